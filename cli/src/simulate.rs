@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use andreas_baselines::{Method, Options};
 use andreas_core::{Seconds, StepFunction};
-use andreas_simulator::readers::{self, Format, Stretch, peak};
+use andreas_simulator::readers::{self, Format, TraceRange, peak};
 use andreas_simulator::report::{self, Report};
 use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Watch, run_all};
 use anyhow::{Context, Result, anyhow, bail};
@@ -197,17 +197,17 @@ fn check(args: &SimulateArgs) -> Result<()> {
 }
 
 fn scenario(args: &SimulateArgs, (format, path): &(Format, PathBuf)) -> Result<Scenario> {
-    let stretch = Stretch { skip: args.skip, take: args.jobs.unwrap_or(usize::MAX), pace: args.pace };
+    let range = TraceRange { skip: args.skip, take: args.jobs.unwrap_or(usize::MAX), pace: args.pace };
     let mut scenario = match (format, &args.cluster) {
         (Format::Andreas, None) if args.pace != 1.0 => bail!("--pace: an instance of ANDREAS keeps its own"),
         (Format::Andreas, None) => {
             let mut scenario = readers::andreas::read(path, Seconds::ZERO)?;
-            scenario.jobs = scenario.jobs.into_iter().skip(stretch.skip).take(stretch.take).collect();
+            scenario.jobs = scenario.jobs.into_iter().skip(range.skip).take(range.take).collect();
             scenario
         }
         (Format::Andreas, Some(_)) => bail!("--cluster: an instance of ANDREAS brings its own cluster"),
         (_, None) => bail!("--cluster is missing: only an instance of ANDREAS brings its own"),
-        (_, Some(cluster)) => readers::scenario(*format, path, cluster, stretch)?,
+        (_, Some(cluster)) => readers::scenario(*format, path, cluster, range)?,
     };
     if let Some(restart) = args.restart_s {
         scenario.restart = Seconds(restart);

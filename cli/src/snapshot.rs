@@ -63,8 +63,8 @@ const MAX_BYTES: u64 = 2 << 30;
 /// Runs the subcommand.
 pub fn run(args: &SnapshotArgs) -> Result<()> {
     let text = match &args.url {
-        Some(url) => direct(args, url)?,
-        None => forwarded(args)?,
+        Some(url) => read_from_url(args, url)?,
+        None => read_through_kubectl(args)?,
     };
     // Nothing that cannot be planned is saved as a snapshot.
     let snapshot: Snapshot =
@@ -79,7 +79,8 @@ pub fn run(args: &SnapshotArgs) -> Result<()> {
     Ok(())
 }
 
-fn direct(args: &SnapshotArgs, url: &str) -> Result<Vec<u8>> {
+/// Reads the snapshot from `--url`.
+fn read_from_url(args: &SnapshotArgs, url: &str) -> Result<Vec<u8>> {
     let read = |file: &PathBuf| fs::read(file).with_context(|| file.display().to_string());
     let token = match &args.token_file {
         Some(file) => Some(String::from_utf8(read(file)?).context("the token is not text")?),
@@ -96,10 +97,11 @@ fn direct(args: &SnapshotArgs, url: &str) -> Result<Vec<u8>> {
         }
         tls = tls.root_certs(RootCerts::from(authorities));
     }
-    ask(args, url, token.as_deref(), tls.build())
+    get_snapshot(args, url, token.as_deref(), tls.build())
 }
 
-fn ask(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsConfig) -> Result<Vec<u8>> {
+/// `GET /snapshot`.
+fn get_snapshot(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsConfig) -> Result<Vec<u8>> {
     let url = format!("{}/snapshot", url.trim_end_matches('/'));
     let timeout = Some(Duration::from_secs(args.timeout));
     let config = ureq::Agent::config_builder()
@@ -121,7 +123,7 @@ fn ask(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsConfig) -> R
 }
 
 /// Asks one pod after the other: only the leader has made a plan.
-fn forwarded(args: &SnapshotArgs) -> Result<Vec<u8>> {
+fn read_through_kubectl(args: &SnapshotArgs) -> Result<Vec<u8>> {
     let (namespace, selector) = (args.namespace.as_str(), args.selector.as_str());
     let token =
         kubectl(args, &["create", "token", &args.service_account, "-n", namespace, "--duration=10m"])?;
@@ -130,7 +132,7 @@ fn forwarded(args: &SnapshotArgs) -> Result<Vec<u8>> {
     let pods = String::from_utf8(pods).context("names of pods")?;
     let mut answers = Vec::new();
     for pod in pods.lines().filter(|name| !name.is_empty()) {
-        match through(args, pod, &token) {
+        match read_from_pod(args, pod, &token) {
             Ok(text) => return Ok(text),
             Err(error) => answers.push(format!("{pod}: {error:#}")),
         }
@@ -141,7 +143,7 @@ fn forwarded(args: &SnapshotArgs) -> Result<Vec<u8>> {
     Err(anyhow!("no operator pod gave a snapshot:\n{}", answers.join("\n")))
 }
 
-/// A child that ends with this.
+/// A child process that is killed when this is dropped.
 struct Forward(Child);
 
 impl Drop for Forward {
@@ -151,7 +153,8 @@ impl Drop for Forward {
     }
 }
 
-fn through(args: &SnapshotArgs, pod: &str, token: &str) -> Result<Vec<u8>> {
+/// Reads the snapshot from one pod through `kubectl port-forward`.
+fn read_from_pod(args: &SnapshotArgs, pod: &str, token: &str) -> Result<Vec<u8>> {
     let port = format!(":{}", args.port);
     let mut command = command(args, &["port-forward", "-n", &args.namespace, pod, &port]);
     command.arg("--address=127.0.0.1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -170,7 +173,7 @@ fn through(args: &SnapshotArgs, pod: &str, token: &str) -> Result<Vec<u8>> {
     // The tunnel ends in that pod: the API server has authenticated both ends of it. Its certificate names the Service, which is not
     // what is asked here, and the token is good for nothing but these pages.
     let tls = TlsConfig::builder().disable_verification(true).build();
-    let answer = ask(args, &format!("https://{address}"), Some(token), tls);
+    let answer = get_snapshot(args, &format!("https://{address}"), Some(token), tls);
     drop(output);
     answer
 }

@@ -18,8 +18,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use andreas_runtime::certificates::{
-    Ask, Authority, CertificateLifetimes, CertificateMetrics, CertificatesError, Kept, Subject, Usage, renew,
-    usable, validity,
+    Authority, CertificateLifetimes, CertificateMetrics, CertificatesError, RenewalInput, ServingCertificate,
+    Subject, Usage, renew, usable, validity,
 };
 use andreas_runtime::tls::TlsPem;
 use jiff::Timestamp;
@@ -50,7 +50,7 @@ pub enum PodCertificatesError {
 
 /// Files of the Secret that provides the extender's certificate.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct SecretFiles {
     /// Certificate chain (`tls.crt`).
     pub certificate: PathBuf,
     /// Private key (`tls.key`).
@@ -73,7 +73,7 @@ pub struct PodCertificates {
     /// Lifetimes of certificates created here.
     pub lifetimes: CertificateLifetimes,
     /// Files of a Secret; `None`: certificates are created here.
-    pub given: Option<Given>,
+    pub given: Option<SecretFiles>,
 }
 
 impl PodCertificates {
@@ -85,9 +85,9 @@ impl PodCertificates {
     /// current pair.
     pub fn renew(&self, now: Timestamp, starting: bool) -> Result<TlsPem, PodCertificatesError> {
         let state = self.own.join("state.json");
-        let kept: Kept = match read(&state)? {
+        let kept: ServingCertificate = match read(&state)? {
             Some(text) => serde_json::from_str(&text).unwrap_or_default(),
-            None => Kept::default(),
+            None => ServingCertificate::default(),
         };
         let given = self.given.as_ref().map(read_given).transpose()?;
         let known_file = self.own.join("known.crt");
@@ -97,7 +97,7 @@ impl PodCertificates {
             usage: Usage::Server,
         };
         let clients = || known.iter().cloned().collect();
-        let ask = Ask {
+        let ask = RenewalInput {
             subject: &subject,
             lifetimes: self.lifetimes,
             now,
@@ -164,7 +164,7 @@ impl PodCertificates {
     }
 }
 
-fn read_given(given: &Given) -> Result<Kept, PodCertificatesError> {
+fn read_given(given: &SecretFiles) -> Result<ServingCertificate, PodCertificatesError> {
     let text = |path: &Path| {
         let missing = || PodCertificatesError::File {
             path: path.to_owned(),
@@ -172,7 +172,7 @@ fn read_given(given: &Given) -> Result<Kept, PodCertificatesError> {
         };
         read(path)?.ok_or_else(missing)
     };
-    Ok(Kept {
+    Ok(ServingCertificate {
         chain: text(&given.certificate)?,
         key: text(&given.key)?,
         bundle: text(&given.authority)?,
@@ -208,9 +208,9 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PodCertificatesError>
 mod tests {
     use super::*;
     use andreas_runtime::certificates::{CertificateLifetimeArgs, verifies};
-    use andreas_runtime::tls::{Oldest, Tls};
+    use andreas_runtime::tls::{MinTlsVersion, Tls};
 
-    fn pod(folder: &Path, given: Option<Given>) -> PodCertificates {
+    fn pod(folder: &Path, given: Option<SecretFiles>) -> PodCertificates {
         let (own, scheduler) = (folder.join("own"), folder.join("scheduler"));
         fs::create_dir_all(&own).unwrap();
         fs::create_dir_all(&scheduler).unwrap();
@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(seen, mode, "{file}");
         }
         assert!(made == pod.renew(now, false).unwrap(), "a restart changes nothing");
-        Tls::of(made, Some(vec!["andreas-scheduler".into()]), Oldest::Tls13).unwrap();
+        Tls::of(made, Some(vec!["andreas-scheduler".into()]), MinTlsVersion::Tls13).unwrap();
     }
 
     #[test]
@@ -280,7 +280,8 @@ mod tests {
             made
         };
         let first = give("former");
-        let given = Given { certificate: file("tls.crt"), key: file("tls.key"), authority: file("ca.crt") };
+        let given =
+            SecretFiles { certificate: file("tls.crt"), key: file("tls.key"), authority: file("ca.crt") };
         let pod = pod(&file("pod"), Some(given));
         let now = Timestamp::now();
         assert!(pod.renew(now, true).unwrap() == first);

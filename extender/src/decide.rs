@@ -145,7 +145,7 @@ pub fn ownership(pod: &ObjectMeta) -> Ownership {
 
 /// Whether the known job may be older than the pod, so that one live read may change the result.
 #[must_use]
-pub fn may_be_behind(worker_pod: &WorkerPod, known: Option<&Job>) -> bool {
+pub fn cache_may_be_stale(worker_pod: &WorkerPod, known: Option<&Job>) -> bool {
     known
         .and_then(|job| job.allocation.as_ref())
         .is_none_or(|allocation| allocation.generation < worker_pod.generation)
@@ -155,7 +155,7 @@ pub fn may_be_behind(worker_pod: &WorkerPod, known: Option<&Job>) -> bool {
 ///
 /// # Errors
 /// Why it may not be placed.
-pub fn place<'a>(worker_pod: &WorkerPod, job: Option<&'a Job>) -> Result<&'a str, Refusal> {
+pub fn allocated_node<'a>(worker_pod: &WorkerPod, job: Option<&'a Job>) -> Result<&'a str, Refusal> {
     let job = job
         .filter(|job| {
             job.uid == worker_pod.job_uid

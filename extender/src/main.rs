@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::slim::AllocatedJob;
-use andreas_extender::certificates::{Given, PodCertificates, SERVING};
+use andreas_extender::certificates::{PodCertificates, SERVING, SecretFiles};
 use andreas_extender::cluster::Cluster;
 use andreas_extender::jobs::Jobs;
 use andreas_extender::metrics::Metrics;
@@ -19,7 +19,7 @@ use andreas_runtime::health::Health;
 use andreas_runtime::server::{self, Limits};
 use andreas_runtime::shutdown;
 use andreas_runtime::telemetry::{self, TelemetryArgs};
-use andreas_runtime::tls::{ClientCertificates, Oldest, RELOAD_EVERY, Tls, TlsFiles};
+use andreas_runtime::tls::{ClientCertificates, MinTlsVersion, RELOAD_EVERY, Tls, TlsFiles};
 use andreas_runtime::watch::{WatchConfig, WatchMetrics, Watcher, feed};
 use anyhow::Context;
 use clap::Parser;
@@ -124,7 +124,8 @@ async fn main() -> anyhow::Result<()> {
             tokio::spawn(keep_renewed(certificates, tls.clone(), certificate_metrics, shutdown.clone()));
         }
         None => {
-            let kept = tls.clone().keep_fresh(RELOAD_EVERY, SERVING, certificate_metrics, shutdown.clone());
+            let kept =
+                tls.clone().keep_reloading(RELOAD_EVERY, SERVING, certificate_metrics, shutdown.clone());
             tokio::spawn(kept);
         }
     }
@@ -152,10 +153,10 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn given(args: &Args) -> Option<Given> {
+fn given(args: &Args) -> Option<SecretFiles> {
     let (certificate, key, authority) =
         (args.tls_cert.clone()?, args.tls_key.clone()?, args.client_ca.clone()?);
-    Some(Given { certificate, key, authority })
+    Some(SecretFiles { certificate, key, authority })
 }
 
 fn pod_certificates(args: &Args) -> Option<PodCertificates> {
@@ -172,12 +173,12 @@ fn pod_certificates(args: &Args) -> Option<PodCertificates> {
 fn load(args: &Args, certificates: Option<&PodCertificates>) -> anyhow::Result<Tls> {
     if let Some(certificates) = certificates {
         let pem = certificates.renew(Timestamp::now(), false)?;
-        return Ok(Tls::of(pem, Some(args.client_name.clone()), Oldest::Tls13)?);
+        return Ok(Tls::of(pem, Some(args.client_name.clone()), MinTlsVersion::Tls13)?);
     }
-    let Given { certificate, key, authority } =
+    let SecretFiles { certificate, key, authority } =
         given(args).context("--tls-cert, --tls-key and --client-ca, or --certificates-folder are needed")?;
     let clients = Some(ClientCertificates { authority, names: args.client_name.clone() });
-    Ok(Tls::load(TlsFiles { certificate, key, clients, oldest: Oldest::Tls13 })?)
+    Ok(Tls::load(TlsFiles { certificate, key, clients, oldest: MinTlsVersion::Tls13 })?)
 }
 
 /// Renews the pod's certificates until `shutdown`. If a renewal fails, the current ones stay in use.

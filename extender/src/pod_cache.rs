@@ -36,7 +36,7 @@ impl PodCache {
 
     /// Ownership of the pod, if it is cached.
     #[must_use]
-    pub fn recall(&self, uid: &str) -> Option<&Ownership> {
+    pub fn get(&self, uid: &str) -> Option<&Ownership> {
         self.young.get(uid).or_else(|| self.old.get(uid))
     }
 
@@ -58,9 +58,9 @@ mod tests {
             cache.remember(&n.to_string(), Ownership::Foreign);
             assert!(cache.young.len() + cache.old.len() <= 200);
         }
-        assert!((900..1000).all(|n| cache.recall(&n.to_string()).is_some()));
-        assert!(cache.recall("0").is_none());
+        assert!((900..1000).all(|n| cache.get(&n.to_string()).is_some()));
+        assert!(cache.get("0").is_none());
         cache.forget("999");
-        assert!(cache.recall("999").is_none());
+        assert!(cache.get("999").is_none());
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cluster::{Cluster, ClusterError};
-use crate::decide::{Ownership, Refusal, WorkerPod, may_be_behind, ownership, place};
+use crate::decide::{Ownership, Refusal, WorkerPod, allocated_node, cache_may_be_stale, ownership};
 use crate::jobs::Jobs;
 use crate::metrics::{Metrics, Outcome};
 use crate::pod_cache::PodCache;
@@ -162,11 +162,11 @@ impl Extender {
 
     async fn bind_limited(&self, args: &ExtenderBindingArgs) -> Result<Outcome, Failure> {
         let _turn = {
-            let _waiting = Counted::new(&self.metrics.binds_waiting);
+            let _waiting = InFlightGuard::new(&self.metrics.binds_waiting);
             self.bind_permits.acquire().await.map_err(|_| ClusterError::Busy)?
         };
-        let _in_flight = Counted::new(&self.metrics.binds_in_flight);
-        let remembered = self.pods.lock().recall(&args.pod_uid).cloned();
+        let _in_flight = InFlightGuard::new(&self.metrics.binds_in_flight);
+        let remembered = self.pods.lock().get(&args.pod_uid).cloned();
         let ownership = match remembered {
             Some(ownership) => ownership,
             None => ownership(&self.cluster.pod(args).await?.metadata),
@@ -193,8 +193,8 @@ impl Extender {
         let before = {
             let jobs = self.jobs.lock();
             let known = jobs.get(&worker_pod.job_uid);
-            if !may_be_behind(worker_pod, known) {
-                return place(worker_pod, known).map(str::to_owned).map_err(Failure::Refused);
+            if !cache_may_be_stale(worker_pod, known) {
+                return allocated_node(worker_pod, known).map(str::to_owned).map_err(Failure::Refused);
             }
             known.map(|job| job.version.clone())
         };
@@ -208,7 +208,7 @@ impl Extender {
         if let Some(job) = &job {
             self.jobs.lock().apply_live_read(job.clone(), before.as_deref());
         }
-        place(worker_pod, job.as_ref()).map(str::to_owned).map_err(Failure::Refused)
+        allocated_node(worker_pod, job.as_ref()).map(str::to_owned).map_err(Failure::Refused)
     }
 
     fn count(&self, failure: &Failure) {
@@ -256,16 +256,16 @@ fn with_only_node(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
 }
 
 /// Increments a gauge for its lifetime, however the call ends.
-struct Counted<'a>(&'a prometheus_client::metrics::gauge::Gauge);
+struct InFlightGuard<'a>(&'a prometheus_client::metrics::gauge::Gauge);
 
-impl<'a> Counted<'a> {
+impl<'a> InFlightGuard<'a> {
     fn new(gauge: &'a prometheus_client::metrics::gauge::Gauge) -> Self {
         gauge.inc();
         Self(gauge)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }

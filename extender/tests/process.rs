@@ -49,11 +49,11 @@ fn issue_until(by: &Authority, common_name: &str, dns: &[&str], year: i32) -> (S
 }
 
 /// User agent, method and path of what the API server was asked.
-type Asked = Arc<Mutex<Vec<(String, String)>>>;
+type RequestLog = Arc<Mutex<Vec<(String, String)>>>;
 
 /// An API server with one TrainingJob, whose watch stays open and silent.
-async fn api_server() -> (SocketAddr, Asked) {
-    async fn answer(State(asked): State<Asked>, request: Request) -> Response {
+async fn api_server() -> (SocketAddr, RequestLog) {
+    async fn answer(State(asked): State<RequestLog>, request: Request) -> Response {
         let agent = request.headers().get("user-agent").and_then(|agent| agent.to_str().ok()).unwrap_or("");
         let uri = request.uri();
         asked.lock().push((agent.to_owned(), format!("{} {}", request.method(), uri.path())));
@@ -71,7 +71,7 @@ async fn api_server() -> (SocketAddr, Asked) {
             _ => (http::StatusCode::NOT_FOUND, Json(status(404, "NotFound"))).into_response(),
         }
     }
-    let asked = Asked::default();
+    let asked = RequestLog::default();
     let router = axum::Router::new().fallback(answer).with_state(Arc::clone(&asked));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

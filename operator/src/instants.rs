@@ -5,6 +5,9 @@ use andreas_core::Seconds;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+/// Assumed clock skew between nodes and API server, s.
+pub const CLOCK_SKEW: i64 = 5;
+
 /// An instant as a status keeps it: whole seconds.
 pub fn time(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))

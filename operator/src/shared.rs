@@ -1,4 +1,4 @@
-//! What the leader's loops share. They meet here and nowhere else: no loop imports another.
+//! State that the leader's loops share. Planning and the executor meet here: neither imports the other.
 //!
 //! **Never here**: what a single loop needs.
 

@@ -32,7 +32,7 @@ pub(super) const USUAL_NODE: u32 = 8;
 
 /// What a table is read for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum For {
+pub(super) enum Purpose {
     /// What it says of times and watts.
     Measurements,
     /// Its configurations: what it says of times and watts is not looked at.
@@ -53,13 +53,13 @@ pub(super) struct Table {
 /// # Errors
 /// A file that cannot be read, a column that is missing or twice there, a cell that makes no sense: with file, line and
 /// column.
-pub(super) fn read(file: &Path, wanted: For) -> Result<Table> {
+pub(super) fn read(file: &Path, wanted: Purpose) -> Result<Table> {
     let name = file.display();
     let bytes = std::fs::read(file).with_context(|| format!("{name}"))?;
     parse(&bytes, wanted).with_context(|| format!("{name}"))
 }
 
-pub(super) fn parse(bytes: &[u8], wanted: For) -> Result<Table> {
+pub(super) fn parse(bytes: &[u8], wanted: Purpose) -> Result<Table> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
     let mut header: Option<Vec<String>> = None;
@@ -174,10 +174,10 @@ impl Row<'_> {
         Ok(Some(value as u32))
     }
 
-    fn sample(&self, wanted: For) -> Result<Sample> {
+    fn sample(&self, wanted: Purpose) -> Result<Sample> {
         let measured = |column: &str, low: f64, high: f64| match wanted {
-            For::Measurements => self.number(column, low, high),
-            For::Questions => Ok(None),
+            Purpose::Measurements => self.number(column, low, high),
+            Purpose::Questions => Ok(None),
         };
         let text = |column: &str| self.cell(column).map(ToOwned::to_owned);
         let needed = |column: &str| text(column).ok_or_else(|| self.bad(column, "is needed in every row"));
@@ -209,7 +209,7 @@ mod tests {
         "profile,model_family,params_m,batch,gpu_type,gpus,nodes,power_limit_w,epoch_s,power_w\n";
 
     fn parse(bytes: &[u8]) -> Result<Table> {
-        super::parse(bytes, For::Measurements)
+        super::parse(bytes, Purpose::Measurements)
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn of_questions_the_times_and_watts_are_not_looked_at() {
         let text = format!("{HEADER}a,,,,T4,1,1,, ?,-7\n");
-        let table = super::parse(text.as_bytes(), For::Questions).unwrap();
+        let table = super::parse(text.as_bytes(), Purpose::Questions).unwrap();
         assert_eq!((table.samples[0].epoch_s, table.samples[0].power_w), (None, None));
         assert_eq!(table.rows[0][8..], [" ?", "-7"]);
     }

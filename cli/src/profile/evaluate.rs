@@ -10,7 +10,7 @@ use andreas_predictor::table::Sample;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use super::csv::{For, read};
+use super::csv::{Purpose, read};
 use super::gpu_models;
 
 /// Measure the predictor on a table: hold back what is known, ask for it, compare.
@@ -114,9 +114,9 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Runs the subcommand.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
-    let mut together = Name::ALL.map(|_| Asked::default());
+    let mut together = Name::ALL.map(|_| Answers::default());
     for file in &args.data {
-        let mut samples = read(file, For::Measurements)?.samples;
+        let mut samples = read(file, Purpose::Measurements)?.samples;
         samples.retain(|s| args.max_nodes.is_none_or(|most| s.nodes <= most));
         let gpus = gpu_models(&samples);
         let half = args.half.map(|half| match half {
@@ -140,7 +140,7 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
             if splits.is_empty() {
                 continue;
             }
-            let asked = Asked {
+            let asked = Answers {
                 outcome: ask(&splits, &gpus),
                 answers: Baseline::ALL.map(|b| ask_baseline(&splits, b)),
             };
@@ -168,12 +168,12 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
 
 /// What the predictor and the baselines answered to the same questions.
 #[derive(Default)]
-struct Asked {
+struct Answers {
     outcome: Outcome,
     answers: [Outcome; Baseline::ALL.len()],
 }
 
-impl Asked {
+impl Answers {
     fn join(&mut self, table: &str, other: Self) {
         self.outcome.join(table, other.outcome);
         for (all, one) in self.answers.iter_mut().zip(other.answers) {

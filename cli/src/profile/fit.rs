@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::csv::{For, read};
+use super::csv::{Purpose, read};
 use super::typical::TypicalWorkload;
 use super::{gpu_models, learned};
 
@@ -28,7 +28,7 @@ const COUNTS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Runs the subcommand.
 pub fn run(args: &FitArgs) -> Result<()> {
-    let samples = read(&args.data, For::Measurements)?.samples;
+    let samples = read(&args.data, Purpose::Measurements)?.samples;
     let (predictor, profiles) = learned(&samples, &gpu_models(&samples));
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);

@@ -1,4 +1,4 @@
-//! `profile`: what is known of families of runs, offline and of a cluster.
+//! `profile`: what is known of the runs of a profile, offline and of a cluster.
 //!
 //! **In**: tables of measurements (CSV), TrainingProfiles as YAML or JSON, or by name from the cluster. **Out**: predictions with
 //! intervals as CSV, fitted curves and their errors, plots, the evaluation's table, profiles for another cluster.

@@ -97,12 +97,12 @@ impl Scale {
     }
 
     /// From 0, left, to 1.
-    fn across(&self, gpus: u32) -> f64 {
+    fn x(&self, gpus: u32) -> f64 {
         (log(gpus) - self.x.0) / (self.x.1 - self.x.0)
     }
 
     /// From 0, top, to 1; beyond the drawing it is beyond that.
-    fn down(&self, value: f64) -> f64 {
+    fn y(&self, value: f64) -> f64 {
         (self.y.1 - value.ln()) / (self.y.1 - self.y.0)
     }
 
@@ -118,17 +118,17 @@ const MARKS: [(char, char); 8] =
 
 /// As lines of text.
 pub(super) fn text(title: &str, charts: &[Chart]) -> String {
-    charts.iter().map(|chart| drawn(title, chart)).collect::<Vec<_>>().join("\n")
+    charts.iter().map(|chart| render(title, chart)).collect::<Vec<_>>().join("\n")
 }
 
-fn drawn(title: &str, Chart { measure, series }: &Chart) -> String {
+fn render(title: &str, Chart { measure, series }: &Chart) -> String {
     const WIDTH: usize = 72;
     const HEIGHT: usize = 20;
     let scale = Scale::of(series, false);
     let mut grid = vec![vec![' '; WIDTH]; HEIGHT];
     let place = |gpus: u32, value: f64| {
-        let x = (scale.across(gpus) * (WIDTH - 1) as f64).round() as usize;
-        let y = (scale.down(value).clamp(0.0, 1.0) * (HEIGHT - 1) as f64).round() as usize;
+        let x = (scale.x(gpus) * (WIDTH - 1) as f64).round() as usize;
+        let y = (scale.y(value).clamp(0.0, 1.0) * (HEIGHT - 1) as f64).round() as usize;
         (x.min(WIDTH - 1), y.min(HEIGHT - 1))
     };
     for (s, (_, small)) in series.iter().zip(MARKS) {
@@ -158,7 +158,7 @@ fn drawn(title: &str, Chart { measure, series }: &Chart) -> String {
     }
     let mut axis = vec![' '; WIDTH + 4];
     for gpus in scale.counts() {
-        let x = (scale.across(gpus) * (WIDTH - 1) as f64).round() as usize;
+        let x = (scale.x(gpus) * (WIDTH - 1) as f64).round() as usize;
         for (i, c) in gpus.to_string().chars().enumerate() {
             if let Some(cell) = axis.get_mut(x + i) {
                 *cell = c;

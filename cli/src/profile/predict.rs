@@ -8,7 +8,7 @@ use andreas_predictor::{GpuModel, Prediction, Profile, Query};
 use anyhow::Result;
 use clap::Args;
 
-use super::csv::{For, Table, read};
+use super::csv::{Purpose, Table, read};
 use super::{gpu_models, learned, number, write};
 
 /// Predict seconds per epoch and watts of configurations that were not run.
@@ -42,8 +42,8 @@ const FILLED: [(&str, &str); 7] = [
 
 /// Runs the subcommand.
 pub fn run(args: &PredictArgs) -> Result<()> {
-    let seen = read(&args.data, For::Measurements)?;
-    let asked = read(&args.asked, For::Questions)?;
+    let seen = read(&args.data, Purpose::Measurements)?;
+    let asked = read(&args.asked, Purpose::Questions)?;
     let answers = answer(&seen.samples, &asked.samples);
     write(args.out.as_ref(), &filled(asked, &answers)?)
 }
@@ -51,21 +51,21 @@ pub fn run(args: &PredictArgs) -> Result<()> {
 /// One prediction for each sample that is asked, whatever the order of both.
 pub(super) fn answer(seen: &[Sample], asked: &[Sample]) -> Vec<Prediction> {
     let (predictor, mut profiles) = learned(seen, &asked_models(seen, asked));
-    // What the questions say of a family counts where the measurements say nothing of it.
+    // Features in the questions count where the measurements have none.
     for (name, question) in andreas_predictor::table::profiles(asked) {
         let features = &mut profiles.entry(name).or_insert_with_key(|name| named(name)).features;
         features.model_family = features.model_family.take().or(question.features.model_family);
         features.parameters = features.parameters.or(question.features.parameters);
     }
-    let mut by_profile: BTreeMap<&str, BTreeMap<Place<'_>, Vec<usize>>> = BTreeMap::new();
+    let mut by_profile: BTreeMap<&str, BTreeMap<QuestionKey<'_>, Vec<usize>>> = BTreeMap::new();
     for (at, sample) in asked.iter().enumerate() {
-        by_profile.entry(&sample.profile).or_default().entry(place(sample)).or_default().push(at);
+        by_profile.entry(&sample.profile).or_default().entry(question_key(sample)).or_default().push(at);
     }
     let mut answers: Vec<Option<Prediction>> = vec![None; asked.len()];
     for (name, places) in by_profile {
         let Some(profile) = profiles.get(name) else { continue };
         // Without a known batch the first query sets it, so the median batch is queried first.
-        let mut places: Vec<(Place<'_>, Vec<usize>)> = places.into_iter().collect();
+        let mut places: Vec<(QuestionKey<'_>, Vec<usize>)> = places.into_iter().collect();
         let mut batches: Vec<Option<u64>> = places.iter().map(|(place, _)| place.3).collect();
         batches.sort_unstable();
         let median = batches.get(batches.len() / 2).copied();
@@ -79,10 +79,10 @@ pub(super) fn answer(seen: &[Sample], asked: &[Sample]) -> Vec<Prediction> {
     answers.into_iter().flatten().collect()
 }
 
-/// What distinguishes two questions about a family: type, GPUs, nodes, and batch and limit as sorted numbers.
-type Place<'a> = (&'a str, u32, u32, Option<u64>, Option<u64>);
+/// What distinguishes two questions about a profile: type, GPUs, nodes, and batch and limit as sorted numbers.
+type QuestionKey<'a> = (&'a str, u32, u32, Option<u64>, Option<u64>);
 
-fn place(sample: &Sample) -> Place<'_> {
+fn question_key(sample: &Sample) -> QuestionKey<'_> {
     // Of positive numbers the bits are in the order of the numbers.
     let bits = |x: Option<f64>| x.map(f64::to_bits);
     (&sample.gpu_type, sample.gpus, sample.nodes, bits(sample.batch), bits(sample.power_limit_w))

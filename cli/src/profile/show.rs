@@ -8,7 +8,7 @@ use andreas_predictor::{GpuModel, Observation, Prediction, Predictor, Profile, Q
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::csv::For;
+use super::csv::Purpose;
 use super::kubectl::Cluster;
 use super::plot::{Chart, Measure, Point, Series, svg, text};
 use super::typical::TypicalWorkload;
@@ -39,7 +39,7 @@ pub struct ShowArgs {
 pub fn run(args: &ShowArgs) -> Result<()> {
     let (predictor, profile, types) = match (&args.data, &args.file, &args.name) {
         (Some(data), _, Some(name)) => {
-            let samples = csv::read(data, For::Measurements)?.samples;
+            let samples = csv::read(data, Purpose::Measurements)?.samples;
             let (predictor, mut profiles) = learned(&samples, &gpu_models(&samples));
             let known: Vec<String> = profiles.keys().take(20).cloned().collect();
             let found = profiles.remove(name);
@@ -49,8 +49,8 @@ pub fn run(args: &ShowArgs) -> Result<()> {
             let own = samples.iter().filter(|sample| sample.profile == *name);
             (predictor, profile, own.map(|sample| sample.gpu_type.as_str().into()).collect())
         }
-        (_, Some(file), _) => alone(transfer::family(&transfer::read(file)?)),
-        (_, None, Some(name)) => alone(transfer::family(&transfer::get(name, &args.cluster)?)),
+        (_, Some(file), _) => fit_alone(transfer::predictor_profile(&transfer::read(file)?)),
+        (_, None, Some(name)) => fit_alone(transfer::predictor_profile(&transfer::get(name, &args.cluster)?)),
         (_, None, None) => bail!("a profile's name, or --file"),
     };
     if types.is_empty() {
@@ -64,7 +64,7 @@ pub fn run(args: &ShowArgs) -> Result<()> {
 }
 
 /// A profile that nothing else is known beside.
-fn alone(profile: Profile) -> (Predictor, Profile, BTreeSet<GpuType>) {
+fn fit_alone(profile: Profile) -> (Predictor, Profile, BTreeSet<GpuType>) {
     let types: BTreeSet<GpuType> = types(&profile);
     let model = |gpu_type: &GpuType| {
         let (idle, max) = andreas_core::board_power(gpu_type.as_str())?;

@@ -8,7 +8,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{SizeRange, select};
 
-use super::csv::{For, parse};
+use super::csv::{Purpose, parse};
 use super::number;
 use super::predict::{answer, filled};
 
@@ -39,7 +39,7 @@ fn cell(number: Option<f64>) -> String {
 
 /// What a row may say; numbers are mostly such as tables have, and sometimes the largest and smallest that make sense.
 fn row() -> impl Strategy<Value = Row> {
-    let family = (
+    let profile = (
         select(vec!["a", "b", "c", "lab/a", "lab/b", "e, \"f\""]),
         option::of(select(vec!["bert", "ncf", "an other"])),
         option::of(prop_oneof![8 => size(0.1, 1e5), 1 => size(1e-12, 1e12)]),
@@ -51,14 +51,14 @@ fn row() -> impl Strategy<Value = Row> {
     let limit = prop_oneof![4 => Just(None), 1 => size(30.0, 500.0).prop_map(Some), 1 => size(1.0, 1e4).prop_map(Some)];
     let time = prop_oneof![1 => Just(None), 6 => size(1.0, 1e4).prop_map(Some), 1 => size(1e-6, 31_536_000.0).prop_map(Some)];
     let draw = prop_oneof![2 => Just(None), 4 => size(30.0, 500.0).prop_map(Some), 1 => size(0.2, 1e4).prop_map(Some)];
-    (family, place, limit, time, draw, "[ a-z,\"]{0,6}").prop_map(
-        |(family, place, limit, time, draw, note)| {
+    (profile, place, limit, time, draw, "[ a-z,\"]{0,6}").prop_map(
+        |(profile, place, limit, time, draw, note)| {
             let nodes = place.2.map(|part| (1.0 + part * f64::from(place.1 - 1)).floor());
             [
-                family.0.to_owned(),
-                family.1.unwrap_or_default().to_owned(),
-                cell(family.2),
-                cell(family.3),
+                profile.0.to_owned(),
+                profile.1.unwrap_or_default().to_owned(),
+                cell(profile.2),
+                cell(profile.3),
                 place.0.to_owned(),
                 place.1.to_string(),
                 cell(nodes),
@@ -89,7 +89,8 @@ fn file(rows: &[Row], columns: &[usize], crlf: bool) -> Vec<u8> {
 
 /// The answer, each row as its cells by column.
 fn predicted(seen: &[u8], asked: &[u8]) -> Vec<BTreeMap<String, String>> {
-    let (seen, asked) = (parse(seen, For::Measurements).unwrap(), parse(asked, For::Questions).unwrap());
+    let (seen, asked) =
+        (parse(seen, Purpose::Measurements).unwrap(), parse(asked, Purpose::Questions).unwrap());
     let answers = answer(&seen.samples, &asked.samples);
     let out = filled(asked, &answers).unwrap();
     let mut reader = csv::Reader::from_reader(&*out);
@@ -163,7 +164,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        for wanted in [For::Measurements, For::Questions] {
+        for wanted in [Purpose::Measurements, Purpose::Questions] {
             if let Err(error) = parse(&bytes, wanted) {
                 prop_assert!(error.to_string().starts_with("line "), "{}", error);
             }

@@ -157,7 +157,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
 }
 
 /// A TrainingProfile as the predictor reads it.
-pub(super) fn family(profile: &TrainingProfile) -> Profile {
+pub(super) fn predictor_profile(profile: &TrainingProfile) -> Profile {
     let name = profile.metadata.name.clone().unwrap_or_default();
     andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref())
 }
@@ -186,9 +186,9 @@ status:
         assert_eq!(exported["metadata"], json!({"name": "bert", "labels": {"team": "nlp"}}));
         let again = parse(&serde_saphyr::to_string(&exported).unwrap(), "again").unwrap();
         assert_eq!((&again.spec, &again.status), (&profile.spec, &profile.status));
-        let family = family(&again);
-        assert_eq!((family.given.len(), family.observations.len()), (1, 1));
-        assert_eq!(family.observations[0].epoch, Some(Seconds(35.0)));
+        let converted = predictor_profile(&again);
+        assert_eq!((converted.given.len(), converted.observations.len()), (1, 1));
+        assert_eq!(converted.observations[0].epoch, Some(Seconds(35.0)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ enum Batch {
     PerGpu(f64),
 }
 
-/// How a family was mostly run on a GPU type.
+/// How a profile was mostly run on a GPU type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TypicalWorkload {
     batch: Batch,

@@ -13,7 +13,7 @@ use andreas_planner::{
 };
 
 use super::input_error::{InputError, bad, not_negative, positive, required};
-use super::wire::{ClassEntry, JobEntry, MAX_JOBS, PlaceEntry, State, StateName};
+use super::wire::{ClassEntry, JobEntry, MAX_JOBS, PlacementEntry, State, StateName};
 
 /// Most nodes, and most GPUs in one, as in the planner.
 const MAX_NODES: u32 = 100_000;
@@ -34,15 +34,15 @@ pub struct Known {
     min_run: Seconds,
 }
 
-/// What a state says about a job for this line alone.
+/// Facts about a job that hold for this input line only.
 #[derive(Default)]
-struct Passing<'a> {
+struct LineFacts<'a> {
     lost: Option<f64>,
     forbidden: Option<&'a [String]>,
 }
 
-/// What an earlier decision says about running jobs: where, and since when.
-pub type Ran = BTreeMap<JobId, (Placement, Time)>;
+/// Jobs that earlier decisions started: where, and since when.
+pub type RunningJobs = BTreeMap<JobId, (Placement, Time)>;
 
 /// Everything of a state but its jobs.
 pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
@@ -276,16 +276,16 @@ fn limits(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<LimitEffe
 pub fn jobs(
     state: &State,
     known: &dyn Fn(&str) -> Option<Arc<Known>>,
-    ran: &Ran,
+    ran: &RunningJobs,
 ) -> Result<Vec<Job>, InputError> {
     if state.jobs.len() > MAX_JOBS {
         return bad("jobs", format!("{} are more than {MAX_JOBS}", state.jobs.len()));
     }
-    let mut passing: BTreeMap<&str, Passing<'_>> = BTreeMap::new();
+    let mut passing: BTreeMap<&str, LineFacts<'_>> = BTreeMap::new();
     for entry in &state.new_jobs {
         if entry.lost_s.is_some() || entry.forbidden.is_some() {
             let forbidden = entry.forbidden.as_deref();
-            passing.insert(&entry.id, Passing { lost: entry.lost_s, forbidden });
+            passing.insert(&entry.id, LineFacts { lost: entry.lost_s, forbidden });
         }
     }
     let namespace = NamespaceName::from("default");
@@ -378,7 +378,7 @@ fn job_state(
 
 fn place(
     state: &State,
-    entry: &PlaceEntry,
+    entry: &PlacementEntry,
     what: &str,
     at: &dyn Fn(&str) -> String,
 ) -> Result<Placement, InputError> {

@@ -29,7 +29,7 @@ impl Serialize for DecisionLine<'_> {
         let mut map = serializer.serialize_map(None)?;
         for (id, job) in &self.plan.jobs {
             match &job.decision {
-                Decision::Run(place) => map.serialize_entry(id, &PlaceLine(place))?,
+                Decision::Run(place) => map.serialize_entry(id, &PlacementLine(place))?,
                 Decision::Wait { .. } => map.serialize_entry(id, &())?,
             }
         }
@@ -40,9 +40,9 @@ impl Serialize for DecisionLine<'_> {
     }
 }
 
-struct PlaceLine<'a>(&'a Placement);
+struct PlacementLine<'a>(&'a Placement);
 
-impl Serialize for PlaceLine<'_> {
+impl Serialize for PlacementLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         match self.0.nodes.as_slice() {

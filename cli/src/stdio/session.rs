@@ -7,7 +7,7 @@ use andreas_baselines::{Memory, Options, Scheduler};
 use andreas_core::{JobId, Time};
 use andreas_planner::{JobState, Plan, Prices, Snapshot};
 
-use super::build::{self, Known, Ran};
+use super::build::{self, Known, RunningJobs};
 use super::decision::{DecisionLine, error};
 use super::input_error::{InputError, bad};
 use super::wire::{MAX_JOBS, State};
@@ -17,7 +17,7 @@ pub struct Session {
     options: Options,
     explain: bool,
     known: BTreeMap<JobId, Entry>,
-    ran: Ran,
+    ran: RunningJobs,
     prices: Option<Prices>,
     memory: Option<Memory>,
 }
@@ -31,7 +31,7 @@ struct Entry {
 impl Session {
     /// A session that knows nothing yet.
     pub fn new(options: Options, explain: bool) -> Self {
-        Self { options, explain, known: BTreeMap::new(), ran: Ran::new(), prices: None, memory: None }
+        Self { options, explain, known: BTreeMap::new(), ran: RunningJobs::new(), prices: None, memory: None }
     }
 
     /// The answer to a line: a decision, or what is wrong with the line. Without end of line.
@@ -41,10 +41,10 @@ impl Session {
 
     fn decide(&mut self, line: &[u8]) -> Result<String, InputError> {
         let state = parse(line)?;
-        let news = self.news(&state)?;
+        let new_jobs = self.new_jobs(&state)?;
         let mut snapshot = build::snapshot_of(&state)?;
         let lookup = |id: &str| {
-            let fresh = news.get(id).cloned();
+            let fresh = new_jobs.get(id).cloned();
             fresh.or_else(|| self.known.get(id).map(|entry| entry.table.clone()))
         };
         snapshot.jobs = build::jobs(&state, &lookup, &self.ran)?;
@@ -59,35 +59,36 @@ impl Session {
         let line = DecisionLine { plan: &plan, memory: memory.as_ref(), explain: self.explain };
         let text = serde_json::to_string(&line)
             .map_err(|e| InputError { field: "line".into(), problem: e.to_string() })?;
-        self.keep(news, &snapshot, plan);
+        self.keep(new_jobs, &snapshot, plan);
         self.memory = memory;
         Ok(text)
     }
 
-    fn news(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, InputError> {
+    fn new_jobs(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, InputError> {
         if state.new_jobs.len() > MAX_JOBS {
             return bad("new_jobs", format!("{} are more than {MAX_JOBS}", state.new_jobs.len()));
         }
-        let mut news = BTreeMap::new();
+        let mut new_jobs = BTreeMap::new();
         for (i, entry) in state.new_jobs.iter().enumerate() {
             let table = Arc::new(build::known(entry, i)?);
-            if news.insert(JobId::from(entry.id.as_str()), table).is_some() {
+            if new_jobs.insert(JobId::from(entry.id.as_str()), table).is_some() {
                 return bad(format!("new_jobs[{i}].id"), format!("{:?} is there twice", entry.id));
             }
         }
-        let ahead = self.known.iter().filter(|(id, entry)| !entry.arrived && !news.contains_key(*id)).count();
-        if ahead + news.len() > MAX_JOBS {
+        let ahead =
+            self.known.iter().filter(|(id, entry)| !entry.arrived && !new_jobs.contains_key(*id)).count();
+        if ahead + new_jobs.len() > MAX_JOBS {
             return bad(
                 "new_jobs",
                 format!("with those that never came to be in jobs, more than {MAX_JOBS}"),
             );
         }
-        Ok(news)
+        Ok(new_jobs)
     }
 
     /// Only lines that were answered with a decision change what is kept.
-    fn keep(&mut self, news: BTreeMap<JobId, Arc<Known>>, snapshot: &Snapshot, plan: Plan) {
-        for (id, table) in news {
+    fn keep(&mut self, new_jobs: BTreeMap<JobId, Arc<Known>>, snapshot: &Snapshot, plan: Plan) {
+        for (id, table) in new_jobs {
             self.known
                 .entry(id)
                 .and_modify(|e| e.table = table.clone())

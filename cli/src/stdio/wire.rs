@@ -113,13 +113,13 @@ pub struct JobEntry {
     /// Work since the last checkpoint; 0.
     pub lost_s: Option<f64>,
     /// What it holds.
-    pub current: Option<PlaceEntry>,
+    pub current: Option<PlacementEntry>,
     /// None: `running` with `current`, else `waiting`.
     pub state: Option<StateName>,
     /// When a stopping job has ended at the latest.
     pub gone_by_s: Option<f64>,
     /// Where a starting or stopping job goes.
-    pub target: Option<PlaceEntry>,
+    pub target: Option<PlacementEntry>,
     /// Nodes where it just failed to be placed.
     pub forbidden: Option<Vec<String>>,
 }
@@ -140,7 +140,7 @@ pub enum StateName {
 
 /// A node, or the nodes of a gang, and the GPUs on each.
 #[derive(Clone, Debug, Deserialize)]
-pub struct PlaceEntry {
+pub struct PlacementEntry {
     /// One node.
     pub node: Option<String>,
     /// Several.

@@ -165,14 +165,14 @@ impl TrainingJobSpec {
 
 impl GpuRequest {
     /// Most GPUs in total.
-    pub fn most(&self) -> i32 {
+    pub fn max_total(&self) -> i32 {
         self.max.unwrap_or(self.min).max(self.min)
     }
 
     /// The totals that may be given, ascending, without repetition: `counts` within `min..=max`, else `min`, `max`
     /// and the powers of two between.
     pub fn totals(&self) -> Vec<i32> {
-        let (min, max) = (self.min.max(1), self.most().max(1));
+        let (min, max) = (self.min.max(1), self.max_total().max(1));
         let mut totals: Vec<i32> = if self.counts.is_empty() {
             (0..12).map(|p| 1 << p).chain([min, max]).collect()
         } else {

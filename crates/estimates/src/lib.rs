@@ -16,7 +16,7 @@ const MAX_USEFUL_POWER_FACTOR: f64 = 0.98;
 pub struct PredictionContext<'a> {
     /// The fitted predictor.
     pub predictor: &'a Predictor,
-    /// What is known of the job's family.
+    /// What is known of the job's profile.
     pub profile: &'a Profile,
     /// What is assumed where nothing is known.
     pub prior: &'a Prior,
@@ -60,9 +60,9 @@ impl PredictionContext<'_> {
         Some(MultiNodeEffect { nodes, time_factor })
     }
 
-    /// Time and power factors of these power limits (W) at the prior's GPU count on one node. Empty
+    /// Time and power factors under these power limits (W), at the prior's GPU count on one node. Empty
     /// without evidence on the model.
-    pub fn limits(&self, gpu_type: &GpuType, limits: &[Watts]) -> Vec<LimitEffect> {
+    pub fn limit_effects(&self, gpu_type: &GpuType, limits: &[Watts]) -> Vec<LimitEffect> {
         if limits.is_empty() {
             return Vec::new();
         }
@@ -156,9 +156,9 @@ mod tests {
     fn limits_are_offered_only_where_the_draw_is_known_and_they_save() {
         let a100 = GpuType::from("A100");
         let levels = [Watts(200.0), Watts(399.0)];
-        let known = with_context(&[(4, 30.0, 290.0)], |context| context.limits(&a100, &levels));
+        let known = with_context(&[(4, 30.0, 290.0)], |context| context.limit_effects(&a100, &levels));
         assert_eq!(known.iter().map(|effect| effect.limit).collect::<Vec<_>>(), [Watts(200.0)]);
         assert!(known[0].power_factor < 0.8 && known[0].time_factor > 1.0, "{known:?}");
-        assert!(with_context(&[], |context| context.limits(&a100, &levels)).is_empty());
+        assert!(with_context(&[], |context| context.limit_effects(&a100, &levels)).is_empty());
     }
 }

@@ -21,9 +21,9 @@ const TYPES: [(&str, f64, f64, f64, u32); 4] = [
 ];
 
 /// A small generator, so that every run measures the same instance.
-struct Numbers(u64);
+struct SeededRng(u64);
 
-impl Numbers {
+impl SeededRng {
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
@@ -34,9 +34,9 @@ impl Numbers {
     }
 }
 
-fn job(i: usize, now: f64, numbers: &mut Numbers) -> Job {
-    let hours = 0.5 * (96.0_f64).powf(numbers.next());
-    let (base, scaling) = (hours * 3600.0 * 6.5 / 100.0, numbers.between(0.7, 0.95));
+fn job(i: usize, now: f64, rng: &mut SeededRng) -> Job {
+    let hours = 0.5 * (96.0_f64).powf(rng.next());
+    let (base, scaling) = (hours * 3600.0 * 6.5 / 100.0, rng.between(0.7, 0.95));
     let estimates = TYPES.iter().flat_map(|(name, speed, _, watts, widest)| {
         [1, 2, 4, 8].into_iter().filter(|g| g <= widest).map(move |gpus: u32| Estimate {
             gpu_type: (*name).into(),
@@ -47,19 +47,19 @@ fn job(i: usize, now: f64, numbers: &mut Numbers) -> Job {
             rel_std: 0.1,
         })
     });
-    let submit = now - numbers.between(0.0, 40_000.0);
+    let submit = now - rng.between(0.0, 40_000.0);
     Job {
         id: format!("team/job-{i:05}").into(),
         namespace: "team".into(),
         submit: Time(submit),
-        deadline: Some(Time(submit + hours * 3600.0 * numbers.between(0.3, 1.5))),
-        weight: CostRate(numbers.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0),
+        deadline: Some(Time(submit + hours * 3600.0 * rng.between(0.3, 1.5))),
+        weight: CostRate(rng.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0),
         epochs_left: 100.0,
         estimates: estimates.collect(),
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
-        requested_gpus: Some(GpuCount(1 << (numbers.next() * 4.0) as u32)),
+        requested_gpus: Some(GpuCount(1 << (rng.next() * 4.0) as u32)),
         worker: Worker {
             per_gpu: Resources { cpu_milli: Some(8000), ..Resources::default() },
             ..Worker::default()
@@ -75,7 +75,7 @@ fn job(i: usize, now: f64, numbers: &mut Numbers) -> Job {
 }
 
 fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
-    let (now, mut numbers) = (1e6, Numbers(seed));
+    let (now, mut rng) = (1e6, SeededRng(seed));
     let nodes: Vec<Node> = (0..nodes)
         .map(|i| {
             let (kind, _, _, _, gpus) = TYPES[i % TYPES.len()];
@@ -90,7 +90,7 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
             }
         })
         .collect();
-    let mut jobs: Vec<Job> = (0..jobs).map(|i| job(i, now, &mut numbers)).collect();
+    let mut jobs: Vec<Job> = (0..jobs).map(|i| job(i, now, &mut rng)).collect();
     for (node, job) in nodes.iter().step_by(3).zip(&mut jobs) {
         job.state = JobState::Running {
             placement: Placement {

@@ -62,9 +62,9 @@ pub(crate) fn assemble(
         let expected = match &assignments[job] {
             Some(assignment) => {
                 let (assignment, after) = match order.carry_out(job, assignment) {
-                    Carry::Out { after } => (assignment, after),
-                    Carry::Stay(current) => (current, Vec::new()),
-                    Carry::Wait => {
+                    Execution::Now { after } => (assignment, after),
+                    Execution::Stay(current) => (current, Vec::new()),
+                    Execution::Wait => {
                         jobs.push((data.job.id.clone(), waiting(instance, job, order.wait())));
                         continue;
                     }
@@ -157,9 +157,9 @@ fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
 }
 
 /// How much of a decision can be carried out now.
-enum Carry<'a> {
+enum Execution<'a> {
     /// All of it, once these jobs have left.
-    Out { after: Vec<JobId> },
+    Now { after: Vec<JobId> },
     /// The job stays as it is: a higher limit waits for watts that lower limits of other jobs will save.
     Stay(&'a Assignment),
     /// The job does not start yet, for the same reason.
@@ -184,12 +184,13 @@ impl<'a, 'b> Order<'a, 'b> {
         let mut held = PartialPlan::new(instance, |_, _| true).ledger;
         held.draw_more(instance.jobs.iter().map(JobData::unset_mw).sum());
         let mut order = Self { instance, assignments, held, leaving: Vec::new(), left: None };
-        order.leaving = (0..assignments.len()).filter(|job| order.leaves(*job).is_some()).collect();
-        if (0..assignments.len()).any(|job| order.will_draw_less(job)) {
+        order.leaving =
+            (0..assignments.len()).filter(|job| order.placement_to_leave(*job).is_some()).collect();
+        if (0..assignments.len()).any(|job| order.has_pending_lower_limit(job)) {
             let mut left = order.held.clone();
             for job in &order.leaving {
                 order
-                    .leaves(*job)
+                    .placement_to_leave(*job)
                     .into_iter()
                     .for_each(|assignment| left.release(instance, *job, assignment));
             }
@@ -199,49 +200,52 @@ impl<'a, 'b> Order<'a, 'b> {
     }
 
     /// Whether a lower limit of a held placement is decided but not in force yet.
-    fn will_draw_less(&self, job: usize) -> bool {
+    fn has_pending_lower_limit(&self, job: usize) -> bool {
         let data = &self.instance.jobs[job];
         let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
         let lowered = || {
-            let assignments =
-                data.current().zip(self.assignments[job].as_ref()).filter(|_| self.leaves(job).is_none());
+            let assignments = data
+                .current()
+                .zip(self.assignments[job].as_ref())
+                .filter(|_| self.placement_to_leave(job).is_none());
             assignments.is_some_and(|(current, assignment)| draw(assignment) < draw(current))
         };
         data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
     }
 
     /// Whether a decision can be carried out now or waits for limits that are not in force yet.
-    fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Carry<'a> {
+    fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Execution<'a> {
         let instance = self.instance;
         let current = instance.jobs[job].current();
-        let stays = current.filter(|_| self.leaves(job).is_none());
-        let Some(left) = &mut self.left else { return Carry::Out { after: self.after(job, assignment) } };
+        let stays = current.filter(|_| self.placement_to_leave(job).is_none());
+        let Some(left) = &mut self.left else { return Execution::Now { after: self.after(job, assignment) } };
         match stays {
             Some(current) => {
                 let draw = |assignment: &Assignment| instance.jobs[job].configs[assignment.config].draw_mw();
                 let more = draw(assignment) - draw(current);
                 if more <= 0 {
-                    return Carry::Out { after: Vec::new() };
+                    return Execution::Now { after: Vec::new() };
                 }
                 if !left.may_draw_more(instance, more) {
-                    return Carry::Stay(current);
+                    return Execution::Stay(current);
                 }
                 left.draw_more(more);
                 self.held.draw_more(more);
-                Carry::Out { after: Vec::new() }
+                Execution::Now { after: Vec::new() }
             }
             // A moving job gives back its own watts first, which takes longer than setting a limit.
-            None if current.is_none() && !left.within_power(instance, job, assignment) => Carry::Wait,
+            None if current.is_none() && !left.within_power(instance, job, assignment) => Execution::Wait,
             None => {
                 left.take(instance, job, assignment);
-                Carry::Out { after: self.after(job, assignment) }
+                Execution::Now { after: self.after(job, assignment) }
             }
         }
     }
 
     /// The wait decision of a start that waits for limits, with the jobs whose limits are lowered.
     fn wait(&self) -> Decision {
-        let blockers = (0..self.assignments.len()).filter(|job| self.will_draw_less(*job)).take(BLOCKERS);
+        let blockers =
+            (0..self.assignments.len()).filter(|job| self.has_pending_lower_limit(*job)).take(BLOCKERS);
         Decision::Wait {
             reason: WaitReason::PowerBudget,
             blockers: blockers.map(|job| self.instance.jobs[job].job.id.clone()).collect(),
@@ -249,7 +253,8 @@ impl<'a, 'b> Order<'a, 'b> {
         }
     }
 
-    fn leaves(&self, job: usize) -> Option<&'a Assignment> {
+    /// The current assignment of a job that must leave it: for other nodes, other GPUs or to wait.
+    fn placement_to_leave(&self, job: usize) -> Option<&'a Assignment> {
         let data = &self.instance.jobs[job];
         let current = match &data.holding {
             Holding::Running { assignment, .. } | Holding::Committed { target: assignment, .. } => assignment,
@@ -265,7 +270,7 @@ impl<'a, 'b> Order<'a, 'b> {
 
     fn after(&mut self, job: usize, assignment: &Assignment) -> Vec<JobId> {
         let instance = self.instance;
-        let own = self.leaves(job);
+        let own = self.placement_to_leave(job);
         let starts = own.is_some() || instance.jobs[job].current().is_none();
         if !starts {
             return Vec::new();
@@ -283,7 +288,7 @@ impl<'a, 'b> Order<'a, 'b> {
         };
         let namespace = &instance.jobs[job].job.namespace;
         let in_the_way = |other: usize| {
-            let Some(old) = self.leaves(other).filter(|_| other != job) else { return false };
+            let Some(old) = self.placement_to_leave(other).filter(|_| other != job) else { return false };
             match obstacle {
                 Obstacle::Nodes => {
                     old.nodes.as_slice().iter().any(|n| assignment.nodes.as_slice().contains(n))

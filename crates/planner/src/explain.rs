@@ -48,7 +48,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
     }
 
     pub fn wait(&mut self, job: usize) -> Decision {
-        let (reason, blockers, message) = self.why(job);
+        let (reason, blockers, message) = self.wait_reason(job);
         let blockers = blockers.into_iter().map(|b| self.id(b)).collect();
         Decision::Wait { reason, blockers, message }
     }
@@ -57,31 +57,32 @@ impl<'a, 'b> Explainer<'a, 'b> {
         self.instance.jobs[job].job.id.clone()
     }
 
-    fn why(&mut self, job: usize) -> (WaitReason, Vec<usize>, String) {
+    /// Reason, blocking jobs and message for a job that waits.
+    fn wait_reason(&mut self, job: usize) -> (WaitReason, Vec<usize>, String) {
         let instance = self.instance;
         let data = &instance.jobs[job];
         let none = Vec::new();
         let in_vain = instance.budget_mw.is_some_and(|allowed| instance.floor_mw > allowed);
         if self.stopped.contains(&job) && !in_vain {
             let message = "it was stopped to keep the power budget".to_owned();
-            return (WaitReason::PowerBudget, self.heaviest(job), message);
+            return (WaitReason::PowerBudget, self.jobs_with_most_power(job), message);
         }
         let listed = || data.configs.iter().enumerate().filter(|(_, c)| c.listed);
-        if !listed().any(|(_, c)| self.nodes_ever(job, c, false)) {
+        if !listed().any(|(_, c)| self.fits_empty_cluster(job, c, false)) {
             return (
                 WaitReason::NoFeasibleGpuType,
                 none,
                 "no node has GPUs of a type and number it can use".into(),
             );
         }
-        if !listed().any(|(_, c)| self.nodes_ever(job, c, true)) {
+        if !listed().any(|(_, c)| self.fits_empty_cluster(job, c, true)) {
             let message = "nodes with such GPUs do not admit its workers (CPU, memory, other resources, pods, taints, \
                            selectors, or it just failed to be placed there)";
             return (WaitReason::NoFeasibleNode, none, message.into());
         }
         let ever_quota =
             |c: &Config| data.quota_demand.iter().all(|d| d.of_job(c) <= instance.quotas[d.what]);
-        if !listed().any(|(_, c)| ever_quota(c) && self.nodes_ever(job, c, true)) {
+        if !listed().any(|(_, c)| ever_quota(c) && self.fits_empty_cluster(job, c, true)) {
             return (
                 WaitReason::QuotaExceeded,
                 none,
@@ -98,12 +99,13 @@ impl<'a, 'b> Explainer<'a, 'b> {
             );
             return (WaitReason::BudgetInfeasible, none, message);
         }
-        let first = instance.jobs[job].configs.iter().position(|c| c.listed && self.nodes_ever(job, c, true));
-        self.for_the_moment(job, first)
+        let first =
+            instance.jobs[job].configs.iter().position(|c| c.listed && self.fits_empty_cluster(job, c, true));
+        self.reason_now(job, first)
     }
 
     /// The reason for a job that fits the cluster, but not now.
-    fn for_the_moment(&mut self, job: usize, some: Option<usize>) -> (WaitReason, Vec<usize>, String) {
+    fn reason_now(&mut self, job: usize, some: Option<usize>) -> (WaitReason, Vec<usize>, String) {
         let instance = self.instance;
         let data = &instance.jobs[job];
         let (mut power, mut quota, mut room) = (false, false, false);
@@ -125,7 +127,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         }
         if power {
             let message = "its GPUs are there, the watts are not".to_owned();
-            return (WaitReason::PowerBudget, self.heaviest(job), message);
+            return (WaitReason::PowerBudget, self.jobs_with_most_power(job), message);
         }
         if !data.job.movable && matches!(data.holding, Holding::Leaving { .. }) {
             let message = "it may not be moved: it goes on once it has left".to_owned();
@@ -135,7 +137,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
             let message = "other jobs of its namespace use up the quota".to_owned();
             return (WaitReason::QuotaExceeded, self.same_namespace(job), message);
         }
-        let blockers = some.map_or_else(Vec::new, |config| self.in_the_way(job, config));
+        let blockers = some.map_or_else(Vec::new, |config| self.holders_of_nearest_node(job, config));
         if matches!(data.holding, Holding::Running { .. } | Holding::Committed { .. }) {
             return (WaitReason::Preempted, blockers, "it makes room for jobs that need it more".into());
         }
@@ -143,13 +145,18 @@ impl<'a, 'b> Explainer<'a, 'b> {
     }
 
     /// Whether an otherwise empty cluster has enough nodes for it, by GPUs alone or by all resources (`all`).
-    fn nodes_ever(&self, job: usize, config: &Config, all: bool) -> bool {
+    fn fits_empty_cluster(&self, job: usize, config: &Config, all: bool) -> bool {
         let nodes = &self.instance.types[config.kind].nodes;
-        nodes.iter().filter(|n| self.node_ever(job, config, **n, all)).take(config.nodes as usize).count()
+        nodes
+            .iter()
+            .filter(|n| self.fits_empty_node(job, config, **n, all))
+            .take(config.nodes as usize)
+            .count()
             == config.nodes as usize
     }
 
-    fn node_ever(&self, job: usize, config: &Config, node: u32, all: bool) -> bool {
+    /// Whether a worker fits the node if it is empty.
+    fn fits_empty_node(&self, job: usize, config: &Config, node: u32, all: bool) -> bool {
         let (instance, data) = (self.instance, &self.instance.jobs[job]);
         let at = node as usize * instance.kinds;
         instance.nodes[node as usize].free_gpus >= config.gpus
@@ -162,10 +169,10 @@ impl<'a, 'b> Explainer<'a, 'b> {
     }
 
     /// Holders of the node with the least missing capacity.
-    fn in_the_way(&self, job: usize, config: usize) -> Vec<usize> {
+    fn holders_of_nearest_node(&self, job: usize, config: usize) -> Vec<usize> {
         let config = &self.instance.jobs[job].configs[config];
         let nodes = self.instance.types[config.kind].nodes.iter().copied();
-        let nearest = nodes.filter(|n| self.node_ever(job, config, *n, true)).max_by(|a, b| {
+        let nearest = nodes.filter(|n| self.fits_empty_node(job, config, *n, true)).max_by(|a, b| {
             let free = |n: &u32| self.partial.ledger.free_gpus(*n);
             free(a).cmp(&free(b)).then(b.cmp(a))
         });
@@ -173,7 +180,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         holders.iter().map(|h| h.1).filter(|h| *h != job).take(BLOCKERS).collect()
     }
 
-    fn heaviest(&self, job: usize) -> Vec<usize> {
+    fn jobs_with_most_power(&self, job: usize) -> Vec<usize> {
         let power = |j: usize| {
             let assignment = self.partial.assignments[j].as_ref()?;
             Some(self.instance.jobs[j].configs[assignment.config].draw_mw())

@@ -59,7 +59,7 @@ impl AnalyticPrior {
     }
 
     /// Maximum draw of one GPU of a known type, W.
-    pub fn most(&self, gpu_type: &GpuType) -> Option<f64> {
+    pub fn max_draw(&self, gpu_type: &GpuType) -> Option<f64> {
         self.boards.get(gpu_type).map(|board| board.max)
     }
 
@@ -89,11 +89,11 @@ impl AnalyticPrior {
 
     /// Log of the share of a GPU's draw above its static part that a limit removes (both draws in
     /// logs). 0 if it removes nothing; at most a factor 20.
-    pub fn taken(&self, gpu_type: &GpuType, free: f64, limited: f64) -> f64 {
+    pub fn draw_reduction(&self, gpu_type: &GpuType, free: f64, limited: f64) -> f64 {
         let floor = LIMIT_STATIC * self.board(gpu_type).max;
         let above = |log: f64| (libm::exp(log) - floor).max(0.25 * libm::exp(log));
-        let taken = libm::log(above(free) / above(limited));
-        if taken.is_finite() { taken.clamp(0.0, 3.0) } else { 0.0 }
+        let reduction = libm::log(above(free) / above(limited));
+        if reduction.is_finite() { reduction.clamp(0.0, 3.0) } else { 0.0 }
     }
 }
 
@@ -121,10 +121,10 @@ mod tests {
         let law = law();
         let t = "V100".into();
         let log = libm::log;
-        assert_eq!(law.taken(&t, log(200.0), log(250.0)), 0.0);
-        let half = law.taken(&t, log(230.0), log(141.0));
+        assert_eq!(law.draw_reduction(&t, log(200.0), log(250.0)), 0.0);
+        let half = law.draw_reduction(&t, log(230.0), log(141.0));
         assert!((0.5..0.7).contains(&half), "{half}");
-        assert!(law.taken(&t, log(230.0), log(0.001)) <= 3.0);
+        assert!(law.draw_reduction(&t, log(230.0), log(0.001)) <= 3.0);
     }
 
     #[test]

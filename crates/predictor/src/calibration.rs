@@ -13,7 +13,7 @@ use crate::expected::Expected;
 use crate::first_runs::{Run, first_runs};
 use crate::physics::{Quantity, Setting};
 use crate::population::Population;
-use crate::posterior::Found;
+use crate::posterior::ParameterEstimate;
 use crate::quantity_model::{ProfileSamples, QuantityModel, QuantitySample};
 use crate::spread::{place, spread};
 
@@ -120,7 +120,7 @@ fn ask(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> E
     let errors = |rows: &[QuantitySample], asked: &[QuantitySample]| {
         let level = match model.quantity {
             Quantity::Time => model.free_level(rows, &expected),
-            Quantity::Power => Found::default(),
+            Quantity::Power => ParameterEstimate::default(),
         };
         let curve = model.curve(rows, expected.clone(), level);
         let error = |sample: &QuantitySample| {
@@ -135,13 +135,13 @@ fn ask(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> E
     types.sort();
     types.dedup();
     for gpu_type in types.into_iter().take(TYPES) {
-        let (here, others) = parted(&profile.samples, |_, s| s.gpu_type == *gpu_type);
+        let (here, others) = split_by(&profile.samples, |_, s| s.gpu_type == *gpu_type);
         let (here, others) = (spread(&here, KNOWN), spread(&others, KNOWN));
         let runs: Vec<Run> = here.iter().map(run).collect();
         // Evidence as it arrives: first runs, with and without runs on other types.
         for known in [0, 1, 2, 4].into_iter().filter(|known| *known < here.len()) {
             let first = first_runs(&runs, known);
-            let (rows, asked) = parted(&here, |i, _| first.contains(&i));
+            let (rows, asked) = split_by(&here, |i, _| first.contains(&i));
             if !others.is_empty() {
                 let bucket = &mut found[Evidence::of(known, known + others.len()) as usize];
                 bucket.extend(errors(&[others.as_slice(), &rows].concat(), &asked));
@@ -153,7 +153,7 @@ fn ask(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> E
         }
         for turn in 0..TURNS {
             // With one row left out, its neighbours would make it too easy.
-            let (asked, rows) = parted(&here, |i, _| (place(i) * TURNS as f64) as usize == turn);
+            let (asked, rows) = split_by(&here, |i, _| (place(i) * TURNS as f64) as usize == turn);
             if rows.len() > 4 {
                 let rows = [others.as_slice(), &rows].concat();
                 found[Evidence::of(1, rows.len()) as usize].extend(errors(&rows, &asked));
@@ -164,7 +164,7 @@ fn ask(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> E
 }
 
 /// Splits samples by a predicate.
-fn parted(
+fn split_by(
     samples: &[QuantitySample],
     is: impl Fn(usize, &QuantitySample) -> bool,
 ) -> (Vec<QuantitySample>, Vec<QuantitySample>) {

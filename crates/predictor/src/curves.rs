@@ -32,7 +32,7 @@ impl Curves<'_> {
 
     /// Time of an epoch.
     pub fn time_of(&self, known: &Known, cell: &AggregatedSample) -> Value {
-        if let Some(value) = known.as_given(cell) {
+        if let Some(value) = known.given_value(cell) {
             return value;
         }
         let sample = self.sample(cell);
@@ -41,14 +41,14 @@ impl Curves<'_> {
         }
         let (_, variance) = self.time.predict_log(&sample);
         let stand = |c: &AggregatedSample| {
-            if known.stands() {
+            if known.is_used_as_given() {
                 return (c.gpus, c.log);
             }
             let sample = self.sample(c);
             let corrected = known.as_corrected(&self.time, &sample, c);
             (c.gpus, corrected.map_or_else(|| self.time.mean(&sample), |value| value.log))
         };
-        let mut standing: Vec<(u32, f64)> = known.beside(cell).map(stand).collect();
+        let mut standing: Vec<(u32, f64)> = known.at_other_gpu_counts(cell).map(stand).collect();
         standing.sort_by_key(|(gpus, _)| *gpus);
         standing.dedup_by_key(|(gpus, _)| *gpus);
         let log = walk(&self.time, cell, &standing, |c| self.sample(c));
@@ -63,7 +63,7 @@ impl Curves<'_> {
 
     /// Draw of one GPU.
     pub fn power_of(&self, known: &Known, cell: &AggregatedSample) -> Value {
-        if let Some(value) = known.as_given(cell) {
+        if let Some(value) = known.given_value(cell) {
             return value;
         }
         let sample = self.reference.sample(self.law, Quantity::Power, cell, None);
@@ -101,7 +101,7 @@ pub(crate) fn walk(
     known: &[(u32, f64)],
     sample: impl Fn(&AggregatedSample) -> QuantitySample,
 ) -> f64 {
-    if curve.speaks_for(&cell.gpu_type, cell.gpus) {
+    if curve.has_evidence_near(&cell.gpu_type, cell.gpus) {
         return curve.mean(&sample(cell));
     }
     guarded(cell.nodes, cell.gpus, known, |gpus| {

@@ -6,7 +6,7 @@ use andreas_core::GpuType;
 
 use crate::curve_prior::Prior;
 use crate::physics::Setting;
-use crate::posterior::Found;
+use crate::posterior::ParameterEstimate;
 use crate::ratio::Ratios;
 
 /// Prior of one profile, before its own rows.
@@ -17,7 +17,7 @@ pub(crate) struct Expected {
     /// By type: shrunk mean of the siblings' residuals.
     pub siblings: BTreeMap<GpuType, f64>,
     /// The siblings' intercept and its variance.
-    pub level: Option<Found>,
+    pub level: Option<ParameterEstimate>,
 }
 
 impl Expected {

@@ -16,7 +16,7 @@ pub struct GpuModel {
 
 /// A row of the table that the user gave with the profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Given {
+pub struct TableRow {
     /// GPU type.
     pub gpu_type: GpuType,
     /// GPUs in total.
@@ -74,7 +74,7 @@ pub struct Profile {
     /// [`together`](crate::together). Names without a namespace belong to one tenant.
     pub name: String,
     /// The user's own table. The operator never changes it.
-    pub given: Vec<Given>,
+    pub given: Vec<TableRow>,
     /// Description of the model and its data.
     pub features: Features,
     /// Observations since.

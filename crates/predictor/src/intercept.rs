@@ -10,9 +10,9 @@ use crate::Features;
 use crate::regression::{elastic_net, interval};
 
 /// Fewer profiles do not show a trend.
-const MIN_FAMILIES: usize = 8;
+const MIN_PROFILES: usize = 8;
 /// Bounds on the work: profiles, and indicator columns.
-const MAX_FAMILIES: usize = 512;
+const MAX_PROFILES: usize = 512;
 const MAX_CATEGORIES: usize = 32;
 const FOLDS: usize = 5;
 /// Bounds on the standard deviation; the last one applies to new models.
@@ -71,12 +71,12 @@ impl Fitted {
             + self.design_row(f).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum::<f64>()
     }
 
-    fn fit(families: &[(&Features, f64)]) -> Option<Self> {
-        if families.len() < MIN_FAMILIES {
+    fn fit(profiles: &[(&Features, f64)]) -> Option<Self> {
+        if profiles.len() < MIN_PROFILES {
             return None;
         }
         let mut counts: BTreeMap<Category<'_>, usize> = BTreeMap::new();
-        for category in families.iter().flat_map(|(f, _)| categories(f)) {
+        for category in profiles.iter().flat_map(|(f, _)| categories(f)) {
             *counts.entry(category).or_default() += 1;
         }
         let shared = counts
@@ -85,18 +85,18 @@ impl Fitted {
             .map(|((model, category), _)| (model, category.to_owned()));
         let categories = shared.take(MAX_CATEGORIES).zip(0..).collect();
         let range = |of: fn(&Features) -> Option<f64>| {
-            let values = families.iter().filter_map(|(f, _)| positive(of(f)));
+            let values = profiles.iter().filter_map(|(f, _)| positive(of(f)));
             let (low, high) = values.fold((f64::MAX, f64::MIN), |(l, h), v| (l.min(v), h.max(v)));
             if low <= high { (low, high) } else { (0.0, 0.0) }
         };
         let ranges = [range(|f| f.parameters), range(|f| f.batch)];
         let mut it = Self { categories, ranges, coefficients: Vec::new(), intercept: 0.0 };
-        let rows: Vec<Vec<f64>> = families.iter().map(|(f, _)| it.design_row(f)).collect();
-        let (width, n) = (NUMERIC_COLUMNS + it.categories.len(), families.len() as f64);
+        let rows: Vec<Vec<f64>> = profiles.iter().map(|(f, _)| it.design_row(f)).collect();
+        let (width, n) = (NUMERIC_COLUMNS + it.categories.len(), profiles.len() as f64);
         let means: Vec<f64> = (0..width).map(|i| rows.iter().map(|x| x[i]).sum::<f64>() / n).collect();
-        let mean = families.iter().map(|(f, y)| y - samples(f)).sum::<f64>() / n;
+        let mean = profiles.iter().map(|(f, y)| y - samples(f)).sum::<f64>() / n;
         let xs = rows.iter().flat_map(|x| x.iter().zip(&means).map(|(a, m)| a - m)).collect();
-        let ys = families.iter().map(|(f, y)| y - samples(f) - mean).collect();
+        let ys = profiles.iter().map(|(f, y)| y - samples(f) - mean).collect();
         it.coefficients = elastic_net(xs, width, ys)?;
         it.intercept = mean - means.iter().zip(&it.coefficients).map(|(m, c)| m * c).sum::<f64>();
         Some(it)
@@ -114,14 +114,14 @@ pub(crate) struct Intercepts {
 
 impl Intercepts {
     /// From the profiles that ran: their features and their log time at the curve's origin.
-    pub fn fit(families: &[(&Features, f64)]) -> Self {
-        let families = &families[..families.len().min(MAX_FAMILIES)];
-        let models: BTreeSet<&str> = families.iter().filter_map(|(f, _)| f.model_family.as_deref()).collect();
+    pub fn fit(profiles: &[(&Features, f64)]) -> Self {
+        let profiles = &profiles[..profiles.len().min(MAX_PROFILES)];
+        let models: BTreeSet<&str> = profiles.iter().filter_map(|(f, _)| f.model_family.as_deref()).collect();
         let model = |f: &Features| models.iter().position(|m| Some(*m) == f.model_family.as_deref());
-        let sigma = cross_validated(families, |i, _| i).unwrap_or(SIGMA.1).clamp(SIGMA.0, SIGMA.1);
-        let of_new = cross_validated(families, |i, f| model(f).unwrap_or(i)).unwrap_or(MAX_NEW_SIGMA);
+        let sigma = cross_validated(profiles, |i, _| i).unwrap_or(SIGMA.1).clamp(SIGMA.0, SIGMA.1);
+        let of_new = cross_validated(profiles, |i, f| model(f).unwrap_or(i)).unwrap_or(MAX_NEW_SIGMA);
         Self {
-            fitted: Fitted::fit(families),
+            fitted: Fitted::fit(profiles),
             sigmas: (sigma, of_new.clamp(sigma, MAX_NEW_SIGMA)),
             models: models.into_iter().map(ToOwned::to_owned).collect(),
         }
@@ -139,15 +139,15 @@ impl Intercepts {
 }
 
 /// Standard deviation by cross-validation; profiles of one `part` are left out together.
-fn cross_validated(families: &[(&Features, f64)], part: impl Fn(usize, &Features) -> usize) -> Option<f64> {
+fn cross_validated(profiles: &[(&Features, f64)], part: impl Fn(usize, &Features) -> usize) -> Option<f64> {
     let mut errors = Vec::new();
     for fold in 0..FOLDS {
         let split = |held: bool| {
-            let of = families.iter().enumerate().filter(|(i, (f, _))| (part(*i, f) % FOLDS == fold) == held);
+            let of = profiles.iter().enumerate().filter(|(i, (f, _))| (part(*i, f) % FOLDS == fold) == held);
             of.map(|(_, f)| *f).collect::<Vec<_>>()
         };
         let Some(fit) = Fitted::fit(&split(false)) else { continue };
         errors.extend(split(true).iter().map(|(f, y)| (y - fit.at(f)).abs()));
     }
-    interval(errors, MIN_FAMILIES)
+    interval(errors, MIN_PROFILES)
 }

@@ -33,13 +33,13 @@ impl Known {
 
     /// Whether the table is used as it is: no observation of this profile, and no table of its
     /// tenant was compared with measurements.
-    pub fn stands(&self) -> bool {
+    pub fn is_used_as_given(&self) -> bool {
         self.seen.is_empty() && !self.trust.informed
     }
 
     /// The table's value, if the table is used as it is.
-    pub fn as_given(&self, cell: &AggregatedSample) -> Option<Value> {
-        let given = self.table.iter().find(|c| c.is(cell)).filter(|_| self.stands())?;
+    pub fn given_value(&self, cell: &AggregatedSample) -> Option<Value> {
+        let given = self.table.iter().find(|c| c.is(cell)).filter(|_| self.is_used_as_given())?;
         Some(Value { log: given.log, sigma: self.trust.sigma(), source: Source::UserGiven })
     }
 
@@ -59,9 +59,12 @@ impl Known {
         Some(Value { log: mean + detail, sigma, source: Source::UserGiven })
     }
 
-    /// Evidence that differs in GPUs alone.
-    pub fn beside<'b>(&'b self, cell: &'b AggregatedSample) -> impl Iterator<Item = &'b AggregatedSample> {
-        self.seen.iter().chain(&self.table).filter(|c| c.is_beside(cell))
+    /// Evidence on the same configuration with other numbers of GPUs.
+    pub fn at_other_gpu_counts<'b>(
+        &'b self,
+        cell: &'b AggregatedSample,
+    ) -> impl Iterator<Item = &'b AggregatedSample> {
+        self.seen.iter().chain(&self.table).filter(|c| c.differs_in_gpus_only(cell))
     }
 
     /// Source of the curve's answer; `count` rows are on the type.

@@ -65,7 +65,7 @@ mod table_trust;
 mod tenant;
 
 pub use estimate::{LogNormal, Source, WIDEST, mean_over_median, on_time_probability};
-pub use input::{Features, Given, GpuModel, Observation, Prior, Profile, Query, prior_run_time};
+pub use input::{Features, GpuModel, Observation, Prior, Profile, Query, TableRow, prior_run_time};
 pub use pool::together;
 pub use predict::Predictor;
 pub use prediction::{LeaveOneOutErrors, Prediction};

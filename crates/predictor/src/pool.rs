@@ -10,9 +10,9 @@ use crate::spread::spread;
 use crate::{Observation, Profile};
 
 /// Most profiles of one fit.
-const MAX_FAMILIES: usize = 2048;
+const MAX_PROFILES: usize = 2048;
 /// Most aggregated samples of one profile, of one namespace and in total, newest profiles first.
-const FAMILY_CELLS: usize = 64;
+const PROFILE_CELLS: usize = 64;
 const NAMESPACE_CELLS: usize = 512;
 const ALL_CELLS: usize = 4096;
 
@@ -51,11 +51,11 @@ pub(crate) fn pool<'a>(
     population: &'a [Profile],
     refused: &mut BTreeMap<String, Refused>,
 ) -> Vec<Pooled<'a>> {
-    let mut families: Vec<&Profile> = population.iter().collect();
-    families.sort_by(|a, b| a.name.cmp(&b.name));
-    families.dedup_by(|a, b| a.name == b.name);
+    let mut profiles: Vec<&Profile> = population.iter().collect();
+    profiles.sort_by(|a, b| a.name.cmp(&b.name));
+    profiles.dedup_by(|a, b| a.name == b.name);
     let mut pooled: Vec<(f64, Pooled<'a>)> = Vec::new();
-    for profile in families {
+    for profile in profiles {
         let namespace = namespace(&profile.name);
         for row in &profile.observations {
             if let Err(refusal) = screen(row) {
@@ -63,7 +63,7 @@ pub(crate) fn pool<'a>(
             }
         }
         let measured = || profile.observations.iter().filter(|o: &&Observation| !o.claimed);
-        let of = |quantity| spread(&observed(measured(), quantity, profile.features.batch), FAMILY_CELLS);
+        let of = |quantity| spread(&observed(measured(), quantity, profile.features.batch), PROFILE_CELLS);
         let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
         let newest = times.iter().chain(&watts).map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
         if newest > f64::NEG_INFINITY {
@@ -73,17 +73,17 @@ pub(crate) fn pool<'a>(
     pooled.sort_by(|(a, x), (b, y)| b.total_cmp(a).then(x.profile.name.cmp(&y.profile.name)));
     let (mut by_namespace, mut all): (BTreeMap<&str, usize>, usize) = (BTreeMap::new(), 0);
     let mut kept: Vec<Pooled<'a>> = Vec::new();
-    for (_, family) in pooled {
-        let cells = family.times.len().max(family.watts.len());
-        let taken = by_namespace.entry(family.namespace).or_default();
-        if *taken + cells > NAMESPACE_CELLS || all + cells > ALL_CELLS || kept.len() >= MAX_FAMILIES {
-            let count = refused.entry(family.namespace.to_owned()).or_default();
+    for (_, entry) in pooled {
+        let cells = entry.times.len().max(entry.watts.len());
+        let taken = by_namespace.entry(entry.namespace).or_default();
+        if *taken + cells > NAMESPACE_CELLS || all + cells > ALL_CELLS || kept.len() >= MAX_PROFILES {
+            let count = refused.entry(entry.namespace.to_owned()).or_default();
             *count.entry(Refusal::TooMany).or_default() += cells as u64;
             continue;
         }
         *taken += cells;
         all += cells;
-        kept.push(family);
+        kept.push(entry);
     }
     kept.sort_by(|a, b| a.profile.name.cmp(&b.profile.name));
     kept

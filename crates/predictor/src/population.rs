@@ -13,12 +13,12 @@ use andreas_core::GpuType;
 use crate::curve_prior::Prior;
 use crate::expected::Expected;
 use crate::physics::{INTERCEPT, P, Quantity};
-use crate::posterior::Found;
+use crate::posterior::ParameterEstimate;
 use crate::ratio::{Level, Ratios};
 use crate::spread::spread;
 
 /// Most profiles in a fit.
-const FAMILIES: usize = 512;
+const MAX_PROFILES: usize = 512;
 /// Pseudo-count of profiles for the start values.
 const PSEUDO: f64 = 4.0;
 /// Rounds of expectation and maximisation.
@@ -38,7 +38,7 @@ const SIBLINGS: f64 = 0.4;
 pub(crate) struct FittedProfile {
     pub name: String,
     pub model: Option<String>,
-    pub found: [Found; P],
+    pub found: [ParameterEstimate; P],
     /// Its intercepts by type, relative to the analytic prior.
     pub on: Vec<Level>,
 }
@@ -70,12 +70,12 @@ impl Population {
 
     /// From one tenant's profiles.
     pub fn fit(quantity: Quantity, members: &[&FittedProfile]) -> Self {
-        let members = spread(members, FAMILIES);
+        let members = spread(members, MAX_PROFILES);
         let mut it = Self::new(quantity);
         let levels: Vec<&[Level]> = members.iter().map(|m| m.on.as_slice()).collect();
         it.ratios = Ratios::fit(&levels);
         for p in first(quantity)..P {
-            let found: Vec<Found> = members.iter().map(|m| m.found[p]).collect();
+            let found: Vec<ParameterEstimate> = members.iter().map(|m| m.found[p]).collect();
             (it.prior.mean[p], it.prior.own[p]) = weigh(it.prior.mean[p], it.prior.own[p], &found);
         }
         it.type_variance = it.type_spread(&levels);
@@ -112,7 +112,7 @@ impl Population {
                 let (start, sure) = (prior.mean[p], 1.0 / prior.own[p].max(1e-9));
                 let found =
                     siblings.iter().map(|m| (m.found[p].mean, 1.0 / (m.found[p].variance + among).max(1e-9)));
-                let (mean, total) = pulled(start, sure, &found.collect::<Vec<_>>());
+                let (mean, total) = shrunk_mean(start, sure, &found.collect::<Vec<_>>());
                 prior.mean[p] = mean;
                 prior.own[p] = among + 1.0 / total;
             }
@@ -127,7 +127,7 @@ impl Population {
             }
         }
         // A prior at zero: it pulls a single sibling more than many.
-        let of_type = |found: Vec<(f64, f64)>| pulled(0.0, SIBLINGS, &found).0;
+        let of_type = |found: Vec<(f64, f64)>| shrunk_mean(0.0, SIBLINGS, &found).0;
         Expected {
             prior,
             ratios: self.ratios.clone(),
@@ -138,24 +138,24 @@ impl Population {
 }
 
 /// Weighted mean with the prior `start` of weight `sure`; and the total weight.
-fn pulled(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
+fn shrunk_mean(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
     let total = sure + found.iter().map(|(_, weight)| weight).sum::<f64>();
     let sum = sure * start + found.iter().map(|(value, weight)| weight * value).sum::<f64>();
     (sum / total, total)
 }
 
-fn level_of(siblings: &[&FittedProfile]) -> Found {
+fn level_of(siblings: &[&FittedProfile]) -> ParameterEstimate {
     let n = siblings.len() as f64;
     let mean = siblings.iter().map(|m| m.found[INTERCEPT].mean).sum::<f64>() / n;
     let off = |m: &FittedProfile| m.found[INTERCEPT].mean - mean;
     let square: f64 = siblings.iter().map(|m| off(m) * off(m)).sum();
     // As half a sibling off by a factor 2: the same model may have other data.
-    Found { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
+    ParameterEstimate { mean, variance: (square + 0.5) / n * (1.0 + 1.0 / n) }
 }
 
 /// Mean and variance of a parameter over profiles with uncertain values: expectation and
 /// maximisation.
-fn weigh(start: f64, start_variance: f64, found: &[Found]) -> (f64, f64) {
+fn weigh(start: f64, start_variance: f64, found: &[ParameterEstimate]) -> (f64, f64) {
     if start_variance <= 0.0 {
         return (start, start_variance);
     }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     fn member(i: usize, overhead: f64) -> FittedProfile {
-        let mut found = [Found { mean: 0.0, variance: 0.01 }; P];
+        let mut found = [ParameterEstimate { mean: 0.0, variance: 0.01 }; P];
         found[1].mean = overhead;
         FittedProfile { name: format!("lab/{i}"), model: None, found, on: Vec::new() }
     }

@@ -55,12 +55,12 @@ pub(crate) struct Posterior {
 
 /// Posterior mean and variance of one parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct ParameterEstimate {
     pub mean: f64,
     pub variance: f64,
 }
 
-impl Found {
+impl ParameterEstimate {
     /// Estimate from the rows alone, without the prior (`mean`, `variance`). Huge variance if the
     /// rows have no information.
     pub fn alone(self, mean: f64, variance: f64) -> Self {
@@ -254,12 +254,12 @@ impl Posterior {
     }
 
     /// The profile's own parameters, without the types' part.
-    pub fn found(&self) -> [Found; P] {
+    pub fn found(&self) -> [ParameterEstimate; P] {
         self.weigh(|p, i| self.slopes[i][p], |p| self.prior.own[p])
     }
 
     /// The profile's intercept on a type, relative to its own intercept.
-    pub fn level_on(&self, kind: u16) -> Found {
+    pub fn level_on(&self, kind: u16) -> ParameterEstimate {
         let slope = |p: usize, i: usize| {
             if p == INTERCEPT && self.rows[i].setting.kind == kind { self.slopes[i][p] } else { 0.0 }
         };
@@ -268,8 +268,12 @@ impl Posterior {
         found[INTERCEPT]
     }
 
-    fn weigh(&self, slope: impl Fn(usize, usize) -> f64, prior: impl Fn(usize) -> f64) -> [Found; P] {
-        let mut found = [Found::default(); P];
+    fn weigh(
+        &self,
+        slope: impl Fn(usize, usize) -> f64,
+        prior: impl Fn(usize) -> f64,
+    ) -> [ParameterEstimate; P] {
+        let mut found = [ParameterEstimate::default(); P];
         for (p, found) in found.iter_mut().enumerate() {
             let variance = prior(p);
             let mut with: Vec<f64> = (0..self.rows.len()).map(|i| slope(p, i)).collect();

@@ -111,7 +111,7 @@ pub const FASTEST: f64 = 10.0;
 /// Highest plausible progress, 0 to 1: `elapsed` after the attempt started at `began_at`, at
 /// [`FASTEST`] times the predicted pace. `predicted_whole` is the predicted time of the whole run.
 /// Progress beyond it is accepted as time passes.
-pub fn furthest(began_at: f64, elapsed: Seconds, predicted_whole: Seconds) -> f64 {
+pub fn max_plausible_progress(began_at: f64, elapsed: Seconds, predicted_whole: Seconds) -> f64 {
     let done = FASTEST * elapsed.0.max(0.0) / predicted_whole.0;
     if done.is_finite() { (began_at.clamp(0.0, 1.0) + done).min(1.0) } else { 1.0 }
 }
@@ -122,7 +122,7 @@ pub fn furthest(began_at: f64, elapsed: Seconds, predicted_whole: Seconds) -> f6
 /// Before it is overdue: the rest of the run, at least a hundredth of `whole`. Once overdue: as
 /// long as it is overdue already, at most `longest`, the predicted whole run. So a program that
 /// reports "almost done" for ever gains nothing.
-pub fn still_left(expected: f64, since: f64, whole: f64, longest: f64) -> f64 {
+pub fn remaining_epochs(expected: f64, since: f64, whole: f64, longest: f64) -> f64 {
     let overdue = (since - expected).min(longest);
     let left = (expected - since).max(0.01 * whole).max(overdue);
     if left.is_finite() { left.max(0.0) } else { 0.0 }
@@ -198,22 +198,26 @@ mod tests {
     #[test]
     fn claimed_progress_is_bounded_by_the_clock() {
         let hour = Seconds(3_600.0);
-        assert_eq!(furthest(0.0, Seconds(36.0), hour), 0.1);
-        assert_eq!(furthest(0.5, Seconds(36.0), hour), 0.6);
-        assert_eq!(furthest(0.0, hour, hour), 1.0);
-        assert_eq!(furthest(0.2, Seconds(-5.0), hour), 0.2);
-        assert_eq!(furthest(0.2, Seconds(5.0), Seconds(0.0)), 1.0, "nothing is predicted: nothing bounds it");
+        assert_eq!(max_plausible_progress(0.0, Seconds(36.0), hour), 0.1);
+        assert_eq!(max_plausible_progress(0.5, Seconds(36.0), hour), 0.6);
+        assert_eq!(max_plausible_progress(0.0, hour, hour), 1.0);
+        assert_eq!(max_plausible_progress(0.2, Seconds(-5.0), hour), 0.2);
+        assert_eq!(
+            max_plausible_progress(0.2, Seconds(5.0), Seconds(0.0)),
+            1.0,
+            "nothing is predicted: nothing bounds it"
+        );
     }
 
     #[test]
     fn an_overdue_run_has_as_much_left_as_it_is_overdue() {
-        let left = |since: f64| still_left(11.0, since, 1_000.0, 4_000.0);
+        let left = |since: f64| remaining_epochs(11.0, since, 1_000.0, 4_000.0);
         assert_eq!(left(0.0), 11.0);
         assert_eq!(left(5.0), 10.0, "a hundredth of the run at least");
         assert_eq!(left(111.0), 100.0);
         assert_eq!(left(3_611.0), 3_600.0);
         assert_eq!(left(1e9), 4_000.0, "never more than a whole run");
-        assert!(still_left(f64::NAN, 1.0, 1.0, 1.0).is_finite());
+        assert!(remaining_epochs(f64::NAN, 1.0, 1.0, 1.0).is_finite());
     }
 
     #[test]

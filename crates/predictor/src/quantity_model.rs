@@ -12,7 +12,7 @@ use crate::curve_prior::{Prior, RESIDUAL_VARIANCE};
 use crate::expected::Expected;
 use crate::physics::{GpuTypeIndex, INTERCEPT, Quantity, Setting};
 use crate::population::{FittedProfile, Population, UNKNOWN_TYPE};
-use crate::posterior::{Found, Posterior, Row};
+use crate::posterior::{ParameterEstimate, Posterior, Row};
 use crate::ratio::Level;
 use crate::spread::spread;
 
@@ -79,7 +79,7 @@ impl Curve {
     }
 
     /// Whether enough was seen around this number of GPUs to skip the monotone projection.
-    pub fn speaks_for(&self, gpu_type: &GpuType, gpus: u32) -> bool {
+    pub fn has_evidence_near(&self, gpu_type: &GpuType, gpus: u32) -> bool {
         let doublings = libm::log2(f64::from(gpus.max(1)));
         let here = self.spans.get(gpu_type).is_some_and(|(low, high)| (*low..=*high).contains(&doublings));
         here && self.count(gpu_type) >= SPEAKS
@@ -127,7 +127,7 @@ impl QuantityModel {
     }
 
     /// A profile's curve from its samples; `level` is the prior of its intercept without rows.
-    pub fn curve(&self, samples: &[QuantitySample], expected: Expected, level: Found) -> Curve {
+    pub fn curve(&self, samples: &[QuantitySample], expected: Expected, level: ParameterEstimate) -> Curve {
         let mut type_index = GpuTypeIndex::default();
         let mut counts: BTreeMap<GpuType, usize> = BTreeMap::new();
         let mut spans: BTreeMap<GpuType, (f64, f64)> = BTreeMap::new();
@@ -194,9 +194,9 @@ impl QuantityModel {
     }
 
     /// An uninformative intercept at the median residual.
-    pub fn free_level(&self, samples: &[QuantitySample], expected: &Expected) -> Found {
+    pub fn free_level(&self, samples: &[QuantitySample], expected: &Expected) -> ParameterEstimate {
         if self.quantity == Quantity::Power {
-            return Found::default();
+            return ParameterEstimate::default();
         }
         let Prior { mean, .. } = expected.prior;
         let mut off: Vec<f64> = samples
@@ -207,6 +207,6 @@ impl QuantityModel {
             })
             .collect();
         off.sort_by(f64::total_cmp);
-        Found { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
+        ParameterEstimate { mean: off.get(off.len() / 2).copied().unwrap_or(0.0), variance: FREE }
     }
 }

@@ -63,11 +63,11 @@ impl AggregatedSample {
 
     /// Same configuration, batch and limit.
     pub fn is(&self, other: &Self) -> bool {
-        self.gpus == other.gpus && self.is_beside(other)
+        self.gpus == other.gpus && self.differs_in_gpus_only(other)
     }
 
     /// Same except for the number of GPUs.
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn differs_in_gpus_only(&self, other: &Self) -> bool {
         self.gpu_type == other.gpu_type
             && self.nodes == other.nodes
             && same(self.batch, other.batch)

@@ -45,10 +45,10 @@ fn reference(cells: &[AggregatedSample], batch: Option<f64>) -> ReferenceBatch {
 
 impl Scale {
     /// From each profile's model and aggregated samples.
-    pub fn new<'a>(families: impl Iterator<Item = (Option<&'a str>, &'a [AggregatedSample])>) -> Self {
+    pub fn new<'a>(profiles: impl Iterator<Item = (Option<&'a str>, &'a [AggregatedSample])>) -> Self {
         let mut by_model: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         let mut unknown = Vec::new();
-        for (model, cells) in families {
+        for (model, cells) in profiles {
             match (reference(cells, None), model) {
                 (own, Some(model)) if own.known => by_model.entry(model).or_default().push(own.per_gpu),
                 (own, _) if !own.known => unknown.push(own.per_gpu),
@@ -84,7 +84,9 @@ impl ReferenceBatch {
         let board = law.board(&cell.gpu_type);
         let limit = match quantity {
             Quantity::Power => cell.limit.map_or(f64::INFINITY, |w| libm::log(w.max(0.05 * board.max))),
-            Quantity::Time => draw.map_or(0.0, |(free, limited)| law.taken(&cell.gpu_type, free, limited)),
+            Quantity::Time => {
+                draw.map_or(0.0, |(free, limited)| law.draw_reduction(&cell.gpu_type, free, limited))
+            }
         };
         let setting = Setting {
             gpus: libm::log2(f64::from(cell.gpus.max(1))),

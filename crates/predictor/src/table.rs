@@ -89,22 +89,22 @@ impl Sample {
 /// Profiles by name; rows without a value only describe. If rows of a profile disagree on its
 /// model, the most frequent value counts. Row order has no effect.
 pub fn profiles<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> BTreeMap<String, Profile> {
-    let mut profiles: BTreeMap<&str, (Profile, Said<'a>)> = BTreeMap::new();
+    let mut profiles: BTreeMap<&str, (Profile, TableFacts<'a>)> = BTreeMap::new();
     for sample in samples {
-        let (profile, said) = profiles.entry(&sample.profile).or_default();
+        let (profile, facts) = profiles.entry(&sample.profile).or_default();
         if let Some(model) = &sample.model_family {
-            *said.models.entry(model).or_default() += 1;
+            *facts.models.entry(model).or_default() += 1;
         }
         if let Some(parameters) = sample.params_m {
             // Bits of positive numbers sort like the numbers.
-            *said.parameters.entry(parameters.max(0.0).to_bits()).or_default() += 1;
+            *facts.parameters.entry(parameters.max(0.0).to_bits()).or_default() += 1;
         }
         profile.observations.extend(sample.observation());
     }
-    let whole = |(name, (profile, said)): (&str, (Profile, Said<'_>))| {
+    let whole = |(name, (profile, facts)): (&str, (Profile, TableFacts<'_>))| {
         let features = Features {
-            model_family: most(said.models).map(ToOwned::to_owned),
-            parameters: most(said.parameters).map(f64::from_bits),
+            model_family: most(facts.models).map(ToOwned::to_owned),
+            parameters: most(facts.parameters).map(f64::from_bits),
             ..Features::default()
         };
         (name.to_owned(), Profile { name: name.to_owned(), features, ..profile })
@@ -112,16 +112,16 @@ pub fn profiles<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> BTreeMap<S
     profiles.into_iter().map(whole).collect()
 }
 
-/// Model and parameters that a profile's rows give, with row counts.
+/// Models and parameter counts in a profile's rows, with row counts.
 #[derive(Default)]
-struct Said<'a> {
+struct TableFacts<'a> {
     models: BTreeMap<&'a str, usize>,
     parameters: BTreeMap<u64, usize>,
 }
 
 /// The most frequent value; of several the least.
-fn most<T: Ord>(said: BTreeMap<T, usize>) -> Option<T> {
-    said.into_iter().max_by(|(a, n), (b, m)| n.cmp(m).then(b.cmp(a))).map(|(what, _)| what)
+fn most<T: Ord>(facts: BTreeMap<T, usize>) -> Option<T> {
+    facts.into_iter().max_by(|(a, n), (b, m)| n.cmp(m).then(b.cmp(a))).map(|(what, _)| what)
 }
 
 /// GPU types of the rows. `board` gives idle and maximum watts of types it knows. For others, and for

@@ -13,7 +13,7 @@ use crate::intercept::{Intercepts, positive};
 use crate::known::Known;
 use crate::physics::{INTERCEPT, Quantity};
 use crate::pool::Pooled;
-use crate::posterior::Found;
+use crate::posterior::ParameterEstimate;
 use crate::quantity_model::{ProfileSamples, QuantityModel, QuantitySample};
 use crate::samples::{AggregatedSample, given, observed};
 use crate::scale::{ReferenceBatch, Scale};
@@ -54,7 +54,7 @@ impl Tenant {
         let power = QuantityModel::fit(Quantity::Power, &watts);
         let of_times = |p: &Pooled<'_>| {
             let (reference, watts) = (reference(p), of_watts(p));
-            let curve = power.curve(&watts.samples, power.expect(&watts), Found::default());
+            let curve = power.curve(&watts.samples, power.expect(&watts), ParameterEstimate::default());
             let sample = |c: &AggregatedSample| {
                 reference.sample(law, Quantity::Time, c, draws(law, reference, &curve, c))
             };
@@ -105,7 +105,7 @@ impl Tenant {
                     source: time.source,
                 },
                 power: LogNormal { median: per_gpu * gpus, sigma: power.sigma, source: power.source },
-                board_max: self.law.most(&c.gpu_type).map(|each| Watts(each * gpus)),
+                board_max: self.law.max_draw(&c.gpu_type).map(|each| Watts(each * gpus)),
             }
         };
         asked.iter().map(answer).collect()
@@ -148,7 +148,7 @@ impl Tenant {
         let reference = self.scale.of(model(profile), &cells, batch);
         let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Power, c, None);
         let mut own = profile_samples(profile, watts.all().map(sample).collect());
-        let watts = self.power.curve(&own.samples, self.power.expect(&own), Found::default());
+        let watts = self.power.curve(&own.samples, self.power.expect(&own), ParameterEstimate::default());
         let sample = |c: &AggregatedSample| {
             reference.sample(&self.law, Quantity::Time, c, draws(&self.law, reference, &watts, c))
         };
@@ -178,14 +178,14 @@ impl Tenant {
         prior: Option<&Prior>,
         expected: &Expected,
         reference: ReferenceBatch,
-    ) -> (Found, Source) {
+    ) -> (ParameterEstimate, Source) {
         let has_samples = positive(features.samples).is_some();
         if prior.is_none() || has_samples {
             if let (Some(level), false) = (expected.level, has_samples) {
                 return (level, Source::Regression);
             }
             if let Some((mean, sigma)) = self.intercepts.at(features) {
-                return (Found { mean, variance: sigma * sigma }, Source::Regression);
+                return (ParameterEstimate { mean, variance: sigma * sigma }, Source::Regression);
             }
         }
         let variance = FACTOR_THREE * FACTOR_THREE;
@@ -198,7 +198,7 @@ impl Tenant {
                 [first, .., last] => (last - first) * (last - first) / 12.0,
                 _ => UNKNOWN_LEVEL,
             };
-            return (Found { mean, variance: variance.max(spread) }, Source::Prior);
+            return (ParameterEstimate { mean, variance: variance.max(spread) }, Source::Prior);
         };
         let run = Some(prior.run_time.0).filter(|s| s.is_finite() && *s > 0.0).unwrap_or(1.0);
         let epochs = Some(prior.epochs).filter(|e| e.is_finite() && *e > 0.0).unwrap_or(1.0);
@@ -210,9 +210,10 @@ impl Tenant {
             limit: None,
         };
         let cell = AggregatedSample::asked(&at, None, features.batch);
-        let curve = self.time.curve(&own.samples, expected.clone(), Found { mean: 0.0, variance });
+        let curve =
+            self.time.curve(&own.samples, expected.clone(), ParameterEstimate { mean: 0.0, variance });
         let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Time, c, None);
-        (Found { mean: wanted - walk(&curve, &cell, &[], sample), variance }, Source::Prior)
+        (ParameterEstimate { mean: wanted - walk(&curve, &cell, &[], sample), variance }, Source::Prior)
     }
 }
 

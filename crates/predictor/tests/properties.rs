@@ -6,7 +6,7 @@ mod common;
 use std::sync::OnceLock;
 
 use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
-use andreas_predictor::{Features, Given, GpuModel, Observation, Predictor, Prior, Profile};
+use andreas_predictor::{Features, GpuModel, Observation, Predictor, Prior, Profile, TableRow};
 use common::{every, family, gpus, on, prior};
 use proptest::prelude::*;
 
@@ -42,7 +42,7 @@ fn configuration() -> impl Strategy<Value = Configuration> {
 fn profile() -> impl Strategy<Value = Profile> {
     let given =
         (gpu_type(), 0..20u32, prop::option::of(0..3u32), prop::option::of(wild()), prop::option::of(wild()))
-            .prop_map(|(gpu_type, g, nodes, epoch, power)| Given {
+            .prop_map(|(gpu_type, g, nodes, epoch, power)| TableRow {
                 gpu_type,
                 gpus: GpuCount(g),
                 nodes,
@@ -118,7 +118,7 @@ proptest! {
                 let off = if i.is_multiple_of(2) { 2.0 } else { 0.5 };
                 let row = |c: &Configuration| {
                     let row = f.given(c);
-                    Given { epoch: row.epoch.map(|s| Seconds(s.0 * off)), ..row }
+                    TableRow { epoch: row.epoch.map(|s| Seconds(s.0 * off)), ..row }
                 };
                 Profile { given: every().iter().map(row).collect(), ..f.observed() }
             };

@@ -4,7 +4,7 @@
 mod common;
 
 use andreas_core::{Configuration, Seconds, Watts};
-use andreas_predictor::{Given, Prediction, Predictor, Profile, Source};
+use andreas_predictor::{Prediction, Predictor, Profile, Source, TableRow};
 use common::{every, family, gpus, noise, on, prior};
 
 /// What is asked and given: one node of each type.
@@ -17,7 +17,7 @@ fn table(namespace: &str, i: usize, times: impl Fn(&str) -> f64) -> Profile {
     let f = family(i);
     let given = places().into_iter().map(|c| {
         let (row, off) = (f.given(&c), times(c.gpu_type.as_str()));
-        Given {
+        TableRow {
             epoch: row.epoch.map(|s| Seconds(s.0 * off)),
             power: row.power.map(|w| Watts(w.0 * off)),
             ..row

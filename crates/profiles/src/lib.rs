@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use andreas_api::training_profile::{Observation as StatusObservation, Precision};
 use andreas_api::{TrainingProfileSpec, TrainingProfileStatus};
 use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
-use andreas_predictor::{Features, Given, Observation, Profile};
+use andreas_predictor::{Features, Observation, Profile, TableRow};
 
 /// Converts a profile. `name` identifies it for the predictor: `namespace/name` within a cluster. Rows that
 /// the schema would reject are clamped to valid values.
@@ -21,7 +21,7 @@ pub fn to_predictor_profile(
     status: Option<&TrainingProfileStatus>,
 ) -> Profile {
     let seconds = |millis: i64| Seconds(millis as f64 / 1_000.0);
-    let given = spec.measurements.iter().map(|m| Given {
+    let given = spec.measurements.iter().map(|m| TableRow {
         gpu_type: m.gpu_type.as_str().into(),
         gpus: GpuCount(count(m.gpus)),
         nodes: Some(count(m.nodes)),

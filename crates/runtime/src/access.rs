@@ -25,7 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::buckets::Reviews;
-use crate::server::Via;
+use crate::server::RequestConnection;
 
 /// Cache time of an answer.
 const REMEMBERED: Duration = Duration::from_secs(30);
@@ -188,7 +188,7 @@ pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Ne
     let peer = peer.unwrap_or(IpAddr::from([0, 0, 0, 0]));
     match access.check(request.headers(), request.uri().path(), peer).await {
         Ok(user) => {
-            if let Some(via) = request.extensions().get::<Via>() {
+            if let Some(via) = request.extensions().get::<RequestConnection>() {
                 via.authenticated(&user);
             }
             next.run(request).await

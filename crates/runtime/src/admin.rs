@@ -139,7 +139,7 @@ pub fn probe_router(health: Health) -> Router {
 
 /// `/metrics`, open or restricted by `access`.
 pub fn metrics_router(registry: Arc<Registry>, access: Option<Arc<Access>>) -> Router {
-    let exposed = Arc::new(Exposed { registry, text: Mutex::new(None) });
+    let exposed = Arc::new(MetricsCache { registry, text: Mutex::new(None) });
     let router = Router::new().route("/metrics", get(metrics)).with_state(exposed);
     match access {
         Some(access) => router.layer(middleware::from_fn_with_state(access, guard)),
@@ -147,13 +147,13 @@ pub fn metrics_router(registry: Arc<Registry>, access: Option<Arc<Access>>) -> R
     }
 }
 
-struct Exposed {
+struct MetricsCache {
     registry: Arc<Registry>,
     /// Last collected text and its time; collecting takes locks that other tasks need.
     text: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
-impl Exposed {
+impl MetricsCache {
     /// The metrics as text, collected by one request at a time.
     async fn text(&self) -> Result<Arc<str>, std::fmt::Error> {
         let mut held = self.text.lock().await;
@@ -168,7 +168,7 @@ impl Exposed {
     }
 }
 
-async fn metrics(State(exposed): State<Arc<Exposed>>, headers: HeaderMap) -> Response {
+async fn metrics(State(exposed): State<Arc<MetricsCache>>, headers: HeaderMap) -> Response {
     let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let openmetrics = accepts.into_iter().any(|value| value.contains("application/openmetrics-text"));
     match exposed.text().await {

@@ -48,7 +48,7 @@ pub fn observe(headers: &HeaderMap, sent: Instant) {
     if sample.round_trip > SLOWEST {
         return;
     }
-    SKEW.set(sample.off(Timestamp::now()).as_secs_f64());
+    SKEW.set(sample.deviation(Timestamp::now()).as_secs_f64());
     CLOCK.lock().learn(sample, received);
 }
 
@@ -67,7 +67,7 @@ struct Sample {
 
 impl Sample {
     /// Distance of a receipt time from the interval that the answer allows; zero inside.
-    fn off(&self, at: Timestamp) -> SignedDuration {
+    fn deviation(&self, at: Timestamp) -> SignedDuration {
         let latest = SignedDuration::from_secs(1)
             .saturating_add(SignedDuration::try_from(self.round_trip).unwrap_or(SignedDuration::ZERO));
         let ahead = at.duration_since(self.date);
@@ -96,7 +96,7 @@ impl Clock {
     }
 
     fn learn(&mut self, sample: Sample, received: Instant) {
-        if sample.off(self.now(received)).abs() <= TOLERANCE {
+        if sample.deviation(self.now(received)).abs() <= TOLERANCE {
             (self.learned, self.contradicted) = (true, None);
             return;
         }
@@ -106,7 +106,7 @@ impl Clock {
         if self.learned && !persists {
             return;
         }
-        let off_seconds = sample.off(self.now(received)).as_secs();
+        let off_seconds = sample.deviation(self.now(received)).as_secs();
         tracing::warn!(off_seconds, "the API server's clock differs; its time is taken");
         let middle = SignedDuration::from_millis(500);
         (self.base, self.at) = (sample.date.checked_add(middle).unwrap_or(sample.date), received);
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn the_skew_says_by_how_much_the_wall_clock_is_ahead() {
         let sample = sample(1_000_000);
-        assert_eq!(sample.off(second(1_003_600)).as_secs(), 3_598);
-        assert_eq!(sample.off(second(996_400)).as_secs(), -3_600);
-        assert_eq!(sample.off(second(1_000_001)), SignedDuration::ZERO);
+        assert_eq!(sample.deviation(second(1_003_600)).as_secs(), 3_598);
+        assert_eq!(sample.deviation(second(996_400)).as_secs(), -3_600);
+        assert_eq!(sample.deviation(second(1_000_001)), SignedDuration::ZERO);
     }
 
     #[test]

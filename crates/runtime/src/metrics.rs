@@ -201,7 +201,7 @@ impl Collector for Process {
         if let Some(cpu) = cpu_time() {
             CPU.encode(&mut encoder, |values| values.plain(cpu.as_secs_f64()))?;
         }
-        if let Some(bytes) = resident() {
+        if let Some(bytes) = resident_bytes() {
             MEMORY.encode(&mut encoder, |values| values.plain(bytes))?;
         }
         if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
@@ -218,7 +218,7 @@ fn cpu_time() -> Option<Duration> {
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
 }
 
-fn resident() -> Option<f64> {
+fn resident_bytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -19,17 +19,17 @@ pub fn on_signals() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
     let asked = token.clone();
     tokio::spawn(async move {
-        let name = either(&mut terminate, &mut interrupt).await;
+        let name = either_signal(&mut terminate, &mut interrupt).await;
         tracing::info!(signal = name, "ending: finishing what is in flight");
         asked.cancel();
-        let name = either(&mut terminate, &mut interrupt).await;
+        let name = either_signal(&mut terminate, &mut interrupt).await;
         tracing::warn!(signal = name, "second signal: ending at once");
         std::process::exit(INSISTED);
     });
     Ok(token)
 }
 
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+async fn either_signal(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",

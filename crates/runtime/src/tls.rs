@@ -33,7 +33,7 @@ pub struct TlsFiles {
     /// Required client certificates; `None`: not required.
     pub clients: Option<ClientCertificates>,
     /// Minimum protocol version.
-    pub oldest: Oldest,
+    pub oldest: MinTlsVersion,
 }
 
 /// Accepted client certificates. They are required, never optional.
@@ -47,7 +47,7 @@ pub struct ClientCertificates {
 
 /// Minimum TLS version of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Oldest {
+pub enum MinTlsVersion {
     /// For external clients.
     Tls12,
     /// For our own clients.
@@ -114,7 +114,7 @@ impl Tls {
     ///
     /// # Errors
     /// When a text is not PEM, or key and certificate do not match.
-    pub fn of(pem: TlsPem, clients: Option<Vec<String>>, oldest: Oldest) -> Result<Self, TlsError> {
+    pub fn of(pem: TlsPem, clients: Option<Vec<String>>, oldest: MinTlsVersion) -> Result<Self, TlsError> {
         let clients = clients.map(|names| ClientCertificates { authority: "ca.crt".into(), names });
         let files = TlsFiles { certificate: "tls.crt".into(), key: "tls.key".into(), clients, oldest };
         Self::from_pem(pem, files)
@@ -167,7 +167,7 @@ impl Tls {
 
     /// Calls [`Tls::reload`] every `every` until `shutdown`, and reports the certificate in use to `metrics`
     /// by that name.
-    pub async fn keep_fresh(
+    pub async fn keep_reloading(
         self,
         every: Duration,
         name: &'static str,
@@ -219,8 +219,8 @@ impl TlsPem {
     fn configure(&self, files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions: &[&rustls::SupportedProtocolVersion] = match files.oldest {
-            Oldest::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
-            Oldest::Tls13 => &[&rustls::version::TLS13],
+            MinTlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
+            MinTlsVersion::Tls13 => &[&rustls::version::TLS13],
         };
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)

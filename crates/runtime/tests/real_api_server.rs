@@ -118,7 +118,7 @@ async fn one_leader_at_a_time(testbed: &Testbed) {
         let held = candidate(testbed, "second").await;
         (held, Instant::now())
     };
-    let story = async {
+    let outage = async {
         // while the second asks for the Lease again and again
         let leads = async || Ok(first.leadership.is_current());
         stays("the first leads", Duration::from_secs(3), leads).await.unwrap();
@@ -131,7 +131,7 @@ async fn one_leader_at_a_time(testbed: &Testbed) {
         testbed.resume(Component::ApiServer).unwrap();
         lost
     };
-    let ((second, started), lost) = tokio::join!(second, story);
+    let ((second, started), lost) = tokio::join!(second, outage);
     // then: the second leads, and only after the first has stopped
     assert_eq!(first.renewing.await.unwrap(), Ended::Expired);
     assert!(started > lost, "two leaders");

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_runtime::admin::{self, AdminArgs};
-use andreas_runtime::certificates::{Ask, CertificateLifetimeArgs, Kept, Subject, Usage, renew};
+use andreas_runtime::certificates::{
+    CertificateLifetimeArgs, RenewalInput, ServingCertificate, Subject, Usage, renew,
+};
 use andreas_runtime::health::Health;
-use andreas_runtime::server::{self, Limits, Overload, Via};
-use andreas_runtime::tls::{ClientCertificates, Oldest, Tls, TlsFiles, TlsPem};
+use andreas_runtime::server::{self, Limits, Overload, RequestConnection};
+use andreas_runtime::tls::{ClientCertificates, MinTlsVersion, Tls, TlsFiles, TlsPem};
 use andreas_testbed::wait::until;
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -52,7 +54,7 @@ fn files(dir: &Path, names: &[&str]) -> TlsFiles {
             authority: dir.join("ca.crt"),
             names: names.iter().map(|name| (*name).to_owned()).collect(),
         }),
-        oldest: Oldest::Tls13,
+        oldest: MinTlsVersion::Tls13,
     }
 }
 
@@ -202,19 +204,19 @@ async fn no_client_is_refused_while_certificates_and_authorities_are_renewed() {
     let mut now = jiff::Timestamp::now();
     let hurried =
         CertificateLifetimeArgs { renew_certificates_every: Some(60), renew_authority_every: Some(180) };
-    let step = |kept: &Kept, now| {
+    let step = |kept: &ServingCertificate, now| {
         let clients = &Vec::new;
-        renew(kept, &Ask { subject: &subject, lifetimes: hurried.into(), now, given: None, clients })
+        renew(kept, &RenewalInput { subject: &subject, lifetimes: hurried.into(), now, given: None, clients })
             .unwrap()
             .kept
     };
-    let mut kept = step(&Kept::default(), now);
-    let pem = |kept: &Kept| TlsPem {
+    let mut kept = step(&ServingCertificate::default(), now);
+    let pem = |kept: &ServingCertificate| TlsPem {
         certificate: kept.chain.clone().into_bytes(),
         key: kept.key.clone().into_bytes(),
         authority: Vec::new(),
     };
-    let tls = Tls::of(pem(&kept), None, Oldest::Tls12).unwrap();
+    let tls = Tls::of(pem(&kept), None, MinTlsVersion::Tls12).unwrap();
     let (address, ..) = start(Some(tls.clone()), Limits::default()).await;
     let trusting = |bundle: &str| {
         let mut roots = rustls::RootCertStore::empty();
@@ -345,7 +347,7 @@ async fn silent_sockets_on_a_tls_port_keep_no_client_out_and_cut_off_none_that_i
     let tls = Tls::load(TlsFiles { clients: None, ..files(dir.path(), &[]) }).unwrap();
     let router = Router::new().route(
         "/",
-        get(|Extension(via): Extension<Via>| async move {
+        get(|Extension(via): Extension<RequestConnection>| async move {
             via.authenticated("team");
             "hello"
         }),

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use andreas_planner::{MethodName, Options, Snapshot, plan};
 use andreas_predictor::mean_over_median;
-use andreas_simulator::readers::{self, Format, Stretch};
+use andreas_simulator::readers::{self, Format, TraceRange};
 use andreas_simulator::{Conditions, Knowledge, PredictionError, Replayed, Scenario, replay};
 
 fn scenario(jobs: usize) -> Scenario {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let trace = root.join("tests/fixtures/elasticflow/cluster02-first400.csv.gz");
-    let stretch = Stretch { take: jobs, ..Stretch::default() };
-    readers::scenario(Format::Itp, &trace, &root.join("clusters/mixed.yaml"), stretch).unwrap()
+    let range = TraceRange { take: jobs, ..TraceRange::default() };
+    readers::scenario(Format::Itp, &trace, &root.join("clusters/mixed.yaml"), range).unwrap()
 }
 
 /// Replays, and the mean difference (log) of the medians of the times shown from the true ones.

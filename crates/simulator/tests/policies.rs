@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
 use andreas_core::StepFunction;
 use andreas_planner::Snapshot;
-use andreas_simulator::readers::{self, Format, Stretch, peak};
+use andreas_simulator::readers::{self, Format, TraceRange, peak};
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 
 fn fixtures() -> PathBuf {
@@ -32,7 +32,7 @@ fn scenario(trace: &str, nodes: u32) -> Scenario {
         fixtures().join("throughputs_A100")
     );
     std::fs::write(&cluster, text).unwrap();
-    readers::scenario(Format::Itp, &fixtures().join(trace), &cluster, Stretch::default()).unwrap()
+    readers::scenario(Format::Itp, &fixtures().join(trace), &cluster, TraceRange::default()).unwrap()
 }
 
 fn run(scenario: &Scenario, method: Method) -> Replayed {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use andreas_baselines::Method;
 use andreas_core::{GpuCount, Seconds, Time};
-use andreas_simulator::readers::{self, ClusterFile, Format, Stretch, TraceJob, read_trace};
+use andreas_simulator::readers::{self, ClusterFile, Format, TraceJob, TraceRange, read_trace};
 use andreas_simulator::report::{self, Report};
 use andreas_simulator::{Knowledge, PredictionError, Setup, Watch, run_all};
 
@@ -113,7 +113,8 @@ fn a_job_takes_as_long_as_in_the_trace_where_the_trace_ran_it() {
     packed.finish().unwrap();
 
     let scenario =
-        readers::scenario(Format::Itp, &path, &mixed(), Stretch { pace: 2.0, ..Stretch::default() }).unwrap();
+        readers::scenario(Format::Itp, &path, &mixed(), TraceRange { pace: 2.0, ..TraceRange::default() })
+            .unwrap();
 
     assert_eq!(scenario.jobs.len(), 4);
     let job = &scenario.jobs[0];
@@ -151,7 +152,7 @@ fn a_cluster_file_that_makes_no_sense_is_refused_with_the_field() {
     for (from, to, says) in cases {
         let cluster = file(folder.path(), "cluster.yaml", &text.replace(from, to));
         let error =
-            readers::scenario(Format::Itp, &trace, &cluster, Stretch::default()).unwrap_err().to_string();
+            readers::scenario(Format::Itp, &trace, &cluster, TraceRange::default()).unwrap_err().to_string();
         assert!(error.contains(says), "{to}: {error}");
     }
 }
@@ -215,7 +216,7 @@ impl Watch for Silent {
 fn a_report_has_every_method_and_needs_no_network() {
     let folder = tempfile::tempdir().unwrap();
     let trace = file(folder.path(), "<itp>.csv", ITP);
-    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), Stretch::default()).unwrap();
+    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
     let setup = |method| Setup {
         knowledge: Knowledge::Tables,
         method,

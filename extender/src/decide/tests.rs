@@ -129,7 +129,7 @@ fn a_pod_without_the_name_of_its_job_is_never_bound_as_a_member() {
 
 #[test]
 fn a_member_goes_to_the_node_of_its_index() {
-    assert_eq!(place(&worker_pod(&pod()), Some(&job())), Ok("b"));
+    assert_eq!(allocated_node(&worker_pod(&pod()), Some(&job())), Ok("b"));
 }
 
 #[test]
@@ -152,10 +152,14 @@ fn anything_that_differs_from_the_allocation_is_refused_with_its_reason() {
         (Some(changed(|job| job.allocation.as_mut().unwrap().nodes = ["a".to_owned()].into())), "index"),
     ];
     for (job, reason) in table {
-        assert_eq!(place(&ours, job.as_ref()).map_err(|refusal| refusal.reason()), Err(reason), "{job:?}");
+        assert_eq!(
+            allocated_node(&ours, job.as_ref()).map_err(|refusal| refusal.reason()),
+            Err(reason),
+            "{job:?}"
+        );
     }
     let misnamed = ObjectMeta { name: Some("run-2-0".into()), ..pod() };
-    assert_eq!(place(&worker_pod(&misnamed), Some(&job())), Err(Refusal::Name("run-2-1".into())));
+    assert_eq!(allocated_node(&worker_pod(&misnamed), Some(&job())), Err(Refusal::Name("run-2-1".into())));
 }
 
 #[test]
@@ -166,9 +170,9 @@ fn a_live_look_is_made_only_when_memory_may_be_behind() {
         job.allocation.as_mut().unwrap().generation = generation;
         job
     };
-    assert!(may_be_behind(&ours, None));
-    assert!(may_be_behind(&ours, Some(&Job { allocation: None, ..job() })));
-    assert!(may_be_behind(&ours, Some(&at(6))));
-    assert!(!may_be_behind(&ours, Some(&at(7))));
-    assert!(!may_be_behind(&ours, Some(&at(8))), "a pod older than what is known cannot become right");
+    assert!(cache_may_be_stale(&ours, None));
+    assert!(cache_may_be_stale(&ours, Some(&Job { allocation: None, ..job() })));
+    assert!(cache_may_be_stale(&ours, Some(&at(6))));
+    assert!(!cache_may_be_stale(&ours, Some(&at(7))));
+    assert!(!cache_may_be_stale(&ours, Some(&at(8))), "a pod older than what is known cannot become right");
 }

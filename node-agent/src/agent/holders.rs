@@ -58,7 +58,7 @@ pub fn holders_from_kubelet(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Gp
 /// After a forced deletion the kubelet omits the pod at once, but kills its containers only after the grace
 /// period (kubelet, `GetActivePods`). The driver still lists their processes.
 #[derive(Clone, Debug, Default)]
-pub struct Lingering {
+pub struct TerminatingHolders {
     gpus: BTreeMap<Uuid, Last>,
 }
 
@@ -70,7 +70,7 @@ struct Last {
     idle: u32,
 }
 
-impl Lingering {
+impl TerminatingHolders {
     /// Starts from the holders reported before a restart of the agent.
     pub fn resume(&mut self, holders: impl Iterator<Item = (Uuid, PodKey)>, now: Duration) {
         for (uuid, key) in holders {
@@ -143,7 +143,7 @@ mod tests {
         let at = Duration::from_secs;
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
         let on = |a: u32, b: u32| BTreeMap::from([("GPU-a".to_owned(), a), ("GPU-b".to_owned(), b)]);
-        let mut lingering = Lingering::default();
+        let mut lingering = TerminatingHolders::default();
         // A process outside any pod uses the second GPU before a pod takes it.
         lingering.add_to(&mut GpuHolders::default(), &on(0, 1), at(0));
         let mut both = holders_from_kubelet(&[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])], &known);
@@ -155,7 +155,7 @@ mod tests {
         lingering.add_to(&mut ended, &on(0, 1), at(30));
         assert_eq!(ended, GpuHolders::default());
         // Holders reported before a restart are kept too, but not forever.
-        let mut next = Lingering::default();
+        let mut next = TerminatingHolders::default();
         next.resume([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))].into_iter(), at(0));
         let mut resumed = GpuHolders::default();
         next.add_to(&mut resumed, &on(1, 0), at(3_599));

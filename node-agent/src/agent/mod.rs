@@ -135,8 +135,13 @@ pub async fn run(
         watch_for: Duration::from_secs(60),
         ..WatchConfig::default().fields(format!("metadata.name={name}"))
     };
-    let feeds =
-        Feeds { client: &client, watches: &watches, cache: &cache, health: &health, shutdown: &shutdown };
+    let feeds = WatchStarter {
+        client: &client,
+        watches: &watches,
+        cache: &cache,
+        health: &health,
+        shutdown: &shutdown,
+    };
     feeds.start::<SlimGpuNode>("GpuNode", named(&args.node_name));
     feeds.start::<SlimEnergyPolicy>("EnergyPolicy", named(andreas_api::names::DEFAULT_POLICY));
     feeds.start::<SlimLease>("leader Lease", named(&args.lease).namespace(args.namespace.as_str()));
@@ -203,7 +208,7 @@ pub async fn run(
     Ok(())
 }
 
-struct Feeds<'a> {
+struct WatchStarter<'a> {
     client: &'a kube::Client,
     watches: &'a WatchMetrics,
     cache: &'a Arc<Mutex<ObjectCache>>,
@@ -211,7 +216,7 @@ struct Feeds<'a> {
     shutdown: &'a CancellationToken,
 }
 
-impl Feeds<'_> {
+impl WatchStarter<'_> {
     fn start<T>(&self, name: &str, config: WatchConfig)
     where
         T: kube::Resource<DynamicType = ()> + DeserializeOwned + Send + 'static,

@@ -14,7 +14,7 @@ use super::attribution::{EnergyAttribution, GpuReading};
 use super::cache::ObjectCache;
 use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide};
 use super::energy::{GpuUse, Meter};
-use super::holders::{GpuHolders, Lingering, holders_from_kubelet};
+use super::holders::{GpuHolders, TerminatingHolders, holders_from_kubelet};
 use super::metrics::{GpuLabels, Metrics};
 use super::monitor::{GpuHandle, GpuMonitor};
 use super::setter_client::SetterClient;
@@ -53,7 +53,7 @@ pub struct ReconcileLoop {
     started: Instant,
     memory: Memory,
     holders: GpuHolders,
-    lingering: Lingering,
+    lingering: TerminatingHolders,
     /// The last `spec.holdersRequested` known before the kubelet was asked.
     holders_observed: Option<i64>,
     kubelet_failing: Option<Instant>,
@@ -80,7 +80,7 @@ impl ReconcileLoop {
             started: Instant::now(),
             memory: Memory::default(),
             holders: GpuHolders::default(),
-            lingering: Lingering::default(),
+            lingering: TerminatingHolders::default(),
             holders_observed: None,
             kubelet_failing: Some(Instant::now()),
             outcomes: BTreeMap::new(),

@@ -94,7 +94,7 @@ impl Api {
         });
     }
 
-    /// The operator falls silent.
+    /// The operator no longer renews its Lease.
     pub fn stop_leading(&self) {
         self.store.lock().leads = false;
     }

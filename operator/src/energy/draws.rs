@@ -40,7 +40,7 @@ const MAX_REMEMBERED_RUNS: usize = 50_000;
 
 /// Sets the budget draw of every type. `running`: measured draw per GPU of runs, by type.
 pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f64)], types: &mut Types) {
-    let mut families: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut of_profiles: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for (_, profile) in index.profiles.iter() {
         let rows = profile.status.iter().flat_map(|status| &status.observations);
         let mut most: BTreeMap<&str, f64> = BTreeMap::new();
@@ -52,13 +52,13 @@ pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f
             *known = known.max(each);
         }
         for (gpu_type, each) in most {
-            families.entry(gpu_type).or_default().push(each);
+            of_profiles.entry(gpu_type).or_default().push(each);
         }
     }
     for (name, facts) in types.iter_mut() {
         let board = board(name.as_str(), policy);
         let (idle, max) = (board.idle.0, board.max.0);
-        let known = families.get(name.as_str()).filter(|known| known.len() >= FEWEST);
+        let known = of_profiles.get(name.as_str()).filter(|known| known.len() >= FEWEST);
         let highest = known.map_or(max, |known| known.iter().copied().fold(idle, f64::max));
         let now = running.iter().filter(|(of, _)| *of == name.as_str()).map(|(_, each)| *each);
         let highest = now.fold(highest, f64::max);

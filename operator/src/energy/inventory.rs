@@ -211,7 +211,7 @@ impl<'a> Inventory<'a> {
 /// How a node is used, by its labels and resources.
 pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
     let gpus = whole_gpus(node);
-    let (mig, renamed) = (mig_in_use(node), offers(node, SHARED_RESOURCE));
+    let (mig, renamed) = (mig_in_use(node), has_resource_with_prefix(node, SHARED_RESOURCE));
     let traces = || {
         let labels = node.labels();
         labels.get(LABEL_GPU_PRESENT).is_some_and(|value| value == "true")
@@ -273,13 +273,13 @@ fn mig_in_use(node: &SlimNode) -> bool {
         || text(labels, LABEL_MIG_CAPABLE) == "true" && count(labels, LABEL_GPU_REPLICAS) == Some(0);
     text(labels, LABEL_GPU_PRODUCT).contains("-MIG-")
         || labels.contains_key(LABEL_GKE_PARTITION)
-        || offers(node, MIG_PREFIX)
+        || has_resource_with_prefix(node, MIG_PREFIX)
         || instances()
         || mode_on()
 }
 
 /// The node has a resource whose name starts with `prefix`.
-fn offers(node: &SlimNode, prefix: &str) -> bool {
+fn has_resource_with_prefix(node: &SlimNode, prefix: &str) -> bool {
     let status = &node.status;
     let all = status.allocatable.iter().chain(&status.capacity);
     all.into_iter().any(|(name, amount)| name.starts_with(prefix) && quantity::units(amount) > 0)

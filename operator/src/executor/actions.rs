@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::Executor;
-use super::dry_runs::Found;
+use super::dry_runs::DryRunLookup;
 use super::requeue::{Requeue, back_off};
 use crate::index::{number, owner};
 use crate::ledger::backoff::Cause;
@@ -173,7 +173,7 @@ fn job_generation(shared: &Shared, key: &ObjectKey) -> i64 {
     status.and_then(|status| status.allocation.as_ref()).map_or(0, |allocation| allocation.generation)
 }
 
-enum Made {
+enum PodCreation {
     /// Created by this call.
     Now(Box<SlimPod>),
     /// Existed already and is ours.
@@ -200,11 +200,13 @@ async fn create_pods(
     let mut later = None;
     for result in results {
         match result {
-            Made::Now(pod) => made.push(pod),
-            Made::Before => {}
-            Made::Foreign(name) => refusal = Some(CreationOutcome::NameInUse { name }),
-            Made::Refused(reason, message) => refusal = Some(CreationOutcome::Refused { reason, message }),
-            Made::Failed(error) => later = Some(error),
+            PodCreation::Now(pod) => made.push(pod),
+            PodCreation::Before => {}
+            PodCreation::Foreign(name) => refusal = Some(CreationOutcome::NameInUse { name }),
+            PodCreation::Refused(reason, message) => {
+                refusal = Some(CreationOutcome::Refused { reason, message })
+            }
+            PodCreation::Failed(error) => later = Some(error),
         }
     }
     if let Some(outcome) = refusal {
@@ -230,11 +232,11 @@ async fn create_pods(
     Ok(())
 }
 
-async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, pod: &Pod) -> Made {
+async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob, pod: &Pod) -> PodCreation {
     let error = match shared.writer.create::<Pod, SlimPod>("pod", Some(&key.namespace), pod, false).await {
         Ok(answer) => {
             shared.index.lock().wrote_pod(answer.clone());
-            return Made::Now(Box::new(answer));
+            return PodCreation::Now(Box::new(answer));
         }
         Err(error) => error,
     };
@@ -242,7 +244,7 @@ async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob
     if refusal != Refusal::Exists {
         return refusal
             .for_user()
-            .map_or(Made::Failed(error), |(reason, message)| Made::Refused(reason, message));
+            .map_or(PodCreation::Failed(error), |(reason, message)| PodCreation::Refused(reason, message));
     }
     let pod_key = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
     match shared.writer.get_pod(&pod_key).await {
@@ -251,10 +253,10 @@ async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob
             let ours = owner(&found.metadata).is_some_and(|(_, owner)| owner == uid(job))
                 && number(&found.metadata, LABEL_ATTEMPT) == attempt;
             shared.index.lock().wrote_pod(found);
-            if ours { Made::Before } else { Made::Foreign(pod_key.name) }
+            if ours { PodCreation::Before } else { PodCreation::Foreign(pod_key.name) }
         }
-        Ok(None) => Made::Failed(error),
-        Err(get) => Made::Failed(get.into()),
+        Ok(None) => PodCreation::Failed(error),
+        Err(get) => PodCreation::Failed(get.into()),
     }
 }
 
@@ -349,9 +351,9 @@ async fn dry_run(
     }
     let accepted = |answer: &Answer| answer.clone().ok();
     let answer = match executor.dry_runs.find(job, gpus, try_pod(shared, key, pod), accepted).await {
-        Found::Accepted(admitted) => Ok(Ok(admitted)),
-        Found::Tried(answer) => answer,
-        Found::Refused => try_pod(shared, key, pod).await,
+        DryRunLookup::Accepted(admitted) => Ok(Ok(admitted)),
+        DryRunLookup::Tried(answer) => answer,
+        DryRunLookup::Refused => try_pod(shared, key, pod).await,
     };
     let (refusal, admitted) = match answer {
         Ok(Ok(admitted)) => (None, admitted),

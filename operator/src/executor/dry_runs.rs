@@ -36,7 +36,7 @@ struct CachedDryRun {
 pub type Added = Option<Arc<Admitted>>;
 
 /// Result of [`DryRunCache::find`].
-pub enum Found<T, E> {
+pub enum DryRunLookup<T, E> {
     /// An equal worker was accepted recently or by a concurrent call.
     Accepted(Added),
     /// This call made the dry run.
@@ -55,9 +55,9 @@ impl DryRunCache {
         gpus: i32,
         dry_run: impl Future<Output = Result<T, E>>,
         accepted: impl FnOnce(&T) -> Option<Added>,
-    ) -> Found<T, E> {
+    ) -> DryRunLookup<T, E> {
         let namespace = job.metadata.namespace.clone().unwrap_or_default();
-        let Some(worker) = worker_digest(&job.spec, gpus) else { return Found::Tried(dry_run.await) };
+        let Some(worker) = worker_digest(&job.spec, gpus) else { return DryRunLookup::Tried(dry_run.await) };
         let outcome = self.join(&namespace, worker);
         let mut answer = None;
         let attempt = async {
@@ -71,9 +71,9 @@ impl DryRunCache {
             self.leave(&namespace, &worker, &outcome);
         }
         match (answer, known) {
-            (Some(answer), _) => Found::Tried(answer),
-            (None, Some(added)) => Found::Accepted(added),
-            (None, None) => Found::Refused,
+            (Some(answer), _) => DryRunLookup::Tried(answer),
+            (None, Some(added)) => DryRunLookup::Accepted(added),
+            (None, None) => DryRunLookup::Refused,
         }
     }
 
@@ -139,9 +139,9 @@ mod tests {
                 answer
             };
             match cache.find(job, 1, dry_run, |accepted| accepted.then_some(None)).await {
-                Found::Accepted(_) => 'A',
-                Found::Tried(_) => 'T',
-                Found::Refused => 'R',
+                DryRunLookup::Accepted(_) => 'A',
+                DryRunLookup::Tried(_) => 'T',
+                DryRunLookup::Refused => 'R',
             }
         });
         let found = join_all(each).await.into_iter().collect();
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(find(&cache, &others, Ok(true)).await, (2, "TT".into()));
         let two =
             cache.find(&jobs[0], 2, async { Ok::<_, ()>(true) }, |accepted| accepted.then_some(None)).await;
-        assert!(matches!(two, Found::Tried(Ok(true))));
+        assert!(matches!(two, DryRunLookup::Tried(Ok(true))));
         tokio::time::sleep(HOLDS).await;
         assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TAA".into()));
     }

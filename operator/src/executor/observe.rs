@@ -147,7 +147,7 @@ impl JobInput {
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
         let (table, planned) = (self.memory.table.as_ref()?, self.memory.planned?);
         let seen = outlook(&self.job, self.job.status.as_ref(), table, self.now);
-        seen.has_left(&planned).then_some((planned, seen))
+        seen.deviates_from(&planned).then_some((planned, seen))
     }
 
     /// A member has ended, is being deleted or is gone: another job may wait for its GPUs.

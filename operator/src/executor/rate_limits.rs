@@ -93,8 +93,9 @@ struct Buckets {
     dry_runs: Bucket,
 }
 
+/// Limits of one job.
 #[derive(Clone, Copy, Debug, Default)]
-struct OfJob {
+struct JobLimits {
     /// When an edit was last stepped, and the generation of its `spec`.
     edit: Option<(Instant, i64)>,
     /// Consecutive conflicts.
@@ -105,7 +106,7 @@ struct OfJob {
 
 #[derive(Debug, Default)]
 struct State {
-    jobs: HashMap<ObjectKey, OfJob>,
+    jobs: HashMap<ObjectKey, JobLimits>,
     namespaces: HashMap<String, Buckets>,
     /// Conflicts of all namespaces; set from the first one on.
     conflicts: Option<Bucket>,

@@ -56,7 +56,7 @@ impl World {
         let shared = Arc::new(Shared {
             index: Arc::default(),
             ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
-            writer: Writer::new(client, 4, Leadership::unopposed(), metrics.clone()),
+            writer: Writer::new(client, 4, Leadership::always_leading(), metrics.clone()),
             settings: Mutex::default(),
             metrics,
         });

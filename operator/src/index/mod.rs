@@ -46,7 +46,7 @@ pub use quantity::Amounts;
 pub use store::Origin;
 use store::{Change, Store};
 use templates::Templates;
-use vanished::AllVanished;
+use vanished::VanishedPods;
 
 /// Signals to the waiting loops.
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ pub struct ClusterIndex {
     foreign_use: BTreeMap<String, Amounts>,
     unreadable_nodes: BTreeSet<String>,
     pending_energy: BTreeMap<String, ObjectKey>,
-    vanished: AllVanished,
+    vanished: VanishedPods,
     /// When each pod, by UID, was first seen with a started container.
     started: HashMap<String, Instant>,
     /// Boot ID of each node, and when a change was seen.
@@ -252,11 +252,11 @@ impl ClusterIndex {
             Change::Nothing => return,
             Change::New { replaced } => {
                 if let Some(old) = replaced {
-                    self.unlist_job(&key, &old);
+                    self.unindex_job(&key, &old);
                     self.deleted.remove(&key);
                 }
             }
-            Change::Newer { old } => self.unlist_job(&key, &old),
+            Change::Newer { old } => self.unindex_job(&key, &old),
         }
         for node in self.jobs.get(&key).map(|job| nodes_of(job).to_vec()).unwrap_or_default() {
             self.allocated_on.entry(node).or_default().insert(key.clone());
@@ -264,7 +264,7 @@ impl ClusterIndex {
         self.mark(key);
     }
 
-    fn unlist_job(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
+    fn unindex_job(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
         for node in nodes_of(old) {
             remove(&mut self.allocated_on, node, key);
         }
@@ -277,7 +277,7 @@ impl ClusterIndex {
     }
 
     fn drop_job_state(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
-        self.unlist_job(key, old);
+        self.unindex_job(key, old);
         self.deleted.remove(key);
         self.pending_energy.retain(|_, owner| owner != key);
         // State kept elsewhere is dropped when the marked job is not found.
@@ -292,12 +292,12 @@ impl ClusterIndex {
             Change::Nothing => return,
             Change::New { replaced } => {
                 if let Some(old) = replaced {
-                    self.unlist_pod(&key, &old);
-                    self.remember(&old);
+                    self.unindex_pod(&key, &old);
+                    self.record_deleted_pod(&old);
                 }
             }
             Change::Newer { old } => {
-                self.unlist_pod(&key, &old);
+                self.unindex_pod(&key, &old);
                 was_on = takes(&old).map(|(node, _)| node.to_owned());
             }
         }
@@ -322,11 +322,11 @@ impl ClusterIndex {
 
     fn delete_pod(&mut self, key: &ObjectKey, last: Option<SlimPod>) {
         let Some(old) = self.pods.delete(key, last.as_ref().map(|pod| &pod.metadata)) else { return };
-        self.unlist_pod(key, &old);
+        self.unindex_pod(key, &old);
         // The deletion event carries the last state, which may hold an end not seen before.
         match last.filter(|last| last.metadata.uid == old.metadata.uid) {
-            Some(last) => self.remember(&Arc::new(last)),
-            None => self.remember(&old),
+            Some(last) => self.record_deleted_pod(&Arc::new(last)),
+            None => self.record_deleted_pod(&old),
         }
         self.release_of(&old);
     }
@@ -343,7 +343,7 @@ impl ClusterIndex {
         self.replan();
     }
 
-    fn remember(&mut self, pod: &Arc<SlimPod>) {
+    fn record_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
         self.hold_deleted_pod(pod);
         let started = pod.metadata.uid.as_ref().and_then(|uid| self.started.remove(uid));
         if owner(&pod.metadata).is_none() {
@@ -364,7 +364,7 @@ impl ClusterIndex {
         }
     }
 
-    fn unlist_pod(&mut self, key: &ObjectKey, pod: &SlimPod) {
+    fn unindex_pod(&mut self, key: &ObjectKey, pod: &SlimPod) {
         if let Some(job) = job_label(&pod.metadata) {
             remove(&mut self.members, &job, key);
             self.mark(job);

@@ -89,13 +89,13 @@ pub struct VanishedPod {
 
 /// All such pods, by node.
 #[derive(Clone, Debug, Default)]
-pub struct AllVanished {
+pub struct VanishedPods {
     by_node: BTreeMap<String, Vec<Vanished>>,
     /// Recently ended pods: agents report the end a moment later.
     ended: BTreeMap<(String, String), Instant>,
 }
 
-impl AllVanished {
+impl VanishedPods {
     /// A pod was deleted and its end was not observed.
     pub fn deleted(&mut self, node: &str, pod: VanishedPod, now: Instant) {
         let VanishedPod { pod, uid, ours, amounts, grace, request } = pod;
@@ -285,7 +285,7 @@ mod tests {
             .expect("a status")
     }
 
-    fn in_use(all: &AllVanished, now: Instant) -> u64 {
+    fn in_use(all: &VanishedPods, now: Instant) -> u64 {
         all.on("n").filter_map(|entry| entry.takes(now)).map(|amounts| amounts.gpus).sum()
     }
 
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn without_an_agent_a_pod_deleted_by_force_is_in_use_for_its_grace() {
         let start = Instant::now();
-        let mut all = AllVanished::default();
+        let mut all = VanishedPods::default();
         all.deleted("n", gone(60, 0), start);
         assert_eq!(in_use(&all, after(start, 59)), 4);
         assert_eq!(in_use(&all, after(start, 60)), 0);
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_report_that_is_older_than_the_deletion_frees_nothing() {
         let start = Instant::now();
-        let mut all = AllVanished::default();
+        let mut all = VanishedPods::default();
         all.deleted("n", gone(60, 7), start);
         // The agent answered request 7 before; its report is rewritten for another reason.
         assert!(!all.reported("n", &status(7, &[]), 7, |_| false, after(start, 1)));
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn what_the_agent_still_reports_is_in_use_beyond_the_grace_while_the_agent_lives() {
         let start = Instant::now();
-        let mut all = AllVanished::default();
+        let mut all = VanishedPods::default();
         all.deleted("n", gone(5, 0), start);
         all.reported("n", &status(1, &["team/x", "team/x"]), 1, |_| false, after(start, 1));
         assert_eq!(in_use(&all, after(start, 20)), 2);
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_holder_without_any_object_counts_once_its_agent_has_said_so_again() {
         let start = Instant::now();
-        let mut all = AllVanished::default();
+        let mut all = VanishedPods::default();
         // The report may be years old.
         all.reported("n", &status(3, &["team/x"]), 3, |_| false, start);
         assert_eq!(in_use(&all, start), 0);
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn pods_that_are_there_or_ended_a_moment_ago_are_no_unknown_holders() {
         let start = Instant::now();
-        let mut all = AllVanished::default();
+        let mut all = VanishedPods::default();
         all.ended("n", "team/over", start);
         all.reported("n", &status(0, &["team/over", "team/there"]), 0, |pod| pod == "team/there", start);
         assert_eq!(all.on("n").count(), 0);
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn grace_on_a_node_that_is_cut_off_begins_when_it_is_back() {
         let start = Instant::now();
-        let mut all = AllVanished::default();
+        let mut all = VanishedPods::default();
         all.deleted("n", gone(30, 0), start);
         assert!(all.expire(|_| true, after(start, 1_000)).is_empty());
         assert_eq!(in_use(&all, after(start, 1_029)), 4);

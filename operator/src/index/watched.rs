@@ -51,8 +51,8 @@ impl Index<SlimPod> for ClusterIndex {
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         for (key, pod) in self.pods.reset(present) {
-            self.unlist_pod(&key, &pod);
-            self.remember(&pod);
+            self.unindex_pod(&key, &pod);
+            self.record_deleted_pod(&pod);
             self.release_of(&pod);
         }
     }

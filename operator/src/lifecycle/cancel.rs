@@ -10,7 +10,7 @@ use andreas_api::{Phase, Reason};
 use super::draft::Draft;
 use super::member::Members;
 use super::status::ConditionValue;
-use super::{end, start, stop};
+use super::{end, stop};
 
 /// Finalizer of an orphaning delete: the garbage collector removes the owner reference instead of deleting
 /// the pods.
@@ -25,14 +25,14 @@ pub(super) fn cancelled(d: &mut Draft<'_>) {
     if matches!(d.status.phase, Phase::Starting | Phase::Running) {
         match d.status.allocation {
             Some(_) => d.ask_to_stop(Reason::Stopping, MESSAGE),
-            None => start::lost_allocation(d),
+            None => d.lose_allocation(),
         }
     }
     let stopped = d.status.phase == Phase::Stopping;
     if stopped {
         stop::stopping(d);
     }
-    end::tidy(d);
+    end::delete_unneeded_pods(d);
     if stopped && d.status.phase == Phase::Pending {
         d.status.not_before = None;
         d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Stopping, MESSAGE);

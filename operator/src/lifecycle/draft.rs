@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
-use super::first_seen::{self, TimedFact};
+use super::first_seen::TimedFact;
 use super::judge::Judgement;
-use super::member::Members;
-use super::observed::Observed;
+use super::member::{Member, Members};
+use super::observed::{NodeFact, Observed};
 use super::status::{self, ConditionUpdate, ConditionValue};
 use crate::instants;
 
@@ -50,7 +50,7 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             learned: Vec::new(),
             next: None,
-            facts: first_seen::current_facts(o),
+            facts: current_facts(o),
             not_plannable: false,
             accepted: None,
         }
@@ -108,6 +108,14 @@ impl<'a> Draft<'a> {
         }
         self.status.reason = Some(reason.as_str().into());
         self.set_condition(condition::SCHEDULED, ConditionValue::False, reason, message);
+    }
+
+    /// Another client removed the allocation from the status: wait for the next plan. Live pods are strays.
+    pub fn lose_allocation(&mut self) {
+        self.count_decision();
+        self.status.stop = None;
+        self.status.phase = Phase::Pending;
+        self.wait_for(Reason::NotPlannedYet, "waits for the next plan");
     }
 
     /// The reason in the status, from the closed set.
@@ -206,13 +214,7 @@ impl<'a> Draft<'a> {
     fn bound_at(&self) -> Option<Timestamp> {
         let allocation = self.status.allocation.clone()?;
         let members = Members::of(self.o, Some(&allocation));
-        members
-            .gang
-            .iter()
-            .map(super::member::Member::bound_at)
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .max()
+        members.gang.iter().map(Member::bound_at).collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     pub fn delete(&mut self, pod: &andreas_api::slim::SlimPod, why: DeleteReason) {
@@ -426,6 +428,32 @@ impl<'a> Draft<'a> {
         (!unreachable)
             .then(|| instants::after(since, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now))
     }
+}
+
+/// The facts that hold.
+fn current_facts(o: &Observed<'_>) -> BTreeSet<TimedFact> {
+    let readiness = |(node, fact): (&String, &NodeFact)| TimedFact::Readiness {
+        node: node.clone(),
+        changed: fact.ready_changed,
+    };
+    let mut facts: BTreeSet<TimedFact> = o.nodes.iter().map(readiness).collect();
+    let Some(status) = &o.job.status else { return facts };
+    let Some(allocation) = &status.allocation else { return facts };
+    let members = Members::of(o, Some(allocation));
+    let attempt = allocation.attempt;
+    let container = o.training_container();
+    if !members.gang.is_empty() && members.gang.iter().all(Member::bound) {
+        facts.insert(TimedFact::Bound { attempt });
+    }
+    if status.phase == Phase::Running {
+        facts.insert(TimedFact::Running { attempt });
+        let missing = members.gang.iter().filter(|member| member.pod().is_none());
+        facts.extend(missing.map(|member| TimedFact::Missing { attempt, index: member.index }));
+    }
+    if members.gang.iter().any(|member| member.ending(container).is_some()) {
+        facts.insert(TimedFact::FirstEnd { attempt });
+    }
+    facts
 }
 
 /// Whether a forecast differs from the one in the status by a tenth of the remaining time, or in its risk

@@ -31,16 +31,16 @@ const MIN_TIMED: i64 = 100;
 const MAX_BACK_OFF: i64 = 300;
 
 /// Closes the attempt.
-pub(super) fn conclude(
+pub(super) fn close_attempt(
     d: &mut Draft<'_>,
     allocation: &Allocation,
     members: &Members<'_>,
     judgement: &Judgement,
 ) {
     let ended = ended_at(d, members, allocation);
-    learn(d, allocation, judgement, &ended);
-    remember(d, allocation, judgement, ended.clone());
-    account(d);
+    update_profile(d, allocation, judgement, &ended);
+    record_attempt(d, allocation, judgement, ended.clone());
+    add_consumption(d);
     d.exclude(&judgement.exclude);
     d.end_unexplained(judgement.outcome);
     d.status.allocation = None;
@@ -70,7 +70,7 @@ fn ended_at(d: &Draft<'_>, members: &Members<'_>, allocation: &Allocation) -> Ti
     instants::time(last.clamp(from, d.o.now.max(from)))
 }
 
-fn remember(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: Time) {
+fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: Time) {
     let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
     let record = AttemptRecord {
         attempt: allocation.attempt,
@@ -102,7 +102,7 @@ fn remember(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, e
 }
 
 /// Adds energy and cost when an attempt starts or ends.
-fn account(d: &mut Draft<'_>) {
+fn add_consumption(d: &mut Draft<'_>) {
     let view = d.o.energy;
     let mut total: Consumption = d.status.consumption.clone().unwrap_or_default();
     total.joules = total.joules.saturating_add(view.attempt_joules.max(0));
@@ -129,7 +129,7 @@ fn total_up(d: &mut Draft<'_>) {
 }
 
 /// Replaces the predicted energy of a closed attempt by the agents' measurement.
-pub(super) fn correct(d: &mut Draft<'_>) {
+pub(super) fn correct_energy(d: &mut Draft<'_>) {
     let Some(late) = &d.o.energy.late else { return };
     let record =
         d.status.history.iter_mut().find(|record| record.attempt == late.attempt && !record.measured);
@@ -141,8 +141,8 @@ pub(super) fn correct(d: &mut Draft<'_>) {
     total_up(d);
 }
 
-/// What the attempt shows about the job's profile.
-fn learn(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: &Time) {
+/// Records what the attempt shows about the job's profile.
+fn update_profile(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: &Time) {
     if judgement.gpu_memory_exhausted {
         d.learned.push(ProfileUpdate::OutOfMemory { gpu_type: allocation.gpu_type.clone() });
     }
@@ -294,7 +294,7 @@ pub(super) fn ended(d: &mut Draft<'_>) {
 }
 
 /// Deletes pods that no attempt needs: ended ones beyond `historyLimit`, and live pods of ended attempts.
-pub(super) fn tidy(d: &mut Draft<'_>) {
+pub(super) fn delete_unneeded_pods(d: &mut Draft<'_>) {
     let allocation = d.allocation();
     let members = Members::of(d.o, allocation.as_ref());
     let mut kept: BTreeMap<i64, Vec<&SlimPod>> = BTreeMap::new();

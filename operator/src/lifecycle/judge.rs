@@ -2,7 +2,7 @@
 //! failure. What counts is when containers ended, not when the operator saw it.
 //!
 //! Container ends use the node's clock; stops and disruptions use the operator's or the API server's. If they
-//! differ by less than [`SKEW`], the reading that loses no work wins. An exit 0 that close to a stop or drain
+//! differ by less than [`CLOCK_SKEW`], the reading that loses no work wins. An exit 0 that close to a stop or drain
 //! counts as caused by it. Continuing from a checkpoint is cheap; a run wrongly taken as finished is lost.
 //!
 //! A node that was not Ready, rebooted or has a broken GPU explains a *failure*. It does not override an exit
@@ -14,14 +14,12 @@ use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
 use super::first_seen::TimedFact;
-use super::member::{Member, Members, booted_since, is_over, proof_of_death};
+use super::member::{Member, Members, booted_since, given_up, is_over, proof_of_death};
 use super::observed::Observed;
 use super::status::{last_line, percent_text};
 use crate::index::containers_seen_ended;
-use crate::instants::after;
+use crate::instants::{CLOCK_SKEW, after};
 
-/// Assumed clock skew between nodes and API server, s.
-pub const SKEW: i64 = 5;
 /// Progress at which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;
 
@@ -86,7 +84,7 @@ pub(super) struct Case<'a> {
 }
 
 /// A training container that ended with an error.
-struct Bad<'a> {
+struct FailedContainer<'a> {
     member: Member<'a>,
     terminated: Option<&'a SlimTerminated>,
     exit_code: i32,
@@ -105,13 +103,15 @@ impl<'a> Case<'a> {
         {
             return decided;
         }
-        if let Some(cluster) = self.cluster() {
+        if let Some(cluster) = self.cluster_failure() {
             return Some(cluster);
         }
         if let Some(kept) = decided {
             // Other members may have reported the cause more precisely since.
             return Some(
-                self.user().filter(|u| u.gpu_memory_exhausted && is_own_exit(kept.reason)).unwrap_or(kept),
+                self.user_failure()
+                    .filter(|u| u.gpu_memory_exhausted && is_own_exit(kept.reason))
+                    .unwrap_or(kept),
             );
         }
         if let Some(stop) = self.stop
@@ -120,7 +120,7 @@ impl<'a> Case<'a> {
             let done = self.counted_to_its_end().then(|| self.finished()).flatten();
             return self.all_ended().then(|| done.unwrap_or_else(|| self.stopped(stop)));
         }
-        self.finished().or_else(|| self.vanished()).or_else(|| self.user())
+        self.finished().or_else(|| self.vanished()).or_else(|| self.user_failure())
     }
 
     /// The outcome recorded in the status when the stop was requested.
@@ -143,8 +143,8 @@ impl<'a> Case<'a> {
 
     pub fn all_ended(&self) -> bool {
         let since = self.stop.map_or(self.o.now, |s| s.since.0);
-        let given_up = |m: &Member<'_>| m.live.is_some_and(|p| super::stop::given_up(self.o, p));
-        self.members.gang.iter().all(|m| given_up(m) || m.has_ended(self.o, self.known_bound, since))
+        let abandoned = |m: &Member<'_>| m.live.is_some_and(|p| given_up(self.o, p));
+        self.members.gang.iter().all(|m| abandoned(m) || m.has_ended(self.o, self.known_bound, since))
     }
 
     /// `Some` if every training container exited 0; inside, the last end if known.
@@ -158,8 +158,8 @@ impl<'a> Case<'a> {
     }
 
     /// Training containers that failed by themselves, earliest first.
-    fn bad(&self) -> Vec<Bad<'a>> {
-        let mut all: Vec<Bad<'a>> = self
+    fn failed_containers(&self) -> Vec<FailedContainer<'a>> {
+        let mut all: Vec<FailedContainer<'a>> = self
             .members
             .gang
             .iter()
@@ -175,7 +175,7 @@ impl<'a> Case<'a> {
                 };
                 let unknown =
                     terminated.is_some_and(|t| t.reason == "ContainerStatusUnknown" || lost_by_runtime(t));
-                (!unknown).then_some(Bad { member: *member, terminated, exit_code, at })
+                (!unknown).then_some(FailedContainer { member: *member, terminated, exit_code, at })
             })
             .collect();
         all.sort_by_key(|b| (b.at.unwrap_or(Timestamp::MAX), b.member.index));
@@ -189,10 +189,10 @@ impl<'a> Case<'a> {
         let asked = |m: &Member<'_>| m.pod().is_none_or(|p| p.metadata.deletion_timestamp.is_some());
         let untouched = !self.members.gang.iter().any(asked);
         let before =
-            |at: Option<Timestamp>| untouched || at.is_some_and(|at| after(at, SKEW) <= stop.since.0);
+            |at: Option<Timestamp>| untouched || at.is_some_and(|at| after(at, CLOCK_SKEW) <= stop.since.0);
         match self.all_zero() {
             Some(at) => before(at),
-            None => self.bad().first().is_some_and(|b| before(b.at)),
+            None => self.failed_containers().first().is_some_and(|b| before(b.at)),
         }
     }
 
@@ -219,12 +219,12 @@ impl<'a> Case<'a> {
     }
 
     /// The cluster failure, if any.
-    fn cluster(&self) -> Option<Judgement> {
-        let bad = self.bad();
+    fn cluster_failure(&self) -> Option<Judgement> {
+        let bad = self.failed_containers();
         let finished = self.all_zero();
         // An event at `at` explains the end unless the end clearly came first.
         let came_before = |at: Option<Timestamp>, end: Option<Timestamp>| {
-            at.is_some_and(|at| end.is_some_and(|end| after(end, SKEW) <= at))
+            at.is_some_and(|at| end.is_some_and(|end| after(end, CLOCK_SKEW) <= at))
         };
         // A terminating program may post 100 %; only counted steps show that it was done.
         let too_late = |at: Option<Timestamp>| {
@@ -348,7 +348,7 @@ impl<'a> Case<'a> {
 
     /// A pod is gone and its end was not observed.
     fn vanished(&self) -> Option<Judgement> {
-        let first_bad = self.bad().first().and_then(|b| b.at);
+        let first_bad = self.failed_containers().first().and_then(|b| b.at);
         let member = self.members.gang.iter().find(|m| {
             if m.live.is_some() {
                 return false;
@@ -356,13 +356,13 @@ impl<'a> Case<'a> {
             match m.deleted {
                 Some(deleted) => {
                     let unseen = !is_over(deleted.last) && !containers_seen_ended(deleted.last);
-                    unseen && first_bad.is_none_or(|bad| after(bad, SKEW) > deleted.at)
+                    unseen && first_bad.is_none_or(|bad| after(bad, CLOCK_SKEW) > deleted.at)
                 }
                 None => self.known_bound && (self.stop.is_some() || self.missing_until(m) <= self.o.now),
             }
         })?;
         let what = format!("worker {} on {} vanished", member.index, member.node);
-        let others_well = self.bad().is_empty();
+        let others_well = self.failed_containers().is_empty();
         Some(if self.reported_done() && others_well {
             Judgement::new(
                 Outcome::Finished,
@@ -374,8 +374,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    fn user(&self) -> Option<Judgement> {
-        let bad = self.bad();
+    fn user_failure(&self) -> Option<Judgement> {
+        let bad = self.failed_containers();
         let first = bad.first()?;
         let exhausted = bad.iter().find(|b| b.terminated.is_some_and(|t| mentions_gpu_memory(&t.message)));
         let shown = exhausted.unwrap_or(first);

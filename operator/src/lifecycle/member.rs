@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
 use crate::index::{containers_seen_ended, controller, is_member, name_of};
-use crate::instants::{after, seconds_between};
+use crate::instants::{CLOCK_SKEW, after, seconds_between};
 
 /// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
 fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
@@ -58,6 +58,25 @@ pub fn pod_in_use(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> bool {
     pod.spec.node_name.is_some() && !is_over(pod) && proof_of_death(pod, nodes).is_none()
 }
 
+/// A job on an unreachable node may restart elsewhere: the policy allows it, and two concurrent attempts
+/// would not corrupt its checkpoint.
+pub(super) fn may_restart(o: &Observed<'_>) -> bool {
+    o.policy.node_loss_restart && !o.job.spec.checkpoint.as_ref().is_some_and(|c| c.exclusive)
+}
+
+/// When a pod on an unreachable node is given up so that its job can continue. Its GPUs stay in use. `None`:
+/// never.
+pub(super) fn given_up_at(o: &Observed<'_>, pod: &SlimPod) -> Option<Timestamp> {
+    let node = pod.spec.node_name.as_ref().filter(|n| o.nodes.get(*n).is_some_and(|fact| !fact.ready));
+    let node = node.filter(|_| may_restart(o))?;
+    Some(after(o.readiness_seen(node), o.policy.node_loss_after))
+}
+
+/// The pod has been given up: see [`given_up_at`].
+pub(super) fn given_up(o: &Observed<'_>, pod: &SlimPod) -> bool {
+    given_up_at(o, pod).is_some_and(|at| at <= o.now)
+}
+
 /// Seconds that a busy kubelet may need to accept a bound pod. A clock may be behind by this much more than
 /// [`clock_behind`] returns.
 const TAKEN: i64 = 60;
@@ -68,7 +87,7 @@ pub(super) fn clock_behind(pod: &SlimPod) -> i64 {
     let bound = scheduled_at(pod);
     let taken = pod.status.start_time.as_ref();
     let behind = bound.zip(taken).map_or(0, |(bound, taken)| seconds_between(taken.0, bound));
-    if behind > super::judge::SKEW { behind } else { 0 }
+    if behind > CLOCK_SKEW { behind } else { 0 }
 }
 
 /// Latest end of a container in the API server's time. `None` if the node's clock was set back while it ran.
@@ -256,14 +275,13 @@ impl<'a> Members<'a> {
         Self { gang, other, older }
     }
 
-    /// Pods of earlier attempts and older objects that can still run, except those for which `given_up` is
-    /// true.
-    pub fn still_alive(&self, o: &Observed<'a>, given_up: impl Fn(&SlimPod) -> bool) -> Vec<&'a SlimPod> {
+    /// Pods of earlier attempts and older objects that can still run, except those that were given up.
+    pub fn still_alive(&self, o: &Observed<'a>) -> Vec<&'a SlimPod> {
         self.other
             .iter()
             .chain(&self.older)
             .copied()
-            .filter(|p| !is_over(p) && proof_of_death(p, o.nodes).is_none() && !given_up(p))
+            .filter(|p| !is_over(p) && proof_of_death(p, o.nodes).is_none() && !given_up(o, p))
             .collect()
     }
 }

@@ -39,7 +39,7 @@
 //!
 //! * `template`: whether the template can become a pod.
 //! * `start`: Pending to Starting to Running; `late`: start time-outs.
-//! * `run`: what ends a running attempt; `stop`: until the pods have ended.
+//! * `run`: what ends a running attempt; `readiness`: nodes that are not ready; `stop`: until the pods have ended.
 //! * `cancel`: a job that is being deleted.
 //! * [`judge`]: the outcome of an attempt; `end`: what follows from it.
 //! * [`pods`]: manifests; [`first_seen`]: the base of time-outs; [`status`]: conditions and texts.
@@ -57,6 +57,7 @@ mod member;
 pub mod observed;
 pub mod pods;
 mod quantity;
+mod readiness;
 mod run;
 mod start;
 pub mod status;

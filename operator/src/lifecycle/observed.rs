@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
-use andreas_api::training_job::Prediction;
+use andreas_api::training_job::{Allocation, Prediction};
 use andreas_core::same_nodes;
 use jiff::Timestamp;
 
+use super::first_seen::{FirstSeen, TimedFact};
 use crate::energy::LateEnergy;
 
 /// One job and everything its next step depends on.
@@ -31,7 +32,7 @@ pub struct Observed<'a> {
     /// The instant of this step.
     pub now: Timestamp,
     /// When this process first saw the facts that time-outs count from.
-    pub first_seen: &'a super::FirstSeen,
+    pub first_seen: &'a FirstSeen,
     /// The newest plan's decision for this job.
     pub decision: Option<&'a DecisionFor>,
     /// The result of the last attempt to create the pods.
@@ -66,6 +67,55 @@ impl<'a> Observed<'a> {
     /// Name of the training container.
     pub(super) fn training_container(&self) -> Option<&'a str> {
         self.job.spec.training_container()
+    }
+
+    /// Whether the spec allows this many GPUs of this type on these nodes; `Err` says why not.
+    pub(super) fn allows(&self, gpus: i32, gpu_type: &str, nodes: &[String]) -> Result<(), String> {
+        let spec = &self.job.spec.gpus;
+        if !spec.totals().contains(&gpus) {
+            return Err(format!("spec.gpus does not allow {gpus} GPUs"));
+        }
+        if !spec.types.is_empty() && !spec.types.iter().any(|t| t == gpu_type) {
+            return Err(format!("spec.gpus.types does not allow {gpu_type}"));
+        }
+        if nodes.len() > usize::try_from(spec.max_nodes).unwrap_or(1) {
+            return Err(format!("spec.gpus.maxNodes does not allow {} nodes", nodes.len()));
+        }
+        if let Some(gib) = spec.memory_gib {
+            // A node without a known memory size keeps its job; plans never choose such a node.
+            let fits = |n: &String| {
+                self.nodes.get(n).and_then(|f| f.gpu_memory_mib).is_none_or(|mib| spec.memory_fits(mib))
+            };
+            if !nodes.iter().all(fits) {
+                return Err(format!("spec.gpus.memoryGiB does not allow GPUs with less than {gib} GiB"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Start of a node's current `Ready` value: its transition time, but not later than first seen.
+    pub(super) fn ready_changed(&self, node: &str) -> Option<Timestamp> {
+        let stamp = self.nodes.get(node)?.ready_changed?;
+        Some(stamp.min(self.readiness_seen(node)))
+    }
+
+    /// When a node's `Ready` changed during an attempt. A transition time after we first saw it comes from a
+    /// clock that is ahead. Such a change counts only if first seen after all pods were bound.
+    pub(super) fn ready_changed_during(&self, node: &str, allocation: &Allocation) -> Option<Timestamp> {
+        let stamp = self.nodes.get(node)?.ready_changed?;
+        let seen = self.readiness_seen(node);
+        if stamp <= seen {
+            return Some(stamp).filter(|at| *at >= allocation.since.0);
+        }
+        let bound = self.first_seen.get(&TimedFact::Bound { attempt: allocation.attempt })?;
+        Some(seen).filter(|at| at > bound)
+    }
+
+    /// When this process first saw a node's current `Ready` value.
+    pub(super) fn readiness_seen(&self, node: &str) -> Timestamp {
+        let changed = self.nodes.get(node).and_then(|fact| fact.ready_changed);
+        let fact = TimedFact::Readiness { node: node.to_owned(), changed };
+        self.first_seen.get(&fact).copied().unwrap_or(self.now)
     }
 }
 

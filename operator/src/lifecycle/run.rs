@@ -7,12 +7,13 @@ use jiff::Timestamp;
 
 use super::draft::Draft;
 use super::first_seen::TimedFact;
-use super::judge::{Case, Judgement, SKEW};
-use super::member::{Member, Members, is_over, proof_of_death};
+use super::judge::{Case, Judgement};
+use super::member::{Member, Members};
 use super::observed::Planned;
+use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text, duration_text};
-use super::{start, stop};
-use crate::instants::{self, after};
+use super::stop;
+use crate::instants::{self, CLOCK_SKEW, after};
 
 /// Seconds that members may run after the first of their gang has finished.
 const FINISHED_APART: i64 = 600;
@@ -25,7 +26,7 @@ pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timesta
     let Some(allocation) = &mut d.status.allocation else { return };
     // Container starts use the node's clock. Bound it: after the pods were bound and not later than now.
     let earliest = bound.map_or(allocation.since.0, |bound| bound.max(allocation.since.0));
-    let can_be = (after(earliest, -SKEW)..=after(now, SKEW)).contains(&started);
+    let can_be = (after(earliest, -CLOCK_SKEW)..=after(now, CLOCK_SKEW)).contains(&started);
     let started = if can_be { started.clamp(earliest.min(now), now) } else { now };
     let started = instants::time(started.max(allocation.since.0));
     allocation.running_time = Some(started.clone());
@@ -50,7 +51,7 @@ pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timesta
 
 /// Handles the phase Running.
 pub(super) fn running(d: &mut Draft<'_>) {
-    let Some(allocation) = d.allocation() else { return start::lost_allocation(d) };
+    let Some(allocation) = d.allocation() else { return d.lose_allocation() };
     let members = Members::of(d.o, Some(&allocation));
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: true };
     if let Some(judgement) = case.judge() {
@@ -59,7 +60,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     for member in members.gang.iter().filter(|member| member.pod().is_none()) {
         d.requeue_at(case.missing_until(member));
     }
-    if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
+    if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;
     }
     let timed_out = max_run_time(d, &allocation)
@@ -68,7 +69,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if let Some(judgement) = timed_out {
         return d.stop_judged(&judgement);
     }
-    if check_readiness(d, &allocation, &members) == ReadinessCheck::GivenUp {
+    if readiness::check(d, &allocation, &members) == Readiness::GivenUp {
         return;
     }
     limit(d, &allocation);
@@ -145,66 +146,6 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
         duration_text(FINISHED_APART)
     );
     Some(Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message))
-}
-
-/// The result of checking for nodes that are not ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReadinessCheck {
-    /// None has been not ready for long enough.
-    AllReady,
-    /// Set in the status; waiting for proof of death.
-    Waits,
-    /// The attempt is given up.
-    GivenUp,
-}
-
-/// Checks the nodes of members that can still run. If one is not ready, the job restarts elsewhere if the
-/// policy and its checkpoint allow it. Otherwise the status says so and the job waits for proof of death.
-pub(super) fn check_readiness(
-    d: &mut Draft<'_>,
-    allocation: &Allocation,
-    members: &Members<'_>,
-) -> ReadinessCheck {
-    let mut not_ready: Vec<(String, Timestamp)> = Vec::new();
-    for member in &members.gang {
-        let alive = member.live.is_some_and(|p| {
-            p.spec.node_name.is_some() && !is_over(p) && proof_of_death(p, d.o.nodes).is_none()
-        });
-        let Some(since) =
-            d.o.nodes.get(member.node).filter(|f| alive && !f.ready).and_then(|f| f.ready_changed)
-        else {
-            continue;
-        };
-        let due = after(d.o.readiness_seen(member.node), d.o.policy.node_loss_after);
-        if d.o.now < due { d.requeue_at(due) } else { not_ready.push((member.node.to_owned(), since)) }
-    }
-    if not_ready.is_empty() {
-        if d.status.phase == Phase::Running && d.reason() == Some(Reason::NodeNotReady) {
-            let text = format!("all workers run: {}", allocation_text(allocation));
-            d.status.reason = None;
-            d.set_condition(condition::RUNNING, ConditionValue::True, Reason::Running, &text);
-            d.event(false, Reason::Running, "the nodes are ready again");
-        }
-        return ReadinessCheck::AllReady;
-    }
-    let texts: Vec<String> = not_ready
-        .iter()
-        .map(|(node, since)| format!("node {node} has not been ready since {}", instants::time(*since).0))
-        .collect();
-    let text = texts.join(", ");
-    if stop::may_restart(d.o) && d.status.phase != Phase::Stopping {
-        let mut judgement =
-            Judgement::new(Outcome::ClusterFailure, Reason::NodeNotReady, text).explained(true);
-        judgement.exclude = not_ready.into_iter().map(|(node, _)| node).collect();
-        d.stop_judged(&judgement);
-        return ReadinessCheck::GivenUp;
-    }
-    if d.reason() != Some(Reason::NodeNotReady) {
-        d.event(true, Reason::NodeNotReady, format!("{text}; waits for proof that it is dead"));
-    }
-    d.status.reason = Some(Reason::NodeNotReady.as_str().into());
-    d.set_condition(condition::RUNNING, ConditionValue::Unknown, Reason::NodeNotReady, &text);
-    ReadinessCheck::Waits
 }
 
 /// Sets the condition for an attempt without reports. A healthy attempt gets none: it would cost a write.

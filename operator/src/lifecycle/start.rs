@@ -4,7 +4,7 @@
 use andreas_api::names;
 use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
-use andreas_api::training_job::{Allocation, GpuRequest};
+use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Phase, Reason};
 use jiff::Timestamp;
 
@@ -12,8 +12,9 @@ use super::action::Action;
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
-use super::member::{Member, Members, is_over, number, proof_of_death};
-use super::observed::{CreationOutcome, Observed, Planned};
+use super::member::{Member, Members, given_up, given_up_at, is_over, number, proof_of_death};
+use super::observed::{CreationOutcome, Planned};
+use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text};
 use super::{late, pods, run, stop, template};
 use crate::instants::after;
@@ -88,9 +89,8 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
 fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let members = Members::of(d.o, None);
     let next = d.status.attempts.saturating_add(1);
-    let runs = |pod: &SlimPod| {
-        !is_over(pod) && proof_of_death(pod, d.o.nodes).is_none() && !stop::given_up(d.o, pod)
-    };
+    let runs =
+        |pod: &SlimPod| !is_over(pod) && proof_of_death(pod, d.o.nodes).is_none() && !given_up(d.o, pod);
     let blocks = |p: &&&SlimPod| runs(p) || number(p, names::LABEL_ATTEMPT) == Some(next);
     let Some(pod) = members.older.iter().find(blocks) else { return false };
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -98,7 +98,7 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let not_ready = node.filter(|node| d.o.nodes.get(*node).is_some_and(|fact| !fact.ready));
     let (reason, message) = match not_ready {
         Some(node) => {
-            if let Some(at) = stop::given_up_at(d.o, pod) {
+            if let Some(at) = given_up_at(d.o, pod) {
                 d.requeue_at(at);
             }
             let message =
@@ -125,35 +125,6 @@ fn refused_under_older_rules(d: &Draft<'_>) -> bool {
     d.o.rules_changed.zip(refused).is_some_and(|(changed, refused)| changed >= refused)
 }
 
-/// The spec allows this many GPUs of this type on this many nodes.
-pub(super) fn allowed(
-    spec: &GpuRequest,
-    gpus: i32,
-    gpu_type: &str,
-    nodes: &[String],
-    o: &Observed<'_>,
-) -> Result<(), String> {
-    if !spec.totals().contains(&gpus) {
-        return Err(format!("spec.gpus does not allow {gpus} GPUs"));
-    }
-    if !spec.types.is_empty() && !spec.types.iter().any(|t| t == gpu_type) {
-        return Err(format!("spec.gpus.types does not allow {gpu_type}"));
-    }
-    if nodes.len() > usize::try_from(spec.max_nodes).unwrap_or(1) {
-        return Err(format!("spec.gpus.maxNodes does not allow {} nodes", nodes.len()));
-    }
-    if let Some(gib) = spec.memory_gib {
-        // A node without a known memory size keeps its job; plans never choose such a node.
-        let fits = |n: &String| {
-            o.nodes.get(n).and_then(|f| f.gpu_memory_mib).is_none_or(|mib| spec.memory_fits(mib))
-        };
-        if !nodes.iter().all(fits) {
-            return Err(format!("spec.gpus.memoryGiB does not allow GPUs with less than {gib} GiB"));
-        }
-    }
-    Ok(())
-}
-
 /// Writes the plan's decision as allocation, if it is still valid for the job.
 fn allocate(d: &mut Draft<'_>) {
     let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts }) = d.decision().cloned()
@@ -172,7 +143,7 @@ fn allocate(d: &mut Draft<'_>) {
         && (1..nodes.len()).all(|i| !nodes[..i].contains(&nodes[i]))
         && nodes.iter().all(|n| d.o.nodes.contains_key(n))
         && excluded_until.is_none()
-        && allowed(&d.o.job.spec.gpus, gpus, &gpu_type, &nodes, d.o).is_ok();
+        && d.o.allows(gpus, &gpu_type, &nodes).is_ok();
     if !sensible {
         if d.status.reason.is_none() {
             d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
@@ -207,7 +178,7 @@ fn allocate(d: &mut Draft<'_>) {
 
 /// Handles the phase Starting.
 pub(super) fn starting(d: &mut Draft<'_>) {
-    let Some(allocation) = d.allocation() else { return lost_allocation(d) };
+    let Some(allocation) = d.allocation() else { return d.lose_allocation() };
     let members = Members::of(d.o, Some(&allocation));
     let container = d.o.training_container();
     let started: Option<Vec<_>> = members.gang.iter().map(|m| m.started_at(container)).collect();
@@ -216,21 +187,21 @@ pub(super) fn starting(d: &mut Draft<'_>) {
         return run::begin(d, started, bound);
     }
     // Before judging: pods of a partial gang that the executor deleted have not vanished.
-    if refused(d, &allocation) {
+    if stop_if_refused(d, &allocation) {
         return;
     }
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: false };
     if let Some(judgement) = case.judge() {
         return d.stop_judged(&judgement);
     }
-    if stop::asked_by_user(d, &allocation) || stop::asked_by_plan(d, &allocation) {
+    if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;
     }
     if members.gang.iter().any(|m| m.pod().is_none()) {
-        return make(d, &allocation, &members);
+        return create_pods(d, &allocation, &members);
     }
-    if run::check_readiness(d, &allocation, &members) == run::ReadinessCheck::AllReady {
-        watch(d, &allocation, &members);
+    if readiness::check(d, &allocation, &members) == Readiness::AllReady {
+        watch_start(d, &allocation, &members);
     }
 }
 
@@ -238,16 +209,8 @@ fn backoff_text(words: &str) -> String {
     format!("the API server does not make pods of this namespace; tried again later: {words}")
 }
 
-/// Another client removed the allocation from the status: wait for the next plan. Live pods are strays.
-pub(super) fn lost_allocation(d: &mut Draft<'_>) {
-    d.count_decision();
-    d.status.stop = None;
-    d.status.phase = Phase::Pending;
-    d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
-}
-
-/// The server refused a pod, or a name is taken. The executor has deleted the created pods; release the GPUs.
-fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+/// Stops the attempt if the server refused a pod or a name is taken. The executor has deleted the created pods.
+fn stop_if_refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     if d.o.creation.generation != allocation.generation {
         return false;
     }
@@ -263,7 +226,7 @@ fn refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
 }
 
 /// Creates the missing pods once no earlier one can run and the GPUs are free and awake.
-fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
+fn create_pods(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     if let Some(node) = allocation.nodes.iter().find(|n| !d.o.nodes.contains_key(*n)) {
         let message = format!("node {node} was deleted");
         let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).excluding(node);
@@ -280,7 +243,7 @@ fn make(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     }
     let waits = match not_released(d, allocation, members) {
         Some(why) => Some(why),
-        None => asleep(d, allocation),
+        None => wake_gpus(d, allocation),
     };
     if let Some(why) = waits {
         d.status.reason = Some(Reason::WaitingForRelease.as_str().into());
@@ -312,9 +275,9 @@ fn set_starting(d: &mut Draft<'_>) {
 /// Why the pods cannot be created yet: earlier pods that can still run, names taken, GPUs in use.
 fn not_released(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
     let name = |pod: &SlimPod| pod.metadata.name.clone().unwrap_or_default();
-    let alive = members.still_alive(d.o, |pod| stop::given_up(d.o, pod));
+    let alive = members.still_alive(d.o);
     if let Some(pod) = alive.first() {
-        if let Some(at) = alive.iter().filter_map(|pod| stop::given_up_at(d.o, pod)).min() {
+        if let Some(at) = alive.iter().filter_map(|pod| given_up_at(d.o, pod)).min() {
             d.requeue_at(at);
         }
         return Some(format!("{} of an earlier attempt has not ended", name(pod)));
@@ -334,7 +297,7 @@ fn not_released(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_
 /// The wake value is the request's instant in milliseconds, so it only grows and gives the request's age. An
 /// agent without an answer for [`AGENT_TIMEOUT`] is not waited for: no setting outlives it that long, and a
 /// live one answers in seconds.
-fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
+fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
     let since = allocation.since.0.as_millisecond();
     let now = d.o.now.as_millisecond().max(since);
     let mut asleep = Vec::new();
@@ -361,7 +324,7 @@ fn asleep(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
 }
 
 /// Watches binding and start of the pods.
-fn watch(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
+fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     set_starting(d);
     let now = d.o.now;
     if !members.gang.iter().all(Member::bound) {

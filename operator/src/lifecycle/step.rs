@@ -21,7 +21,7 @@ pub fn step(observed: &Observed<'_>) -> Step {
     }
     d.status.observed_generation = metadata.generation;
     d.status.deadline = instants::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
-    end::correct(&mut d);
+    end::correct_energy(&mut d);
     for _ in 0..MAX_PHASES {
         let phase = d.status.phase;
         match phase {
@@ -35,6 +35,6 @@ pub fn step(observed: &Observed<'_>) -> Step {
             break;
         }
     }
-    end::tidy(&mut d);
+    end::delete_unneeded_pods(&mut d);
     d.finish()
 }

@@ -59,24 +59,24 @@ struct Decision {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Became {
+struct ResultLabel {
     result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Attempt {
+struct AttemptLabels {
     outcome: &'static str,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Ended {
+struct EndedLabels {
     phase: &'static str,
     deadline: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Source {
+struct SourceLabel {
     source: String,
 }
 
@@ -110,16 +110,16 @@ struct LastValues {
 pub struct Metrics {
     writes: Family<WriteLabel, Counter>,
     decisions: Family<Decision, Counter>,
-    reports: Family<Became, Counter>,
-    attempts: Family<Attempt, Counter>,
-    ended: Family<Ended, Counter>,
+    reports: Family<ResultLabel, Counter>,
+    attempts: Family<AttemptLabels, Counter>,
+    ended: Family<EndedLabels, Counter>,
     restarts: Counter,
     late: Histogram,
     waited: Histogram,
     turnaround: Histogram,
-    prediction_error: Family<Source, Histogram, fn() -> Histogram>,
+    prediction_error: Family<SourceLabel, Histogram, fn() -> Histogram>,
     violations: Counter,
-    fits: Family<Became, Counter>,
+    fits: Family<ResultLabel, Counter>,
     fit_seconds: Histogram,
     last: Arc<Mutex<LastValues>>,
     totals: Arc<Mutex<Totals>>,
@@ -146,8 +146,8 @@ pub struct Metrics {
     pub leader: Gauge,
 }
 
-/// Buckets from a second to ten days: waiting, run time and lateness of jobs.
-fn long() -> Histogram {
+/// For waiting, run time and lateness of jobs: buckets from a second to ten days.
+fn duration_histogram() -> Histogram {
     Histogram::new([
         0.0, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 10_800.0, 43_200.0, 86_400.0, 259_200.0, 864_000.0,
     ])
@@ -169,9 +169,9 @@ impl Metrics {
             attempts: Family::default(),
             ended: Family::default(),
             restarts: Counter::default(),
-            late: long(),
-            waited: long(),
-            turnaround: long(),
+            late: duration_histogram(),
+            waited: duration_histogram(),
+            turnaround: duration_histogram(),
             prediction_error: Family::new_with_constructor(errors as fn() -> Histogram),
             violations: Counter::default(),
             fits: Family::default(),
@@ -229,18 +229,18 @@ impl Metrics {
         ] {
             let _ = self
                 .attempts
-                .get_or_create(&Attempt { outcome: outcome_label(outcome), reason: reason.as_str() });
+                .get_or_create(&AttemptLabels { outcome: outcome_label(outcome), reason: reason.as_str() });
         }
         for phase in [Phase::Succeeded.as_str(), Phase::Failed.as_str()] {
             for deadline in ["met", "missed", "none"] {
-                let _ = self.ended.get_or_create(&Ended { phase, deadline });
+                let _ = self.ended.get_or_create(&EndedLabels { phase, deadline });
             }
         }
         for result in ["written", "refused"] {
-            let _ = self.reports.get_or_create(&Became { result });
+            let _ = self.reports.get_or_create(&ResultLabel { result });
         }
         for result in ["done", "failed", "slow"] {
-            let _ = self.fits.get_or_create(&Became { result });
+            let _ = self.fits.get_or_create(&ResultLabel { result });
         }
     }
 
@@ -256,7 +256,7 @@ impl Metrics {
 
     /// Counts a progress report: `written`, `later`, `nothing`, `refused`.
     pub fn reported(&self, result: &'static str) {
-        self.reports.get_or_create(&Became { result }).inc();
+        self.reports.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// Records a plan.
@@ -280,7 +280,9 @@ impl Metrics {
         let ended = after.history.last().filter(|record| record.attempt > last);
         if let Some(record) = ended {
             let reason = Reason::parse(&record.reason).unwrap_or(Reason::Invalid).as_str();
-            self.attempts.get_or_create(&Attempt { outcome: outcome_label(record.outcome), reason }).inc();
+            self.attempts
+                .get_or_create(&AttemptLabels { outcome: outcome_label(record.outcome), reason })
+                .inc();
         }
         self.account(job, after, ended);
         self.restarts.inc_by(u64::try_from(after.restarts.saturating_sub(before.restarts)).unwrap_or(0));
@@ -302,7 +304,7 @@ impl Metrics {
             Some(due) if well && end <= due => "met",
             Some(_) => "missed",
         };
-        self.ended.get_or_create(&Ended { phase: after.phase.as_str(), deadline }).inc();
+        self.ended.get_or_create(&EndedLabels { phase: after.phase.as_str(), deadline }).inc();
         if let Some(due) = due.filter(|_| well) {
             self.late.observe(seconds(due, end));
         }
@@ -346,7 +348,7 @@ impl Metrics {
             FitOutcome::Slow => "slow",
             FitOutcome::Failed => "failed",
         };
-        self.fits.get_or_create(&Became { result }).inc();
+        self.fits.get_or_create(&ResultLabel { result }).inc();
         if let FitOutcome::Done(fit) = outcome {
             self.fitted(fit);
         }
@@ -374,7 +376,7 @@ impl Metrics {
             let truth = seen.millis_per_epoch as f64 / 1_000.0;
             let error = truth / row.median - 1.0;
             if error.is_finite() {
-                let source = Source { source: row.source.as_str().to_owned() };
+                let source = SourceLabel { source: row.source.as_str().to_owned() };
                 self.prediction_error.get_or_create(&source).observe(error.abs());
             }
             self.learning.lock().check(Quantity::Epoch, &seen.gpu_type, &row, truth);

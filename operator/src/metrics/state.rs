@@ -97,8 +97,8 @@ pub struct View {
     pub running: Vec<(Attempt, Use)>,
 }
 
-/// The usual reason of a phase.
-pub fn usual(phase: Phase) -> Reason {
+/// The reason of a phase without one in the status.
+pub fn default_reason(phase: Phase) -> Reason {
     match phase {
         Phase::Pending => Reason::WaitingForCapacity,
         Phase::Starting => Reason::PodsStarting,
@@ -117,7 +117,7 @@ impl View {
                 let of_phase = self.jobs.iter().filter(|((each, _), _)| *each == phase);
                 let mut found: Vec<_> = of_phase.map(|((_, reason), count)| (*reason, *count)).collect();
                 if found.is_empty() {
-                    found.push((usual(phase), 0));
+                    found.push((default_reason(phase), 0));
                 }
                 for (reason, count) in found {
                     values.of(&[("phase", phase.as_str()), ("reason", reason.as_str())], count as f64)?;

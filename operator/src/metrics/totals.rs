@@ -91,7 +91,8 @@ impl Totals {
     /// Records a running attempt's use so far.
     pub fn running(&mut self, attempt: &Attempt, used: Use) {
         let key = (attempt.uid.clone(), attempt.attempt);
-        let before = self.running.get(&key).copied().unwrap_or_else(|| self.not_ours(attempt, used));
+        let before =
+            self.running.get(&key).copied().unwrap_or_else(|| self.use_before_leading(attempt, used));
         self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
         self.running.insert(key, used);
     }
@@ -99,7 +100,7 @@ impl Totals {
     /// Records an ended attempt's use.
     pub fn ended(&mut self, attempt: &Attempt, used: Use) {
         let known = self.running.remove(&(attempt.uid.clone(), attempt.attempt));
-        let before = known.unwrap_or_else(|| self.not_ours(attempt, used));
+        let before = known.unwrap_or_else(|| self.use_before_leading(attempt, used));
         self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
     }
 
@@ -130,7 +131,7 @@ impl Totals {
     }
 
     /// The part of a newly seen attempt's use that is not counted here.
-    fn not_ours(&self, attempt: &Attempt, used: Use) -> Use {
+    fn use_before_leading(&self, attempt: &Attempt, used: Use) -> Use {
         let before_us = attempt.started.zip(self.since).is_some_and(|(started, since)| started < since);
         if before_us { used } else { (0, 0) }
     }

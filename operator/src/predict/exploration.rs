@@ -23,7 +23,7 @@ const MIN_FACTOR: f64 = 0.7;
 
 /// Prices and limits used to weigh an exploration.
 #[derive(Clone, Copy, Debug)]
-pub struct ExplorationStakes {
+pub struct ExplorationCosts {
     /// Cost of a joule, PUE included.
     pub per_joule: f64,
     /// Cost of a second of the job's time in the system.
@@ -45,9 +45,9 @@ pub struct Exploration {
     pub factor: f64,
 }
 
-/// Mean cost of an epoch on a row.
-fn cost(row: &planner::Estimate, stakes: &ExplorationStakes) -> f64 {
-    row.epoch.0 * (row.power.0 * stakes.per_joule + stakes.per_second)
+/// Mean cost of an epoch on the configuration of a row.
+fn epoch_cost(row: &planner::Estimate, costs: &ExplorationCosts) -> f64 {
+    row.epoch.0 * (row.power.0 * costs.per_joule + costs.per_second)
 }
 
 /// Probability that a log-normal cost is below a limit.
@@ -62,10 +62,10 @@ pub fn best(
     rows: &[planner::Estimate],
     (times, draws): (&[LogNormal], &[LogNormal]),
     known: Option<&str>,
-    stakes: &ExplorationStakes,
+    costs: &ExplorationCosts,
     may: impl Fn(&str) -> bool,
 ) -> Option<Exploration> {
-    if stakes.epochs < MIN_LEFT {
+    if costs.epochs < MIN_LEFT {
         return None;
     }
     let is_known = |at: usize| {
@@ -73,30 +73,30 @@ pub fn best(
         matches!(source, Some(Source::UserGiven | Source::Observed))
             || known.is_some_and(|known| known == rows[at].gpu_type.as_str())
     };
-    let at = |at: &usize| (*at, cost(&rows[*at], stakes));
+    let at = |at: &usize| (*at, epoch_cost(&rows[*at], costs));
     let cheaper = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
     let (best, least) = (0..rows.len()).filter(|n| is_known(*n)).map(|n| at(&n)).min_by(cheaper)?;
-    let restart = stakes.restart.0 * (rows[best].power.0 * stakes.per_joule + stakes.per_second);
+    let restart = costs.restart.0 * (rows[best].power.0 * costs.per_joule + costs.per_second);
     let explore = |(n, mean): (usize, f64)| {
         let row = &rows[n];
         let sigma = row.rel_std;
         let median = mean / mean_over_median(sigma);
-        let in_time = stakes.available.is_none_or(|available| {
+        let in_time = costs.available.is_none_or(|available| {
             let epoch = row.epoch.0 / mean_over_median(sigma);
             let slowest = LogNormal { median: epoch, sigma, source: Source::Regression }.high();
-            slowest * stakes.epochs + 2.0 * stakes.restart.0 <= available.0
+            slowest * costs.epochs + 2.0 * costs.restart.0 <= available.0
         });
         let gain =
             least * below(median, sigma, least) - mean * below(median * (sigma * sigma).exp(), sigma, least);
         let worth =
-            gain * (stakes.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
+            gain * (costs.epochs - EXPLORED_EPOCHS) - EXPLORED_EPOCHS * (mean - least).max(0.0) - restart;
         let draw_sigma = draws.get(n).map_or(0.0, LogNormal::planning_sigma);
         let floor = planner::Estimate {
             epoch: row.epoch * (MIN_FACTOR / mean_over_median(sigma)),
             power: row.power * mean_over_median(draw_sigma).recip(),
             ..row.clone()
         };
-        let factor = (least - worth / stakes.epochs).max(cost(&floor, stakes)) / mean;
+        let factor = (least - worth / costs.epochs).max(epoch_cost(&floor, costs)) / mean;
         (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Exploration { row: n, factor }))
     };
     // The best row of each unknown type.
@@ -144,8 +144,8 @@ mod tests {
         )
     }
 
-    fn stakes(epochs: f64) -> ExplorationStakes {
-        ExplorationStakes {
+    fn costs(epochs: f64) -> ExplorationCosts {
+        ExplorationCosts {
             per_joule: 7.2e-8,
             per_second: 5.6e-6,
             restart: Seconds(120.0),
@@ -156,7 +156,7 @@ mod tests {
 
     fn explore(other: f64, sigma: f64, epochs: f64) -> Option<f64> {
         let (rows, times) = rows(other, sigma, Source::Regression);
-        best(&rows, (&times, &[]), None, &stakes(epochs), |_| true).map(|exploration| exploration.factor)
+        best(&rows, (&times, &[]), None, &costs(epochs), |_| true).map(|exploration| exploration.factor)
     }
 
     #[test]
@@ -177,27 +177,27 @@ mod tests {
         let (rows, times) = rows(100.0, 1.9, Source::Regression);
         let draw =
             LogNormal { median: 300.0 / mean_over_median(0.3), sigma: 0.3, source: Source::Regression };
-        let stakes = stakes(1e6);
-        let found = best(&rows, (&times, &[draw, draw]), None, &stakes, |_| true).expect("worth it");
+        let costs = costs(1e6);
+        let found = best(&rows, (&times, &[draw, draw]), None, &costs, |_| true).expect("worth it");
         // Then its cost is what the bound says.
-        let median = 100.0 * (draw.median * stakes.per_joule + stakes.per_second);
-        let left = found.factor * cost(&rows[1], &stakes);
+        let median = 100.0 * (draw.median * costs.per_joule + costs.per_second);
+        let left = found.factor * epoch_cost(&rows[1], &costs);
         assert!((left / median - MIN_FACTOR).abs() < 1e-9, "{left} {median}");
     }
 
     #[test]
     fn what_is_known_what_may_not_be_and_what_could_be_late_is_not_looked_at() {
-        let asked = |source, known, stakes: &ExplorationStakes, may| {
+        let asked = |source, known, costs: &ExplorationCosts, may| {
             let (rows, times) = rows(105.0, 0.4, source);
-            best(&rows, (&times, &[]), known, stakes, |_| may).is_some()
+            best(&rows, (&times, &[]), known, costs, |_| may).is_some()
         };
-        let plenty = stakes(200.0);
+        let plenty = costs(200.0);
         assert!(asked(Source::Regression, None, &plenty, true));
         assert!(!asked(Source::UserGiven, None, &plenty, true));
         assert!(!asked(Source::Regression, Some("B"), &plenty, true), "it was seen there: the look is over");
         assert!(!asked(Source::Regression, None, &plenty, false));
         // 200 epochs of 105 s, twice as long in the worst case.
-        let due = |seconds| ExplorationStakes { available: Some(Seconds(seconds)), ..plenty };
+        let due = |seconds| ExplorationCosts { available: Some(Seconds(seconds)), ..plenty };
         assert!(!asked(Source::Regression, None, &due(25_000.0), true));
         assert!(asked(Source::Regression, None, &due(60_000.0), true));
     }
@@ -206,6 +206,6 @@ mod tests {
     fn where_nothing_is_known_there_is_nothing_to_compare_with() {
         let (rows, mut times) = rows(105.0, 0.4, Source::Prior);
         times[0].source = Source::Prior;
-        assert_eq!(best(&rows, (&times, &[]), None, &stakes(200.0), |_| true), None);
+        assert_eq!(best(&rows, (&times, &[]), None, &costs(200.0), |_| true), None);
     }
 }

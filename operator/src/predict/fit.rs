@@ -61,7 +61,7 @@ pub struct FitRequest {
 /// The profiles that a fit reads, and the number of rows left out.
 #[derive(Default)]
 struct Population {
-    families: Vec<Profile>,
+    profiles: Vec<Profile>,
     rows: usize,
     /// Self-reported rows and rows above the limit, by namespace.
     claimed: BTreeMap<String, u64>,
@@ -112,12 +112,13 @@ impl FitRequest {
             *of_namespace += rows;
             all.rows += rows;
             let name = self.basis.trust.name(&key.to_string());
-            let family = andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref());
-            let claimed = family.observations.iter().filter(|row| row.claimed).count() as u64;
+            let converted =
+                andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref());
+            let claimed = converted.observations.iter().filter(|row| row.claimed).count() as u64;
             if claimed > 0 {
                 *all.claimed.entry(key.namespace.clone()).or_default() += claimed;
             }
-            all.families.push(family);
+            all.profiles.push(converted);
         }
         all
     }
@@ -126,7 +127,7 @@ impl FitRequest {
     pub fn fit(self) -> Model {
         let began = Instant::now();
         let population = self.population();
-        let predictor = Predictor::fit(&self.basis.models, &population.families);
+        let predictor = Predictor::fit(&self.basis.models, &population.profiles);
         let mut refused: BTreeMap<&'static str, u64> = BTreeMap::new();
         let mut refused_of: BTreeMap<String, u64> = BTreeMap::new();
         let mut count = |namespace: &str, reason: &'static str, rows: u64| {
@@ -143,7 +144,7 @@ impl FitRequest {
         }
         let fit = Fit {
             took: began.elapsed(),
-            families: population.families.len(),
+            profiles: population.profiles.len(),
             rows: population.rows,
             refused,
             refused_of,
@@ -158,7 +159,7 @@ pub struct Fit {
     /// How long it took.
     pub took: Duration,
     /// Profiles read.
-    pub families: usize,
+    pub profiles: usize,
     /// Their rows.
     pub rows: usize,
     /// Rows that were not pooled, by reason.

@@ -3,7 +3,7 @@
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::Seconds;
-use andreas_predictor::progress::{FASTEST, Pace, blended, furthest, still_left};
+use andreas_predictor::progress::{FASTEST, Pace, blended, max_plausible_progress, remaining_epochs};
 use andreas_predictor::{LogNormal, Source};
 use jiff::Timestamp;
 
@@ -49,7 +49,7 @@ pub struct Outlook {
 impl Outlook {
     /// Whether a run deviates enough from `planned` for a new plan: the observed epoch is outside the plan's
     /// 90 % interval, or the pace differs by a fifth.
-    pub fn has_left(&self, planned: &Outlook) -> bool {
+    pub fn deviates_from(&self, planned: &Outlook) -> bool {
         let outside = match (self.observed, self.attempt == planned.attempt) {
             (Some(observed), true) => {
                 let sigma = planned.epoch.sigma.hypot(spread(observed));
@@ -69,7 +69,7 @@ fn spread(observed: Pace) -> f64 {
 /// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
 /// is the maximum-likelihood one. So a table that is wrong by a factor of two does not win by its narrow
 /// interval.
-fn doubted(predicted: LogNormal, observed: Pace) -> LogNormal {
+fn widened(predicted: LogNormal, observed: Pace) -> LogNormal {
     let off = (observed.epoch.0 / predicted.median).ln();
     let likeliest = (off * off - spread(observed) * spread(observed)).max(0.0).sqrt();
     if likeliest.is_finite() {
@@ -121,17 +121,17 @@ pub fn outlook(
         Some(held) => Pace { epoch: Seconds(observed.epoch.0.max(held.median / FASTEST)), ..observed },
         None => observed,
     });
-    let epoch = observed.map_or(predicted, |observed| blended(doubted(predicted, observed), observed));
+    let epoch = observed.map_or(predicted, |observed| blended(widened(predicted, observed), observed));
     let whole = Seconds(epoch.median * epochs);
     let longest = Seconds(predicted.median.max(epoch.median) * epochs);
     let running = allocation.and_then(|a| a.running_time.as_ref());
     let (reported, ago) = match (present, running) {
         (Some(p), Some(running)) => {
-            let furthest = bounds.map_or(1.0, |held| {
+            let max_plausible_progress = bounds.map_or(1.0, |held| {
                 let elapsed = since(running.0, now);
-                furthest(fraction_of(p.attempt_start), elapsed, Seconds(held.median * epochs))
+                max_plausible_progress(fraction_of(p.attempt_start), elapsed, Seconds(held.median * epochs))
             });
-            (fraction_of(p.milli_percent).min(furthest), since(p.at.0, now))
+            (fraction_of(p.milli_percent).min(max_plausible_progress), since(p.at.0, now))
         }
         (None, Some(running)) => (saved, since(running.0, now)),
         (Some(p), None) => (fraction_of(p.milli_percent), Seconds::ZERO),
@@ -140,7 +140,7 @@ pub fn outlook(
     let expected = epochs * (1.0 - reported);
     let in_epochs = |time: Seconds| time.0 / epoch.median;
     let epochs_left = match running {
-        Some(_) => still_left(expected, in_epochs(ago), epochs, in_epochs(longest)),
+        Some(_) => remaining_epochs(expected, in_epochs(ago), epochs, in_epochs(longest)),
         None => expected,
     };
     let overdue = running.is_some() && in_epochs(ago) > expected;

@@ -76,7 +76,7 @@ pub(super) fn of(
     let limits = |name: &&GpuType| {
         let levels = types.get(*name).map(|facts| facts.levels.as_slice()).unwrap_or_default();
         let levels: Vec<Watts> = levels.iter().map(|watts| Watts(f64::from(*watts))).collect();
-        context.limits(name, &levels)
+        context.limit_effects(name, &levels)
     };
     let least = totals.iter().min().map(|total| count(*total));
     let Prior { run_time, gpu_type, .. } = context.prior;

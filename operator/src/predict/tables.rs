@@ -75,7 +75,7 @@ impl Tables {
     }
 
     /// Tables with models fitted on demand.
-    pub fn trusting(trust: LearningScope) -> Self {
+    pub fn with_scope(trust: LearningScope) -> Self {
         Self { trust, ..Self::default() }
     }
 
@@ -173,11 +173,11 @@ impl Tables {
         if let Some(table) = self.tables.get(&cache_key) {
             return Some(Arc::clone(table));
         }
-        let mut family = match profile {
-            Some(profile) => family(subject, profile),
+        let mut input = match profile {
+            Some(profile) => predictor_profile(subject, profile),
             None => Profile { name: subject, ..Profile::default() },
         };
-        family.observations.extend(seen.as_ref().map(ObservedPace::row));
+        input.observations.extend(seen.as_ref().map(ObservedPace::row));
         let commonest = allowed.iter().max_by_key(|name| types.get(**name).map_or(0, |facts| facts.gpus));
         let prior = Prior {
             run_time,
@@ -185,7 +185,7 @@ impl Tables {
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
             gpus: GpuCount(count(gpus.min)),
         };
-        let context = PredictionContext { predictor, profile: &family, prior: &prior };
+        let context = PredictionContext { predictor, profile: &input, prior: &prior };
         let table = Arc::new(table::of(context, &allowed, &totals, count(gpus.max_nodes), types));
         if self.tables.len() >= MAX_TABLES {
             self.tables.clear();
@@ -256,6 +256,6 @@ pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
 }
 
 /// A TrainingProfile for the predictor, under the predictor's name.
-fn family(name: String, profile: &SlimTrainingProfile) -> Profile {
+fn predictor_profile(name: String, profile: &SlimTrainingProfile) -> Profile {
     andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref())
 }

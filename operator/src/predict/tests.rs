@@ -105,8 +105,8 @@ fn two_epochs_put_an_estimate_right_that_is_wrong_by_two() {
         let (planned, observed, shown) = after_two_epochs(truth);
         let left = 8.0 * truth as f64;
         assert!((observed.seconds_left / left - 1.0).abs() < 0.1, "{truth}: {observed:?}");
-        assert!(observed.has_left(&planned), "{truth}: {planned:?} {observed:?}");
-        assert!(!observed.has_left(&observed), "the next plan knows");
+        assert!(observed.deviates_from(&planned), "{truth}: {planned:?} {observed:?}");
+        assert!(!observed.deviates_from(&observed), "the next plan knows");
         let inside = shown.epoch_millis_low..=shown.epoch_millis_high;
         assert!(inside.contains(&Some(truth * 1_000)) && inside.contains(&shown.epoch_millis), "{shown:?}");
     }
@@ -126,22 +126,22 @@ fn a_first_report_soon_after_the_start_tells_nothing_of_the_pace() {
     // 41 s for a hundredth of an epoch, by its own value and our clock since the start
     let first = report(100, 41, 4_100, 0);
     assert_eq!((first.observed, first.epoch), (None, planned.epoch));
-    assert!(!first.has_left(&planned), "{first:?}");
+    assert!(!first.deviates_from(&planned), "{first:?}");
     // A second report, timed from the first, is enough; so is a whole epoch.
-    assert!(report(1_100, 51, 200, 500).has_left(&planned));
-    assert!(report(10_000, 400, 400, 0).has_left(&planned));
+    assert!(report(1_100, 51, 200, 500).deviates_from(&planned));
+    assert!(report(10_000, 400, 400, 0).deviates_from(&planned));
 }
 
 #[test]
 fn what_goes_as_predicted_asks_for_no_plan_and_is_as_sure_as_before() {
     for truth in [95, 100, 108] {
         let (planned, observed, _) = after_two_epochs(truth);
-        assert!(!observed.has_left(&planned), "{truth}");
+        assert!(!observed.deviates_from(&planned), "{truth}");
         assert!(observed.epoch.sigma <= planned.epoch.sigma * 1.001, "{truth}: {observed:?}");
     }
     // The plan knew nothing of another attempt.
     let (planned, observed, _) = after_two_epochs(115);
-    assert!(!observed.has_left(&Outlook { attempt: None, ..planned }));
+    assert!(!observed.deviates_from(&Outlook { attempt: None, ..planned }));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_api::names::progress_audience;
 use andreas_runtime::access::bearer;
 use andreas_runtime::clock;
-use andreas_runtime::server::Via;
+use andreas_runtime::server::RequestConnection;
 use andreas_runtime::watch::ObjectKey;
 use axum::Router;
 use axum::extract::{ConnectInfo, Path, Request, State};
@@ -41,7 +41,7 @@ fn refuse(progress: &Progress, code: StatusCode, message: &'static str) -> Respo
         .into_response()
 }
 
-fn unreviewed(progress: &Progress, error: &ReviewError) -> Response {
+fn review_failed(progress: &Progress, error: &ReviewError) -> Response {
     match error {
         ReviewError::TooMany => {
             tracing::debug!(%error, "a report is refused");
@@ -71,21 +71,21 @@ async fn report(
     let Some((job, uid)) = job.and_then(|job| job.metadata.uid.clone().map(|uid| (job, uid))) else {
         return match progress.tokens.refuse(token, &key.to_string(), peer.ip()) {
             Ok(()) => refuse(&progress, StatusCode::FORBIDDEN, DENIED),
-            Err(error) => unreviewed(&progress, &error),
+            Err(error) => review_failed(&progress, &error),
         };
     };
     let attempt = match attempt(&progress, token, &key, &uid, peer.ip()).await {
         Ok(attempt) => attempt,
         Err(error) => {
             progress.rejected_reports.note(&uid, clock::now());
-            return unreviewed(&progress, &error);
+            return review_failed(&progress, &error);
         }
     };
     let present = job.status.as_ref().and_then(|status| status.allocation.as_ref()).map(|a| a.attempt);
     let Some(attempt) = attempt.filter(|attempt| Some(*attempt) == present) else {
         return refuse(&progress, StatusCode::FORBIDDEN, DENIED);
     };
-    if let Some(via) = parts.extensions.get::<Via>() {
+    if let Some(via) = parts.extensions.get::<RequestConnection>() {
         via.authenticated(&key.namespace);
     }
     // Bodies of unauthenticated senders are dropped.
@@ -95,7 +95,7 @@ async fn report(
     let Ok(body) = serde_json::from_slice::<ReportBody>(&body) else {
         return refuse(&progress, StatusCode::BAD_REQUEST, "the body is not a status report");
     };
-    let claim = body.trainer_status.as_ref().and_then(|status| status.claim(job.spec.epochs));
+    let claim = body.trainer_status.as_ref().and_then(|status| status.reported_progress(job.spec.epochs));
     match progress.take(&key, &job, attempt, claim, clock::now()).await {
         Ok(became) => progress.metrics.reported(became),
         Err(error) => {

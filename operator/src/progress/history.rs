@@ -6,7 +6,7 @@ use andreas_core::Time;
 use andreas_predictor::progress::{Pace, ProgressWindow, Report};
 use jiff::Timestamp;
 
-use super::wire::Claim;
+use super::wire::ReportedProgress;
 use crate::lifecycle::judge::NEARLY_DONE;
 
 /// A plain 100 is accepted if the program, this many times faster than before, could be done by now,
@@ -32,7 +32,12 @@ pub struct ReportHistory {
 
 impl ReportHistory {
     /// Starts at an attempt's first report. It may hold no claim: callbacks post a plain 0 at the start.
-    pub fn new(attempt: i64, claim: Option<Claim>, held: Option<&Progress>, at: Timestamp) -> Self {
+    pub fn new(
+        attempt: i64,
+        claim: Option<ReportedProgress>,
+        held: Option<&Progress>,
+        at: Timestamp,
+    ) -> Self {
         let same = held.filter(|progress| progress.attempt == attempt);
         let counted = claim.filter(|claim| !claim.is_plain_hundred()).map(|claim| claim.milli_percent);
         let from = counted.or(held.map(|progress| progress.milli_percent)).unwrap_or(0);
@@ -47,7 +52,7 @@ impl ReportHistory {
     }
 
     /// Adds a claim. `true`: it shows more progress than before, or the end.
-    pub fn record(&mut self, claim: Claim, at: Timestamp) -> bool {
+    pub fn record(&mut self, claim: ReportedProgress, at: Timestamp) -> bool {
         let ends = claim.forced_end && !self.ended;
         self.ended |= claim.forced_end;
         if claim.is_plain_hundred() {
@@ -94,9 +99,9 @@ mod tests {
     use super::*;
     use crate::testing::at;
 
-    fn percent(percent: i32) -> Claim {
+    fn percent(percent: i32) -> ReportedProgress {
         let milli_percent = percent * 1_000;
-        Claim { milli_percent, stepwise: false, forced_end: percent == 100 }
+        ReportedProgress { milli_percent, stepwise: false, forced_end: percent == 100 }
     }
 
     /// Whether a plain 100 at second `end` is accepted after these claims of (percentage, second).

@@ -6,7 +6,7 @@
 //! of `progressTimeout`, set by reports only and never by writes or reads.
 //!
 //! A sender needs a token of the job's own audience ([`token`]), issued to a pod of the job's current attempt
-//! ([`members`]). A report is a claim. It is bounded and never goes back within an attempt ([`rules`]), and
+//! ([`members`]). Reported progress is not trusted: it is bounded, never goes back within an attempt ([`rules`]), and
 //! it is compared with earlier reports ([`history`]).
 //!
 //! **Never here**: trust in anything a container reports beyond its own progress.
@@ -47,7 +47,7 @@ use history::ReportHistory;
 use members::Members;
 use rules::{Report, ReportAction};
 use token::Tokens;
-use wire::Claim;
+use wire::ReportedProgress;
 
 pub use endpoint::router;
 pub use rejected_reports::RejectedReports;
@@ -152,7 +152,7 @@ impl Progress {
         key: &ObjectKey,
         job: &SlimTrainingJob,
         attempt: i64,
-        claim: Option<Claim>,
+        claim: Option<ReportedProgress>,
         now: Timestamp,
     ) -> Result<&'static str, kube::Error> {
         let uid = job.metadata.uid.clone().unwrap_or_default();

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use super::history::ReportHistory;
-use super::wire::Claim;
+use super::wire::ReportedProgress;
 use crate::lifecycle::judge::NEARLY_DONE;
 
 /// A report is written only if progress moved by this much, thousandths of a percent.
@@ -35,7 +35,7 @@ pub struct Report {
     /// The sending member's attempt.
     pub attempt: i64,
     /// The claimed progress.
-    pub claim: Claim,
+    pub claim: ReportedProgress,
     /// When it was received, by our clock.
     pub at: Timestamp,
 }

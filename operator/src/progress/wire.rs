@@ -46,7 +46,7 @@ pub struct Metric {
 
 /// The used part of a report.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Claim {
+pub struct ReportedProgress {
     /// Thousandths of a percent done, 0 to 100000.
     pub milli_percent: i32,
     /// From counted steps or epochs.
@@ -56,7 +56,7 @@ pub struct Claim {
     pub forced_end: bool,
 }
 
-impl Claim {
+impl ReportedProgress {
     /// A plain 100: the program has ended; its progress is unknown.
     pub fn is_plain_hundred(&self) -> bool {
         self.forced_end && !self.stepwise
@@ -77,7 +77,7 @@ impl TrainerStatus {
     /// Claimed progress: `current_step / total_steps`, else `current_epoch / epochs`, else the percentage.
     ///
     /// `None`: nothing readable, or the plain 0 that callbacks post at the start, also on resume.
-    pub fn claim(&self, epochs: i32) -> Option<Claim> {
+    pub fn reported_progress(&self, epochs: i32) -> Option<ReportedProgress> {
         let percent =
             self.progress_percentage.filter(|percent| percent.is_finite() && (0.0..=100.0).contains(percent));
         let steps = self.ratio("current_step", "total_steps");
@@ -94,7 +94,7 @@ impl TrainerStatus {
         let milli_percent = (share * 100_000.0).floor() as i32;
         let stepwise = counted.is_some();
         let forced_end = percent == Some(100.0) && (!stepwise || milli_percent < NEARLY_DONE);
-        Some(Claim { milli_percent, stepwise, forced_end })
+        Some(ReportedProgress { milli_percent, stepwise, forced_end })
     }
 }
 
@@ -112,18 +112,22 @@ mod tests {
             r#"{"trainerStatus":{"progressPercentage":10,"metrics":[{"name":"current_step","value":"250"},
             {"name":"total_steps","value":"1000"},{"name":"current_epoch","value":"1"}]}}"#,
         );
-        assert_eq!(all.claim(2), Some(Claim { milli_percent: 25_000, stepwise: true, forced_end: false }));
+        assert_eq!(
+            all.reported_progress(2),
+            Some(ReportedProgress { milli_percent: 25_000, stepwise: true, forced_end: false })
+        );
         let epochs = status(r#"{"trainerStatus":{"metrics":[{"name":"current_epoch","value":"1.5"}]}}"#);
-        assert_eq!(epochs.claim(2).expect("a claim").milli_percent, 75_000);
+        assert_eq!(epochs.reported_progress(2).expect("a claim").milli_percent, 75_000);
         let percent =
             status(r#"{"trainerStatus":{"progressPercentage":42,"lastUpdatedTime":"2026-01-01T00:00:00Z"}}"#);
-        assert_eq!(percent.claim(2).expect("a claim").milli_percent, 42_000);
+        assert_eq!(percent.reported_progress(2).expect("a claim").milli_percent, 42_000);
     }
 
     #[test]
     fn posts_of_known_callbacks_are_distinguished() {
-        assert_eq!(status(r#"{"trainerStatus":{"progressPercentage":0}}"#).claim(1), None);
-        let end = status(r#"{"trainerStatus":{"progressPercentage":100}}"#).claim(1).expect("a claim");
+        assert_eq!(status(r#"{"trainerStatus":{"progressPercentage":0}}"#).reported_progress(1), None);
+        let end =
+            status(r#"{"trainerStatus":{"progressPercentage":100}}"#).reported_progress(1).expect("a claim");
         assert!(end.is_plain_hundred());
         // A complete count is reliable, whatever the percentage.
         for counted in [
@@ -131,14 +135,17 @@ mod tests {
             r#"{"name":"current_step","value":"9"},{"name":"total_steps","value":"9"}"#,
         ] {
             let json = format!(r#"{{"trainerStatus":{{"progressPercentage":100,"metrics":[{counted}]}}}}"#);
-            let done = Claim { milli_percent: 100_000, stepwise: true, forced_end: false };
-            assert_eq!(status(&json).claim(3), Some(done), "{counted}");
+            let done = ReportedProgress { milli_percent: 100_000, stepwise: true, forced_end: false };
+            assert_eq!(status(&json).reported_progress(3), Some(done), "{counted}");
         }
         // An early stop: a plain 100 at 40 % of the steps.
         let early = status(
             r#"{"trainerStatus":{"progressPercentage":100,"metrics":[{"name":"current_step","value":"4"},{"name":"total_steps","value":"10"}]}}"#,
         );
-        assert_eq!(early.claim(1), Some(Claim { milli_percent: 40_000, stepwise: true, forced_end: true }));
+        assert_eq!(
+            early.reported_progress(1),
+            Some(ReportedProgress { milli_percent: 40_000, stepwise: true, forced_end: true })
+        );
     }
 
     #[test]
@@ -150,7 +157,7 @@ mod tests {
             r#"{"trainerStatus":{"metrics":[{"name":"current_step","value":"NaN"},{"name":"total_steps","value":"0"}]}}"#,
             r#"{"trainerStatus":{"metrics":[{"name":"current_epoch","value":"-1"}]}}"#,
         ] {
-            assert_eq!(status(json).claim(3), None, "{json}");
+            assert_eq!(status(json).reported_progress(3), None, "{json}");
         }
     }
 }

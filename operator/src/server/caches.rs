@@ -34,7 +34,7 @@ impl Cached {
 }
 
 /// Starts all watches.
-pub fn feed_all(
+pub fn start_watches(
     client: &Client,
     index: &Arc<Mutex<ClusterIndex>>,
     metrics: &WatchMetrics,
@@ -42,7 +42,7 @@ pub fn feed_all(
     tasks: &TaskTracker,
     end: &CancellationToken,
 ) -> Cached {
-    let mut with = Feeding { client, index, metrics, health, tasks, end, ready: Vec::new() };
+    let mut with = WatchStarter { client, index, metrics, health, tasks, end, ready: Vec::new() };
     with.feed::<SlimNode>("nodes", WatchConfig::default());
     with.feed::<SlimGpuNode>("gpunodes", WatchConfig::default());
     with.feed::<SlimEnergyPolicy>("energypolicies", WatchConfig::default());
@@ -60,7 +60,7 @@ pub fn feed_all(
     Cached { ready: with.ready }
 }
 
-struct Feeding<'a> {
+struct WatchStarter<'a> {
     client: &'a Client,
     index: &'a Arc<Mutex<ClusterIndex>>,
     metrics: &'a WatchMetrics,
@@ -70,7 +70,7 @@ struct Feeding<'a> {
     ready: Vec<ReadyHandle>,
 }
 
-impl Feeding<'_> {
+impl WatchStarter<'_> {
     fn feed<T>(&mut self, name: &str, config: WatchConfig)
     where
         T: Resource<DynamicType = ()> + DeserializeOwned + Send + 'static,

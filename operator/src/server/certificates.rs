@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use andreas_api::names;
 use andreas_runtime::certificates::{
-    Ask, AuthorityPem, CertificateLifetimes, CertificateMetrics, CertificatesError, Kept, Subject, Usage,
-    renew, validity,
+    AuthorityPem, CertificateLifetimes, CertificateMetrics, CertificatesError, RenewalInput,
+    ServingCertificate, Subject, Usage, renew, validity,
 };
 use andreas_runtime::health::ReadyHandle;
-use andreas_runtime::tls::{Oldest, RELOAD_EVERY, Tls, TlsError, TlsPem};
+use andreas_runtime::tls::{MinTlsVersion, RELOAD_EVERY, Tls, TlsError, TlsPem};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -79,7 +79,7 @@ pub enum CertificateError {
 /// Storage of the state.
 enum Store {
     Secret { namespace: String, name: String },
-    Memory(Mutex<Kept>),
+    Memory(Mutex<ServingCertificate>),
 }
 
 /// Certificate files from outside.
@@ -100,7 +100,7 @@ pub struct Certificates {
     index: Arc<Mutex<ClusterIndex>>,
     metrics: CertificateMetrics,
     ready: ReadyHandle,
-    last: Mutex<Kept>,
+    last: Mutex<ServingCertificate>,
     served: watch::Sender<Option<Tls>>,
     leads: AtomicBool,
 }
@@ -250,10 +250,15 @@ impl Certificates {
         Ok(())
     }
 
-    fn next(&self, kept: &Kept, given: Option<&Kept>) -> Result<Kept, CertificatesError> {
+    fn next(
+        &self,
+        kept: &ServingCertificate,
+        given: Option<&ServingCertificate>,
+    ) -> Result<ServingCertificate, CertificatesError> {
         let clients = || bundles(&self.index.lock());
         let now = Timestamp::now();
-        let ask = Ask { subject: &self.subject, lifetimes: self.lifetimes, now, given, clients: &clients };
+        let ask =
+            RenewalInput { subject: &self.subject, lifetimes: self.lifetimes, now, given, clients: &clients };
         let next = renew(kept, &ask)?;
         if next.held {
             tracing::info!(
@@ -266,7 +271,7 @@ impl Certificates {
         Ok(next.kept)
     }
 
-    fn serve(&self, kept: &Kept) -> Result<(), CertificateError> {
+    fn serve(&self, kept: &ServingCertificate) -> Result<(), CertificateError> {
         let pem = TlsPem {
             certificate: kept.chain.clone().into_bytes(),
             key: kept.key.clone().into_bytes(),
@@ -276,7 +281,7 @@ impl Certificates {
         match served {
             Some(tls) => drop(tls.replace(pem)?),
             None => {
-                let tls = Tls::of(pem, None, Oldest::Tls12)?;
+                let tls = Tls::of(pem, None, MinTlsVersion::Tls12)?;
                 self.served.send_if_modified(|served| {
                     served.get_or_insert(tls);
                     true
@@ -295,12 +300,12 @@ impl Certificates {
 }
 
 impl Files {
-    fn read(&self) -> Result<Kept, CertificateError> {
+    fn read(&self) -> Result<ServingCertificate, CertificateError> {
         let text = |path: &PathBuf| {
             std::fs::read_to_string(path)
                 .map_err(|source| CertificateError::File { path: path.clone(), source })
         };
-        Ok(Kept {
+        Ok(ServingCertificate {
             chain: text(&self.certificate)?,
             key: text(&self.key)?,
             bundle: self.authority.as_ref().map(text).transpose()?.unwrap_or_default(),
@@ -337,17 +342,17 @@ fn bundles(index: &ClusterIndex) -> Vec<String> {
     distinct.into_iter().take(MAX_BUNDLES).map(str::to_owned).collect()
 }
 
-fn read(secret: Secret) -> Kept {
+fn read(secret: Secret) -> ServingCertificate {
     let data = secret.data.unwrap_or_default();
     let [chain, key, bundle, certificates, authority_key] = KEYS.map(|name| {
         data.get(name).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
     });
     let authority = (!certificates.is_empty()).then_some(AuthorityPem { certificates, key: authority_key });
-    Kept { chain, key, bundle, authority }
+    ServingCertificate { chain, key, bundle, authority }
 }
 
 /// The Secret for server-side apply; refused if its version has changed.
-fn secret(kept: &Kept, namespace: &str, name: &str, version: Option<String>) -> Secret {
+fn secret(kept: &ServingCertificate, namespace: &str, name: &str, version: Option<String>) -> Secret {
     let (certificates, authority_key) =
         kept.authority.as_ref().map(|a| (a.certificates.as_str(), a.key.as_str())).unwrap_or_default();
     let texts = [kept.chain.as_str(), &kept.key, &kept.bundle, certificates, authority_key];
@@ -391,7 +396,12 @@ mod tests {
     fn a_secret_keeps_what_is_put_into_it() {
         let authority = AuthorityPem { certificates: "root".into(), key: "its key".into() };
         for authority in [None, Some(authority)] {
-            let kept = Kept { chain: "chain".into(), key: "key".into(), bundle: "bundle".into(), authority };
+            let kept = ServingCertificate {
+                chain: "chain".into(),
+                key: "key".into(),
+                bundle: "bundle".into(),
+                authority,
+            };
             let made = secret(&kept, "system", "tls", Some("7".into()));
             assert_eq!(made.metadata.resource_version.as_deref(), Some("7"));
             assert_eq!(read(made), kept);

@@ -41,11 +41,11 @@ struct Forecast {
     #[serde(skip_serializing_if = "Option::is_none")]
     prediction: Option<Prediction>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    waits: Option<Waits>,
+    waits: Option<WaitInfo>,
 }
 
 #[derive(Debug, Serialize)]
-struct Waits {
+struct WaitInfo {
     reason: &'static str,
     message: String,
 }
@@ -86,7 +86,7 @@ fn of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
         let status = job.status.as_ref();
         let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.planned {
             Planned::Wait { reason, message } => {
-                Some(Waits { reason: reason.as_str(), message: message.clone() })
+                Some(WaitInfo { reason: reason.as_str(), message: message.clone() })
             }
             Planned::Run { .. } => None,
         });

@@ -13,7 +13,7 @@ use crate::energy::bill::attempt_energy;
 use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
 use crate::index::{Amounts, ClusterIndex, usable};
 use crate::instants;
-use crate::metrics::state::{RISKS, STATES, View, usual};
+use crate::metrics::state::{RISKS, STATES, View, default_reason};
 use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
 
 /// What the leader sees now.
@@ -50,7 +50,7 @@ fn add_job(
     let status = job.status.as_ref().unwrap_or(&unwritten);
     let reason = match (status.phase, status.reason.as_deref()) {
         (Phase::Pending, None) => Reason::NotPlannedYet,
-        (phase, None) => usual(phase),
+        (phase, None) => default_reason(phase),
         (_, Some(reason)) => Reason::parse(reason).unwrap_or(Reason::Invalid),
     };
     *view.jobs.entry((status.phase, reason)).or_default() += 1;

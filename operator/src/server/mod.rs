@@ -94,7 +94,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     // Servers and caches outlive the loops: steps in progress finish with fresh caches, and probes see it.
     let servers_end = CancellationToken::new();
     let tasks = TaskTracker::new();
-    let cached = caches::feed_all(&client, &index, &watch_metrics, &health, &tasks, &servers_end);
+    let cached = caches::start_watches(&client, &index, &watch_metrics, &health, &tasks, &servers_end);
 
     let admin = admin::bind(&args.admin).await?.serve(
         Arc::new(registry),

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 /// Whether the node admits a pod with this spec. Cordon and readiness are checked elsewhere.
 pub fn admits(spec: &PodSpec, node: &SlimNode) -> bool {
-    selected(spec, node) && affine(spec, node) && tolerated(spec, node)
+    selected(spec, node) && matches_node_affinity(spec, node) && tolerates_taints(spec, node)
 }
 
 fn selected(spec: &PodSpec, node: &SlimNode) -> bool {
@@ -17,7 +17,7 @@ fn selected(spec: &PodSpec, node: &SlimNode) -> bool {
     spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-fn affine(spec: &PodSpec, node: &SlimNode) -> bool {
+fn matches_node_affinity(spec: &PodSpec, node: &SlimNode) -> bool {
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let Some(required) =
         affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
@@ -73,7 +73,7 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     }
 }
 
-fn tolerated(spec: &PodSpec, node: &SlimNode) -> bool {
+fn tolerates_taints(spec: &PodSpec, node: &SlimNode) -> bool {
     let hard =
         node.spec.taints.iter().filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
     let mut hard = hard.filter(|taint| !is_node_condition(taint) && taint.key != GPU_RESOURCE);

@@ -23,7 +23,7 @@ use crate::energy::{draws, rules};
 use crate::index::{ClusterIndex, gpu_memory};
 use crate::instants;
 use crate::lifecycle::{Admitted, Claim};
-use crate::predict::exploration::{self, ExplorationStakes};
+use crate::predict::exploration::{self, ExplorationCosts};
 use crate::predict::{Outlook, Table, profile_key};
 
 fn placement(allocation: &Allocation) -> Placement {
@@ -115,7 +115,7 @@ pub(super) fn state(
 const MAX_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3_600);
 
 /// Input for one job.
-pub(super) struct Given<'a> {
+pub(super) struct JobFacts<'a> {
     pub index: &'a ClusterIndex,
     pub policy: &'a EnergyPolicySpec,
     pub cluster: &'a Cluster,
@@ -146,7 +146,7 @@ pub(super) struct Requirements {
 
 impl Requirements {
     /// Nodes that admit a worker of the job; `None`: all of them.
-    fn candidates(&mut self, given: &Given<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
+    fn candidates(&mut self, given: &JobFacts<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
         let (cluster, spec) = (given.cluster, &given.specs.one);
         let gpus = &given.job.spec.gpus;
         let volumes = Volumes::of(given.index, &given.key.namespace, spec);
@@ -185,12 +185,12 @@ fn listed(names: &[NodeName], name: &str) -> bool {
 
 /// The job for the planner.
 pub(super) fn job(
-    given: &Given<'_>,
+    given: &JobFacts<'_>,
     mut state: JobState,
     requirements: &mut Requirements,
     explorations: &mut BTreeSet<(ObjectKey, GpuType)>,
 ) -> Job {
-    let Given { index, policy, cluster, key, job, status, table, corrected, outlook, specs, now, .. } =
+    let JobFacts { index, policy, cluster, key, job, status, table, corrected, outlook, specs, now, .. } =
         *given;
     let spec = &job.spec;
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
@@ -236,7 +236,7 @@ pub(super) fn job(
         spread: table.spread.clone(),
         limits,
         limits_count: given.limits.unwrap_or_default(),
-        requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.most()).unwrap_or(1).max(1))),
+        requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
         worker: worker::worker(index, key, specs, given.admitted),
         candidates: requirements.candidates(given, held),
         forbidden: excluded.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
@@ -301,11 +301,11 @@ fn paced(
 /// The rows, with an exploration of an unmeasured type if the user allows it and it is worth its cost. Only a
 /// job that can stop and continue from its checkpoint is moved to explore.
 fn with_exploration(
-    given: &Given<'_>,
+    given: &JobFacts<'_>,
     rows: Arc<[andreas_planner::Estimate]>,
     explorations: &mut BTreeSet<(ObjectKey, GpuType)>,
 ) -> Arc<[andreas_planner::Estimate]> {
-    let Given { index, policy, key, job, table, corrected, outlook, now, .. } = *given;
+    let JobFacts { index, policy, key, job, table, corrected, outlook, now, .. } = *given;
     let spec = &job.spec;
     if spec.profiling != Profiling::Auto
         || spec.checkpoint.is_none()
@@ -318,7 +318,7 @@ fn with_exploration(
     // A job without a deadline has no tardiness or miss; its turnaround counts at least a tenth.
     let share =
         if deadline.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
-    let stakes = ExplorationStakes {
+    let costs = ExplorationCosts {
         per_joule: rules::price_at(policy, now.as_second()).0,
         per_second: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)).0
             * share,
@@ -328,13 +328,13 @@ fn with_exploration(
     };
     let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let seen = held.filter(|_| outlook.observed.is_some_and(|seen| seen.epochs >= 1.0));
-    let family = profile_key(job);
+    let profile = profile_key(job);
     let Table { times, draws, .. } = corrected.unwrap_or(table);
     let held_type = held.map(|held| held.gpu_type.as_str());
-    let may = |name: &str| held_type == Some(name) || !explorations.contains(&(family.clone(), name.into()));
-    match exploration::best(&rows, (times, draws), seen.map(|held| held.gpu_type.as_str()), &stakes, may) {
+    let may = |name: &str| held_type == Some(name) || !explorations.contains(&(profile.clone(), name.into()));
+    match exploration::best(&rows, (times, draws), seen.map(|held| held.gpu_type.as_str()), &costs, may) {
         Some(found) => {
-            explorations.insert((family.clone(), rows[found.row].gpu_type.clone()));
+            explorations.insert((profile.clone(), rows[found.row].gpu_type.clone()));
             exploration::apply(&rows, found)
         }
         None => rows,

@@ -15,28 +15,28 @@ use crate::predict::profile_key;
 /// Observed epochs lost by stops, per job.
 #[derive(Debug, Default)]
 pub(super) struct LostWork {
-    families: BTreeMap<ObjectKey, (f64, u32)>,
+    profiles: BTreeMap<ObjectKey, (f64, u32)>,
 }
 
 impl LostWork {
     /// Losses of all jobs of the cluster, ended ones included.
-    pub fn seen(index: &ClusterIndex) -> Self {
-        let mut families: BTreeMap<ObjectKey, (f64, u32)> = BTreeMap::new();
+    pub fn from_index(index: &ClusterIndex) -> Self {
+        let mut profiles: BTreeMap<ObjectKey, (f64, u32)> = BTreeMap::new();
         for (_, job) in index.jobs.iter() {
             let lost = job.status.as_ref().and_then(|status| lost_epochs(status, job.spec.epochs));
             if let Some(epochs) = lost.filter(|_| job.spec.checkpoint.is_some()) {
-                let (sum, count) = families.entry(profile_key(job)).or_default();
+                let (sum, count) = profiles.entry(profile_key(job)).or_default();
                 *sum += epochs;
                 *count += 1;
             }
         }
-        Self { families }
+        Self { profiles }
     }
 
     /// Epochs lost by a stop of a job with `epochs` epochs: its own last loss, else its profile's mean, else
     /// 0.
-    pub fn epochs(&self, status: Option<&TrainingJobStatus>, epochs: i32, family: &ObjectKey) -> f64 {
-        let mean = || self.families.get(family).map(|(sum, count)| sum / f64::from((*count).max(1)));
+    pub fn epochs(&self, status: Option<&TrainingJobStatus>, epochs: i32, profile: &ObjectKey) -> f64 {
+        let mean = || self.profiles.get(profile).map(|(sum, count)| sum / f64::from((*count).max(1)));
         status.and_then(|status| lost_epochs(status, epochs)).or_else(mean).unwrap_or(0.0)
     }
 }
@@ -87,11 +87,11 @@ mod tests {
         // A job without any save shows nothing about checkpoints; nor does another profile.
         index.apply(stopped("c", "bert", Value::Null, 80, 0));
         index.apply(stopped("d", "gpt", saves(), 70, 10));
-        let lost = LostWork::seen(&index);
-        let family = profile_key(&own);
+        let lost = LostWork::from_index(&index);
+        let profile = profile_key(&own);
         let close = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-9, "{found} {wanted}");
-        close(lost.epochs(own.status.as_ref(), 100, &family), 10.0);
-        close(lost.epochs(None, 100, &family), 5.0);
+        close(lost.epochs(own.status.as_ref(), 100, &profile), 10.0);
+        close(lost.epochs(None, 100, &profile), 5.0);
         let unknown = ObjectKey { namespace: "team".into(), name: "new".into() };
         close(lost.epochs(None, 100, &unknown), 0.0);
     }

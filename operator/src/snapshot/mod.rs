@@ -113,7 +113,7 @@ pub fn job_key(id: &JobId) -> Option<ObjectKey> {
 const OFF: f64 = 0.05;
 
 /// Since when a job has an allocation that nothing stops. `None` if it has none.
-fn starts(status: &TrainingJobStatus) -> Option<Timestamp> {
+fn allocated_since(status: &TrainingJobStatus) -> Option<Timestamp> {
     let holds = matches!(status.phase, Phase::Starting | Phase::Running) && status.stop.is_none();
     status.allocation.as_ref().filter(|_| holds).map(|allocation| allocation.since.0)
 }
@@ -140,7 +140,7 @@ pub fn build(
         };
         let Some(claim) = &memory.claim else { continue };
         let status = memory.pending.as_ref().or(job.status.as_ref());
-        let claim = match status.and_then(starts) {
+        let claim = match status.and_then(allocated_since) {
             // A write without an answer: the last step did not see it.
             Some(since) if matches!(claim, Claim::Waiting { .. }) => Claim::Starting { since },
             _ => claim.clone(),
@@ -171,15 +171,15 @@ pub fn build(
         let made = index.jobs.get(key)?.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
         (waits && holding.target.is_none()).then_some((*key, made))
     });
-    let without_place =
-        places::without_place(waiting, places::MAX_WAITING_PER_NAMESPACE, places::MAX_WAITING);
+    let beyond_limits =
+        places::beyond_limits(waiting, places::MAX_WAITING_PER_NAMESPACE, places::MAX_WAITING);
     let mut queued = Vec::new();
     let mut basis = BTreeMap::new();
     let mut planned = Vec::new();
     let mut not_before: Option<Timestamp> = None;
     let mut grace = 0_i64;
     let mut requirements = jobs::Requirements::default();
-    let lost = lost::LostWork::seen(index);
+    let lost = lost::LostWork::from_index(index);
     // One run per profile and type is enough; others need not explore.
     let mut explorations: BTreeSet<(ObjectKey, GpuType)> = claims
         .iter()
@@ -196,7 +196,7 @@ pub fn build(
             continue;
         }
         let Some(job) = index.jobs.get(key) else { continue };
-        if let Some(place) = without_place.get(key) {
+        if let Some(place) = beyond_limits.get(key) {
             let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
             queued.push(((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0), *place));
             continue;
@@ -214,7 +214,7 @@ pub fn build(
         let allocation = status.and_then(|status| status.allocation.as_ref());
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
         planned.push(jobs::job(
-            &jobs::Given {
+            &jobs::JobFacts {
                 index,
                 policy,
                 cluster: &cluster,
@@ -243,7 +243,7 @@ pub fn build(
     cluster.limit(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
-    let open = open.filter(|(key, _)| !without_place.contains_key(key));
+    let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
     let expected = open.filter_map(|(key, job)| {
         let table = tables.of(index, job, &cluster.types)?;
         let outlook = outlook(job, job.status.as_ref(), &table, now);

@@ -25,14 +25,15 @@ pub struct Cluster {
     pub nodes: BTreeMap<String, Node>,
     /// Their other resources (not GPUs, CPU, memory and pods): the capacity, and the use by pods that the
     /// planner does not account for.
-    others: BTreeMap<String, [Others; 2]>,
+    others: BTreeMap<String, [OtherResources; 2]>,
     /// Those that may take new workers.
     pub usable: BTreeSet<String>,
     /// GPU nodes that are not planned, and why.
     pub excluded: Vec<(String, Exclusion)>,
 }
 
-type Others = BTreeMap<Arc<str>, u64>;
+/// Amounts of resources by name.
+type OtherResources = BTreeMap<Arc<str>, u64>;
 
 impl Cluster {
     /// Limits every node to the named resources and host ports. Others are requested by no worker; a named

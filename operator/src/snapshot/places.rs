@@ -39,9 +39,9 @@ fn rounded_down(number: usize) -> usize {
     number / unit * unit
 }
 
-/// The waiting jobs, given with creation times, that take no part in a plan. The limits are `most` jobs and
+/// The waiting jobs, given with creation times, that take no part in a plan. The limits are `max_total` jobs and
 /// `of_one` per namespace.
-pub fn without_place<'a>(
+pub fn beyond_limits<'a>(
     waiting: impl Iterator<Item = (&'a ObjectKey, Timestamp)>,
     of_one: usize,
     most: usize,
@@ -65,7 +65,7 @@ pub fn without_place<'a>(
     queued
 }
 
-/// Splits `most` slots evenly over namespaces, `each` at most. `counts` is the demand per namespace; the
+/// Splits `max_total` slots evenly over namespaces, `each` at most. `counts` is the demand per namespace; the
 /// result is its number of slots.
 fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BTreeMap<&'a str, usize> {
     let mut left = most;
@@ -97,7 +97,7 @@ mod tests {
         let keys: Vec<_> = (0..6).map(|n| key("a", n)).chain([key("z", 0)]).collect();
         // Later names were created earlier.
         let waiting = keys.iter().enumerate().map(|(n, key)| (key, made(100 - n)));
-        let queued = without_place(waiting, 4, 100);
+        let queued = beyond_limits(waiting, 4, 100);
         assert_eq!(
             queued.into_iter().collect::<Vec<_>>(),
             [(&keys[0], Queued { before: 5, share: 4 }), (&keys[1], Queued { before: 4, share: 4 })]
@@ -111,7 +111,7 @@ mod tests {
             .zip([30, 30, 2])
             .flat_map(|(ns, count)| (0..count).map(move |n| key(ns, n)))
             .collect();
-        let queued = without_place(keys.iter().map(|key| (key, made(1))), 20, 22);
+        let queued = beyond_limits(keys.iter().map(|key| (key, made(1))), 20, 22);
         let of = |namespace: &str| queued.keys().filter(|key| key.namespace == namespace).count();
         assert_eq!((of("a"), of("b"), of("z")), (20, 20, 0));
     }
@@ -120,7 +120,7 @@ mod tests {
     fn a_plan_never_has_more_waiting_jobs_than_the_planner_takes() {
         let keys: Vec<_> = (0..30).flat_map(|ns| (0..1_000).map(move |n| key(&ns.to_string(), n))).collect();
         let queued =
-            without_place(keys.iter().map(|key| (key, made(1))), MAX_WAITING_PER_NAMESPACE, MAX_WAITING);
+            beyond_limits(keys.iter().map(|key| (key, made(1))), MAX_WAITING_PER_NAMESPACE, MAX_WAITING);
         assert!(keys.len() - queued.len() <= MAX_WAITING);
     }
 

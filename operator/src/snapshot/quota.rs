@@ -80,14 +80,14 @@ fn scoped(quota: &SlimQuota) -> bool {
 }
 
 /// The resources of a quota that a training run uses.
-fn concerns(resource: &str) -> bool {
+fn is_used_by_training(resource: &str) -> bool {
     matches!(resource, "pods" | "count/pods" | "services" | "count/services") || named(resource).is_some()
 }
 
 /// What a quota leaves of each such resource; at least 0.
 pub fn left(quota: &SlimQuota) -> Amounts {
     let name = quota.name_any();
-    let concerned = quota.status.hard.iter().filter(|(resource, _)| concerns(resource));
+    let concerned = quota.status.hard.iter().filter(|(resource, _)| is_used_by_training(resource));
     concerned
         .map(|(resource, hard)| {
             let used = quota.status.used.get(resource).map_or(0, |used| read(resource, used));
@@ -123,7 +123,7 @@ fn take(quotas: &[&SlimQuota], of: impl Fn(&SlimQuota, &str) -> u64) -> Amounts 
     let mut amounts = Amounts::new();
     for quota in quotas {
         let name = quota.name_any();
-        for resource in quota.status.hard.keys().filter(|resource| concerns(resource)) {
+        for resource in quota.status.hard.keys().filter(|resource| is_used_by_training(resource)) {
             let amount = of(quota, resource);
             if amount > 0 {
                 amounts.insert(Arc::from(format!("{name}/{resource}")), amount);

@@ -38,7 +38,7 @@ pub struct WorkerSpecs {
 impl WorkerSpecs {
     /// The worker of a job.
     pub fn of(job: &SlimTrainingJob) -> Self {
-        let most = job.spec.gpus.most().clamp(2, MAX_GPUS);
+        let most = job.spec.gpus.max_total().clamp(2, MAX_GPUS);
         let spec = |gpus| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
         let (one, many) = (spec(1), slim(&spec(most)));
         let few = slim(&one);

@@ -23,7 +23,7 @@ pub struct Workers {
 impl Workers {
     /// The specs of a job's worker.
     pub fn of(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
-        let (uid, most) = (job.metadata.uid.clone().unwrap_or_default(), job.spec.gpus.most());
+        let (uid, most) = (job.metadata.uid.clone().unwrap_or_default(), job.spec.gpus.max_total());
         if self.by_job.len() > MAX_CACHED_SPECS {
             self.by_job.clear();
             self.alike.retain(|_, specs| specs.strong_count() > 0);

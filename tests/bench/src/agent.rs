@@ -31,7 +31,7 @@ pub(super) struct AgentArgs {
 
 impl AgentArgs {
     /// As `bench all` runs it.
-    pub fn sized(quick: bool) -> Self {
+    pub fn preset(quick: bool) -> Self {
         Self { gpus: 8, seconds: if quick { 20 } else { 60 } }
     }
 }

@@ -169,9 +169,9 @@ pub(super) async fn until_idle(cluster: &Cluster, limit: Duration) -> Result<()>
     }
 }
 
-/// A job of this shape. What is learnt of one family does not change plans for another.
-fn job(system: System, shape: &Shape, family: &str, index: usize) -> Value {
-    let name = format!("{family}{index:05}");
+/// A job of this shape. What is learnt of one profile does not change plans for another.
+fn job(system: System, shape: &Shape, profile: &str, index: usize) -> Value {
+    let name = format!("{profile}{index:05}");
     let mut annotations = json!({});
     if let Some(seconds) = shape.run_seconds {
         annotations["testbed.andreas.dev/run-seconds"] = json!(seconds.to_string());
@@ -185,7 +185,7 @@ fn job(system: System, shape: &Shape, family: &str, index: usize) -> Value {
         System::Andreas => json!({
             "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata,
             "spec": {
-                "epochs": 10, "profile": family,
+                "epochs": 10, "profile": profile,
                 "gpus": {"min": shape.pods * shape.gpus, "max": shape.pods * shape.gpus, "maxNodes": shape.pods},
                 "template": {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}},
             },
@@ -207,12 +207,12 @@ fn job(system: System, shape: &Shape, family: &str, index: usize) -> Value {
 }
 
 /// Creates all jobs, from [`CLIENTS`] clients at a time.
-pub(super) async fn submit(cluster: &Cluster, system: System, shape: &Shape, family: &str) -> Result<()> {
+pub(super) async fn submit(cluster: &Cluster, system: System, shape: &Shape, profile: &str) -> Result<()> {
     let resource = match system {
         System::Plain => resource("batch", "v1", "Job", "jobs"),
         System::Andreas => resource("andreas.dev", "v1alpha1", "TrainingJob", "trainingjobs"),
     };
-    let jobs = (0..shape.jobs).map(|i| job(system, shape, family, i));
+    let jobs = (0..shape.jobs).map(|i| job(system, shape, profile, i));
     create(&cluster.testbed.client(), &resource, jobs).await
 }
 

@@ -57,7 +57,7 @@ enum Case {
 
 impl BindArgs {
     /// As `bench all` runs it.
-    pub fn sized(quick: bool) -> Self {
+    pub fn preset(quick: bool) -> Self {
         let full = Self {
             jobs: 1000,
             nodes: 500,

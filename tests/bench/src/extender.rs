@@ -51,7 +51,7 @@ pub(super) struct ExtenderArgs {
 
 impl ExtenderArgs {
     /// As `bench all` runs it.
-    pub fn sized(quick: bool) -> Self {
+    pub fn preset(quick: bool) -> Self {
         let names = vec![1, 1000, 5000];
         if quick {
             Self { nodes: vec![200], pods: 300, names, calls: 500, rounds: 1 }

@@ -99,11 +99,11 @@ async fn all(quick: bool, out: &mut Output) -> Result<()> {
             failed.push(name.to_owned());
         }
     };
-    note("agent", agent::run(&agent::AgentArgs::sized(quick), out).await);
-    note("extender", extender::run(&extender::ExtenderArgs::sized(quick), out).await);
-    note("bind", bind::run(&bind::BindArgs::sized(quick), out).await);
-    note("overload", overload::run(&overload::OverloadArgs::sized(quick), out).await);
-    note("waiting", waiting::run(&waiting::WaitingArgs::sized(quick), out).await);
+    note("agent", agent::run(&agent::AgentArgs::preset(quick), out).await);
+    note("extender", extender::run(&extender::ExtenderArgs::preset(quick), out).await);
+    note("bind", bind::run(&bind::BindArgs::preset(quick), out).await);
+    note("overload", overload::run(&overload::OverloadArgs::preset(quick), out).await);
+    note("waiting", waiting::run(&waiting::WaitingArgs::preset(quick), out).await);
     anyhow::ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(())
 }

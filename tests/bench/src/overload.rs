@@ -41,7 +41,7 @@ pub(super) struct OverloadArgs {
 
 impl OverloadArgs {
     /// As `bench all` runs it.
-    pub fn sized(quick: bool) -> Self {
+    pub fn preset(quick: bool) -> Self {
         if quick {
             Self { gangs: 100, nodes: 200, seconds: 10.0, limit: 120, profile: None }
         } else {

@@ -37,7 +37,7 @@ pub(super) struct WaitingArgs {
 
 impl WaitingArgs {
     /// As `bench all` runs it.
-    pub fn sized(quick: bool) -> Self {
+    pub fn preset(quick: bool) -> Self {
         if quick {
             Self { jobs: 500, nodes: 50, rest: 40, limit: 120 }
         } else {

@@ -205,7 +205,7 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
     cluster.make_namespace(NAMESPACE).await?;
     let client = cluster.testbed.client();
     let began = Instant::now();
-    let mut teller = Teller::new(began);
+    let mut teller = ProgressPrinter::new(began);
     let mut screen = if args.plain { None } else { Screen::open() };
     let meter = Meter::start(andreas_e2e::nodes::client(&cluster.testbed));
     let mut submitted = 0;
@@ -387,13 +387,13 @@ fn say(line: &str) {
 }
 
 /// Tells what happens: a line for every change of phase, and one for the whole every five seconds.
-struct Teller {
+struct ProgressPrinter {
     began: Instant,
     phases: BTreeMap<String, Phase>,
     last: Instant,
 }
 
-impl Teller {
+impl ProgressPrinter {
     fn new(began: Instant) -> Self {
         Self { began, phases: BTreeMap::new(), last: began }
     }

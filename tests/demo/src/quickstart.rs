@@ -68,8 +68,8 @@ async fn run(cluster: &Cluster, step: &Step) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Where a line of a page is.
-enum Place {
+/// The section of a page that a line is in.
+enum Section {
     Text,
     Console,
     OtherBlock,
@@ -83,20 +83,20 @@ enum Line<'a> {
 }
 
 fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
-    let mut place = Place::Text;
+    let mut section = Section::Text;
     text.lines().map(move |line| {
         let fence = line.starts_with("```");
-        place = match (&place, fence) {
-            (Place::Text, true) if line == "```console" => Place::Console,
-            (Place::Text, true) => Place::OtherBlock,
-            (_, true) => Place::Text,
-            (Place::Text, false) => Place::Text,
-            (Place::Console, false) => Place::Console,
-            (Place::OtherBlock, false) => Place::OtherBlock,
+        section = match (&section, fence) {
+            (Section::Text, true) if line == "```console" => Section::Console,
+            (Section::Text, true) => Section::OtherBlock,
+            (_, true) => Section::Text,
+            (Section::Text, false) => Section::Text,
+            (Section::Console, false) => Section::Console,
+            (Section::OtherBlock, false) => Section::OtherBlock,
         };
-        match (&place, line.strip_prefix("$ ")) {
-            (Place::Console, Some(command)) if !fence => Line::Command(command),
-            (Place::Console, None) if !fence => Line::Output,
+        match (&section, line.strip_prefix("$ ")) {
+            (Section::Console, Some(command)) if !fence => Line::Command(command),
+            (Section::Console, None) if !fence => Line::Output,
             _ => Line::Kept(line),
         }
     })

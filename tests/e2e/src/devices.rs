@@ -19,24 +19,24 @@ use andreas_test_nodes::control::{NodeInfo, PodInfo};
 use crate::nodes::NodesClient;
 use crate::seen::{ClusterHistory, lock};
 
-/// Time between two looks.
+/// Time between two snapshots.
 const EVERY: Duration = Duration::from_millis(200);
-/// The kubelet frees GPUs before it says that a pod has ended; what is seen here may be a look older.
+/// The kubelet frees GPUs before it says that a pod has ended; what is seen here may be one snapshot older.
 const LEFT: Duration = Duration::from_secs(5);
 /// Idle GPUs of a node that came (back) count against the budget after this time: nobody plans for machines that are not there, and
 /// stopping a run for their idle draw takes a while.
 const NEW_NODE: Duration = Duration::from_secs(60);
 
-/// One look at all kubelets.
+/// The state of all kubelets at one instant.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct KubeletSnapshot {
     /// The nodes.
     pub nodes: Vec<NodeInfo>,
     /// Pods that have not been forgotten.
     pub pods: Vec<PodInfo>,
 }
 
-/// Looks for as long as it is polled.
+/// Takes snapshots for as long as it is polled.
 pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<ClusterHistory>>) {
     loop {
         // Pods first: a holder that ended between the two answers is no second user.
@@ -44,7 +44,7 @@ pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<ClusterHistory>>)
         let nodes = client.nodes().await;
         if let (Ok(nodes), Ok(pods)) = (nodes, pods) {
             let mut seen = lock(&seen);
-            let found = seen.check_devices(&Look { nodes, pods }, Instant::now());
+            let found = seen.check_devices(&KubeletSnapshot { nodes, pods }, Instant::now());
             seen.violations.extend(found);
         }
         tokio::time::sleep(EVERY).await;
@@ -52,15 +52,15 @@ pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<ClusterHistory>>)
 }
 
 impl ClusterHistory {
-    /// Takes one look in; what of it must never be.
-    pub fn check_devices(&mut self, look: &Look, now: Instant) -> Vec<String> {
+    /// Adds one snapshot; returns the violations in it.
+    pub fn check_devices(&mut self, snapshot: &KubeletSnapshot, now: Instant) -> Vec<String> {
         self.devices.snapshots += 1;
-        let mut found = shared_gpus(look);
-        found.extend(attempts_at_once(look, self.devices.cut_off_nodes_count));
-        found.extend(self.over_budget(look, now));
-        found.extend(self.refused(look));
-        found.extend(self.left_over(look, now));
-        let running = look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
+        let mut found = shared_gpus(snapshot);
+        found.extend(attempts_at_once(snapshot, self.devices.cut_off_nodes_count));
+        found.extend(self.over_budget(snapshot, now));
+        found.extend(self.refused(snapshot));
+        found.extend(self.left_over(snapshot, now));
+        let running = snapshot.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
         let objectless = running.filter(|pod| self.pods.get(&pod.uid).is_some_and(|view| view.deleted));
         let objectless: Vec<String> = objectless.map(|pod| pod.uid.clone()).collect();
         self.devices.ran_without_object.extend(objectless);
@@ -68,12 +68,12 @@ impl ClusterHistory {
     }
 
     /// Adds up what the drivers say of GPUs of nodes that have an object; a machine whose object was deleted is off.
-    fn over_budget(&mut self, look: &Look, now: Instant) -> Option<String> {
+    fn over_budget(&mut self, snapshot: &KubeletSnapshot, now: Instant) -> Option<String> {
         let there = |name: &String| self.node_gpus.contains_key(name);
         let appears = self.devices.budget_watts.map(|_| now);
         self.devices.nodes_since.retain(|name, _| there(name));
         let (mut watts, mut lines) = (0.0, Vec::new());
-        for node in look.nodes.iter().filter(|node| there(&node.name)) {
+        for node in snapshot.nodes.iter().filter(|node| there(&node.name)) {
             let since = *self.devices.nodes_since.entry(node.name.clone()).or_insert(appears);
             let planned = since.is_none_or(|since| now.duration_since(since) > NEW_NODE);
             let idle = |uuid: &str| node.gpus.iter().any(|gpu| gpu.uuid == uuid && gpu.holder.is_none());
@@ -94,11 +94,12 @@ impl ClusterHistory {
     }
 
     /// Training pods that were refused for GPUs of a pod that the API server no longer shows.
-    fn refused(&self, look: &Look) -> Vec<String> {
+    fn refused(&self, snapshot: &KubeletSnapshot) -> Vec<String> {
         let ours =
             |uid: &String| self.pods.get(uid).filter(|pod| !pod.label(names::LABEL_JOB_UID).is_empty());
         let hidden = |uid: &&String| self.pods.get(*uid).is_some_and(|pod| pod.deleted);
-        let all = look.nodes.iter().flat_map(|node| node.refused_for_gpus.iter().map(move |one| (node, one)));
+        let all =
+            snapshot.nodes.iter().flat_map(|node| node.refused_for_gpus.iter().map(move |one| (node, one)));
         all.filter_map(|(node, refused)| {
             let pod = ours(&refused.pod_uid)?;
             let holder = refused.holders.iter().find(hidden)?;
@@ -109,10 +110,10 @@ impl ClusterHistory {
     }
 
     /// Pods that hold GPUs although their objects have said for a while that they ended.
-    fn left_over(&mut self, look: &Look, now: Instant) -> Vec<String> {
+    fn left_over(&mut self, snapshot: &KubeletSnapshot, now: Instant) -> Vec<String> {
         let mut left = BTreeMap::new();
         let mut found = Vec::new();
-        for (node, uid) in holders(look) {
+        for (node, uid) in holders(snapshot) {
             let ended = self
                 .pods
                 .get(uid)
@@ -131,15 +132,15 @@ impl ClusterHistory {
     }
 }
 
-fn holders(look: &Look) -> impl Iterator<Item = (&NodeInfo, &str)> {
-    let gpus = look.nodes.iter().flat_map(|node| node.gpus.iter().map(move |gpu| (node, gpu)));
+fn holders(snapshot: &KubeletSnapshot) -> impl Iterator<Item = (&NodeInfo, &str)> {
+    let gpus = snapshot.nodes.iter().flat_map(|node| node.gpus.iter().map(move |gpu| (node, gpu)));
     gpus.filter_map(|(node, gpu)| Some((node, gpu.holder.as_deref()?)))
 }
 
 /// GPUs that two pods with running containers were given.
-fn shared_gpus(look: &Look) -> Vec<String> {
+fn shared_gpus(snapshot: &KubeletSnapshot) -> Vec<String> {
     let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for pod in look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty()) {
+    for pod in snapshot.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty()) {
         for gpu in &pod.gpus {
             users.entry(gpu).or_default().push(&pod.name);
         }
@@ -150,10 +151,11 @@ fn shared_gpus(look: &Look) -> Vec<String> {
 
 /// Jobs of which two attempts have running containers. On a node that is cut off a run may go on while a policy that does not wait
 /// starts another.
-fn attempts_at_once(look: &Look, cut_off_nodes_count: bool) -> Vec<String> {
-    let online: BTreeSet<&str> = look.nodes.iter().filter(|n| n.online).map(|n| n.name.as_str()).collect();
+fn attempts_at_once(snapshot: &KubeletSnapshot, cut_off_nodes_count: bool) -> Vec<String> {
+    let online: BTreeSet<&str> =
+        snapshot.nodes.iter().filter(|n| n.online).map(|n| n.name.as_str()).collect();
     let mut attempts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let running = look.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
+    let running = snapshot.pods.iter().filter(|pod| !pod.ended && !pod.pids.is_empty());
     for pod in running.filter(|pod| cut_off_nodes_count || online.contains(pod.node.as_str())) {
         let label = |name: &str| pod.labels.get(name).map(String::as_str);
         if let (Some(uid), Some(attempt)) = (label(names::LABEL_JOB_UID), label(names::LABEL_ATTEMPT)) {
@@ -188,14 +190,17 @@ mod tests {
         })
     }
 
-    fn look(node: serde_json::Value, pods: &[serde_json::Value]) -> Look {
+    fn snapshot(node: serde_json::Value, pods: &[serde_json::Value]) -> KubeletSnapshot {
         let nodes = vec![serde_json::from_value(node).unwrap()];
-        Look { nodes, pods: pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect() }
+        KubeletSnapshot {
+            nodes,
+            pods: pods.iter().map(|pod| serde_json::from_value(pod.clone()).unwrap()).collect(),
+        }
     }
 
     #[test]
     fn one_user_of_each_gpu_and_one_attempt_of_a_job_are_right() {
-        let one = look(node("n", &[Some("a"), None]), &[pod("a", "1", &["GPU-n-0"])]);
+        let one = snapshot(node("n", &[Some("a"), None]), &[pod("a", "1", &["GPU-n-0"])]);
         let mut seen = ClusterHistory::default();
         assert_eq!(seen.check_devices(&one, Instant::now()), Vec::<String>::new());
     }
@@ -203,15 +208,15 @@ mod tests {
     #[test]
     fn two_users_of_a_gpu_and_two_attempts_at_once_are_noted() {
         let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-0"])];
-        let found =
-            ClusterHistory::default().check_devices(&look(node("n", &[Some("b")]), &pods), Instant::now());
+        let found = ClusterHistory::default()
+            .check_devices(&snapshot(node("n", &[Some("b")]), &pods), Instant::now());
         assert!(found.iter().any(|text| text.contains("GPU-n-0 has 2 users")), "{found:?}");
         assert!(found.iter().any(|text| text.contains("run at once")), "{found:?}");
         let mut silent = node("n", &[Some("b")]);
         silent["online"] = json!(false);
         let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-1"])];
         assert_eq!(
-            ClusterHistory::default().check_devices(&look(silent, &pods), Instant::now()),
+            ClusterHistory::default().check_devices(&snapshot(silent, &pods), Instant::now()),
             Vec::<String>::new()
         );
     }
@@ -223,7 +228,7 @@ mod tests {
         let pods = [pod("a", "1", &["GPU-n-0"]), pod("b", "2", &["GPU-n-1"])];
         let mut seen = ClusterHistory::default();
         seen.devices.cut_off_nodes_count = true;
-        let found = seen.check_devices(&look(silent, &pods), Instant::now());
+        let found = seen.check_devices(&snapshot(silent, &pods), Instant::now());
         assert!(found.iter().any(|text| text.contains("run at once")), "{found:?}");
     }
 
@@ -237,7 +242,7 @@ mod tests {
                     "limitWatts": 400.0, "lockedMhz": null, "atDefaults": true,
                 })
             }));
-            look(drawing, &[])
+            snapshot(drawing, &[])
         };
         let mut seen = ClusterHistory::default();
         seen.devices.budget_watts = Some(400.0);
@@ -264,7 +269,7 @@ mod tests {
         }
         let mut refusing = node("n", &[Some("hidden")]);
         refusing["refusedForGpus"] = json!([{"podUid": "new", "holders": ["hidden"]}]);
-        let found = seen.check_devices(&look(refusing, &[]), Instant::now());
+        let found = seen.check_devices(&snapshot(refusing, &[]), Instant::now());
         assert_eq!(found.len(), 1, "{found:?}");
     }
 }

@@ -110,13 +110,13 @@ impl Observer {
     }
 }
 
-type See<K> = fn(&mut ClusterHistory, K, bool);
+type Handler<K> = fn(&mut ClusterHistory, K, bool);
 
 async fn follow<K>(
     api: Api<K>,
     seen: Arc<Mutex<ClusterHistory>>,
     changed: Arc<watch::Sender<u64>>,
-    see: See<K>,
+    see: Handler<K>,
 ) where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {

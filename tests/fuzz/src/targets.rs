@@ -13,7 +13,7 @@ use andreas_operator::index::quantity;
 use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use andreas_runtime::access::bearer;
-use andreas_runtime::tls::{Oldest, Tls, TlsFiles};
+use andreas_runtime::tls::{MinTlsVersion, Tls, TlsFiles};
 use andreas_simulator::readers::{Format, read_trace};
 use prost::Message as _;
 use serde::de::DeserializeOwned;
@@ -56,7 +56,7 @@ pub fn certificates(bytes: &[u8]) {
     for path in [&certificate, &key, &clients] {
         write(path, parts.next().unwrap_or(bytes));
     }
-    let _ = Tls::load(TlsFiles { certificate, key, clients: None, oldest: Oldest::Tls12 });
+    let _ = Tls::load(TlsFiles { certificate, key, clients: None, oldest: MinTlsVersion::Tls12 });
 }
 
 /// Answers of the kubelet's PodResources API.
@@ -81,7 +81,7 @@ pub fn progress_reports(bytes: &[u8]) {
         && let Some(status) = body.trainer_status
     {
         for epochs in [1, 90, i32::MAX] {
-            if let Some(claim) = status.claim(epochs) {
+            if let Some(claim) = status.reported_progress(epochs) {
                 assert!((0..=100_000).contains(&claim.milli_percent), "{claim:?}");
             }
         }

@@ -74,12 +74,12 @@ pub struct Inventory {
     files: BTreeSet<PathBuf>,
 }
 
-struct Found {
+struct ListedObject {
     kind: ApiResource,
     object: PartialObjectMeta<DynamicObject>,
 }
 
-impl Found {
+impl ListedObject {
     fn key(&self) -> Key {
         let kind = format!("{}.{}", self.kind.plural, self.kind.group);
         (kind, self.object.namespace().unwrap_or_default(), self.object.name_any())
@@ -141,11 +141,11 @@ async fn removable_resources(client: &Client) -> Result<Vec<ApiResource>, kube::
     Ok(removable.map(|(kind, _)| kind).collect())
 }
 
-async fn list(client: &Client, kinds: &[ApiResource]) -> Result<Vec<Found>, kube::Error> {
+async fn list(client: &Client, kinds: &[ApiResource]) -> Result<Vec<ListedObject>, kube::Error> {
     let lists = kinds.iter().map(async |kind| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
         let list = api.list_metadata(&ListParams::default()).await?;
-        let found = list.items.into_iter().map(|object| Found { kind: kind.clone(), object });
+        let found = list.items.into_iter().map(|object| ListedObject { kind: kind.clone(), object });
         Ok::<_, kube::Error>(found.collect::<Vec<_>>())
     });
     Ok(futures::future::try_join_all(lists).await?.into_iter().flatten().collect())
@@ -245,7 +245,7 @@ impl Testbed {
         let until = Instant::now() + GONE_LIMIT;
         let now = loop {
             let now = list(&client, &before.kinds).await?;
-            let extra: Vec<&Found> =
+            let extra: Vec<&ListedObject> =
                 now.iter().filter(|found| !before.objects.contains_key(&found.key())).collect();
             let Some(first) = extra.first() else { break now };
             if Instant::now() > until {

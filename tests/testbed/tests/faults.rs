@@ -82,7 +82,7 @@ async fn calls_go_through_or_wrong_as_the_rules_say() {
     creations_of_one_label_fail(&bed).await;
     an_answer_is_lost_after_the_write(&bed).await;
     an_answer_is_held_until_the_rule_is_removed(&bed).await;
-    a_request_is_held_before_it_is_asked(&bed).await;
+    a_request_is_held_before_it_is_forwarded(&bed).await;
     a_watch_is_held_and_goes_on(&bed).await;
     an_older_replica_answers(&bed).await;
     a_caller_is_cut_off_and_let_in_again(&bed).await;
@@ -101,7 +101,7 @@ async fn identity_and_counts_are_those_of_the_caller(bed: &Bed) {
     assert!(created.user_agent.ends_with("(operator-0)"), "{}", created.user_agent);
     let records = bed.proxy.records().only(|r| r.verb == Verb::Create && r.resource == "configmaps");
     assert_eq!(records.len(), 1);
-    assert_eq!((records.0[0].status, records.0[0].real_status), (Some(201), Some(201)));
+    assert_eq!((records.0[0].status, records.0[0].upstream_status), (Some(201), Some(201)));
     assert_eq!((records.0[0].name.as_str(), records.0[0].caller.as_str()), ("first", CALLER));
 }
 
@@ -133,7 +133,7 @@ async fn a_busy_server_says_when_to_come_back(bed: &Bed) {
     assert!(since.elapsed() >= Duration::from_millis(1400), "{:?}", since.elapsed());
     assert!(bed.proxy.met(rule) > 0);
     let refused = bed.proxy.records().only(|r| r.status == Some(429));
-    assert!(refused.0.iter().all(|r| r.real_status.is_none()), "the API server was asked");
+    assert!(refused.0.iter().all(|r| r.upstream_status.is_none()), "the API server was asked");
 }
 
 async fn creations_of_one_label_fail(bed: &Bed) {
@@ -157,7 +157,7 @@ async fn an_answer_is_lost_after_the_write(bed: &Bed) {
         assert_eq!(code(&error), wanted, "{error}");
         assert!(bed.past.get_opt(name).await.unwrap().is_some(), "{name} was not made");
         let first = bed.proxy.records().only(|r| r.name == name && r.verb == Verb::Create).0.remove(0);
-        assert_eq!(first.real_status, Some(201));
+        assert_eq!(first.upstream_status, Some(201));
         assert_eq!(first.status, if wanted == 0 { None } else { Some(504) });
         bed.proxy.remove(rule);
     }
@@ -174,7 +174,7 @@ async fn an_answer_is_held_until_the_rule_is_removed(bed: &Bed) {
     making.await.unwrap().unwrap();
 }
 
-async fn a_request_is_held_before_it_is_asked(bed: &Bed) {
+async fn a_request_is_held_before_it_is_forwarded(bed: &Bed) {
     let rule = bed.proxy.add(Rule::new(Select::writes().name("later"), Fault::HoldRequest));
     let through = bed.through.clone();
     let making = tokio::spawn(async move { through.create(&PostParams::default(), &map("later")).await });

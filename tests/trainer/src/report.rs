@@ -16,7 +16,7 @@ const LAST_TRIES: u32 = 3;
 
 /// Where the training stands.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Standing {
+pub(crate) struct TrainingProgress {
     pub step: u64,
     pub total_steps: u64,
     pub epoch: f64,
@@ -54,7 +54,7 @@ impl Reporter {
         Self { shared, thread, began: Instant::now() }
     }
 
-    pub fn report(&self, standing: Standing) {
+    pub fn report(&self, standing: TrainingProgress) {
         if self.thread.is_none() {
             return;
         }
@@ -74,7 +74,7 @@ impl Reporter {
 }
 
 /// The wire format of KEP-2779. The remaining time is what the callbacks compute: wrong after a resume.
-fn body(standing: Standing, elapsed: Duration) -> Value {
+fn body(standing: TrainingProgress, elapsed: Duration) -> Value {
     let share = standing.step as f64 / standing.total_steps.max(1) as f64;
     let percent = standing.claimed.unwrap_or((share * 100.0) as u32).min(100);
     let remaining =
@@ -169,12 +169,12 @@ mod tests {
 
     #[test]
     fn the_body_is_that_of_the_protocol() {
-        let standing = Standing { step: 25, total_steps: 100, epoch: 0.5, claimed: None };
+        let standing = TrainingProgress { step: 25, total_steps: 100, epoch: 0.5, claimed: None };
         let status = &body(standing, Duration::from_secs(10))["trainerStatus"];
         assert_eq!(status["progressPercentage"], 25);
         assert_eq!(status["estimatedRemainingSeconds"], 30);
         assert_eq!(status["metrics"][0], json!({"name": "current_step", "value": "25"}));
-        let begin = Standing { claimed: Some(0), ..standing };
+        let begin = TrainingProgress { claimed: Some(0), ..standing };
         assert_eq!(body(begin, Duration::ZERO)["trainerStatus"]["progressPercentage"], 0, "also on resume");
     }
 }

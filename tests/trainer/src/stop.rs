@@ -14,7 +14,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Installs the handlers; a deaf one hears and does nothing.
+    /// Installs the handlers; with `deaf` they ignore the signals.
     pub fn on_signals(deaf: bool) -> std::io::Result<Arc<Self>> {
         let stop = Arc::new(Self::default());
         let mut signals = Signals::new([SIGTERM, SIGINT])?;

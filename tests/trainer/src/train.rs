@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::checkpoint::{Checkpoint, Store};
 use crate::gang::{Gang, GangError, Rendezvous};
-use crate::report::{Reporter, Standing};
+use crate::report::{Reporter, TrainingProgress};
 use crate::settings::Settings;
 use crate::stop::Stop;
 
@@ -86,10 +86,10 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all(mut self) -> End {
-        self.reporter.report(Standing { claimed: Some(0), ..self.standing() });
+        self.reporter.report(TrainingProgress { claimed: Some(0), ..self.standing() });
         let end = self.steps();
         if end == End::Finished {
-            self.reporter.report(Standing { claimed: Some(100), ..self.standing() });
+            self.reporter.report(TrainingProgress { claimed: Some(100), ..self.standing() });
             say(self.settings, &format!("finished at step {} of {}", self.step, self.settings.total_steps()));
         }
         self.reporter.finish();
@@ -138,9 +138,9 @@ impl Run<'_> {
         self.step as f64 / f64::from(self.settings.steps_per_epoch)
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> TrainingProgress {
         let total_steps = self.settings.total_steps();
-        Standing { step: self.step, total_steps, epoch: self.epochs_done(), claimed: None }
+        TrainingProgress { step: self.step, total_steps, epoch: self.epochs_done(), claimed: None }
     }
 
     fn stopped(&self) -> End {

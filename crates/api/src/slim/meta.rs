@@ -48,9 +48,9 @@ struct SlimMeta<K: KeyFilter> {
     resource_version: Option<String>,
     generation: Option<i64>,
     #[serde(default = "none")]
-    labels: Kept<K>,
+    labels: FilteredMap<K>,
     #[serde(default = "none")]
-    annotations: Kept<K>,
+    annotations: FilteredMap<K>,
     #[serde(default)]
     owner_references: Bounded<OwnerReference>,
     #[serde(default)]
@@ -60,8 +60,8 @@ struct SlimMeta<K: KeyFilter> {
     deletion_grace_period_seconds: Option<i64>,
 }
 
-fn none<K>() -> Kept<K> {
-    Kept(None, PhantomData)
+fn none<K>() -> FilteredMap<K> {
+    FilteredMap(None, PhantomData)
 }
 
 /// Decodes metadata with all labels and annotations, without `managedFields` and without what `kubectl apply` keeps: for objects
@@ -103,14 +103,14 @@ impl<K: KeyFilter> From<SlimMeta<K>> for ObjectMeta {
     }
 }
 
-/// A map of texts of which some are kept.
-struct Kept<K>(Option<BTreeMap<String, String>>, PhantomData<K>);
+/// A map of strings, without the keys that the filter drops.
+struct FilteredMap<K>(Option<BTreeMap<String, String>>, PhantomData<K>);
 
-impl<'de, K: KeyFilter> Deserialize<'de> for Kept<K> {
+impl<'de, K: KeyFilter> Deserialize<'de> for FilteredMap<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts<K>(PhantomData<K>);
-        impl<'de, K: KeyFilter> Visitor<'de> for Texts<K> {
-            type Value = Kept<K>;
+        struct MapVisitor<K>(PhantomData<K>);
+        impl<'de, K: KeyFilter> Visitor<'de> for MapVisitor<K> {
+            type Value = FilteredMap<K>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map of texts")
             }
@@ -126,10 +126,10 @@ impl<'de, K: KeyFilter> Deserialize<'de> for Kept<K> {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(Kept(Some(kept), PhantomData))
+                Ok(FilteredMap(Some(kept), PhantomData))
             }
         }
-        deserializer.deserialize_any(Texts(PhantomData))
+        deserializer.deserialize_any(MapVisitor(PhantomData))
     }
 }
 
@@ -137,24 +137,24 @@ impl<'de, K: KeyFilter> Deserialize<'de> for Kept<K> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// What decides something, wherever it stands in a list.
-trait Matters {
-    fn matters(&self) -> bool;
+/// Items that are kept wherever they stand in a list.
+trait Required {
+    fn is_required(&self) -> bool;
 }
 
-impl Matters for OwnerReference {
-    fn matters(&self) -> bool {
+impl Required for OwnerReference {
+    fn is_required(&self) -> bool {
         self.controller == Some(true)
     }
 }
 
-impl Matters for String {
-    fn matters(&self) -> bool {
+impl Required for String {
+    fn is_required(&self) -> bool {
         matches!(self.as_str(), "orphan" | "foregroundDeletion")
     }
 }
 
-/// The first of a list, and what matters in the rest.
+/// The first items of a list, and the required ones among the rest.
 struct Bounded<T>(Option<Vec<T>>);
 
 impl<T> Default for Bounded<T> {
@@ -163,10 +163,10 @@ impl<T> Default for Bounded<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de> + Matters> Deserialize<'de> for Bounded<T> {
+impl<'de, T: Deserialize<'de> + Required> Deserialize<'de> for Bounded<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Items<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de> + Matters> Visitor<'de> for Items<T> {
+        impl<'de, T: Deserialize<'de> + Required> Visitor<'de> for Items<T> {
             type Value = Bounded<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list")
@@ -178,9 +178,9 @@ impl<'de, T: Deserialize<'de> + Matters> Deserialize<'de> for Bounded<T> {
                 let mut kept: Vec<T> = Vec::new();
                 let mut mattering = 0;
                 while let Some(item) = seq.next_element::<T>()? {
-                    let matters = item.matters() && mattering < MAX_OTHER_ITEMS;
-                    mattering += usize::from(matters);
-                    if kept.len() - mattering.min(kept.len()) < MAX_OTHER_ITEMS || matters {
+                    let is_required = item.is_required() && mattering < MAX_OTHER_ITEMS;
+                    mattering += usize::from(is_required);
+                    if kept.len() - mattering.min(kept.len()) < MAX_OTHER_ITEMS || is_required {
                         kept.push(item);
                     }
                 }

@@ -4,7 +4,7 @@
 //! branch has a pool of one plan, so path relinking has no effect. Here the pool holds ten different plans,
 //! as the paper describes.
 
-use super::Chosen;
+use super::AssignmentList;
 
 /// Size of the elite set, as published.
 const PLACES: usize = 10;
@@ -12,14 +12,14 @@ const PLACES: usize = 10;
 #[derive(Default)]
 pub(super) struct Elite {
     /// Best first.
-    pub plans: Vec<(f64, Chosen)>,
+    pub plans: Vec<(f64, AssignmentList)>,
 }
 
 impl Elite {
     /// Adds a plan that is new, if there is room or if it beats the worst one.
-    pub fn offer(&mut self, score: f64, chosen: &Chosen) {
+    pub fn offer(&mut self, score: f64, chosen: &AssignmentList) {
         let worst = self.plans.last().map_or(f64::INFINITY, |(score, _)| *score);
-        let known = |(known, plan): &(f64, Chosen)| *known == score && plan == chosen;
+        let known = |(known, plan): &(f64, AssignmentList)| *known == score && plan == chosen;
         if chosen.is_empty() || self.plans.len() >= PLACES && score >= worst || self.plans.iter().any(known) {
             return;
         }

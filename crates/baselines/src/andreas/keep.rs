@@ -2,13 +2,13 @@
 
 use andreas_planner::policy::Assignment;
 
-use super::{Chosen, Search};
+use super::{AssignmentList, Search};
 
 impl Search<'_, '_> {
     /// The Analyzer of the original. A job that keeps its GPU type keeps its nodes, with the new number of
     /// GPUs. Other jobs get the planned nodes, else any nodes of their type with room. The result is used
     /// only if it opens no more nodes and runs no fewer jobs.
-    pub(super) fn keep_nodes(&self, chosen: &Chosen) -> Option<Chosen> {
+    pub(super) fn keep_nodes(&self, chosen: &AssignmentList) -> Option<AssignmentList> {
         let instance = self.instance;
         let stays = |job: usize, assignment: &Assignment| {
             let current = self.current[job].as_ref()?;

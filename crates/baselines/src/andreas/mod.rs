@@ -43,7 +43,7 @@ const ROUNDS: usize = 6;
 /// Relative difference below which two proxies count as equal.
 const EQUAL: f64 = 1e-9;
 
-type Chosen = Vec<(usize, Assignment)>;
+type AssignmentList = Vec<(usize, Assignment)>;
 
 /// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
@@ -67,7 +67,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let mut outcome = search.outcome();
     for _ in 1..ROUNDS {
         let current = outcome.assignments.clone();
-        let touchable = search.touchable_after(&current);
+        let touchable = search.movable_after(&current);
         let trials = outcome.trials;
         search = Search::new(instance, options, current, touchable);
         search.run();
@@ -170,7 +170,7 @@ impl<'a, 'b> Search<'a, 'b> {
     fn run(&mut self) {
         let original = matches!(self.options.accounting, Accounting::Catalogue(_));
         if !original && self.order.iter().any(|j| self.current[*j].is_some()) {
-            self.stay();
+            self.keep_running_jobs();
         }
         self.reserve();
         let order = self.order.clone();
@@ -229,7 +229,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Builds the plan in which running jobs keep their place and waiting jobs fill the rest.
-    fn stay(&mut self) {
+    fn keep_running_jobs(&mut self) {
         let mut partial = self.base.clone();
         for &job in &self.order {
             if let Some(assignment) = &self.current[job] {
@@ -266,8 +266,8 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// One greedy pass over an order of jobs.
-    fn construct(&mut self, order: &[usize], mut rng: Option<&mut Random>) -> Chosen {
-        let mut chosen = Chosen::new();
+    fn construct(&mut self, order: &[usize], mut rng: Option<&mut Random>) -> AssignmentList {
+        let mut chosen = AssignmentList::new();
         let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && rng.is_some();
         self.scratch.reset_to(&self.base.ledger);
         self.scratch.work = 0;
@@ -302,7 +302,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Makes a constructed plan the incumbent if it is better.
-    fn offer(&mut self, chosen: Chosen) {
+    fn offer(&mut self, chosen: AssignmentList) {
         let mut assignments = self.base.assignments.clone();
         for (job, assignment) in &chosen {
             assignments[*job] = Some(assignment.clone());
@@ -335,7 +335,7 @@ impl<'a, 'b> Search<'a, 'b> {
         self.finish(partial);
     }
 
-    fn partial(&self, chosen: &Chosen) -> PartialPlan {
+    fn partial(&self, chosen: &AssignmentList) -> PartialPlan {
         let mut partial = self.base.clone();
         for (job, assignment) in chosen {
             partial.assign(self.instance, *job, assignment.clone());
@@ -358,7 +358,7 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// The proxy of a plan without the cost of changes.
     fn proxy_without_changes(&self, assignments: &[Option<Assignment>]) -> f64 {
-        let chosen: Chosen =
+        let chosen: AssignmentList =
             assignments.iter().enumerate().filter_map(|(job, s)| Some((job, s.clone()?))).collect();
         proxy(self.instance, &self.options.accounting, &chosen, |job| assignments[job].is_none())
     }
@@ -409,14 +409,14 @@ impl<'a, 'b> Search<'a, 'b> {
     /// The original calls the Analyzer once, at the end.
     fn keep_nodes_at_the_end(&mut self) {
         let Some((score, partial)) = self.best.take() else { return };
-        let chosen: Chosen =
+        let chosen: AssignmentList =
             self.order.iter().filter_map(|&job| Some((job, partial.assignments[job].clone()?))).collect();
         let partial = self.keep_nodes(&chosen).map_or(partial, |kept| self.partial(&kept));
         self.best = Some((score, partial));
     }
 
     /// Jobs that the next decision could still move once the plan is carried out.
-    fn touchable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
+    fn movable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
         let touchable = |(job, assignment): (usize, &Option<Assignment>)| {
             let data = &self.instance.jobs[job];
             if assignment.is_none() {

@@ -3,7 +3,7 @@
 //! It has seven neighbourhoods, those of both public branches:
 //! 1. a late job swaps with an expensive job that is in time;
 //! 2. a late job swaps with a job under low pressure;
-//! 3. a job under low pressure gives its place to a waiting job;
+//! 3. a job under low pressure gives its assignment to a waiting job;
 //! 4. a late job moves to a faster GPU type;
 //! 5. a late job gets twice the GPUs;
 //! 6. an expensive job gets half of its GPUs;
@@ -15,7 +15,7 @@
 
 use andreas_planner::policy::{Assignment, Nodes, PartialPlan};
 
-use super::{Chosen, EQUAL, Search, WORK};
+use super::{AssignmentList, EQUAL, Search, WORK};
 use crate::options::Accounting;
 
 /// Maximum jobs on each side of a swap, and maximum rounds, as published.
@@ -28,9 +28,9 @@ pub(super) type Change = Vec<(usize, Option<Assignment>)>;
 impl Search<'_, '_> {
     /// Runs the local search on every elite plan and keeps the best result.
     pub(super) fn polish(&mut self) {
-        let plans: Vec<Chosen> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
-        let boards: Vec<PartialPlan> = plans.iter().map(|plan| self.partial(plan)).collect();
-        for mut partial in boards {
+        let plans: Vec<AssignmentList> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
+        let partial_plans: Vec<PartialPlan> = plans.iter().map(|plan| self.partial(plan)).collect();
+        for mut partial in partial_plans {
             let mut score = self.score(&partial.assignments);
             for _ in 0..ROUNDS {
                 let Some((better, change)) = self.best_neighbour(&mut partial) else { break };
@@ -65,7 +65,7 @@ impl Search<'_, '_> {
         self.work += (self.instance.jobs.len() + self.instance.nodes.len()) as u64;
         let undo = self.apply(partial, change)?;
         let score = self.score(&partial.assignments);
-        self.take_back(partial, undo);
+        self.undo(partial, undo);
         Some(score)
     }
 
@@ -79,7 +79,7 @@ impl Search<'_, '_> {
             if let Some(assignment) = assignment
                 && partial.try_put(self.instance, *job, assignment.clone()).is_err()
             {
-                self.take_back(partial, undo);
+                self.undo(partial, undo);
                 return None;
             }
         }
@@ -87,7 +87,7 @@ impl Search<'_, '_> {
     }
 
     /// Undoes a change.
-    pub(super) fn take_back(&self, partial: &mut PartialPlan, undo: Change) {
+    pub(super) fn undo(&self, partial: &mut PartialPlan, undo: Change) {
         for (job, _) in &undo {
             partial.unassign(self.instance, *job);
         }
@@ -111,7 +111,7 @@ impl Search<'_, '_> {
             self.order.iter().filter_map(placed).partition(|(job, time)| lateness(*job, *time) > 0.0);
         late.sort_by(|a, b| lateness(b.0, b.1).total_cmp(&lateness(a.0, a.1)).then(a.0.cmp(&b.0)));
         late.truncate(SIDE);
-        let mut calm = early.clone();
+        let mut low_pressure = early.clone();
         let cost = |(job, time): &(usize, f64)| {
             let config = partial.assignments[*job].as_ref().map_or(0, |assignment| assignment.config);
             instance.jobs[*job].configs[config].power * time
@@ -120,44 +120,44 @@ impl Search<'_, '_> {
         early.truncate(SIDE);
         // The order is by pressure: the last jobs have the lowest.
         let rank: Vec<usize> = rank(&self.order, instance.jobs.len());
-        calm.sort_by(|a, b| rank[b.0].cmp(&rank[a.0]));
-        calm.truncate(SIDE);
+        low_pressure.sort_by(|a, b| rank[b.0].cmp(&rank[a.0]));
+        low_pressure.truncate(SIDE);
         let kept = self.reserved.as_ref().map(|kept| kept.job);
         let waits = |job: &usize| partial.assignments[*job].is_none() && kept != Some(*job);
         let waiting: Vec<usize> = self.order.iter().copied().filter(waits).take(SIDE).collect();
         let mut changes = Vec::new();
         for (job, _) in &late {
-            for (other, _) in early.iter().chain(&calm) {
+            for (other, _) in early.iter().chain(&low_pressure) {
                 changes.extend(self.exchange(partial, *job, *other));
             }
             changes.extend(self.other_type(partial, *job));
             changes.extend(self.resize(partial, *job, 2, 1));
         }
-        for (job, _) in &calm {
+        for (job, _) in &low_pressure {
             for other in &waiting {
-                let inherits = partial.assignments[*job]
+                let moves_in = partial.assignments[*job]
                     .as_ref()
-                    .and_then(|assignment| self.inherit(*other, *job, assignment));
-                changes.extend(inherits.map(|assignment| vec![(*job, None), (*other, Some(assignment))]));
+                    .and_then(|assignment| self.placement_of(*other, *job, assignment));
+                changes.extend(moves_in.map(|assignment| vec![(*job, None), (*other, Some(assignment))]));
             }
         }
         for (job, _) in &early {
             changes.extend(self.resize(partial, *job, 1, 2));
         }
         for (job, _) in &late {
-            changes.extend(self.share_anew(partial, *job));
+            changes.extend(self.redistribute_gpus(partial, *job));
         }
         changes
     }
 
-    /// The place of another job, with the same number of GPUs.
-    fn inherit(&self, job: usize, from: usize, assignment: &Assignment) -> Option<Assignment> {
+    /// The nodes of another job, with the same number of GPUs.
+    fn placement_of(&self, job: usize, from: usize, assignment: &Assignment) -> Option<Assignment> {
         let gpus = self.instance.jobs[from].configs[assignment.config].gpus;
-        self.on(job, *assignment.nodes.as_slice().first()?, gpus)
+        self.single_node_assignment(job, *assignment.nodes.as_slice().first()?, gpus)
     }
 
-    /// A place on a node with this many GPUs, if the job has such a configuration.
-    fn on(&self, job: usize, node: u32, gpus: i64) -> Option<Assignment> {
+    /// An assignment of this many GPUs on one node, if the job has such a configuration.
+    fn single_node_assignment(&self, job: usize, node: u32, gpus: i64) -> Option<Assignment> {
         let kind = self.instance.nodes[node as usize].kind;
         let configs = &self.instance.jobs[job].configs;
         let same =
@@ -167,8 +167,9 @@ impl Search<'_, '_> {
 
     fn exchange(&self, partial: &PartialPlan, a: usize, b: usize) -> Option<Change> {
         let (at, bt) = (partial.assignments[a].as_ref()?, partial.assignments[b].as_ref()?);
-        (at.nodes != bt.nodes)
-            .then(|| Some(vec![(a, Some(self.inherit(a, b, bt)?)), (b, Some(self.inherit(b, a, at)?))]))?
+        (at.nodes != bt.nodes).then(|| {
+            Some(vec![(a, Some(self.placement_of(a, b, bt)?)), (b, Some(self.placement_of(b, a, at)?))])
+        })?
     }
 
     /// The same number of GPUs of each faster type, best fit.
@@ -193,11 +194,12 @@ impl Search<'_, '_> {
         let assignment = partial.assignments[job].as_ref()?;
         let gpus = self.instance.jobs[job].configs[assignment.config].gpus;
         let node = *assignment.nodes.as_slice().first()?;
-        (gpus % down == 0).then(|| Some(vec![(job, Some(self.on(job, node, gpus / down * up)?))]))?
+        (gpus % down == 0)
+            .then(|| Some(vec![(job, Some(self.single_node_assignment(job, node, gpus / down * up)?))]))?
     }
 
     /// A job gets a larger share of the GPUs that it and another job hold on their node.
-    fn share_anew(&self, partial: &PartialPlan, job: usize) -> Vec<Change> {
+    fn redistribute_gpus(&self, partial: &PartialPlan, job: usize) -> Vec<Change> {
         let Some(assignment) = &partial.assignments[job] else { return Vec::new() };
         let Some(&node) = assignment.nodes.as_slice().first() else { return Vec::new() };
         let gpus = |job: usize| {
@@ -215,8 +217,8 @@ impl Search<'_, '_> {
             let both = mine + gpus(other);
             (mine + 1..both).filter_map(move |more| {
                 Some(vec![
-                    (other, Some(self.on(other, node, both - more)?)),
-                    (job, Some(self.on(job, node, more)?)),
+                    (other, Some(self.single_node_assignment(other, node, both - more)?)),
+                    (job, Some(self.single_node_assignment(job, node, more)?)),
                 ])
             })
         };

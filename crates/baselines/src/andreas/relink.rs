@@ -8,12 +8,12 @@
 use andreas_planner::policy::{Assignment, PartialPlan};
 
 use super::polish::Change;
-use super::{Chosen, Search, WORK};
+use super::{AssignmentList, Search, WORK};
 
 impl Search<'_, '_> {
     /// Relinks the best plan with every elite plan.
     pub(super) fn relink(&mut self) {
-        let guides: Vec<Chosen> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
+        let guides: Vec<AssignmentList> = self.elite.plans.iter().map(|(_, plan)| plan.clone()).collect();
         let Some((start, others)) = guides.split_first() else { return };
         for guide in others {
             let goal = self.partial(guide).assignments;
@@ -45,7 +45,7 @@ impl Search<'_, '_> {
             if self.work > 2 * WORK {
                 return None;
             }
-            match self.towards(partial, goal, job) {
+            match self.change_towards(partial, goal, job) {
                 Some(change) => {
                     if let Some(score) = self.try_change(partial, &change) {
                         steps.push((score, change));
@@ -59,13 +59,13 @@ impl Search<'_, '_> {
             let mut value = score;
             if let Some(undo) = self.apply(partial, &change) {
                 for job in &blocked {
-                    if let Some(next) = self.towards(partial, goal, *job)
+                    if let Some(next) = self.change_towards(partial, goal, *job)
                         && let Some(score) = self.try_change(partial, &next)
                     {
                         value = value.min(score);
                     }
                 }
-                self.take_back(partial, undo);
+                self.undo(partial, undo);
             }
             if best.as_ref().is_none_or(|(least, _, _)| value < *least) {
                 best = Some((value, score, change));
@@ -75,7 +75,12 @@ impl Search<'_, '_> {
     }
 
     /// The change that brings a job to its place in the guiding plan, if it fits.
-    fn towards(&self, partial: &mut PartialPlan, goal: &[Option<Assignment>], job: usize) -> Option<Change> {
+    fn change_towards(
+        &self,
+        partial: &mut PartialPlan,
+        goal: &[Option<Assignment>],
+        job: usize,
+    ) -> Option<Change> {
         let Some(wanted) = &goal[job] else { return Some(vec![(job, None)]) };
         let current = partial.unassign(self.instance, job);
         let found = if partial.ledger.fits(self.instance, job, wanted).is_ok() {

@@ -22,7 +22,7 @@ use crate::memory::Memory;
 pub(super) struct GandivaFair;
 
 /// Starts a new namespace at the minimum of the present ones, by type.
-fn welcome(instance: &Instance<'_>, memory: &mut Memory) {
+fn add_new_namespaces(instance: &Instance<'_>, memory: &mut Memory) {
     let mut least: BTreeMap<GpuType, Seconds> = BTreeMap::new();
     for had in memory.namespaces.values() {
         for kind in &instance.types {
@@ -37,7 +37,7 @@ fn welcome(instance: &Instance<'_>, memory: &mut Memory) {
 
 impl Ranking for GandivaFair {
     fn prepare(&self, instance: &Instance<'_>, memory: &mut Memory) {
-        welcome(instance, memory);
+        add_new_namespaces(instance, memory);
     }
 
     fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
@@ -75,9 +75,10 @@ impl Ranking for GandivaFair {
             while let Some(namespace) = next(&users) {
                 let Some(user) = users.get_mut(namespace) else { break };
                 let Some(job) = user.jobs.pop() else { break };
-                let Some(config) = asked_for(instance, job, kind) else { continue };
-                let here =
-                    view.current[job].clone().filter(|assignment| same(instance, job, config, assignment));
+                let Some(config) = requested_config(instance, job, kind) else { continue };
+                let here = view.current[job]
+                    .clone()
+                    .filter(|assignment| keeps_gpus(instance, job, config, assignment));
                 let placed = here
                     .is_some_and(|assignment| partial.try_put(instance, job, assignment).is_ok())
                     || partial.place_first(instance, job, &[config]);
@@ -107,13 +108,13 @@ fn next<'a>(users: &BTreeMap<&'a NamespaceName, User>) -> Option<&'a NamespaceNa
         .map(|(namespace, _)| *namespace)
 }
 
-fn same(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assignment) -> bool {
+fn keeps_gpus(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assignment) -> bool {
     let configs = &instance.jobs[job].configs;
     let (a, b) = (&configs[config], &configs[assignment.config]);
     (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
 }
 
-fn asked_for(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
+fn requested_config(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
     let of_kind = levels(instance, job, kind);
     candidates::fixed(instance, job).into_iter().find(|c| of_kind.contains(c))
 }

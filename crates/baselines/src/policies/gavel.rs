@@ -44,7 +44,7 @@ struct Choice {
 impl Ranking for Gavel {
     fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         let instance = view.instance;
-        let rows = rows(view);
+        let rows = lp_rows(view);
         let room: Vec<f64> =
             (0..instance.types.len()).map(|kind| view.free_gpus_of_type(kind) as f64).collect();
         let parts = solve(&rows, &room);
@@ -67,7 +67,8 @@ impl Ranking for Gavel {
     }
 }
 
-fn rows(view: &View<'_, '_>) -> Vec<Row> {
+/// The unassigned jobs as rows of the linear program.
+fn lp_rows(view: &View<'_, '_>) -> Vec<Row> {
     let instance = view.instance;
     let weights = || view.unassigned_jobs().map(|job| instance.jobs[job].weight);
     let mean = weights().sum::<f64>() / weights().count().max(1) as f64;
@@ -75,22 +76,22 @@ fn rows(view: &View<'_, '_>) -> Vec<Row> {
         .filter_map(|job| {
             let data = &instance.jobs[job];
             let choices: Vec<usize> =
-                (0..instance.types.len()).filter_map(|kind| asked_for(instance, job, kind)).collect();
+                (0..instance.types.len()).filter_map(|kind| requested_config(instance, job, kind)).collect();
             let time = |c: usize| data.configs[c].time.max(f64::MIN_POSITIVE);
             // Work per joule, including the overhead of its nodes.
-            let thrift = |c: usize| {
+            let efficiency = |c: usize| {
                 let config = &data.configs[c];
                 let watts = config.power + instance.types[config.kind].overhead * f64::from(config.nodes);
                 1.0 / (time(c) * watts.max(1e-9))
             };
             let fastest = choices.iter().map(|c| time(*c)).reduce(f64::min)?;
-            let thriftiest = choices.iter().map(|c| thrift(*c)).fold(0.0, f64::max);
+            let most_efficient = choices.iter().map(|c| efficiency(*c)).fold(0.0, f64::max);
             let options = choices.iter().map(|&c| Choice {
                 kind: data.configs[c].kind,
                 config: c,
                 gpus: data.configs[c].total_gpus() as f64,
                 speed: fastest / time(c),
-                gain: thrift(c) / thriftiest.max(f64::MIN_POSITIVE),
+                gain: efficiency(c) / most_efficient.max(f64::MIN_POSITIVE),
             });
             let left = data.deadline - instance.now;
             let need = if left > 0.0 { (fastest / left).min(1.0) } else { 1.0 };
@@ -101,7 +102,7 @@ fn rows(view: &View<'_, '_>) -> Vec<Row> {
 }
 
 /// The configuration on a type with the requested GPUs, else with the fewest.
-fn asked_for(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
+fn requested_config(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
     let levels = levels(instance, job, kind);
     let wanted = instance.jobs[job].job.requested_gpus.map(|g| i64::from(g.0));
     let same = levels.iter().copied().find(|c| Some(instance.jobs[job].configs[*c].total_gpus()) == wanted);

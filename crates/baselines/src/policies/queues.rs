@@ -29,13 +29,13 @@ const THRESHOLDS: [f64; 3] = [3250.0, 7200.0, 18_000.0];
 const PROMOTE: f64 = 8.0;
 
 /// Whether it has trained for less time than its start took.
-fn starts_still(instance: &Instance<'_>, job: usize) -> bool {
+fn is_still_starting(instance: &Instance<'_>, job: usize) -> bool {
     let JobState::Running { since, .. } = &instance.jobs[job].job.state else { return false };
     (instance.snapshot.now - *since).0 < 2.0 * instance.snapshot.restart.0
 }
 
 /// Makes starved jobs new again.
-fn forget_the_starved(memory: &mut Memory) {
+fn reset_starved_jobs(memory: &mut Memory) {
     let now = memory.now;
     for job in memory.jobs.values_mut() {
         let starved = |since: Time| (now - since).0 >= PROMOTE * job.ran.0;
@@ -47,12 +47,12 @@ fn forget_the_starved(memory: &mut Memory) {
 
 impl Ranking for Tiresias {
     fn prepare(&self, _: &Instance<'_>, memory: &mut Memory) {
-        forget_the_starved(memory);
+        reset_starved_jobs(memory);
     }
 
     fn preferences(&self, view: &View<'_, '_>) -> Vec<Preference> {
         in_order(view, |job| {
-            if starts_still(view.instance, job) {
+            if is_still_starting(view.instance, job) {
                 return -1.0;
             }
             let had = view.memory.job(view.instance, job).map_or(0.0, |m| m.service.0);

@@ -67,7 +67,7 @@ fn starts_without_limit(holding: &Holding, configs: &mut [Config]) {
 
 /// Draw counted against the budget under a limit that leaves `power` of the mean draw. It is at most the
 /// limit.
-fn drawn(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
+fn draw_under_limit(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
     match (row.draw, limit) {
         (None, _) => power,
         (Some(draw), None) => draw.0,
@@ -153,7 +153,7 @@ impl<'a> JobContext<'a, '_> {
                 let limits = limits.map(|l| (Some(l.limit.0), l.time_factor, l.power_factor));
                 for (limit, slower, thriftier) in std::iter::once((None, 1.0, 1.0)).chain(limits) {
                     let power = row.power.0 * thriftier;
-                    let draw = drawn(row, limit, power);
+                    let draw = draw_under_limit(row, limit, power);
                     configs.push(Config {
                         kind,
                         nodes,

@@ -51,8 +51,8 @@ struct Search<'x, 's, 'a, 'b> {
     complete: bool,
 }
 
-/// Improves a plan and the bound, within a number of tree nodes.
-pub(super) fn finish<'s, 'a, 'b>(
+/// Improves a plan and the bound by branch and bound, within `limit` nodes of the search tree.
+pub(super) fn branch_and_bound<'s, 'a, 'b>(
     step: &'s Step<'a, 'b>,
     base: &PartialPlan,
     open: &'s [bool],
@@ -65,7 +65,7 @@ pub(super) fn finish<'s, 'a, 'b>(
         base,
         open,
         best,
-        most: most(step, &rows),
+        most: max_gpus_of_later_rows(step, &rows),
         taken: vec![None; rows.len()],
         rows,
         room: step.dual.room.clone(),
@@ -111,7 +111,7 @@ fn rows(step: &Step<'_, '_>, gap: f64) -> Vec<Row> {
     rows
 }
 
-fn most(step: &Step<'_, '_>, rows: &[Row]) -> Vec<Vec<f64>> {
+fn max_gpus_of_later_rows(step: &Step<'_, '_>, rows: &[Row]) -> Vec<Vec<f64>> {
     let mut most = vec![vec![0.0; step.dual.room.len()]; rows.len() + 1];
     for (at, row) in rows.iter().enumerate().rev() {
         most[at] = most[at + 1].clone();

@@ -111,7 +111,9 @@ impl Improver<'_, '_, '_, '_> {
         search_state.unassign(job);
         // Jobs with the least gain per GPU leave first.
         let mut there = search_state.on[node as usize].clone();
-        there.sort_by(|a, b| worth(search_state, *a).total_cmp(&worth(search_state, *b)).then(a.cmp(b)));
+        there.sort_by(|a, b| {
+            gain_per_gpu(search_state, *a).total_cmp(&gain_per_gpu(search_state, *b)).then(a.cmp(b))
+        });
         let mut left = Vec::new();
         for other in there {
             if search_state.partial.ledger.fits(instance, job, &assignment).is_ok() {
@@ -180,7 +182,7 @@ impl Improver<'_, '_, '_, '_> {
 }
 
 /// Gain of a placed job over waiting, per GPU.
-fn worth(search_state: &SearchState<'_, '_, '_>, job: usize) -> f64 {
+fn gain_per_gpu(search_state: &SearchState<'_, '_, '_>, job: usize) -> f64 {
     let Some(assignment) = &search_state.partial.assignments[job] else { return 0.0 };
     let gpus = search_state.step.instance.jobs[job].configs[assignment.config].total_gpus() as f64;
     (search_state.step.wait[job] - search_state.step.cost(job, assignment)) / gpus.max(1.0)

@@ -96,7 +96,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         if last.assignments == current {
             break;
         }
-        touchable = context.touchable_after(&current, &last.assignments, &touchable);
+        touchable = context.movable_after(&current, &last.assignments, &touchable);
         current.clone_from(&last.assignments);
         last = context.round(&current, &touchable);
     }
@@ -115,7 +115,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
 }
 
 /// Result of one round.
-struct Found {
+struct RoundResult {
     assignments: Vec<Option<Assignment>>,
     bound: f64,
     trials: u64,
@@ -150,7 +150,7 @@ impl<'b> Context<'_, 'b> {
     }
 
     /// One decision on a state.
-    fn round(&self, current: &[Option<Assignment>], touchable: &[bool]) -> Found {
+    fn round(&self, current: &[Option<Assignment>], touchable: &[bool]) -> RoundResult {
         let instance = self.instance;
         let mut base = PartialPlan::after(instance, current, touchable);
         let mut stopped = budget::enforce(instance, &mut base);
@@ -192,7 +192,7 @@ impl<'b> Context<'_, 'b> {
         let enough = |cost: f64| cost - step.bound <= near * cost.abs();
         if enough(stay.cost) {
             let bound = step.bound;
-            return Found {
+            return RoundResult {
                 assignments: finished(instance, stay.partial, kept.as_ref()),
                 bound,
                 trials: 1,
@@ -211,7 +211,7 @@ impl<'b> Context<'_, 'b> {
                 break;
             }
             let mut search_state = SearchState::new(&step, base.clone(), &open);
-            search_state.construct(&shaken(&step, &queue, &mut rng));
+            search_state.construct(&perturbed(&step, &queue, &mut rng));
             search_state.fill(&queue, kept.as_ref());
             trials += 1;
             if search_state.cost < best.cost {
@@ -228,7 +228,7 @@ impl<'b> Context<'_, 'b> {
         let mut bound = step.bound;
         let asked = self.options.gap > 0.0 && enough(best.cost);
         if limit > 0 && !asked && kept.is_none() && exact::applies(&step) {
-            let proof = exact::finish(&step, &base, &open, &mut best, limit);
+            let proof = exact::branch_and_bound(&step, &base, &open, &mut best, limit);
             bound = proof.bound;
             trials += proof.nodes;
             best.fill(&queue, None);
@@ -236,7 +236,7 @@ impl<'b> Context<'_, 'b> {
         let better = best.cost < stay.cost - threshold * stay.cost.abs();
         let chosen = if better { best } else { stay };
         let assignments = finished(instance, chosen.partial, kept.as_ref());
-        Found { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
+        RoundResult { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
     /// Places fully aged jobs first, the longest-waiting one before all; the first that does not fit gets a
@@ -290,7 +290,7 @@ impl<'b> Context<'_, 'b> {
     }
 
     /// Jobs that the next decision could still move once the plan is carried out.
-    fn touchable_after(
+    fn movable_after(
         &self,
         current: &[Option<Assignment>],
         assignments: &[Option<Assignment>],
@@ -335,7 +335,7 @@ fn regret(step: &Step<'_, '_>, job: usize) -> f64 {
     step.options[job].first().map_or(0.0, |o| (step.wait[job] - o.reduced) / libm::sqrt(o.gpus.max(1.0)))
 }
 
-fn shaken(step: &Step<'_, '_>, queue: &[usize], rng: &mut Random) -> Vec<usize> {
+fn perturbed(step: &Step<'_, '_>, queue: &[usize], rng: &mut Random) -> Vec<usize> {
     let noisy =
         |job: &usize, rng: &mut Random| (regret(step, *job) * (0.7 + 0.6 * rng.unit_interval()), *job);
     sorted(queue.iter().map(|job| noisy(job, rng)).collect())

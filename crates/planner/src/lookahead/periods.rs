@@ -131,7 +131,7 @@ impl Price {
     }
 
     /// Mean over the first periods.
-    pub fn soon(&self, periods: &Periods) -> f64 {
+    pub fn mean_of_first(&self, periods: &Periods) -> f64 {
         self.sum[CURRENT_PRICE_PERIODS] / periods.begins[CURRENT_PRICE_PERIODS]
     }
 

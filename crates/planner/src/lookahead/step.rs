@@ -129,7 +129,7 @@ impl<'a, 'b> Step<'a, 'b> {
     pub fn weigh(mut self, base: &PartialPlan, gap: f64) -> Self {
         for job in 0..self.current.len() {
             if base.assignments[job].is_none() {
-                self.options[job] = self.worth(job);
+                self.options[job] = self.options_better_than_waiting(job);
             }
         }
         self.price(base, CLOSE.max(gap * ENOUGH));
@@ -175,7 +175,7 @@ impl<'a, 'b> Step<'a, 'b> {
             nodes.iter().map(|n| per_node * price(n)).sum()
         };
         let mut least = f64::INFINITY;
-        for (base, until) in self.courses(job, assignment.config, moved) {
+        for (base, until) in self.stay_and_change_costs(job, assignment.config, moved) {
             if base < least {
                 least = least.min(base + gpus(until) + self.later_watts(item.watts, until));
             }
@@ -188,7 +188,7 @@ impl<'a, 'b> Step<'a, 'b> {
     fn gpu(&self, item: &Column, class: usize, until: f64) -> f64 {
         let (price, periods) = (&self.shadow_prices.gpu[class], &self.cost_table.periods);
         let later = price.later(periods, until);
-        if item.slowed > 0.0 { later + item.slowed * price.soon(periods) } else { later }
+        if item.slowed > 0.0 { later + item.slowed * price.mean_of_first(periods) } else { later }
     }
 
     /// Seconds until the first deferred start or change.
@@ -203,15 +203,15 @@ impl<'a, 'b> Step<'a, 'b> {
             let price = &self.shadow_prices.gpu[self.classes.of_node[node as usize]];
             let cost =
                 |(base, until): (f64, f64)| base + item.gpus * price.later(&self.cost_table.periods, until);
-            let [stay, change] = self.courses(job, assignment.config, moved).map(cost);
+            let [stay, change] = self.stay_and_change_costs(job, assignment.config, moved).map(cost);
             (change < stay).then_some(begin)
         };
         (0..assignments.len()).filter_map(begin).reduce(f64::min)
     }
 
-    /// The two courses of a job that runs on a configuration now: to the end, or until its best later start.
+    /// For a job that runs on a configuration now: staying to the end, or changing at its best later start.
     /// Each has a cost without GPUs and watts, and the time until which it holds them.
-    fn courses(&self, job: usize, config: usize, moved: bool) -> [(f64, f64); 2] {
+    fn stay_and_change_costs(&self, job: usize, config: usize, moved: bool) -> [(f64, f64); 2] {
         let item = self.cost_table.of(job).start + config;
         let base = self.base(job, config, moved);
         let paid = base - self.cost_table.now(item);
@@ -265,7 +265,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     /// Options that are better than waiting.
-    fn worth(&self, job: usize) -> Vec<Choice> {
+    fn options_better_than_waiting(&self, job: usize) -> Vec<Choice> {
         let mut options = Vec::new();
         let data = &self.instance.jobs[job];
         let moved = self.current[job].is_some();
@@ -275,7 +275,7 @@ impl<'a, 'b> Step<'a, 'b> {
             if mask == 0 || !of.offered {
                 continue;
             }
-            let courses = self.courses(job, config, moved);
+            let courses = self.stay_and_change_costs(job, config, moved);
             let limit = self.wait[job] + item.fills;
             if courses[0].0.min(courses[1].0) >= limit && !data.fully_aged {
                 continue;
@@ -423,7 +423,7 @@ impl Dual {
             steps,
             at: (Vec::new(), 0.0),
             settled: false,
-            idle: others.iter().map(|j| step.wait_or_nothing(*j)).sum(),
+            idle: others.iter().map(|j| step.waiting_cost(*j)).sum(),
             jobs,
         }
     }
@@ -482,7 +482,7 @@ impl Dual {
 
 impl Step<'_, '_> {
     /// Cost of a job without options: waiting, or 0 if it is placed already.
-    fn wait_or_nothing(&self, job: usize) -> f64 {
+    fn waiting_cost(&self, job: usize) -> f64 {
         if self.decided[job] { 0.0 } else { self.wait[job] }
     }
 }

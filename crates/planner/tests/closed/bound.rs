@@ -31,7 +31,7 @@ struct Class {
 
 /// A configuration of a job on a class.
 #[derive(Clone, Copy)]
-struct Way {
+struct ClassConfig {
     class: usize,
     gpus: f64,
     /// Part of the job that a second does.
@@ -46,7 +46,7 @@ struct Demand {
     submit: f64,
     deadline: f64,
     weight: f64,
-    ways: Vec<Way>,
+    ways: Vec<ClassConfig>,
     /// No course has less energy.
     least: f64,
     fastest: f64,
@@ -235,13 +235,13 @@ impl Problem {
     /// The lower hull of what a job can do in a slice: ever more progress, ever dearer.
     fn hull(&self, job: &Demand, prices: &Prices, slice: usize, seconds: f64) -> Vec<Segment> {
         let watt = prices.rows[self.classes.len()][slice];
-        let cost = |way: &Way| way.cost + way.gpus * prices.rows[way.class][slice] + way.watts * watt;
+        let cost = |way: &ClassConfig| way.cost + way.gpus * prices.rows[way.class][slice] + way.watts * watt;
         let costs: Vec<f64> = job.ways.iter().map(cost).collect();
         let (mut at, mut rate, mut paid) = (None, 0.0, 0.0);
         let mut hull = Vec::new();
         loop {
             let faster = job.ways.iter().enumerate().filter(|(_, way)| way.rate > rate * (1.0 + 1e-12));
-            let slope = |(i, way): (usize, &Way)| ((costs[i] - paid) / (way.rate - rate), i);
+            let slope = |(i, way): (usize, &ClassConfig)| ((costs[i] - paid) / (way.rate - rate), i);
             let Some((slope, to)) = faster.map(slope).min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
             let progress = (job.ways[to].rate - rate) * seconds;
             hull.push(Segment { slope, progress, slice, seconds, from: at, to });
@@ -277,7 +277,7 @@ fn demand(job: &Job, truth: &[f64], classes: &[Class]) -> Demand {
             let factors = limits.map(|l| (l.time_factor, l.power_factor));
             for (slower, thriftier) in std::iter::once((1.0, 1.0)).chain(factors) {
                 let power = row.power.0 * thriftier + of.overhead_per_gpu * gpus;
-                ways.push(Way {
+                ways.push(ClassConfig {
                     class,
                     gpus,
                     rate: 1.0 / (job.epochs_left * epoch * slower),

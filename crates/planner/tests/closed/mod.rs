@@ -37,9 +37,9 @@ const OVERHEAD_W: f64 = 200.0;
 const PRICE_PER_KWH: f64 = 0.20;
 
 /// A small generator, so that every run measures the same instance.
-pub struct Numbers(pub u64);
+pub struct SeededRng(pub u64);
 
-impl Numbers {
+impl SeededRng {
     pub fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
@@ -129,15 +129,15 @@ impl Bill {
     }
 }
 
-fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f64>) {
+fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64>) {
     // Hours of one V100.
-    let hours = 0.5 * 96.0_f64.powf(numbers.next()) / load.pace;
-    let (base, scaling) = (hours * 3600.0 * 3.0 / 100.0, numbers.between(0.7, 0.95));
+    let hours = 0.5 * 96.0_f64.powf(rng.next()) / load.pace;
+    let (base, scaling) = (hours * 3600.0 * 3.0 / 100.0, rng.between(0.7, 0.95));
     let mut truth = Vec::new();
     let mut estimates = Vec::new();
     for (name, speed, _, watts) in TYPES {
-        let affinity = numbers.between(0.8, 1.25);
-        let wrong = (load.error * normal(numbers)).exp();
+        let affinity = rng.between(0.8, 1.25);
+        let wrong = (load.error * normal(rng)).exp();
         for gpus in [1_u32, 2, 4, 8] {
             let epoch = base / (speed * affinity) / f64::from(gpus).powf(scaling);
             truth.push(epoch);
@@ -151,19 +151,19 @@ fn job(i: usize, submit: f64, load: &Load, numbers: &mut Numbers) -> (Job, Vec<f
             });
         }
     }
-    let late = numbers.between(load.deadlines.0, load.deadlines.1);
+    let late = rng.between(load.deadlines.0, load.deadlines.1);
     let job = Job {
         id: format!("team/job-{i:05}").into(),
         namespace: "team".into(),
         submit: Time(submit),
         deadline: Some(Time(submit + hours * 3600.0 * late)),
-        weight: CostRate(numbers.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0 * load.weights),
+        weight: CostRate(rng.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0 * load.weights),
         epochs_left: 100.0,
         estimates: estimates.into(),
         spread: vec![],
         limits: if load.limits { limits() } else { vec![] },
         limits_count: LimitsCount::AtOnce,
-        requested_gpus: Some(GpuCount([1, 1, 2, 4][(numbers.next() * 4.0) as usize])),
+        requested_gpus: Some(GpuCount([1, 1, 2, 4][(rng.next() * 4.0) as usize])),
         worker: Worker::default(),
         candidates: None,
         forbidden: vec![],
@@ -189,8 +189,8 @@ fn limits() -> Vec<LimitEffect> {
     TYPES.iter().flat_map(of).collect()
 }
 
-fn normal(numbers: &mut Numbers) -> f64 {
-    (0..12).map(|_| numbers.next()).sum::<f64>() - 6.0
+fn normal(rng: &mut SeededRng) -> f64 {
+    (0..12).map(|_| rng.next()).sum::<f64>() - 6.0
 }
 
 /// The cluster without jobs.
@@ -247,7 +247,7 @@ pub fn cluster(load: &Load) -> Snapshot {
 }
 
 /// A job on its way.
-struct Live {
+struct ActiveJob {
     truth: Vec<f64>,
     /// Seconds of a restart that are still to pass.
     restarting: f64,
@@ -256,12 +256,12 @@ struct Live {
 
 /// The jobs of a load in order of submission, with the true seconds of an epoch for each row of their tables.
 pub fn arrivals(load: &Load) -> Vec<(Job, Vec<f64>)> {
-    let mut numbers = Numbers(load.seed);
+    let mut rng = SeededRng(load.seed);
     let mut coming = Vec::new();
     let mut submit = 0.0;
     for i in 0..load.jobs {
-        coming.push(job(i, submit, load, &mut numbers));
-        submit -= load.gap / load.pace / load.clusters as f64 * (1.0 - numbers.next()).ln();
+        coming.push(job(i, submit, load, &mut rng));
+        submit -= load.gap / load.pace / load.clusters as f64 * (1.0 - rng.next()).ln();
     }
     coming
 }
@@ -270,13 +270,13 @@ pub fn arrivals(load: &Load) -> Vec<(Job, Vec<f64>)> {
 pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
     let mut snapshot = cluster(load);
     let mut coming = arrivals(load).into_iter().peekable();
-    let mut live: BTreeMap<JobId, Live> = BTreeMap::new();
+    let mut live: BTreeMap<JobId, ActiveJob> = BTreeMap::new();
     let mut bill = Bill::default();
     let mut gaps = (0.0, 0.0);
     let e = EnergyPrice::per_kwh(PRICE_PER_KWH, 1.0).0;
     loop {
         while let Some((job, truth)) = coming.next_if(|(j, _)| j.submit <= snapshot.now) {
-            live.insert(job.id.clone(), Live { truth, restarting: 0.0, on: None });
+            live.insert(job.id.clone(), ActiveJob { truth, restarting: 0.0, on: None });
             snapshot.jobs.push(job);
         }
         if snapshot.jobs.is_empty() {

@@ -4,7 +4,7 @@ use andreas_core::{Seconds, StepFunction, Time, Watts};
 use andreas_planner::{Job, JobState, Plan, PowerBudget, Snapshot};
 use proptest::prelude::*;
 
-use super::{NOW, Spots, budgeted, snapshots};
+use super::{NOW, Placements, budgeted, snapshots};
 
 /// What leaves and what stays draw more than the budget: plans save the watts of what leaves. Once others have been stopped
 /// for that, and the budget is kept again, the next plan may give them away.
@@ -19,7 +19,7 @@ pub fn draws_too_much(snapshot: &Snapshot, plan: &Plan) -> bool {
 }
 
 /// Where jobs are or are committed to be.
-fn present(snapshot: &Snapshot) -> Spots {
+fn present(snapshot: &Snapshot) -> Placements {
     let of = |job: &Job| match &job.state {
         JobState::Running { placement: p, .. } | JobState::Starting { target: p, .. } => Some(p.clone()),
         JobState::Stopping { target, .. } => target.clone(),

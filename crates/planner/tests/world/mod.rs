@@ -163,14 +163,14 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
             prices: None,
         };
         for (job, state, pick) in jobs {
-            hold(&mut snapshot, job, state, pick);
+            add_job_in_state(&mut snapshot, job, state, pick);
         }
         snapshot
     })
 }
 
-/// Adds a job in some state, if what it would hold is there.
-fn hold(snapshot: &mut Snapshot, mut job: Job, state: u8, pick: usize) {
+/// Adds a job in this state, or waiting if its GPUs are not free.
+fn add_job_in_state(snapshot: &mut Snapshot, mut job: Job, state: u8, pick: usize) {
     let since = Time(NOW - 5000.0);
     if let Some(node) = snapshot.nodes.get(pick % snapshot.nodes.len().max(1)) {
         let placement = Placement {
@@ -208,7 +208,7 @@ fn held(snapshot: &Snapshot) -> Held {
 }
 
 /// What is taken once jobs are there; a stopping job's larger part where it goes on where it was.
-fn taken(snapshot: &Snapshot, assignments: &Spots) -> Held {
+fn taken(snapshot: &Snapshot, assignments: &Placements) -> Held {
     let mut taken = Held::new();
     for (i, job) in snapshot.jobs.iter().enumerate() {
         let goes = assignments[&job.id].as_ref();
@@ -267,7 +267,7 @@ fn draw(job: &Job, place: &Placement) -> f64 {
 }
 
 /// Budgeted power in the scope of the budget with jobs there, as the contract defines it.
-pub fn budgeted(snapshot: &Snapshot, assignments: &Spots) -> f64 {
+pub fn budgeted(snapshot: &Snapshot, assignments: &Placements) -> f64 {
     let taken = taken(snapshot, assignments);
     let mut watts = 0.0;
     for node in &snapshot.nodes {
@@ -382,9 +382,9 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
 }
 
 /// Where everybody runs, or is to run.
-pub type Spots = BTreeMap<JobId, Option<Placement>>;
+pub type Placements = BTreeMap<JobId, Option<Placement>>;
 
 /// Where a plan has everybody run.
-pub fn assignments(plan: &Plan) -> Spots {
+pub fn assignments(plan: &Plan) -> Placements {
     plan.jobs.iter().map(|(id, job)| (id.clone(), job.decision.placement().cloned())).collect()
 }

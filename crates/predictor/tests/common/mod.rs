@@ -5,7 +5,7 @@
 pub mod tables;
 
 use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
-use andreas_predictor::{Features, Given, GpuModel, Observation, Prior, Profile};
+use andreas_predictor::{Features, GpuModel, Observation, Prior, Profile, TableRow};
 
 pub const TYPES: [(&str, f64, f64, f64); 3] =
     [("A100", 50.0, 400.0, 1.0), ("T4", 10.0, 70.0, 2.9), ("V100", 30.0, 300.0, 1.35)];
@@ -81,8 +81,8 @@ impl Family {
         }
     }
 
-    pub fn given(&self, c: &Configuration) -> Given {
-        Given {
+    pub fn given(&self, c: &Configuration) -> TableRow {
+        TableRow {
             gpu_type: c.gpu_type.clone(),
             gpus: c.total_gpus(),
             nodes: Some(c.nodes),

@@ -14,7 +14,7 @@ use rcgen::{
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-use super::pem::{blocks, ders, validity};
+use super::pem::{decoded_certificates, pem_certificates, validity};
 use super::{CertificateLifetime, CertificatesError, Validity};
 
 /// Certificates are backdated by this much, since clocks of nodes differ.
@@ -100,9 +100,9 @@ impl Authority {
     /// When it is not an authority's certificate with its key.
     pub fn read(pem: &AuthorityPem) -> Result<Self, CertificatesError> {
         let wrong = CertificatesError::Authority;
-        let mut all = blocks(&pem.certificates).into_iter();
+        let mut all = pem_certificates(&pem.certificates).into_iter();
         let root = all.next().ok_or(wrong("no certificate"))?;
-        let der = ders(&root).pop().ok_or(wrong("no certificate"))?;
+        let der = decoded_certificates(&root).pop().ok_or(wrong("no certificate"))?;
         let key = KeyPair::from_pem(&pem.key).map_err(|_| wrong("no private key"))?;
         let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| wrong("no X.509 certificate"))?;
         if certificate.public_key().raw != key.subject_public_key_info() {
@@ -153,7 +153,7 @@ impl Authority {
             Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
             Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
         }];
-        lasting(&mut params, now, lifetime);
+        set_validity(&mut params, now, lifetime);
         params.not_after = params.not_after.min(at(self.validity.until.as_second()));
         let leaf = params.signed_by(key, &self.issuer)?.pem();
         Ok(format!("{leaf}{}", self.cross_signed.concat()))
@@ -163,14 +163,14 @@ impl Authority {
     #[must_use]
     pub fn issued(&self, chain: &str, subject: &Subject) -> bool {
         let issued = || {
-            let leaf = ders(chain).into_iter().next()?;
-            let root = ders(&self.root).pop()?;
+            let leaf = decoded_certificates(chain).into_iter().next()?;
+            let root = decoded_certificates(&self.root).pop()?;
             let (_, leaf) = X509Certificate::from_der(&leaf).ok()?;
             let (_, root) = X509Certificate::from_der(&root).ok()?;
             let wanted: BTreeSet<String> = subject.names.iter().cloned().collect();
             Some(leaf.issuer().as_raw() == root.subject().as_raw() && names(&leaf) == wanted)
         };
-        issued().unwrap_or(false) && blocks(chain).get(1..) == Some(&self.cross_signed)
+        issued().unwrap_or(false) && pem_certificates(chain).get(1..) == Some(&self.cross_signed)
     }
 }
 
@@ -202,11 +202,11 @@ fn named(key: &KeyPair) -> CertificateParams {
 fn authority_params(key: &KeyPair, now: Timestamp, lifetime: CertificateLifetime) -> CertificateParams {
     let mut params = named(key);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    lasting(&mut params, now, lifetime);
+    set_validity(&mut params, now, lifetime);
     params
 }
 
-fn lasting(params: &mut CertificateParams, now: Timestamp, lifetime: CertificateLifetime) {
+fn set_validity(params: &mut CertificateParams, now: Timestamp, lifetime: CertificateLifetime) {
     let now = at(now.as_second());
     params.not_before = now - BACKDATED;
     params.not_after = now + lifetime.total;

@@ -134,7 +134,7 @@ impl CertificateLifetimes {
 
 /// A certificate, its key and the bundle for clients.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct ServingCertificate {
     /// Certificate chain, leaf first (`tls.crt`).
     pub chain: String,
     /// Private key of the leaf (`tls.key`).
@@ -145,9 +145,9 @@ pub struct Kept {
     pub authority: Option<AuthorityPem>,
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for ServingCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept")
+        f.debug_struct("ServingCertificate")
             .field("chain", &self.chain)
             .field("bundle", &self.bundle)
             .finish_non_exhaustive()
@@ -155,7 +155,7 @@ impl fmt::Debug for Kept {
 }
 
 /// Input of [`renew`] beside the stored state.
-pub struct Ask<'a> {
+pub struct RenewalInput<'a> {
     /// Subject of the leaf.
     pub subject: &'a Subject,
     /// Lifetimes of self-made certificates.
@@ -163,7 +163,7 @@ pub struct Ask<'a> {
     /// The present time.
     pub now: Timestamp,
     /// External certificate, key and authorities; `None`: self-made.
-    pub given: Option<&'a Kept>,
+    pub given: Option<&'a ServingCertificate>,
     /// Bundles that running clients use.
     pub clients: &'a dyn Fn() -> Vec<String>,
 }
@@ -172,7 +172,7 @@ pub struct Ask<'a> {
 #[derive(Debug)]
 pub struct Renewal {
     /// The state to store; unchanged if nothing is due.
-    pub kept: Kept,
+    pub kept: ServingCertificate,
     /// The leaf changed.
     pub leaf: bool,
     /// The authority changed.
@@ -185,13 +185,13 @@ pub struct Renewal {
 ///
 /// # Errors
 /// When a given pair is unusable or a key cannot be made; the stored state stays.
-pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
+pub fn renew(kept: &ServingCertificate, ask: &RenewalInput<'_>) -> Result<Renewal, CertificatesError> {
     let (offered, new_authority) = match ask.given {
         Some(given) => {
             usable(&given.chain, &given.key)?;
             let roots = [given.bundle.as_str(), kept.bundle.as_str()];
             let bundle = bundle(&roots, ask.now, MAX_AUTHORITIES);
-            (Kept { bundle, authority: None, ..given.clone() }, false)
+            (ServingCertificate { bundle, authority: None, ..given.clone() }, false)
         }
         None => {
             let first = offer(kept, ask, true)?;
@@ -202,7 +202,7 @@ pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
     };
     let leaf = (&offered.chain, &offered.key) != (&kept.chain, &kept.key);
     if leaf && holds_back(kept, &offered, ask) {
-        let kept = Kept { chain: kept.chain.clone(), key: kept.key.clone(), ..offered };
+        let kept = ServingCertificate { chain: kept.chain.clone(), key: kept.key.clone(), ..offered };
         return Ok(Renewal { kept, leaf: false, authority: new_authority, held: true });
     }
     Ok(Renewal { kept: offered, leaf, authority: new_authority, held: false })
@@ -210,7 +210,11 @@ pub fn renew(kept: &Kept, ask: &Ask<'_>) -> Result<Renewal, CertificatesError> {
 
 /// A leaf by our own authority, and whether that authority is new. `succeeds` allows a successor if one is
 /// due.
-fn offer(kept: &Kept, ask: &Ask<'_>, succeeds: bool) -> Result<(Kept, bool), CertificatesError> {
+fn offer(
+    kept: &ServingCertificate,
+    ask: &RenewalInput<'_>,
+    succeeds: bool,
+) -> Result<(ServingCertificate, bool), CertificatesError> {
     let lifetime = ask.lifetimes.authority;
     let known = kept.authority.as_ref().and_then(|pem| Authority::read(pem).ok());
     let (authority, new) = match known {
@@ -220,7 +224,7 @@ fn offer(kept: &Kept, ask: &Ask<'_>, succeeds: bool) -> Result<(Kept, bool), Cer
         Some(authority) => (authority.succeed(ask.now, lifetime)?, true),
         None => (Authority::make(ask.now, lifetime)?, true),
     };
-    let mut next = Kept {
+    let mut next = ServingCertificate {
         bundle: bundle(&[authority.root(), &kept.bundle], ask.now, MAX_AUTHORITIES),
         authority: Some(authority.pem()),
         ..kept.clone()
@@ -235,7 +239,7 @@ fn offer(kept: &Kept, ask: &Ask<'_>, succeeds: bool) -> Result<(Kept, bool), Cer
 }
 
 /// Whether a client trusts the present, still valid leaf but would not trust the next.
-fn holds_back(kept: &Kept, offered: &Kept, ask: &Ask<'_>) -> bool {
+fn holds_back(kept: &ServingCertificate, offered: &ServingCertificate, ask: &RenewalInput<'_>) -> bool {
     let good = validity(&kept.chain).is_some_and(|validity| !validity.left(ask.now).is_zero());
     if !good || usable(&kept.chain, &kept.key).is_err() {
         return false;

@@ -39,7 +39,7 @@ impl Validity {
 }
 
 /// The certificates of a PEM text, each as PEM.
-pub(super) fn blocks(pem: &str) -> Vec<String> {
+pub(super) fn pem_certificates(pem: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = pem;
     while let Some(start) = rest.find(BEGIN) {
@@ -52,7 +52,7 @@ pub(super) fn blocks(pem: &str) -> Vec<String> {
 }
 
 /// The certificates of a PEM text that can be decoded.
-pub(super) fn ders(pem: &str) -> Vec<CertificateDer<'static>> {
+pub(super) fn decoded_certificates(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
 }
 
@@ -68,15 +68,15 @@ fn validity_of(der: &[u8]) -> Option<Validity> {
 /// Validity of the first certificate of a PEM text.
 #[must_use]
 pub fn validity(pem: &str) -> Option<Validity> {
-    validity_of(ders(pem).first()?)
+    validity_of(decoded_certificates(pem).first()?)
 }
 
 /// The certificates of several bundles that have not expired, each once, the first `most`.
 #[must_use]
 pub fn bundle(bundles: &[&str], now: Timestamp, most: usize) -> String {
     let (mut text, mut seen) = (String::new(), Vec::new());
-    for block in bundles.iter().flat_map(|bundle| blocks(bundle)) {
-        let Some(der) = ders(&block).pop() else { continue };
+    for block in bundles.iter().flat_map(|bundle| pem_certificates(bundle)) {
+        let Some(der) = decoded_certificates(&block).pop() else { continue };
         let alive = validity_of(&der).is_some_and(|validity| now < validity.until);
         if alive && seen.len() < most && !seen.contains(&der) {
             text += &block;
@@ -92,7 +92,7 @@ pub fn bundle(bundles: &[&str], now: Timestamp, most: usize) -> String {
 /// [`CertificatesError::Pair`] with the reason.
 pub fn usable(chain: &str, key: &str) -> Result<(), CertificatesError> {
     let wrong = |what: &dyn std::fmt::Display| CertificatesError::Pair(what.to_string());
-    let certificates = ders(chain);
+    let certificates = decoded_certificates(chain);
     if certificates.is_empty() {
         return Err(wrong(&"no certificate"));
     }
@@ -106,13 +106,13 @@ pub fn usable(chain: &str, key: &str) -> Result<(), CertificatesError> {
 #[must_use]
 pub fn verifies(chain: &str, bundle: &str, name: &str, now: Timestamp) -> bool {
     let mut roots = RootCertStore::empty();
-    for der in ders(bundle) {
+    for der in decoded_certificates(bundle) {
         // Clients other than rustls also check the expiry of the authority itself.
         if validity_of(&der).is_some_and(|validity| validity.holds(now)) {
             let _ = roots.add(der);
         }
     }
-    let chain = ders(chain);
+    let chain = decoded_certificates(chain);
     let (Some((leaf, rest)), Ok(name)) = (chain.split_first(), ServerName::try_from(name)) else {
         return false;
     };

@@ -22,11 +22,16 @@ fn day(days: i64) -> Timestamp {
 }
 
 /// One call of [`renew`]; `clients` are the bundles of running clients.
-fn step(kept: &Kept, given: Option<&Kept>, clients: &[&str], now: Timestamp) -> Renewal {
+fn step(
+    kept: &ServingCertificate,
+    given: Option<&ServingCertificate>,
+    clients: &[&str],
+    now: Timestamp,
+) -> Renewal {
     let clients = || clients.iter().map(|bundle| (*bundle).to_owned()).collect();
     renew(
         kept,
-        &Ask {
+        &RenewalInput {
             subject: &subject(),
             lifetimes: CertificateLifetimes::default(),
             now,
@@ -48,16 +53,16 @@ fn foreign(name: &str) -> Foreign {
 }
 
 /// A Secret as cert-manager writes it: `tls.crt`, `tls.key`, `ca.crt`.
-fn issued_by(authority: &Foreign) -> Kept {
+fn issued_by(authority: &Foreign) -> ServingCertificate {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
     let chain = params.signed_by(&key, authority).unwrap().pem();
-    Kept { chain, key: key.serialize_pem(), bundle: authority.pem(), authority: None }
+    ServingCertificate { chain, key: key.serialize_pem(), bundle: authority.pem(), authority: None }
 }
 
 #[test]
 fn the_first_step_makes_an_authority_and_a_leaf_that_its_bundle_verifies() {
-    let made = step(&Kept::default(), None, &[], day(0));
+    let made = step(&ServingCertificate::default(), None, &[], day(0));
     assert!(made.leaf && made.authority && !made.held);
     for name in [NAME, "operator.system", "127.0.0.1"] {
         assert!(verifies(&made.kept.chain, &made.kept.bundle, name, day(0)), "{name}");
@@ -72,7 +77,7 @@ fn the_first_step_makes_an_authority_and_a_leaf_that_its_bundle_verifies() {
 
 #[test]
 fn nothing_is_renewed_before_two_thirds_of_its_life() {
-    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let made = step(&ServingCertificate::default(), None, &[], day(0)).kept;
     for days in [0, 1, 30, 59] {
         let next = step(&made, None, &[&made.bundle], day(days));
         assert!(!next.leaf && !next.authority && next.kept == made, "day {days}");
@@ -86,7 +91,7 @@ fn nothing_is_renewed_before_two_thirds_of_its_life() {
 
 #[test]
 fn clients_of_the_former_authority_verify_what_the_next_one_signs() {
-    let first = step(&Kept::default(), None, &[], day(0)).kept;
+    let first = step(&ServingCertificate::default(), None, &[], day(0)).kept;
     let mut kept = first.clone();
     let mut bundles = vec![first.bundle.clone()];
     // The authority is renewed after 2433 days, that is 6.7 years; its successor's certificate is sent along.
@@ -101,39 +106,42 @@ fn clients_of_the_former_authority_verify_what_the_next_one_signs() {
         bundles.push(kept.bundle.clone());
     }
     // An expired authority leaves the bundle.
-    assert_eq!(pem::blocks(&kept.bundle).len(), 2);
+    assert_eq!(pem::pem_certificates(&kept.bundle).len(), 2);
 }
 
 #[test]
 fn many_authorities_in_a_row_leave_a_bounded_bundle_and_chain() {
     let lifetimes = hurried(Some(60), Some(60));
-    let mut kept = Kept::default();
+    let mut kept = ServingCertificate::default();
     for minute in 0..12 {
         let now = day(0) + jiff::SignedDuration::from_secs(minute * 61);
-        let ask = Ask { subject: &subject(), lifetimes, now, given: None, clients: &Vec::new };
+        let ask = RenewalInput { subject: &subject(), lifetimes, now, given: None, clients: &Vec::new };
         let next = renew(&kept, &ask).unwrap();
         assert!(next.leaf && next.authority, "minute {minute}");
         assert!(verifies(&next.kept.chain, &next.kept.bundle, NAME, now));
-        let last_four: Vec<String> = pem::blocks(&next.kept.bundle);
+        let last_four: Vec<String> = pem::pem_certificates(&next.kept.bundle);
         assert!(last_four.iter().all(|root| verifies(&next.kept.chain, root, NAME, now)), "minute {minute}");
         kept = next.kept;
     }
-    assert_eq!(pem::blocks(&kept.bundle).len(), MAX_AUTHORITIES);
-    assert!(pem::blocks(&kept.chain).len() <= 5);
+    assert_eq!(pem::pem_certificates(&kept.bundle).len(), MAX_AUTHORITIES);
+    assert!(pem::pem_certificates(&kept.chain).len() <= 5);
 }
 
 #[test]
 fn no_authority_follows_that_a_running_client_could_not_reach() {
     let lifetimes = hurried(Some(60), Some(60));
-    let first = step(&Kept::default(), None, &[], day(0)).kept;
+    let first = step(&ServingCertificate::default(), None, &[], day(0)).kept;
     let mut kept = first.clone();
     let mut authorities = 1;
     let client = || vec![first.bundle.clone()];
     let none = Vec::<String>::new;
     for minute in 1..12 {
         let now = day(0) + jiff::SignedDuration::from_secs(minute * 61);
-        let next = renew(&kept, &Ask { subject: &subject(), lifetimes, now, given: None, clients: &client })
-            .unwrap();
+        let next = renew(
+            &kept,
+            &RenewalInput { subject: &subject(), lifetimes, now, given: None, clients: &client },
+        )
+        .unwrap();
         // The leaf is renewed each time, and the client always verifies it.
         assert!(next.leaf && !next.held, "minute {minute}");
         assert!(verifies(&next.kept.chain, &first.bundle, NAME, now), "minute {minute}");
@@ -142,7 +150,7 @@ fn no_authority_follows_that_a_running_client_could_not_reach() {
     }
     assert_eq!(authorities, 5, "as many as a chain may have");
     let now = day(0) + jiff::SignedDuration::from_secs(12 * 61);
-    let ask = Ask { subject: &subject(), lifetimes, now, given: None, clients: &none };
+    let ask = RenewalInput { subject: &subject(), lifetimes, now, given: None, clients: &none };
     assert!(renew(&kept, &ask).unwrap().authority, "the client has gone");
 }
 
@@ -150,7 +158,7 @@ fn no_authority_follows_that_a_running_client_could_not_reach() {
 fn a_given_leaf_under_the_same_authority_is_taken_at_once() {
     let authority = foreign("company");
     let (first, renewed) = (issued_by(&authority), issued_by(&authority));
-    let kept = step(&Kept::default(), Some(&first), &[], day(0)).kept;
+    let kept = step(&ServingCertificate::default(), Some(&first), &[], day(0)).kept;
     assert_eq!((&kept.chain, &kept.bundle), (&first.chain, &first.bundle));
     let next = step(&kept, Some(&renewed), &[&kept.bundle], day(1));
     assert!(next.leaf && !next.held && next.kept.chain == renewed.chain);
@@ -159,7 +167,7 @@ fn a_given_leaf_under_the_same_authority_is_taken_at_once() {
 #[test]
 fn a_given_leaf_of_another_authority_waits_until_those_who_know_only_the_former_have_gone() {
     let (former, latter) = (foreign("former"), foreign("latter"));
-    let kept = step(&Kept::default(), Some(&issued_by(&former)), &[], day(0)).kept;
+    let kept = step(&ServingCertificate::default(), Some(&issued_by(&former)), &[], day(0)).kept;
     let given = issued_by(&latter);
     // A running client knows only the former authority: its leaf stays, and new clients get both authorities.
     let held = step(&kept, Some(&given), &[&kept.bundle], day(1));
@@ -179,7 +187,7 @@ fn a_secret_of_an_authority_whose_key_is_gone_is_served_until_its_clients_have_g
     let former = issued_by(&foreign("chart"));
     let held = step(&former, None, &[&former.bundle], day(0));
     assert!(held.held && held.authority && held.kept.chain == former.chain);
-    assert_eq!(pem::blocks(&held.kept.bundle).len(), 2, "new clients know both");
+    assert_eq!(pem::pem_certificates(&held.kept.bundle).len(), 2, "new clients know both");
     let again = step(&held.kept, None, &[&former.bundle], day(1));
     assert!(again.held && !again.authority && again.kept == held.kept, "nothing is written again");
     let taken = step(&held.kept, None, &[&held.kept.bundle], day(2));
@@ -189,7 +197,7 @@ fn a_secret_of_an_authority_whose_key_is_gone_is_served_until_its_clients_have_g
 
 #[test]
 fn a_leaf_that_has_expired_is_not_held() {
-    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let made = step(&ServingCertificate::default(), None, &[], day(0)).kept;
     let given = issued_by(&foreign("company"));
     assert!(step(&made, Some(&given), &[&made.bundle], day(89)).held);
     let late = step(&made, Some(&given), &[&made.bundle], day(91));
@@ -199,8 +207,8 @@ fn a_leaf_that_has_expired_is_not_held() {
 #[test]
 fn a_pair_that_does_not_match_is_refused_and_what_is_broken_is_made_anew() {
     let (one, other) = (issued_by(&foreign("a")), issued_by(&foreign("b")));
-    let half = Kept { key: other.key.clone(), ..one.clone() };
-    let ask = Ask {
+    let half = ServingCertificate { key: other.key.clone(), ..one.clone() };
+    let ask = RenewalInput {
         subject: &subject(),
         lifetimes: CertificateLifetimes::default(),
         now: day(0),
@@ -208,27 +216,27 @@ fn a_pair_that_does_not_match_is_refused_and_what_is_broken_is_made_anew() {
         clients: &Vec::new,
     };
     assert!(matches!(renew(&one, &ask), Err(CertificatesError::Pair(_))));
-    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let made = step(&ServingCertificate::default(), None, &[], day(0)).kept;
     for broken in [
-        Kept { key: "rubbish".into(), ..made.clone() },
-        Kept { chain: "rubbish".into(), ..made.clone() },
-        Kept { key: other.key, ..made.clone() },
+        ServingCertificate { key: "rubbish".into(), ..made.clone() },
+        ServingCertificate { chain: "rubbish".into(), ..made.clone() },
+        ServingCertificate { key: other.key, ..made.clone() },
     ] {
         let next = step(&broken, None, &[&made.bundle], day(1));
         assert!(next.leaf && !next.authority && !next.held);
         assert!(verifies(&next.kept.chain, &made.bundle, NAME, day(1)));
     }
     let orphan = AuthorityPem { key: "rubbish".into(), ..made.authority.clone().unwrap() };
-    let next = step(&Kept { authority: Some(orphan), ..made.clone() }, None, &[], day(1));
+    let next = step(&ServingCertificate { authority: Some(orphan), ..made.clone() }, None, &[], day(1));
     assert!(next.authority && next.leaf);
 }
 
 #[test]
 fn other_names_ask_for_another_leaf() {
-    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let made = step(&ServingCertificate::default(), None, &[], day(0)).kept;
     let subject = Subject { names: vec!["renamed.system.svc".into()], usage: Usage::Server };
     let lifetimes = CertificateLifetimes::default();
-    let ask = Ask { subject: &subject, lifetimes, now: day(1), given: None, clients: &Vec::new };
+    let ask = RenewalInput { subject: &subject, lifetimes, now: day(1), given: None, clients: &Vec::new };
     let next = renew(&made, &ask).unwrap();
     assert!(next.leaf && !next.authority);
     assert!(verifies(&next.kept.chain, &made.bundle, "renamed.system.svc", day(1)));
@@ -244,7 +252,7 @@ fn the_look_is_more_frequent_than_the_shortest_life() {
 
 #[test]
 fn keys_are_not_in_debug_output() {
-    let made = step(&Kept::default(), None, &[], day(0)).kept;
+    let made = step(&ServingCertificate::default(), None, &[], day(0)).kept;
     let text = format!("{made:?}{:?}", made.authority);
     assert!(!text.contains("PRIVATE KEY"), "{text}");
 }

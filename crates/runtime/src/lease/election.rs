@@ -50,7 +50,7 @@ impl Leadership {
 
     /// A leadership that lasts until its token is cancelled, for single processes and tests.
     #[must_use]
-    pub fn unopposed() -> Self {
+    pub fn always_leading() -> Self {
         let this = Self::new(Instant::now(), Duration::ZERO, 0);
         this.shared.until.store(u64::MAX, Ordering::Release);
         this

@@ -3,7 +3,7 @@
 //! It serves HTTP/1.1 and HTTP/2 on one port, with or without TLS. `TCP_NODELAY` is always set: otherwise a
 //! TLS server that writes header and body separately costs 44 ms per call. Slow and silent clients are
 //! disconnected, see [`Limits`]. At the connection limit, new clients are still accepted: the longest idle
-//! connection of the largest group is closed (`places.rs`).
+//! connection of the largest group is closed (`slots.rs`).
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -34,18 +34,18 @@ use crate::tls::Tls;
 
 mod limits;
 mod overload;
-mod places;
+mod slots;
 
 pub use limits::Limits;
 pub use overload::Overload;
-use places::{Place, Places};
+use slots::{ConnectionSlot, ConnectionSlots};
 
 /// The connection of a request, in the request's extensions.
 #[derive(Clone)]
-pub struct Via(Arc<places::Connection>);
+pub struct RequestConnection(Arc<slots::Connection>);
 
-impl Via {
-    /// Marks its client as authenticated: connections of known clients have reserved places, shared per
+impl RequestConnection {
+    /// Marks its client as authenticated: connections of known clients have reserved slots, shared per
     /// `client`.
     pub fn authenticated(&self, client: &str) {
         self.0.authenticated(client);
@@ -56,7 +56,7 @@ impl Via {
 /// [`Limits::drain`].
 ///
 /// The request's extensions hold the peer's address as [`ConnectInfo<SocketAddr>`] and the connection as
-/// [`Via`]. Request bodies are not limited here: use axum's `DefaultBodyLimit`.
+/// [`RequestConnection`]. Request bodies are not limited here: use axum's `DefaultBodyLimit`.
 ///
 /// # Errors
 /// When the listener itself fails. Errors of single connections are logged and end only these.
@@ -83,7 +83,7 @@ pub async fn serve_noting(
     shutdown: CancellationToken,
 ) -> std::io::Result<()> {
     overload::raise_open_files();
-    let places = Places::new(limits.connections, limits.handshake, overload.clone());
+    let slots = ConnectionSlots::new(limits.connections, limits.handshake, overload.clone());
     let requests = Arc::new(Semaphore::new(limits.requests));
     let tasks = TaskTracker::new();
     loop {
@@ -101,25 +101,25 @@ pub async fn serve_noting(
                 continue;
             }
         };
-        let Some(place) = places.take(peer.ip()) else {
-            tracing::debug!(%peer, "closed: every place is busy");
+        let Some(slot) = slots.take(peer.ip()) else {
+            tracing::debug!(%peer, "closed: every slot is busy");
             continue;
         };
         let connection = Serving {
             peer,
             router: router.clone(),
             limits: limits.clone(),
-            place,
+            slot,
             requests: Arc::clone(&requests),
             overload: overload.clone(),
             shutdown: shutdown.clone(),
         };
         let tls = tls.clone();
         tasks.spawn(async move {
-            let evicted = connection.place.connection.evicted.clone();
+            let evicted = connection.slot.connection.evicted.clone();
             let ended = tokio::select! {
                 ended = connection.run(stream, tls) => ended,
-                () = evicted.cancelled() => Err("another connection needed its place".to_owned()),
+                () = evicted.cancelled() => Err("another connection needed its slot".to_owned()),
             };
             if let Err(reason) = ended {
                 tracing::debug!(%peer, reason, "connection ended");
@@ -137,7 +137,7 @@ struct Serving {
     peer: SocketAddr,
     router: Router,
     limits: Limits,
-    place: Place,
+    slot: ConnectionSlot,
     requests: Arc<Semaphore>,
     overload: Overload,
     shutdown: CancellationToken,
@@ -154,7 +154,7 @@ impl Serving {
         };
         let secured = secured.map_err(|error| format!("handshake failed: {error}"))?;
         if secured.get_ref().1.peer_certificates().is_some() {
-            self.place.connection.authenticated("certificate");
+            self.slot.connection.authenticated("certificate");
         }
         self.http(secured).await
     }
@@ -163,25 +163,25 @@ impl Serving {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let connection = Arc::clone(&self.place.connection);
+        let connection = Arc::clone(&self.slot.connection);
         let (router, peer, seen) = (self.router.clone(), self.peer, Arc::clone(&connection));
         let (requests, overload) = (Arc::clone(&self.requests), self.overload.clone());
         let limit = self.limits.request;
         let service = service_fn(move |request: Request<Incoming>| {
             let (router, seen, in_flight) = (router.clone(), Arc::clone(&seen), seen.begin());
-            let place = Arc::clone(&requests).try_acquire_owned();
-            if place.is_err() {
+            let slot = Arc::clone(&requests).try_acquire_owned();
+            if slot.is_err() {
                 overload.note();
             }
             async move {
-                let Ok(_place) = place else {
+                let Ok(_slot) = slot else {
                     return Ok(
                         (StatusCode::SERVICE_UNAVAILABLE, "too many requests at a time\n").into_response()
                     );
                 };
                 let mut request = request.map(Body::new);
                 request.extensions_mut().insert(ConnectInfo(peer));
-                request.extensions_mut().insert(Via(Arc::clone(&seen)));
+                request.extensions_mut().insert(RequestConnection(Arc::clone(&seen)));
                 let answer = timeout(limit, router.oneshot(request)).await;
                 drop(in_flight);
                 let answer = answer.unwrap_or_else(|_| Ok(StatusCode::REQUEST_TIMEOUT.into_response()));
@@ -237,7 +237,7 @@ impl Serving {
 /// An answer's body; its connection is not idle while the client reads it.
 struct Watched {
     body: Body,
-    connection: Arc<places::Connection>,
+    connection: Arc<slots::Connection>,
 }
 
 impl http_body::Body for Watched {

@@ -23,7 +23,7 @@ pub(super) enum ListItem<'a> {
 pub(super) struct ListError(pub(super) &'static str);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// Outside the items.
     #[default]
     Envelope,
@@ -36,7 +36,7 @@ enum Place {
 /// Parser state between two chunks of a list.
 #[derive(Debug, Default)]
 pub(super) struct ListSplitter {
-    place: Place,
+    position: Position,
     /// Open brackets in the envelope, and in the item.
     open: usize,
     open_in_item: usize,
@@ -60,10 +60,10 @@ impl ListSplitter {
         self.bytes += chunk.len();
         let mut rest = chunk;
         while !rest.is_empty() {
-            let used = match self.place {
-                Place::Envelope => self.envelope(rest)?,
-                Place::Between => self.between(rest)?,
-                Place::Item => self.item(rest, &mut each),
+            let used = match self.position {
+                Position::Envelope => self.envelope(rest)?,
+                Position::Between => self.between(rest)?,
+                Position::Item => self.item(rest, &mut each),
             };
             rest = &rest[used..];
         }
@@ -72,7 +72,7 @@ impl ListSplitter {
 
     /// The list without its items, after the last byte.
     pub(super) fn end(self) -> Result<Vec<u8>, ListError> {
-        let whole = self.place == Place::Envelope && self.open == 0 && !self.envelope.is_empty();
+        let whole = self.position == Position::Envelope && self.open == 0 && !self.envelope.is_empty();
         if whole { Ok(self.envelope) } else { Err(ListError("the list ends too early")) }
     }
 
@@ -94,7 +94,7 @@ impl ListSplitter {
                     self.last_string = (self.envelope.len() - 1, 0);
                 }
                 b'[' if self.open == 1 && self.after_key_items() => {
-                    self.place = Place::Between;
+                    self.position = Position::Between;
                     return Ok(at + 1);
                 }
                 b'{' | b'[' => self.open += 1,
@@ -120,12 +120,12 @@ impl ListSplitter {
         for (at, &byte) in bytes.iter().enumerate() {
             match byte {
                 b'{' => {
-                    self.place = Place::Item;
+                    self.position = Position::Item;
                     return Ok(at);
                 }
                 b']' => {
                     self.envelope.push(b']');
-                    self.place = Place::Envelope;
+                    self.position = Position::Envelope;
                     return Ok(at + 1);
                 }
                 b',' => {}
@@ -194,7 +194,7 @@ impl ListSplitter {
         self.too_large = false;
         self.item.clear();
         self.item.shrink_to(KEPT_BUFFER);
-        self.place = Place::Between;
+        self.position = Position::Between;
     }
 }
 

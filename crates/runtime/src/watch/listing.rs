@@ -82,7 +82,7 @@ where
 
     fn page_ended(&mut self) {
         let State::Reading(Reading { listing, splitter, .. }) =
-            std::mem::replace(&mut self.state, State::afresh())
+            std::mem::replace(&mut self.state, State::new_list())
         else {
             return;
         };
@@ -131,7 +131,7 @@ where
     /// Retries the page, with a smaller size after a timeout. An expired continue token restarts the list
     /// without pages, so that it cannot expire again.
     fn list_failed(&mut self, failure: WatchFailure) {
-        let before = std::mem::replace(&mut self.state, State::afresh());
+        let before = std::mem::replace(&mut self.state, State::new_list());
         let (State::Listing(listing) | State::Reading(Reading { listing, .. })) = before else {
             return self.fail(failure);
         };

@@ -45,7 +45,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) fn afresh() -> Self {
+    pub(super) fn new_list() -> Self {
         Self::Listing(Listing::default())
     }
 }

@@ -59,7 +59,7 @@ where
             metrics: metrics.of(&T::kind(&())),
             backoff,
             not_before: None,
-            state: State::afresh(),
+            state: State::new_list(),
             pending: VecDeque::new(),
             quarantined: HashSet::new(),
             page,
@@ -249,7 +249,7 @@ where
 
     fn watch_failed(&mut self, failure: WatchFailure, version: String) {
         self.state = match failure {
-            WatchFailure::Gone => State::afresh(),
+            WatchFailure::Gone => State::new_list(),
             WatchFailure::Other(..) => State::Listed { version },
         };
         self.fail(failure);

@@ -36,9 +36,9 @@ impl PredictionError {
     }
 }
 
-/// Predictions and measurements of a job.
+/// Predictions of a job with simulated errors; exact on the types where it was measured.
 #[derive(Debug)]
-pub(super) struct Belief {
+pub(super) struct NoisyPredictions {
     /// Logarithm of predicted / true, by type.
     errors: Vec<(GpuType, f64)>,
     measured: Vec<GpuType>,
@@ -47,8 +47,8 @@ pub(super) struct Belief {
     stated: bool,
 }
 
-impl Belief {
-    /// The belief about job number `index`; `None` for exact predictions.
+impl NoisyPredictions {
+    /// The predictions of job number `index`; `None` for exact predictions.
     pub fn new(error: &PredictionError, job: &Job, index: usize) -> Option<Self> {
         if error.mape <= 0.0 {
             return None;

@@ -10,7 +10,7 @@ use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_estimates::PredictionContext;
 use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
 use andreas_predictor::{
-    Features, Given, GpuModel, Observation, Predictor, Prior, Profile, Source, prior_run_time,
+    Features, GpuModel, Observation, Predictor, Prior, Profile, Source, TableRow, prior_run_time,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -47,7 +47,7 @@ pub enum Knowledge {
 /// Observations of one job.
 #[derive(Debug, Default)]
 pub(super) struct JobEvidence {
-    given: Vec<Given>,
+    given: Vec<TableRow>,
     features: Features,
     rows: Vec<Row>,
     /// Configurations and whole epochs at the last table; `None` before the first.
@@ -124,7 +124,7 @@ impl JobEvidence {
     }
 
     /// Whether a new table is due: a new configuration, or twice as many epochs.
-    fn news(&self) -> bool {
+    fn is_outdated(&self) -> bool {
         let (rows, epochs) = self.seen();
         self.shown_at.is_none_or(|(shown_rows, shown_epochs)| {
             rows > shown_rows || epochs >= 2.0 * shown_epochs.max(0.5)
@@ -196,7 +196,7 @@ impl Learner {
 
     /// Evidence of a job at its submission; `table` holds the user's times, if any.
     pub fn evidence_at_submission(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
-        let given = table.unwrap_or_default().iter().map(|row| Given {
+        let given = table.unwrap_or_default().iter().map(|row| TableRow {
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus,
             nodes: Some(1),
@@ -238,7 +238,7 @@ impl Learner {
 
     /// Updates the planner's view of a job: its rows, its spread, and whether it may be moved.
     pub fn update_view(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
-        if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.news())) {
+        if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.is_outdated())) {
             return;
         }
         evidence.shown_at = Some(evidence.seen());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use andreas_core::{Joules, Seconds, Time};
 use andreas_planner::{Job, Placement};
 
-use super::error::Belief;
+use super::error::NoisyPredictions;
 use super::learning::JobEvidence;
 
 /// True state of a job; the planner sees only its `Job`.
@@ -28,7 +28,7 @@ pub(super) struct ActiveJob {
     /// Energy of its GPUs so far.
     pub energy: Joules,
     /// Predictions, in replays with prediction errors.
-    pub belief: Option<Belief>,
+    pub noisy: Option<NoisyPredictions>,
     /// Observations, in replays with predicted times.
     pub evidence: Option<JobEvidence>,
     /// Version of the fit that its table is from.
@@ -83,8 +83,8 @@ impl ActiveJob {
 
     /// End of its first whole epoch on an unmeasured type.
     pub fn next_observation(&self, trained: Seconds) -> Option<Seconds> {
-        let (run, belief) = (self.run.as_ref()?, self.belief.as_ref()?);
-        belief.lacks_measurement(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
+        let (run, noisy) = (self.run.as_ref()?, self.noisy.as_ref()?);
+        noisy.lacks_measurement(&run.place.gpu_type).then(|| Seconds((run.pace - trained.0).max(0.0)))
     }
 
     /// End of its first whole epoch on an unobserved configuration.

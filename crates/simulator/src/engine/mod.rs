@@ -19,7 +19,7 @@ use std::sync::Arc;
 use andreas_core::{JobId, NodeName, Seconds, Time};
 use andreas_planner::{Job, JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
 
-use error::Belief;
+use error::NoisyPredictions;
 pub use error::PredictionError;
 pub use fault::SimulationError;
 pub use learning::Knowledge;
@@ -67,7 +67,7 @@ pub fn replay(
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, SimulationError> {
     let mut replay = Replay::new(scenario, conditions)?;
-    replay.go(decide, progress)?;
+    replay.run_to_end(decide, progress)?;
     Ok(replay.finish())
 }
 
@@ -154,7 +154,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    fn go(
+    fn run_to_end(
         &mut self,
         decide: &mut Decider<'_>,
         progress: &mut dyn FnMut(usize),
@@ -184,12 +184,12 @@ impl<'a> Replay<'a> {
             if job.submit.0 > self.now.0 + TOGETHER {
                 break;
             }
-            let belief = Belief::new(&self.conditions.error, job, self.next_job);
+            let noisy = NoisyPredictions::new(&self.conditions.error, job, self.next_job);
             let mut seen = job.clone();
-            if let Some(belief) = &belief {
-                seen.estimates = belief.table(&job.estimates).into();
+            if let Some(noisy) = &noisy {
+                seen.estimates = noisy.table(&job.estimates).into();
             }
-            let table = belief.as_ref().map(|_| seen.estimates.clone());
+            let table = noisy.as_ref().map(|_| seen.estimates.clone());
             let features = self.scenario.features.get(&job.id);
             let evidence =
                 self.learner.as_ref().map(|_| Learner::evidence_at_submission(features, table.as_deref()));
@@ -203,7 +203,7 @@ impl<'a> Replay<'a> {
                 unsaved: Seconds::ZERO,
                 restarts: 0,
                 energy: andreas_core::Joules::ZERO,
-                belief: belief.filter(|_| evidence.is_none()),
+                noisy: noisy.filter(|_| evidence.is_none()),
                 evidence,
                 version: 0,
             });
@@ -401,7 +401,7 @@ impl<'a> Replay<'a> {
         Some(Time(self.now.0.max(run.ready.0)) + live.next_observation(trained)?)
     }
 
-    /// Updates the beliefs of jobs that completed a first epoch on a type.
+    /// Updates the predictions of jobs that completed a first epoch on a type.
     fn learn(&mut self) {
         if self.learner.as_ref().is_some_and(|learner| learner.learning) {
             let (now, seed) = (self.now, self.conditions.error.seed);
@@ -414,9 +414,9 @@ impl<'a> Replay<'a> {
         for i in 0..self.live.len() {
             let due = self.next_observation_at(&self.live[i]).is_some_and(|at| at.0 <= self.now.0 + TOGETHER);
             let live = &mut self.live[i];
-            let (true, Some(run), Some(belief)) = (due, &live.run, &mut live.belief) else { continue };
-            belief.measure(&run.place.gpu_type);
-            self.snapshot.jobs[i].estimates = belief.table(&live.truth.estimates).into();
+            let (true, Some(run), Some(noisy)) = (due, &live.run, &mut live.noisy) else { continue };
+            noisy.measure(&run.place.gpu_type);
+            self.snapshot.jobs[i].estimates = noisy.table(&live.truth.estimates).into();
         }
     }
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::ReadError;
 use super::models::ModelTables;
-use super::rules::{Ground, JobRules};
+use super::rules::{JobRules, RulesInput};
 use super::table::{open, rows};
 use super::throughput::{self, Source};
 use super::traces::TraceJob;
@@ -209,7 +209,7 @@ impl ClusterFile {
                 return Err(bad(at, "is out of range"));
             }
         }
-        let ground = Ground {
+        let input = RulesInput {
             types: &gpu_types,
             nodes: &nodes,
             models,
@@ -220,7 +220,7 @@ impl ClusterFile {
         let mut features = BTreeMap::new();
         let mut jobs = Vec::new();
         for row in rows {
-            if let Some((job, features_of_job)) = self.jobs.job(row, &ground) {
+            if let Some((job, features_of_job)) = self.jobs.job(row, &input) {
                 features.insert(job.id.clone(), features_of_job);
                 jobs.push(job);
             }

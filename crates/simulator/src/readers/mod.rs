@@ -28,9 +28,9 @@ use std::path::Path;
 
 use crate::scenario::Scenario;
 
-/// A part of a trace.
+/// The part of a trace to replay, and its speed.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch {
+pub struct TraceRange {
     /// Number of jobs to skip, in order of submission.
     pub skip: usize,
     /// Maximum number of jobs to take.
@@ -39,13 +39,13 @@ pub struct Stretch {
     pub pace: f64,
 }
 
-impl Default for Stretch {
+impl Default for TraceRange {
     fn default() -> Self {
         Self { skip: 0, take: usize::MAX, pace: 1.0 }
     }
 }
 
-/// The scenario of a stretch of a trace on a described cluster.
+/// The scenario of a part of a trace on a described cluster.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -53,15 +53,15 @@ pub fn scenario(
     format: Format,
     trace: &Path,
     cluster: &Path,
-    stretch: Stretch,
+    range: TraceRange,
 ) -> Result<Scenario, ReadError> {
     let (description, models) = ClusterFile::read(cluster)?;
     let mut rows = traces::read(format, trace)?;
     rows.sort_by(|a, b| a.submit_s.total_cmp(&b.submit_s).then_with(|| a.id.cmp(&b.id)));
-    let rows: Vec<TraceJob> = rows.into_iter().skip(stretch.skip).take(stretch.take).collect();
+    let rows: Vec<TraceJob> = rows.into_iter().skip(range.skip).take(range.take).collect();
     if rows.is_empty() {
         return Err(ReadError::bad(trace, "rows", "none is left to replay"));
     }
     let name = format!("{}: {} jobs", trace.file_name().unwrap_or_default().to_string_lossy(), rows.len());
-    description.scenario(cluster, name, &models, &rows, stretch.pace)
+    description.scenario(cluster, name, &models, &rows, range.pace)
 }

@@ -47,8 +47,8 @@ impl ModelTables {
         let mut decoder = serde_json::Deserializer::from_reader(open(file)?);
         let tables: Self = serde_path_to_error::deserialize(&mut decoder)
             .map_err(|e| ReadError::bad(file, e.path().to_string(), e.inner().to_string()))?;
-        for (name, family) in &tables.families {
-            for (kind, rows) in &family.seconds {
+        for (name, variant) in &tables.families {
+            for (kind, rows) in &variant.seconds {
                 if let Some((gpus, _)) = rows.iter().find(|(g, s)| **g == 0 || !(**s > 0.0 && s.is_finite()))
                 {
                     let at = format!("families.{name}.seconds_per_epoch.{kind}.{gpus}");
@@ -59,14 +59,14 @@ impl ModelTables {
         Ok(tables)
     }
 
-    /// The family of a model and batch: the exact batch, else the nearest. An unknown model gets one chosen
+    /// The variant of a model and batch: the exact batch, else the nearest. An unknown model gets one chosen
     /// by its name.
     pub fn find(&self, model: Option<&str>, batch: Option<u32>, id: &str) -> Option<&ModelVariant> {
         let same: Vec<&ModelVariant> =
             self.families.values().filter(|f| model == Some(f.model.as_str())).collect();
         let distance = |f: &&&ModelVariant| f.batch.unwrap_or(0).abs_diff(batch.unwrap_or(0));
-        if let Some(family) = same.iter().min_by_key(distance) {
-            return Some(family);
+        if let Some(variant) = same.iter().min_by_key(distance) {
+            return Some(variant);
         }
         let count = self.families.len().max(1) as u64;
         self.families.values().nth(usize::try_from(fingerprint(id) % count).unwrap_or(0))

@@ -68,7 +68,7 @@ impl Default for JobRules {
 }
 
 /// Input of the rules.
-pub(super) struct Ground<'a> {
+pub(super) struct RulesInput<'a> {
     pub types: &'a [GpuTypeInfo],
     pub nodes: &'a [Node],
     pub models: &'a ModelTables,
@@ -81,24 +81,23 @@ pub(super) struct Ground<'a> {
 
 impl JobRules {
     /// A job and the features of its model; `None` if it cannot run on this cluster with the requested GPUs.
-    pub(super) fn job(&self, row: &TraceJob, ground: &Ground<'_>) -> Option<(Job, Features)> {
-        let family = ground.models.find(row.model.as_deref(), row.batch, &row.id)?;
-        let reference = self.reference.as_deref().or(ground.types.first().map(|t| t.name.as_str()))?;
-        let unit = row.duration_s / at(family.seconds.get(reference)?, row.gpus)?;
+    pub(super) fn job(&self, row: &TraceJob, input: &RulesInput<'_>) -> Option<(Job, Features)> {
+        let variant = input.models.find(row.model.as_deref(), row.batch, &row.id)?;
+        let reference = self.reference.as_deref().or(input.types.first().map(|t| t.name.as_str()))?;
+        let unit = row.duration_s / at(variant.seconds.get(reference)?, row.gpus)?;
         let epochs = (row.duration_s / self.epoch_s).round().max(1.0);
         let allowed = self.allowed(row.gpus);
         let wanted: Option<BTreeSet<&str>> =
             row.types.as_ref().map(|t| t.split('|').map(str::trim).collect());
         let mut rows = Vec::new();
         let mut spans = BTreeSet::new();
-        for kind in
-            ground.types.iter().filter(|t| wanted.as_ref().is_none_or(|w| w.contains(t.name.as_str())))
+        for kind in input.types.iter().filter(|t| wanted.as_ref().is_none_or(|w| w.contains(t.name.as_str())))
         {
-            let Some(times) = family.seconds.get(kind.name.as_str()) else { continue };
-            let of_type = || ground.nodes.iter().filter(|n| n.gpu_type == kind.name);
+            let Some(times) = variant.seconds.get(kind.name.as_str()) else { continue };
+            let of_type = || input.nodes.iter().filter(|n| n.gpu_type == kind.name);
             let widest = of_type().map(|n| n.gpus.0).max().unwrap_or(0);
             for &gpus in &allowed {
-                let span = self.span(gpus, widest);
+                let span = self.node_count(gpus, widest);
                 let Some(span) =
                     span.filter(|s| of_type().filter(|n| n.gpus.0 >= gpus / s).count() >= *s as usize)
                 else {
@@ -110,7 +109,7 @@ impl JobRules {
                     gpu_type: kind.name.clone(),
                     gpus: GpuCount(gpus),
                     epoch: Seconds(unit * time / epochs),
-                    power: self.watts(family, kind, gpus),
+                    power: self.watts(variant, kind, gpus),
                     draw: None,
                     rel_std: 0.0,
                 });
@@ -124,7 +123,7 @@ impl JobRules {
         if !rows.iter().any(|r| r.gpus.0 == row.gpus) {
             return None;
         }
-        let submit = (row.submit_s - ground.origin_s) / ground.pace;
+        let submit = (row.submit_s - input.origin_s) / input.pace;
         let slack = match (row.deadline_s, self.deadline_factor) {
             (Some(deadline), _) => Some(deadline - row.submit_s),
             (None, Some((low, high))) => Some(row.duration_s * (low + (high - low) * self.uniform(&row.id))),
@@ -132,8 +131,8 @@ impl JobRules {
         };
         let weight = self.weight_by_gpus.range(..=row.gpus).next_back().map_or(self.weight, |(_, w)| *w);
         let features = Features {
-            model_family: Some(family.model.clone()).filter(|model| !model.is_empty()),
-            batch: family.batch.map(f64::from),
+            model_family: Some(variant.model.clone()).filter(|model| !model.is_empty()),
+            batch: variant.batch.map(f64::from),
             ..Features::default()
         };
         let job = Job {
@@ -141,9 +140,9 @@ impl JobRules {
             namespace: row.namespace.as_deref().unwrap_or("trace").into(),
             submit: Time(submit),
             deadline: slack.map(|s| Time(submit + s)),
-            weight: ground.lateness * (weight * row.weight.unwrap_or(1.0)),
+            weight: input.lateness * (weight * row.weight.unwrap_or(1.0)),
             epochs_left: epochs,
-            limits: if self.limits { limits(family, &rows) } else { Vec::new() },
+            limits: if self.limits { limits(variant, &rows) } else { Vec::new() },
             estimates: rows.into(),
             spread: spans
                 .into_iter()
@@ -174,15 +173,15 @@ impl JobRules {
     }
 
     /// Number of nodes for these GPUs: one if possible, else the fewest equal parts that the rules allow.
-    fn span(&self, gpus: u32, widest: u32) -> Option<u32> {
+    fn node_count(&self, gpus: u32, widest: u32) -> Option<u32> {
         if gpus <= widest {
             return Some(1);
         }
         self.spread.keys().copied().find(|n| *n > 1 && gpus.is_multiple_of(*n) && gpus / n <= widest)
     }
 
-    fn watts(&self, family: &ModelVariant, kind: &GpuTypeInfo, gpus: u32) -> Watts {
-        let table = family.watts.get(kind.name.as_str());
+    fn watts(&self, variant: &ModelVariant, kind: &GpuTypeInfo, gpus: u32) -> Watts {
+        let table = variant.watts.get(kind.name.as_str());
         let nearest = table.and_then(|t| t.iter().min_by_key(|(g, _)| g.abs_diff(gpus)));
         let one = match nearest {
             Some((g, watts)) => watts / f64::from(*g),
@@ -214,11 +213,11 @@ fn at(table: &BTreeMap<u32, f64>, gpus: u32) -> Option<f64> {
     }
 }
 
-fn limits(family: &ModelVariant, rows: &[Estimate]) -> Vec<LimitEffect> {
+fn limits(variant: &ModelVariant, rows: &[Estimate]) -> Vec<LimitEffect> {
     let kinds: BTreeSet<_> = rows.iter().map(|r| r.gpu_type.clone()).collect();
     let mut limits = Vec::new();
     for kind in kinds {
-        for (limit, time_factor, power_factor) in family.limits.get(kind.as_str()).into_iter().flatten() {
+        for (limit, time_factor, power_factor) in variant.limits.get(kind.as_str()).into_iter().flatten() {
             limits.push(LimitEffect {
                 gpu_type: kind.clone(),
                 limit: Watts(*limit),
@@ -247,8 +246,8 @@ mod tests {
     fn a_job_may_have_powers_of_two_around_what_it_asked_for() {
         let rules = JobRules::default();
         assert_eq!(Vec::from_iter(rules.allowed(3)), [1, 2, 3, 4, 8]);
-        assert_eq!(rules.span(16, 8), Some(2));
-        assert_eq!(rules.span(12, 8), Some(2));
-        assert_eq!(rules.span(7, 4), None);
+        assert_eq!(rules.node_count(16, 8), Some(2));
+        assert_eq!(rules.node_count(12, 8), Some(2));
+        assert_eq!(rules.node_count(7, 4), None);
     }
 }

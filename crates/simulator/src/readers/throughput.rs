@@ -89,14 +89,14 @@ pub fn read(sources: &[Source], base: &Path) -> Result<ModelTables, ReadError> {
 }
 
 fn merge(tables: &mut ModelTables, more: ModelTables) {
-    for (name, family) in more.families {
+    for (name, variant) in more.families {
         let known = tables
             .families
             .entry(name)
-            .or_insert_with(|| ModelVariant { seconds: BTreeMap::new(), ..family.clone() });
-        known.seconds.extend(family.seconds);
-        known.watts.extend(family.watts);
-        known.limits.extend(family.limits);
+            .or_insert_with(|| ModelVariant { seconds: BTreeMap::new(), ..variant.clone() });
+        known.seconds.extend(variant.seconds);
+        known.watts.extend(variant.watts);
+        known.limits.extend(variant.limits);
     }
 }
 
@@ -110,12 +110,12 @@ fn insert_fastest(
     seconds: f64,
 ) {
     let name = batch.map_or_else(|| model.to_owned(), |b| format!("{model}-b{b}"));
-    let family = tables.families.entry(name).or_insert_with(|| ModelVariant {
+    let variant = tables.families.entry(name).or_insert_with(|| ModelVariant {
         model: model.to_owned(),
         batch,
         ..ModelVariant::default()
     });
-    let cell = family.seconds.entry(gpu_type.to_owned()).or_default().entry(gpus).or_insert(seconds);
+    let cell = variant.seconds.entry(gpu_type.to_owned()).or_default().entry(gpus).or_insert(seconds);
     *cell = cell.min(seconds);
 }
 
@@ -234,18 +234,20 @@ fn zeus(
             effects.entry((model, row.power_limit as u64)).or_default().push(factors);
         }
     }
-    for family in tables.families.values_mut() {
-        let Some(watts) = full.get_mut(family.model.as_str()).map(|values| median(values)) else { continue };
+    for variant in tables.families.values_mut() {
+        let Some(watts) = full.get_mut(variant.model.as_str()).map(|values| median(values)) else { continue };
         let counts: Vec<u32> =
-            family.seconds.get(kind).map(|t| t.keys().copied().collect()).unwrap_or_default();
-        family.watts.insert(kind.to_owned(), counts.into_iter().map(|g| (g, watts * f64::from(g))).collect());
-        let of_model = effects.iter().filter(|((model, _), _)| *model == family.model);
+            variant.seconds.get(kind).map(|t| t.keys().copied().collect()).unwrap_or_default();
+        variant
+            .watts
+            .insert(kind.to_owned(), counts.into_iter().map(|g| (g, watts * f64::from(g))).collect());
+        let of_model = effects.iter().filter(|((model, _), _)| *model == variant.model);
         let rows = of_model.map(|((_, limit), factors)| {
             let (mut time, mut power): (Vec<f64>, Vec<f64>) = factors.iter().copied().unzip();
             // A limit never makes a job faster; such a measurement is noise.
             (*limit as f64, median(&mut time).max(1.0), median(&mut power).min(1.0))
         });
-        family.limits.insert(kind.to_owned(), rows.collect());
+        variant.limits.insert(kind.to_owned(), rows.collect());
     }
     Ok(())
 }
@@ -256,15 +258,15 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 fn relative(kind: &str, to: &str, speed: f64, models: &BTreeMap<String, f64>, tables: &mut ModelTables) {
-    for family in tables.families.values_mut() {
-        let speed = models.get(&family.model).copied().unwrap_or(speed);
-        let Some(known) = family.seconds.get(to).filter(|_| speed > 0.0) else { continue };
+    for variant in tables.families.values_mut() {
+        let speed = models.get(&variant.model).copied().unwrap_or(speed);
+        let Some(known) = variant.seconds.get(to).filter(|_| speed > 0.0) else { continue };
         let Some(one) = known.get(&1).copied() else { continue };
         let times = known.iter().map(|(gpus, time)| {
             let fixed = (time - one / f64::from(*gpus)).max(0.0);
             (*gpus, one / speed / f64::from(*gpus) + fixed)
         });
         let times = times.collect();
-        family.seconds.insert(kind.to_owned(), times);
+        variant.seconds.insert(kind.to_owned(), times);
     }
 }

@@ -53,17 +53,17 @@ fn section(report: &Report<'_>, page: &mut String) {
         *page += "</tr>";
     }
     *page += "</table></div><h2>Methods side by side</h2>";
-    *page += &drawn(comparison(report.outcomes));
+    *page += &picture_or_error(comparison(report.outcomes));
     *page += "<h2>Nodes</h2><p>A bar is a run of a job. Orange: the job ended after its deadline.</p>";
     for (i, outcome) in report.outcomes.iter().enumerate() {
         let open = if i == 0 { " open" } else { "" };
         let _ = write!(page, "<details{open}><summary>{}</summary>", escape(&title(outcome)));
-        *page += &drawn(nodes(scenario, outcome));
+        *page += &picture_or_error(nodes(scenario, outcome));
         *page += "</details>";
     }
 }
 
-fn drawn(picture: Result<String, andreas_charts::Error>) -> String {
+fn picture_or_error(picture: Result<String, andreas_charts::Error>) -> String {
     match picture {
         // Inside a page the name space is known.
         Ok(svg) => svg.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1),

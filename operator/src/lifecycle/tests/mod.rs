@@ -1,12 +1,12 @@
 //! Scenario tests: given a cluster, when something happens, then the status and pods are as expected.
 
-mod happenings;
 mod parts;
 mod world;
 
 mod cancel;
 mod clocks;
 mod edits;
+mod events;
 mod failures;
 mod gangs;
 mod manifests;

@@ -11,7 +11,7 @@ use crate::lifecycle::*;
 
 /// An event.
 #[derive(Clone, Debug)]
-enum Happening {
+enum ClusterEvent {
     Wait(i64),
     PlanRun(usize, i32),
     PlanWait,
@@ -23,7 +23,7 @@ enum Happening {
     Vanish(usize),
     Evict(usize),
     DeleteByOthers(usize),
-    ReadinessCheck(usize),
+    NodeNotReady(usize),
     Back(usize),
     Reboot(usize),
     DeleteNode(usize),
@@ -42,8 +42,8 @@ enum Happening {
     DeleteJob(bool),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
-    use Happening::*;
+fn event() -> impl Strategy<Value = ClusterEvent> {
+    use ClusterEvent::*;
     prop_oneof![
         6 => (0i64..400).prop_map(Wait),
         6 => (0usize..6, 1i32..3).prop_map(|(n, g)| PlanRun(n, g)),
@@ -56,7 +56,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0usize..3).prop_map(Vanish),
         1 => (0usize..3).prop_map(Evict),
         1 => (0usize..3).prop_map(DeleteByOthers),
-        1 => (0usize..4).prop_map(ReadinessCheck),
+        1 => (0usize..4).prop_map(NodeNotReady),
         1 => (0usize..4).prop_map(Back),
         1 => (0usize..4).prop_map(Reboot),
         1 => (0usize..4).prop_map(DeleteNode),
@@ -76,13 +76,13 @@ fn happening() -> impl Strategy<Value = Happening> {
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const PLACES: [&[&str]; 6] = [&["n1"], &["n2"], &["n1", "n2"], &["n2", "n3"], &["n4"], &["n3", "n4"]];
 
-fn happen(world: &mut World, happening: &Happening) {
-    use Happening::*;
+fn apply_event(world: &mut World, event: &ClusterEvent) {
+    use ClusterEvent::*;
     let names: Vec<String> = world.pods.keys().cloned().collect();
     let pick = |n: usize| (!names.is_empty()).then(|| names[n % names.len()].clone());
     let over =
         |world: &World, pod: &str| matches!(world.pods[pod].status.phase.as_str(), "Succeeded" | "Failed");
-    match happening {
+    match event {
         Wait(seconds) => world.now += seconds,
         PlanRun(place, gpus) => {
             world.plan_run(PLACES[*place], *gpus);
@@ -138,7 +138,7 @@ fn happen(world: &mut World, happening: &Happening) {
                 world.pods.get_mut(&pod).unwrap().metadata.deletion_timestamp.get_or_insert(due);
             }
         }
-        ReadinessCheck(n) => {
+        NodeNotReady(n) => {
             if world.nodes.contains_key(NODES[*n]) {
                 world.silence(NODES[*n]);
             }
@@ -209,8 +209,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_story_breaks_it(
-        happenings in proptest::collection::vec(happening(), 1..60),
+    fn no_sequence_of_events_breaks_the_invariants(
+        events in proptest::collection::vec(event(), 1..60),
         restart in any::<bool>(),
         exclusive in any::<bool>(),
         retries in 0i32..4,
@@ -220,9 +220,9 @@ proptest! {
             "checkpoint": {"claimName": "ckpt", "exclusive": exclusive, "graceSeconds": 60}}));
         world.policy.node_loss_restart = restart;
         world.policy.node_loss_after = 120;
-        for happening in &happenings {
+        for event in &events {
             let before = world.status();
-            happen(&mut world, happening);
+            apply_event(&mut world, event);
             let after = world.status();
             prop_assert!(after.attempts >= before.attempts && after.decisions >= before.decisions);
             prop_assert!(!before.phase.is_terminal() || after.phase == before.phase);

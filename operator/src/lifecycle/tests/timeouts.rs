@@ -211,7 +211,7 @@ fn max_run_time_fails_at_once_whatever_is_left_of_retries() {
 }
 
 #[test]
-fn the_object_goes_its_time_after_the_end() {
+fn a_finished_job_is_deleted_after_its_ttl() {
     let mut world = World::running(json!({"ttlSecondsAfterFinished": 100}), &["n1"], 1);
     world.now = 50;
     world.exit("bert-1-0", 0, "");

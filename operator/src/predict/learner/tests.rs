@@ -59,9 +59,9 @@ fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Le
 /// What the listener received.
 type Outcomes = Arc<Mutex<Vec<&'static str>>>;
 
-fn pending(families: usize) -> FitRequest {
+fn pending(profiles: usize) -> FitRequest {
     let mut index = ClusterIndex::new();
-    for n in 0..families {
+    for n in 0..profiles {
         profile(&mut index, &format!("lab/f{n}"), &json!([row("A100", 1, 60_000, false)]));
     }
     FitRequest::of(&index, boards(), LearningScope::Namespace)
@@ -111,9 +111,9 @@ fn before_the_first_model_a_plan_has_one_that_knows_no_family() {
         }
     });
     let bare = learner.latest_within(pending(2), Duration::from_millis(20));
-    assert_eq!((bare.fit.families, bare.is(&pending(2))), (0, false));
+    assert_eq!((bare.fit.profiles, bare.is(&pending(2))), (0, false));
     // The next plan does not wait again: it would for a day.
-    assert_eq!(learner.latest_within(pending(2), DAY).fit.families, 0);
+    assert_eq!(learner.latest_within(pending(2), DAY).fit.profiles, 0);
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -122,7 +122,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 fn a_first_fit_that_fails_keeps_nobody_waiting() {
     let (learner, _outcomes) = learner(|_| panic!("it fails"));
     for _ in 0..2 {
-        assert_eq!(learner.latest_within(pending(2), DAY).fit.families, 0);
+        assert_eq!(learner.latest_within(pending(2), DAY).fit.profiles, 0);
     }
 }
 
@@ -135,9 +135,9 @@ fn the_latest_request_counts_and_a_panic_does_not_end_learning() {
         wanted.fit()
     });
     let bare = learner.latest_within(pending(1), Duration::from_millis(200));
-    assert_eq!(bare.fit.families, 0);
-    for families in [2, 3, 4] {
-        learner.latest_within(pending(families), Duration::ZERO);
+    assert_eq!(bare.fit.profiles, 0);
+    for profiles in [2, 3, 4] {
+        learner.latest_within(pending(profiles), Duration::ZERO);
     }
     until("the latest", || learner.shared.state.lock().model.as_ref().is_some_and(|m| m.is(&pending(4))));
     assert!(calls.load(Ordering::SeqCst) <= 3, "what nobody wants any more is not made");
@@ -152,7 +152,7 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
     }
     profile(&mut index, "lab/own", &json!([row("A100", 1, 60_000, false), row("T4", 1, 90_000, true)]));
     let fit = FitRequest::of(&index, boards(), LearningScope::Namespace).fit().fit;
-    assert_eq!((fit.families, fit.rows), (17, 1_026));
+    assert_eq!((fit.profiles, fit.rows), (17, 1_026));
     assert_eq!(fit.refused["Claimed"], 1);
     assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
     assert_eq!(fit.refused_of["lab"], 1);
@@ -164,18 +164,18 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
 fn honest() -> ClusterIndex {
     let types = [("A100", 1.0), ("T4", 2.9), ("V100", 1.35)];
     let mut index = ClusterIndex::new();
-    for family in 0..80_usize {
-        let seconds = 60.0 * (1.0 + (family * 37 % 23) as f64 / 4.0);
-        let serial = 0.1 + 0.01 * (family * 13 % 11) as f64;
+    for p in 0..80_usize {
+        let seconds = 60.0 * (1.0 + (p * 37 % 23) as f64 / 4.0);
+        let serial = 0.1 + 0.01 * (p * 13 % 11) as f64;
         let rows = (0..3).map(|k| {
-            let at = (family * 5 + k * 7) % 12;
+            let at = (p * 5 + k * 7) % 12;
             let ((gpu_type, slower), gpus) = (types[at % 3], 1_u32 << (at / 3));
-            let wobble = 1.0 + 0.03 * ((family + k * 3) % 3) as f64;
+            let wobble = 1.0 + 0.03 * ((p + k * 3) % 3) as f64;
             let epoch = seconds * slower * (serial + (1.0 - serial) / f64::from(gpus)) * wobble;
             row(gpu_type, gpus, (epoch * 1_000.0) as i64, false)
         });
         let rows: Vec<Value> = rows.collect();
-        profile(&mut index, &format!("lab-{:02}/f{family:02}", family / 4), &json!(rows));
+        profile(&mut index, &format!("lab-{:02}/f{p:02}", p / 4), &json!(rows));
     }
     index
 }
@@ -270,7 +270,7 @@ fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the
     .expect("a job");
     // When both scopes answer the same question: an epoch on two V100 and T4, and its uncertainty.
     let of = |trust: LearningScope| {
-        let mut tables = Tables::trusting(trust);
+        let mut tables = Tables::with_scope(trust);
         tables.refresh(&index, &EnergyPolicySpec::default(), &types);
         let table = tables.of(&index, &job, &types).expect("a table");
         let rows = table.rows.iter().zip(&table.times).filter(|(row, _)| row.gpu_type.as_str() != "A100");
@@ -301,15 +301,15 @@ fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
 fn how_long_a_fit_takes() {
     for rows in [100_usize, 1_000, 10_000] {
         let mut index = ClusterIndex::new();
-        for family in 0..rows / 10 {
+        for p in 0..rows / 10 {
             let of = (0..10_u32).map(|n| {
                 let (gpu_type, slower) = [("A100", 1.0), ("T4", 2.9), ("V100", 1.35)][n as usize % 3];
                 let gpus = 1 << (n % 4);
-                let seconds = 60.0 * (1.0 + (family * 37 % 23) as f64 / 4.0) * slower;
+                let seconds = 60.0 * (1.0 + (p * 37 % 23) as f64 / 4.0) * slower;
                 row(gpu_type, gpus, (seconds * 1_000.0 * (0.1 + 0.9 / f64::from(gpus))) as i64, false)
             });
             let of: Vec<Value> = of.collect();
-            profile(&mut index, &format!("lab-{:02}/f{family:04}", family % 12), &json!(of));
+            profile(&mut index, &format!("lab-{:02}/f{p:04}", p % 12), &json!(of));
         }
         let began = Instant::now();
         let wanted = FitRequest::of(&index, boards(), LearningScope::Namespace);

@@ -31,17 +31,18 @@ fn progress(attempt: i64, milli: i32, seconds: i64) -> Value {
     json!({"milliPercent": milli, "text": "", "attempt": attempt, "at": at(seconds)})
 }
 
-const PLAIN_HUNDRED: Claim = Claim { milli_percent: 100_000, stepwise: false, forced_end: true };
+const PLAIN_HUNDRED: ReportedProgress =
+    ReportedProgress { milli_percent: 100_000, stepwise: false, forced_end: true };
 
-fn claim(milli_percent: i32) -> Claim {
-    Claim { milli_percent, stepwise: true, forced_end: false }
+fn reported(milli_percent: i32) -> ReportedProgress {
+    ReportedProgress { milli_percent, stepwise: true, forced_end: false }
 }
 
 /// A report of attempt 2, judged by a replica without earlier reports.
 fn judged(
     held: &TrainingJobStatus,
     timeout: Option<&str>,
-    claim: Claim,
+    claim: ReportedProgress,
     seconds: i64,
     running: usize,
 ) -> ReportAction {
@@ -53,7 +54,7 @@ fn judged(
 #[test]
 fn only_forward_by_a_percent_and_ten_seconds() {
     let held = status(progress(2, 40_000, 100));
-    let judge = |milli, seconds, running| judged(&held, None, claim(milli), seconds, running);
+    let judge = |milli, seconds, running| judged(&held, None, reported(milli), seconds, running);
     assert_eq!(judge(39_000, 200, 1), ReportAction::Nothing);
     assert_eq!(judge(40_500, 200, 1), ReportAction::Nothing);
     assert_eq!(judge(42_000, 105, 1), ReportAction::Later(Duration::from_secs(5)));
@@ -67,7 +68,7 @@ fn only_forward_by_a_percent_and_ten_seconds() {
 #[test]
 fn a_slow_run_is_written_before_its_progress_timeout_by_whichever_replica_hears_of_it() {
     let held = status(progress(2, 40_000, 100));
-    let judge = |timeout, milli, seconds| judged(&held, Some(timeout), claim(milli), seconds, 500);
+    let judge = |timeout, milli, seconds| judged(&held, Some(timeout), reported(milli), seconds, 500);
     // A third of 90 s, even if one per cent takes longer.
     assert_eq!(judge("90s", 40_001, 120), ReportAction::Later(Duration::from_secs(10)));
     assert!(matches!(judge("90s", 40_001, 130), ReportAction::Write(p) if p.milli_percent == 40_001));
@@ -82,13 +83,13 @@ fn a_slow_run_is_written_before_its_progress_timeout_by_whichever_replica_hears_
 #[test]
 fn what_did_not_move_is_never_due() {
     let held = status(progress(2, 40_500, 100));
-    assert_eq!(judged(&held, Some("90s"), claim(40_500), 10_000, 1), ReportAction::Nothing);
+    assert_eq!(judged(&held, Some("90s"), reported(40_500), 10_000, 1), ReportAction::Nothing);
 }
 
 #[test]
 fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
     let held = status(progress(2, 40_000, 100));
-    let report = Report { attempt: 2, claim: claim(50_000), at: at(105) };
+    let report = Report { attempt: 2, claim: reported(50_000), at: at(105) };
     let mut history = ReportHistory::new(2, Some(report.claim), held.progress.as_ref(), at(105));
     let ReportAction::Write(written) = judge(&held, &spec(None), &report, &history, at(110), 1) else {
         panic!("not written")
@@ -97,7 +98,7 @@ fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
     assert_eq!((written.at.0, written.millis_per_epoch), (at(105), 21_000));
     history.written = Some(at(110));
     let held = status(serde_json::to_value(&written).expect("json"));
-    let next = Report { attempt: 2, claim: claim(55_000), at: at(116) };
+    let next = Report { attempt: 2, claim: reported(55_000), at: at(116) };
     assert_eq!(
         judge(&held, &spec(None), &next, &history, at(116), 1),
         ReportAction::Later(Duration::from_secs(4))
@@ -107,10 +108,14 @@ fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
 #[test]
 fn a_new_attempt_may_start_lower_and_its_pace_is_its_own() {
     let held = status(progress(1, 40_000, 0));
-    let ReportAction::Write(first) = judged(&held, None, claim(30_000), 20, 1) else { panic!("not written") };
+    let ReportAction::Write(first) = judged(&held, None, reported(30_000), 20, 1) else {
+        panic!("not written")
+    };
     assert_eq!((first.attempt, first.milli_percent, first.attempt_start), (2, 30_000, 30_000));
     let held = status(serde_json::to_value(&first).expect("json"));
-    let ReportAction::Write(next) = judged(&held, None, claim(50_000), 60, 1) else { panic!("not written") };
+    let ReportAction::Write(next) = judged(&held, None, reported(50_000), 60, 1) else {
+        panic!("not written")
+    };
     // Two of ten epochs in 60 s.
     assert_eq!(next.millis_per_epoch, 30_000);
 }
@@ -120,10 +125,10 @@ fn an_attempt_that_is_over_moves_nothing() {
     // Given a third attempt with reports, on a replica that still defers a claim of the second.
     let mut held = status(progress(3, 10_000, 100));
     held.allocation.as_mut().expect("held").attempt = 3;
-    assert_eq!(judged(&held, None, claim(70_000), 200, 1), ReportAction::Nothing);
+    assert_eq!(judged(&held, None, reported(70_000), 200, 1), ReportAction::Nothing);
     // And without any allocation.
     held.allocation = None;
-    assert_eq!(judged(&held, None, claim(70_000), 200, 1), ReportAction::Nothing);
+    assert_eq!(judged(&held, None, reported(70_000), 200, 1), ReportAction::Nothing);
 }
 
 #[test]
@@ -140,8 +145,8 @@ fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
     // Given a run whose callback reports every 5 s and last reported 66 %, which was not worth a write.
     let held = status(progress(2, 33_000, 5));
     let mut history = ReportHistory::new(2, None, None, at(0));
-    history.record(claim(33_000), at(5));
-    history.record(claim(66_000), at(10));
+    history.record(reported(33_000), at(5));
+    history.record(reported(66_000), at(10));
     let report = Report { attempt: 2, claim: PLAIN_HUNDRED, at: at(14) };
     let ReportAction::Write(end) = judge(&held, &spec(None), &report, &history, at(14), 1) else {
         panic!("not written")
@@ -158,7 +163,7 @@ fn the_hundred_at_the_end_of_a_whole_run_is_its_last_count() {
 #[test]
 fn a_count_below_the_end_stands_beside_a_hundred() {
     let held = status(progress(2, 30_000, 100));
-    let early = Claim { forced_end: true, ..claim(40_000) };
+    let early = ReportedProgress { forced_end: true, ..reported(40_000) };
     let ReportAction::Write(end) = judged(&held, None, early, 101, 1) else { panic!("not written") };
     assert_eq!((end.milli_percent, end.ended, end.stepwise), (40_000, true, true));
 }
@@ -166,7 +171,7 @@ fn a_count_below_the_end_stands_beside_a_hundred() {
 #[test]
 fn the_last_percent_is_written_whenever_it_comes() {
     let held = status(progress(2, 98_500, 100));
-    let judged_after = judged(&held, None, claim(100_000), 101, 1);
+    let judged_after = judged(&held, None, reported(100_000), 101, 1);
     assert!(matches!(judged_after, ReportAction::Write(p) if p.milli_percent == 100_000));
 }
 
@@ -174,7 +179,7 @@ fn the_last_percent_is_written_whenever_it_comes() {
 fn history_of(claims: &[(i32, i64)]) -> ReportHistory {
     let mut history = ReportHistory::new(2, None, None, at(0));
     for (percent, second) in claims {
-        history.record(claim(percent * 1_000), at(*second));
+        history.record(reported(percent * 1_000), at(*second));
     }
     history
 }
@@ -183,7 +188,7 @@ fn history_of(claims: &[(i32, i64)]) -> ReportHistory {
 fn a_pace_is_timed_between_reports_and_not_from_the_start() {
     // Given a program that imports for a minute and then takes 10 s per epoch.
     let history = history_of(&[(1, 61), (5, 65), (11, 71), (21, 81)]);
-    let report = Report { attempt: 2, claim: claim(21_000), at: at(81) };
+    let report = Report { attempt: 2, claim: reported(21_000), at: at(81) };
     let judged = |held: &TrainingJobStatus| judge(held, &spec(None), &report, &history, at(81), 1);
     let ReportAction::Write(written) = judged(&status(json!(null))) else { panic!("not written") };
     assert_eq!((written.millis_per_epoch, written.timed_milli_epochs), (10_000, 2_000));
@@ -205,7 +210,7 @@ fn a_pace_outside_of_its_interval_is_written_at_once_and_once() {
         .ok();
     let judged_after = |held: &TrainingJobStatus, claims: &[(i32, i64)], running| {
         let (percent, second) = *claims.last().expect("a claim");
-        let report = Report { attempt: 2, claim: claim(percent * 1_000), at: at(second) };
+        let report = Report { attempt: 2, claim: reported(percent * 1_000), at: at(second) };
         judge(held, &spec(None), &report, &history_of(claims), at(second), running)
     };
     // Half an epoch is too little.
@@ -257,7 +262,7 @@ proptest! {
         for (body, wait) in posts {
             second += wait;
             let body: ReportBody = serde_json::from_value(body).expect("a report");
-            let claim = body.trainer_status.expect("a status").claim(10);
+            let claim = body.trainer_status.expect("a status").reported_progress(10);
             let history = history.get_or_insert_with(|| ReportHistory::new(2, claim, None, at(second)));
             let Some(claim) = claim.filter(|claim| history.record(*claim, at(second))) else { continue };
             let report = Report { attempt: 2, claim, at: at(second) };

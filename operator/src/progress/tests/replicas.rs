@@ -35,8 +35,8 @@ fn job_at(version: u64, attempt: i64, progress: (i64, i32), second: i64) -> Slim
     serde_json::from_value(job).expect("a job")
 }
 
-fn steps(milli_percent: i32) -> Option<Claim> {
-    Some(Claim { milli_percent, stepwise: true, forced_end: false })
+fn steps(milli_percent: i32) -> Option<ReportedProgress> {
+    Some(ReportedProgress { milli_percent, stepwise: true, forced_end: false })
 }
 
 struct World {
@@ -54,7 +54,7 @@ impl World {
         Self { progress, server }
     }
 
-    async fn report(&self, attempt: i64, claim: Option<Claim>, second: i64) -> &'static str {
+    async fn report(&self, attempt: i64, claim: Option<ReportedProgress>, second: i64) -> &'static str {
         let job = self.progress.index.lock().jobs.get(&key("bert")).cloned().expect("a job");
         self.progress.take(&key("bert"), &job, attempt, claim, at(second)).await.expect("taken")
     }

@@ -131,7 +131,7 @@ fn everything(metrics: &Metrics) {
         (0..30).map(|n| (format!("lab-{n:02}"), 1)).collect();
     refused_of.insert("liar".into(), 9);
     let took = std::time::Duration::from_millis(10);
-    metrics.fit(FitOutcome::Done(&Fit { took, families: 1, rows: 7, refused, refused_of }));
+    metrics.fit(FitOutcome::Done(&Fit { took, profiles: 1, rows: 7, refused, refused_of }));
     metrics.deviations.inc();
 }
 

@@ -24,7 +24,7 @@ impl World {
         self.index.apply(serde_json::from_value::<SlimGpuNode>(object).expect("a gpu node"));
     }
 
-    fn use_of(&self, node: &str) -> Option<Exclusion> {
+    fn exclusion_of(&self, node: &str) -> Option<Exclusion> {
         let key = ObjectKey { namespace: String::new(), name: node.into() };
         Inventory::of(&self.index).node_use(self.index.nodes.get(&key).expect("the node")).exclusion()
     }
@@ -33,21 +33,21 @@ impl World {
 #[test]
 fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it_draws() {
     let mut world = with_unknown_board(None);
-    assert_eq!(world.use_of("n1"), None, "without a budget its energy is assumed");
+    assert_eq!(world.exclusion_of("n1"), None, "without a budget its energy is assumed");
     assert!(Inventory::of(&world.index).unknown().contains(NEW));
     for budget in [
         json!({"powerBudget": {"watts": 5_000}}),
         json!({"powerBudget": {"windows": [{"from": "17:00", "to": "20:00", "watts": 8_000}]}}),
     ] {
         world.policy(budget);
-        assert_eq!(world.use_of("n1"), Some(Exclusion::UnknownBoard));
+        assert_eq!(world.exclusion_of("n1"), Some(Exclusion::UnknownBoard));
     }
     // The agent reads its driver.
     world.agent(
         "n1",
         json!([{"uuid": "a", "state": "Free", "boardWatts": 900}, {"uuid": "b", "state": "Free"}]),
     );
-    assert_eq!(world.use_of("n1"), None);
+    assert_eq!(world.exclusion_of("n1"), None);
     let snapshot = world.snapshot();
     let described = snapshot.gpu_types.iter().find(|info| info.name.as_str() == NEW).expect("the type");
     assert_eq!((described.idle, described.max), (Watts(180.0), Watts(900.0)));

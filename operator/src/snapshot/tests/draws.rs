@@ -82,17 +82,17 @@ fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
 #[test]
 fn nobody_counts_for_less_than_measured_families_draw_once_enough_are_known() {
     let mut waits = world(json!(null), 0);
-    let family = |world: &mut World, name: &str, watts: i64, limit: Value| {
+    let profile = |world: &mut World, name: &str, watts: i64, limit: Value| {
         let seen = json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 1_000,
             "milliEpochs": 9_000, "watts": watts, "powerLimitWatts": limit, "at": at(0)}]});
         world.profile(name, seen);
     };
-    family(&mut waits, "f1", 4 * 200, json!(null));
-    family(&mut waits, "f2", 4 * 290, json!(null));
-    assert_eq!(row(&waits.snapshot()).1, 3_200.0, "two families say too little");
-    family(&mut waits, "limited", 4 * 100, json!(100));
+    profile(&mut waits, "f1", 4 * 200, json!(null));
+    profile(&mut waits, "f2", 4 * 290, json!(null));
+    assert_eq!(row(&waits.snapshot()).1, 3_200.0, "two profiles say too little");
+    profile(&mut waits, "limited", 4 * 100, json!(100));
     assert_eq!(row(&waits.snapshot()).1, 3_200.0, "a draw under a limit is none without one");
-    family(&mut waits, "f3", 4 * 210, json!(null));
+    profile(&mut waits, "f3", 4 * 210, json!(null));
     assert_eq!(row(&waits.snapshot()).1, 8.0 * 300.0, "the highest, in steps of 20 W");
 }
 

@@ -16,7 +16,7 @@ const BEGINS: f64 = 20.0;
 
 /// A run as described by its user, on a node of eight free GPUs.
 #[derive(Clone, Debug)]
-struct Story {
+struct LateRun {
     /// Seconds of one epoch on one GPU, by its user.
     epoch: f64,
     /// Speedup exponent: speed grows with this power of the GPUs.
@@ -41,13 +41,13 @@ fn stamp(seconds: f64) -> Timestamp {
     at(0) + SignedDuration::from_secs_f64(seconds)
 }
 
-impl Story {
-    fn said(&self, gpus: i32) -> f64 {
+impl LateRun {
+    fn expected_epoch(&self, gpus: i32) -> f64 {
         self.epoch / f64::from(gpus).powf(self.scales)
     }
 
-    fn truth(&self, gpus: i32) -> f64 {
-        2.0 * self.said(gpus)
+    fn actual_epoch(&self, gpus: i32) -> f64 {
+        2.0 * self.expected_epoch(gpus)
     }
 
     fn due(&self) -> f64 {
@@ -57,7 +57,7 @@ impl Story {
     /// The cluster, with observations of earlier attempts.
     fn world(&self, observations: &[Value]) -> World {
         let row = |gpus: i32| {
-            let millis = (self.said(gpus) * 1_000.0) as i64;
+            let millis = (self.expected_epoch(gpus) * 1_000.0) as i64;
             json!({"gpuType": GPU, "gpus": gpus, "millisPerEpoch": millis, "watts": 300 * gpus})
         };
         let rows = [1, 2, 4, 8].map(row);
@@ -97,7 +97,7 @@ impl Story {
         status["allocation"]["since"] = json!(stamp(run.began));
         status["allocation"]["runningTime"] = json!(stamp(run.began));
         status["progress"] = json!({"milliPercent": milli(done), "text": "", "attempt": run.number, "at": stamp(now),
-            "attemptStart": milli(run.base), "stepwise": true, "millisPerEpoch": (self.truth(run.gpus) * 1_000.0) as i64,
+            "attemptStart": milli(run.base), "stepwise": true, "millisPerEpoch": (self.actual_epoch(run.gpus) * 1_000.0) as i64,
             "timedMilliEpochs": ((done - run.base) * 1_000.0) as i64});
         status
     }
@@ -105,9 +105,9 @@ impl Story {
     /// Slack at the first report, s: if nothing changes, and with all GPUs at once; then the initial GPUs.
     fn at_the_news(&self) -> (f64, f64, i32) {
         let (_, first) = self.plan(self.world(&[]), json!(null), waiting(), 5.0);
-        let now = BEGINS + self.truth(first.max(1));
+        let now = BEGINS + self.actual_epoch(first.max(1));
         let left = f64::from(self.epochs) - 1.0;
-        let spare = |gpus: i32| self.due() - now - left * self.truth(gpus);
+        let spare = |gpus: i32| self.due() - now - left * self.actual_epoch(gpus);
         (spare(first.max(1)), spare(8) - RESTART, first)
     }
 
@@ -115,10 +115,10 @@ impl Story {
     fn lives(&self, first: i32) -> f64 {
         let epochs = f64::from(self.epochs);
         let mut run = Attempt { number: 1, gpus: first, began: BEGINS, base: 0.0 };
-        let mut now = BEGINS + self.truth(first);
+        let mut now = BEGINS + self.actual_epoch(first);
         let mut seen: Vec<Value> = Vec::new();
         loop {
-            let truth = self.truth(run.gpus);
+            let truth = self.actual_epoch(run.gpus);
             let done = run.base + (now - run.began) / truth;
             if done >= epochs {
                 return self.due() - run.began - (epochs - run.base) * truth;
@@ -136,7 +136,7 @@ impl Story {
                 "millisPerEpoch": (truth * 1_000.0) as i64, "milliEpochs": ((done - run.base) * 1_000.0) as i64, "at": stamp(now)}));
             run = Attempt { number: run.number + 1, gpus, began: now + RESTART, base: done };
             // Its first reports.
-            now = run.began + 0.4 * self.truth(gpus);
+            now = run.began + 0.4 * self.actual_epoch(gpus);
         }
     }
 }
@@ -148,11 +148,11 @@ proptest! {
     fn a_run_that_takes_twice_as_long_as_its_user_said_is_in_time_where_it_can_be(
         epoch in 1.0..10.0_f64, scales in 0.6..0.95_f64, epochs in 12..100_i32, deadline in 0.6..1.9_f64, weight in 10..50_i32,
     ) {
-        let story = Story { epoch, scales, epochs, deadline, weight };
-        let (stays, moves, first) = story.at_the_news();
+        let run = LateRun { epoch, scales, epochs, deadline, weight };
+        let (stays, moves, first) = run.at_the_news();
         // With little slack, being late may be cheaper: eight GPUs were never measured for this run.
-        prop_assume!(first > 0 && stays < 0.0 && moves > 0.3 * story.due());
-        let spare = story.lives(first);
-        prop_assert!(spare >= 0.0, "late by {:.1} s of {}, {moves:.1} s to spare at the news, {first} GPUs first", -spare, story.due());
+        prop_assume!(first > 0 && stays < 0.0 && moves > 0.3 * run.due());
+        let spare = run.lives(first);
+        prop_assert!(spare >= 0.0, "late by {:.1} s of {}, {moves:.1} s to spare at the news, {first} GPUs first", -spare, run.due());
     }
 }

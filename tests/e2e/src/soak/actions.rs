@@ -8,8 +8,8 @@ use andreas_api::phase::Phase;
 use andreas_testbed::faults::RuleId;
 use anyhow::{Context as _, Result};
 
-use super::numbers::Numbers;
 use super::report::Report;
+use super::rng::SeededRng;
 use crate::cluster::Cluster;
 use crate::job::Job;
 
@@ -61,9 +61,9 @@ const ACTIONS: [(Action, u64, &str); 18] = [
     (Action::Fault, 14, "faults of calls"),
 ];
 
-/// What ends something that lasts.
+/// The action that ends a lasting fault.
 #[derive(Clone, Debug)]
-pub(super) enum Mend {
+pub(super) enum Repair {
     StartExtender,
     StartScheduler,
     ResumeOperator,
@@ -74,9 +74,9 @@ pub(super) enum Mend {
     LetIn,
 }
 
-/// Does what is drawn, and remembers what has to be mended.
+/// Runs the drawn actions and keeps the repairs that are due later.
 pub(super) struct Actor {
-    pub numbers: Numbers,
+    pub rng: SeededRng,
     /// GPU nodes.
     pub nodes: Vec<String>,
     /// Nodes that are silent, booting or deleted now.
@@ -90,7 +90,7 @@ pub(super) struct Actor {
     pub suspended: BTreeSet<String>,
     pub deleted: BTreeSet<String>,
     pub rules: Vec<RuleId>,
-    mends: Vec<(Instant, Mend)>,
+    repairs: Vec<(Instant, Repair)>,
     done: BTreeMap<&'static str, usize>,
 }
 
@@ -99,7 +99,7 @@ impl Actor {
         Self::make_namespaces(c).await?;
         let nodes = crate::nodes::client(&c.testbed).nodes().await?;
         Ok(Self {
-            numbers: Numbers::new(seed),
+            rng: SeededRng::new(seed),
             nodes: nodes.into_iter().map(|node| node.name).collect(),
             away: BTreeSet::new(),
             forced: BTreeMap::new(),
@@ -108,13 +108,13 @@ impl Actor {
             suspended: BTreeSet::new(),
             deleted: BTreeSet::new(),
             rules: Vec::new(),
-            mends: Vec::new(),
+            repairs: Vec::new(),
             done: BTreeMap::new(),
         })
     }
 
     pub fn pause(&mut self, (low, high): (u64, u64)) -> Duration {
-        Duration::from_millis(self.numbers.between(low, high))
+        Duration::from_millis(self.rng.between(low, high))
     }
 
     /// Jobs that shall end.
@@ -127,7 +127,7 @@ impl Actor {
     /// Draws one action and does it.
     pub async fn act(&mut self, c: &Cluster) -> Result<()> {
         let total = ACTIONS.iter().map(|(_, weight, _)| weight).sum();
-        let mut drawn = self.numbers.between(1, total);
+        let mut drawn = self.rng.between(1, total);
         for (action, weight, name) in ACTIONS {
             if drawn > weight {
                 drawn -= weight;
@@ -156,15 +156,15 @@ impl Actor {
     }
 
     /// Something that happens now is to be mended after this time.
-    pub fn mend_after(&mut self, time: Duration, mend: Mend) {
-        self.mends.push((Instant::now() + time, mend));
+    pub fn mend_after(&mut self, time: Duration, mend: Repair) {
+        self.repairs.push((Instant::now() + time, mend));
     }
 
     /// Mends what is due.
     pub async fn mend_due(&mut self, c: &Cluster) -> Result<()> {
         let now = Instant::now();
-        let (due, later) = std::mem::take(&mut self.mends).into_iter().partition(|(at, _)| *at <= now);
-        self.mends = later;
+        let (due, later) = std::mem::take(&mut self.repairs).into_iter().partition(|(at, _)| *at <= now);
+        self.repairs = later;
         for (_, mend) in Vec::from_iter::<Vec<_>>(due) {
             self.mend(c, mend).await?;
         }
@@ -174,7 +174,7 @@ impl Actor {
     /// Ends all that was done to programs, nodes, clocks and calls, and resumes what was suspended.
     pub async fn mend_all(&mut self, c: &Cluster) -> Result<()> {
         c.faults()?.clear();
-        for (_, mend) in std::mem::take(&mut self.mends) {
+        for (_, mend) in std::mem::take(&mut self.repairs) {
             self.mend(c, mend).await?;
         }
         self.right_clocks(c)?;

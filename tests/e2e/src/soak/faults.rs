@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
 
-use super::actions::{Actor, Mend, NAMESPACES};
+use super::actions::{Actor, NAMESPACES, Repair};
 use crate::cluster::Cluster;
 
 const OPERATOR: &str = "operator-0";
@@ -16,21 +16,21 @@ impl Actor {
     /// Adds a rule that ends by itself, or cuts all programs off for a while.
     pub(super) async fn fault(&mut self, c: &Cluster) -> Result<()> {
         let lasts = self.pause((2_000, 12_000));
-        let seed = self.numbers.between(0, u64::MAX - 1);
-        let some = Share::PerMille { share: self.numbers.between(100, 500), seed };
+        let seed = self.rng.between(0, u64::MAX - 1);
+        let some = Share::PerMille { share: self.rng.between(100, 500), seed };
         let answer = |status, retry_after| Fault::Answer { status, retry_after };
         let writes = || Select::writes().caller(OPERATOR);
-        let rule = match self.numbers.between(0, 8) {
+        let rule = match self.rng.between(0, 8) {
             0 => Rule::new(Select::verbs([Verb::Patch]).caller(OPERATOR), answer(409, None)).share(some),
             1 => Rule::new(Select::all(), answer(429, Some(1))).share(some),
             2 => Rule::new(writes(), Fault::LoseAnswer).share(some),
             3 => Rule::new(writes(), Fault::GatewayTimeout).share(some),
             4 => {
-                let namespace = *self.numbers.one_of(&NAMESPACES).context("namespaces")?;
+                let namespace = *self.rng.one_of(&NAMESPACES).context("namespaces")?;
                 let pods = Select::verbs([Verb::Create]).resource("pods").namespace(namespace);
                 Rule::new(pods, answer(500, None))
             }
-            5 => Rule::new(Select::all(), Fault::Delay(Duration::from_millis(self.numbers.between(50, 800)))),
+            5 => Rule::new(Select::all(), Fault::Delay(Duration::from_millis(self.rng.between(50, 800)))),
             6 => Rule::new(Select::verbs([Verb::Watch]), Fault::HoldOpenWatches),
             7 => {
                 let namespaces: Api<Namespace> = Api::all(c.testbed.client());
@@ -40,7 +40,7 @@ impl Actor {
             }
             _ => {
                 c.faults()?.cut_off(None);
-                self.mend_after(lasts, Mend::LetIn);
+                self.mend_after(lasts, Repair::LetIn);
                 return Ok(());
             }
         };

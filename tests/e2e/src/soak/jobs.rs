@@ -19,19 +19,19 @@ const GRACE_SECONDS: i32 = 5;
 /// force on a node that does not answer says that it is dead, and takes the consequences.
 const FORCED: Duration = Duration::from_secs(40);
 /// Families of runs in each namespace. What was measured of one run says what the next one draws, and power limits are planned with that.
-const FAMILIES: [&str; 2] = ["vision", "language"];
+const PROFILES: [&str; 2] = ["vision", "language"];
 /// GPUs in total and the most nodes.
 const SIZES: [(i32, i32); 5] = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 2)];
 
 impl Actor {
-    /// Makes the namespaces with their families of runs.
+    /// Makes the namespaces with their profiles.
     pub(super) async fn make_namespaces(c: &Cluster) -> Result<()> {
         for namespace in NAMESPACES {
             c.make_namespace(namespace).await?;
-            for family in FAMILIES {
+            for profile in PROFILES {
                 c.apply(&json!({
                     "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingProfile",
-                    "metadata": {"name": family, "namespace": namespace}, "spec": {},
+                    "metadata": {"name": profile, "namespace": namespace}, "spec": {},
                 }))
                 .await?;
             }
@@ -44,33 +44,33 @@ impl Actor {
             return Ok(false);
         }
         let number = self.jobs.len();
-        let (gpus, max_nodes) = *self.numbers.one_of(&SIZES).context("sizes")?;
-        let namespace = self.numbers.one_of(&NAMESPACES).context("namespaces")?;
-        let epochs = i32::try_from(self.numbers.between(4, 30))?;
-        let weight = self.numbers.between(1, 100);
+        let (gpus, max_nodes) = *self.rng.one_of(&SIZES).context("sizes")?;
+        let namespace = self.rng.one_of(&NAMESPACES).context("namespaces")?;
+        let epochs = i32::try_from(self.rng.between(4, 30))?;
+        let weight = self.rng.between(1, 100);
         let mut made = job(&format!("job-{number}"))
             .namespace(namespace)
             .gpus(gpus, max_nodes)
             .epochs(epochs, 0.3)
             .spec("weight", json!(weight))
-            .spec("deadlineAfter", json!(format!("{}s", self.numbers.between(20, 600))));
-        if self.numbers.percent(60) {
+            .spec("deadlineAfter", json!(format!("{}s", self.rng.between(20, 600))));
+        if self.rng.percent(60) {
             made = made.checkpoint(GRACE_SECONDS);
-            if self.numbers.percent(20) {
+            if self.rng.percent(20) {
                 made = made.env("TRAINER_IGNORE_TERM", "true");
             }
         }
-        if self.numbers.percent(20) {
+        if self.rng.percent(20) {
             made = made.spec("preemption", json!("Never"));
         }
-        if self.numbers.percent(70) {
-            made = made.spec("profile", json!(self.numbers.one_of(&FAMILIES)));
+        if self.rng.percent(70) {
+            made = made.spec("profile", json!(self.rng.one_of(&PROFILES)));
         }
-        let fails = self.numbers.percent(15);
+        let fails = self.rng.percent(15);
         if fails {
-            let attempts = self.numbers.between(1, 2);
+            let attempts = self.rng.between(1, 2);
             made = made.env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", attempts);
-            made = made.spec("retries", json!(self.numbers.between(0, 2)));
+            made = made.spec("retries", json!(self.rng.between(0, 2)));
         }
         c.submit(&made).await?;
         if fails {
@@ -82,14 +82,14 @@ impl Actor {
 
     pub(super) async fn change(&mut self, c: &Cluster, action: Action) -> Result<bool> {
         let open = self.open(c);
-        let Some(key) = self.numbers.one_of(&open).cloned() else { return Ok(false) };
+        let Some(key) = self.rng.one_of(&open).cloned() else { return Ok(false) };
         match action {
             Action::Reweigh => {
-                let weight = self.numbers.between(1, 1000);
+                let weight = self.rng.between(1, 1000);
                 c.edit(&key, &json!({"weight": weight})).await?;
             }
             Action::Resize => {
-                let (gpus, max_nodes) = *self.numbers.one_of(&SIZES).context("sizes")?;
+                let (gpus, max_nodes) = *self.rng.one_of(&SIZES).context("sizes")?;
                 c.edit(&key, &json!({"gpus": {"min": gpus, "max": gpus, "maxNodes": max_nodes}})).await?;
             }
             Action::SuspendOrResume => {
@@ -121,7 +121,7 @@ impl Actor {
 
     pub(super) async fn delete_pod(&mut self, c: &Cluster) -> Result<bool> {
         let live = Self::live_pods(c);
-        let Some((namespace, pod, _)) = self.numbers.one_of(&live) else { return Ok(false) };
+        let Some((namespace, pod, _)) = self.rng.one_of(&live) else { return Ok(false) };
         c.kubectl(&format!("delete pod {pod} -n {namespace} --wait=false --ignore-not-found")).await?;
         Ok(true)
     }
@@ -130,7 +130,7 @@ impl Actor {
     pub(super) async fn delete_pod_by_force(&mut self, c: &Cluster) -> Result<bool> {
         let mut live = Self::live_pods(c);
         live.retain(|(_, _, node)| !self.away.contains(node));
-        let Some((namespace, pod, node)) = self.numbers.one_of(&live) else { return Ok(false) };
+        let Some((namespace, pod, node)) = self.rng.one_of(&live) else { return Ok(false) };
         self.forced.insert(node.clone(), Instant::now() + FORCED);
         let how = "--force --grace-period=0 --wait=false --ignore-not-found";
         c.kubectl(&format!("delete pod {pod} -n {namespace} {how}")).await?;

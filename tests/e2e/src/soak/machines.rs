@@ -6,7 +6,7 @@ use andreas_testbed::{Component, Process};
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::actions::{Action, Actor, Mend};
+use super::actions::{Action, Actor, Repair};
 use crate::chart::AGENTS;
 use crate::cluster::{Clock, Cluster};
 
@@ -25,7 +25,7 @@ impl Actor {
                 let extender = matches!(action, Action::KillExtender);
                 let program = if extender { &c.extender } else { &c.scheduler };
                 program.as_ref().context("extender mode")?.kill();
-                let mend = if extender { Mend::StartExtender } else { Mend::StartScheduler };
+                let mend = if extender { Repair::StartExtender } else { Repair::StartScheduler };
                 let time = self.pause((100, 5_000));
                 self.mend_after(time, mend);
             }
@@ -37,20 +37,20 @@ impl Actor {
             }
             Action::KillAgent => return self.kill_agent(c).await,
             Action::Freeze => {
-                let operator = self.numbers.percent(60);
+                let operator = self.rng.percent(60);
                 let program = if operator { Some(&*c.operators[0].process) } else { c.extender.as_ref() };
                 if program.context("extender mode")?.pause().is_err() {
                     return Ok(false);
                 }
-                let mend = if operator { Mend::ResumeOperator } else { Mend::ResumeExtender };
+                let mend = if operator { Repair::ResumeOperator } else { Repair::ResumeExtender };
                 let time = self.pause((500, 8_000));
                 self.mend_after(time, mend);
             }
             Action::Silence | Action::Reboot | Action::DeleteNode => return self.lose_node(c, action).await,
             _ => {
-                let clock = *self.numbers.one_of(&CLOCKS).context("clocks")?;
-                let seconds = i64::try_from(self.numbers.between(60, FARTHEST.unsigned_abs()))?;
-                let seconds = *self.numbers.one_of(&[seconds, -seconds, 0]).context("signs")?;
+                let clock = *self.rng.one_of(&CLOCKS).context("clocks")?;
+                let seconds = i64::try_from(self.rng.between(60, FARTHEST.unsigned_abs()))?;
+                let seconds = *self.rng.one_of(&[seconds, -seconds, 0]).context("signs")?;
                 c.set_clock(clock, seconds)?;
             }
         }
@@ -65,21 +65,21 @@ impl Actor {
             !self.away.contains(*node) && !forced
         };
         let usable: Vec<String> = self.nodes.iter().filter(usable).cloned().collect();
-        let Some(node) = self.numbers.one_of(&usable).cloned() else { return Ok(false) };
+        let Some(node) = self.rng.one_of(&usable).cloned() else { return Ok(false) };
         let nodes = crate::nodes::client(&c.testbed);
         let time = self.pause((1_000, 10_000));
         match action {
             Action::Silence => {
                 nodes.silence(&node).await?;
-                self.mend_after(time, Mend::Back(node.clone()));
+                self.mend_after(time, Repair::Back(node.clone()));
             }
             Action::Reboot => {
                 nodes.reboot(&node, time).await?;
-                self.mend_after(time + BOOTED, Mend::Booted(node.clone()));
+                self.mend_after(time + BOOTED, Repair::Booted(node.clone()));
             }
             _ => {
                 nodes.delete_node(&node).await?;
-                self.mend_after(time, Mend::Restore(node.clone()));
+                self.mend_after(time, Repair::Restore(node.clone()));
             }
         }
         self.away.insert(node);
@@ -91,32 +91,32 @@ impl Actor {
         let pods = crate::nodes::client(&c.testbed).pods().await?;
         let agents = pods.iter().filter(|pod| pod.namespace == AGENTS && !pod.ended);
         let pids: Vec<i32> = agents.flat_map(|pod| pod.pids.values().copied()).collect();
-        let Some(pid) = self.numbers.one_of(&pids).and_then(|pid| Pid::from_raw(*pid)) else {
+        let Some(pid) = self.rng.one_of(&pids).and_then(|pid| Pid::from_raw(*pid)) else {
             return Ok(false);
         };
         // One that has just ended is no error.
         Ok(kill_process(pid, Signal::KILL).is_ok())
     }
 
-    pub(super) async fn mend(&mut self, c: &Cluster, mend: Mend) -> Result<()> {
+    pub(super) async fn mend(&mut self, c: &Cluster, mend: Repair) -> Result<()> {
         let nodes = crate::nodes::client(&c.testbed);
         match mend {
-            Mend::StartExtender => start_if_stopped(c.extender.as_ref())?,
-            Mend::StartScheduler => start_if_stopped(c.scheduler.as_ref())?,
+            Repair::StartExtender => start_if_stopped(c.extender.as_ref())?,
+            Repair::StartScheduler => start_if_stopped(c.scheduler.as_ref())?,
             // One that was killed meanwhile is not frozen.
-            Mend::ResumeOperator => drop(c.operators[0].process.resume()),
-            Mend::ResumeExtender => drop(c.extender.as_ref().map(Process::resume)),
-            Mend::Back(node) => {
+            Repair::ResumeOperator => drop(c.operators[0].process.resume()),
+            Repair::ResumeExtender => drop(c.extender.as_ref().map(Process::resume)),
+            Repair::Back(node) => {
                 nodes.back(&node).await?;
                 self.away.remove(&node);
             }
             // It came back by itself.
-            Mend::Booted(node) => drop(self.away.remove(&node)),
-            Mend::Restore(node) => {
+            Repair::Booted(node) => drop(self.away.remove(&node)),
+            Repair::Restore(node) => {
                 nodes.restore_node(&node).await?;
                 self.away.remove(&node);
             }
-            Mend::LetIn => c.faults()?.let_in(None),
+            Repair::LetIn => c.faults()?.let_in(None),
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ mod ending;
 mod faults;
 mod jobs;
 mod machines;
-mod numbers;
 mod report;
+mod rng;
 
 use std::time::{Duration, Instant};
 
@@ -79,13 +79,13 @@ pub async fn run(soak: Soak) -> Result<Report> {
     };
     let mut report = Report { seed: soak.seed, ..Report::default() };
     let kept = &mut report;
-    scenario(options, async |c| story(c, soak, kept).await).await.map_err(|error| {
+    scenario(options, async |c| run_soak(c, soak, kept).await).await.map_err(|error| {
         error.context(format!("soak with seed {} over {} s", soak.seed, soak.lasts.as_secs()))
     })?;
     Ok(report)
 }
 
-async fn story(c: &mut Cluster, soak: Soak, report: &mut Report) -> Result<()> {
+async fn run_soak(c: &mut Cluster, soak: Soak, report: &mut Report) -> Result<()> {
     let keeper = c.keep_operators_running();
     c.collect_garbage().await?;
     {

@@ -213,7 +213,7 @@ fn each_alert_has_its_page_and_each_page_its_alert() -> Result<()> {
     ensure!(wanted == found, "alerts {wanted:?}, pages {found:?}");
     for (file, page) in &pages {
         ensure!(unknown(page).is_empty(), "{file}: no such metrics: {:?}", unknown(page));
-        for part in ["\n## What it means\n", "\n## How to look\n", "\n## What to do\n"] {
+        for part in ["\n## What it means\n", "\n## How to check\n", "\n## What to do\n"] {
             ensure!(page.contains(part), "{file}: no part {part}");
         }
         let severity = &alerts[file];

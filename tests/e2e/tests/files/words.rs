@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 /// The word as part of a name of anything, tests included, and what to say instead.
-const WORDS: [(&str, &str); 26] = [
+const WORDS: [(&str, &str); 29] = [
+    ("belief", "prediction"),
     ("brain", "agent"),
     ("brains", "agents"),
     ("crowd", "burst"),
@@ -26,7 +27,9 @@ const WORDS: [(&str, &str); 26] = [
     ("menu", "cost table"),
     ("owed", "pending"),
     ("settle", "reconcile, or what it is"),
+    ("stakes", "costs"),
     ("stories", "scenarios"),
+    ("story", "scenario, or test case"),
     ("stranger", "other tenant"),
     ("strangers", "other tenants"),
     ("taught", "updated"),
@@ -35,7 +38,7 @@ const WORDS: [(&str, &str); 26] = [
     ("wish", "preference, or request"),
 ];
 /// The same for names in product code. A test may use plain English: a test double of a cluster is a `World`.
-const PRODUCT_WORDS: [(&str, &str); 34] = [
+const PRODUCT_WORDS: [(&str, &str); 33] = [
     ("avoid", "exclude"),
     ("avoided", "excluded"),
     ("braked", "limited"),
@@ -61,7 +64,6 @@ const PRODUCT_WORDS: [(&str, &str); 34] = [
     ("silence", "time-out, or not ready"),
     ("silent", "unavailable, or not ready"),
     ("spent", "totals"),
-    ("story", "scenario"),
     ("tell", "report, publish or write"),
     ("tells", "reports"),
     ("trouble", "failure, or error"),

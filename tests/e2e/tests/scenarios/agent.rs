@@ -107,7 +107,7 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         // No more than all four GPUs drew meanwhile, and as only GPUs at work draw.
         let drawn = after - before;
         ensure!(record.joules > 1_000 && (record.joules as f64) < drawn, "{record:?}, drawn {drawn} J");
-        until("the family learns its draw", DEFAULT_TIMEOUT, async || {
+        until("the profile has a measured draw", DEFAULT_TIMEOUT, async || {
             // It is made with the first lesson, up to a second after the run.
             let profile = c.kubectl("get trainingprofile two -o json").await.unwrap_or_default();
             let profile: Value = serde_json::from_str(&profile).unwrap_or_default();
@@ -187,8 +187,9 @@ fn woken_before_made(c: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Given a policy that sets power limits and a family whose draw is known; when a job of it runs, then its GPUs have the limit that
-/// was planned and draw no more; when the policy sets none any more, then they have it no longer, and the job runs on.
+/// Given a policy that sets power limits and a profile whose draw is known; when a job of it runs, then its GPUs have
+/// the limit that was planned and draw no more; when the policy sets none any more, then they have it no longer, and
+/// the job runs on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result<()> {
     let mut options = one_node("15s");

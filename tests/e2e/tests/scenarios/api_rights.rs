@@ -172,8 +172,8 @@ async fn may(c: &Cluster, account: &str, namespace: &str, right: &Right) -> Resu
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-/// Given the chart's rights and a story in which every program does all that it does, then nothing is refused and no right is left
-/// unused; and without any one of them, the account is refused that very request.
+/// Given the chart's rights and a scenario in which every program does all that it does, then nothing is refused and no
+/// right is left unused; and without any one of them, the account is refused that very request.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result<()> {
     let mut policy = short_runs();

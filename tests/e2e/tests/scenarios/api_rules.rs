@@ -27,9 +27,9 @@ fn example(kind: &str, patch: &str) -> Result<Value> {
 }
 
 /// What the API server says to the last step of an example.
-async fn judge(client: &Client, kind: &str, story: Example) -> Result<Verdict> {
-    let object = example(kind, story.create)?;
-    let Some(change) = story.update else {
+async fn judge(client: &Client, kind: &str, case: Example) -> Result<Verdict> {
+    let object = example(kind, case.create)?;
+    let Some(change) = case.update else {
         return create(client, &object, true).await;
     };
     create(client, &object, false).await?.accepted().context("before the change")?;

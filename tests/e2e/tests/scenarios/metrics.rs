@@ -134,7 +134,7 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
             c.wait_for_phase(&job(name), Phase::Succeeded).await?;
         }
         c.wait_for_phase(&job("fails"), Phase::Failed).await?;
-        // Their profile knows the family now: what is predicted for the next ones rests on it.
+        // Their profile has observations now: the predictions for the next jobs use them.
         for name in ["second", "third"] {
             let next = job(name).epochs(10, 0.3).spec("profile", json!("family"));
             c.submit(&next).await?;

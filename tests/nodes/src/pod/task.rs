@@ -28,9 +28,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_s
 const LOG_TAIL: (u64, usize) = (2048, 80);
 const MESSAGE_LIMIT: u64 = 4096;
 
-/// News of a container.
+/// A change of a container's state.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct ContainerUpdate {
     pub index: usize,
     pub state: State,
     pub last: Option<Terminated>,
@@ -62,7 +62,7 @@ pub(crate) fn start(
     container: Container,
     index: usize,
     kind: Kind,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<ContainerUpdate>,
 ) -> Handle {
     let (stop, stopping) = watch::channel(None);
     let (faults, faulty) = mpsc::unbounded_channel();
@@ -100,7 +100,7 @@ struct Task {
     container: Container,
     index: usize,
     restart: Restart,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<ContainerUpdate>,
     stopping: watch::Receiver<Option<Instant>>,
     faulty: mpsc::UnboundedReceiver<Fault>,
     deaf: bool,
@@ -145,11 +145,12 @@ impl Task {
     fn tell(&self, state: State, pid: Option<i32>, over: bool) {
         let (last, restarts) = (self.last.clone(), self.restarts);
         let ready = self.ready && matches!(state, State::Running { .. });
-        let _ = self.news.send(News { index: self.index, state, last, restarts, pid, ready, over });
+        let _ =
+            self.news.send(ContainerUpdate { index: self.index, state, last, restarts, pid, ready, over });
     }
 
     /// A Normal event, where processes run; simulated pods are too many for that.
-    fn tell_people(&self, reason: &str, message: &str) {
+    fn record_event(&self, reason: &str, message: &str) {
         if self.ctx.shared.sandbox.is_some() {
             self.ctx.shared.event(&self.ctx.pod, "Normal", reason, message);
         }
@@ -245,7 +246,7 @@ impl Task {
             crate::devices::uuid(&[self.ctx.pod.uid(), &self.container.name, &self.restarts.to_string(),])
         );
         let running = State::Running { since, container_id: container_id.clone() };
-        self.tell_people("Started", &format!("Started container {}", self.container.name));
+        self.record_event("Started", &format!("Started container {}", self.container.name));
         let (ended, verdict) = self.watch(&mut program, &running).await;
         let exit_code = match verdict {
             Some(Fault::Fail(code)) => code,
@@ -314,7 +315,7 @@ impl Task {
                 }
                 () = at(warn_at) => {
                     warned = true;
-                    self.tell_people("Killing", &format!("Stopping container {}", self.container.name));
+                    self.record_event("Killing", &format!("Stopping container {}", self.container.name));
                     hook = program.pre_stop(&self.container);
                     if hook.is_none() {
                         program.signal(Signal::TERM).await;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::env::Place;
 use super::run::PodContext;
 use super::status::{Kind, State, StatusTracker};
-use super::task::{self, Handle, News};
+use super::task::{self, ContainerUpdate, Handle};
 use super::volumes::{self, MountProblem, Volumes};
 use crate::devices::{Demand, Refusal, gpus_of_container};
 use crate::entry::{Fault, Machine, Order, PodHandle};
@@ -230,7 +230,7 @@ impl Worker {
     }
 
     /// Starts what may start now, stops what has no more reason to run, and sees whether all is over.
-    fn advance(&mut self, news: &mpsc::UnboundedSender<News>) {
+    fn advance(&mut self, news: &mpsc::UnboundedSender<ContainerUpdate>) {
         if self.mounted && !self.ending() && !self.tracker.init_failed() {
             for index in 0..self.tracker.slots.len() {
                 let slot = &self.tracker.slots[index];
@@ -302,7 +302,7 @@ impl Worker {
         self.entry.ended();
     }
 
-    fn hear(&mut self, news: News) {
+    fn hear(&mut self, news: ContainerUpdate) {
         let slot = &mut self.tracker.slots[news.index];
         slot.ready = news.ready;
         if slot.kind == Kind::Init && matches!(&news.state, State::Terminated(end) if end.exit_code == 0) {

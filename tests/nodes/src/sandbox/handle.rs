@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use tokio::sync::oneshot;
 
-use super::messages::{Ask, Ended, PACKET, Report, Request};
+use super::messages::{Ended, Operation, PACKET, Report, Request};
 
 /// What can go wrong with the sandbox.
 #[derive(Debug, thiserror::Error)]
@@ -54,13 +54,13 @@ pub struct Container {
 
 /// What an answer may carry.
 #[derive(Default)]
-struct Given {
+struct ReplyContent {
     pid: Option<i32>,
     fd: Option<OwnedFd>,
     ended: Option<Ended>,
 }
 
-type Reply = Result<Given, String>;
+type Reply = Result<ReplyContent, String>;
 
 #[derive(Default)]
 struct Waiting {
@@ -105,12 +105,12 @@ impl Sandbox {
 
     /// Makes a pod's network, unless there is one.
     pub async fn add_pod(&self, ip: Ipv4Addr) -> Result<(), SandboxError> {
-        self.ask(self.next.fetch_add(1, Ordering::Relaxed), Ask::AddPod { ip }).await.map(drop)
+        self.ask(self.next.fetch_add(1, Ordering::Relaxed), Operation::AddPod { ip }).await.map(drop)
     }
 
     /// Gives a pod's network up; it goes with the pod's last process.
     pub async fn remove_pod(&self, ip: Ipv4Addr) -> Result<(), SandboxError> {
-        self.ask(self.next.fetch_add(1, Ordering::Relaxed), Ask::RemovePod { ip }).await.map(drop)
+        self.ask(self.next.fetch_add(1, Ordering::Relaxed), Operation::RemovePod { ip }).await.map(drop)
     }
 
     /// Starts a container; resolves when its program runs.
@@ -121,7 +121,7 @@ impl Sandbox {
             Some(waiting) => waiting.ends.insert(id, tell),
             None => return Err(SandboxError::Gone),
         };
-        let answer = self.ask(id, Ask::Spawn { spec }).await;
+        let answer = self.ask(id, Operation::Spawn { spec }).await;
         match answer {
             Ok(given) => Ok(Container { id, pid: given.pid.unwrap_or_default(), ended }),
             Err(error) => {
@@ -135,7 +135,7 @@ impl Sandbox {
 
     /// Sends a signal to a container's first process.
     pub async fn signal(&self, container: u64, signal: rustix::process::Signal) -> Result<(), SandboxError> {
-        let ask = Ask::Signal { container, signal: signal.as_raw() };
+        let ask = Operation::Signal { container, signal: signal.as_raw() };
         self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await.map(drop)
     }
 
@@ -148,20 +148,20 @@ impl Sandbox {
         limit: Duration,
     ) -> Result<Ended, SandboxError> {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let ask = Ask::Exec { container, argv, limit_ms };
+        let ask = Operation::Exec { container, argv, limit_ms };
         let given = self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await?;
         given.ended.ok_or_else(|| SandboxError::Refused("no end was told".to_owned()))
     }
 
     /// A listener on an address inside.
     pub async fn listen(&self, addr: SocketAddr) -> Result<tokio::net::TcpListener, SandboxError> {
-        let fd = self.socket_by(Ask::Listen { addr }).await?;
+        let fd = self.socket_by(Operation::Listen { addr }).await?;
         Ok(tokio::net::TcpListener::from_std(std::net::TcpListener::from(fd))?)
     }
 
     /// A connection to an address inside.
     pub async fn connect(&self, addr: SocketAddr) -> Result<tokio::net::TcpStream, SandboxError> {
-        let fd = self.socket_by(Ask::Socket).await?;
+        let fd = self.socket_by(Operation::Socket).await?;
         Ok(tokio::net::TcpSocket::from_std_stream(std::net::TcpStream::from(fd)).connect(addr).await?)
     }
 
@@ -171,12 +171,12 @@ impl Sandbox {
         self.child.lock().id()
     }
 
-    async fn socket_by(&self, ask: Ask) -> Result<OwnedFd, SandboxError> {
+    async fn socket_by(&self, ask: Operation) -> Result<OwnedFd, SandboxError> {
         let given = self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await?;
         given.fd.ok_or_else(|| SandboxError::Refused("no socket came".to_owned()))
     }
 
-    async fn ask(&self, id: u64, ask: Ask) -> Result<Given, SandboxError> {
+    async fn ask(&self, id: u64, ask: Operation) -> Result<ReplyContent, SandboxError> {
         let (tell, reply) = oneshot::channel();
         match self.waiting.lock().as_mut() {
             Some(waiting) => waiting.replies.insert(id, tell),
@@ -202,9 +202,9 @@ fn deliver(waiting: &Mutex<Option<Waiting>>, report: Report, fd: Option<OwnedFd>
     let mut guard = waiting.lock();
     let Some(waiting) = guard.as_mut() else { return };
     let (id, reply) = match report {
-        Report::Started { id, pid } => (id, Ok(Given { pid: Some(pid), ..Given::default() })),
-        Report::Done { id } => (id, Ok(Given { fd, ..Given::default() })),
-        Report::Ran { id, ended } => (id, Ok(Given { ended: Some(ended), ..Given::default() })),
+        Report::Started { id, pid } => (id, Ok(ReplyContent { pid: Some(pid), ..ReplyContent::default() })),
+        Report::Done { id } => (id, Ok(ReplyContent { fd, ..ReplyContent::default() })),
+        Report::Ran { id, ended } => (id, Ok(ReplyContent { ended: Some(ended), ..ReplyContent::default() })),
         Report::Failed { id, message } => (id, Err(message)),
         Report::Ended { container, ended } => {
             if let Some(tell) = waiting.ends.remove(&container) {

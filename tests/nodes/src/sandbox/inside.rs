@@ -28,7 +28,7 @@ use rustix::thread::{
     move_into_thread_name_spaces,
 };
 
-use super::messages::{Ask, Ended, PACKET, Report, Request};
+use super::messages::{Ended, Operation, PACKET, Report, Request};
 use super::namespaces::unshare;
 use super::network;
 use super::spec::ContainerSpec;
@@ -123,25 +123,25 @@ impl Supervisor {
 
     fn answer(&self, Request { id, ask }: Request) -> io::Result<()> {
         let outcome = match ask {
-            Ask::AddPod { ip } => match self.add_pod(id, ip) {
+            Operation::AddPod { ip } => match self.add_pod(id, ip) {
                 Ok(()) => return Ok(()), // answered when it is there
                 Err(error) => Err(error),
             },
-            Ask::RemovePod { ip } => {
+            Operation::RemovePod { ip } => {
                 self.networks.lock().remove(&ip);
                 Ok(None)
             }
-            Ask::Spawn { spec } => match self.spawn(id, spec) {
+            Operation::Spawn { spec } => match self.spawn(id, spec) {
                 Ok(()) => return Ok(()), // answered when its program has started
                 Err(error) => Err(error),
             },
-            Ask::Exec { container, argv, limit_ms } => match self.exec(id, container, argv, limit_ms) {
+            Operation::Exec { container, argv, limit_ms } => match self.exec(id, container, argv, limit_ms) {
                 Ok(()) => return Ok(()), // answered when it has ended
                 Err(error) => Err(error),
             },
-            Ask::Signal { container, signal } => self.signal(container, signal).map(|()| None),
-            Ask::Listen { addr } => listen(addr).map(Some),
-            Ask::Socket => socket().map(Some),
+            Operation::Signal { container, signal } => self.signal(container, signal).map(|()| None),
+            Operation::Listen { addr } => listen(addr).map(Some),
+            Operation::Socket => socket().map(Some),
         };
         match outcome {
             Ok(fd) => send(&self.socket, &Report::Done { id }, fd.as_ref()),

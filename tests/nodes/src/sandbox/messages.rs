@@ -28,7 +28,7 @@ impl Ended {
 /// What the parent asks for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Ask {
+pub(crate) enum Operation {
     /// A network for the pod with this address; nothing to do when there is one.
     AddPod { ip: Ipv4Addr },
     /// The pod's network goes when its last process has.
@@ -50,7 +50,7 @@ pub(crate) enum Ask {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub id: u64,
-    pub ask: Ask,
+    pub ask: Operation,
 }
 
 /// One packet from the sandbox.

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::request::{Asked, Verb};
+use super::request::{ApiRequest, Verb};
 
 /// A Kubernetes Status with this code.
-pub(super) fn status(code: u16, retry_after: Option<u64>, asked: &Asked) -> Response<Bytes> {
+pub(super) fn status(code: u16, retry_after: Option<u64>, asked: &ApiRequest) -> Response<Bytes> {
     let (reason, why) = match code {
         404 => ("NotFound", "not found"),
         409 => ("Conflict", "the object has been modified; please apply your changes to the latest version"),
@@ -38,7 +38,7 @@ fn json_response(code: u16, body: &Value) -> Response<Bytes> {
 
 /// How to ask for the same as of an older version: always a list, because only lists take an exact version. `None` where
 /// that cannot be asked: subresources, paths that are no resources, further pages (which keep their list's version).
-pub(super) fn older_uri(asked: &Asked, uri: &str, version: u64) -> Option<String> {
+pub(super) fn older_uri(asked: &ApiRequest, uri: &str, version: u64) -> Option<String> {
     if asked.continues || asked.resource.contains('/') {
         return None;
     }
@@ -61,7 +61,7 @@ pub(super) fn older_uri(asked: &Asked, uri: &str, version: u64) -> Option<String
 }
 
 /// The answer to a read of one object, from the list that [`older_uri`] asked for.
-pub(super) fn only_item(asked: &Asked, list: &[u8]) -> Response<Bytes> {
+pub(super) fn only_item(asked: &ApiRequest, list: &[u8]) -> Response<Bytes> {
     let list: Value = serde_json::from_slice(list).unwrap_or(Value::Null);
     let Some(item) = list["items"].get(0) else { return status(404, None, asked) };
     let mut item = item.clone();
@@ -77,8 +77,8 @@ mod tests {
     use super::*;
     use http::Method;
 
-    fn asked(uri: &str) -> Asked {
-        Asked::parse("operator", "", &Method::GET, uri, b"")
+    fn asked(uri: &str) -> ApiRequest {
+        ApiRequest::parse("operator", "", &Method::GET, uri, b"")
     }
 
     #[test]

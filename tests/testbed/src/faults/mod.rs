@@ -45,7 +45,7 @@ use crate::testbed::Testbed;
 
 pub use error::FaultProxyError;
 pub use record::{Record, Records};
-pub use request::{Asked, Verb};
+pub use request::{ApiRequest, Verb};
 pub use rule::{Fault, Rule, RuleId, Select, Share};
 
 use shared::Shared;

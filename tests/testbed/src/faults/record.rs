@@ -29,7 +29,7 @@ pub struct Record {
     /// Status of the answer that the caller got; none while it waits or when it got none.
     pub status: Option<u16>,
     /// Status of the API server's own answer; none when it was not asked.
-    pub real_status: Option<u16>,
+    pub upstream_status: Option<u16>,
 }
 
 impl Record {
@@ -111,7 +111,7 @@ mod tests {
             selector: String::new(),
             continues: millis == 900,
             status: Some(200),
-            real_status: Some(200),
+            upstream_status: Some(200),
         };
         let records = Records([0, 500, 900, 1100, 1499, 1500, 5000].map(record).to_vec());
         assert_eq!(records.most_within(Duration::from_secs(1)), 4);

@@ -39,7 +39,7 @@ impl Verb {
 
 /// A request, taken apart.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct ApiRequest {
     /// The proxy's endpoint on which it came: the name given to `FaultProxy::endpoint`.
     pub caller: String,
     /// The `User-Agent` as the caller sent it.
@@ -60,11 +60,11 @@ pub struct Asked {
     pub body: Value,
 }
 
-impl Asked {
+impl ApiRequest {
     /// Takes a request apart. `uri` is path and query.
     pub fn parse(caller: &str, user_agent: &str, method: &Method, uri: &str, body: &[u8]) -> Self {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-        let place = Place::of(path);
+        let place = PathTarget::of(path);
         let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         let asks = |pair: &str| query.split('&').any(|one| one == pair);
         let verb = match *method {
@@ -112,14 +112,14 @@ pub(super) fn describe(verb: Verb, resource: &str, namespace: &str, name: &str) 
 
 /// What a path names.
 #[derive(Debug, Default, PartialEq)]
-struct Place {
+struct PathTarget {
     is_resource: bool,
     resource: String,
     namespace: String,
     name: String,
 }
 
-impl Place {
+impl PathTarget {
     fn of(path: &str) -> Self {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let rest: &[&str] = match parts.as_slice() {
@@ -146,8 +146,8 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn asked(method: Method, uri: &str) -> Asked {
-        Asked::parse("operator", "andreas-operator/1", &method, uri, b"")
+    fn asked(method: Method, uri: &str) -> ApiRequest {
+        ApiRequest::parse("operator", "andreas-operator/1", &method, uri, b"")
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_create_is_named_by_its_body_and_a_further_page_is_known() {
         let body = br#"{"metadata":{"name":"bert-1-0","labels":{"andreas.dev/index":"1"}}}"#;
-        let made = Asked::parse("o", "u", &Method::POST, "/api/v1/namespaces/a/pods", body);
+        let made = ApiRequest::parse("o", "u", &Method::POST, "/api/v1/namespaces/a/pods", body);
         assert_eq!((made.name.as_str(), made.label("andreas.dev/index")), ("bert-1-0", Some("1")));
         assert!(!asked(Method::GET, "/api/v1/pods?limit=5").continues);
         assert!(asked(Method::GET, "/api/v1/pods?limit=5&continue=abc").continues);

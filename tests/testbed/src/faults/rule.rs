@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::record::Record;
-use super::request::{Asked, Verb};
+use super::request::{ApiRequest, Verb};
 
 /// Which requests a rule is for. Empty lists and absent values select everything.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -78,7 +78,7 @@ impl Select {
     }
 
     /// Whether a request is selected.
-    pub fn selects(&self, asked: &Asked) -> bool {
+    pub fn selects(&self, asked: &ApiRequest) -> bool {
         self.selects_words(&asked.caller, asked.verb, &asked.resource, &asked.namespace, &asked.name)
             && self.label.as_ref().is_none_or(|(name, value)| asked.label(name) == Some(value))
     }
@@ -267,7 +267,7 @@ impl Rules {
     }
 
     /// What happens to a request that comes now.
-    pub fn decide(&mut self, asked: &Asked, now: Instant) -> Decision {
+    pub fn decide(&mut self, asked: &ApiRequest, now: Instant) -> Decision {
         self.expire(now);
         let mut decision = Decision { delay: Duration::ZERO, fault: None };
         for active in self.active.iter_mut().filter(|one| one.rule.select.selects(asked)) {
@@ -288,7 +288,7 @@ impl Rules {
     }
 
     /// Whether what a watch opened at `opened` would deliver now is held back.
-    pub fn holds(&mut self, watch: &Asked, opened: Instant, now: Instant) -> bool {
+    pub fn holds(&mut self, watch: &ApiRequest, opened: Instant, now: Instant) -> bool {
         self.expire(now);
         self.active.iter().filter(|one| one.rule.select.selects(watch)).any(|one| match one.rule.fault {
             Fault::HoldOpenWatches => opened <= one.added,
@@ -303,9 +303,9 @@ mod tests {
     use super::*;
     use http::Method;
 
-    fn patch(namespace: &str, name: &str) -> Asked {
+    fn patch(namespace: &str, name: &str) -> ApiRequest {
         let uri = format!("/apis/andreas.dev/v1alpha1/namespaces/{namespace}/trainingjobs/{name}/status");
-        Asked::parse("operator", "andreas-operator/1", &Method::PATCH, &uri, b"{}")
+        ApiRequest::parse("operator", "andreas-operator/1", &Method::PATCH, &uri, b"{}")
     }
 
     fn conflict() -> Fault {
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn only_watches_that_were_open_are_held() {
         let (mut rules, before) = (Rules::default(), Instant::now());
-        let watch = Asked::parse("o", "", &Method::GET, "/api/v1/pods?watch=true", b"");
+        let watch = ApiRequest::parse("o", "", &Method::GET, "/api/v1/pods?watch=true", b"");
         let now = before + Duration::from_secs(1);
         rules.add(Rule::new(Select::all(), Fault::HoldOpenWatches), now);
         assert!(rules.holds(&watch, before, now));
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn elections_are_left_alone_unless_named() {
         let uri = "/apis/coordination.k8s.io/v1/namespaces/s/leases/l";
-        let renew = Asked::parse("operator", "", &Method::PUT, uri, b"{}");
+        let renew = ApiRequest::parse("operator", "", &Method::PUT, uri, b"{}");
         assert!(!Select::writes().selects(&renew));
         assert!(Select::all().selects(&renew));
         assert!(Select::verbs([Verb::Update]).resource("leases").selects(&renew));
@@ -389,7 +389,7 @@ mod tests {
         let select = Select::verbs([Verb::Create]).resource("pods").label("andreas.dev/index", "1");
         let pod = |index: u8| {
             let body = format!(r#"{{"metadata":{{"labels":{{"andreas.dev/index":"{index}"}}}}}}"#);
-            Asked::parse("o", "", &Method::POST, "/api/v1/namespaces/a/pods", body.as_bytes())
+            ApiRequest::parse("o", "", &Method::POST, "/api/v1/namespaces/a/pods", body.as_bytes())
         };
         assert!(select.selects(&pod(1)) && !select.selects(&pod(0)));
     }

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::answer;
 use super::error::FaultProxyError;
-use super::request::{Asked, Verb};
+use super::request::{ApiRequest, Verb};
 use super::rule::Fault;
 use super::shared::Shared;
 
@@ -90,7 +90,7 @@ impl Exchange {
         let body = Limited::new(body, MAX_BODY).collect().await.map_err(FaultProxyError::body)?.to_bytes();
         let uri = head.uri.path_and_query().map_or("/", |both| both.as_str()).to_owned();
         let agent = text(&head.headers, header::USER_AGENT);
-        let asked = Asked::parse(&self.caller, &agent, &head.method, &uri, &body);
+        let asked = ApiRequest::parse(&self.caller, &agent, &head.method, &uri, &body);
         // The audit log then tells replicas of one program apart.
         if let Ok(named) = HeaderValue::from_str(&format!("{agent} ({})", self.caller)) {
             head.headers.insert(header::USER_AGENT, named);
@@ -103,7 +103,7 @@ impl Exchange {
         let answered = |answer: &Response<Body>| self.shared.answered(number, answer.status().as_u16());
         let forward = async |uri: &str| {
             let answer = self.shared.callers_upstream.ask(&head, uri, &body).await?;
-            self.shared.really_answered(number, answer.status().as_u16());
+            self.shared.set_upstream_status(number, answer.status().as_u16());
             Ok::<_, FaultProxyError>(answer)
         };
         let answer = match decision.fault {
@@ -143,7 +143,7 @@ impl Exchange {
     }
 
     /// Hands on the API server's answer as it comes.
-    fn pass(&self, asked: &Asked, answer: Response<Incoming>) -> Response<Body> {
+    fn pass(&self, asked: &ApiRequest, answer: Response<Incoming>) -> Response<Body> {
         let (mut head, body) = answer.into_parts();
         for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
             head.headers.remove(name);
@@ -165,7 +165,7 @@ impl Exchange {
     /// Answers a read as of an older version. It is asked as administrator: whoever may read one object may not always list.
     async fn older(
         &self,
-        asked: &Asked,
+        asked: &ApiRequest,
         head: &mut http::request::Parts,
         uri: &str,
     ) -> Result<Response<Body>, FaultProxyError> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use super::record::{Record, Records};
-use super::request::Asked;
+use super::request::ApiRequest;
 use super::rule::{Decision, RuleId, Rules};
 use super::upstream::Upstream;
 
@@ -84,7 +84,7 @@ impl Shared {
     }
 
     /// Notes a request; the number names it from then on.
-    pub fn begin(&self, asked: &Asked) -> usize {
+    pub fn begin(&self, asked: &ApiRequest) -> usize {
         let record = Record {
             at: Instant::now(),
             caller: asked.caller.clone(),
@@ -96,14 +96,14 @@ impl Shared {
             selector: asked.selector.clone(),
             continues: asked.continues,
             status: None,
-            real_status: None,
+            upstream_status: None,
         };
         let mut state = self.state();
         state.records.0.push(record);
         state.records.0.len() - 1
     }
 
-    pub fn decide(&self, asked: &Asked) -> Decision {
+    pub fn decide(&self, asked: &ApiRequest) -> Decision {
         self.change(|state| state.rules.decide(asked, Instant::now()))
     }
 
@@ -115,10 +115,10 @@ impl Shared {
         });
     }
 
-    pub fn really_answered(&self, number: usize, status: u16) {
+    pub fn set_upstream_status(&self, number: usize, status: u16) {
         self.change(|state| {
             if let Some(record) = state.records.0.get_mut(number) {
-                record.real_status = Some(status);
+                record.upstream_status = Some(status);
             }
         });
     }

@@ -15,7 +15,7 @@ use super::*;
 const EQUAL: f64 = 1e-6;
 
 /// A place of a job, and the variable that selects it.
-struct Way {
+struct PlacementVariable {
     job: usize,
     assignment: Assignment,
     taken: Variable,
@@ -40,7 +40,7 @@ fn gangs(nodes: &[u32], count: usize) -> Vec<Vec<u32>> {
 fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignment>> {
     let instance = step.instance;
     let mut vars = variables!();
-    let mut ways: Vec<Way> = Vec::new();
+    let mut ways: Vec<PlacementVariable> = Vec::new();
     for (job, data) in instance.jobs.iter().enumerate().filter(|(job, _)| base[*job].is_none()) {
         for (config, of) in data.configs.iter().enumerate() {
             let current = step.current[job].as_ref();
@@ -51,7 +51,7 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
                 let stays = current == Some(&assignment);
                 let admitted = gang.iter().all(|n| instance.admits(data.admits, *n));
                 if stays || of.offered && admitted {
-                    ways.push(Way { job, assignment, taken: vars.add(variable().binary()) });
+                    ways.push(PlacementVariable { job, assignment, taken: vars.add(variable().binary()) });
                 }
             }
         }

@@ -21,7 +21,7 @@ async fn leader(c: &Cluster) -> Result<usize> {
 fn accepted(record: &Record, caller: &str) -> bool {
     record.caller == caller
         && record.verb.writes()
-        && record.real_status.is_some_and(|status| status < 300)
+        && record.upstream_status.is_some_and(|status| status < 300)
         && !matches!(record.resource.as_str(), "leases" | "tokenreviews")
 }
 

@@ -80,36 +80,37 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
     .await
 }
 
-/// The operator's log from a job's first news on: which plan was the next that could know of it, and which one gave the job
-/// more GPUs than one, and how many.
+/// The operator's log from a job's first request for a new plan: the next plan, and the plan that gave the job more than
+/// one GPU, with their number.
 #[derive(Debug, Default, PartialEq)]
-struct News {
+struct ReplanLog {
     requested: bool,
     next_plan: Option<u64>,
     given: Option<(u64, i32)>,
 }
 
-impl News {
+impl ReplanLog {
     fn read(log: &str, key: &str) -> Self {
         fn number<T: FromStr>(line: &str, field: &str) -> Option<T> {
             let (_, rest) = line.split_once(field)?;
             rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
         }
-        let mut news = Self::default();
+        let mut replan = Self::default();
         let of_job = format!(" job={key} ");
         for line in log.lines() {
             if line.contains("plans again") && line.contains(&of_job) {
-                news.requested = true;
+                replan.requested = true;
             }
-            if line.contains("planning: takes a snapshot ") && news.requested && news.next_plan.is_none() {
-                news.next_plan = number(line, "plan=");
+            if line.contains("planning: takes a snapshot ") && replan.requested && replan.next_plan.is_none()
+            {
+                replan.next_plan = number(line, "plan=");
             }
-            if line.contains("planning: decided ") && line.contains(&of_job) && news.given.is_none() {
+            if line.contains("planning: decided ") && line.contains(&of_job) && replan.given.is_none() {
                 let gpus = number(line, "gpus_per_worker: ").filter(|gpus| *gpus > 1);
-                news.given = number(line, "plan=").zip(gpus);
+                replan.given = number(line, "plan=").zip(gpus);
             }
         }
-        news
+        replan
     }
 }
 
@@ -147,9 +148,9 @@ async fn the_next_plan_gives_more_gpus_to_a_run_that_would_be_late_as_it_is() ->
             .await?;
         // by the next plan there is
         let log = c.operators.first().context("an operator")?.process.log();
-        let news = News::read(&log, &key);
-        let (Some(next), Some((plan, given))) = (news.next_plan, news.given) else { bail!("{news:?}") };
-        ensure!(plan <= next && given == gpus(c), "not by the next plan: {news:?}, {} GPUs", gpus(c));
+        let replan = ReplanLog::read(&log, &key);
+        let (Some(next), Some((plan, given))) = (replan.next_plan, replan.given) else { bail!("{replan:?}") };
+        ensure!(plan <= next && given == gpus(c), "not by the next plan: {replan:?}, {} GPUs", gpus(c));
         Ok(())
     })
     .await

@@ -3,7 +3,7 @@
 //! The writes of four scenarios are counted on an undisturbed run. Then each scenario is run again for each of its writes, in a
 //! namespace of its own on one shared cluster. The end must be the same.
 
-mod story;
+mod case;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use andreas_testbed::faults::{Fault, Rule, RuleId, Select, Share};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 
-use story::{Case, Story};
+use case::{Case, RunKind};
 
 const OPERATOR: &str = "operator-0";
 /// The operator is killed after every so many of a scenario's writes; at full length after each.
@@ -52,21 +52,21 @@ async fn a_killed_operator_or_a_lost_answer_after_any_write_changes_no_end() -> 
 }
 
 /// How many writes each scenario has.
-async fn writes_of_undisturbed_runs(c: &mut Cluster) -> Result<BTreeMap<Story, u64>> {
-    let mut cases: Vec<Case> = Story::ALL.into_iter().map(|story| Case::new(story, "counted", 0)).collect();
+async fn writes_of_undisturbed_runs(c: &mut Cluster) -> Result<BTreeMap<RunKind, u64>> {
+    let mut cases: Vec<Case> = RunKind::ALL.into_iter().map(|kind| Case::new(kind, "counted", 0)).collect();
     for case in &cases {
         case.begin(c).await?;
     }
-    story::drive(c, &mut cases, 2 * DEFAULT_TIMEOUT).await?;
+    case::drive(c, &mut cases, 2 * DEFAULT_TIMEOUT).await?;
     let mut counts = BTreeMap::new();
     for case in &cases {
         case.check(c)?;
         let select = writes_in(&case.namespace);
         let writes = c.faults()?.records().only(|r| select.selects_record(r));
         let words: Vec<String> = writes.0.iter().map(|r| format!("{:?} {}", r.verb, r.resource)).collect();
-        println!("{:?}: {} writes: {}", case.story, words.len(), words.join(", "));
-        ensure!(words.len() >= 3, "{:?} has too few writes: {words:?}", case.story);
-        counts.insert(case.story, u64::try_from(words.len())?);
+        println!("{:?}: {} writes: {}", case.kind, words.len(), words.join(", "));
+        ensure!(words.len() >= 3, "{:?} has too few writes: {words:?}", case.kind);
+        counts.insert(case.kind, u64::try_from(words.len())?);
     }
     Ok(counts)
 }
@@ -77,19 +77,19 @@ fn interrupt(c: &Cluster, case: &Case, fault: Fault) -> Result<RuleId> {
 }
 
 /// All at once: they do not disturb each other.
-async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<Story, u64>) -> Result<()> {
+async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<RunKind, u64>) -> Result<()> {
     let mut cases = Vec::new();
     let mut rules = Vec::new();
-    for (&story, &count) in counts {
+    for (&kind, &count) in counts {
         for write in 1..=count {
-            let case = Case::new(story, "lost", write);
+            let case = Case::new(kind, "lost", write);
             let fault = if write % 2 == 0 { Fault::LoseAnswer } else { Fault::GatewayTimeout };
             rules.push(interrupt(c, &case, fault)?);
             case.begin(c).await?;
             cases.push(case);
         }
     }
-    story::drive(c, &mut cases, 6 * DEFAULT_TIMEOUT).await?;
+    case::drive(c, &mut cases, 6 * DEFAULT_TIMEOUT).await?;
     for case in &cases {
         case.check(c).with_context(|| calls_and_log_of(c, case))?;
     }
@@ -101,14 +101,14 @@ async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<Story, u64
 }
 
 /// One after the other; the earlier ones end meanwhile.
-async fn the_operator_is_killed_after_writes(c: &mut Cluster, counts: &BTreeMap<Story, u64>) -> Result<()> {
+async fn the_operator_is_killed_after_writes(c: &mut Cluster, counts: &BTreeMap<RunKind, u64>) -> Result<()> {
     let every = if at_full_length() { 1 } else { EVERY };
     let mut cases: Vec<Case> = Vec::new();
     let mut killed = 0;
-    for (number, (&story, &count)) in counts.iter().enumerate() {
+    for (number, (&kind, &count)) in counts.iter().enumerate() {
         let first = 1 + u64::try_from(number)? % every;
         for write in (first..=count).step_by(usize::try_from(every)?) {
-            let case = Case::new(story, "killed", write);
+            let case = Case::new(kind, "killed", write);
             let rule = interrupt(c, &case, Fault::HoldAnswer)?;
             case.begin(c).await?;
             cases.push(case);
@@ -117,7 +117,7 @@ async fn the_operator_is_killed_after_writes(c: &mut Cluster, counts: &BTreeMap<
             c.faults()?.remove(rule);
         }
     }
-    story::drive(c, &mut cases, 4 * DEFAULT_TIMEOUT).await?;
+    case::drive(c, &mut cases, 4 * DEFAULT_TIMEOUT).await?;
     for case in &cases {
         case.check(c).with_context(|| calls_and_log_of(c, case))?;
     }
@@ -132,7 +132,10 @@ fn calls_and_log_of(c: &Cluster, case: &Case) -> String {
     let calls =
         c.faults().map(|faults| faults.records().only(|r| select.selects_record(r))).unwrap_or_default();
     let calls = calls.0.iter().map(|call| {
-        format!("{:?} {:?} {} {:?} {:?}", call.at, call.verb, call.resource, call.status, call.real_status)
+        format!(
+            "{:?} {:?} {} {:?} {:?}",
+            call.at, call.verb, call.resource, call.status, call.upstream_status
+        )
     });
     let log = c.operators[0].process.log();
     let lines = log.lines().filter(|line| line.contains(&case.namespace)).map(str::to_owned);
@@ -146,7 +149,7 @@ async fn held_or_ended(c: &mut Cluster, cases: &mut [Case], rule: RuleId) -> Res
         if c.faults()?.until_held(rule, 1, Duration::from_millis(50)).await.is_ok() {
             return Ok(true);
         }
-        story::act(c, cases).await?;
+        case::act(c, cases).await?;
         let last = cases.last().context("no case")?;
         if last.has_ended(&c.observer.seen()) {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! What `spec.profiling` does: a run takes a short look at a GPU type that its family was not seen on, where knowing is worth more
-//! than looking costs, and never without being told to.
+//! `spec.profiling: Auto`: a run explores a GPU type that its profile was not measured on, for an epoch, where the
+//! information is worth more than it costs. Without `Auto` none does.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 /// H100 of 80 GB.
 const H100: &str = "NVIDIA-H100-80GB-HBM3";
 
-/// A run of so many epochs, of a family that its user knows on A100 alone, 1 s on one; on H100 it takes more than twice as long, and
-/// nobody knows.
+/// A run of so many epochs, of a profile that its user measured on A100 alone, 1 s on one; on H100 it takes more than
+/// twice as long, which is not known.
 async fn run(c: &Cluster, name: &str, epochs: i32, profiling: &str) -> Result<Job> {
     c.apply(&profile(name, &[measured(A100, 1, 1_000, 300)])).await?;
     let run = job(name)
@@ -34,7 +34,7 @@ fn on(seen: &ClusterHistory, run: &Job) -> String {
     seen.status(&run.key()).allocation.map_or_else(String::new, |held| held.gpu_type)
 }
 
-/// Thousandths of an epoch that a family was seen for on H100.
+/// Thousandths of an epoch for which a profile was observed on H100.
 async fn known_on_h100(c: &Cluster, profile: &str) -> Result<i64> {
     let profile: Value =
         serde_json::from_str(&c.kubectl(&format!("get trainingprofile {profile} -o json")).await?)?;
@@ -44,10 +44,11 @@ async fn known_on_h100(c: &Cluster, profile: &str) -> Result<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_it() -> Result<()> {
+async fn a_new_profile_explores_an_unknown_gpu_type_for_an_epoch_where_that_is_worth_it() -> Result<()> {
     let h100 = Group { prefix: "h100-", count: 1, gpu: H100, gpus: 4, memory_mib: 81_920 };
     scenario(Options { groups: vec![a100(1), h100], ..Options::default() }, async |c| {
-        // given three runs of new families: one that may look and has much to gain, one with too little left to gain, one that may not
+        // given three runs of new profiles: one that may explore and has much to gain, one with too little left to
+        // gain, one that may not
         let curious = run(c, "curious", 300, "Auto").await?;
         let brief = run(c, "brief", 5, "Auto").await?;
         let settled = run(c, "settled", 300, "Off").await?;
@@ -55,7 +56,7 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
         c.wait_for_phase(&curious, Phase::Running).await?;
         ensure!(
             on(&c.observer.seen(), &curious) == H100,
-            "it does not look: {}",
+            "it does not explore: {}",
             on(&c.observer.seen(), &curious)
         );
         // and leaves it again when it knows, after a few epochs, for it is dearer there
@@ -66,19 +67,23 @@ async fn a_new_family_looks_at_an_unknown_type_for_a_moment_where_that_is_worth_
             })
             .await?;
         let status = c.observer.seen().status(&key);
-        let look = status.history.first().cloned();
-        let short = look.as_ref().is_some_and(|look| (1..=15_000).contains(&look.milli_percent));
-        ensure!(short && status.attempts == 2, "no short look: {status:?}");
-        ensure!(look.is_some_and(|look| (look.outcome, look.gpu_type.as_str()) == (Outcome::Stopped, H100)));
-        // what it saw is kept for its family,
+        let exploration = status.history.first().cloned();
+        let short = exploration.as_ref().is_some_and(|attempt| (1..=15_000).contains(&attempt.milli_percent));
+        ensure!(short && status.attempts == 2, "no short exploration: {status:?}");
+        ensure!(
+            exploration.is_some_and(
+                |attempt| (attempt.outcome, attempt.gpu_type.as_str()) == (Outcome::Stopped, H100)
+            )
+        );
+        // what it saw is kept for its profile,
         let mut seen = 0;
-        until("something is known of its family there", Duration::from_secs(20), async || {
+        until("something is known of its profile there", Duration::from_secs(20), async || {
             seen = known_on_h100(c, "curious").await?;
             Ok(seen > 0)
         })
         .await?;
         ensure!(seen >= 1_000, "{seen} thousandths of an epoch are known");
-        // so nobody looks again; and the others never did
+        // so no run explores again, and the others never did
         c.assert_holds("where it is", Duration::from_secs(10), |s| on(s, &curious) == A100).await?;
         c.wait_for_phase(&brief, Phase::Succeeded).await?;
         for other in [&brief, &settled] {

@@ -2,9 +2,9 @@
 
 /// A sequence of numbers that a seed decides.
 #[derive(Clone, Copy, Debug)]
-pub struct Numbers(u64);
+pub struct SeededRng(u64);
 
-impl Numbers {
+impl SeededRng {
     /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -42,12 +42,12 @@ mod tests {
     #[test]
     fn a_seed_decides_the_sequence() {
         let draw = |seed| {
-            let mut numbers = Numbers::new(seed);
-            (0..50).map(|_| numbers.between(3, 9)).collect::<Vec<_>>()
+            let mut rng = SeededRng::new(seed);
+            (0..50).map(|_| rng.between(3, 9)).collect::<Vec<_>>()
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
         assert!(draw(1).iter().all(|n| (3..=9).contains(n)));
-        assert_eq!(Numbers::new(1).one_of::<u8>(&[]), None);
+        assert_eq!(SeededRng::new(1).one_of::<u8>(&[]), None);
     }
 }

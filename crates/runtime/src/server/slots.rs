@@ -1,6 +1,6 @@
 //! The connections of a server, and the choice of the one to close when a new one comes at the limit.
 //!
-//! Half of the places are reserved for authenticated clients, with a token that a handler accepted or with a
+//! Half of the slots are reserved for authenticated clients, with a token that a handler accepted or with a
 //! certificate. Within each half the largest group loses its longest idle connection. A group is an address,
 //! or the client that a handler named. There is no fixed cap per address, because many pods may share the
 //! address of a node or gateway.
@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::overload::Overload;
 
 /// The connections of one listener.
-pub(super) struct Places {
+pub(super) struct ConnectionSlots {
     limit: usize,
     /// A connection closed before this age, without an answer, may have been legitimate.
     fresh: Duration,
@@ -37,7 +37,7 @@ pub(super) struct Connection {
     peer: IpAddr,
     opened: Instant,
     state: Mutex<State>,
-    /// Cancelled when its place goes to another connection.
+    /// Cancelled when its slot goes to another connection.
     pub(super) evicted: CancellationToken,
 }
 
@@ -50,31 +50,31 @@ struct State {
     last: Instant,
 }
 
-/// A place that is held until this is dropped.
-pub(super) struct Place {
+/// A connection's slot, held until this is dropped.
+pub(super) struct ConnectionSlot {
     id: u64,
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
     pub(super) connection: Arc<Connection>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.places.held.lock().connections.remove(&self.id);
+        self.slots.held.lock().connections.remove(&self.id);
     }
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(super) fn new(limit: usize, fresh: Duration, overload: Overload) -> Arc<Self> {
         Arc::new(Self { limit: limit.max(1), fresh, overload, held: Mutex::default() })
     }
 
-    /// Takes a place for a new connection, and closes another one at the limit. `None` if all have a request
+    /// Takes a slot for a new connection, and closes another one at the limit. `None` if all have a request
     /// of an authenticated client in flight.
-    pub(super) fn take(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    pub(super) fn take(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionSlot> {
         let now = Instant::now();
         let mut held = self.held.lock();
         if held.connections.len() >= self.limit {
-            let seen: Vec<Seen> = held.connections.iter().map(|(id, c)| c.seen(*id)).collect();
+            let seen: Vec<ConnectionInfo> = held.connections.iter().map(|(id, c)| c.seen(*id)).collect();
             let Some(id) = victim(&seen, self.limit) else {
                 drop(held);
                 self.overload.note();
@@ -82,7 +82,7 @@ impl Places {
             };
             if let Some(connection) = held.connections.remove(&id) {
                 connection.evicted.cancel();
-                if connection.may_have_been_good(now, self.fresh) {
+                if connection.may_have_been_legitimate(now, self.fresh) {
                     self.overload.note();
                 }
             }
@@ -96,7 +96,7 @@ impl Places {
         held.next += 1;
         let id = held.next;
         held.connections.insert(id, Arc::clone(&connection));
-        Some(Place { id, places: Arc::clone(self), connection })
+        Some(ConnectionSlot { id, slots: Arc::clone(self), connection })
     }
 }
 
@@ -134,13 +134,13 @@ impl Connection {
         })
     }
 
-    fn seen(&self, id: u64) -> Seen {
+    fn seen(&self, id: u64) -> ConnectionInfo {
         let state = self.state.lock();
         let group = state.client.clone().map_or(Group::Address(self.peer), Group::Client);
-        Seen { id, group, busy: state.in_flight > 0, last: state.last }
+        ConnectionInfo { id, group, busy: state.in_flight > 0, last: state.last }
     }
 
-    fn may_have_been_good(&self, now: Instant, fresh: Duration) -> bool {
+    fn may_have_been_legitimate(&self, now: Instant, fresh: Duration) -> bool {
         let state = self.state.lock();
         state.in_flight > 0 || (!state.answered && now.duration_since(self.opened) < fresh)
     }
@@ -166,21 +166,21 @@ enum Group {
 
 /// Data for the choice of the connection to close.
 #[derive(Clone, Debug)]
-struct Seen {
+struct ConnectionInfo {
     id: u64,
     group: Group,
     busy: bool,
     last: Instant,
 }
 
-impl Seen {
+impl ConnectionInfo {
     fn known(&self) -> bool {
         matches!(self.group, Group::Client(_))
     }
 }
 
 /// The connection to close for a new one.
-fn victim(seen: &[Seen], limit: usize) -> Option<u64> {
+fn victim(seen: &[ConnectionInfo], limit: usize) -> Option<u64> {
     let unknown = seen.iter().filter(|one| !one.known()).count();
     let of_known = || of_largest_group(seen.iter().filter(|one| one.known()), |one| !one.busy);
     let of_unknown = || of_largest_group(seen.iter().filter(|one| !one.known()), |_| true);
@@ -188,13 +188,16 @@ fn victim(seen: &[Seen], limit: usize) -> Option<u64> {
 }
 
 /// Among those that `may` close: the largest group, idle before busy, longest idle first.
-fn of_largest_group<'a>(all: impl Iterator<Item = &'a Seen>, may: impl Fn(&Seen) -> bool) -> Option<u64> {
-    let all: Vec<&Seen> = all.collect();
+fn of_largest_group<'a>(
+    all: impl Iterator<Item = &'a ConnectionInfo>,
+    may: impl Fn(&ConnectionInfo) -> bool,
+) -> Option<u64> {
+    let all: Vec<&ConnectionInfo> = all.collect();
     let mut sizes: HashMap<&Group, usize> = HashMap::new();
     for one in &all {
         *sizes.entry(&one.group).or_default() += 1;
     }
-    let order = |one: &&Seen| {
+    let order = |one: &&ConnectionInfo| {
         let size = sizes.get(&one.group).copied().unwrap_or(0);
         (std::cmp::Reverse(size), one.busy, one.last, one.id)
     };
@@ -207,9 +210,9 @@ mod tests {
 
     const LIMIT: usize = 8;
 
-    fn places() -> (Arc<Places>, Overload) {
+    fn slots() -> (Arc<ConnectionSlots>, Overload) {
         let overload = Overload::default();
-        (Places::new(LIMIT, Duration::from_secs(5), overload.clone()), overload)
+        (ConnectionSlots::new(LIMIT, Duration::from_secs(5), overload.clone()), overload)
     }
 
     fn address(last: u8) -> IpAddr {
@@ -220,77 +223,77 @@ mod tests {
         tokio::time::advance(Duration::from_secs(seconds))
     }
 
-    fn open(place: &Place) -> bool {
-        !place.connection.evicted.is_cancelled()
+    fn open(slot: &ConnectionSlot) -> bool {
+        !slot.connection.evicted.is_cancelled()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_all_places_are_taken_the_address_with_most_connections_loses_its_longest_idle_one() {
-        let (places, _) = places();
-        let other = places.take(address(9)).unwrap();
+    async fn when_all_slots_are_taken_the_address_with_most_connections_loses_its_longest_idle_one() {
+        let (slots, _) = slots();
+        let other = slots.take(address(9)).unwrap();
         pass(10).await;
-        let many: Vec<Place> = (0..7).map(|_| places.take(address(1)).unwrap()).collect();
+        let many: Vec<ConnectionSlot> = (0..7).map(|_| slots.take(address(1)).unwrap()).collect();
         many[0].connection.touch();
         pass(1).await;
         many[0].connection.touch();
-        let newcomer = places.take(address(2)).unwrap();
+        let newcomer = slots.take(address(2)).unwrap();
         assert!(open(&other) && open(&newcomer) && open(&many[0]));
-        assert_eq!(many.iter().filter(|place| !open(place)).count(), 1);
+        assert_eq!(many.iter().filter(|slot| !open(slot)).count(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_of_the_places_are_kept_for_clients_that_have_shown_who_they_are() {
-        let (places, _) = places();
-        let known: Vec<Place> = (0..4).map(|_| places.take(address(1)).unwrap()).collect();
-        known.iter().for_each(|place| place.connection.authenticated("team"));
-        let silent: Vec<Place> = (0..1_000).map(|_| places.take(address(1)).unwrap()).collect();
+    async fn half_of_the_slots_are_kept_for_authenticated_clients() {
+        let (slots, _) = slots();
+        let known: Vec<ConnectionSlot> = (0..4).map(|_| slots.take(address(1)).unwrap()).collect();
+        known.iter().for_each(|slot| slot.connection.authenticated("team"));
+        let silent: Vec<ConnectionSlot> = (0..1_000).map(|_| slots.take(address(1)).unwrap()).collect();
         assert!(known.iter().all(open));
-        assert_eq!(silent.iter().filter(|place| open(place)).count(), 4);
+        assert_eq!(silent.iter().filter(|slot| open(slot)).count(), 4);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_with_a_good_token_cannot_take_every_place() {
-        let (places, _) = places();
-        let other = places.take(address(3)).unwrap();
+    async fn a_client_with_a_good_token_cannot_take_every_slot() {
+        let (slots, _) = slots();
+        let other = slots.take(address(3)).unwrap();
         other.connection.authenticated("small");
-        let greedy: Vec<Place> = (0..7).map(|_| places.take(address(1)).unwrap()).collect();
-        greedy.iter().for_each(|place| place.connection.authenticated("greedy"));
-        let newcomers: Vec<Place> = (0..4).map(|_| places.take(address(2)).unwrap()).collect();
+        let greedy: Vec<ConnectionSlot> = (0..7).map(|_| slots.take(address(1)).unwrap()).collect();
+        greedy.iter().for_each(|slot| slot.connection.authenticated("greedy"));
+        let newcomers: Vec<ConnectionSlot> = (0..4).map(|_| slots.take(address(2)).unwrap()).collect();
         assert!(newcomers.iter().all(open) && open(&other));
-        assert_eq!(greedy.iter().filter(|place| open(place)).count(), 3);
+        assert_eq!(greedy.iter().filter(|slot| open(slot)).count(), 3);
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_of_known_clients_are_never_cut_off() {
-        let (places, overload) = places();
-        let busy: Vec<Place> = (0..LIMIT).map(|_| places.take(address(1)).unwrap()).collect();
-        busy.iter().for_each(|place| place.connection.authenticated("team"));
-        let requests: Vec<InFlight> = busy.iter().map(|place| place.connection.begin()).collect();
-        assert!(places.take(address(2)).is_none());
+        let (slots, overload) = slots();
+        let busy: Vec<ConnectionSlot> = (0..LIMIT).map(|_| slots.take(address(1)).unwrap()).collect();
+        busy.iter().for_each(|slot| slot.connection.authenticated("team"));
+        let requests: Vec<InFlight> = busy.iter().map(|slot| slot.connection.begin()).collect();
+        assert!(slots.take(address(2)).is_none());
         assert!(overload.last().is_some(), "a refused connection is remembered");
         drop(requests);
-        assert!(places.take(address(2)).is_some());
-        assert_eq!(busy.iter().filter(|place| !open(place)).count(), 1);
+        assert!(slots.take(address(2)).is_some());
+        assert_eq!(busy.iter().filter(|slot| !open(slot)).count(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_connection_that_may_have_been_a_good_one_counts_as_lost() {
-        let (places, overload) = places();
-        let _old: Vec<Place> = (0..LIMIT).map(|_| places.take(address(1)).unwrap()).collect();
+    async fn only_a_connection_that_may_have_been_legitimate_counts_as_lost() {
+        let (slots, overload) = slots();
+        let _old: Vec<ConnectionSlot> = (0..LIMIT).map(|_| slots.take(address(1)).unwrap()).collect();
         pass(6).await;
-        let _new = places.take(address(1)).unwrap();
+        let _new = slots.take(address(1)).unwrap();
         assert_eq!(overload.last(), None, "silent for six seconds: nothing was lost");
-        let _more: Vec<Place> = (0..LIMIT).map(|_| places.take(address(1)).unwrap()).collect();
+        let _more: Vec<ConnectionSlot> = (0..LIMIT).map(|_| slots.take(address(1)).unwrap()).collect();
         assert!(overload.last().is_some(), "cut off right after it was opened");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_are_given_back() {
-        let (places, _) = places();
+    async fn slots_are_released() {
+        let (slots, _) = slots();
         for _ in 0..100 {
-            let place = places.take(address(1)).unwrap();
-            assert!(open(&place));
+            let slot = slots.take(address(1)).unwrap();
+            assert!(open(&slot));
         }
-        assert!(places.held.lock().connections.is_empty());
+        assert!(slots.held.lock().connections.is_empty());
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use serde_json::json;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Story {
+pub enum RunKind {
     /// A gang that runs from apply to success.
     Straight,
     /// A run that is stopped with a checkpoint and goes on as a gang on other nodes.
@@ -21,7 +21,7 @@ pub enum Story {
     Delete,
 }
 
-impl Story {
+impl RunKind {
     pub const ALL: [Self; 4] = [Self::Straight, Self::Move, Self::GangFailure, Self::Delete];
 
     fn job(self, namespace: &str) -> Job {
@@ -41,7 +41,7 @@ impl Story {
 /// One scenario, run in a namespace of its own.
 #[derive(Clone, Debug)]
 pub struct Case {
-    pub story: Story,
+    pub kind: RunKind,
     pub namespace: String,
     /// The write that is interrupted, from 1.
     pub write: u64,
@@ -49,9 +49,9 @@ pub struct Case {
 }
 
 impl Case {
-    pub fn new(story: Story, what: &str, write: u64) -> Self {
-        let story_name = format!("{story:?}").to_lowercase();
-        Self { story, namespace: format!("{story_name}-{what}-{write}"), write, acted: false }
+    pub fn new(kind: RunKind, what: &str, write: u64) -> Self {
+        let kind_name = format!("{kind:?}").to_lowercase();
+        Self { kind, namespace: format!("{kind_name}-{what}-{write}"), write, acted: false }
     }
 
     fn key(&self) -> String {
@@ -60,13 +60,13 @@ impl Case {
 
     pub async fn begin(&self, c: &Cluster) -> Result<()> {
         c.make_namespace(&self.namespace).await?;
-        c.submit(&self.story.job(&self.namespace)).await
+        c.submit(&self.kind.job(&self.namespace)).await
     }
 
     pub fn has_ended(&self, seen: &ClusterHistory) -> bool {
         let Some(view) = seen.jobs.get(&self.key()) else { return false };
-        match self.story {
-            Story::Delete => {
+        match self.kind {
+            RunKind::Delete => {
                 let in_namespace = |p: &&andreas_e2e::seen::PodView| {
                     p.pod.metadata.namespace.as_deref() == Some(self.namespace.as_str())
                 };
@@ -81,11 +81,11 @@ impl Case {
         let seen = c.observer.seen();
         let status = seen.status(&self.key());
         let outcomes: Vec<Outcome> = status.history.iter().map(|attempt| attempt.outcome).collect();
-        let expected = match self.story {
-            Story::Delete => return Ok(()),
-            Story::Straight => vec![Outcome::Finished],
-            Story::Move => vec![Outcome::Stopped, Outcome::Finished],
-            Story::GangFailure => vec![Outcome::UserFailure, Outcome::Finished],
+        let expected = match self.kind {
+            RunKind::Delete => return Ok(()),
+            RunKind::Straight => vec![Outcome::Finished],
+            RunKind::Move => vec![Outcome::Stopped, Outcome::Finished],
+            RunKind::GangFailure => vec![Outcome::UserFailure, Outcome::Finished],
         };
         ensure!(
             status.phase == Phase::Succeeded && outcomes == expected,
@@ -106,12 +106,12 @@ pub async fn act(c: &Cluster, cases: &mut [Case]) -> Result<()> {
             continue;
         }
         case.acted = true;
-        match case.story {
-            Story::Straight | Story::GangFailure => {}
-            Story::Move => {
+        match case.kind {
+            RunKind::Straight | RunKind::GangFailure => {}
+            RunKind::Move => {
                 c.edit(&case.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 2}})).await?;
             }
-            Story::Delete => {
+            RunKind::Delete => {
                 c.kubectl(&format!("delete trainingjob j -n {} --wait=false", case.namespace)).await?;
             }
         }
