@@ -137,8 +137,8 @@ impl Node {
         let spec = format!("{}={}", nvidia_ml::ENV_SPEC, spec.display());
         let file = format!("--output-file={out}");
         let strategy = "--mig-strategy=single";
-        let machine = "--machine-type-file=/dev/null";
-        self.run(&["env", &library, &spec, &program, "--oneshot", strategy, machine, &file]).await?;
+        let to_file = "--use-node-feature-api=false";
+        self.run(&["env", &library, &spec, &program, "--oneshot", strategy, to_file, &file]).await?;
         let text = std::fs::read_to_string(&out)?;
         Ok(text.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
     }

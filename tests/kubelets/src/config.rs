@@ -15,7 +15,6 @@ pub(crate) const DRIVER: &str = "/run/nvidia-sim";
 /// Who the node is, and where things lie.
 pub(crate) struct NodeFiles<'a> {
     pub folder: &'a Path,
-    pub name: &'a str,
     pub number: u8,
     /// kubelet, containerd, CNI plug-ins...
     pub programs: &'a Path,

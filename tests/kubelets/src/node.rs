@@ -103,7 +103,6 @@ impl Node {
         std::fs::copy(testbed.kubeconfig_for_node(&name)?, folder.join("kubelet.kubeconfig"))?;
         NodeFiles {
             folder: &folder,
-            name: &name,
             number,
             programs: &common.programs,
             ca: &testbed.pki().ca_file(),
@@ -274,5 +273,6 @@ fn write_gpus(folder: &Path, number: u8, gpus: &Gpus) -> Result<()> {
     if state.exists() {
         std::fs::remove_file(&state)?;
     }
+    spec.write_pci_devices(&folder.join("pci"))?;
     Ok(spec.write(&path)?)
 }
