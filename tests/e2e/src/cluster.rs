@@ -122,7 +122,8 @@ impl Cluster {
         let kubelets = (!real).then(|| crate::nodes::client(&testbed));
         let observer =
             if options.simulated { Observer::idle() } else { Observer::start(&testbed.client(), kubelets) };
-        let storage = Storage::start(&testbed.client(), real.then(|| testbed.data_dir().join("claims"))).await?;
+        let storage =
+            Storage::start(&testbed.client(), real.then(|| testbed.data_dir().join("claims"))).await?;
         let mut cluster = Self {
             real_nodes,
             testbed,

@@ -201,7 +201,8 @@ pub fn logs(testbed: &Testbed) -> String {
     let root = testbed.data_dir();
     let of_real = |file: &PathBuf| {
         let name = file.display().to_string();
-        name.contains("/log/pods/") && (name.contains(&format!("/{SYSTEM}_")) || name.contains("/andreas-node_"))
+        name.contains("/log/pods/")
+            && (name.contains(&format!("/{SYSTEM}_")) || name.contains("/andreas-node_"))
     };
     let mut files: Vec<PathBuf> = files_below(&root.join("nodes")).into_iter().filter(of_real).collect();
     for namespace in [SYSTEM, "andreas-node"] {

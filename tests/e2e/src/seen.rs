@@ -236,7 +236,8 @@ impl ClusterHistory {
             let lost = self.pods.iter().filter(|(_, pod)| here(pod)).map(|(uid, _)| uid.clone());
             self.lost.extend(lost.collect::<Vec<_>>());
             self.node_gpus.remove(&node.name_any());
-        } else {
+        } else if gpus > 0 {
+            // A node whose device plug-in is away offers none for a while; what its pods hold they keep.
             self.node_gpus.insert(node.name_any(), gpus);
         }
     }

@@ -1,6 +1,7 @@
 //! The place of nodes in the machine's cgroups: a folder of each node in every hierarchy, which the node sees as the root.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
@@ -31,35 +32,35 @@ impl Cgroups {
 
     /// Removes a node's folders once its processes have gone.
     pub fn remove(&self, node: &str) {
-        for (root, _) in &self.hierarchies {
-            remove_tree(&root.join(self.of(node)));
+        self.remove_all(&self.of(node));
+    }
+
+    /// A process that is just ending still counts: it is tried for two seconds.
+    fn remove_all(&self, folder: &str) {
+        for _ in 0..40 {
+            let left = self.hierarchies.iter().filter(|(root, _)| !removed(&root.join(folder))).count();
+            if left == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        for (root, _) in &self.hierarchies {
-            remove_tree(&root.join(&self.name));
-        }
+        self.remove_all(&self.name);
     }
 }
 
-/// Only empty cgroups can be removed, the innermost first; a process that is just ending still counts.
-fn remove_tree(folder: &Path) {
+/// Only cgroups without children and processes can be removed, the innermost first.
+fn removed(folder: &Path) -> bool {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            remove_tree(&entry.path());
+        if entry.path().is_dir() && !removed(&entry.path()) {
+            return false;
         }
     }
-    for _ in 0..20 {
-        match std::fs::remove_dir(folder) {
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) => {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            }
-            _ => return,
-        }
-    }
+    std::fs::remove_dir(folder).is_ok() || !folder.exists()
 }
 
 /// The hierarchies of `/proc/mounts`.
@@ -89,7 +90,8 @@ mod tests {
         let first = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,nosuid,relatime,cpu,cpuacct 0 0\n\
                      cgroup /sys/fs/cgroup/systemd cgroup rw,xattr,name=systemd,release_agent=/x 0 0\n\
                      tmpfs /sys/fs/cgroup tmpfs rw 0 0";
-        let expected = [("/sys/fs/cgroup/cpu,cpuacct", "cpu,cpuacct"), ("/sys/fs/cgroup/systemd", "xattr,name=systemd")];
+        let expected =
+            [("/sys/fs/cgroup/cpu,cpuacct", "cpu,cpuacct"), ("/sys/fs/cgroup/systemd", "xattr,name=systemd")];
         assert_eq!(hierarchies(first), expected.map(|(p, o)| (PathBuf::from(p), o.to_owned())));
         let second = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0";
         assert_eq!(hierarchies(second), [(PathBuf::from("/sys/fs/cgroup"), "unified".to_owned())]);

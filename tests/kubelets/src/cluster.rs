@@ -58,9 +58,10 @@ impl Kubelets {
             label(testbed, node).await.with_context(|| format!("the labels of {}", node.name()))?;
         }
         for node in &kubelets.nodes {
-            kubelets.ready(testbed, node).await?;
+            kubelets.offers(testbed, node, node.gpus().count).await?;
         }
-        let args = ["--namespace", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s"];
+        let args =
+            ["--namespace", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s"];
         testbed.kubectl(args).await?.checked()?;
         Ok(kubelets)
     }
@@ -85,19 +86,24 @@ impl Kubelets {
         waited.with_context(|| node.log(crate::Service::Kubelet)).map(drop)
     }
 
-    /// Waits until a node is Ready, said by the kubelet that runs now, and offers all its GPUs.
+    /// Waits until a node is Ready, said since it has power, and offers so many GPUs; how long that took.
     ///
     /// # Errors
     /// When it is not in time.
-    pub async fn ready(&self, testbed: &Testbed, node: &Node) -> Result<Duration> {
+    pub async fn offers(&self, testbed: &Testbed, node: &Node, wanted: usize) -> Result<Duration> {
         let began = Instant::now();
         let api: Api<NodeObject> = Api::all(testbed.client());
-        let what = format!("{} is Ready with {} GPUs", node.name(), node.gpus().count);
+        let what = format!("{} is Ready with {wanted} GPUs", node.name());
         let waited = until(&what, LIMIT, async || {
             let status = api.get(node.name()).await?.status.unwrap_or_default();
-            let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+            let since = node.started();
+            let ready = status.conditions.iter().flatten().any(|c| {
+                // What was said before a power cut says nothing.
+                let said = c.last_heartbeat_time.as_ref().is_some_and(|time| time.0.as_second() >= since);
+                c.type_ == "Ready" && c.status == "True" && said
+            });
             let gpus = status.allocatable.unwrap_or_default().get(GPU).map(|quantity| quantity.0.clone());
-            Ok(ready && gpus.as_deref() == Some(&node.gpus().count.to_string()))
+            Ok(ready && gpus.as_deref() == Some(&wanted.to_string()))
         });
         waited.await.with_context(|| node.log(crate::Service::Kubelet))?;
         Ok(began.elapsed())
@@ -116,11 +122,8 @@ async fn label(testbed: &Testbed, node: &Node) -> Result<()> {
     let labels = node.discovered_labels(&program).await?;
     ensure!(labels.contains_key("nvidia.com/gpu.product"), "no product among {labels:?}");
     let operators = [("nvidia.com/gpu.present", "true"), ("nvidia.com/gpu.deploy.device-plugin", "true")];
-    let labels: BTreeMap<String, String> = operators
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .chain(labels)
-        .collect();
+    let labels: BTreeMap<String, String> =
+        operators.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).chain(labels).collect();
     let api: Api<NodeObject> = Api::all(testbed.client());
     let patch = json!({"metadata": {"labels": labels}});
     let patched = api.patch(node.name(), &PatchParams::default(), &Patch::Merge(&patch)).await?;
@@ -140,7 +143,11 @@ impl Node {
         let to_file = "--use-node-feature-api=false";
         self.run(&["env", &library, &spec, &program, "--oneshot", strategy, to_file, &file]).await?;
         let text = std::fs::read_to_string(&out)?;
-        Ok(text.lines().filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+        Ok(text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect())
     }
 
     /// A folder in which the simulated library has the name that programs load.

@@ -23,3 +23,4 @@ mod node;
 pub use cluster::Kubelets;
 pub use network::Network;
 pub use node::{Gpus, Node, Service};
+pub use nvidia_ml::Fault;

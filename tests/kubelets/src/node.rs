@@ -4,12 +4,14 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
 
 use andreas_testbed::wait::until;
 use andreas_testbed::{Process, ProcessSpec, Testbed};
 use anyhow::{Context as _, Result, ensure};
-use nvidia_ml::{GpuSpec, Spec};
+use nvidia_ml::{Fault, GpuSpec, Sim, Spec};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroups::Cgroups;
 use crate::config::NodeFiles;
@@ -72,8 +74,12 @@ pub struct Node {
     folder: PathBuf,
     programs: PathBuf,
     gpus: Gpus,
-    cgroups: Arc<Cgroups>,
     process: Process,
+    cgroups: Arc<Cgroups>,
+    /// Its process 1.
+    first: AtomicI32,
+    /// When it got power, in seconds since 1970.
+    started: AtomicI64,
 }
 
 impl Node {
@@ -123,6 +129,8 @@ impl Node {
             programs: common.programs.clone(),
             gpus,
             cgroups: common.cgroups.clone(),
+            first: AtomicI32::new(0),
+            started: AtomicI64::new(0),
         };
         node.join().await?;
         Ok(node)
@@ -174,14 +182,30 @@ impl Node {
         first.context("no process")
     }
 
+    /// When it got its power, to the second as the API writes times.
+    pub(crate) fn started(&self) -> i64 {
+        self.started.load(Ordering::Relaxed)
+    }
+
     async fn join(&self) -> Result<()> {
+        self.started.store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
         let first = self.first_process().await?;
+        self.first.store(first, Ordering::Relaxed);
         Network::join(self.number, first).with_context(|| self.process.log_tail(20))
     }
 
     /// A power cut: everything on the node ends at once; its disk stays.
     pub fn power_off(&self) {
         self.process.kill();
+        let first = self.first.swap(0, Ordering::Relaxed);
+        if let Some(pid) = Pid::from_raw(first) {
+            // It is gone when the kernel has ended everything else in its namespace.
+            let _ = kill_process(pid, Signal::KILL);
+            let end = Instant::now() + LIMIT;
+            while is_alive(first) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         self.cgroups.remove(&self.name);
     }
 
@@ -195,6 +219,16 @@ impl Node {
         self.join().await
     }
 
+    /// Breaks a GPU in the driver's eyes, or mends it.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn fault(&self, gpu: usize, fault: Fault) -> Result<()> {
+        let all = uuids(self.number, self.gpus.count);
+        let uuid = all.get(gpu).with_context(|| format!("{} has no GPU {gpu}", self.name))?;
+        Ok(Sim::open(&self.driver())?.set_fault(uuid, fault)?)
+    }
+
     /// Stops a service; it stays down until [`Self::start_service`].
     ///
     /// # Errors
@@ -203,7 +237,8 @@ impl Node {
         let name = service.name();
         std::fs::write(self.folder.join(format!("{name}.stop")), "")?;
         let file = self.folder.join(format!("{name}.pid"));
-        let pid = std::fs::read_to_string(&file).with_context(|| format!("{name} of {} does not run", self.name))?;
+        let pid = std::fs::read_to_string(&file)
+            .with_context(|| format!("{name} of {} does not run", self.name))?;
         self.run(&["kill", "-TERM", pid.trim()]).await?;
         // The script removes the file when the program has ended.
         until(&format!("the end of {name}"), LIMIT, async || Ok(!file.exists())).await?;
@@ -237,7 +272,10 @@ impl Node {
         let path = format!("PATH={}:/usr/sbin:/usr/bin:/sbin:/bin", self.programs.display());
         let mut nsenter = tokio::process::Command::new("nsenter");
         nsenter
-            .args(["--target", &first, "--mount", "--net", "--ipc", "--uts", "--pid", "--cgroup", "--", "env", &path])
+            .args([
+                "--target", &first, "--mount", "--net", "--ipc", "--uts", "--pid", "--cgroup", "--", "env",
+                &path,
+            ])
             .args(command)
             .stdin(Stdio::null());
         let output = nsenter.output().await.context("running nsenter")?;
@@ -248,10 +286,23 @@ impl Node {
 
     /// The end of what a service logged.
     pub fn log(&self, service: Service) -> String {
-        let text = std::fs::read_to_string(self.folder.join(format!("{}.log", service.name()))).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(self.folder.join(format!("{}.log", service.name()))).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.power_off();
+    }
+}
+
+/// Whether a process exists and has not ended.
+fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 fn is_program(pid: u32, name: &str) -> bool {

@@ -209,7 +209,10 @@ pub(crate) fn api_server(
 }
 
 /// What an API server needs that speaks with kubelets: logs, exec, port-forward.
-pub(crate) fn speaking_with_kubelets(spec: ProcessSpec, client: &crate::pki::KeyAndCertificate) -> ProcessSpec {
+pub(crate) fn speaking_with_kubelets(
+    spec: ProcessSpec,
+    client: &crate::pki::KeyAndCertificate,
+) -> ProcessSpec {
     flags(
         spec,
         &[

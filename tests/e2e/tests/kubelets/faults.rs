@@ -5,7 +5,7 @@ use std::time::Duration;
 use andreas_api::phase::Phase;
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
-use andreas_kubelets::Service;
+use andreas_kubelets::{Fault, Service};
 use anyhow::{Result, ensure};
 
 use crate::{ended_well, nodes, real, small};
@@ -22,10 +22,11 @@ async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Resu
             nodes(c)?.node("node-1")?.restart_service(service).await?;
         }
         // and NVIDIA's device plug-in, without which the node offers no GPU for a while
-        c.kubectl("delete pod --namespace kube-system --selector app=nvidia-device-plugin --wait=true").await?;
-        let node = nodes(c)?.node("node-1")?;
-        let back = nodes(c)?.ready(&c.testbed, node).await?;
-        println!("GPUs offered again {:.1} s after the device plug-in had gone", back.as_secs_f64());
+        c.kubectl("delete pod --namespace kube-system --selector app=nvidia-device-plugin --wait=true")
+            .await?;
+        c.kubectl("rollout status daemonset/nvidia-device-plugin --namespace kube-system --timeout=60s")
+            .await?;
+        nodes(c)?.offers(&c.testbed, nodes(c)?.node("node-1")?, 4).await?;
 
         // then the same attempt goes on and reports, and another job finds the other GPUs
         let done = c.observer.seen().milli_percent(&long.key()) / 1000;
@@ -41,7 +42,7 @@ async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gang_survives_a_power_cut_and_a_worker_that_takes_too_much_memory_fails() -> Result<()> {
+async fn a_gang_survives_a_power_cut() -> Result<()> {
     scenario(real(2), async |c| {
         let gang = small(job("gang").gpus(8, 2).epochs(120, 0.3).checkpoint(15));
         c.submit(&gang).await?;
@@ -52,7 +53,7 @@ async fn a_gang_survives_a_power_cut_and_a_worker_that_takes_too_much_memory_fai
         tokio::time::sleep(Duration::from_secs(5)).await;
         let node = nodes(c)?.node("node-2")?;
         node.power_on().await?;
-        let back = nodes(c)?.ready(&c.testbed, node).await?;
+        let back = nodes(c)?.offers(&c.testbed, node, 4).await?;
         println!("GPUs offered again {:.1} s after the power came back", back.as_secs_f64());
         // then the gang comes back by itself and ends, at the cluster's expense
         let limit = Duration::from_secs(240);
@@ -61,6 +62,51 @@ async fn a_gang_survives_a_power_cut_and_a_worker_that_takes_too_much_memory_fai
         ended_well(c, &gang)?;
         let status = c.observer.seen().status(&key);
         ensure!(status.cluster_failures >= 1, "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_is_lost_is_no_longer_planned_and_the_others_are() -> Result<()> {
+    scenario(real(1), async |c| {
+        // when the driver loses a GPU (Xid 79), NVIDIA's device plug-in withdraws it
+        let node = nodes(c)?.node("node-1")?;
+        node.fault(3, Fault::Lost)?;
+        let gone = nodes(c)?.offers(&c.testbed, node, 3).await?;
+        println!("the lost GPU was withdrawn after {:.1} s", gone.as_secs_f64());
+        // then a job for all four waits, and one for three runs
+        let four = small(job("four").gpus(4, 1));
+        let three = small(job("three").gpus(3, 1).epochs(4, 0.3));
+        c.submit(&four).await?;
+        c.submit(&three).await?;
+        c.wait_for_phase(&three, Phase::Succeeded).await?;
+        let waiting = c.observer.seen().status(&four.key());
+        ensure!(waiting.phase == Phase::Pending && waiting.attempts == 0, "{waiting:?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_node_sends_its_job_to_another() -> Result<()> {
+    scenario(real(2), async |c| {
+        let moved = small(job("moved").gpus(4, 1).epochs(80, 0.3).checkpoint(15));
+        c.submit(&moved).await?;
+        c.wait_for_percent(&moved, 10).await?;
+        let first =
+            c.observer.seen().status(&moved.key()).allocation.map(|a| a.placement).unwrap_or_default();
+        let node = if first.contains("node-1") { "node-1" } else { "node-2" };
+        // when an administrator drains its node, our own pods included
+        c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --force --timeout=120s"))
+            .await?;
+        // then it goes on elsewhere, at the cluster's expense
+        let (key, limit) = (moved.key(), Duration::from_secs(240));
+        c.observer.until("the job ends", limit, |seen| seen.phase(&key) == Phase::Succeeded).await?;
+        ended_well(c, &moved)?;
+        let status = c.observer.seen().status(&key);
+        let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
+        ensure!(!last.contains(node), "it ran on {last} again");
         Ok(())
     })
     .await
