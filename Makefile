@@ -123,7 +123,7 @@ bench-quick: bench-build ## A row for every benchmark at reduced size, to the te
 lint: prepare ## Formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --workspace --test scenarios --test upgrade --locked -- -D warnings
+	$(CARGO) clippy --workspace --test scenarios --test upgrade --test kubelets --locked -- -D warnings
 
 .PHONY: fmt
 fmt: ## Format the code

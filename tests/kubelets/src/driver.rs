@@ -50,7 +50,7 @@ async fn follow(socket: PathBuf, spec: PathBuf, memory_mib: u64) {
         // Opened anew: the driver of a node that lost its power has another state.
         let Ok(sim) = Sim::open(&spec) else { continue };
         for (index, gpu) in (1..).zip(sim.gpus()) {
-            let process = held.contains(&gpu.uuid).then(|| Process {
+            let process = held.contains(&gpu.uuid).then_some(Process {
                 pid: index,
                 util: USE,
                 memory_mib: (memory_mib as f64 * MEMORY_SHARE) as u64,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use andreas_api::phase::Phase;
+use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
 use andreas_kubelets::{Fault, Service};
@@ -68,21 +68,32 @@ async fn a_gang_survives_a_power_cut() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_that_is_lost_is_no_longer_planned_and_the_others_are() -> Result<()> {
+async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
     scenario(real(1), async |c| {
         // when the driver loses a GPU (Xid 79), NVIDIA's device plug-in withdraws it
         let node = nodes(c)?.node("node-1")?;
         node.fault(3, Fault::Lost)?;
         let gone = nodes(c)?.offers(&c.testbed, node, 3).await?;
         println!("the lost GPU was withdrawn after {:.1} s", gone.as_secs_f64());
-        // then a job for all four waits, and one for three runs
-        let four = small(job("four").gpus(4, 1));
+        // then a job for all four waits, and one for three is refused by the node: the plug-in can no longer compare its GPUs
+        let four = small(job("four").gpus(4, 1).epochs(4, 0.3));
         let three = small(job("three").gpus(3, 1).epochs(4, 0.3));
         c.submit(&four).await?;
         c.submit(&three).await?;
-        c.wait_for_phase(&three, Phase::Succeeded).await?;
+        c.wait_for_reason(&three, Reason::ClusterFailure).await?;
         let waiting = c.observer.seen().status(&four.key());
         ensure!(waiting.phase == Phase::Pending && waiting.attempts == 0, "{waiting:?}");
+
+        // when it was reset, and the plug-in started again, both run
+        let node = nodes(c)?.node("node-1")?;
+        node.fault(3, Fault::None)?;
+        c.kubectl("delete pod --namespace kube-system --selector app=nvidia-device-plugin --wait=true")
+            .await?;
+        for done in [&three, &four] {
+            let (key, limit) = (done.key(), Duration::from_secs(240));
+            c.observer.until("both end", limit, |seen| seen.phase(&key) == Phase::Succeeded).await?;
+            ended_well(c, done)?;
+        }
         Ok(())
     })
     .await
