@@ -8,12 +8,14 @@ CARGO := cargo
 DEMO_ARGS ?=
 BENCH_ARGS ?= all
 IMAGES_ARGS ?=
+RELEASE_ARGS ?=
 TARGET ?= scheduler_requests
 MINUTES ?= 10
 ADVISORIES ?=
 TESTS ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 SCENARIOS := $(CARGO) test --workspace --locked --no-fail-fast --test scenarios
+ON_REAL_NODES := tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --test kubelets -- --test-threads=1
 UPGRADE_FROM ?= 61e0588
 
 .PHONY: help
@@ -47,14 +49,19 @@ build-tests: prepare
 	$(CARGO) build --workspace --bins --tests --locked
 
 .PHONY: demo
-demo: control-plane build ## The main job: a real control plane, 12 GPU nodes, 40 TrainingJobs of a production trace
-	@$(CARGO) run -q --locked --bin demo -- $(DEMO_ARGS)
+demo: control-plane build ## The main job: a real control plane, real nodes (DEMO_ARGS=--pretend: pretend ones), 40 TrainingJobs of a production trace
+	@isolated=; \
+	if [[ " $(DEMO_ARGS) " != *" --pretend "* ]] && tests/kubelets/available; then \
+	  tests/kubelets/prepare; isolated=tests/kubelets/isolated; \
+	fi; \
+	$$isolated $(CARGO) run -q --offline --locked --bin demo -- $(DEMO_ARGS)
 
 .PHONY: test
-test: control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane
+test: control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
 	status=0; \
 	$(CRATES) || status=$$?; \
 	$(SCENARIOS) -- --test-threads=5 || status=$$?; \
+	tests/kubelets/available && tests/kubelets/prepare && $(ON_REAL_NODES) || status=$$?; \
 	exit $$status
 
 .PHONY: check
@@ -72,8 +79,21 @@ e2e: control-plane prometheus build-tests ## Scenarios by the modules of tests/e
 
 .PHONY: kubelets
 kubelets: control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, containerd, runc, NVIDIA's own parts, the chart from images (root)
-	@hack/prepare nodes; tests/tools/build nodes >/dev/null; tests/kubelets/images
-	tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --test kubelets -- --test-threads=1 --nocapture
+	tests/kubelets/available
+	tests/kubelets/prepare
+	$(ON_REAL_NODES) --nocapture $(addsuffix ::,$(TESTS))
+
+.PHONY: frameworks
+frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 300 MB, 5 GB of disk, 20 min
+	tests/kubelets/available
+	tests/kubelets/prepare
+	tests/frameworks/image >/dev/null
+	ANDREAS_NODE_IMAGE=$(CURDIR)/target/frameworks/image.tar tests/kubelets/isolated \
+	  $(CARGO) test --offline --workspace --locked --test frameworks -- --test-threads=1 --nocapture
+
+.PHONY: python
+python: ## Tests of the Python package, under every Python from 3.9 that is here
+	@hack/python
 
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600
@@ -98,8 +118,13 @@ hostile: control-plane build-tests ## A tenant with an ordinary account does its
 
 .PHONY: kills
 kills: export ANDREAS_LONG := 1
-kills: build-tests ## The node agent's two processes are killed a thousand times at random moments
-	$(CARGO) test --workspace --locked --test processes -- killed_at_any_moment --nocapture
+kills: build-tests ## The node agent's two processes are killed a thousand times at random moments; then a thousand kills and faults of the driver
+	$(CARGO) test --workspace --locked --test processes -- at_any_moment --test-threads=1 --nocapture
+
+.PHONY: hardware
+hardware: export UPDATE := 1
+hardware: prepare ## Where a GPU is at hand: read it beside nvidia-smi and write docs/hardware.md. Sets nothing
+	$(CARGO) test --workspace --locked --test hardware -- --nocapture
 
 .PHONY: soak
 soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, clocks, faults
@@ -123,7 +148,7 @@ bench-quick: bench-build ## A row for every benchmark at reduced size, to the te
 lint: prepare ## Formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --workspace --test scenarios --test upgrade --test kubelets --locked -- -D warnings
+	$(CARGO) clippy --workspace --test scenarios --test upgrade --test kubelets --test frameworks --locked -- -D warnings
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -143,6 +168,19 @@ crds: control-plane build ## Write what is generated: CustomResourceDefinitions 
 metrics-docs: prepare ## Write docs/metrics.md from the lists of metrics in the code
 	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test files the_documentation
 
+.PHONY: openapi
+openapi: ## Write docs/openapi.json from the types of the query API
+	UPDATE=1 $(CARGO) test -q --workspace --lib --locked -- openapi::tests
+
+.PHONY: reference
+reference: prepare ## Write docs/reference from custom resources, reasons, the command line and the chart's values
+	UPDATE=1 $(CARGO) test -q --workspace --locked --test files -- the_reference
+
+.PHONY: docs
+docs: prepare ## The site from the pages of docs/, by mdBook, into target/docs/book
+	@hack/docs target/docs
+	@"$$(hack/cargo-tool mdbook 0.5.4)" build target/docs
+
 .PHONY: supply-chain
 supply-chain: export ADVISORIES := $(ADVISORIES)
 supply-chain: prepare ## Licences, sources, bans, advisories, unused dependencies, pinned base images
@@ -151,6 +189,10 @@ supply-chain: prepare ## Licences, sources, bans, advisories, unused dependencie
 .PHONY: sbom
 sbom: prepare ## A bill of materials (CycloneDX) for each program, into target/sbom/
 	@hack/sbom
+
+.PHONY: release
+release: prepare ## All files of a release into target/release-files/: RELEASE_ARGS="--arch amd64 --url https://example.org/v0.1.0"
+	@hack/release $(RELEASE_ARGS)
 
 .PHONY: images
 images: prepare ## Images as OCI archives, without a container engine, into target/images/: IMAGES_ARGS="--arch amd64 operator extender"

@@ -10,6 +10,10 @@
 //!
 //! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
 
+mod ask;
+pub mod cluster;
+pub mod exit;
+pub mod output;
 mod plan;
 mod profile;
 mod reason;
@@ -34,6 +38,10 @@ enum Command {
     Simulate(Box<simulate::SimulateArgs>),
     Profile(profile::ProfileArgs),
     Snapshot(snapshot::SnapshotArgs),
+    Queue(ask::QueueArgs),
+    Explain(ask::ExplainArgs),
+    Whatif(ask::WhatIfArgs),
+    Can(ask::CanArgs),
 }
 
 /// Does what the arguments say.
@@ -46,6 +54,10 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Simulate(args) => simulate::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Snapshot(args) => snapshot::run(&args),
+        Command::Queue(args) => ask::queue(&args),
+        Command::Explain(args) => ask::explain(&args),
+        Command::Whatif(args) => ask::what_if(&args),
+        Command::Can(args) => ask::can(&args),
     }
 }
 

@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         Err(error) if andreas_cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(andreas_cli::exit::code(&error))
         }
     }
 }

@@ -9,7 +9,7 @@ use andreas_baselines::{Method, Options};
 use andreas_core::{Seconds, StepFunction};
 use andreas_simulator::readers::{self, Format, TraceRange, peak};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Watch, run_all};
+use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Sleep, Watch, run_all};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -52,6 +52,21 @@ pub struct SimulateArgs {
     /// Whether the first measured epoch corrects wrong predictions
     #[arg(long, value_enum, default_value_t = Correction::On)]
     correction: Correction,
+    /// Runs of each method, with restarts up to 3 s shorter or longer: tables have means and standard deviations
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    runs: usize,
+    /// Whether nodes without a job sleep, separated by commas (modelled)
+    #[arg(long, value_enum, value_name = "WHEN", value_delimiter = ',', default_value = "never")]
+    sleep: Vec<Asleep>,
+    /// Share of jobs that may run on other numbers of GPUs than they request, separated by commas; instead of the cluster file's
+    #[arg(long, value_name = "SHARES", value_delimiter = ',')]
+    moldable: Vec<f64>,
+    /// Repeat the trace and count its second round: the steady state
+    #[arg(long)]
+    looped: bool,
+    /// Measured delays in seconds (YAML: restart_s, debounce_s, bind_s, first_start_s, stop_s); instead of the cluster file's
+    #[arg(long, value_name = "FILE")]
+    delays: Option<PathBuf>,
     /// What the planner knows of times and watts, separated by commas
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "perfect")]
     knowledge: Vec<Known>,
@@ -98,13 +113,20 @@ enum Known {
     /// The truth, but for --mape, which --correction corrects
     Perfect,
     /// What the predictor says: from model and batch alone, or from a table that is off by --mape; then from every epoch and every
-    /// job. --correction says nothing
+    /// job, with the operator's rule for jobs of which nothing is known. --correction says nothing
     Learning,
-    /// The same, and a job of which nothing is known stays with its request on the commonest type for its first epoch, as in the
-    /// operator
-    Cautious,
     /// The predictor's first word stands, whatever is observed
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Asleep {
+    /// All nodes stay on
+    Never,
+    /// After some minutes without a job, until one is placed there
+    Rule,
+    /// In every gap that is long enough, known beforehand
+    Oracle,
 }
 
 fn trace(text: &str) -> Result<(Format, PathBuf), String> {
@@ -115,10 +137,17 @@ fn trace(text: &str) -> Result<(Format, PathBuf), String> {
 /// Runs the subcommand.
 pub fn run(args: &SimulateArgs) -> Result<()> {
     check(args)?;
-    let scenarios = args.trace.iter().map(|trace| scenario(args, trace)).collect::<Result<Vec<_>>>()?;
+    let shares: Vec<Option<f64>> =
+        if args.moldable.is_empty() { vec![None] } else { args.moldable.iter().copied().map(Some).collect() };
+    let mut scenarios = Vec::new();
+    for trace in &args.trace {
+        for share in &shares {
+            scenarios.push(scenario(args, trace, *share)?);
+        }
+    }
     let setups = setups(args);
     let jobs: usize = scenarios.iter().map(|s| s.jobs.len()).sum();
-    let bar = bar(jobs * setups.len() * args.budget_share.len().max(1));
+    let bar = bar(jobs * setups.len() * args.runs * args.budget_share.len().max(1));
     let watch = Progress { begin: Instant::now(), bar: &bar };
     let mut outcomes = Vec::new();
     for scenario in &scenarios {
@@ -156,7 +185,8 @@ fn replays(
     watch: &Progress<'_>,
 ) -> Result<Vec<Outcome>> {
     let of = |scenario: &Scenario| {
-        run_all(scenario, setups, watch).map_err(|(method, e)| anyhow!("{}: {method}: {e}", scenario.name))
+        run_all(scenario, setups, args.runs, watch)
+            .map_err(|(method, e)| anyhow!("{}: {method}: {e}", scenario.name))
     };
     if args.budget_share.is_empty() {
         return of(scenario);
@@ -178,6 +208,12 @@ fn check(args: &SimulateArgs) -> Result<()> {
     if !(args.pace > 0.0 && args.pace <= 1e6) {
         bail!("--pace: {} is not above 0 and at most 1e6", args.pace);
     }
+    if !(1..=1000).contains(&args.runs) {
+        bail!("--runs: {} is not between 1 and 1000", args.runs);
+    }
+    if let Some(share) = args.moldable.iter().find(|m| !(0.0..=1.0).contains(*m)) {
+        bail!("--moldable: {share} is not between 0 and 1");
+    }
     if let Some(mape) = args.mape.iter().find(|m| !(0.0..=2.0).contains(*m)) {
         bail!("--mape: {mape} is not between 0 and 2");
     }
@@ -196,10 +232,23 @@ fn check(args: &SimulateArgs) -> Result<()> {
     Ok(())
 }
 
-fn scenario(args: &SimulateArgs, (format, path): &(Format, PathBuf)) -> Result<Scenario> {
-    let range = TraceRange { skip: args.skip, take: args.jobs.unwrap_or(usize::MAX), pace: args.pace };
+fn scenario(
+    args: &SimulateArgs,
+    (format, path): &(Format, PathBuf),
+    moldable: Option<f64>,
+) -> Result<Scenario> {
+    let range = TraceRange {
+        skip: args.skip,
+        take: args.jobs.unwrap_or(usize::MAX),
+        pace: args.pace,
+        moldable,
+        looped: args.looped,
+    };
     let mut scenario = match (format, &args.cluster) {
         (Format::Andreas, None) if args.pace != 1.0 => bail!("--pace: an instance of ANDREAS keeps its own"),
+        (Format::Andreas, None) if args.looped || moldable.is_some() => {
+            bail!("--looped, --moldable: an instance of ANDREAS is replayed as it is")
+        }
         (Format::Andreas, None) => {
             let mut scenario = readers::andreas::read(path, Seconds::ZERO)?;
             scenario.jobs = scenario.jobs.into_iter().skip(range.skip).take(range.take).collect();
@@ -209,6 +258,14 @@ fn scenario(args: &SimulateArgs, (format, path): &(Format, PathBuf)) -> Result<S
         (_, None) => bail!("--cluster is missing: only an instance of ANDREAS brings its own"),
         (_, Some(cluster)) => readers::scenario(*format, path, cluster, range)?,
     };
+    if let Some(share) = moldable {
+        scenario.name = format!("{}, {:.0} % moldable", scenario.name, 100.0 * share);
+    }
+    if let Some(file) = &args.delays {
+        let (restart, delays) = readers::delays(file)?;
+        scenario.restart = restart.unwrap_or(scenario.restart);
+        scenario.delays = delays;
+    }
     if let Some(restart) = args.restart_s {
         scenario.restart = Seconds(restart);
     }
@@ -232,21 +289,36 @@ fn setups(args: &SimulateArgs) -> Vec<Setup> {
                 Correction::Both => &[false, true],
             };
             for &corrected in corrections {
-                for &method in &args.methods {
+                for (&method, &asleep) in args
+                    .methods
+                    .iter()
+                    .flat_map(|method| args.sleep.iter().map(move |asleep| (method, asleep)))
+                {
                     let error = PredictionError { mape, corrected, stated: true, seed: args.seed };
                     let knowledge = match known {
                         Known::Perfect => Knowledge::Tables,
                         Known::Learning => Knowledge::Learning,
-                        Known::Cautious => Knowledge::Cautious,
                         Known::None => Knowledge::Unlearned,
                     };
-                    let label = label(mape, corrected, known, args.knowledge.len() > 1);
+                    let mut label = label(mape, corrected, known, args.knowledge.len() > 1);
+                    let sleep = match asleep {
+                        Asleep::Never => Sleep::Never,
+                        Asleep::Rule => Sleep::Rule,
+                        Asleep::Oracle => Sleep::Oracle,
+                    };
+                    let word = match asleep {
+                        Asleep::Never => "",
+                        Asleep::Rule => "node sleep",
+                        Asleep::Oracle => "node sleep, oracle",
+                    };
+                    label = format!("{label} {word}").trim().to_owned();
                     setups.push(Setup {
                         method,
                         seed: args.seed,
                         trials: args.trials,
                         error,
                         knowledge,
+                        sleep,
                         label,
                     });
                 }
@@ -266,7 +338,6 @@ fn label(mape: f64, corrected: bool, known: Known, several: bool) -> String {
         Known::Perfect if corrected => Some("corrected".to_owned()),
         Known::Perfect => (several && mape <= 0.0).then(|| "knowing all".to_owned()),
         Known::Learning => Some("learning".to_owned()),
-        Known::Cautious => Some("learning, cautious".to_owned()),
         Known::None => Some("not learning".to_owned()),
     });
     words.join(" ")

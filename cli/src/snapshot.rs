@@ -1,21 +1,27 @@
 //! `kubectl-andreas snapshot`: what the operator's last plan was made from, saved.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use andreas_planner::Snapshot;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use http::{Request, header};
+use http_body_util::Full;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{Api, PostParams};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Snapshot: save what the operator's last plan was made from; `plan --snapshot FILE` makes that plan again.
+use crate::cluster::{Authority, Cluster, ClusterError, ConnectArgs, PodPort, Right, Selection, block_on};
+
+/// Save what the operator's last plan was made from; `plan --snapshot FILE` makes that plan again.
 ///
-/// With the kubectl on the PATH and its current context: makes a token of the chart's account andreas-plan-reader that is good for ten
-/// minutes, and asks the operator's pods through `kubectl port-forward`. Needs the rights to list pods, to create pods/portforward and
-/// serviceaccounts/token in the operator's namespace. Or directly, with --url. The file names jobs of all namespaces.
+/// Makes a token of the chart's account andreas-plan-reader that is good for ten minutes, and asks the operator's pods by port-forward.
+/// Needs the rights to list pods, to create pods/portforward and serviceaccounts/token in the operator's namespace. Or directly, with
+/// --url. The file names jobs of all namespaces.
 #[derive(Debug, Args)]
 pub struct SnapshotArgs {
     /// Where to write it; standard output without
@@ -46,25 +52,18 @@ pub struct SnapshotArgs {
     /// The operator's port with certificates
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
-    /// Context of the kubeconfig; the current one without
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-    /// Kubeconfig; kubectl's own choice without
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Seconds to wait for an answer
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    #[command(flatten)]
+    cluster: ConnectArgs,
 }
 
 /// Most bytes of a snapshot: far above 200,000 jobs.
-const MAX_BYTES: u64 = 2 << 30;
+const MAX_BYTES: usize = 2 << 30;
 
 /// Runs the subcommand.
 pub fn run(args: &SnapshotArgs) -> Result<()> {
     let text = match &args.url {
         Some(url) => read_from_url(args, url)?,
-        None => read_through_kubectl(args)?,
+        None => block_on(read_through_cluster(args))?,
     };
     // Nothing that cannot be planned is saved as a snapshot.
     let snapshot: Snapshot =
@@ -103,7 +102,7 @@ fn read_from_url(args: &SnapshotArgs, url: &str) -> Result<Vec<u8>> {
 /// `GET /snapshot`.
 fn get_snapshot(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsConfig) -> Result<Vec<u8>> {
     let url = format!("{}/snapshot", url.trim_end_matches('/'));
-    let timeout = Some(Duration::from_secs(args.timeout));
+    let timeout = Some(Duration::from_secs(args.cluster.request_timeout));
     let config = ureq::Agent::config_builder()
         .timeout_global(timeout)
         .tls_config(tls)
@@ -115,7 +114,8 @@ fn get_snapshot(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsCon
     }
     let mut answer = request.call().with_context(|| url.clone())?;
     let status = answer.status();
-    let body = answer.body_mut().with_config().limit(MAX_BYTES).read_to_vec().with_context(|| url.clone())?;
+    let body =
+        answer.body_mut().with_config().limit(MAX_BYTES as u64).read_to_vec().with_context(|| url.clone())?;
     if !status.is_success() {
         bail!("{url}: {status}: {}", String::from_utf8_lossy(&body).trim());
     }
@@ -123,81 +123,46 @@ fn get_snapshot(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsCon
 }
 
 /// Asks one pod after the other: only the leader has made a plan.
-fn read_through_kubectl(args: &SnapshotArgs) -> Result<Vec<u8>> {
-    let (namespace, selector) = (args.namespace.as_str(), args.selector.as_str());
-    let token =
-        kubectl(args, &["create", "token", &args.service_account, "-n", namespace, "--duration=10m"])?;
-    let token = String::from_utf8(token).context("the token is not text")?;
-    let pods = kubectl(args, &["get", "pods", "-n", namespace, "-l", selector, "-o", "name"])?;
-    let pods = String::from_utf8(pods).context("names of pods")?;
+async fn read_through_cluster(args: &SnapshotArgs) -> Result<Vec<u8>> {
+    let cluster = Cluster::connect(&args.cluster).await?;
+    let namespace = args.namespace.as_str();
+    let token = token(&cluster, args).await?;
+    let pods: Vec<Pod> = cluster.list(Some(namespace), &Selection::labels(&args.selector)).await?.items;
     let mut answers = Vec::new();
-    for pod in pods.lines().filter(|name| !name.is_empty()) {
-        match read_from_pod(args, pod, &token) {
-            Ok(text) => return Ok(text),
-            Err(error) => answers.push(format!("{pod}: {error:#}")),
+    for pod in &pods {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let to = PodPort { namespace, pod: name, port: args.port };
+        let request = Request::get("/snapshot")
+            .header(header::AUTHORIZATION, format!("Bearer {token}"))
+            .body(Full::default())?;
+        let timeout = Duration::from_secs(args.cluster.request_timeout);
+        // The certificate names the Service, which is not what is asked here, and the token is good for nothing but these pages.
+        match cluster.ask_pod(&to, &Authority::Tunnel, request, MAX_BYTES, timeout).await {
+            Ok(reply) if reply.status.is_success() => return Ok(reply.body.to_vec()),
+            Ok(reply) => answers.push(format!(
+                "{to}: {}: {}",
+                reply.status,
+                String::from_utf8_lossy(&reply.body).trim()
+            )),
+            Err(error) if error.is_forbidden() => return Err(error.into()),
+            Err(error) => answers.push(error.to_string()),
         }
     }
     if answers.is_empty() {
-        bail!("no pod in {namespace} has the labels {selector}");
+        bail!("no pod in {namespace} has the labels {}", args.selector);
     }
     Err(anyhow!("no operator pod gave a snapshot:\n{}", answers.join("\n")))
 }
 
-/// A child process that is killed when this is dropped.
-struct Forward(Child);
-
-impl Drop for Forward {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Reads the snapshot from one pod through `kubectl port-forward`.
-fn read_from_pod(args: &SnapshotArgs, pod: &str, token: &str) -> Result<Vec<u8>> {
-    let port = format!(":{}", args.port);
-    let mut command = command(args, &["port-forward", "-n", &args.namespace, pod, &port]);
-    command.arg("--address=127.0.0.1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut forward = Forward(command.spawn().context(NO_KUBECTL)?);
-    // "Forwarding from 127.0.0.1:41234 -> 8443". It says more later, so its output stays open.
-    let mut output = BufReader::new(forward.0.stdout.take().context("no output of kubectl port-forward")?);
-    let mut line = String::new();
-    output.read_line(&mut line)?;
-    let Some(address) = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")) else {
-        let mut message = String::new();
-        if let Some(mut stderr) = forward.0.stderr.take() {
-            io::Read::read_to_string(&mut stderr, &mut message)?;
-        }
-        bail!("kubectl port-forward: {}{}", line.trim(), message.trim());
-    };
-    // The tunnel ends in that pod: the API server has authenticated both ends of it. Its certificate names the Service, which is not
-    // what is asked here, and the token is good for nothing but these pages.
-    let tls = TlsConfig::builder().disable_verification(true).build();
-    let answer = get_snapshot(args, &format!("https://{address}"), Some(token), tls);
-    drop(output);
-    answer
-}
-
-const NO_KUBECTL: &str = "kubectl cannot be run; is it on the PATH? (--url needs none)";
-
-fn command(args: &SnapshotArgs, what: &[&str]) -> Command {
-    let mut command = Command::new("kubectl");
-    command.args(what);
-    if let Some(context) = &args.context {
-        command.arg("--context").arg(context);
-    }
-    if let Some(file) = &args.kubeconfig {
-        command.arg("--kubeconfig").arg(file);
-    }
-    command
-}
-
-fn kubectl(args: &SnapshotArgs, what: &[&str]) -> Result<Vec<u8>> {
-    let mut command = command(args, what);
-    command.arg(format!("--request-timeout={}s", args.timeout));
-    let output = command.output().context(NO_KUBECTL)?;
-    if !output.status.success() {
-        bail!("kubectl {}: {}", what[0], String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(output.stdout)
+/// A token of the account that may read the page, good for ten minutes.
+async fn token(cluster: &Cluster, args: &SnapshotArgs) -> Result<String> {
+    let right = Right::of::<ServiceAccount>("create", Some(&args.namespace)).on("token");
+    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), &args.namespace);
+    let spec = TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() };
+    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+    let made = accounts.create_token_request(&args.service_account, &PostParams::default(), &request).await;
+    let made = made.map_err(|error| {
+        ClusterError::from_client(error, cluster.url(), &right, Some(&args.service_account))
+    })?;
+    made.status.and_then(|status| status.token).context("the API server gave no token")
 }

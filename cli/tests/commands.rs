@@ -169,7 +169,7 @@ fn a_snapshot_is_saved_from_an_operator_and_planned_as_the_operator_does() {
 
 #[test]
 fn without_an_operator_it_is_said_whom_was_asked() {
-    let missing = andreas(&["snapshot", "--url", "http://127.0.0.1:9", "--timeout", "5"]);
+    let missing = andreas(&["snapshot", "--url", "http://127.0.0.1:9", "--request-timeout", "5"]);
     assert!(!missing.status.success());
     assert!(text(&missing.stderr).contains("http://127.0.0.1:9/snapshot"), "{}", text(&missing.stderr));
 }

@@ -75,6 +75,54 @@ fn a_gang_by_necessity_is_answered_with_its_nodes() {
 }
 
 #[test]
+fn a_job_on_slow_gpus_moves_to_free_fast_ones_whatever_limits_they_offer() {
+    // Given a late job on slow GPUs, and a free fast GPU with a power limit that saves energy,
+    let line = json!({"now": 1000, "eur_per_kwh": 0.26, "restart_s": 120, "turnaround_share": 0.1, "late_fixed_s": 900,
+        "gpu_types": [{"name": "F", "idle_w": 50, "max_w": 400}, {"name": "S", "idle_w": 10, "max_w": 100}],
+        "classes": [{"gpu_type": "F", "gpus": 1, "count": 1, "overhead_w": 100},
+                    {"gpu_type": "S", "gpus": 1, "count": 1, "overhead_w": 100}],
+        "new_jobs": [{"id": "j", "submit_s": 0, "deadline_s": 1, "weight": 0.0001, "epochs_left": 600, "req_gpus": 1,
+                      "allowed": [1], "epoch_s": {"F": [700], "S": [1350]}, "power_w": {"F": [400], "S": [100]},
+                      "limits": {"F": [[280, 1.045, 0.7]]}}],
+        "jobs": [{"id": "j", "epochs_left": 600, "current": {"node": "1/0", "gpus": 1}}]});
+    // then it moves now; postponed, the same move would be postponed again at every decision.
+    let mut session = Session::new(Options { trials: 20, ..Options::default() }, true);
+    let answer = ask(&mut session, &line);
+    assert_eq!(answer["j"]["node"], "0/0", "{answer}");
+    assert!(answer["_plan"]["gap"].as_f64().unwrap() < 1e-6, "{answer}");
+}
+
+#[test]
+fn the_nodes_of_a_gang_are_of_one_class() {
+    // Given two classes of one GPU type with two nodes each, one node of each in use, and a gang of two nodes,
+    let mut line = state();
+    line["classes"] =
+        json!([{"gpu_type": "V100", "gpus": 2, "count": 2}, {"gpu_type": "V100", "gpus": 2, "count": 2}]);
+    line["new_jobs"][0]["allowed"] = json!([4]);
+    line["new_jobs"][0]["epoch_s"] = json!({"V100": [null, null, null, 200]});
+    line["new_jobs"][0]["power_w"] = json!({"V100": [null, null, null, 900]});
+    line["new_jobs"][0]["spread"] = json!({"2": 1.1});
+    let small = |id: &str| {
+        json!({"id": id, "submit_s": 0, "weight": 0.001, "epochs_left": 10, "movable": false, "allowed": [2],
+               "epoch_s": {"V100": [null, 600]}, "power_w": {"V100": [null, 400]}})
+    };
+    line["new_jobs"].as_array_mut().unwrap().extend([small("a"), small("b")]);
+    let there =
+        |id: &str, node: &str| json!({"id": id, "epochs_left": 10, "current": {"node": node, "gpus": 2}});
+    line["jobs"].as_array_mut().unwrap().extend([there("a", "0/0"), there("b", "1/0")]);
+    for method in [Method::RandomizedGreedy, Method::Edf, Method::AndreasLs, Method::Gavel] {
+        // then it waits rather than span both,
+        let mut session = Session::new(Options { method, trials: 20, ..Options::default() }, false);
+        assert_eq!(ask(&mut session, &line)["bert"], Value::Null, "{method:?}");
+        // and starts where one class has two nodes free.
+        let mut free = line.clone();
+        free["jobs"][2]["current"] = json!({"node": "0/1", "gpus": 2});
+        let nodes = json!(["1/0", "1/1"]);
+        assert_eq!(ask(&mut session, &free)["bert"]["nodes"], nodes, "{method:?}");
+    }
+}
+
+#[test]
 fn the_explanation_gives_the_reason_of_waiting() {
     let mut line = state();
     line["power_budget_w"] = json!(200);

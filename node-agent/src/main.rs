@@ -1,18 +1,31 @@
 //! Entry point of the agent process: flags, confinement, wiring, shutdown.
 
+use std::io::Write as _;
+
+use andreas_node_agent::agent::local::{self, StatusArgs};
 use andreas_node_agent::agent::{self, AgentArgs};
 use andreas_node_agent::process;
 use andreas_node_agent::setter::confine;
 use andreas_runtime::telemetry::{self, TelemetryArgs};
 use andreas_runtime::{admin::AdminArgs, client::ClientArgs};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use rustix::thread::CapabilitySet;
 
 /// Node agent of ANDREAS: reads GPUs, decides which of them rest, reports status. Needs the API server and the
 /// kubelet's PodResources socket, and no capability. Settings are applied by `andreas-node-setter`.
 #[derive(Debug, Parser)]
-#[command(name = "andreas-node-agent", version)]
+#[command(
+    name = "andreas-node-agent",
+    version,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true
+)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Read the node once, print the status that would be reported as JSON, and exit. Sets nothing and needs no API server.
+    #[arg(long)]
+    once: bool,
     #[command(flatten)]
     own: AgentArgs,
     #[command(flatten)]
@@ -23,13 +36,33 @@ struct Args {
     telemetry: TelemetryArgs,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print a table of this node's GPUs: draw, holders, settings, health. Reads only; needs no API server.
+    Status(StatusArgs),
+}
+
 fn main() -> anyhow::Result<()> {
-    let Args { own, admin, client, telemetry } = Args::parse();
+    let Args { command, once, mut own, admin, client, mut telemetry } = Args::parse();
+    if once || command.is_some() {
+        telemetry.format = telemetry::LogFormat::Text;
+        telemetry.filter = "warn".into();
+    }
     telemetry::init(&telemetry)?;
     // Capabilities and namespaces are per thread: confine before a second thread starts.
     confine::keep_only(CapabilitySet::empty());
+    if let Some(Command::Status(status)) = &command {
+        (own.pod_resources, own.nvml_library) = (status.pod_resources.clone(), status.nvml_library.clone());
+    }
     let library = own.nvml_library.clone();
-    process::run(&library, |library, shutdown| agent::run(own, admin, client, library, shutdown))
+    process::run(&library, |library, shutdown| async move {
+        let text = match command {
+            Some(Command::Status(status)) => local::table(&status, &own, library).await?,
+            None if once => local::once(&own, library).await? + "\n",
+            None => return agent::run(own, admin, client, library, shutdown).await,
+        };
+        Ok(std::io::stdout().write_all(text.as_bytes())?)
+    })
 }
 
 #[cfg(test)]
@@ -40,5 +73,13 @@ mod tests {
     #[test]
     fn the_flags_do_not_contradict_each_other() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_node_name_is_needed_only_by_the_agent_itself() {
+        let parses = |flags: &[&str]| Args::try_parse_from([&["andreas-node-agent"], flags].concat()).is_ok();
+        assert!(parses(&["--once"]) && parses(&["status"]) && parses(&["--node-name", "n1"]));
+        assert!(std::env::var_os("NODE_NAME").is_some() || !parses(&[]));
+        assert!(!parses(&["--once", "status"]), "one of them");
     }
 }

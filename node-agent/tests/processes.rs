@@ -1,5 +1,9 @@
 //! The agent's two processes on a simulated node: what they do, and what is left when they die.
 
+#[path = "processes/faults.rs"]
+mod faults;
+#[path = "processes/reports.rs"]
+mod reports;
 mod support;
 
 use std::os::unix::fs::MetadataExt;

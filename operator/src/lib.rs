@@ -30,6 +30,7 @@
 //! | [`shared`] | what the leader's loops share |
 //! | [`objects`] | TrainingProfiles, GpuNodes and the policy's status, maintained by the operator |
 //! | [`planning`] | one loop: when to plan, and delivery of decisions |
+//! | [`query`] | answers of the query API: when, why, what would help |
 //! | [`executor`] | the other loop: workers, actions, events |
 //! | [`args`] | flags |
 //! | [`server`] | process setup: caches, endpoints, certificates, leader election, loops |
@@ -51,6 +52,7 @@ pub mod objects;
 pub mod planning;
 pub mod predict;
 pub mod progress;
+pub mod query;
 pub mod server;
 pub mod shared;
 pub mod snapshot;

@@ -2,12 +2,11 @@
 //!
 //! **In**: tables of measurements (CSV), TrainingProfiles as YAML or JSON, or by name from the cluster. **Out**: predictions with
 //! intervals as CSV, fitted curves and their errors, plots, the evaluation's table, profiles for another cluster.
-//! Everything that predicts is `andreas-predictor`; the cluster is reached by the `kubectl` whose plugin this is.
+//! Everything that predicts is `andreas-predictor`.
 
 mod csv;
 mod evaluate;
 mod fit;
-mod kubectl;
 mod plot;
 mod predict;
 mod show;
@@ -21,6 +20,8 @@ use andreas_predictor::table::{Sample, boards};
 use andreas_predictor::{GpuModel, Predictor, Profile};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+
+use crate::cluster::ConnectArgs;
 
 /// Look at profiles, fit and predict offline, measure the predictor, move profiles between clusters.
 #[derive(Debug, Args)]
@@ -37,6 +38,16 @@ enum ProfileCommand {
     Evaluate(evaluate::EvaluateArgs),
     Export(transfer::ExportArgs),
     Import(transfer::ImportArgs),
+}
+
+/// Which cluster and namespace.
+#[derive(Clone, Debug, Args)]
+struct Where {
+    /// Namespace of the profile; that of the context without
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 /// Runs the subcommand.

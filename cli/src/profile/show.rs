@@ -9,10 +9,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::csv::Purpose;
-use super::kubectl::Cluster;
 use super::plot::{Chart, Measure, Point, Series, svg, text};
 use super::typical::TypicalWorkload;
-use super::{csv, gpu_models, learned, transfer, write};
+use super::{Where, csv, gpu_models, learned, transfer, write};
 
 /// Draw the curves of a profile, seconds per epoch and watts, and what was measured, over the number of GPUs.
 ///
@@ -32,7 +31,7 @@ pub struct ShowArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: Where,
 }
 
 /// Runs the subcommand.

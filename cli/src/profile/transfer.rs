@@ -9,8 +9,8 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::kubectl::Cluster;
-use super::{read_text, write};
+use super::{Where, read_text, write};
+use crate::cluster::{Cluster, ClusterError, block_on};
 
 /// Write a TrainingProfile with everything observed, without what ties it to its cluster.
 #[derive(Debug, Args)]
@@ -18,7 +18,7 @@ pub struct ExportArgs {
     /// Name of the profile
     name: String,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: Where,
     /// Write there instead of to standard output
     #[arg(long, short, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -33,16 +33,13 @@ pub struct ImportArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: Where,
 }
 
 /// Writes of one import: a run that ends meanwhile writes too.
 const TRIES: usize = 4;
-/// What the API server says to a write of a version that is no more.
-const CONFLICT: &str = "the object has been modified";
 const API_VERSION: &str = "andreas.dev/v1alpha1";
 const KIND: &str = "TrainingProfile";
-const RESOURCE: &str = "trainingprofiles.andreas.dev";
 
 /// What an object says that it is.
 #[derive(Deserialize)]
@@ -74,9 +71,11 @@ pub(super) fn read(file: &Path) -> Result<TrainingProfile> {
     parse(&read_text(file)?, &file.display().to_string())
 }
 
-pub(super) fn get(name: &str, cluster: &Cluster) -> Result<TrainingProfile> {
-    let found = cluster.run(&["get", RESOURCE, name, "--output=json"], None)?;
-    parse(&String::from_utf8(found).context("kubectl's answer")?, name)
+pub(super) fn get(name: &str, place: &Where) -> Result<TrainingProfile> {
+    block_on(async {
+        let cluster = Cluster::connect(&place.connect).await?;
+        Ok(cluster.get(Some(&cluster.namespace_or(place.namespace.as_deref())), name).await?)
+    })
 }
 
 /// What is worth taking along: name, labels, spec, and of the status what was learned. Who ran it is another cluster's affair,
@@ -134,26 +133,38 @@ pub fn import(args: &ImportArgs) -> Result<()> {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
     }
-    args.cluster.run(&["apply", "--filename=-"], Some(object.to_string().as_bytes()))?;
     let brought = brought.status.unwrap_or_default();
+    let observations = block_on(async {
+        let cluster = Cluster::connect(&args.cluster.connect).await?;
+        let namespace = cluster.namespace_or(args.cluster.namespace.as_deref());
+        store(&cluster, &namespace, &name, &object, brought).await
+    })?;
+    println!("{name}: {observations} observations");
+    Ok(())
+}
+
+/// Writes the spec, then joins the observations; how many there are then.
+async fn store(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    object: &serde_json::Value,
+    brought: TrainingProfileStatus,
+) -> Result<usize> {
+    let mut here: TrainingProfile = cluster.apply(Some(namespace), name, object).await?;
     for round in 1.. {
-        let here = get(&name, &args.cluster)?;
         let status = joined(here.status.unwrap_or_default(), brought.clone());
         // The version read here: a run that taught something meanwhile is not written over.
-        let patch =
+        let change =
             json!({"metadata": {"resourceVersion": here.metadata.resource_version}, "status": status});
-        let patch = format!("--patch={patch}");
-        let write = ["patch", RESOURCE, &name, "--subresource=status", "--type=merge", &patch];
-        match args.cluster.run(&write, None) {
-            Err(error) if round < TRIES && error.to_string().contains(CONFLICT) => {}
-            Err(error) => return Err(error),
-            Ok(_) => {
-                println!("{name}: {} observations", status.observations.len());
-                break;
-            }
+        match cluster.merge::<TrainingProfile>(Some(namespace), name, Some("status"), &change).await {
+            Err(ClusterError::Conflict(_)) if round < TRIES => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => return Ok(status.observations.len()),
         }
+        here = cluster.get(Some(namespace), name).await?;
     }
-    Ok(())
+    Ok(0)
 }
 
 /// A TrainingProfile as the predictor reads it.
@@ -164,9 +175,12 @@ pub(super) fn predictor_profile(profile: &TrainingProfile) -> Profile {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use andreas_core::Seconds;
 
     use super::*;
+    use crate::cluster::testing;
 
     const PROFILE: &str = "
 apiVersion: andreas.dev/v1alpha1
@@ -189,6 +203,45 @@ status:
         let converted = predictor_profile(&again);
         assert_eq!((converted.given.len(), converted.observations.len()), (1, 1));
         assert_eq!(converted.observations[0].epoch, Some(Seconds(35.0)));
+    }
+
+    #[test]
+    fn an_import_joins_what_was_observed_meanwhile() {
+        let here = |version: u32| {
+            let mut profile = serde_json::to_value(parse(PROFILE, "profile").unwrap()).unwrap();
+            profile["metadata"]["resourceVersion"] = json!(version.to_string());
+            profile["status"]["observations"][0]["run"] = json!(format!("here-{version}"));
+            profile
+        };
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let calls = Arc::clone(&seen);
+        let cluster = testing::cluster(move |line, body| {
+            let mut calls = calls.lock().unwrap();
+            calls.push((line.split('?').next().unwrap().to_owned(), body));
+            match calls.len() {
+                1 => (200, here(5)),
+                // Given that the operator writes between the read and the write,
+                2 => testing::refusal(409, "Conflict", "the object has been modified", "bert"),
+                _ => (200, here(6)),
+            }
+        });
+        // when a profile is imported,
+        let object =
+            json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bert"}, "spec": {}});
+        let brought = parse(PROFILE, "profile").unwrap().status.unwrap();
+        let count = block_on(async { store(&cluster, "lab", "bert", &object, brought).await }).unwrap();
+        // then it is read again, and both runs are written, of the version that was read.
+        assert_eq!(count, 2);
+        let calls = seen.lock().unwrap();
+        let path = "/apis/andreas.dev/v1alpha1/namespaces/lab/trainingprofiles/bert";
+        let lines: Vec<&str> = calls.iter().map(|(line, _)| line.as_str()).collect();
+        let [apply, read, write] =
+            [format!("PATCH {path}"), format!("GET {path}"), format!("PATCH {path}/status")];
+        assert_eq!(lines, [&apply, &write, &read, &write]);
+        assert_eq!(calls[3].1["metadata"]["resourceVersion"], "6");
+        let runs: Vec<_> =
+            calls[3].1["status"]["observations"].as_array().unwrap().iter().map(|row| &row["run"]).collect();
+        assert!(runs.contains(&&json!("here-6")) && runs.contains(&&json!("a-1")), "{runs:?}");
     }
 
     #[test]

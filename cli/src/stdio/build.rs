@@ -86,12 +86,15 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
             aging: None,
         },
         restart: Seconds(optional(state.restart_s, "restart_s")?),
+        wear: Seconds(optional(state.wear_s, "wear_s")?),
         horizon: horizon.map(Seconds),
         gpu_types: gpu_types(state)?,
         nodes: nodes(state)?,
         namespaces: Vec::new(),
         jobs: Vec::new(),
         prices: state.prices.clone(),
+        intended: state.intended.clone().unwrap_or_default(),
+        coming: Vec::new(),
     })
 }
 
@@ -139,6 +142,7 @@ fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
             return bad(at("gpus"), format!("{} is not between 1 and {MAX_NODE_GPUS}", class.gpus));
         }
         let overhead = not_negative(class.overhead_w, || at("overhead_w"))?;
+        let host_idle = not_negative(class.host_idle_w, || at("host_idle_w"))?;
         total = total.saturating_add(class.count);
         if total > MAX_NODES {
             return bad(at("count"), format!("makes more than {MAX_NODES} nodes"));
@@ -149,8 +153,11 @@ fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
             gpu_type: gpu_type.clone(),
             gpus: GpuCount(class.gpus),
             free_gpus: GpuCount(class.gpus),
-            overhead: Watts(overhead),
+            host_idle: Watts(host_idle),
+            host_busy: Watts(host_idle + overhead),
+            sleep: None,
             foreign_power: None,
+            gang_class: u32::try_from(c).unwrap_or(u32::MAX),
             free: Resources::default(),
         }));
     }
@@ -304,6 +311,7 @@ pub fn jobs(
         let forbidden = entry.forbidden.as_deref().or(before.and_then(|p| p.forbidden)).unwrap_or(&[]);
         let epochs_left = *required(entry.epochs_left.as_ref(), || at("epochs_left"))?;
         let min_run = entry.min_run_s.map_or(Ok(table.min_run.0), |s| not_negative(s, || at("min_run_s")))?;
+        let restart = entry.restart_s.map(|s| not_negative(s, || at("restart_s"))).transpose()?;
         let mut job = Job {
             id: JobId::from(entry.id.as_str()),
             namespace: namespace.clone(),
@@ -315,6 +323,7 @@ pub fn jobs(
             spread: table.spread.clone(),
             limits: table.limits.clone(),
             limits_count: LimitsCount::AtOnce,
+            unknown: None,
             requested_gpus: table.requested,
             worker: Worker::default(),
             candidates: None,
@@ -323,6 +332,8 @@ pub fn jobs(
             movable: entry.movable.unwrap_or(table.movable),
             min_run: Seconds(min_run),
             lost: Seconds(not_negative(lost, || at("lost_s"))?),
+            restart: restart.map(Seconds),
+            restarts_last_day: entry.restarts_last_day.unwrap_or(0),
             state: JobState::Waiting,
         };
         for (k, name) in forbidden.iter().enumerate() {

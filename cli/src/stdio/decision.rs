@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 
 use andreas_baselines::Memory;
 use andreas_core::JobId;
-use andreas_planner::{Decision, Placement, Plan, Prices};
+use andreas_planner::{Decision, IntendedChange, Placement, Plan, Prices};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, json_schema};
 use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
 
+use super::wire::PlacementEntry;
 use crate::reason::reason;
 
 /// The line that says what was wrong.
@@ -57,18 +61,68 @@ impl Serialize for PlacementLine<'_> {
     }
 }
 
-/// `_plan`.
-#[derive(serde::Serialize)]
+/// What a line of a decision may hold besides the jobs.
+pub fn schema() -> Schema {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let placement = generator.subschema_for::<PlacementEntry>();
+    let plan = generator.subschema_for::<Explanation<'_>>();
+    let mut schema = json_schema!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Decision",
+        "description": "One line out. Every other key is the name of a job: its placement, or null if it waits.",
+        "type": "object",
+        "properties": {
+            "_plan": plan,
+            "_error": {"description": "What was wrong with the line; it comes alone.", "type": "string"},
+        },
+        "additionalProperties": {"anyOf": [placement, {"type": "null"}]},
+    });
+    schema.insert("$defs".to_owned(), Value::Object(generator.take_definitions(true)));
+    schema
+}
+
+/// How the decision was made, with `--explain`.
+#[derive(serde::Serialize, JsonSchema)]
+#[schemars(rename = "Explanation")]
 struct Explanation<'a> {
+    /// Name of the method.
     method: &'a str,
+    /// Proven lower bound of `cost`.
     bound: Option<f64>,
+    /// What the method minimized, money.
     cost: f64,
+    /// `(cost - bound) / bound`.
     gap: Option<f64>,
+    /// Part of what planning could save in this step that may be missed.
+    missed_saving: Option<f64>,
+    /// The method's bound was above the cost and is left out.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schemars(default)]
+    bound_invalid: bool,
+    /// `exact` ended before its proof.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schemars(default)]
+    ended_early: bool,
+    /// Number of constructions and moves tried.
     trials: u64,
+    /// By job, a sentence.
+    #[schemars(with = "BTreeMap<String, String>")]
     reasons: BTreeMap<&'a JobId, String>,
+    /// Shadow prices, for a later state.
+    #[schemars(with = "Option<Value>")]
     prices: Option<&'a Prices>,
+    /// Changes that running jobs are expected to make later, for a later state.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schemars(with = "Vec<Value>", default)]
+    intended: &'a [IntendedChange],
+    /// Memory of the method, for a later state.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Value>")]
     memory: Option<&'a Memory>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl<'a> Explanation<'a> {
@@ -78,9 +132,13 @@ impl<'a> Explanation<'a> {
             bound: plan.bound.map(|m| m.0),
             cost: plan.cost.0,
             gap: plan.gap,
+            missed_saving: plan.missed_saving,
+            bound_invalid: plan.bound_invalid,
+            ended_early: plan.ended_early,
             trials: plan.trials,
             reasons: plan.jobs.iter().map(|(id, job)| (id, reason(job))).collect(),
             prices: plan.prices.as_ref(),
+            intended: &plan.intended,
             memory,
         }
     }

@@ -18,6 +18,11 @@ use std::io::{self, BufRead, Write};
 
 pub use session::Session;
 
+/// JSON Schemas of the two lines by file name, as in `docs/protocol`.
+pub fn schemas() -> [(&'static str, schemars::Schema); 2] {
+    [("state.schema.json", schemars::schema_for!(wire::State)), ("decision.schema.json", decision::schema())]
+}
+
 /// Longest line in bytes, its end not counted.
 pub const MAX_LINE: usize = 256 << 20;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use andreas_baselines::{Memory, Options, Scheduler};
 use andreas_core::{JobId, Time};
-use andreas_planner::{JobState, Plan, Prices, Snapshot};
+use andreas_planner::{IntendedChange, JobState, Plan, Prices, Snapshot};
 
 use super::build::{self, Known, RunningJobs};
 use super::decision::{DecisionLine, error};
@@ -19,6 +19,7 @@ pub struct Session {
     known: BTreeMap<JobId, Entry>,
     ran: RunningJobs,
     prices: Option<Prices>,
+    intended: Vec<IntendedChange>,
     memory: Option<Memory>,
 }
 
@@ -31,7 +32,15 @@ struct Entry {
 impl Session {
     /// A session that knows nothing yet.
     pub fn new(options: Options, explain: bool) -> Self {
-        Self { options, explain, known: BTreeMap::new(), ran: RunningJobs::new(), prices: None, memory: None }
+        Self {
+            options,
+            explain,
+            known: BTreeMap::new(),
+            ran: RunningJobs::new(),
+            prices: None,
+            intended: Vec::new(),
+            memory: None,
+        }
     }
 
     /// The answer to a line: a decision, or what is wrong with the line. Without end of line.
@@ -50,6 +59,9 @@ impl Session {
         snapshot.jobs = build::jobs(&state, &lookup, &self.ran)?;
         if snapshot.prices.is_none() {
             snapshot.prices.clone_from(&self.prices);
+        }
+        if state.intended.is_none() {
+            snapshot.intended.clone_from(&self.intended);
         }
         let memory = state.memory.or_else(|| self.memory.clone());
         let mut scheduler = Scheduler { memory, ..Scheduler::new(self.options.clone()) };
@@ -120,6 +132,7 @@ impl Session {
             })
             .collect();
         self.prices = plan.prices;
+        self.intended = plan.intended;
     }
 }
 

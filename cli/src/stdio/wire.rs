@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::Memory;
-use andreas_planner::Prices;
+use andreas_planner::{IntendedChange, Prices};
+use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// Most jobs of one line.
 pub const MAX_JOBS: usize = 200_000;
 
 /// One line in. Times in seconds since any origin that all lines share, power in watts.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct State {
     /// Version of the protocol: 1.
     pub version: Option<u64>,
@@ -26,6 +28,8 @@ pub struct State {
     pub pue: Option<f64>,
     /// What a change costs a started job; 0.
     pub restart_s: Option<f64>,
+    /// Seconds of its weight and draw that a restart must be worth besides; 0.
+    pub wear_s: Option<f64>,
     /// Power budget of nodes and GPUs; none.
     pub power_budget_w: Option<f64>,
     /// Power budget over time: begins and watts.
@@ -44,8 +48,13 @@ pub struct State {
     /// All jobs that have arrived and are not done.
     pub jobs: Vec<JobEntry>,
     /// Prices of an earlier decision (`_plan.prices`), instead of those of the last line.
+    #[schemars(with = "Option<Value>")]
     pub prices: Option<Prices>,
+    /// Intended changes of an earlier decision (`_plan.intended`), instead of those of the last line.
+    #[schemars(with = "Option<Vec<Value>>")]
+    pub intended: Option<Vec<IntendedChange>>,
     /// Memory of an earlier decision (`_plan.memory`), instead of that of the last line.
+    #[schemars(with = "Option<Value>")]
     pub memory: Option<Memory>,
 }
 
@@ -53,7 +62,7 @@ pub struct State {
 pub type LimitRow = (f64, f64, f64);
 
 /// A GPU type.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct GpuTypeEntry {
     /// Its name.
     pub name: String,
@@ -64,7 +73,7 @@ pub struct GpuTypeEntry {
 }
 
 /// Identical nodes.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct ClassEntry {
     /// Type of their GPUs.
     pub gpu_type: String,
@@ -72,13 +81,16 @@ pub struct ClassEntry {
     pub gpus: u32,
     /// How many nodes.
     pub count: u32,
-    /// Draw of a node with a running job, apart from its GPUs; 0.
+    /// What a first job adds to the draw of a node apart from its GPUs (busy less idle); 0.
     #[serde(default)]
     pub overhead_w: f64,
+    /// Draw of a node without a job apart from its GPUs; it counts against the budget alone. 0.
+    #[serde(default)]
+    pub host_idle_w: f64,
 }
 
 /// A job, in `new_jobs` or `jobs`. What it needs is kept from `new_jobs`; what it holds is taken from `jobs`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct JobEntry {
     /// Its name.
     pub id: String,
@@ -112,6 +124,10 @@ pub struct JobEntry {
     pub since_s: Option<f64>,
     /// Work since the last checkpoint; 0.
     pub lost_s: Option<f64>,
+    /// What a change costs it, instead of the state's `restart_s`.
+    pub restart_s: Option<f64>,
+    /// Restarts in the last 24 hours; 0. From 8 on it stays where it is.
+    pub restarts_last_day: Option<u32>,
     /// What it holds.
     pub current: Option<PlacementEntry>,
     /// None: `running` with `current`, else `waiting`.
@@ -125,7 +141,7 @@ pub struct JobEntry {
 }
 
 /// What a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StateName {
     /// It holds nothing.
@@ -139,7 +155,7 @@ pub enum StateName {
 }
 
 /// A node, or the nodes of a gang, and the GPUs on each.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct PlacementEntry {
     /// One node.
     pub node: Option<String>,

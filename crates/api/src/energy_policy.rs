@@ -24,20 +24,21 @@ use crate::duration::DurationText;
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct EnergyPolicySpec {
-    /// Currency of every price, a label for people.
+    /// Currency of every price, for example `EUR`: a label for people, no conversion. Default: `EUR`.
     #[schemars(length(min = 1, max = 16))]
     pub currency: String,
     /// Prices of energy and of lateness.
     pub prices: Prices,
-    /// Power usage effectiveness of the site: power of the facility per power of IT, 1 to 5.
+    /// Power usage effectiveness of the site: power of the facility per power of IT, a decimal from 1 to 5. Default: `1.3`. Multiplies the
+    /// price of energy.
     pub pue: Decimal,
-    /// Power the cluster may draw.
+    /// Power that the cluster may draw. Default: no limit.
     pub power_budget: PowerBudget,
     /// What is assumed of jobs of which nothing is known.
     pub unknown_jobs: UnknownJobs,
     /// What it costs to stop a run and go on later.
     pub preemption: PreemptionRules,
-    /// A gang not wholly bound in this time is withdrawn.
+    /// A gang that is not wholly bound within this time is withdrawn and planned again. Default: `2m`.
     pub placement_timeout: DurationText,
     /// Nodes that are planned: those with `nvidia.com/gpu` in their allocatable and with all these labels. Empty: all with GPUs.
     #[schemars(length(max = 16))]
@@ -88,18 +89,18 @@ impl Default for EnergyPolicySpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Prices {
-    /// Price of a kWh outside the tariff's windows.
+    /// Price of a kWh outside the tariff's windows, a decimal. Default: `0.2`.
     #[serde(rename = "energyPerKWh")]
     pub energy_per_kwh: Decimal,
     /// Price of a kWh by time of day.
     pub tariff: Tariff,
-    /// Price of an hour late of a job of weight 1.
+    /// Price of an hour late of a job of weight 1, a decimal. Default: `0.02`. A job of weight 10 costs ten times as much.
     pub lateness_per_hour: Decimal,
-    /// A missed deadline costs as much as being this much later.
+    /// A missed deadline costs as much as this time late, beside the time that it is late. Default: `15m`.
     pub missed_deadline_as: DurationText,
-    /// What an hour in the system costs, as a part of an hour late: 0 to 1.
+    /// What an hour from creation to end costs, as a part of the price of an hour late: a decimal from 0 to 1. Default: `0.1`.
     pub turnaround_share: Decimal,
-    /// Waiting past the deadline (or since submission) for this long adds the weight once more, at most ten times it.
+    /// Waiting this long past the deadline (without one, since the creation) adds the job's weight once more, up to ten times. Default: `24h`.
     pub aging_period: DurationText,
 }
 
@@ -120,7 +121,8 @@ impl Default for Prices {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Tariff {
-    /// Time zone of the windows, a name of the IANA database. Windows follow its daylight saving time.
+    /// Time zone of the windows, a name of the IANA database, for example `Europe/Rome`. Windows follow its daylight saving time. Default:
+    /// `UTC`.
     #[schemars(regex(pattern = r"^[A-Za-z0-9_+/-]+$"), length(min = 1, max = 64))]
     pub time_zone: String,
     /// Windows with a price of their own.
@@ -157,21 +159,22 @@ pub struct TariffWindow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PowerBudget {
-    /// Budget outside the windows, W; no budget when absent.
+    /// Budget outside the windows, W. Default: no budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000_i64))]
     pub watts: Option<i64>,
-    /// Time zone of the windows, a name of the IANA database. Windows follow its daylight saving time.
+    /// Time zone of the windows, a name of the IANA database, for example `Europe/Rome`. Windows follow its daylight saving time. Default:
+    /// `UTC`.
     #[schemars(regex(pattern = r"^[A-Za-z0-9_+/-]+$"), length(min = 1, max = 64))]
     pub time_zone: String,
     /// Budget by time of day: the first window that covers an instant counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     pub windows: Vec<BudgetWindow>,
-    /// Whether the budget is of IT power or of the facility (IT power x PUE).
+    /// `IT`: the budget limits the power of GPUs and nodes. `Facility`: it limits that power times `pue`. Default: `IT`.
     #[serde(deserialize_with = "crate::known::or_default")]
     pub scope: PowerBudgetScope,
-    /// Part of the budget that plans leave free, per cent.
+    /// Part of the budget that plans leave free, per cent, 0 to 90. Default: 5.
     #[schemars(range(min = 0, max = 90))]
     pub margin_percent: i32,
     /// How long what runs may draw more than the budget before the policy says so (condition `BudgetMet` is False). A lowered
@@ -219,13 +222,16 @@ pub struct BudgetWindow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnknownJobs {
-    /// Run time, where no run of the namespace has ended.
+    /// Assumed run time of a job of which nothing is known, where no run of its namespace has finished. Default: `4h`.
     pub run_time: DurationText,
+    /// `On`: a job that names no profile shares that of earlier runs of the same program. `Off`: each has one of its own name, whatever
+    /// its `profileMatching`. Default: `On`. Holds for jobs that have not been planned yet.
+    pub match_profiles: Switch,
 }
 
 impl Default for UnknownJobs {
     fn default() -> Self {
-        Self { run_time: DurationText("4h".into()) }
+        Self { run_time: DurationText("4h".into()), match_profiles: Switch::On }
     }
 }
 
@@ -233,9 +239,9 @@ impl Default for UnknownJobs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreemptionRules {
-    /// Time that a checkpoint, stop, start and load take together.
+    /// Time that saving, stop, start and loading take together. Plans count it as a cost of each stop. Default: `2m`.
     pub restart_time: DurationText,
-    /// A run is not moved before it has run this long.
+    /// A run is not moved before it has run this long. Default: `5m`.
     pub min_run_time: DurationText,
 }
 
@@ -259,9 +265,10 @@ pub enum PowerBudgetScope {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeLoss {
-    /// How long a node is silent before its jobs are looked at.
+    /// How long a node must be not ready before `action` applies to its jobs. Default: `15m`.
     pub after: DurationText,
-    /// Wait for proof of death, or start again elsewhere.
+    /// `Wait`: its jobs wait until the node is proven dead or comes back. `Restart`: they start again elsewhere, unless their checkpoint is
+    /// `exclusive`. Default: `Wait`.
     #[serde(deserialize_with = "crate::known::or_default")]
     pub action: NodeLossAction,
 }
@@ -286,9 +293,9 @@ pub enum NodeLossAction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rest {
-    /// On or off.
+    /// `On`: idle GPUs are put into their state of lowest power. `Off`: they are left alone. Default: `On`.
     pub mode: Switch,
-    /// How long a GPU is unheld before it rests.
+    /// How long no pod must hold a GPU before it rests. Default: `60s`.
     pub after: DurationText,
 }
 
@@ -334,10 +341,14 @@ pub struct GpuTypePower {
     /// Largest draw of one GPU, W.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_watts: i32,
-    /// Draw of a node with at least one running job beside its GPUs, W.
-    #[serde(default)]
+    /// Draw of a node without a job beside its GPUs, W. When absent, from a table by number of GPUs and generation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
-    pub node_overhead_watts: i32,
+    pub host_idle_watts: Option<i32>,
+    /// The same with at least one running job, W; at least `hostIdleWatts`. When absent, from the same table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub host_busy_watts: Option<i32>,
     /// Lowest power limit that may be planned for one GPU, W; the driver's own when absent, and never below four tenths of the highest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]

@@ -24,10 +24,10 @@ pub fn namespaced_pod_name(namespace: &str, name: &str) -> String {
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuNodeSpec {
-    /// Raised whenever all unheld GPUs of the node must be awake; the agent acknowledges with `status.awake`.
+    /// Number of the last request to end the rest of all unheld GPUs, ms since 1970. The agent acknowledges it in `status.awake`.
     #[schemars(range(min = 0))]
     pub wake: i64,
-    /// Raised to request the present holders of the node's GPUs; the agent acknowledges with `status.holdersObserved`.
+    /// Number of the last request to report which pods hold GPUs. The agent acknowledges it in `status.holdersObserved`.
     #[schemars(range(min = 0))]
     pub holders_requested: i64,
     /// Power limits of pods' GPUs, by pod.
@@ -74,7 +74,8 @@ pub struct GpuNodeStatus {
     /// The last `spec.wake` that was carried out: all unheld GPUs were awake.
     #[schemars(range(min = 0))]
     pub awake: i64,
-    /// The last `spec.holdersRequested` known before the kubelet was asked: the holders in `gpus` are no older than that request.
+    /// The last `spec.holdersRequested` known before the kubelet was asked: the holders in `gpus` are no older than
+    /// that request.
     #[schemars(range(min = 0))]
     pub holders_observed: i64,
     /// The node's GPUs.
@@ -88,6 +89,9 @@ pub struct GpuNodeStatus {
     /// Since when no GPU of the node is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty_since: Option<Time>,
+    /// Draw of the machine beside its GPUs, where the agent may read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_power: Option<HostPower>,
     /// `Ready`, `Unhealthy`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
@@ -119,6 +123,11 @@ pub struct GpuState {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub joules: i64,
+    /// The part of `joules` from before the driver's counter last began at 0, J: a driver that is loaded again counts
+    /// anew, `joules` goes on. Absent: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub counter_base: Option<i64>,
     /// Energy counter when the holder took it, J; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -126,8 +135,9 @@ pub struct GpuState {
     /// When the holder took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_since: Option<Time>,
-    /// The most that its board draws, W: the highest power limit that its driver takes, also where nobody may set one. Absent where
-    /// the driver does not say. Counted for types that neither the policy nor the table of boards describes.
+    /// The most that its board draws, W: the highest power limit that its driver takes, also where nobody may set one.
+    /// Absent where the driver does not say. Counted for types that neither the policy nor the table of boards
+    /// describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub board_watts: Option<i32>,
@@ -139,6 +149,85 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_limit_watts: Option<i32>,
+    /// What is wrong with it, the worst first; absent where nothing is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub problems: Vec<GpuProblem>,
+    /// Processes that keep a context open on it and have done nothing for a minute, by pod: such a context keeps clocks
+    /// and draw above those of an idle GPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub parked: Vec<ParkedContext>,
+    /// Pods that share it by time-slicing or MIG, with an estimate of each one's energy. Absent for a GPU with one
+    /// holder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub shares: Vec<GpuShare>,
+}
+
+/// Something that is wrong with a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuProblem {
+    /// `GpuLost`, `ResetRequired`, `DriverHangs`, `DriverError`, `Xid`, `RowRemapFailed`, `RowRemapPending`,
+    /// `PageRetirementPending`, `UncorrectedEcc`, `ThermalSlowdown`, `PowerBrake`, `HardwareSlowdown`.
+    #[schemars(length(min = 1, max = 63))]
+    pub reason: String,
+    /// Whether the GPU is `Unhealthy` because of it. A warning where false.
+    #[serde(default)]
+    pub fatal: bool,
+    /// Number of the Xid error, for `Xid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub xid: Option<i32>,
+    /// What it means and what ends it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 512))]
+    pub message: String,
+}
+
+/// Idle processes of one pod on a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ParkedContext {
+    /// The pod, as `namespace/name`; its UID where the name cannot be read; absent for processes of no pod, or of an
+    /// unknown one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 317))]
+    pub pod: Option<String>,
+    /// Its processes with a context on the GPU.
+    #[schemars(range(min = 1))]
+    pub processes: i32,
+}
+
+/// An estimate of what one of several pods on a GPU uses of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuShare {
+    /// The pod, as `namespace/name`.
+    #[schemars(length(max = 317))]
+    pub pod: String,
+    /// Its part of the GPU, in thousandths: its time slices or compute slices of all that are held.
+    #[schemars(range(min = 0, max = 1000))]
+    pub thousandths: i32,
+    /// Estimate of its energy since the agent first saw it there, J: that part of the GPU's energy, whatever it really
+    /// used.
+    #[schemars(range(min = 0))]
+    pub estimated_joules: i64,
+}
+
+/// What a machine draws beside its GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPower {
+    /// Mean draw of the last interval, W.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub watts: i32,
+    /// What it covers: `RaplPackages` (processors), `RaplPackagesAndDram` (and memory), `RaplPlatform` (all that the
+    /// platform's counter covers). Fans, disks, network cards and losses of power supplies are in none of the first
+    /// two.
+    #[schemars(length(min = 1, max = 63))]
+    pub source: String,
 }
 
 /// What a pod has used of a node's GPUs, by their counters, from when it took them until it let them go.
@@ -161,6 +250,9 @@ pub struct ReleasedEnergy {
     /// How many GPUs that were.
     #[schemars(range(min = 1, max = 64))]
     pub gpus: i32,
+    /// Whether a part of it is an estimate: the driver's counter began anew in between, or the GPU has none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 /// Whether a GPU is held, free, resting or broken.

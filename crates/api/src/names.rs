@@ -53,6 +53,10 @@ pub const LABEL_INDEX: &str = "andreas.dev/index";
 /// Pod label: generation of the allocation that the pod carries out.
 pub const LABEL_ALLOCATION: &str = "andreas.dev/allocation";
 
+/// TrainingJob label: name of its TrainingProfile, where `spec.profile` names none.
+pub const LABEL_PROFILE: &str = "andreas.dev/profile";
+/// TrainingProfile annotation: the program whose runs share it.
+pub const ANNOTATION_PROGRAM: &str = "andreas.dev/program";
 /// TrainingProfile label: who made it. Those that the operator made are removed when no job has used them for long.
 pub const LABEL_MADE_BY: &str = "andreas.dev/made-by";
 
@@ -83,6 +87,14 @@ pub mod env {
     pub const MASTER_ADDR: &str = "PET_MASTER_ADDR";
     /// Port of the rendezvous on worker 0.
     pub const MASTER_PORT: &str = "PET_MASTER_PORT";
+    /// Host name of worker 0, by PyTorch's `env://`; only with `rendezvous: Env`.
+    pub const PLAIN_MASTER_ADDR: &str = "MASTER_ADDR";
+    /// Port of the rendezvous on worker 0, likewise.
+    pub const PLAIN_MASTER_PORT: &str = "MASTER_PORT";
+    /// Index of the worker, likewise.
+    pub const PLAIN_RANK: &str = "RANK";
+    /// Number of workers, likewise.
+    pub const PLAIN_WORLD_SIZE: &str = "WORLD_SIZE";
     /// Full address to post progress to.
     pub const PROGRESS_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
     /// File with the CA of that address.
@@ -99,8 +111,13 @@ pub mod env {
     pub const JOB: &str = "ANDREAS_JOB";
 }
 
-/// Port of the rendezvous of a gang.
+/// Port of the rendezvous of a gang in the pod network.
 pub const MASTER_PORT: u16 = 29500;
+/// First port, and number of ports, of rendezvous in the network of the node: below the usual ranges of node ports and of outgoing
+/// connections.
+pub const HOST_MASTER_PORTS: (u16, u16) = (20_000, 9_500);
+/// Where POSIX shared memory is mounted.
+pub const SHARED_MEMORY_MOUNT: &str = "/dev/shm";
 /// Folder in the container where the progress token and CA are mounted.
 pub const PROGRESS_MOUNT: &str = "/var/run/secrets/andreas.dev/progress";
 
@@ -116,6 +133,18 @@ pub fn pod_name(job: &str, attempt: i64, index: usize) -> String {
 pub fn gang_service_name(job: &str, uid: &str) -> String {
     let head: String = uid.chars().filter(char::is_ascii_alphanumeric).take(5).collect();
     format!("{job}-gang-{head}")
+}
+
+/// Port of the rendezvous of one attempt. In the node's network it depends on job and attempt, because workers of several jobs share it.
+pub fn master_port(host_network: bool, uid: &str, attempt: i64) -> u16 {
+    if !host_network {
+        return MASTER_PORT;
+    }
+    // FNV-1a: the same on every machine and in every release.
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = uid.bytes().chain(attempt.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, step);
+    let (first, count) = HOST_MASTER_PORTS;
+    first + u16::try_from(hash % u64::from(count)).unwrap_or(0)
 }
 
 /// Audience of the progress token of one TrainingJob.

@@ -149,6 +149,10 @@ reasons! {
     RetriesExhausted,
     /// An object cannot be used as it is; the message names the field.
     Invalid,
+    /// The predicted end has moved by a quarter of the remaining time. Only of events.
+    FinishDelayed,
+    /// The risk of missing the deadline is in another class. Only of events.
+    RiskChanged,
     /// All is well.
     AsExpected,
 }
@@ -176,6 +180,10 @@ pub mod condition {
     pub const RUNNING: &str = "Running";
     /// Ended well or not (`True` with a reason).
     pub const FINISHED: &str = "Finished";
+    /// Ended well, under the name that a Job of Kubernetes uses: `kubectl wait --for=condition=Complete`.
+    pub const COMPLETE: &str = "Complete";
+    /// Given up, likewise.
+    pub const FAILED: &str = "Failed";
     /// The deadline is predicted to be kept.
     pub const ON_TIME: &str = "OnTime";
     /// Something about its progress is unusual (`CompletedEarly`, `ProgressUnknown`).

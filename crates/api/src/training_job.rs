@@ -27,66 +27,90 @@ pub use status::*;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobSpec {
-    /// When the run should be done (RFC 3339). Jobs are never rejected; lateness has a price.
+    /// When the run should be done, an instant (RFC 3339). Default: none, then only its time in the system counts. Later than this the
+    /// run costs `weight` times the policy's price of lateness; it is neither rejected nor ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
-    /// When the run should be done, counted from the creation of the object, for example `36h`.
+    /// The deadline as a duration from the creation of the object, for example `36h` or `2d12h`. Default: none. Not together with `deadline`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_after: Option<DurationText>,
-    /// How much its lateness and turnaround count, 1 to 1000.
+    /// How much the run's lateness and time in the system count against those of other runs, 1 to 1000. Default: 10. The namespace's
+    /// annotation `andreas.dev/max-weight` may bound it.
     #[serde(default = "default_weight")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: i32,
-    /// Units of progress of the whole run.
+    /// Length of the whole run in units of progress: epochs, or any other unit that the program counts in. Default: 1. Times in
+    /// TrainingProfiles are of one such unit.
     #[serde(default = "default_epochs")]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub epochs: i32,
-    /// How many GPUs, of which kind, over how many nodes.
+    /// How many GPUs, of which types, over how many nodes. Default: one GPU of any type.
     #[serde(default)]
     pub gpus: GpuRequest,
-    /// TrainingProfile of this namespace: the family of runs with the same model, data and batch. One named like the job is made when absent.
+    /// Name of the TrainingProfile of this namespace that describes such runs: same model, data and batch. Its times and watts are what
+    /// the run is planned with. Default: the profile of earlier runs of the same program, see `profileMatching`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub profile: Option<String>,
-    /// Name of the container that trains; the first one of the template when absent.
+    /// `Auto`: without `profile` the run shares a TrainingProfile with earlier runs of the same program: same image, command line and
+    /// variables but for seeds, learning rates, output folders and names of runs. `Off`: it has one of its own name. Default: `Auto`.
+    /// `status.profile` shows the profile. The label `andreas.dev/profile` names one as `profile` does.
+    #[serde(default, deserialize_with = "known::or_default")]
+    pub profile_matching: ProfileMatching,
+    /// Name of the container that trains: it gets the GPUs and the environment, and its end is the end of the run. Default: the first one
+    /// of the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub container: Option<String>,
-    /// Whether the template's requests are those of a whole worker or of one of its GPUs.
+    /// `Worker`: the template's requests are those of a whole worker. `Gpu`: they are those of one GPU and are multiplied by the worker's
+    /// GPUs. Default: `Worker`.
     #[serde(default, deserialize_with = "known::or_default")]
     pub resources_per: ResourcesPer,
-    /// Pod template of a worker. GPU counts, scheduler and node are ours to set.
+    /// Pod template of a worker. The operator sets GPU counts, scheduler, node, names, grace period and restart policy.
     pub template: SharedTemplate,
-    /// Where the run saves its state. Without it a stop loses the run.
+    /// Which variables tell a worker where the others are. `Torchrun`: those of torchrun (`PET_NNODES`, `PET_NODE_RANK`...). `Env`: also
+    /// `MASTER_ADDR`, `MASTER_PORT`, `RANK` (index of the worker) and `WORLD_SIZE` (number of workers), for programs that start one
+    /// process per worker without torchrun. Default: `Torchrun`.
+    #[serde(default, deserialize_with = "known::or_default")]
+    pub rendezvous: Rendezvous,
+    /// Size of `/dev/shm` in the training container, MiB; 0 leaves the runtime's own (usually 64 MiB). What is written there counts as
+    /// memory of the container. Default: no size of its own, so that it ends with the pod's memory limit, or else the node's memory.
+    #[serde(rename = "sharedMemoryMiB", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 4_194_304))]
+    pub shared_memory_mib: Option<i32>,
+    /// Where the run saves its state. Default: nowhere, and a run that is stopped starts again from its beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// Whether the run may be stopped in favour of others.
+    /// `Allowed`: plans may stop the run in favour of others, or move it. `Never`: only its user, a drain or an exceeded power budget stops
+    /// it. Default: `Allowed`.
     #[serde(default)]
     pub preemption: Preemption,
-    /// Whether the run may be moved for an epoch to a GPU type that its family is not known on, where knowing is worth more than that costs.
+    /// `Auto`: plans may run one epoch on a GPU type that the job's profile has no times of, if those are worth more than the epoch and a
+    /// restart cost. Needs a checkpoint and `preemption: Allowed`. Default: `Off`.
     #[serde(default, deserialize_with = "known::or_default")]
     pub profiling: Profiling,
-    /// Attempts made again after a failure of the user's own making.
+    /// How many failures of the program itself are tried again, 0 to 100. Default: 3. Failures of the cluster do not count.
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: i32,
-    /// Longest time from bound to running (image, volume), at most 4h.
+    /// Longest time from the binding of all workers until all run (image, volumes), at most `4h`. Default: `15m`. Then the attempt ends
+    /// with the reason `StartTimeout`.
     #[serde(default = "default_start_timeout")]
     pub start_timeout: DurationText,
-    /// Longest time without progress of a running attempt; off when absent.
+    /// Longest time without progress of a running attempt, for example `30m`. Default: none. Then the attempt ends and uses a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_timeout: Option<DurationText>,
-    /// Longest run of one attempt; off when absent.
+    /// Longest run of one attempt, for example `2d`. Default: none. Then the job fails at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_run_time: Option<DurationText>,
-    /// Hold the run, or stop it with a checkpoint.
+    /// `true` holds a waiting run, and stops a running one with a checkpoint. `false` lets it go on. Default: `false`.
     #[serde(default)]
     pub suspend: bool,
-    /// Delete the object this long after its end; kept when absent.
+    /// Deletes the object so many seconds after its end. Default: it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// How many ended attempts keep their pods, so that `kubectl logs` works.
+    /// How many ended attempts keep their pods for `kubectl logs`, 0 to 20. Default: 3.
     #[serde(default = "default_history_limit")]
     #[schemars(range(min = 0, max = 20))]
     pub history_limit: i32,
@@ -121,27 +145,27 @@ fn default_checkpoint_path() -> String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuRequest {
-    /// Fewest GPUs in total.
+    /// Fewest GPUs in total. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 4096))]
     pub min: i32,
-    /// Most GPUs in total; `min` when absent.
+    /// Most GPUs in total. Default: `min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub max: Option<i32>,
-    /// Which totals are possible; when empty: `min`, `max` and the powers of two between.
+    /// Totals that the program can use, each between `min` and `max`. Default: `min`, `max` and the powers of two between.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(range(min = 1, max = 4096)))]
     pub counts: Vec<i32>,
-    /// GPU types allowed (values of the product label); any when empty.
+    /// GPU types allowed: values of the nodes' type label, for example `NVIDIA-A100-SXM4-80GB`. Default: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub types: Vec<String>,
-    /// Least memory of one GPU, GiB.
+    /// Least memory of one GPU, GiB. Default: any.
     #[serde(rename = "memoryGiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub memory_gib: Option<i32>,
-    /// Most nodes the run may span.
+    /// Most nodes the run may use; each gives the same number of GPUs. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 512))]
     pub max_nodes: i32,
@@ -195,6 +219,26 @@ pub enum ResourcesPer {
     Gpu,
 }
 
+/// Whether a run without a profile shares that of earlier runs of its program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ProfileMatching {
+    /// It shares theirs.
+    #[default]
+    Auto,
+    /// It has one of its own name.
+    Off,
+}
+
+/// Which variables tell a worker where the others are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Rendezvous {
+    /// Those of torchrun.
+    #[default]
+    Torchrun,
+    /// Those of PyTorch's `env://`, for one process per worker, beside torchrun's.
+    Env,
+}
+
 /// Whether a run may be moved to see how fast it is elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Profiling {
@@ -220,19 +264,21 @@ pub enum Preemption {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
-    /// PersistentVolumeClaim of the namespace, mounted at `path`; when absent the template brings its own storage.
+    /// PersistentVolumeClaim of the namespace that is mounted at `path`. Default: none, the template mounts its own storage. With several
+    /// nodes it must be `ReadWriteMany`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: Option<String>,
-    /// Folder in the container, also in the environment as `CHECKPOINT_DIR`.
+    /// Folder in the container, also in the environment as `CHECKPOINT_DIR`. Default: `/checkpoint`.
     #[serde(default = "default_checkpoint_path")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = r"^/"))]
     pub path: String,
-    /// Seconds between SIGTERM and SIGKILL: the time to save.
+    /// Seconds between SIGTERM and SIGKILL, the time to save, 0 to 3600. Default: 60.
     #[serde(default = "default_grace")]
     #[schemars(range(min = 0, max = 3600))]
     pub grace_seconds: i32,
-    /// Two attempts at once would corrupt it: the job of a node that is not ready waits for proof that the node is dead.
+    /// `true`: two attempts that write at once would damage it. The job of a node that is not ready then waits until the node is proven
+    /// dead. Default: `false`.
     #[serde(default)]
     pub exclusive: bool,
 }

@@ -1,11 +1,11 @@
-//! `TrainingProfile` (`tp`): a family of runs with the same model, data and batch.
+//! `TrainingProfile` (`tp`): what is known of runs with the same model, data and batch.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the user already knows of a family of runs.
+/// What the user already knows of such runs.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "andreas.dev",
@@ -16,15 +16,16 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "TrainingProfileStatus",
     derive = "PartialEq",
-    doc = "A family of training runs with the same model, data and batch: times and watts the user already knows, and what was observed since."
+    doc = "Times and watts of training runs with the same model, data and batch: what the user already knows of them, and what was observed since."
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrainingProfileSpec {
-    /// Times and watts by configuration, as the user knows them. Priors: never overwritten.
+    /// Times and watts by configuration, as the user knows them. Default: none. The operator never changes them; what it observes counts more
+    /// where the two differ.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub measurements: Vec<Measurement>,
-    /// What describes the family, for predictions of what was never run.
+    /// What describes model, data and batch. Default: nothing. Used to predict configurations that were never run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub features: Option<Features>,
 }
@@ -39,14 +40,14 @@ pub struct Measurement {
     /// GPUs in total.
     #[schemars(range(min = 1, max = 4096))]
     pub gpus: i32,
-    /// Nodes they are spread over.
+    /// Nodes they are spread over. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 512))]
     pub nodes: i32,
-    /// Milliseconds of one epoch.
+    /// Time of one epoch, ms.
     #[schemars(range(min = 1, max = 31_536_000_000_i64))]
     pub millis_per_epoch: i64,
-    /// Draw of all these GPUs together while training, W.
+    /// Draw of all these GPUs together while training, W. Default: not known, predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub watts: Option<i32>,
@@ -56,11 +57,11 @@ fn one() -> i32 {
     1
 }
 
-/// What describes a family of runs.
+/// What describes model, data and batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Features {
-    /// Name of the model's family, for example `resnet50`.
+    /// Name of the model, for example `resnet50`. Profiles with the same name inform each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub model_family: Option<String>,
@@ -105,11 +106,11 @@ pub struct TrainingProfileStatus {
     #[serde(deserialize_with = "crate::known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub observations: Vec<Observation>,
-    /// GPU types whose memory was exhausted by a run of this family: left out.
+    /// GPU types whose memory a run with this profile exhausted. Its jobs are not placed there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub out_of_memory_types: Vec<String>,
-    /// How long finished runs of this family took, newest last.
+    /// How long finished runs with this profile took, newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub finished_runs: Vec<FinishedRun>,
@@ -158,7 +159,7 @@ pub struct Observation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watts: Option<i32>,
     /// The time rests on the program's word alone: neither did the operator's clock time it between two counted reports, nor was it a
-    /// whole run. It counts for this family, never for others.
+    /// whole run. It counts for this profile, never for others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claimed: bool,
     /// When.

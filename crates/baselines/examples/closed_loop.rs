@@ -1,5 +1,5 @@
 //! Methods side by side in a closed loop: `cargo run --release -p andreas-baselines --example closed_loop -- [jobs=400]
-//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
+//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [wear=300] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
 //! [bound=0]`; `bound` is the number of rounds in which a clairvoyant lower bound is sought.
 
 #[path = "../../planner/tests/closed/mod.rs"]
@@ -40,6 +40,7 @@ fn main() {
                     share: number("share", 0.1),
                     late_fixed: number("fixed", 900.0),
                     restart: number("restart", 120.0),
+                    wear: number("wear", 300.0),
                     budget: text("budget").and_then(|t| t.parse().ok()),
                     clusters: number("clusters", 1.0) as usize,
                     error: number("error", 0.0),

@@ -73,6 +73,7 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds::ZERO,
+        wear: Seconds::ZERO,
         horizon: None,
         gpu_types: rates
             .keys()
@@ -87,14 +88,19 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
                 gpu_type: GpuType::from(node["GPUtype"].as_str().unwrap()),
                 gpus: GpuCount(node["total_nGPUs"].as_u64().unwrap() as u32),
                 free_gpus: GpuCount(node["free_nGPUs"].as_u64().unwrap() as u32 + held_on(name)),
-                overhead: Watts::ZERO,
+                host_idle: Watts::ZERO,
+                host_busy: Watts::ZERO,
+                sleep: None,
                 foreign_power: None,
+                gang_class: 0,
                 free: Resources::default(),
             })
             .collect(),
         namespaces: vec![],
         jobs: jobs.iter().map(|(id, job)| adapt_job(id, job, current.get(id))).collect(),
         prices: None,
+        intended: vec![],
+        coming: vec![],
     };
     let method = match request["method"].as_str() {
         Some("EDF") => Method::Edf,
@@ -129,6 +135,7 @@ fn adapt_job(id: &str, job: &Value, current: Option<&Value>) -> Job {
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,
@@ -137,6 +144,8 @@ fn adapt_job(id: &str, job: &Value, current: Option<&Value>) -> Job {
         movable: true,
         min_run: Seconds::ZERO,
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: current.map_or(JobState::Waiting, |at| JobState::Running {
             placement: Placement {
                 gpu_type: GpuType::from(at["GPUtype"].as_str().unwrap()),

@@ -54,6 +54,7 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,
@@ -62,6 +63,8 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
         movable: true,
         min_run: Seconds::ZERO,
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     };
     let node = |row: Vec<&str>| Node {
@@ -69,8 +72,11 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
         gpu_type: row[1].into(),
         gpus: GpuCount(row[2].parse().unwrap()),
         free_gpus: GpuCount(row[2].parse().unwrap()),
-        overhead: Watts::ZERO,
+        host_idle: Watts::ZERO,
+        host_busy: Watts::ZERO,
+        sleep: None,
         foreign_power: None,
+        gang_class: 0,
         free: Resources::default(),
     };
     let mut jobs: Vec<Job> = rows(jobs).map(job).collect();
@@ -86,6 +92,7 @@ fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds::ZERO,
+        wear: Seconds::ZERO,
         horizon: None,
         gpu_types: instance
             .costs
@@ -96,6 +103,8 @@ fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64
         namespaces: vec![],
         jobs: vec![],
         prices: None,
+        intended: vec![],
+        coming: vec![],
     };
     let accounting = match method {
         Method::RandomizedGreedy => Accounting::Predicted,

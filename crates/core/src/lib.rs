@@ -20,6 +20,7 @@
 
 mod boards;
 mod configuration;
+mod hosts;
 mod names;
 mod nodes;
 mod steps;
@@ -27,6 +28,7 @@ mod units;
 
 pub use boards::board_power;
 pub use configuration::Configuration;
+pub use hosts::HostPower;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
 pub use nodes::same_nodes;
 pub use steps::{StepFunction, StepFunctionError, Tariff};

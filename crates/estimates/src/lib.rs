@@ -8,6 +8,10 @@ use andreas_core::{Configuration, GpuCount, GpuType, Watts};
 use andreas_planner::{Estimate, LimitEffect, MultiNodeEffect};
 use andreas_predictor::{Prediction, Predictor, Prior, Profile, Source};
 
+mod unknown;
+
+pub use unknown::{RunFacts, UnknownRule, unknown_rule};
+
 /// A limit that leaves more than this part of the draw is not offered.
 const MAX_USEFUL_POWER_FACTOR: f64 = 0.98;
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Placement,
-    Preemption, Resources, Snapshot, Worker, plan,
+    DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options,
+    Placement, Preemption, Resources, Snapshot, Worker, plan,
 };
 
 /// Speed of a GPU against the slowest type, its idle and its training watts, GPUs per node.
@@ -59,6 +59,7 @@ fn job(i: usize, now: f64, rng: &mut SeededRng) -> Job {
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: Some(GpuCount(1 << (rng.next() * 4.0) as u32)),
         worker: Worker {
             per_gpu: Resources { cpu_milli: Some(8000), ..Resources::default() },
@@ -70,6 +71,8 @@ fn job(i: usize, now: f64, rng: &mut SeededRng) -> Job {
         movable: true,
         min_run: Seconds(300.0),
         lost: Seconds(60.0),
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     }
 }
@@ -84,8 +87,11 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
                 gpu_type: kind.into(),
                 gpus: GpuCount(gpus),
                 free_gpus: GpuCount(gpus),
-                overhead: Watts(200.0),
+                host_idle: Watts::ZERO,
+                host_busy: Watts(200.0),
+                sleep: None,
                 foreign_power: None,
+                gang_class: 0,
                 free: Resources { cpu_milli: Some(96_000), pods: Some(110), ..Resources::default() },
             }
         })
@@ -112,6 +118,7 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
             aging: Some(Seconds(86_400.0)),
         },
         restart: Seconds(120.0),
+        wear: DEFAULT_WEAR,
         horizon: None,
         gpu_types: TYPES
             .iter()
@@ -125,6 +132,8 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
         namespaces: vec![],
         jobs,
         prices: None,
+        intended: vec![],
+        coming: vec![],
     }
 }
 

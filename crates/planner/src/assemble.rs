@@ -1,6 +1,6 @@
 //! Converts a decision by indices into a [`Plan`] by names, with the forecast of every job.
 
-use andreas_core::{JobId, Joules, Money, Seconds};
+use andreas_core::{GpuCount, JobId, Joules, Money, Seconds};
 
 use crate::budget;
 use crate::capacity::{Capacity, Obstacle};
@@ -10,7 +10,10 @@ use crate::instance::{Assignment, Holding, Instance, JobData};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, JobPlan, Plan, WaitReason};
-use crate::snapshot::{JobState, LimitsCount};
+use crate::snapshot::{IntendedChange, JobState, LimitsCount};
+
+/// Costs that differ by less than this part are equal.
+const ROUNDING: f64 = 1e-9;
 
 /// The plan of a decision, with the name and the seed of the method that made it.
 pub(crate) fn assemble(
@@ -48,13 +51,17 @@ pub(crate) fn assemble(
         seed,
         trials: outcome.trials,
         cost: Money::ZERO,
-        bound: outcome.bound.map(Money),
+        bound: None,
         gap: None,
+        missed_saving: None,
+        bound_invalid: false,
+        ended_early: outcome.ended_early,
         budgeted_power: instance.in_scope(budgeted),
         allowed_power: instance.budget_mw.map(|mw| instance.in_scope(mw)),
         next_event: next.reduce(andreas_core::Time::min),
         jobs: std::collections::BTreeMap::new(),
         prices: outcome.prices.clone(),
+        intended: intended(instance, &outcome.intended),
     };
     let mut total = Money::ZERO;
     let mut jobs = Vec::with_capacity(assignments.len());
@@ -82,8 +89,37 @@ pub(crate) fn assemble(
     // Already sorted by name: the map is built in one pass.
     plan.jobs = jobs.into_iter().collect();
     plan.cost = outcome.objective.map_or(total, Money);
+    let valid = |bound: &f64| *bound <= plan.cost.0 + ROUNDING * plan.cost.0.abs();
+    plan.bound_invalid = outcome.bound.is_some_and(|bound| !valid(&bound));
+    plan.bound = outcome.bound.filter(valid).map(Money);
     plan.gap = plan.bound.and_then(|bound| gap(plan.cost, bound));
+    plan.missed_saving = plan.bound.zip(outcome.waiting_cost).and_then(|(bound, waiting)| {
+        let missed = (plan.cost.0 - bound.0).max(0.0) / (waiting - bound.0);
+        missed.is_finite().then(|| missed.clamp(0.0, 1.0))
+    });
     plan
+}
+
+/// Intended changes by name. One that the last plan intended too keeps its instant until that has passed.
+fn intended(instance: &Instance<'_>, changes: &[(usize, f64, usize)]) -> Vec<IntendedChange> {
+    let now = instance.snapshot.now;
+    let named = |&(job, begin, config): &(usize, f64, usize)| {
+        let data = &instance.jobs[job];
+        let config = &data.configs[config];
+        let earlier = data.intended.filter(|intended| intended.config_is(instance, config));
+        let at = now + Seconds(begin);
+        IntendedChange {
+            job: data.job.id.clone(),
+            at: earlier
+                .map(|intended| intended.at)
+                .filter(|at| *at > now)
+                .map_or(at, |before| before.min(at)),
+            gpu_type: instance.types[config.kind].name.clone(),
+            nodes: config.nodes,
+            gpus_per_node: GpuCount(u32::try_from(config.gpus).unwrap_or(u32::MAX)),
+        }
+    };
+    changes.iter().map(named).collect()
 }
 
 /// Distance of a cost from its bound, relative to the bound.
@@ -107,7 +143,7 @@ fn forecast(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> For
         {
             let before = data.configs[old.config].time;
             let scale = if before > 0.0 { config.time / before } else { 1.0 };
-            instance.snapshot.restart.0 + data.job.lost.0 * scale
+            data.restart + data.job.lost.0 * scale
         }
         _ => gone,
     };

@@ -116,7 +116,7 @@ fn saved_by_stop(instance: &Instance<'_>, job: usize, assignment: &Assignment) -
 fn stop_cost(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> f64 {
     let data = &instance.jobs[job];
     let config = &data.configs[assignment.config];
-    let lost = instance.snapshot.restart.0 + data.job.lost.0;
+    let lost = data.restart + data.job.lost.0;
     instance.prices.energy_cost(config.power, lost) + lateness(instance, job, config.time, lost + PAUSE_S)
         - lateness(instance, job, config.time, 0.0)
 }

@@ -327,7 +327,7 @@ impl Capacity {
         }
         let kind = &instance.types[wanted.kind];
         let mut obstacle = Obstacle::Nodes;
-        let mut gang = Vec::new();
+        let mut gangs: Vec<(u32, Vec<u32>)> = Vec::new();
         let (Ok(low), Ok(high)) = (usize::try_from(wanted.gpus), usize::try_from(kind.max_node_gpus)) else {
             return Err(Obstacle::Nodes);
         };
@@ -342,8 +342,14 @@ impl Capacity {
                         continue;
                     }
                     if wanted.nodes > 1 {
-                        gang.push(node);
-                        if gang.len() == wanted.nodes as usize {
+                        let class = instance.nodes[node as usize].gang_class;
+                        let at = gangs.iter().position(|(known, _)| *known == class).unwrap_or_else(|| {
+                            gangs.push((class, Vec::new()));
+                            gangs.len() - 1
+                        });
+                        gangs[at].1.push(node);
+                        if gangs[at].1.len() == wanted.nodes as usize {
+                            let gang = gangs.swap_remove(at).1;
                             return self.gang_within_power(instance, job, wanted, gang);
                         }
                     } else if self.power_fits(instance, wanted, &[node]) {
@@ -357,7 +363,7 @@ impl Capacity {
         Err(obstacle)
     }
 
-    /// Nodes for a gang within the budget, busy nodes first if needed: they add no overhead.
+    /// Nodes of one class for a gang within the budget, busy nodes first if needed: they add no overhead.
     fn gang_within_power(
         &self,
         instance: &Instance<'_>,
@@ -373,13 +379,19 @@ impl Capacity {
         all.retain(|n| self.worker_fits(instance, data, config, *n));
         all.sort_by_key(|&n| {
             let overhead = if self.busy(n) { 0 } else { instance.nodes[n as usize].overhead_mw };
-            (overhead, self.free[n as usize], n)
+            (instance.nodes[n as usize].gang_class, overhead, self.free[n as usize], n)
         });
-        all.truncate(config.nodes as usize);
-        if self.power_fits(instance, config, &all) {
-            Ok(Nodes::Many(all.into_boxed_slice()))
-        } else {
-            Err(Obstacle::Power)
+        for class in all.chunk_by(|a, b| same_gang_class(instance, *a, *b)) {
+            let Some(gang) = class.get(..config.nodes as usize) else { continue };
+            if self.power_fits(instance, config, gang) {
+                return Ok(Nodes::Many(gang.into()));
+            }
         }
+        Err(Obstacle::Power)
     }
+}
+
+/// Whether a gang may have both nodes.
+pub(crate) fn same_gang_class(instance: &Instance<'_>, a: u32, b: u32) -> bool {
+    instance.nodes[a as usize].gang_class == instance.nodes[b as usize].gang_class
 }

@@ -7,7 +7,8 @@ use std::fmt::Display;
 
 use crate::error::SnapshotError;
 use crate::snapshot::{
-    Estimate, Job, JobState, LimitEffect, MultiNodeEffect, Node, Placement, PowerBudget, Snapshot,
+    ComingDemand, Estimate, Job, JobState, LimitEffect, MultiNodeEffect, Node, NodePower, Placement,
+    PowerBudget, Snapshot,
 };
 
 /// Maximum magnitude of a number.
@@ -20,6 +21,8 @@ const MAX_NODES: usize = 100_000;
 const MAX_GPUS: u32 = 1024;
 /// Up to this number, rows are compared pairwise.
 const MAX_PAIRWISE_ROWS: usize = 64;
+/// Maximum windows of demand to come, per GPU type.
+const MAX_WINDOWS: usize = 1024;
 /// Maximum nodes of a gang.
 const MAX_GANG: u32 = 4096;
 
@@ -83,6 +86,7 @@ impl Snapshot {
             positive(aging.0, || "lateness.aging".into())?;
         }
         not_negative(self.restart.0, || "restart".into())?;
+        not_negative(self.wear.0, || "wear".into())?;
         if let Some(horizon) = self.horizon {
             not_negative(horizon.0, || "horizon".into())?;
         }
@@ -110,8 +114,37 @@ impl Snapshot {
             }
             check_node(node)?;
         }
+        if self.intended.len() > MAX_JOBS {
+            return bad("intended", format!("{} are more than {MAX_JOBS}", self.intended.len()));
+        }
+        for (i, change) in self.intended.iter().enumerate() {
+            instant(change.at.0, || format!("intended[{i}].at"))?;
+        }
+        check_coming(&self.coming)?;
         self.jobs.iter().try_for_each(check_job)
     }
+}
+
+fn check_coming(coming: &[ComingDemand]) -> Check {
+    unique(coming.iter().map(|demand| &demand.gpu_type), "coming")?;
+    for demand in coming {
+        let at = |what: String| format!("coming[{}].{what}", demand.gpu_type);
+        if demand.windows.len() > MAX_WINDOWS {
+            return bad(
+                at("windows".into()),
+                format!("{} are more than {MAX_WINDOWS}", demand.windows.len()),
+            );
+        }
+        let mut end = 0.0;
+        for (i, window) in demand.windows.iter().enumerate() {
+            within(window.from.0, end, LARGE, || at(format!("windows[{i}].from")))?;
+            positive(window.until.0 - window.from.0, || at(format!("windows[{i}].until")))?;
+            not_negative(window.gpu_seconds, || at(format!("windows[{i}].gpu_seconds")))?;
+            not_negative(window.price, || at(format!("windows[{i}].price")))?;
+            end = window.until.0;
+        }
+    }
+    Ok(())
 }
 
 fn check_budget(budget: &PowerBudget) -> Check {
@@ -135,7 +168,15 @@ fn check_node(node: &Node) -> Check {
     if node.free_gpus > node.gpus {
         return bad(at("free_gpus"), format!("{} are more than the node's {}", node.free_gpus, node.gpus));
     }
-    not_negative(node.overhead.0, || at("overhead"))?;
+    not_negative(node.host_idle.0, || at("host_idle"))?;
+    not_negative(node.host_busy.0, || at("host_busy"))?;
+    if let Some(sleep) = &node.sleep {
+        not_negative(sleep.wake.0, || at("sleep.wake"))?;
+        not_negative(sleep.wake_energy.0, || at("sleep.wake_energy"))?;
+        if let NodePower::Waking { until } = sleep.state {
+            instant(until.0, || at("sleep.state.until"))?;
+        }
+    }
     node.foreign_power.map_or(Ok(()), |watts| not_negative(watts.0, || at("foreign_power")))
 }
 
@@ -149,6 +190,11 @@ fn check_job(job: &Job) -> Check {
     positive(job.epochs_left, || at("epochs_left"))?;
     not_negative(job.min_run.0, || at("min_run"))?;
     not_negative(job.lost.0, || at("lost"))?;
+    if let Some(unknown) = &job.unknown {
+        not_negative(unknown.shape, || at("unknown.shape"))?;
+        not_negative(unknown.first_report.0, || at("unknown.first_report"))?;
+    }
+    job.restart.map_or(Ok(()), |restart| not_negative(restart.0, || at("restart")))?;
     let mut rows = BTreeSet::new();
     let few = job.estimates.len() <= MAX_PAIRWISE_ROWS;
     for (i, row) in job.estimates.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use andreas_core::{JobId, Joules, Money, Time, Watts};
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::{Placement, Prices};
+use crate::snapshot::{IntendedChange, Placement, Prices};
 
 /// One decision for the whole cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,8 +23,21 @@ pub struct Plan {
     pub cost: Money,
     /// Proven lower bound of `cost`, if the method has one.
     pub bound: Option<Money>,
-    /// `(cost - bound) / bound`, if there is a bound.
+    /// `(cost - bound) / bound`, if there is a bound: how far the step may be from its optimum. It says nothing
+    /// about the prices of later periods.
     pub gap: Option<f64>,
+    /// `(cost - bound) / (cost of everybody waiting - bound)`, if there is a bound: the part of what planning
+    /// could save in this step that may be missed; 0 to 1.
+    #[serde(default)]
+    pub missed_saving: Option<f64>,
+    /// The method computed a bound above the cost, so it has proven nothing, and `bound` is left out. It is an
+    /// error of the method, except while a lowered budget makes it stop jobs that the bound takes as given.
+    #[serde(default)]
+    pub bound_invalid: bool,
+    /// `exact` ended before it had proven the plan: at its limit, or because its proof does not cover some job
+    /// (a gang over several kinds of nodes, a stopping or a fully aged job). False with other methods.
+    #[serde(default)]
+    pub ended_early: bool,
     /// Budgeted power once the plan is carried out, in the scope of the budget.
     pub budgeted_power: Watts,
     /// What the budget allows now, less the margin.
@@ -36,6 +49,9 @@ pub struct Plan {
     pub jobs: BTreeMap<JobId, JobPlan>,
     /// Shadow prices, for the next snapshot's warm start.
     pub prices: Option<Prices>,
+    /// Changes of running jobs that make this plan worth its cost, with their instants, for the next snapshot.
+    #[serde(default)]
+    pub intended: Vec<IntendedChange>,
 }
 
 /// The decision about one job and its forecast.

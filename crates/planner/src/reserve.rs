@@ -60,11 +60,24 @@ fn earliest(
                 Some((ready_at(instance, partial, job, config.gpus, n, &holders[n as usize])?, n))
             })
             .collect();
-        if ready.len() < config.nodes as usize {
+        let gang = config.nodes as usize;
+        ready.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        if gang > 1 {
+            // The class that has enough nodes first.
+            let class_of = |node: u32| instance.nodes[node as usize].gang_class;
+            let mut counts = std::collections::BTreeMap::new();
+            let complete = ready.iter().map(|(_, node)| class_of(*node)).find(|class| {
+                let count = counts.entry(*class).or_insert(0);
+                *count += 1;
+                *count == gang
+            });
+            let Some(class) = complete else { continue };
+            ready.retain(|(_, node)| class_of(*node) == class);
+        }
+        if ready.len() < gang {
             continue;
         }
-        ready.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        ready.truncate(config.nodes as usize);
+        ready.truncate(gang);
         let nodes: Vec<u32> = ready.iter().map(|(_, n)| *n).collect();
         let assignment = Assignment {
             config: i,

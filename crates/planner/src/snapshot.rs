@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_core::{
-    CostRate, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, StepFunction, Tariff, Time, Watts,
+    CostRate, GpuCount, GpuType, JobId, Joules, NamespaceName, NodeName, Seconds, StepFunction, Tariff, Time,
+    Watts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,10 @@ pub struct Snapshot {
     /// Seconds that a started job loses by a change of configuration (checkpoint, stop, start, load), >= 0.
     #[serde(default)]
     pub restart: Seconds,
+    /// Wear of a restart, beside the seconds that it takes: it must also be worth this many lost seconds of the
+    /// job and its draw, >= 0; default 300.
+    #[serde(default = "default_wear")]
+    pub wear: Seconds,
     /// Expected maximum time between decisions. Advice, not an objective.
     #[serde(default)]
     pub horizon: Option<Seconds>,
@@ -42,6 +47,58 @@ pub struct Snapshot {
     /// Shadow prices of the last plan, for a warm start; `None`: cold start.
     #[serde(default)]
     pub prices: Option<Prices>,
+    /// Changes that the last plan intended. One that is due is made if it costs no more than a restart above
+    /// postponing it again.
+    #[serde(default)]
+    pub intended: Vec<IntendedChange>,
+    /// Demand of jobs that are still to be submitted.
+    #[serde(default)]
+    pub coming: Vec<ComingDemand>,
+}
+
+/// The default of [`Snapshot::wear`].
+pub const DEFAULT_WEAR: Seconds = Seconds(300.0);
+
+fn default_wear() -> Seconds {
+    DEFAULT_WEAR
+}
+
+/// A change of configuration that a plan expects to make later.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IntendedChange {
+    /// The running job.
+    pub job: JobId,
+    /// When.
+    pub at: Time,
+    /// GPU type from then on.
+    pub gpu_type: GpuType,
+    /// Number of nodes from then on, >= 1.
+    pub nodes: u32,
+    /// GPUs per node from then on, >= 1.
+    pub gpus_per_node: GpuCount,
+}
+
+/// Demand for GPUs of a type by jobs that are still to be submitted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ComingDemand {
+    /// GPU type.
+    pub gpu_type: GpuType,
+    /// Windows in order; none overlaps the next.
+    pub windows: Vec<DemandWindow>,
+}
+
+/// Demand in a window of time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DemandWindow {
+    /// Begin, counted from the snapshot's instant, >= 0.
+    pub from: Seconds,
+    /// End, > `from`.
+    pub until: Seconds,
+    /// GPU-seconds wanted if GPUs were free of charge, >= 0.
+    pub gpu_seconds: f64,
+    /// Mean price per GPU-second that it would pay, >= 0. Demand falls linearly with the price, to none at
+    /// twice this price, so its value is concave in the GPUs that it gets.
+    pub price: f64,
 }
 
 /// The power budget of the cluster.
@@ -106,15 +163,64 @@ pub struct Node {
     pub gpus: GpuCount,
     /// GPUs that are neither used by foreign pods nor broken, <= `gpus`.
     pub free_gpus: GpuCount,
-    /// Draw of the node without its GPUs, counted while a job of ours runs there, >= 0.
+    /// Draw of the node without its GPUs while it is powered on and has no job of ours, >= 0.
     #[serde(default)]
-    pub overhead: Watts,
+    pub host_idle: Watts,
+    /// The same while a job of ours runs there; less than `host_idle` counts as that. Snapshots of earlier
+    /// releases have `overhead` alone.
+    #[serde(default, alias = "overhead")]
+    pub host_busy: Watts,
+    /// What it takes to wake it; `None`: it is always on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<NodeSleep>,
     /// Measured draw of the GPUs that foreign pods hold, >= 0; `None` counts `max` for each.
     #[serde(default)]
     pub foreign_power: Option<Watts>,
+    /// All nodes of a new gang have the same number here, for callers whose gangs may not mix nodes of a type.
+    #[serde(default)]
+    pub gang_class: u32,
     /// CPU, memory, pod slots and others not used by foreign pods; a missing resource is not limited.
     #[serde(default)]
     pub free: Resources,
+}
+
+impl Node {
+    /// What the first job there adds to the node's draw without its GPUs.
+    pub fn overhead(&self) -> Watts {
+        Watts((self.host_busy.0 - self.host_idle.0).max(0.0))
+    }
+
+    /// Whether it is powered off.
+    pub fn is_asleep(&self) -> bool {
+        self.sleep.is_some_and(|sleep| sleep.state == NodePower::Asleep)
+    }
+}
+
+/// A node that is put to sleep when it is not needed. Its idle draw is no constant of the cluster: jobs pay for
+/// all of the host's draw.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeSleep {
+    /// Whether it is on.
+    pub state: NodePower,
+    /// Time from asleep to its first job's start, >= 0.
+    pub wake: Seconds,
+    /// Energy of one sleep and wake, beside the draw of the time that it is on, >= 0.
+    #[serde(default)]
+    pub wake_energy: Joules,
+}
+
+/// Whether a node is powered on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum NodePower {
+    /// On.
+    On,
+    /// Starting up; jobs start there from `until` on.
+    Waking {
+        /// Expected end.
+        until: Time,
+    },
+    /// Off: it draws nothing, and a job placed there wakes it.
+    Asleep,
 }
 
 /// Amounts that a worker needs or a node has. `None` on a node: not limited.
@@ -200,12 +306,38 @@ pub struct Job {
     /// Work since the last checkpoint, in seconds on its present GPUs; lost by a stop, >= 0.
     #[serde(default)]
     pub lost: Seconds,
+    /// What more GPUs cost an unknown run; `None`: something was observed of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<UnknownRun>,
+    /// Seconds that a change costs this job, from its stop to its first progress (upper quartile of those
+    /// seen), >= 0; `None`: the snapshot's.
+    #[serde(default)]
+    pub restart: Option<Seconds>,
+    /// Restarts in the last 24 hours. From [`MAX_RESTARTS_PER_DAY`] on it stays where it is; only the power
+    /// budget may still stop it.
+    #[serde(default)]
+    pub restarts_last_day: u32,
     /// Its current state.
     pub state: JobState,
 }
 
+/// Restarts per job and day after which the planner leaves it where it is.
+pub const MAX_RESTARTS_PER_DAY: u32 = 8;
+
 fn yes() -> bool {
     true
+}
+
+/// A run of which nothing was observed. It may have any configuration. GPUs beyond `least` cost extra by their
+/// shadow price until its first report, in proportion to how wrong its speed-up may be; idle GPUs cost nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnknownRun {
+    /// Standard deviation of the logarithm of the times of its configurations relative to each other, >= 0.
+    pub shape: f64,
+    /// Time until its first report, >= 0.
+    pub first_report: Seconds,
+    /// Fewest GPUs it may have.
+    pub least: GpuCount,
 }
 
 /// Time and power of a job for a GPU type and number of GPUs.

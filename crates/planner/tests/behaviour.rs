@@ -43,7 +43,7 @@ fn a_job_that_has_time_waits_for_cheap_energy() {
 fn room_that_is_free_is_used_by_a_job_that_means_to_change() {
     // Given a job that is in time on eight GPUs alone, a node with two free and one that is free in an hour,
     let mut snapshot = cluster(2);
-    snapshot.restart = Seconds(10.0);
+    (snapshot.restart, snapshot.wear) = (Seconds(10.0), Seconds::ZERO);
     let row = |gpus: u32, epoch: f64| Estimate {
         gpu_type: "A100".into(),
         gpus: GpuCount(gpus),

@@ -34,7 +34,7 @@ fn a_free_node_more_never_costs_more() {
         snapshot.budget = None;
         // nobody who begins at once whatever that costs because its turn has come,
         snapshot.lateness.aging = None;
-        snapshot.nodes.iter_mut().for_each(|node| node.overhead = Watts(30.0 * f64::from(node.gpus.0)));
+        snapshot.nodes.iter_mut().for_each(|node| node.host_busy = Watts(30.0 * f64::from(node.gpus.0)));
         // and jobs that could run before: those that can run nowhere cost nothing,
         for job in &mut snapshot.jobs {
             job.spread.clear();

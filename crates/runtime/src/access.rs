@@ -1,11 +1,12 @@
-//! Authentication and authorization of page requests: a bearer token (TokenReview), and the right to `get`
-//! the page's path (SubjectAccessReview).
+//! Authentication and authorization of requests: a bearer token (TokenReview), and a [`Right`]
+//! (SubjectAccessReview).
 //!
-//! The path is a non-resource URL, like Kubernetes' own `/metrics`. A ClusterRole with `nonResourceURLs` and
-//! the verb `get` grants it. Answers are cached for 30 seconds. [`Reviews`] limits the reviews that one
+//! The right to a page is that to `get` its path as a non-resource URL, like Kubernetes' own `/metrics`. A
+//! ClusterRole with `nonResourceURLs` and the verb `get` grants it. Answers are cached for 30 seconds. [`Reviews`] limits the reviews that one
 //! address can cause.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{
-    NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -43,12 +44,12 @@ pub enum Denied {
     #[error("a bearer token of this cluster is needed")]
     Unauthorized,
     /// The token is valid, but its user lacks the right.
-    #[error("{user} may not get {path}")]
+    #[error("{user} may not {right}")]
     Forbidden {
         /// Name of the user.
         user: String,
-        /// Path of the page.
-        path: String,
+        /// What it may not do, for example `get /metrics`.
+        right: String,
     },
     /// The sender's address caused too many reviews.
     #[error("too many unknown tokens from one address: try again")]
@@ -81,6 +82,35 @@ impl IntoResponse for Denied {
     }
 }
 
+/// A right that a request needs.
+#[derive(Clone, Copy, Debug)]
+pub enum Right<'a> {
+    /// To `get` this path as a non-resource URL.
+    Path(&'a str),
+    /// To use objects of a kind in a namespace.
+    Resource {
+        /// API group of the kind.
+        group: &'a str,
+        /// Plural name of the kind.
+        resource: &'a str,
+        /// For example `get` or `list`.
+        verb: &'a str,
+        /// The namespace.
+        namespace: &'a str,
+    },
+}
+
+impl fmt::Display for Right<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "get {path}"),
+            Self::Resource { group, resource, verb, namespace } => {
+                write!(f, "{verb} {resource}.{group} in namespace {namespace}")
+            }
+        }
+    }
+}
+
 #[derive(Clone)]
 enum Answer {
     Allowed(String),
@@ -109,8 +139,21 @@ impl Access {
     /// # Errors
     /// [`Denied`]
     pub async fn check(&self, headers: &HeaderMap, path: &str, peer: IpAddr) -> Result<String, Denied> {
-        let token = headers.get(header::AUTHORIZATION).and_then(bearer).ok_or(Denied::Unauthorized)?;
-        let digest = digest(token, path);
+        self.permit(headers.get(header::AUTHORIZATION), Right::Path(path), peer).await
+    }
+
+    /// Returns the user whose token an `Authorization` header (or one like it) holds, and who has the right.
+    ///
+    /// # Errors
+    /// [`Denied`]
+    pub async fn permit(
+        &self,
+        authorization: Option<&HeaderValue>,
+        right: Right<'_>,
+        peer: IpAddr,
+    ) -> Result<String, Denied> {
+        let token = authorization.and_then(bearer).ok_or(Denied::Unauthorized)?;
+        let digest = digest(token, &right.to_string());
         let answer = match self.remembered(&digest) {
             Some(answer) => answer,
             None => {
@@ -119,7 +162,7 @@ impl Access {
                 }
                 let permit = self.reviews.acquire().await;
                 let answer =
-                    self.ask(token, path).await.map_err(|error| Denied::Unavailable(Box::new(error)))?;
+                    self.ask(token, right).await.map_err(|error| Denied::Unavailable(Box::new(error)))?;
                 drop(permit);
                 self.remember(digest, answer.clone());
                 answer
@@ -127,12 +170,12 @@ impl Access {
         };
         match answer {
             Answer::Allowed(user) => Ok(user),
-            Answer::Forbidden(user) => Err(Denied::Forbidden { user, path: path.to_owned() }),
+            Answer::Forbidden(user) => Err(Denied::Forbidden { user, right: right.to_string() }),
             Answer::Unauthorized => Err(Denied::Unauthorized),
         }
     }
 
-    async fn ask(&self, token: &str, path: &str) -> Result<Answer, kube::Error> {
+    async fn ask(&self, token: &str, right: Right<'_>) -> Result<Answer, kube::Error> {
         let review = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
             ..TokenReview::default()
@@ -143,7 +186,7 @@ impl Access {
             return Ok(Answer::Unauthorized);
         };
         let name = user.username.clone().unwrap_or_default();
-        let review = SubjectAccessReview { spec: review_spec(user, path), ..SubjectAccessReview::default() };
+        let review = SubjectAccessReview { spec: review_spec(user, right), ..SubjectAccessReview::default() };
         let reviews = Api::<SubjectAccessReview>::all(self.client.clone());
         let status = reviews.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
         let allowed = status.allowed && status.denied != Some(true);
@@ -168,17 +211,28 @@ impl Access {
     }
 }
 
-fn review_spec(user: UserInfo, path: &str) -> SubjectAccessReviewSpec {
+fn review_spec(user: UserInfo, right: Right<'_>) -> SubjectAccessReviewSpec {
+    let text = |text: &str| Some(text.to_owned());
+    let (path, resource) = match right {
+        Right::Path(path) => (Some(NonResourceAttributes { path: text(path), verb: text("get") }), None),
+        Right::Resource { group, resource, verb, namespace } => {
+            let attributes = ResourceAttributes {
+                group: text(group),
+                resource: text(resource),
+                verb: text(verb),
+                namespace: text(namespace),
+                ..ResourceAttributes::default()
+            };
+            (None, Some(attributes))
+        }
+    };
     SubjectAccessReviewSpec {
         user: user.username,
         groups: user.groups,
         uid: user.uid,
         extra: user.extra,
-        non_resource_attributes: Some(NonResourceAttributes {
-            path: Some(path.to_owned()),
-            verb: Some("get".to_owned()),
-        }),
-        ..SubjectAccessReviewSpec::default()
+        non_resource_attributes: path,
+        resource_attributes: resource,
     }
 }
 

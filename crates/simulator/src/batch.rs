@@ -1,11 +1,15 @@
-//! Runs many replays in parallel.
+//! Runs many replays in parallel, each perturbed a few times.
 
 use andreas_baselines::{Method, Options, Scheduler};
+use andreas_core::Seconds;
 use rayon::prelude::*;
 
-use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, replay};
+use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, Sleep, replay};
 use crate::outcome::{DecisionTimes, Outcome};
 use crate::scenario::Scenario;
+
+/// Perturbed runs have restarts that are at most this much shorter or longer: enough to decorrelate their decisions.
+const PERTURBATION: Seconds = Seconds(3.0);
 
 /// One replay to run.
 #[derive(Clone, Debug)]
@@ -20,6 +24,8 @@ pub struct Setup {
     pub error: PredictionError,
     /// What the planner knows of times and watts.
     pub knowledge: Knowledge,
+    /// Whether nodes without a job sleep.
+    pub sleep: Sleep,
     /// Distinguishes variants of the same method; may be empty.
     pub label: String,
 }
@@ -32,19 +38,57 @@ pub trait Watch: Sync {
     fn ended(&self, jobs: usize);
 }
 
-/// Runs all replays, as many in parallel as there are cores. Results are in the order of the setups.
+/// Runs all replays, each `runs` times (>= 1), as many in parallel as there are cores. Results are in the order of the
+/// setups. With more than one run, each has another time of restarts and another seed of prediction errors.
 ///
 /// # Errors
 /// The first [`SimulationError`], with its method.
 pub fn run_all(
     scenario: &Scenario,
     setups: &[Setup],
+    runs: usize,
     watch: &dyn Watch,
 ) -> Result<Vec<Outcome>, (Method, SimulationError)> {
-    setups.par_iter().map(|setup| run(scenario, setup, watch).map_err(|e| (setup.method, e))).collect()
+    let runs = runs.max(1);
+    let perturbed: Vec<Scenario> = (0..runs).map(|run| perturb(scenario, run, runs)).collect();
+    let all: Vec<(usize, usize)> =
+        (0..setups.len()).flat_map(|setup| (0..runs).map(move |run| (setup, run))).collect();
+    let outcomes: Vec<Outcome> = all
+        .par_iter()
+        .map(|&(setup, run)| {
+            let setup = &setups[setup];
+            let error = PredictionError { seed: setup.error.seed + run as u64, ..setup.error };
+            let outcome = one_run(&perturbed[run], &Setup { error, ..setup.clone() }, watch);
+            let mut outcome = outcome.map_err(|e| (setup.method, e))?;
+            if run > 0 {
+                // Only the first run is drawn.
+                outcome.replayed.segments = Vec::new();
+                outcome.replayed.power = Vec::new();
+            }
+            Ok(outcome)
+        })
+        .collect::<Result<_, _>>()?;
+    let mut grouped = Vec::with_capacity(setups.len());
+    for group in outcomes.chunks(runs) {
+        let summaries = group.iter().map(|outcome| outcome.replayed.summary.clone()).collect();
+        if let Some(first) = group.first() {
+            grouped.push(Outcome { runs: summaries, ..first.clone() });
+        }
+    }
+    Ok(grouped)
 }
 
-fn run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome, SimulationError> {
+/// The scenario of one of several runs.
+fn perturb(scenario: &Scenario, run: usize, runs: usize) -> Scenario {
+    let mut scenario = scenario.clone();
+    if runs > 1 {
+        let part = 2.0 * run as f64 / (runs - 1) as f64 - 1.0;
+        scenario.restart = Seconds((scenario.restart.0 + PERTURBATION.0 * part).max(0.0));
+    }
+    scenario
+}
+
+fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome, SimulationError> {
     let options = Options {
         method: setup.method,
         seed: setup.seed,
@@ -55,6 +99,7 @@ fn run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome,
     let conditions = Conditions {
         error: setup.error,
         knowledge: setup.knowledge,
+        sleep: setup.sleep,
         memoryless: scenario.catalogue.is_some() && setup.method == Method::Andreas,
     };
     let mut scheduler = Scheduler { tickets: scenario.tickets.clone(), ..Scheduler::new(options) };
@@ -75,6 +120,7 @@ fn run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome,
         method: setup.method,
         label: setup.label.clone(),
         seed: setup.seed,
+        runs: vec![replayed.summary.clone()],
         replayed,
         decision_times: DecisionTimes::of(times),
     })

@@ -17,6 +17,6 @@ pub mod report;
 mod scenario;
 
 pub use batch::{Setup, Watch, run_all};
-pub use engine::{Conditions, Decider, Knowledge, PredictionError, SimulationError, replay};
-pub use outcome::{DecisionTimes, JobOutcome, Outcome, PowerPoint, Replayed, Segment, Summary};
-pub use scenario::{Failure, Scenario};
+pub use engine::{Conditions, Decider, Knowledge, PredictionError, SimulationError, Sleep, replay};
+pub use outcome::{DecisionTimes, JobOutcome, Outcome, PowerPoint, Replayed, Segment, Spread, Summary};
+pub use scenario::{Delays, Failure, Scenario, SleepModel};

@@ -15,11 +15,54 @@ pub struct Outcome {
     pub label: String,
     /// Its seed.
     pub seed: u64,
-    /// The results.
+    /// Totals of all its perturbed runs, the first one's first; at least one.
+    pub runs: Vec<Summary>,
+    /// The results of the first run.
     #[serde(flatten)]
     pub replayed: Replayed,
     /// Wall time of decisions, the only part that is not reproducible.
     pub decision_times: DecisionTimes,
+}
+
+/// A figure over several runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation; 0 of a single run.
+    pub sd: f64,
+}
+
+impl Spread {
+    /// Of these values.
+    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.collect();
+        let count = values.len().max(1) as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
+        Self { mean, sd: (squares / (count - 1.0).max(1.0)).sqrt() }
+    }
+}
+
+impl Outcome {
+    /// A figure over its runs.
+    pub fn spread(&self, figure: impl Fn(&Summary) -> f64) -> Spread {
+        Spread::of(self.runs.iter().map(figure))
+    }
+
+    /// All that it costs, idle draw included, relative to another method on the same jobs; and the standard error of
+    /// that by a jackknife over the jobs of the first run: how much single jobs decide it.
+    pub fn relative_cost(&self, other: &Self) -> (Spread, f64) {
+        let of = |a: &Summary, b: &Summary| a.total_with_idle.0 / b.total_with_idle.0.max(f64::MIN_POSITIVE);
+        let ratio = Spread::of(self.runs.iter().zip(&other.runs).map(|(a, b)| of(a, b)));
+        let (mine, theirs) = (self.replayed.job_costs(), other.replayed.job_costs());
+        let (a, b) = (self.replayed.summary.total_with_idle.0, other.replayed.summary.total_with_idle.0);
+        let without = mine.iter().zip(&theirs).map(|(x, y)| (a - x) / (b - y).max(f64::MIN_POSITIVE));
+        let spread = Spread::of(without);
+        let count = mine.len() as f64;
+        // Delete-one estimates vary by 1/n of what the jobs do.
+        (ratio, spread.sd * (count - 1.0).max(0.0) / count.max(1.0).sqrt())
+    }
 }
 
 /// All results of a replay.
@@ -37,20 +80,30 @@ pub struct Replayed {
     pub power: Vec<PowerPoint>,
 }
 
-/// Totals of a replay, from the first submission to the last completion.
+impl Replayed {
+    /// Cost of each job: its lateness, and its GPUs' energy with its part of the hosts', money.
+    fn job_costs(&self) -> Vec<f64> {
+        let sum = &self.summary;
+        let price = if sum.job_energy.0 > 0.0 { sum.energy_cost.0 / sum.job_energy.0 } else { 0.0 };
+        self.jobs.iter().map(|job| job.lateness_cost.0 + price * job.energy.0).collect()
+    }
+}
+
+/// Totals of a replay. Idle draw is that from the first to the last submission; all else is counted to the last
+/// completion. Of a looped trace, both are those of its window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Jobs of the workload.
     pub jobs: usize,
     /// Jobs that never ended because no node could hold them.
     pub unfinished: usize,
-    /// Cost of energy (jobs and busy nodes) and lateness, without idle GPUs.
+    /// Cost of energy (jobs and hosts with a job) and lateness, without idle draw.
     pub total: Money,
-    /// The same with idle GPUs.
+    /// The same with idle GPUs and hosts.
     pub total_with_idle: Money,
-    /// Cost of the energy of jobs and overhead of busy nodes (or the catalogue's price).
+    /// Cost of the energy of jobs, of hosts with a job, and of hosts that start up (or the catalogue's price).
     pub energy_cost: Money,
-    /// Cost of the energy of idle GPUs.
+    /// Cost of the energy of idle GPUs and hosts.
     pub idle_cost: Money,
     /// Cost of tardiness.
     pub tardiness_cost: Money,
@@ -60,10 +113,18 @@ pub struct Summary {
     pub turnaround_cost: Money,
     /// Energy of the jobs' GPUs.
     pub job_energy: Joules,
-    /// Energy of busy nodes without their GPUs.
-    pub overhead_energy: Joules,
-    /// Energy of GPUs that held no job.
+    /// Energy of nodes with a job, without their GPUs.
+    pub host_energy: Joules,
+    /// Energy of nodes without a job that were on, without their GPUs.
+    pub empty_host_energy: Joules,
+    /// Energy of nodes that started up, without their GPUs.
+    pub wake_energy: Joules,
+    /// Energy of GPUs that held no job, of nodes that were on.
     pub idle_energy: Joules,
+    /// Times that a node went to sleep.
+    pub sleeps: usize,
+    /// Node-seconds asleep.
+    pub asleep: Seconds,
     /// Jobs that ended after their deadline.
     pub late_jobs: usize,
     /// Jobs with a deadline.
@@ -92,6 +153,13 @@ pub struct Summary {
     pub decisions: usize,
     /// Mean proven gap of the decisions that state one.
     pub mean_gap: Option<f64>,
+}
+
+impl Summary {
+    /// All energy.
+    pub fn energy(&self) -> Joules {
+        self.job_energy + self.host_energy + self.empty_host_energy + self.wake_energy + self.idle_energy
+    }
 }
 
 /// Results of a job.
@@ -137,8 +205,8 @@ pub struct PowerPoint {
     pub at: Time,
     /// GPUs with jobs.
     pub jobs: Watts,
-    /// Busy nodes without their GPUs.
-    pub overhead: Watts,
+    /// Nodes that are on, without their GPUs.
+    pub hosts: Watts,
     /// GPUs without a job.
     pub idle: Watts,
     /// The budget.

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Tickets};
 use andreas_core::{CostRate, GpuType, JobId, NodeName, Seconds, StepFunction, Tariff, Time, Watts};
+use andreas_planner::node_sleep::SleepRule;
 use andreas_planner::{GpuTypeInfo, Job, Lateness, Node};
 use andreas_predictor::Features;
+use serde::Deserialize;
 
 /// Input of a replay.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub struct Scenario {
     pub lateness: Lateness,
     /// Seconds that a restart takes, >= 0. The job holds its GPUs and draws its full power meanwhile.
     pub restart: Seconds,
+    /// Times that starts, stops and decisions take besides.
+    pub delays: Delays,
     /// Training time between checkpoints; a stop loses the work since the last one. 0: never any loss.
     pub checkpoint: Seconds,
     /// Maximum time between decisions; `None`: decisions are made at events only.
@@ -35,10 +39,51 @@ pub struct Scenario {
     pub catalogue: Option<BTreeMap<GpuType, Vec<CostRate>>>,
     /// Failures of nodes.
     pub failures: Vec<Failure>,
+    /// How nodes go to sleep and wake; used by replays that let them ([`crate::Sleep`]).
+    pub sleep: SleepModel,
+    /// The part of a looped trace that is counted: all draw within it, and the jobs submitted in it. `None`: from
+    /// the first to the last submission, with all work to its end.
+    pub window: Option<(Time, Time)>,
     /// Jobs in order of submission, waiting, with their true times and powers.
     pub jobs: Vec<Job>,
     /// Features from users, for replays with predicted times; other jobs have none.
     pub features: BTreeMap<JobId, Features>,
+    /// Epochs that jobs announce and never train, because they fail or are cancelled before; others have none.
+    pub unfinished: BTreeMap<JobId, f64>,
+}
+
+/// Times that starts, stops and decisions take. 0 by default: all happen at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Delays {
+    /// Seconds from an event to the decision on it; events meanwhile are decided together.
+    pub debounce_s: f64,
+    /// Seconds from a decision until the pods are bound, at every start.
+    pub bind_s: f64,
+    /// Seconds from the binding of a job's first pods to its first training: image, data, first compilation.
+    pub first_start_s: f64,
+    /// Seconds until a stopped job has left its GPUs; others start there after that.
+    pub stop_s: f64,
+}
+
+/// How nodes go to sleep and wake.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SleepModel {
+    /// Seconds to wake, at the draw of a busy host.
+    pub wake_s: f64,
+    /// Joules of one sleep and wake besides.
+    pub wake_j: f64,
+    /// Share of wakes that fail and are tried again.
+    pub wake_fails: f64,
+    /// When nodes sleep.
+    pub rule: SleepRule,
+}
+
+impl Default for SleepModel {
+    fn default() -> Self {
+        Self { wake_s: 600.0, wake_j: 0.0, wake_fails: 0.01, rule: SleepRule::default() }
+    }
 }
 
 /// A temporary failure of a node.
@@ -57,6 +102,11 @@ impl Scenario {
     /// the tariff.
     pub fn accounting(&self) -> Accounting {
         self.catalogue.clone().map_or(Accounting::Predicted, Accounting::Catalogue)
+    }
+
+    /// Whether a job's lateness and turnaround count: all of them, but for a looped trace.
+    pub fn counts(&self, job: &Job) -> bool {
+        self.window.is_none_or(|(from, to)| job.submit.0 >= from.0 && job.submit.0 < to.0)
     }
 
     /// Sorts jobs by submission, then by name.

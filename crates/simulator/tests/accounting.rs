@@ -9,7 +9,9 @@ use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Preemption,
     Resources, Snapshot, Worker, plan,
 };
-use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario, replay};
+use andreas_simulator::{
+    Conditions, Delays, Failure, PredictionError, Replayed, Scenario, Sleep, SleepModel, replay,
+};
 
 fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
     Job {
@@ -31,6 +33,7 @@ fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,
@@ -39,6 +42,8 @@ fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
         movable: true,
         min_run: Seconds::ZERO,
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     }
 }
@@ -54,8 +59,11 @@ fn scenario(jobs: Vec<Job>) -> Scenario {
             gpu_type: "T4".into(),
             gpus: GpuCount(4),
             free_gpus: GpuCount(4),
-            overhead: Watts(100.0),
+            host_idle: Watts::ZERO,
+            host_busy: Watts(100.0),
+            sleep: None,
             foreign_power: None,
+            gang_class: 0,
             free: Resources::default(),
         }],
         tariff: StepFunction::flat(EnergyPrice(1.0)),
@@ -66,6 +74,10 @@ fn scenario(jobs: Vec<Job>) -> Scenario {
         tick: None,
         catalogue: None,
         failures: vec![],
+        delays: Delays::default(),
+        sleep: SleepModel::default(),
+        window: None,
+        unfinished: Default::default(),
         jobs,
         features: Default::default(),
     }
@@ -87,22 +99,24 @@ fn energy_idle_and_lateness_are_counted_apart() {
 
     assert_eq!(sum.makespan, Seconds(1500.0));
     assert_eq!(sum.job_energy, Joules(140.0 * 2000.0));
-    assert_eq!(sum.overhead_energy, Joules(100.0 * 1500.0));
-    // Two GPUs idle for the first and the last 500 s.
-    assert_eq!(sum.idle_energy, Joules(20.0 * 1000.0));
+    assert_eq!(sum.host_energy, Joules(100.0 * 1500.0));
+    // Two GPUs idle for the first 500 s. The last 500 s come after the last submission.
+    assert_eq!(sum.idle_energy, Joules(20.0 * 500.0));
     assert_eq!(sum.energy_cost.0, 280_000.0 + 150_000.0);
     assert_eq!((sum.late_jobs, sum.with_deadline), (1, 2));
     assert!((sum.tardiness_cost.0 - 3.0).abs() < 1e-9);
     assert!((sum.miss_cost.0 - 0.6).abs() < 1e-9);
     assert!((sum.turnaround_cost.0 - 2.0).abs() < 1e-9);
     assert!((sum.total.0 - 430_005.6).abs() < 1e-6);
-    assert!((sum.total_with_idle.0 - 450_005.6).abs() < 1e-6);
+    assert!((sum.total_with_idle.0 - 440_005.6).abs() < 1e-6);
     assert_eq!((sum.mean_turnaround, sum.p95_turnaround), (Seconds(1000.0), Seconds(1000.0)));
 }
 
 #[test]
 fn the_price_of_the_hour_counts() {
     let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
+    // All is counted.
+    scenario.window = Some((Time(0.0), Time(1e6)));
     let price = |p| EnergyPrice(p);
     scenario.tariff = StepFunction::new(vec![(Time(0.0), price(1.0)), (Time(400.0), price(3.0))]).unwrap();
     let sum = run(&scenario, Conditions::default()).summary;
@@ -115,6 +129,7 @@ fn a_failing_node_costs_the_work_since_the_checkpoint_and_a_restart() {
     // Given a checkpoint every 200 s and a failure after 550 s that lasts 1,000 s,
     let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
     scenario.checkpoint = Seconds(200.0);
+    scenario.window = Some((Time(0.0), Time(1e6)));
     scenario.failures = vec![Failure { node: "n1".into(), at: Time(550.0), duration: Seconds(1000.0) }];
 
     let replayed = run(&scenario, Conditions::default());
@@ -142,7 +157,7 @@ fn a_budget_that_falls_stops_jobs_and_is_never_broken() {
     assert_eq!((sum.planned_violations, sum.violation_time), (0, Seconds(0.0)));
     assert_eq!((sum.unfinished, sum.restarts), (0, 1));
     let most = replayed.power.iter().filter(|p| p.at.0 >= 300.0 && p.at.0 < 1000.0);
-    assert!(most.map(|p| p.jobs.0 + p.overhead.0 + p.idle.0).fold(0.0, f64::max) <= 260.0);
+    assert!(most.map(|p| p.jobs.0 + p.hosts.0 + p.idle.0).fold(0.0, f64::max) <= 260.0);
 }
 
 #[test]
@@ -163,4 +178,102 @@ fn wrong_predictions_change_decisions_and_not_the_truth() {
     // One decision at the submission, one when the first epoch has been measured.
     assert_eq!(replayed.summary.decisions, 2);
     assert_eq!(replayed, run(&scenario, Conditions { error, ..Conditions::default() }));
+}
+
+#[test]
+fn hosts_that_are_on_draw_and_idle_draw_ends_with_the_last_submission() {
+    // Given a host of 40 W, 100 W with a job, and jobs from 0 to 1,000 s and from 3,000 to 4,000 s,
+    let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 3000.0, None, 10.0)]);
+    scenario.nodes[0].host_idle = Watts(40.0);
+
+    let sum = run(&scenario, Conditions::default()).summary;
+
+    assert_eq!(sum.host_energy, Joules(100.0 * 2000.0));
+    assert_eq!(sum.empty_host_energy, Joules(40.0 * 2000.0));
+    // Two GPUs beside the first job, four until the second; none beside the second.
+    assert_eq!(sum.idle_energy, Joules(20.0 * 1000.0 + 40.0 * 2000.0));
+    assert_eq!(sum.energy(), Joules(280_000.0 + 200_000.0 + 80_000.0 + 100_000.0));
+}
+
+#[test]
+fn a_sleeping_node_draws_nothing_and_its_next_job_waits() {
+    // Given the same, a wake-up of 100 s at the draw of a busy host, and sleep after 500 s,
+    let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 3000.0, None, 10.0)]);
+    scenario.nodes[0].host_idle = Watts(40.0);
+    scenario.sleep.wake_s = 100.0;
+    scenario.sleep.wake_fails = 0.0;
+    scenario.sleep.rule.idle_s = 500.0;
+    scenario.sleep.rule.horizon_s = 100.0;
+    let sleeping = |sleep| run(&scenario, Conditions { sleep, ..Conditions::default() });
+
+    let replayed = sleeping(Sleep::Rule);
+
+    assert_eq!(replayed.jobs[1].finish, Some(Time(4100.0)));
+    let sum = &replayed.summary;
+    assert_eq!((sum.sleeps, sum.asleep), (1, Seconds(1500.0)));
+    assert_eq!(sum.empty_host_energy, Joules(40.0 * 500.0));
+    assert_eq!(sum.wake_energy, Joules(100.0 * 100.0));
+    assert_eq!(sum.idle_energy, Joules(20.0 * 1000.0 + 40.0 * 500.0));
+    assert_eq!(sum.host_energy, Joules(100.0 * 2000.0));
+    assert_eq!(sum.job_energy, Joules(140.0 * 2000.0));
+
+    // An oracle sleeps from the first second to the last that leaves time to wake; nobody waits.
+    let oracle = sleeping(Sleep::Oracle);
+    assert_eq!(oracle.jobs[1].finish, Some(Time(4000.0)));
+    let sum = &oracle.summary;
+    assert_eq!((sum.sleeps, sum.asleep), (1, Seconds(1900.0)));
+    assert!(sum.empty_host_energy.0.abs() < 1e-6);
+    assert_eq!(sum.wake_energy, Joules(100.0 * 100.0));
+    assert_eq!(sum.idle_energy, Joules(20.0 * 1000.0 + 40.0 * 100.0));
+    assert!(sum.energy() < replayed.summary.energy());
+}
+
+#[test]
+fn a_wake_up_that_fails_takes_as_long_again() {
+    let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 3000.0, None, 10.0)]);
+    scenario.sleep = SleepModel { wake_s: 100.0, wake_fails: 1.0, ..SleepModel::default() };
+    scenario.sleep.rule.idle_s = 500.0;
+    scenario.sleep.rule.horizon_s = 100.0;
+    let replayed = run(&scenario, Conditions { sleep: Sleep::Rule, ..Conditions::default() });
+    assert_eq!(replayed.jobs[1].finish, Some(Time(4400.0)), "three failures, then it is on");
+}
+
+#[test]
+fn starts_and_decisions_take_the_time_that_was_measured() {
+    let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 500.0, None, 10.0)]);
+    scenario.delays = Delays { debounce_s: 10.0, bind_s: 5.0, first_start_s: 60.0, stop_s: 0.0 };
+    let replayed = run(&scenario, Conditions::default());
+    // The first decision is made at once.
+    assert_eq!(replayed.jobs[0].finish, Some(Time(1065.0)));
+    assert_eq!(replayed.jobs[1].start, Some(Time(510.0)));
+    assert_eq!(replayed.jobs[1].finish, Some(Time(1575.0)));
+    // GPUs draw from the binding on.
+    assert_eq!(replayed.jobs[1].energy, Joules(140.0 * 1060.0));
+}
+
+#[test]
+fn a_job_that_fails_announced_more_than_it_does() {
+    let mut scenario = scenario(vec![job("a", 0.0, None, 10.0)]);
+    scenario.unfinished.insert("a".into(), 5.0);
+    let mut announced = Vec::new();
+    let mut decide = |snapshot: &Snapshot| {
+        announced.push(snapshot.jobs[0].epochs_left);
+        plan(snapshot, &Options::default())
+    };
+    let replayed = replay(&scenario, &Conditions::default(), &mut decide, &mut |_| {}).unwrap();
+    assert_eq!((announced[0], replayed.jobs[0].finish), (15.0, Some(Time(1000.0))));
+}
+
+#[test]
+fn of_a_looped_trace_one_round_is_counted() {
+    // Given a job every 1,000 s, and a window with the second,
+    let jobs = (0..3).map(|i| job(&format!("j{i}"), f64::from(i) * 1000.0, None, 5.0)).collect();
+    let mut scenario = scenario(jobs);
+    scenario.window = Some((Time(1000.0), Time(2000.0)));
+    let replayed = run(&scenario, Conditions::default());
+    let sum = &replayed.summary;
+    assert_eq!((sum.jobs, sum.unfinished), (1, 0));
+    assert_eq!(sum.job_energy, Joules(140.0 * 500.0));
+    assert_eq!(sum.idle_energy, Joules(20.0 * 500.0 + 40.0 * 500.0));
+    assert_eq!(sum.mean_turnaround, Seconds(500.0));
 }

@@ -38,6 +38,7 @@ fn job(i: usize, rng: &mut ChaCha8Rng) -> Job {
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: Some(GpuCount(rng.random_range(0..3_u32).pow(2).max(1))),
         worker: Worker::default(),
         candidates: None,
@@ -46,6 +47,8 @@ fn job(i: usize, rng: &mut ChaCha8Rng) -> Job {
         movable: true,
         min_run: Seconds::ZERO,
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     }
 }
@@ -58,8 +61,11 @@ fn scenario(seed: u64) -> Scenario {
         gpu_type: kind.into(),
         gpus: GpuCount(4),
         free_gpus: GpuCount(4),
-        overhead: Watts(overhead),
+        host_idle: Watts::ZERO,
+        host_busy: Watts(overhead),
+        sleep: None,
         foreign_power: None,
+        gang_class: 0,
         free: Resources::default(),
     };
     let kind = |name: &str, idle: f64, max: f64| GpuTypeInfo {
@@ -81,6 +87,10 @@ fn scenario(seed: u64) -> Scenario {
         tick: Some(Seconds(900.0)),
         catalogue: None,
         failures: vec![Failure { node: "a-1".into(), at: Time(8000.0), duration: Seconds(4000.0) }],
+        delays: andreas_simulator::Delays::default(),
+        sleep: andreas_simulator::SleepModel::default(),
+        window: None,
+        unfinished: Default::default(),
         jobs: (0..14).map(|i| job(i, &mut rng)).collect(),
         features: Default::default(),
     };
@@ -127,7 +137,9 @@ fn wrong_predictions_leave_no_job_behind() {
 #[test]
 fn the_sum_of_what_jobs_used_is_what_the_cluster_used() {
     for method in [Method::Edf, Method::Andreas] {
-        let replayed = run(&scenario(2), method, PredictionError::default());
+        let mut scenario = scenario(2);
+        scenario.window = Some((Time(0.0), Time(1e9)));
+        let replayed = run(&scenario, method, PredictionError::default());
         let of_jobs: f64 = replayed.jobs.iter().map(|j| j.energy.0).sum();
         let sum = &replayed.summary;
         assert!((of_jobs - sum.job_energy.0).abs() < 1e-6 * of_jobs);
@@ -141,9 +153,9 @@ fn the_sum_of_what_jobs_used_is_what_the_cluster_used() {
             .power
             .iter()
             .zip(ends)
-            .map(|(p, end)| (p.jobs.0 + p.overhead.0 + p.idle.0) * (end - p.at.0))
+            .map(|(p, end)| (p.jobs.0 + p.hosts.0 + p.idle.0) * (end - p.at.0))
             .sum();
-        let counted = sum.job_energy.0 + sum.overhead_energy.0 + sum.idle_energy.0;
+        let counted = sum.energy().0;
         assert!((total - counted).abs() < 1e-6 * counted, "{method}: {total} {counted}");
     }
 }

@@ -219,6 +219,7 @@ fn a_report_has_every_method_and_needs_no_network() {
     let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
     let setup = |method| Setup {
         knowledge: Knowledge::Tables,
+        sleep: andreas_simulator::Sleep::Never,
         method,
         seed: 0,
         trials: 10,
@@ -226,7 +227,7 @@ fn a_report_has_every_method_and_needs_no_network() {
         label: String::new(),
     };
     let setups = [setup(Method::FifoFixed), setup(Method::Edf)];
-    let outcomes = run_all(&scenario, &setups, &Silent).unwrap();
+    let outcomes = run_all(&scenario, &setups, 1, &Silent).unwrap();
     let report = Report { scenario: &scenario, outcomes: &outcomes };
 
     let page = report::html(std::slice::from_ref(&report));
@@ -244,5 +245,81 @@ fn a_report_has_every_method_and_needs_no_network() {
     assert!(json[0]["outcomes"][0]["summary"]["total"].as_f64().unwrap() > 0.0);
     assert!(report::table(&report).contains("edf"));
     // The same again is the same again.
-    assert_eq!(outcomes[1].replayed, run_all(&scenario, &setups, &Silent).unwrap()[1].replayed);
+    assert_eq!(outcomes[1].replayed, run_all(&scenario, &setups, 1, &Silent).unwrap()[1].replayed);
+}
+
+#[test]
+fn a_looped_trace_counts_its_second_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let read = |range| readers::scenario(Format::Itp, &trace, &mixed(), range).unwrap();
+    let once = read(TraceRange::default());
+    let looped = read(TraceRange { looped: true, pace: 2.0, ..TraceRange::default() });
+    assert_eq!(looped.jobs.len(), 3 * once.jobs.len());
+    let (from, _) = looped.window.unwrap();
+    let second: Vec<_> = looped.jobs.iter().filter(|job| looped.counts(job)).collect();
+    assert_eq!(second.len(), once.jobs.len());
+    for (again, job) in second.iter().zip(&once.jobs) {
+        assert_eq!(again.id.as_str(), format!("{}@1", job.id));
+        assert!(((again.submit - from).0 - job.submit.0 / 2.0).abs() < 1e-6);
+        // Deadlines keep their distance, whatever the pace.
+        let slack = |job: &andreas_planner::Job| (job.deadline.unwrap() - job.submit).0;
+        assert!((slack(again) - slack(job)).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn jobs_that_are_not_moldable_have_their_request_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let read = |moldable| {
+        let range = TraceRange { moldable, ..TraceRange::default() };
+        readers::scenario(Format::Itp, &trace, &mixed(), range).unwrap()
+    };
+    let fixed = read(Some(0.0));
+    let request_alone =
+        |job: &andreas_planner::Job| job.estimates.iter().all(|row| Some(row.gpus) == job.requested_gpus);
+    assert!(fixed.jobs.iter().all(request_alone));
+    assert!(!read(None).jobs.iter().all(request_alone));
+    assert_eq!(fixed.jobs.len(), read(Some(1.0)).jobs.len());
+}
+
+#[test]
+fn measured_delays_replace_those_of_the_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = file(folder.path(), "delays.yaml", "restart_s: 12.5\nbind_s: 0.4\nstop_s: 3\n");
+    let (restart, delays) = readers::delays(&good).unwrap();
+    assert_eq!(restart, Some(Seconds(12.5)));
+    assert_eq!((delays.bind_s, delays.stop_s, delays.first_start_s, delays.debounce_s), (0.4, 3.0, 0.0, 0.0));
+    let bad = file(folder.path(), "bad.yaml", "bind_s: -1\n");
+    assert!(readers::delays(&bad).unwrap_err().to_string().contains("bind_s"));
+}
+
+#[test]
+fn several_runs_have_a_mean_and_a_deviation() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
+    let setup = |method| Setup {
+        knowledge: Knowledge::Tables,
+        sleep: andreas_simulator::Sleep::Never,
+        method,
+        seed: 0,
+        trials: 10,
+        error: PredictionError { mape: 0.4, ..PredictionError::default() },
+        label: String::new(),
+    };
+    let outcomes = run_all(&scenario, &[setup(Method::FifoFixed), setup(Method::Edf)], 3, &Silent).unwrap();
+    assert_eq!(
+        outcomes.iter().map(|o| (o.method, o.runs.len())).collect::<Vec<_>>(),
+        [(Method::FifoFixed, 3), (Method::Edf, 3)]
+    );
+    let energy = outcomes[1].spread(|s| s.energy().0);
+    let mean = outcomes[1].runs.iter().map(|s| s.energy().0).sum::<f64>() / 3.0;
+    assert!((energy.mean / mean - 1.0).abs() < 1e-12);
+    // Each run has other errors, and they change what is chosen.
+    assert!(energy.sd > 0.0);
+    let (ratio, jackknife) = outcomes[1].relative_cost(&outcomes[0]);
+    assert!(ratio.mean > 0.0 && jackknife > 0.0 && jackknife.is_finite());
+    assert!(report::table(&Report { scenario: &scenario, outcomes: &outcomes }).contains('±'));
 }

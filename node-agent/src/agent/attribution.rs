@@ -34,6 +34,8 @@ pub struct GpuReading {
     pub holder: Option<PodKey>,
     /// Energy counter of the GPU, J.
     pub joules: i64,
+    /// Whether a part of the energy since the last observation is an estimate.
+    pub estimated: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -42,8 +44,10 @@ struct Share {
     begin: Begin,
     /// The last counter reading.
     joules: i64,
-    /// Whether no energy was lost to a counter reset.
+    /// Whether no energy was lost.
     whole: bool,
+    /// Whether a part of it is an estimate.
+    estimated: bool,
 }
 
 /// All shares of a node.
@@ -69,14 +73,27 @@ impl EnergyAttribution {
         self.trim();
     }
 
+    /// Raises what was read of a GPU so far: its counter now includes what an earlier agent counted.
+    pub fn raise(&mut self, uuid: &str, joules: i64) {
+        if let Some(share) = self.open.get_mut(uuid) {
+            share.joules += joules;
+            share.begin.joules += joules;
+        }
+    }
+
+    /// Gives up the share of an earlier agent: energy was drawn that no agent has seen.
+    pub fn forget(&mut self, uuid: &str) {
+        self.earlier.remove(uuid);
+    }
+
     /// Updates the shares from all GPUs with a known holder.
     pub fn update(&mut self, gpus: &BTreeMap<Uuid, GpuReading>, now: Timestamp) {
         // GPUs that a pod releases together make one entry.
         let mut ended: Vec<Share> = Vec::new();
         for (uuid, reading) in gpus {
             if let Some(share) = self.open.get_mut(uuid) {
-                // A counter that decreased was reset with the driver; earlier energy is lost.
                 share.whole &= share.joules <= reading.joules;
+                share.estimated |= reading.estimated;
                 share.joules = reading.joules;
             }
             let same = |share: &Share| reading.holder.as_ref() == Some(&share.key);
@@ -84,7 +101,9 @@ impl EnergyAttribution {
                 ended.extend(self.open.remove(uuid).filter(|share| share.whole));
                 if let Some(key) = reading.holder.clone() {
                     let begin = Begin { joules: reading.joules, at: now };
-                    self.open.insert(uuid.clone(), Share { key, begin, joules: reading.joules, whole: true });
+                    let joules = reading.joules;
+                    let share = Share { key, begin, joules, whole: true, estimated: false };
+                    self.open.insert(uuid.clone(), share);
                 }
             }
             self.resume_share(uuid);
@@ -117,6 +136,7 @@ impl EnergyAttribution {
                 joules,
                 seconds: now.duration_since(since).as_secs().max(0),
                 gpus: i32::try_from(own.len()).unwrap_or(i32::MAX),
+                estimated: own.iter().any(|share| share.estimated),
             });
         }
         self.trim();
@@ -145,85 +165,5 @@ impl EnergyAttribution {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use andreas_api::gpu_node::{GpuCondition, GpuState};
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_000 + seconds).unwrap()
-    }
-
-    fn gpus(a: (Option<&str>, i64), b: (Option<&str>, i64)) -> BTreeMap<Uuid, GpuReading> {
-        let reading = |(holder, joules): (Option<&str>, i64)| GpuReading {
-            holder: holder.map(|name| ("team".to_owned(), name.to_owned())),
-            joules,
-        };
-        BTreeMap::from([("GPU-a".to_owned(), reading(a)), ("GPU-b".to_owned(), reading(b))])
-    }
-
-    fn released(pod: &str, since: i64, joules: i64, seconds: i64, gpus: i32) -> ReleasedEnergy {
-        ReleasedEnergy { pod: pod.into(), since: Some(Time(at(since))), joules, seconds, gpus }
-    }
-
-    #[test]
-    fn a_pods_share_is_what_the_counters_moved_while_it_held_the_gpus() {
-        let mut shares = EnergyAttribution::default();
-        shares.update(&gpus((None, 100), (None, 200)), at(0));
-        shares.update(&gpus((Some("x-1-0"), 110), (Some("x-1-0"), 210)), at(1));
-        shares.update(&gpus((Some("x-1-0"), 400), (Some("x-1-0"), 500)), at(2));
-        assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 110, at: at(1) }));
-        assert!(shares.released().is_empty());
-        // Another pod takes the GPU at once.
-        shares.update(&gpus((Some("y-1-0"), 1_110), (None, 2_210)), at(11));
-        let first = released("team/x-1-0", 1, 3_000, 10, 2);
-        assert_eq!(shares.released(), std::slice::from_ref(&first));
-        assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 1_110, at: at(11) }));
-        // The driver is reloaded: the second pod's energy is unknown.
-        shares.update(&gpus((Some("y-1-0"), 5), (None, 5)), at(20));
-        shares.update(&gpus((None, 7), (None, 7)), at(21));
-        assert_eq!(shares.released(), [first]);
-    }
-
-    #[test]
-    fn a_pod_made_again_under_its_name_has_a_share_of_its_own() {
-        let mut shares = EnergyAttribution::default();
-        shares.update(&gpus((Some("web-0"), 100), (None, 0)), at(0));
-        shares.update(&gpus((None, 300), (None, 0)), at(10));
-        shares.update(&gpus((Some("web-0"), 310), (None, 0)), at(11));
-        shares.update(&gpus((None, 400), (None, 0)), at(12));
-        let both = [released("team/web-0", 0, 200, 10, 1), released("team/web-0", 11, 90, 1, 1)];
-        assert_eq!(shares.released(), both);
-    }
-
-    #[test]
-    fn an_agent_that_is_started_again_goes_on_with_the_share_of_the_same_pod_only() {
-        let gpu = |uuid: &str, holder: &str, from| GpuState {
-            uuid: uuid.into(),
-            state: GpuCondition::Held,
-            holder: Some(holder.into()),
-            watts: 0,
-            joules: 0,
-            held_from: Some(from),
-            held_since: Some(Time(at(0))),
-            board_watts: None,
-            min_limit_watts: None,
-            max_limit_watts: None,
-        };
-        let old = released("team/w", 0, 1, 1, 1);
-        let status = GpuNodeStatus {
-            gpus: vec![gpu("GPU-a", "team/x", 100), gpu("GPU-b", "team/y", 100)],
-            released: vec![old.clone()],
-            ..GpuNodeStatus::default()
-        };
-        let mut shares = EnergyAttribution::default();
-        // The first observation precedes the API server's response.
-        shares.update(&gpus((Some("x"), 500), (Some("z"), 500)), at(50));
-        shares.resume(&status);
-        shares.update(&gpus((Some("x"), 510), (Some("z"), 510)), at(51));
-        assert_eq!(shares.begin("GPU-a"), Some(&Begin { joules: 100, at: at(0) }));
-        assert_eq!(shares.begin("GPU-b").map(|begin| begin.joules), Some(500));
-        shares.update(&gpus((None, 600), (None, 600)), at(60));
-        let rest = [old, released("team/x", 0, 500, 60, 1), released("team/z", 50, 100, 10, 1)];
-        assert_eq!(shares.released(), rest);
-    }
-}
+#[path = "attribution_tests.rs"]
+mod tests;

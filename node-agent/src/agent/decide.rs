@@ -11,7 +11,8 @@
 //! 4. Any other GPU rests after it was unheld for `rest.after`: SM clocks locked at the minimum. If clocks
 //!    cannot be locked, the power limit is set to its minimum. Neither lowers the draw of a GPU without a
 //!    context. Both cap a GPU that becomes busy unannounced, and low clocks reduce the draw of a parked
-//!    context (EnergyPolicy `rest`, NVML reference: locked clocks).
+//!    context (EnergyPolicy `rest`, NVML reference: locked clocks). It stays awake if a measurement showed that rest saves
+//!    nothing on its type.
 //! 5. A held GPU gets the power limit that the operator wants for its pod, within the driver's range, if the
 //!    policy says `On`.
 //! 6. A GPU that is lost or hangs gets no command.
@@ -43,6 +44,8 @@ pub struct GpuObservation {
     pub holder: Holder,
     /// Number of processes with a context on it.
     pub processes: u32,
+    /// Whether rest was measured to save nothing on such a GPU.
+    pub rest_useless: bool,
     /// Whether it responds and is healthy.
     pub healthy: bool,
 }
@@ -136,6 +139,7 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
         let Some(facts) = &gpu.facts else { continue };
         let since = memory.unused_since.get(uuid);
         let rests = policy.rest
+            && !gpu.rest_useless
             && now.saturating_sub(memory.woken_at) >= policy.awake_for
             && since.is_some_and(|since| now.saturating_sub(*since) >= policy.rest_after);
         let setting = match &gpu.holder {

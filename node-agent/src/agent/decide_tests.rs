@@ -7,6 +7,7 @@ fn facts() -> Facts {
     Facts {
         product: "A100".into(),
         limit_mw: Some((100_000, 400_000)),
+        default_limit_mw: Some(400_000),
         clock_mhz: Some((210, 1410)),
         persistent: true,
     }
@@ -101,6 +102,7 @@ fn doubt_means_awake() {
     assert_eq!(a(|gpu| gpu.processes = 1), None, "a process of no pod");
     assert_eq!(a(|gpu| gpu.healthy = false), None, "no command to a broken GPU");
     assert_eq!(a(|gpu| gpu.facts = None), None);
+    assert_eq!(a(|gpu| gpu.rest_useless = true), None, "rest was measured to save nothing");
     // Clocks cannot be locked: the power limit is used.
     let limit = a(|gpu| gpu.facts.as_mut().unwrap().clock_mhz = None);
     assert_eq!(limit, Some(Setting { limit_mw: Some(100_000), clock_mhz: None }));
@@ -114,7 +116,7 @@ fn gpu_observation() -> impl Strategy<Value = GpuObservation> {
         Just(Holder::Pod("p".to_owned())),
     ];
     (holder, 0..2_u32, any::<bool>(), any::<bool>()).prop_map(|(holder, processes, healthy, known)| {
-        GpuObservation { facts: known.then(facts), holder, processes, healthy }
+        GpuObservation { facts: known.then(facts), holder, processes, healthy, ..GpuObservation::default() }
     })
 }
 

@@ -21,25 +21,68 @@ pub type PodKey = (String, String);
 pub struct GpuHolders {
     /// Holder by GPU.
     pub gpus: BTreeMap<Uuid, PodKey>,
+    /// GPUs that pods share, or hold a partition of, with the slices of each.
+    pub shared: BTreeMap<Uuid, BTreeMap<PodKey, u32>>,
     /// Whether some allocated devices could not be mapped to a GPU.
     pub ambiguous: bool,
 }
 
-/// Parses the kubelet's response. `known`: UUIDs of the node's GPUs.
+impl GpuHolders {
+    /// Whether no pod holds any GPU or part of one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty() && self.shared.is_empty() && !self.ambiguous
+    }
+}
+
+/// Prefix of the device IDs of partitions (MIG devices).
+const PARTITION: &str = "MIG-";
+
+/// IDs of partitions in the kubelet's response.
+pub fn partitions(pods: &[PodResources]) -> impl Iterator<Item = &str> {
+    let containers = pods.iter().flat_map(|pod| &pod.containers);
+    let ids = containers.flat_map(|container| &container.devices).flat_map(|devices| &devices.device_ids);
+    ids.map(|id| whole_id(id)).filter(|id| id.starts_with(PARTITION))
+}
+
+/// A device ID without the number of its time slice: NVIDIA's plug-in names those `<uuid>::<n>`.
+fn whole_id(id: &str) -> &str {
+    id.split("::").next().unwrap_or_default()
+}
+
+/// Compute slices of a partition by the name of its resource, as in `nvidia.com/mig-3g.40gb`. 1 where the name does not say
+/// it: then all partitions have one size.
+fn compute_slices(resource: &str) -> u32 {
+    let size = resource.rsplit_once("mig-").and_then(|(_, profile)| profile.split_once('g'));
+    size.and_then(|(slices, _)| slices.parse().ok()).filter(|slices| (1..=8).contains(slices)).unwrap_or(1)
+}
+
+/// Parses the kubelet's response. `known`: UUIDs of the node's GPUs. `parents`: the GPU of each partition.
 #[must_use]
-pub fn holders_from_kubelet(pods: &[PodResources], known: &BTreeSet<Uuid>) -> GpuHolders {
+pub fn holders_from_kubelet(
+    pods: &[PodResources],
+    known: &BTreeSet<Uuid>,
+    parents: &BTreeMap<String, Uuid>,
+) -> GpuHolders {
     let mut holders = GpuHolders::default();
+    let mut slices: BTreeMap<Uuid, BTreeMap<PodKey, u32>> = BTreeMap::new();
+    let mut partitioned = BTreeSet::new();
     for pod in pods {
         let key = || (pod.namespace.clone(), pod.name.clone());
         for container in &pod.containers {
-            for device in container.devices.iter().flat_map(|devices| {
+            for (resource, id) in container.devices.iter().flat_map(|devices| {
                 devices.device_ids.iter().map(move |id| (devices.resource_name.as_str(), id))
             }) {
-                let (resource, id) = device;
-                // NVIDIA's plugin names time slices `<uuid>::<n>`.
-                let uuid = id.split("::").next().unwrap_or_default();
+                let id = whole_id(id);
+                let (uuid, own) = match parents.get(id) {
+                    Some(parent) => {
+                        partitioned.insert(parent.clone());
+                        (parent.as_str(), compute_slices(resource))
+                    }
+                    None => (id, 1),
+                };
                 if known.contains(uuid) {
-                    holders.gpus.insert(uuid.to_owned(), key());
+                    *slices.entry(uuid.to_owned()).or_default().entry(key()).or_default() += own;
                 } else if resource.starts_with("nvidia.com/") {
                     holders.ambiguous = true;
                 }
@@ -48,6 +91,14 @@ pub fn holders_from_kubelet(pods: &[PodResources], known: &BTreeSet<Uuid>) -> Gp
             let claims = container.dynamic_resources.iter().flat_map(|claim| &claim.claim_resources);
             holders.ambiguous |=
                 claims.into_iter().any(|device| device.driver_name.ends_with("gpu.nvidia.com"));
+        }
+    }
+    for (uuid, pods) in slices {
+        match pods.first_key_value() {
+            Some((only, _)) if pods.len() == 1 && !partitioned.contains(&uuid) => {
+                holders.gpus.insert(uuid, only.clone());
+            }
+            _ => drop(holders.shared.insert(uuid, pods)),
         }
     }
     holders
@@ -89,8 +140,12 @@ impl TerminatingHolders {
                 last.holder = Some((key.clone(), now));
                 continue;
             }
+            let shared = holders.shared.contains_key(uuid);
             let lingers = |(_, until): &&(PodKey, Duration)| {
-                !holders.ambiguous && *processes > last.idle && now.saturating_sub(*until) < MAX_GRACE
+                !holders.ambiguous
+                    && !shared
+                    && *processes > last.idle
+                    && now.saturating_sub(*until) < MAX_GRACE
             };
             match last.holder.as_ref().filter(lingers) {
                 Some((key, _)) => drop(holders.gpus.insert(uuid.clone(), key.clone())),
@@ -121,12 +176,14 @@ mod tests {
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
         let two = pod("x", "nvidia.com/gpu", &["GPU-a"]);
         let other = pod("y", "vendor.example/nic", &["nic-0"]);
-        let whole = holders_from_kubelet(&[two.clone(), other], &known);
+        let none = BTreeMap::new();
+        let whole = holders_from_kubelet(&[two.clone(), other], &known, &none);
         assert_eq!(whole.gpus, BTreeMap::from([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))]));
         assert!(!whole.ambiguous);
-        let slice = holders_from_kubelet(&[pod("x", "nvidia.com/gpu.shared", &["GPU-b::3"])], &known);
+        let slice = holders_from_kubelet(&[pod("x", "nvidia.com/gpu.shared", &["GPU-b::3"])], &known, &none);
         assert!(slice.gpus.contains_key("GPU-b") && !slice.ambiguous);
-        assert!(holders_from_kubelet(&[pod("x", "nvidia.com/mig-1g.10gb", &["MIG-1"])], &known).ambiguous);
+        let partition = pod("x", "nvidia.com/mig-1g.10gb", &["MIG-1"]);
+        assert!(holders_from_kubelet(std::slice::from_ref(&partition), &known, &none).ambiguous);
         let mut claim = two;
         claim.containers[0].dynamic_resources.push(DynamicResource {
             claim_resources: vec![ClaimResource {
@@ -135,7 +192,25 @@ mod tests {
             }],
             ..DynamicResource::default()
         });
-        assert!(holders_from_kubelet(&[claim], &known).ambiguous);
+        assert!(holders_from_kubelet(&[claim], &known, &none).ambiguous);
+    }
+
+    #[test]
+    fn pods_on_one_gpu_share_it_by_their_slices() {
+        let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
+        let parents = BTreeMap::from(["MIG-1", "MIG-2"].map(|id| (id.to_owned(), "GPU-b".to_owned())));
+        let key = |name: &str| ("team".to_owned(), name.to_owned());
+        let pods = [
+            pod("x", "nvidia.com/gpu.shared", &["GPU-a::0", "GPU-a::1"]),
+            pod("y", "nvidia.com/gpu.shared", &["GPU-a::3"]),
+            pod("z", "nvidia.com/mig-3g.40gb", &["MIG-2"]),
+        ];
+        let holders = holders_from_kubelet(&pods, &known, &parents);
+        assert!(holders.gpus.is_empty() && !holders.ambiguous && !holders.is_empty());
+        assert_eq!(holders.shared["GPU-a"], BTreeMap::from([(key("x"), 2), (key("y"), 1)]));
+        assert_eq!(holders.shared["GPU-b"], BTreeMap::from([(key("z"), 3)]), "a partition is no GPU");
+        assert_eq!(partitions(&pods).collect::<Vec<_>>(), ["MIG-2"]);
+        assert_eq!(["mig-7g.80gb", "mig-1g.10gb.me", "gpu", "mig-xg"].map(compute_slices), [7, 1, 1, 1]);
     }
 
     #[test]
@@ -146,7 +221,11 @@ mod tests {
         let mut lingering = TerminatingHolders::default();
         // A process outside any pod uses the second GPU before a pod takes it.
         lingering.add_to(&mut GpuHolders::default(), &on(0, 1), at(0));
-        let mut both = holders_from_kubelet(&[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])], &known);
+        let mut both = holders_from_kubelet(
+            &[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])],
+            &known,
+            &BTreeMap::new(),
+        );
         lingering.add_to(&mut both, &on(1, 2), at(1));
         let mut dropped = GpuHolders::default();
         lingering.add_to(&mut dropped, &on(1, 1), at(2));

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use andreas_runtime::metrics::{Metric, PROCESS, register_process};
-use andreas_runtime::watch::WATCHES;
+use andreas_api::gpu_node::GpuProblem;
+use andreas_runtime::metrics::register_process;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,7 +13,18 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::energy::Interval;
+use super::health::PROBLEMS;
+use super::host_power::HostInterval;
 use crate::gpu::Sample;
+
+mod list;
+
+pub use list::all;
+use list::{
+    CLOCK, ENERGY, HELD, HOST_ENERGY, HOST_POWER, KUBELET_LISTS, LEASE_AGE, LIMIT, MEMORY_ERRORS, NVML_CALLS,
+    NVML_ERRORS, PARKED, POWER, PROBLEM, RECONCILE, REST, REST_EFFECT, SAVED, SETTER_REFUSALS, SETTER_UP,
+    SHARED, STATE, TEMPERATURE, UTILIZATION, WAKE, WRITES, XIDS,
+};
 
 /// A float gauge.
 pub type Float = Gauge<f64, AtomicU64>;
@@ -54,105 +65,19 @@ struct ErrorLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
+struct RestLabels {
+    gpu_type: String,
+    context: &'static str,
 }
 
-const POWER: Metric = Metric::gauge("andreas_gpu_power_watts", GPU, "Draw, by GPU");
-const LIMIT: Metric = Metric::gauge("andreas_gpu_power_limit_watts", GPU, "Enforced power limit, by GPU");
-const CLOCK: Metric = Metric::gauge("andreas_gpu_sm_clock_hertz", GPU, "SM clock, by GPU");
-const UTILIZATION: Metric = Metric::gauge(
-    "andreas_gpu_utilization_ratio",
-    GPU,
-    "Part of the last moments in which a kernel ran, by GPU",
-);
-const PARKED: Metric = Metric::gauge(
-    "andreas_gpu_parked_contexts",
-    GPU,
-    "Processes with a context on a GPU that no pod holds, by GPU",
-);
-const ENERGY: Metric =
-    Metric::counter("andreas_gpu_energy_joules_total", GPU, "Energy drawn while the agent watched, by GPU");
-const REST: Metric = Metric::counter("andreas_gpu_rest_seconds_total", GPU, "Time at rest, by GPU");
-const SAVED: Metric = Metric::counter(
-    "andreas_gpu_rest_saved_joules_total",
-    GPU,
-    "Estimate of the energy that rest saved: lowest draw seen awake and unheld, less the draw at rest",
-);
-const STATE: Metric = Metric::gauge(
-    "andreas_gpu_state",
-    &["uuid", "gpu_type", "state"],
-    "1 for the state a GPU is in: held, free, resting, unhealthy",
-);
-const HELD: Metric = Metric::counter(
-    "andreas_gpu_held_energy_joules_total",
-    &["job_namespace", "gpu_type"],
-    "Energy drawn while a pod of the namespace held the GPU",
-);
-const NVML_ERRORS: Metric = Metric::counter(
-    "andreas_agent_nvml_errors_total",
-    &["uuid", "gpu_type", "reason"],
-    "Failed reads of a GPU, by GPU and reason; hung: the driver did not answer in time",
-);
-const SETTER_REFUSALS: Metric = Metric::counter(
-    "andreas_agent_setter_refusals_total",
-    &["reason"],
-    "Settings that the setter could not apply, by reason, counted once per reconcile",
-);
-const WRITES: Metric = Metric::counter(
-    "andreas_agent_status_writes_total",
-    &["result"],
-    "Writes of the GpuNode's status, by result",
-);
-const KUBELET_LISTS: Metric = Metric::counter(
-    "andreas_agent_podresources_lists_total",
-    &["result"],
-    "Requests to the kubelet for the GPUs of each pod, by result",
-);
-const SETTER_UP: Metric = Metric::gauge("andreas_agent_setter_up", &[], "1 while the setter answers");
-const LEASE_AGE: Metric = Metric::gauge(
-    "andreas_agent_lease_age_seconds",
-    &[],
-    "Time since the operator's leader Lease was last seen renewed",
-);
-const RECONCILE: Metric = Metric::histogram(
-    "andreas_agent_reconcile_duration_seconds",
-    &[],
-    "Time of one reconcile: observe, decide, set",
-);
-const WAKE: Metric = Metric::histogram(
-    "andreas_agent_wake_duration_seconds",
-    &[],
-    "Time from a raised wake to its acknowledgement",
-);
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct SourceLabel {
+    source: &'static str,
+}
 
-/// Labels of one GPU.
-const GPU: &[&str] = &["uuid", "gpu_type"];
-
-/// All metrics of the agent.
-#[must_use]
-pub fn all() -> Vec<Metric> {
-    let own: &[Metric] = &[
-        POWER,
-        LIMIT,
-        CLOCK,
-        UTILIZATION,
-        PARKED,
-        ENERGY,
-        REST,
-        SAVED,
-        STATE,
-        HELD,
-        NVML_ERRORS,
-        SETTER_REFUSALS,
-        WRITES,
-        KUBELET_LISTS,
-        SETTER_UP,
-        LEASE_AGE,
-        RECONCILE,
-        WAKE,
-    ];
-    [own, WATCHES, PROCESS].concat()
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
 }
 
 /// Values of the state label.
@@ -184,6 +109,15 @@ pub struct Metrics {
     saved: Family<GpuLabels, Sum>,
     state: Family<StateLabels, Gauge>,
     held: Family<NamespaceLabels, Sum>,
+    shared: Family<NamespaceLabels, Sum>,
+    temperature: Family<GpuLabels, Gauge>,
+    memory_errors: Family<GpuLabels, Gauge>,
+    problem: Family<ErrorLabels, Gauge>,
+    xids: Family<GpuLabels, Counter>,
+    rest_effect: Family<RestLabels, Float>,
+    host_power: Family<SourceLabel, Float>,
+    host_energy: Family<SourceLabel, Sum>,
+    nvml_calls: Counter,
     errors: Family<ErrorLabels, Counter>,
     refusals: Family<ReasonLabel, Counter>,
     writes: Family<ResultLabel, Counter>,
@@ -212,6 +146,15 @@ impl Metrics {
             saved: Family::default(),
             state: Family::default(),
             held: Family::default(),
+            shared: Family::default(),
+            temperature: Family::default(),
+            memory_errors: Family::default(),
+            problem: Family::default(),
+            xids: Family::default(),
+            rest_effect: Family::default(),
+            host_power: Family::default(),
+            host_energy: Family::default(),
+            nvml_calls: Counter::default(),
             errors: Family::default(),
             refusals: Family::default(),
             writes: Family::default(),
@@ -231,6 +174,15 @@ impl Metrics {
         SAVED.register(registry, this.saved.clone());
         STATE.register(registry, this.state.clone());
         HELD.register(registry, this.held.clone());
+        SHARED.register(registry, this.shared.clone());
+        TEMPERATURE.register(registry, this.temperature.clone());
+        MEMORY_ERRORS.register(registry, this.memory_errors.clone());
+        PROBLEM.register(registry, this.problem.clone());
+        XIDS.register(registry, this.xids.clone());
+        REST_EFFECT.register(registry, this.rest_effect.clone());
+        HOST_POWER.register(registry, this.host_power.clone());
+        HOST_ENERGY.register(registry, this.host_energy.clone());
+        NVML_CALLS.register(registry, this.nvml_calls.clone());
         NVML_ERRORS.register(registry, this.errors.clone());
         SETTER_REFUSALS.register(registry, this.refusals.clone());
         WRITES.register(registry, this.writes.clone());
@@ -251,6 +203,12 @@ impl Metrics {
         self.util.get_or_create(gpu).set(f64::from(sample.util_percent) / 100.0);
         self.parked.get_or_create(gpu).set(i64::from(parked));
         self.energy.get_or_create(gpu).inc_by(interval.joules);
+        if let Some(degrees) = sample.temperature {
+            self.temperature.get_or_create(gpu).set(degrees.into());
+        }
+        if let Some(errors) = sample.memory.uncorrected {
+            self.memory_errors.get_or_create(gpu).set(i64::try_from(errors).unwrap_or(i64::MAX));
+        }
         self.rest.get_or_create(gpu).inc_by(interval.rest_seconds);
         self.saved.get_or_create(gpu).inc_by(interval.saved_joules);
         if let Some(namespace) = &interval.namespace {
@@ -264,7 +222,55 @@ impl Metrics {
         for family in [&self.power, &self.limit, &self.clock, &self.util] {
             family.remove(gpu);
         }
-        self.parked.remove(gpu);
+        for family in [&self.parked, &self.temperature, &self.memory_errors] {
+            family.remove(gpu);
+        }
+    }
+
+    /// Adds an estimate of the energy that a namespace's pods used of a shared GPU, J.
+    pub fn shared(&self, gpu: &GpuLabels, namespace: &str, joules: f64) {
+        let of = NamespaceLabels { job_namespace: namespace.to_owned(), gpu_type: gpu.gpu_type.clone() };
+        self.shared.get_or_create(&of).inc_by(joules);
+    }
+
+    /// Sets the problems of a GPU, in place of those before. Reasons are a closed set.
+    pub fn set_problems(&self, gpu: &GpuLabels, problems: &[GpuProblem]) {
+        for reason in PROBLEMS {
+            let of = ErrorLabels { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), reason };
+            if problems.iter().any(|problem| problem.reason == reason) {
+                self.problem.get_or_create(&of).set(1);
+            } else {
+                self.problem.remove(&of);
+            }
+        }
+    }
+
+    /// Counts an Xid error.
+    pub fn xid(&self, gpu: &GpuLabels) {
+        self.xids.get_or_create(gpu).inc();
+    }
+
+    /// Sets what rest was measured to save on GPUs of a type, W.
+    pub fn set_rest_effect(&self, gpu_type: &str, context: bool, watts: f64) {
+        let context = if context { "true" } else { "false" };
+        self.rest_effect.get_or_create(&RestLabels { gpu_type: gpu_type.to_owned(), context }).set(watts);
+    }
+
+    /// Adds an interval of the machine's energy.
+    pub fn host(&self, interval: &HostInterval) {
+        let of = SourceLabel { source: interval.source };
+        self.host_power.get_or_create(&of).set(interval.joules / interval.seconds);
+        self.host_energy.get_or_create(&of).inc_by(interval.joules);
+    }
+
+    /// Removes the machine's draw: it cannot be read now.
+    pub fn remove_host_power(&self) {
+        self.host_power.clear();
+    }
+
+    /// Sets the number of calls of the driver's library so far. It only rises.
+    pub fn set_nvml_calls(&self, calls: u64) {
+        self.nvml_calls.inc_by(calls.saturating_sub(self.nvml_calls.get()));
     }
 
     /// Counts a failed GPU read, with a reason from a closed set.
@@ -308,8 +314,9 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::GpuError;
+    use crate::gpu::{GpuError, MemoryErrors};
     use andreas_runtime::metrics::{classic, deviations, ill_named};
+    use andreas_runtime::watch::WATCHES;
 
     #[test]
     fn the_list_holds_what_is_exposed_and_nothing_else() {
@@ -317,7 +324,15 @@ mod tests {
         let metrics = Metrics::register(&mut registry);
         let gpu = GpuLabels { uuid: "GPU-1".into(), gpu_type: "A".into() };
         let interval = Interval { namespace: Some("team".into()), ..Interval::default() };
-        metrics.sampled(&gpu, &Sample::default(), &interval, 0);
+        let memory = MemoryErrors { uncorrected: Some(0), ..MemoryErrors::default() };
+        let sample = Sample { temperature: Some(40), memory, ..Sample::default() };
+        metrics.sampled(&gpu, &sample, &interval, 0);
+        metrics.shared(&gpu, "team", 1.0);
+        metrics.set_problems(&gpu, &crate::agent::health::problems(Some(&GpuError::Lost), None, None));
+        metrics.xid(&gpu);
+        metrics.set_rest_effect("A", true, 20.0);
+        metrics.host(&HostInterval { joules: 1_000.0, seconds: 10.0, source: "RaplPackages" });
+        metrics.set_nvml_calls(7);
         metrics.set_state(&gpu, "held");
         metrics.failed(&gpu, GpuError::Hung.reason());
         metrics.setter_refused(GpuError::NoPermission.reason());

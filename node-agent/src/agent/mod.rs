@@ -6,14 +6,20 @@
 //! |---|---|
 //! | [`decide`] | desired settings of each GPU, from what was observed. Pure |
 //! | [`monitor`] | reads GPUs through NVML, one thread per GPU |
+//! | [`health`] | what is wrong with a GPU. Pure |
+//! | [`rest`] | whether rest lowers the draw, by measurement. Pure |
+//! | [`host_power`] | draw of the machine beside its GPUs |
+//! | [`parked`] | idle contexts by pod |
 //! | [`holders`] | which pod holds which GPU, from the kubelet |
 //! | [`cache`] | watched objects: this node's GpuNode, the EnergyPolicy, the operator's Lease |
 //! | [`energy`] | energy per GPU and holder, energy saved by rest. Pure |
 //! | [`attribution`] | energy attribution: joules per pod, from taking its GPUs to releasing them. Pure |
+//! | [`shares`] | estimates for pods that share a GPU. Pure |
 //! | [`setter_client`] | client of the setter's socket |
 //! | [`reconcile`] | the reconcile loop: observe, decide, set, report |
 //! | [`status`] | `GpuNode.status`, and when it is written |
 //! | [`metrics`] | metrics |
+//! | [`local`] | the same for a person at the node: one pass, as JSON or as a table |
 //!
 //! # What flows in and out
 //!
@@ -28,14 +34,20 @@ pub mod attribution;
 pub mod cache;
 pub mod decide;
 pub mod energy;
+pub mod health;
 pub mod holders;
+pub mod host_power;
+pub mod local;
 pub mod metrics;
 pub mod monitor;
+pub mod parked;
 pub mod reconcile;
+pub mod rest;
 pub mod setter_client;
+pub mod shares;
 pub mod status;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +57,7 @@ use andreas_runtime::admin::{self, AdminArgs};
 use andreas_runtime::client::{self, ClientArgs};
 use andreas_runtime::health::Health;
 use andreas_runtime::watch::{Index, WatchConfig, WatchMetrics, Watcher, feed};
+use anyhow::Context as _;
 use clap::Args;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -56,9 +69,13 @@ use tokio_util::sync::CancellationToken;
 use crate::USER_AGENT;
 use crate::gpu::Library;
 use cache::{ObjectCache, SlimLease};
+use health::XidErrors;
+use host_power::HostMeter;
 use metrics::Metrics;
 use monitor::GpuMonitor;
+use parked::ParkedContexts;
 use reconcile::{Dependencies, ReconcileLoop};
+use rest::RestTrials;
 use setter_client::SetterClient;
 use status::{Report, Writer};
 
@@ -72,8 +89,8 @@ const DEREGISTER: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Args)]
 pub struct AgentArgs {
     /// Name of this node and of its GpuNode.
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    pub node_name: String,
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", required_unless_present = "once")]
+    pub node_name: Option<String>,
     /// Path of the setter's Unix socket.
     #[arg(
         long,
@@ -107,6 +124,44 @@ pub struct AgentArgs {
     /// slowly at first when it becomes busy.
     #[arg(long)]
     pub rest_parked: bool,
+    /// Seconds for which the draw is measured before a rest and after its begin. Rest that saves nothing on a GPU type ends, and is
+    /// tried again after six hours. 0: GPUs rest unmeasured.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=3600), value_name = "SECONDS")]
+    pub rest_trial: u64,
+    /// Numbers of Xid errors that leave a GPU healthy, in place of those that NVIDIA's device plug-in ignores.
+    #[arg(long, value_delimiter = ',', default_values_t = health::APPLICATION_XIDS, value_name = "XID,...")]
+    pub ignored_xids: Vec<u64>,
+    /// Folder of the kernel's power capping files, for the draw of the machine beside its GPUs.
+    #[arg(long, env = "ANDREAS_POWERCAP", default_value = "/sys/class/powercap", value_name = "DIR")]
+    pub powercap: PathBuf,
+    /// Folder of the kubelet's logs of pods: it names the pods of processes that keep an idle context open.
+    #[arg(long, env = "ANDREAS_POD_LOGS", default_value = "/var/log/pods", value_name = "DIR")]
+    pub pod_logs: PathBuf,
+}
+
+impl AgentArgs {
+    /// What the reconcile loop works with; without a setter nothing is ever set.
+    fn dependencies(
+        &self,
+        library: Arc<dyn Library>,
+        setter: Option<SetterClient>,
+        cache: Arc<Mutex<ObjectCache>>,
+        metrics: Metrics,
+    ) -> std::io::Result<Dependencies> {
+        Ok(Dependencies {
+            monitor: GpuMonitor::new(library)?,
+            kubelet: Kubelet::new(&self.pod_resources, Duration::from_secs(2)),
+            setter,
+            cache,
+            metrics,
+            lease_ttl: Duration::from_secs(self.lease_ttl),
+            rest_parked: self.rest_parked,
+            rest_trials: RestTrials::new(Duration::from_secs(self.rest_trial)),
+            xids: XidErrors::ignoring(self.ignored_xids.iter().copied()),
+            host: HostMeter::new(&self.powercap),
+            parked: ParkedContexts::new(Path::new("/proc"), &self.pod_logs),
+        })
+    }
 }
 
 /// Runs until `shutdown`. Then asks the setter to restore all GPUs and reports in the status that the agent
@@ -121,6 +176,7 @@ pub async fn run(
     library: Arc<dyn Library>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    let node_name = args.node_name.as_deref().context("--node-name is needed")?;
     let client = client::connect(&client_args, USER_AGENT).await?;
     let admin = admin::bind(&admin_args).await?;
     let mut registry = Registry::default();
@@ -142,7 +198,7 @@ pub async fn run(
         health: &health,
         shutdown: &shutdown,
     };
-    feeds.start::<SlimGpuNode>("GpuNode", named(&args.node_name));
+    feeds.start::<SlimGpuNode>("GpuNode", named(node_name));
     feeds.start::<SlimEnergyPolicy>("EnergyPolicy", named(andreas_api::names::DEFAULT_POLICY));
     feeds.start::<SlimLease>("leader Lease", named(&args.lease).namespace(args.namespace.as_str()));
     let (gpus_ready, kubelet_ready) = (health.register("GPUs"), health.register("kubelet"));
@@ -154,16 +210,10 @@ pub async fn run(
     let writer = Writer::new(client.clone());
     let writes =
         tokio::spawn(write_status(writer, latest, Arc::clone(&cache), metrics.clone(), shutdown.clone()));
-    let mut reconciler = ReconcileLoop::new(Dependencies {
-        monitor: GpuMonitor::new(library)?,
-        kubelet: Kubelet::new(&args.pod_resources, Duration::from_secs(2)),
-        setter: (!args.observe).then(|| SetterClient::new(&args.setter_socket)),
-        cache: Arc::clone(&cache),
-        metrics,
-        lease_ttl: Duration::from_secs(args.lease_ttl),
-        rest_parked: args.rest_parked,
-    });
-    tracing::info!(node = args.node_name, version = env!("CARGO_PKG_VERSION"), "watching");
+    let setter = (!args.observe).then(|| SetterClient::new(&args.setter_socket));
+    let mut reconciler =
+        ReconcileLoop::new(args.dependencies(library, setter, Arc::clone(&cache), metrics)?);
+    tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "watching");
     let mut tick = tokio::time::interval(Duration::from_millis(args.interval));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

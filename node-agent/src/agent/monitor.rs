@@ -1,19 +1,23 @@
 //! Reads the node's GPUs through NVML: one thread per GPU, GPUs identified by UUID, health of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 
+use crate::gpu::events::ErrorWatch;
 use crate::gpu::worker::CALL_TIMEOUT;
-use crate::gpu::{Facts, Gpu, GpuError, Library, Sample, Worker};
+use crate::gpu::{ErrorEvent, Facts, Gpu, GpuError, Library, Sample, Worker};
 use crate::setting::{MAX_GPUS, Uuid};
 
 /// Interval of the search for GPUs; shorter while none is known.
 const SEARCH: Duration = Duration::from_secs(30);
 /// A GPU that fails for this long is unhealthy. A lost one is unhealthy at once.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(8);
+
+/// Most partitions of a node: seven of each GPU.
+const MAX_PARTITIONS: usize = 7 * MAX_GPUS;
 
 /// All GPUs of the node.
 pub struct GpuMonitor {
@@ -22,6 +26,9 @@ pub struct GpuMonitor {
     searched: Option<Instant>,
     list_result: Result<(), GpuError>,
     gpus: BTreeMap<Uuid, GpuHandle>,
+    errors: ErrorWatch,
+    /// The GPU of each partition that was looked up; `None`: it has none that is known.
+    parents: BTreeMap<String, Option<Uuid>>,
 }
 
 /// One GPU and its thread.
@@ -32,6 +39,8 @@ pub struct GpuHandle {
     /// The last sample; `None` if it failed.
     pub sample: Option<Sample>,
     failing: Option<(Instant, GpuError)>,
+    /// Whether it answered now after an error that only a reset or a newly loaded driver ends.
+    pub reset: bool,
 }
 
 impl GpuHandle {
@@ -59,7 +68,9 @@ impl GpuHandle {
             Ok((facts, sample)) => {
                 self.facts = facts.or(self.facts.take());
                 self.sample = Some(sample);
-                self.failing = None;
+                let ended = self.failing.take().map(|(_, error)| error);
+                self.reset =
+                    matches!(ended, Some(GpuError::Lost | GpuError::ResetRequired | GpuError::NoDriver(_)));
             }
             Err(error) => {
                 self.sample = None;
@@ -67,6 +78,7 @@ impl GpuHandle {
                     // A newly loaded driver may have other limits.
                     self.facts = None;
                 }
+                self.reset = false;
                 let since = self.failing.take().map_or_else(Instant::now, |(since, _)| since);
                 self.failing = Some((since, error));
             }
@@ -82,8 +94,10 @@ impl GpuMonitor {
     pub fn new(library: Arc<dyn Library>) -> std::io::Result<Self> {
         let own = Arc::clone(&library);
         let search = Worker::start("gpu-search", CALL_TIMEOUT, Box::new(move || Ok(Arc::clone(&own))))?;
+        let errors = ErrorWatch::start(Arc::clone(&library))?;
         let list_result = Err(GpuError::NoDriver("not searched yet".into()));
-        Ok(Self { nvml: library, search, searched: None, list_result, gpus: BTreeMap::new() })
+        let (gpus, parents) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { nvml: library, search, searched: None, list_result, gpus, errors, parents })
     }
 
     /// Samples all GPUs in parallel; takes as long as the slowest, at most two seconds.
@@ -110,11 +124,49 @@ impl GpuMonitor {
             match Worker::start("gpu-read", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
                 Ok(worker) => {
                     tracing::info!(uuid, "GPU found");
-                    self.gpus.insert(uuid, GpuHandle { worker, facts: None, sample: None, failing: None });
+                    self.gpus.insert(
+                        uuid,
+                        GpuHandle { worker, facts: None, sample: None, failing: None, reset: false },
+                    );
                 }
                 Err(error) => tracing::error!(%error, "no thread for a GPU"),
             }
         }
+        self.parents.retain(|_, parent| parent.is_some());
+        self.errors.set_gpus(self.gpus.keys().cloned().collect());
+    }
+
+    /// Critical errors that the driver reported since the last call.
+    #[must_use]
+    pub fn take_errors(&self) -> Vec<ErrorEvent> {
+        self.errors.take()
+    }
+
+    /// Calls of the driver's library so far.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.nvml.calls()
+    }
+
+    /// The GPUs that these partitions are parts of. Each is looked up once, until the GPUs are searched again.
+    pub async fn parents(&mut self, partitions: BTreeSet<String>) -> BTreeMap<String, Uuid> {
+        self.parents.retain(|partition, _| partitions.contains(partition));
+        for partition in partitions.into_iter().take(MAX_PARTITIONS) {
+            if !self.parents.contains_key(&partition) {
+                // The IDs of older drivers name the GPU: MIG-GPU-<uuid>/<GPU instance>/<compute instance>.
+                let named = partition.strip_prefix("MIG-").and_then(|rest| rest.split('/').next());
+                let parent = match named.filter(|uuid| self.gpus.contains_key(*uuid)) {
+                    Some(uuid) => Some(uuid.to_owned()),
+                    None => {
+                        let id = partition.clone();
+                        self.search.call(move |library| library.parent(&id)).await.ok()
+                    }
+                };
+                self.parents.insert(partition, parent);
+            }
+        }
+        let known = self.parents.iter();
+        known.filter_map(|(partition, parent)| Some((partition.clone(), parent.clone()?))).collect()
     }
 
     /// Result of the last listing of GPUs; `Ok` also for an empty list.

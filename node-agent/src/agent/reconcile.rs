@@ -4,23 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_api::gpu_node::{GpuCondition, GpuState, namespaced_pod_name};
+use andreas_api::gpu_node::{GpuState, namespaced_pod_name};
 use andreas_podresources::Kubelet;
-use andreas_runtime::clock;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use andreas_podresources::messages::PodResources;
 use parking_lot::Mutex;
 
-use super::attribution::{EnergyAttribution, GpuReading};
+use super::attribution::EnergyAttribution;
 use super::cache::ObjectCache;
 use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide};
-use super::energy::{GpuUse, Meter};
-use super::holders::{GpuHolders, TerminatingHolders, holders_from_kubelet};
+use super::energy::{EarlierCounter, Meter};
+use super::health::XidErrors;
+use super::holders::{GpuHolders, TerminatingHolders, holders_from_kubelet, partitions};
+use super::host_power::HostMeter;
 use super::metrics::{GpuLabels, Metrics};
 use super::monitor::{GpuHandle, GpuMonitor};
+use super::parked::ParkedContexts;
+use super::rest::{RestKind, RestTrials};
 use super::setter_client::SetterClient;
-use super::status::{ConditionUpdate, Report, whole_seconds};
-use crate::gpu::GpuError;
+use super::shares::SharedEnergy;
+use super::status::{ConditionUpdate, Report};
 use crate::setting::{Outcome, Setting, SettingsRequest, Uuid};
+
+mod report;
 
 /// Time without a kubelet response before the node is not ready.
 const KUBELET_PATIENCE: Duration = Duration::from_secs(10);
@@ -45,6 +50,14 @@ pub struct Dependencies {
     pub lease_ttl: Duration,
     /// Whether GPUs with a parked context of a process outside any pod rest.
     pub rest_parked: bool,
+    /// Measurements of what rest saves.
+    pub rest_trials: RestTrials,
+    /// Xid errors.
+    pub xids: XidErrors,
+    /// Meter of the machine beside its GPUs.
+    pub host: HostMeter,
+    /// Idle contexts.
+    pub parked: ParkedContexts,
 }
 
 /// State carried from one reconcile to the next.
@@ -66,6 +79,9 @@ pub struct ReconcileLoop {
     denied: bool,
     meters: BTreeMap<Uuid, Meter>,
     attribution: EnergyAttribution,
+    shared: SharedEnergy,
+    /// GPUs that were reset and have lost their settings.
+    renewed: BTreeSet<Uuid>,
     resumed: bool,
     /// The last `spec.wake` seen, and when.
     wake_requested: Option<(i64, Instant)>,
@@ -89,9 +105,17 @@ impl ReconcileLoop {
             denied: false,
             meters: BTreeMap::new(),
             attribution: EnergyAttribution::default(),
+            shared: SharedEnergy::default(),
+            renewed: BTreeSet::new(),
             resumed: false,
             wake_requested: None,
         }
+    }
+
+    /// The GPUs as they were last read.
+    #[must_use]
+    pub fn monitor(&self) -> &GpuMonitor {
+        &self.deps.monitor
     }
 
     /// Whether the driver listed the node's GPUs at the last search.
@@ -129,14 +153,7 @@ impl ReconcileLoop {
         self.deps.metrics.kubelet_listed(pods.is_ok());
         match pods {
             Ok(pods) => {
-                let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
-                self.holders = holders_from_kubelet(&pods, &known);
-                let gpus = self.deps.monitor.gpus().iter();
-                let processes =
-                    gpus.filter_map(|(uuid, gpu)| Some((uuid.clone(), gpu.sample.as_ref()?.processes)));
-                if self.resumed {
-                    self.lingering.add_to(&mut self.holders, &processes.collect(), self.started.elapsed());
-                }
+                self.update_holders(&pods).await;
                 self.kubelet_failing = None;
                 self.holders_observed = requested.filter(|_| !self.holders.ambiguous);
             }
@@ -148,13 +165,38 @@ impl ReconcileLoop {
                 self.holders_observed = None;
             }
         }
+        for error in self.deps.monitor.take_errors() {
+            self.deps.xids.add(&error);
+            if let Some(gpu) = self.deps.monitor.gpus().get(&error.uuid) {
+                self.deps.metrics.xid(&labels(&error.uuid, gpu));
+            }
+        }
         let observed = self.observe();
-        let (memory, decision) = decide(std::mem::take(&mut self.memory), &observed, self.started.elapsed());
+        let (memory, mut decision) =
+            decide(std::mem::take(&mut self.memory), &observed, self.started.elapsed());
         self.memory = memory;
+        // Not wanted once, wanted again in the next reconcile: the setter sets it anew instead of holding it for set.
+        for uuid in std::mem::take(&mut self.renewed) {
+            decision.wanted.remove(&uuid);
+            decision.resting.remove(&uuid);
+        }
         self.set(&decision).await;
         let report = self.report(&observed, &decision);
+        self.deps.metrics.set_nvml_calls(self.deps.monitor.calls());
         self.deps.metrics.reconcile.observe(began.elapsed().as_secs_f64());
         report
+    }
+
+    async fn update_holders(&mut self, pods: &[PodResources]) {
+        let parents = self.deps.monitor.parents(partitions(pods).map(str::to_owned).collect()).await;
+        let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
+        self.holders = holders_from_kubelet(pods, &known, &parents);
+        self.deps.rest_trials.retain(&known);
+        let gpus = self.deps.monitor.gpus().iter();
+        let processes = gpus.filter_map(|(uuid, gpu)| Some((uuid.clone(), gpu.sample.as_ref()?.contexts())));
+        if self.resumed {
+            self.lingering.add_to(&mut self.holders, &processes.collect(), self.started.elapsed());
+        }
     }
 
     fn observe(&self) -> Observed {
@@ -165,12 +207,18 @@ impl ReconcileLoop {
             let holder = match self.holders.gpus.get(uuid) {
                 _ if self.kubelet_failing.is_some() => Holder::Unknown,
                 Some((namespace, name)) => Holder::Pod(namespaced_pod_name(namespace, name)),
-                None if self.holders.ambiguous => Holder::Unknown,
+                None if self.holders.ambiguous || self.holders.shared.contains_key(uuid) => Holder::Unknown,
                 None => Holder::Nobody,
             };
-            let processes = gpu.sample.as_ref().map_or(0, |sample| sample.processes);
-            let healthy = gpu.sample.is_some();
-            (uuid.clone(), GpuObservation { facts: gpu.facts.clone(), holder, processes, healthy })
+            let kind = rest_kind(gpu);
+            let observation = GpuObservation {
+                facts: gpu.facts.clone(),
+                holder,
+                processes: gpu.sample.as_ref().map_or(0, |sample| sample.contexts()),
+                rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
+                healthy: gpu.sample.is_some() && self.deps.xids.of(uuid).is_none(),
+            };
+            (uuid.clone(), observation)
         };
         Observed {
             gpus: self.deps.monitor.gpus().iter().map(observation).collect(),
@@ -222,104 +270,6 @@ impl ReconcileLoop {
         }
     }
 
-    fn report(&mut self, observed: &Observed, decision: &Decision) -> Report {
-        let (mut woken, mut carried_out) = (true, true);
-        let floor = self.settable_floor();
-        let mut gpus = Vec::with_capacity(observed.gpus.len());
-        let mut unhealthy: Vec<(&Uuid, &GpuError)> = Vec::new();
-        let mut readings = BTreeMap::new();
-        for (uuid, observation) in &observed.gpus {
-            let Some(gpu) = self.deps.monitor.gpus().get(uuid) else { continue };
-            let actual = self.actual(uuid);
-            let wanted = decision.wanted.get(uuid).copied().unwrap_or_default();
-            let refused = self.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
-            let for_good = refused.is_some_and(is_final);
-            let holder = self.holders.gpus.get(uuid);
-            let state = match gpu.fault() {
-                Some(error) => {
-                    unhealthy.push((uuid, error));
-                    GpuCondition::Unhealthy
-                }
-                None => {
-                    carried_out &= actual == Some(wanted) || for_good;
-                    match holder {
-                        Some(_) => GpuCondition::Held,
-                        None if self.holders.ambiguous => GpuCondition::Held,
-                        None if actual == Some(Setting::default()) => GpuCondition::Free,
-                        None => {
-                            woken = false;
-                            GpuCondition::Resting
-                        }
-                    }
-                }
-            };
-            let labels = GpuLabels {
-                uuid: uuid.clone(),
-                gpu_type: gpu
-                    .facts
-                    .as_ref()
-                    .map_or_else(String::new, |facts| facts.product.replace(' ', "-")),
-            };
-            let meter = self.meters.entry(uuid.clone()).or_default();
-            if let Some(sample) = &gpu.sample {
-                let in_use = match (&state, holder) {
-                    (GpuCondition::Held, Some((namespace, _))) => GpuUse::Held(namespace.clone()),
-                    (GpuCondition::Free, _) if observation.holder == Holder::Nobody => GpuUse::Free,
-                    (GpuCondition::Resting, _) => GpuUse::Resting,
-                    _ => GpuUse::Unknown,
-                };
-                let interval = meter.add(self.started.elapsed(), sample, in_use);
-                let parked = if holder.is_none() { sample.processes } else { 0 };
-                self.deps.metrics.sampled(&labels, sample, &interval, parked);
-                if observation.holder != Holder::Unknown {
-                    let reading = GpuReading { holder: holder.cloned(), joules: meter.joules() };
-                    readings.insert(uuid.clone(), reading);
-                }
-            } else {
-                self.deps.metrics.remove_readings(&labels);
-                if let Some(error) = gpu.failing() {
-                    self.deps.metrics.failed(&labels, error.reason());
-                }
-            }
-            self.deps.metrics.set_state(&labels, state_label(state));
-            let driver = gpu.facts.as_ref().and_then(|facts| facts.limit_mw);
-            let range = limits(driver, floor, self.unlimitable.contains(uuid));
-            gpus.push(GpuState {
-                uuid: uuid.clone(),
-                state,
-                holder: holder.map(|(namespace, name)| namespaced_pod_name(namespace, name)),
-                watts: gpu
-                    .sample
-                    .as_ref()
-                    .map_or(0, |s| i32::try_from(s.power_mw / 1000).unwrap_or(i32::MAX)),
-                joules: meter.joules(),
-                held_from: None,
-                held_since: None,
-                // Rounded up, so that the value is never below the real limit.
-                board_watts: driver.and_then(|(_, highest)| {
-                    i32::try_from(highest.saturating_add(999) / 1000).ok().filter(|watts| *watts >= 1)
-                }),
-                min_limit_watts: range.map(|(lowest, _)| lowest),
-                max_limit_watts: range.map(|(_, highest)| highest),
-            });
-        }
-        let unhealthy = unhealthy_condition(&unhealthy);
-        self.attribute_energy(&readings, &mut gpus);
-        let observes = self.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
-        let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
-        let report = Report {
-            generation: carries_out.filter(|_| carried_out).map(|(generation, _)| generation),
-            awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
-            holders_observed: self.holders_observed,
-            empty: observes.then_some(self.holders.gpus.is_empty() && !self.holders.ambiguous),
-            conditions: vec![self.ready(), unhealthy],
-            released: self.resumed.then(|| self.attribution.released().to_vec()),
-            gpus,
-        };
-        self.time_wake(decision, &report);
-        report
-    }
-
     /// Resumes from the status of an earlier run, once the API server has returned it.
     fn resume(&mut self) {
         if self.resumed {
@@ -328,22 +278,17 @@ impl ReconcileLoop {
         let Some(node) = self.deps.cache.lock().node().cloned() else { return };
         let status = node.status.unwrap_or_default();
         self.attribution.resume(&status);
+        self.deps.xids.resume(&status.gpus);
+        for gpu in &status.gpus {
+            let earlier = EarlierCounter { joules: gpu.joules, base: gpu.counter_base.unwrap_or(0) };
+            self.meters.entry(gpu.uuid.clone()).or_default().resume(earlier);
+        }
         let holder = |gpu: &GpuState| {
             let (namespace, name) = gpu.holder.as_ref()?.split_once('/')?;
             Some((gpu.uuid.clone(), (namespace.to_owned(), name.to_owned())))
         };
         self.lingering.resume(status.gpus.iter().filter_map(holder), self.started.elapsed());
         self.resumed = true;
-    }
-
-    /// Energy used by each pod, and where the open shares began.
-    fn attribute_energy(&mut self, readings: &BTreeMap<Uuid, GpuReading>, gpus: &mut [GpuState]) {
-        self.attribution.update(readings, whole_seconds(clock::now()));
-        for gpu in gpus.iter_mut().filter(|gpu| gpu.holder.is_some()) {
-            if let Some(begin) = self.attribution.begin(&gpu.uuid) {
-                (gpu.held_from, gpu.held_since) = (Some(begin.joules), Some(Time(begin.at)));
-            }
-        }
     }
 
     /// The lowest power limit of a setter that can set limits, mW; `None` if there is no such setter.
@@ -393,58 +338,15 @@ fn is_final(refusal: &str) -> bool {
     !matches!(refusal, "hung" | "driver_error" | "no_driver" | "record")
 }
 
-/// Power limits that a GPU accepts, W: the driver's range (mW), raised to the administrator's floor as
-/// reported by the `setter`. `None` if the driver or the setter cannot set limits, or one was `refused`
-/// permanently.
-fn limits(driver: Option<(u32, u32)>, setter: Option<u32>, refused: bool) -> Option<(i32, i32)> {
-    let ((lowest, highest), floor) = driver.zip(setter.filter(|_| !refused))?;
-    let watts = |milliwatts: u32| i32::try_from(milliwatts / 1000).ok().filter(|watts| *watts >= 1);
-    // Rounded inwards, so that both ends can be set.
-    let range = (watts(lowest.max(floor).max(1).saturating_add(999))?, watts(highest)?);
-    (range.0 <= range.1).then_some(range)
+/// Labels of a GPU in metrics.
+fn labels(uuid: &str, gpu: &GpuHandle) -> GpuLabels {
+    let product = gpu.facts.as_ref().map_or_else(String::new, |facts| facts.product.replace(' ', "-"));
+    GpuLabels { uuid: uuid.to_owned(), gpu_type: product }
 }
 
-fn state_label(state: GpuCondition) -> &'static str {
-    match state {
-        GpuCondition::Held => "held",
-        GpuCondition::Free => "free",
-        GpuCondition::Resting => "resting",
-        GpuCondition::Unhealthy => "unhealthy",
-    }
-}
-
-fn unhealthy_condition(gpus: &[(&Uuid, &GpuError)]) -> ConditionUpdate {
-    let reason = match gpus.first().map(|(_, error)| *error) {
-        None => "AllHealthy",
-        Some(GpuError::Lost) => "GpuLost",
-        Some(GpuError::ResetRequired) => "ResetRequired",
-        Some(GpuError::Hung) => "DriverHangs",
-        Some(_) => "DriverError",
-    };
-    let messages: Vec<String> = gpus.iter().map(|(uuid, error)| format!("{uuid}: {error}")).collect();
-    ConditionUpdate { kind: "Unhealthy", status: !gpus.is_empty(), reason, message: messages.join("; ") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_of_limits_is_reported_only_where_a_setter_may_set_them_and_from_the_floor_on() {
-        let driver = Some((99_500, 400_200));
-        assert_eq!(limits(driver, Some(0), false), Some((100, 400)));
-        assert_eq!(limits(driver, Some(150_000), false), Some((150, 400)));
-        assert_eq!(limits(driver, Some(500_000), false), None, "the floor leaves nothing");
-        assert_eq!(limits(driver, None, false), None, "nobody may set one");
-        assert_eq!(limits(driver, Some(0), true), None, "one was refused for good");
-        assert_eq!(limits(None, Some(0), false), None, "the driver takes none");
-    }
-
-    #[test]
-    fn a_refusal_that_may_pass_is_not_final() {
-        for passing in ["hung", "driver_error", "no_driver", "record"] {
-            assert!(!is_final(passing));
-        }
-        assert!(["no_permission", "not_supported", "out_of_range"].iter().all(|reason| is_final(reason)));
+fn rest_kind(gpu: &GpuHandle) -> RestKind {
+    RestKind {
+        product: gpu.facts.as_ref().map(|facts| facts.product.clone()).unwrap_or_default(),
+        context: gpu.sample.as_ref().is_some_and(|sample| !sample.processes.is_empty()),
     }
 }

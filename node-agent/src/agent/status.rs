@@ -1,13 +1,13 @@
 //! Content of `GpuNode.status`, and when it is written.
 //!
-//! It is written when a holder, a state, the health or an acknowledgement changes. Otherwise at most once a
-//! minute, and only if the draw of a held GPU has changed by a tenth. An idle node costs the API server
-//! nothing.
+//! It is written when a holder, a state, a fatal problem or an acknowledgement changes. Otherwise at most once a
+//! minute, and only if the draw of a held GPU has changed by a tenth, or a warning. An idle node costs the API
+//! server nothing.
 
 use std::time::{Duration, Instant};
 
 use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::{GpuCondition, GpuState, ReleasedEnergy};
+use andreas_api::gpu_node::{GpuCondition, GpuState, HostPower, ReleasedEnergy};
 use andreas_api::slim::SlimGpuNode;
 use andreas_runtime::clock;
 use jiff::Timestamp;
@@ -66,6 +66,8 @@ pub struct Report {
     pub gpus: Vec<GpuState>,
     /// Energy used by pods that released their GPUs; `None`: unchanged.
     pub released: Option<Vec<ReleasedEnergy>>,
+    /// Draw of the machine beside its GPUs; `None`: it cannot be read.
+    pub host_power: Option<HostPower>,
     /// Whether no GPU is held; `None`: unknown, unchanged.
     pub empty: Option<bool>,
     /// The conditions.
@@ -82,6 +84,7 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
         holders_observed: report.holders_observed.unwrap_or(old.holders_observed),
         gpus: report.gpus,
         released: report.released.unwrap_or_else(|| old.released.clone()),
+        host_power: report.host_power,
         empty_since: match report.empty {
             Some(true) => Some(old.empty_since.clone().unwrap_or(Time(whole_seconds(now)))),
             Some(false) => None,
@@ -105,18 +108,31 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
     let without_figures = |status: &GpuNodeStatus| {
         let mut status = status.clone();
         for gpu in &mut status.gpus {
-            (gpu.watts, gpu.joules) = (0, 0);
+            (gpu.watts, gpu.joules, gpu.counter_base) = (0, 0, None);
+            gpu.shares.iter_mut().for_each(|share| share.estimated_joules = 0);
+            // Heat comes and goes.
+            gpu.problems.retain(|problem| problem.fatal);
+            gpu.parked.clear();
         }
+        status.host_power = None;
         status
     };
     if without_figures(old) != without_figures(new) {
         return true;
     }
-    age >= REFRESH
-        && old.gpus.iter().zip(&new.gpus).any(|(old, new)| {
-            let moved = (old.watts - new.watts).abs();
-            new.state == GpuCondition::Held && moved > (old.watts.abs() / 10).max(5)
-        })
+    let moved = |old: i32, new: i32| (old - new).abs() > (old.abs() / 10).max(5);
+    let held =
+        |(old, new): (&GpuState, &GpuState)| new.state == GpuCondition::Held && moved(old.watts, new.watts);
+    let host = |status: &GpuNodeStatus| status.host_power.as_ref().map(|power| power.watts);
+    let host_moved = match (host(old), host(new)) {
+        (Some(old), Some(new)) => moved(old, new),
+        (old, new) => old.is_some() != new.is_some(),
+    };
+    let any_held = new.gpus.iter().any(|gpu| gpu.state == GpuCondition::Held);
+    let warnings =
+        |(old, new): (&GpuState, &GpuState)| old.problems != new.problems || old.parked != new.parked;
+    let gpus = || old.gpus.iter().zip(&new.gpus);
+    age >= REFRESH && (gpus().any(held) || any_held && host_moved || gpus().any(warnings))
 }
 
 /// Writes the status of one node, one write at a time.
@@ -175,7 +191,7 @@ impl Writer {
         let mut body = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
         // A merge patch only deletes the keys that it names.
         if let Some(fields) = body.as_object_mut() {
-            for field in ["gpus", "released", "conditions", "emptySince"] {
+            for field in ["gpus", "released", "conditions", "emptySince", "hostPower"] {
                 fields.entry(field).or_insert(Value::Null);
             }
         }
@@ -209,6 +225,7 @@ pub async fn deregister(client: &kube::Client, node: &SlimGpuNode) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use andreas_api::gpu_node::GpuProblem;
 
     fn gpu(state: GpuCondition, watts: i32, joules: i64) -> GpuState {
         GpuState {
@@ -217,11 +234,15 @@ mod tests {
             holder: None,
             watts,
             joules,
+            counter_base: None,
             held_from: None,
             held_since: None,
             board_watts: None,
             min_limit_watts: None,
             max_limit_watts: None,
+            problems: Vec::new(),
+            parked: Vec::new(),
+            shares: Vec::new(),
         }
     }
 
@@ -234,6 +255,7 @@ mod tests {
             holders_observed: None,
             gpus: vec![gpu(state, watts, i64::from(watts))],
             released: None,
+            host_power: None,
             empty: Some(state != GpuCondition::Held),
             conditions: vec![update],
         }
@@ -252,6 +274,15 @@ mod tests {
         assert!(differs(&held, &free, Duration::ZERO));
         let still = next(&free, report(GpuCondition::Free, 80, true), Timestamp::now());
         assert!(!differs(&free, &still, Duration::from_secs(3600)), "nothing happens: nothing is written");
+        let problem = |fatal| {
+            let mut status = still.clone();
+            let reason = "ThermalSlowdown".to_owned();
+            status.gpus[0].problems = vec![GpuProblem { reason, fatal, xid: None, message: String::new() }];
+            status
+        };
+        assert!(!differs(&still, &problem(false), Duration::from_secs(59)));
+        assert!(differs(&still, &problem(false), Duration::from_secs(60)));
+        assert!(differs(&still, &problem(true), Duration::ZERO));
     }
 
     #[test]

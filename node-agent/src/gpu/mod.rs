@@ -3,7 +3,7 @@
 //! # What it holds
 //!
 //! [`Gpu`]: the driver calls that are used, with units in their names. [`nvml`]: the implementation for
-//! NVIDIA. [`worker`]: the thread that owns a handle. Another vendor would be a second implementation of
+//! NVIDIA. [`worker`]: the thread that owns a handle. [`events`]: the thread that waits for errors. Another vendor would be a second implementation of
 //! [`Gpu`] and [`Library`].
 //!
 //! # What must never be here
@@ -11,8 +11,11 @@
 //! Async code that calls a driver: a call may block forever (a hung driver leaves an unkillable thread in
 //! state D). GPU indices: they change when a GPU is lost.
 
+pub mod events;
 pub mod nvml;
 pub mod worker;
+
+use std::time::Duration;
 
 pub use worker::{Opener, Worker};
 
@@ -85,13 +88,41 @@ pub struct Facts {
     pub product: String,
     /// Lowest and highest settable power limit, mW; `None` if limits are not supported.
     pub limit_mw: Option<(u32, u32)>,
+    /// Power limit after a start of the driver, mW; `None` if limits are not supported.
+    pub default_limit_mw: Option<u32>,
     /// Lowest and highest SM clock, MHz; `None` if the driver lists none.
     pub clock_mhz: Option<(u32, u32)>,
     /// Persistence mode. Without it settings and counters are lost when the last client closes.
     pub persistent: bool,
 }
 
-/// One sample of a GPU.
+/// Errors of a GPU's memory. `None` where the GPU does not count them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryErrors {
+    /// Uncorrected ECC errors since the driver was loaded.
+    pub uncorrected: Option<u64>,
+    /// Uncorrected ECC errors in the life of the board.
+    pub uncorrected_ever: Option<u64>,
+    /// Rows are remapped at the next reset (Ampere and newer).
+    pub remap_pending: Option<bool>,
+    /// A row could not be remapped: the board is to be replaced (Ampere and newer).
+    pub remap_failed: Option<bool>,
+    /// Pages are retired at the next reset (before Ampere).
+    pub retirement_pending: Option<bool>,
+}
+
+/// Why clocks are below the highest, of the reasons that point to a fault of cooling or supply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockEvents {
+    /// The GPU or its memory is too hot (software or hardware slowdown).
+    pub thermal: bool,
+    /// An external brake, as of the machine's power supply.
+    pub power_brake: bool,
+    /// The hardware halved the clocks, for any reason.
+    pub hardware: bool,
+}
+
+/// One sample of a GPU. Its first three figures are read each time, the others at most every few seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Power draw, mW (mean of the last second on Ampere other than GA100, and on newer GPUs).
@@ -104,8 +135,40 @@ pub struct Sample {
     pub clock_mhz: u32,
     /// Utilization, per cent.
     pub util_percent: u32,
+    /// Process ids with a compute context, in the process namespace of the driver's answer.
+    pub processes: Vec<u32>,
+    /// Temperature, degrees Celsius; `None` if not supported.
+    pub temperature: Option<u32>,
+    /// Why clocks are low.
+    pub clock_events: ClockEvents,
+    /// Errors of its memory.
+    pub memory: MemoryErrors,
+}
+
+impl Sample {
     /// Number of processes with a compute context.
-    pub processes: u32,
+    #[must_use]
+    pub fn contexts(&self) -> u32 {
+        u32::try_from(self.processes.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// A critical error that the driver reported of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorEvent {
+    /// UUID of the GPU.
+    pub uuid: String,
+    /// Number of the Xid error.
+    pub xid: u64,
+}
+
+/// A subscription to the critical errors of some GPUs.
+pub trait ErrorEvents {
+    /// Waits for the next error, at most for `timeout`; `None` if none came.
+    ///
+    /// # Errors
+    /// When the subscription has ended.
+    fn wait(&mut self, timeout: Duration) -> Result<Option<ErrorEvent>, GpuError>;
 }
 
 /// One GPU. Calls may block for any time, so only a [`Worker`] makes them.
@@ -154,4 +217,16 @@ pub trait Library: Send + Sync + 'static {
     /// # Errors
     /// When there is no driver or no such GPU.
     fn open(&self, uuid: &str) -> Result<Box<dyn Gpu>, GpuError>;
+    /// Subscribes to the critical errors of these GPUs, from now on. Those that report none are left out.
+    ///
+    /// # Errors
+    /// When there is no driver.
+    fn error_events(&self, uuids: &[String]) -> Result<Box<dyn ErrorEvents>, GpuError>;
+    /// UUID of the GPU that a partition (MIG device) is part of.
+    ///
+    /// # Errors
+    /// When there is no such partition.
+    fn parent(&self, partition: &str) -> Result<String, GpuError>;
+    /// Calls of the driver's library so far.
+    fn calls(&self) -> u64;
 }

@@ -5,26 +5,66 @@
 //! leaks a few kilobytes.
 
 use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use nvml_wrapper::enum_wrappers::device::Clock;
-use nvml_wrapper::enums::device::GpuLockedClocksSetting;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::{GpuLockedClocksSetting, SampleValue};
+use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::{
+    NVML_FI_DEV_ECC_DBE_AGG_TOTAL, NVML_FI_DEV_ECC_DBE_VOL_TOTAL, NVML_FI_DEV_REMAPPED_FAILURE,
+    NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_RETIRED_PENDING,
+};
+use nvml_wrapper::{Device, EventSet, Nvml};
 use parking_lot::Mutex;
 
-use super::{Facts, Gpu, GpuError, Library, Sample};
+use super::{ClockEvents, ErrorEvent, ErrorEvents, Facts, Gpu, GpuError, Library, MemoryErrors, Sample};
+
+/// Time for which figures that change slowly, or that only people read, are not read again: limit, clocks, utilization,
+/// temperature.
+const SLOW: Duration = Duration::from_secs(5);
+/// The same for errors of memory, which a driver counts in tens of milliseconds.
+const MEMORY: Duration = Duration::from_secs(30);
+/// Most processes of a GPU that are kept.
+const MAX_PROCESSES: usize = 256;
+/// What is read of memory, in one call.
+const MEMORY_FIELDS: [u32; 5] = [
+    NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
+    NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
+    NVML_FI_DEV_REMAPPED_PENDING,
+    NVML_FI_DEV_REMAPPED_FAILURE,
+    NVML_FI_DEV_RETIRED_PENDING,
+];
+
+/// Number of calls of the library.
+#[derive(Clone, Debug, Default)]
+struct Calls(Arc<AtomicU64>);
+
+impl Calls {
+    /// Counts a call and passes on its answer.
+    fn count<T>(&self, answer: T) -> T {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        answer
+    }
+}
 
 /// NVML, opened by path or name.
 pub struct NvmlLibrary {
     path: OsString,
     open: Mutex<Option<&'static Nvml>>,
+    calls: Calls,
 }
 
 impl NvmlLibrary {
     /// `path` is passed to `dlopen`, for example `libnvidia-ml.so.1`. Opens nothing yet.
     #[must_use]
     pub fn new(path: impl Into<OsString>) -> Self {
-        Self { path: path.into(), open: Mutex::new(None) }
+        Self { path: path.into(), open: Mutex::new(None), calls: Calls::default() }
     }
 
     fn nvml(&self) -> Result<&'static Nvml, GpuError> {
@@ -54,9 +94,10 @@ impl Library for NvmlLibrary {
     fn uuids(&self) -> Result<Vec<String>, GpuError> {
         self.with(|nvml| {
             let mut uuids = Vec::new();
-            for index in 0..nvml.device_count()? {
+            for index in 0..self.calls.count(nvml.device_count())? {
+                let device = self.calls.count(nvml.device_by_index(index));
                 // A lost GPU must not hide the others.
-                match nvml.device_by_index(index).and_then(|device| device.uuid()) {
+                match device.and_then(|device| self.calls.count(device.uuid())) {
                     Ok(uuid) => uuids.push(uuid),
                     Err(NvmlError::Uninitialized) => return Err(NvmlError::Uninitialized),
                     Err(error) => tracing::warn!(index, %error, "a GPU has no UUID"),
@@ -68,15 +109,130 @@ impl Library for NvmlLibrary {
     }
 
     fn open(&self, uuid: &str) -> Result<Box<dyn Gpu>, GpuError> {
-        let device = self.with(|nvml| nvml.device_by_uuid(uuid))?;
-        Ok(Box::new(NvmlGpu { device, counter: true }))
+        let device = self.with(|nvml| self.calls.count(nvml.device_by_uuid(uuid)))?;
+        Ok(Box::new(NvmlGpu { device, calls: self.calls.clone(), counter: true, slow: None, memory: None }))
+    }
+
+    fn error_events(&self, uuids: &[String]) -> Result<Box<dyn ErrorEvents>, GpuError> {
+        let set = self.with(|nvml| {
+            let mut set = self.calls.count(nvml.create_event_set())?;
+            for uuid in uuids {
+                let device = self.calls.count(nvml.device_by_uuid(uuid.as_str()));
+                // A board that is too old, lost or hidden from this process must not keep the others from being watched.
+                let types = device
+                    .as_ref()
+                    .ok()
+                    .and_then(|device| self.calls.count(device.supported_event_types()).ok());
+                if let (Ok(device), Some(types)) = (device, types)
+                    && types.contains(EventTypes::CRITICAL_XID_ERROR)
+                {
+                    let registered = device.register_events(EventTypes::CRITICAL_XID_ERROR, set);
+                    set = self.calls.count(registered).map_err(|failed| failed.error)?;
+                }
+            }
+            Ok(set)
+        })?;
+        Ok(Box::new(NvmlEvents { set, calls: self.calls.clone() }))
+    }
+
+    fn parent(&self, partition: &str) -> Result<String, GpuError> {
+        self.with(|nvml| {
+            let device = self.calls.count(nvml.device_by_uuid(partition))?;
+            self.calls.count(self.calls.count(device.mig_parent_device())?.uuid())
+        })
+    }
+
+    fn calls(&self) -> u64 {
+        self.calls.0.load(Ordering::Relaxed)
+    }
+}
+
+struct NvmlEvents {
+    set: EventSet<'static>,
+    calls: Calls,
+}
+
+impl ErrorEvents for NvmlEvents {
+    fn wait(&mut self, timeout: Duration) -> Result<Option<ErrorEvent>, GpuError> {
+        let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        match self.calls.count(self.set.wait(milliseconds)) {
+            Ok(event) => {
+                let Some(XidError::Value(xid)) = event.event_data else { return Ok(None) };
+                match self.calls.count(event.device.uuid()) {
+                    Ok(uuid) => Ok(Some(ErrorEvent { uuid, xid })),
+                    // Then its reads fail too, which is reported.
+                    Err(unnamed) => {
+                        tracing::warn!(xid, error = %unnamed, "an Xid error of a GPU without a UUID");
+                        Ok(None)
+                    }
+                }
+            }
+            Err(NvmlError::Timeout) => Ok(None),
+            Err(other) => Err(error(other)),
+        }
     }
 }
 
 struct NvmlGpu {
     device: Device<'static>,
+    calls: Calls,
     /// Whether the GPU has an energy counter; read once.
     counter: bool,
+    /// Figures that are read every [`SLOW`], and when they were. A sample with nothing else in it.
+    slow: Option<(Instant, Sample)>,
+    /// Errors of memory, read every [`MEMORY`].
+    memory: Option<(Instant, MemoryErrors)>,
+}
+
+impl NvmlGpu {
+    fn slow(&mut self) -> Result<Sample, GpuError> {
+        if let Some((_, slow)) = self.slow.as_ref().filter(|(at, _)| at.elapsed() < SLOW) {
+            return Ok(slow.clone());
+        }
+        let (device, calls) = (&self.device, &self.calls);
+        let reasons = optional(calls.count(device.current_throttle_reasons()))?;
+        let reasons = reasons.unwrap_or_else(ThrottleReasons::empty);
+        let any = |of: ThrottleReasons| reasons.intersects(of);
+        let slow = Sample {
+            limit_mw: optional(calls.count(device.enforced_power_limit()))?.unwrap_or(0),
+            clock_mhz: optional(calls.count(device.clock_info(Clock::SM)))?.unwrap_or(0),
+            util_percent: optional(calls.count(device.utilization_rates()))?.map_or(0, |rates| rates.gpu),
+            temperature: optional(calls.count(device.temperature(TemperatureSensor::Gpu)))?,
+            clock_events: ClockEvents {
+                thermal: any(ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN),
+                power_brake: any(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
+                hardware: any(ThrottleReasons::HW_SLOWDOWN),
+            },
+            ..Sample::default()
+        };
+        self.slow = Some((Instant::now(), slow.clone()));
+        Ok(slow)
+    }
+
+    fn memory(&mut self) -> Result<MemoryErrors, GpuError> {
+        if let Some((_, memory)) = self.memory.as_ref().filter(|(at, _)| at.elapsed() < MEMORY) {
+            return Ok(memory.clone());
+        }
+        let fields = MEMORY_FIELDS.map(FieldId);
+        let values = optional(self.calls.count(self.device.field_values_for(&fields)))?.unwrap_or_default();
+        // A field that the GPU does not have fails for itself.
+        let mut values = values.into_iter().map(|value| match value.ok()?.value.ok()? {
+            SampleValue::U32(value) => Some(u64::from(value)),
+            SampleValue::U64(value) => Some(value),
+            SampleValue::I64(value) => u64::try_from(value).ok(),
+            SampleValue::F64(_) => None,
+        });
+        let mut next = || values.next().flatten();
+        let memory = MemoryErrors {
+            uncorrected: next(),
+            uncorrected_ever: next(),
+            remap_pending: next().map(|value| value > 0),
+            remap_failed: next().map(|value| value > 0),
+            retirement_pending: next().map(|value| value > 0),
+        };
+        self.memory = Some((Instant::now(), memory.clone()));
+        Ok(memory)
+    }
 }
 
 /// Maps "not supported" to `None`.
@@ -90,53 +246,52 @@ fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, GpuError> {
 
 impl Gpu for NvmlGpu {
     fn facts(&mut self) -> Result<Facts, GpuError> {
-        let device = &self.device;
-        let limits = optional(device.power_management_limit_constraints())?;
-        let clocks = optional(device.supported_memory_clocks())?;
+        let (device, calls) = (&self.device, &self.calls);
+        let limits = optional(calls.count(device.power_management_limit_constraints()))?;
+        let clocks = optional(calls.count(device.supported_memory_clocks()))?;
         let clock_mhz = match clocks.and_then(|clocks| clocks.into_iter().max()) {
-            Some(memory) => optional(device.supported_graphics_clocks(memory))?
+            Some(memory) => optional(calls.count(device.supported_graphics_clocks(memory)))?
                 .and_then(|clocks| Some((*clocks.iter().min()?, *clocks.iter().max()?))),
             None => None,
         };
         Ok(Facts {
-            product: device.name().map_err(error)?,
+            product: calls.count(device.name()).map_err(error)?,
             limit_mw: limits.map(|limits| (limits.min_limit, limits.max_limit)),
+            default_limit_mw: optional(calls.count(device.power_management_limit_default()))?,
             clock_mhz,
-            persistent: optional(device.is_in_persistent_mode())?.unwrap_or(false),
+            persistent: optional(calls.count(device.is_in_persistent_mode()))?.unwrap_or(false),
         })
     }
 
     fn sample(&mut self) -> Result<Sample, GpuError> {
-        let device = &self.device;
-        let energy_mj = if self.counter { optional(device.total_energy_consumption())? } else { None };
+        let slow = self.slow()?;
+        let memory = self.memory()?;
+        let (device, calls) = (&self.device, &self.calls);
+        let energy_mj =
+            if self.counter { optional(calls.count(device.total_energy_consumption()))? } else { None };
         self.counter = energy_mj.is_some();
-        let processes = optional(device.running_compute_processes())?.map_or(0, |list| list.len());
-        Ok(Sample {
-            power_mw: device.power_usage().map_err(error)?,
-            energy_mj,
-            limit_mw: optional(device.enforced_power_limit())?.unwrap_or(0),
-            clock_mhz: optional(device.clock_info(Clock::SM))?.unwrap_or(0),
-            util_percent: optional(device.utilization_rates())?.map_or(0, |rates| rates.gpu),
-            processes: u32::try_from(processes).unwrap_or(u32::MAX),
-        })
+        let power_mw = calls.count(device.power_usage()).map_err(error)?;
+        let processes = optional(calls.count(device.running_compute_processes()))?.unwrap_or_default();
+        let processes = processes.into_iter().map(|process| process.pid).take(MAX_PROCESSES).collect();
+        Ok(Sample { power_mw, energy_mj, processes, memory, ..slow })
     }
 
     fn limit_mw(&mut self) -> Result<u32, GpuError> {
-        self.device.power_management_limit().map_err(error)
+        self.calls.count(self.device.power_management_limit()).map_err(error)
     }
 
     fn set_limit_mw(&mut self, limit: u32) -> Result<(), GpuError> {
-        self.device.set_power_management_limit(limit).map_err(error)
+        self.calls.count(self.device.set_power_management_limit(limit)).map_err(error)
     }
 
     fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError> {
         // A range from 0 allows the driver to go lower if it needs to.
         let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: 0, max_clock_mhz: highest };
-        self.device.set_gpu_locked_clocks(range).map_err(error)
+        self.calls.count(self.device.set_gpu_locked_clocks(range)).map_err(error)
     }
 
     fn reset_clocks(&mut self) -> Result<(), GpuError> {
-        self.device.reset_gpu_locked_clocks().map_err(error)
+        self.calls.count(self.device.reset_gpu_locked_clocks()).map_err(error)
     }
 }
 

@@ -26,6 +26,7 @@ impl Gpu for FakeGpu {
         Ok(Facts {
             product: "FakeGpu".into(),
             limit_mw: Some((100_000, 400_000)),
+            default_limit_mw: Some(400_000),
             clock_mhz: Some((210, 1410)),
             persistent: true,
         })
@@ -61,6 +62,15 @@ impl Library for FakeLibrary {
         }
         // The administrator's original limit is 350 W.
         Ok(Box::new(FakeGpu { driver: Arc::clone(&self.0), uuid: uuid.to_owned(), limit: 350_000 }))
+    }
+    fn error_events(&self, _: &[String]) -> Result<Box<dyn crate::gpu::ErrorEvents>, GpuError> {
+        Err(GpuError::NotSupported)
+    }
+    fn parent(&self, _: &str) -> Result<String, GpuError> {
+        Err(GpuError::NotFound)
+    }
+    fn calls(&self) -> u64 {
+        self.0.calls.lock().len() as u64
     }
 }
 

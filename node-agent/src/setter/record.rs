@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -113,7 +113,7 @@ impl Record {
 
     fn read(folder: &Path, lock: File) -> Result<Self, RecordError> {
         let path = folder.join("before.json");
-        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot_id = boot_id();
         let content = read(&path).map_err(|source| RecordError::Io { path: path.clone(), source })?;
         let gpus = if content.boot_id == boot_id { content.gpus } else { BTreeMap::new() };
         Ok(Self { path, boot_id, gpus, _lock: lock })
@@ -148,6 +148,18 @@ impl Record {
         self.gpus = content.gpus;
         Ok(())
     }
+}
+
+/// The record in `folder`, read without its lock: what was changed, for a person. `None` where it cannot be read.
+#[must_use]
+pub fn peek(folder: &Path) -> Option<BTreeMap<Uuid, OriginalSettings>> {
+    let file = File::open(folder.join("before.json")).ok()?;
+    let content: Content = serde_json::from_reader(file.take(MAX_RECORD_BYTES)).ok()?;
+    Some(if content.boot_id == boot_id() { content.gpus } else { BTreeMap::new() })
+}
+
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 /// The opened lock file and its path. Creates folder and file if missing.

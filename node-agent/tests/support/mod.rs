@@ -84,11 +84,16 @@ fn own_address() -> SocketAddr {
 impl TestNode {
     /// A node with these GPUs, in a cluster whose operator leads and lets GPUs rest after one second.
     pub async fn new(uuids: &[&str]) -> Self {
+        Self::of(Spec::of(uuids)).await
+    }
+
+    /// The same with GPUs of these specs.
+    pub async fn of(node: Spec) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let spec = folder.path().join("node.json");
         // With the real rights where this test may have them: then the setter's one capability must be enough.
         let root = rustix::process::geteuid().is_root();
-        let node = Spec { settings_need_admin: root, ..Spec::of(uuids) };
+        let node = Spec { settings_need_admin: root, ..node };
         node.write(&spec).expect("the spec is right");
         let sim = Arc::new(Sim::open(&spec).expect("a simulated node"));
         let api = Api::start().await;
@@ -154,7 +159,14 @@ impl TestNode {
         let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-agent"));
         command.arg("--kubeconfig").arg(kubeconfig).arg("--setter-socket").arg(self.path("setter.sock"));
         command.arg("--pod-resources").arg(self.path("kubelet.sock"));
-        command.args(["--node-name", "node-0", "--lease-ttl", "2", "--interval", "100"]);
+        command.args(["--node-name", "node-0", "--lease-ttl", "2"]);
+        // What is measured of rest takes time, and ends it on bare idle GPUs.
+        if !flags.contains(&"--rest-trial") {
+            command.args(["--rest-trial", "0"]);
+        }
+        if !flags.contains(&"--interval") {
+            command.args(["--interval", "100"]);
+        }
         command.arg("--admin-listen").arg(self.admin.to_string());
         Process(command.args(flags).spawn().expect("the agent starts"))
     }

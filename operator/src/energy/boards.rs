@@ -4,7 +4,8 @@
 //! agents' readings ([`super::inventory`]).
 
 use andreas_api::EnergyPolicySpec;
-use andreas_core::Watts;
+use andreas_api::gpu_node::HostPower as MeasuredHost;
+use andreas_core::{HostPower, Watts};
 
 /// Power of one GPU and of its node besides the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,8 +14,34 @@ pub struct Board {
     pub idle: Watts,
     /// Maximum draw of one GPU: its default power limit.
     pub max: Watts,
-    /// Draw of a node with a running job besides its GPUs.
-    pub overhead: Watts,
+    /// Draw of a node besides its GPUs, without and with a job, where the administrator says so.
+    host: [Option<Watts>; 2],
+}
+
+impl Board {
+    /// Draw of a node with this many GPUs of the type besides them: the administrator's, else the table's.
+    pub fn host(&self, gpus: u64) -> HostPower {
+        let [idle, busy] = self.host;
+        HostPower::of(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
+    }
+
+    /// The same with what the node's agent measures, for a node with or without a job. A counter of the whole
+    /// platform replaces the table, but not the administrator's word. One of processors and memory alone is a lower
+    /// bound: fans, network and losses are not in it.
+    pub fn measured_host(&self, gpus: u64, measured: Option<&MeasuredHost>, busy: bool) -> HostPower {
+        let host = self.host(gpus);
+        let watts = |reading: &MeasuredHost| Watts(f64::from(reading.watts.clamp(0, MOST_HOST_WATTS)));
+        let said = self.host.iter().any(Option::is_some);
+        let Some(reading) = measured.filter(|reading| reading.watts > 0 && !said) else { return host };
+        let now = if busy { host.busy } else { host.idle };
+        if reading.source != WHOLE_PLATFORM && watts(reading) <= now {
+            return host;
+        }
+        match busy {
+            true => host.known(None, Some(watts(reading))),
+            false => host.known(Some(watts(reading)), None),
+        }
+    }
 }
 
 /// Idle and maximum power assumed for the energy cost of an undescribed type. Never used with a power budget:
@@ -24,6 +51,11 @@ const ASSUMED: (Watts, Watts) = (Watts(30.0), Watts(300.0));
 pub const HIGHEST: i32 = 3_000;
 /// Divisor of the maximum that gives the idle draw if only the maximum is known. Few boards draw more.
 pub const IDLE_PART: i32 = 5;
+
+/// Source of a reading that covers all of the node besides its GPUs.
+const WHOLE_PLATFORM: &str = "RaplPlatform";
+/// Highest reading of a host that is believed, W: three times what the largest draws.
+const MOST_HOST_WATTS: i32 = 10_000;
 
 /// The policy or the table describes the GPU type's power.
 pub fn described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
@@ -37,11 +69,12 @@ pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
         return Board {
             idle: Watts(idle),
             max: Watts(f64::from(row.max_watts).max(idle).max(1.0)),
-            overhead: Watts(f64::from(row.node_overhead_watts.max(0))),
+            host: [row.host_idle_watts, row.host_busy_watts]
+                .map(|watts| watts.map(|watts| Watts(f64::from(watts.max(0))))),
         };
     }
     let (idle, max) = andreas_core::board_power(gpu_type).unwrap_or(ASSUMED);
-    Board { idle, max, overhead: Watts::ZERO }
+    Board { idle, max, host: [None; 2] }
 }
 
 #[cfg(test)]
@@ -69,10 +102,33 @@ mod tests {
             name: "X".into(),
             idle_watts: idle,
             max_watts: max,
-            node_overhead_watts: 90,
+            host_idle_watts: None,
+            host_busy_watts: Some(80),
             min_limit_watts: None,
         };
         let policy = EnergyPolicySpec { gpu_types: vec![row(80, 20)], ..EnergyPolicySpec::default() };
-        assert_eq!(board("X", &policy), Board { idle: Watts(80.0), max: Watts(80.0), overhead: Watts(90.0) });
+        let found = board("X", &policy);
+        assert_eq!((found.idle, found.max), (Watts(80.0), Watts(80.0)));
+        assert_eq!(found.host(4), HostPower { idle: Watts(50.0), busy: Watts(80.0) });
+        let whole = MeasuredHost { watts: 500, source: WHOLE_PLATFORM.into() };
+        assert_eq!(found.measured_host(4, Some(&whole), true), found.host(4), "the administrator says so");
+        // Nobody describes the host: the table does, never with 0.
+        let default = board("Tesla-T4", &EnergyPolicySpec::default());
+        assert_eq!(default.host(4).idle, Watts(150.0));
+    }
+
+    #[test]
+    fn what_an_agent_measures_of_the_whole_platform_replaces_the_table() {
+        let board = board("Tesla-T4", &EnergyPolicySpec::default());
+        let with = |watts: i32, source: &str, busy: bool| {
+            board.measured_host(4, Some(&MeasuredHost { watts, source: source.into() }), busy)
+        };
+        assert_eq!(with(100, WHOLE_PLATFORM, false), HostPower { idle: Watts(100.0), busy: Watts(160.0) });
+        assert_eq!(with(160, WHOLE_PLATFORM, true), HostPower { idle: Watts(100.0), busy: Watts(160.0) });
+        // Processors alone are a lower bound, and nonsense is none.
+        assert_eq!(with(100, "RaplPackages", false), board.host(4));
+        assert_eq!(with(200, "RaplPackages", false).idle, Watts(200.0));
+        assert_eq!(with(0, WHOLE_PLATFORM, false), board.host(4));
+        assert_eq!(with(i32::MAX, WHOLE_PLATFORM, true).busy, Watts(10_000.0));
     }
 }

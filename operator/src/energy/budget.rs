@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use super::boards::board;
 use super::{Inventory, draws, gpu_type, rules};
-use crate::index::{Amounts, ClusterIndex, name_of, usable};
+use crate::index::{Amounts, ClusterIndex, agent_status, name_of, usable};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +32,7 @@ pub struct Draw {
 /// The current draw and budget; `None`: power is not limited.
 ///
 /// Starting and running jobs count as reported by their nodes' agents. Without reports, and in the first
-/// minutes of a run, they count at least as planned. Added are idle GPUs, the overhead of nodes with a job,
+/// minutes of a run, they count at least as planned. Added are idle GPUs, the nodes without their GPUs,
 /// and foreign GPUs as measured, else at their maximum.
 pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
     let budget = rules::budget(policy, now.as_second(), Seconds::ZERO)?;
@@ -69,8 +69,10 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let others = index.foreign_use(&key.name).gpus.min(gpus);
         let foreign = measured(index, key, node, power.max).unwrap_or(others as f64 * power.max.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
-        whole += foreign + idle(ours) + if ours > 0 { power.overhead.0 } else { 0.0 };
-        floor += foreign + idle(0);
+        let reading = agent_status(index, key).and_then(|status| status.host_power.as_ref());
+        let host = power.measured_host(gpus.max(ours), reading, ours > 0);
+        whole += foreign + idle(ours) + if ours > 0 { host.busy.0 } else { host.idle.0 };
+        floor += foreign + idle(0) + host.idle.0;
     }
     (whole, floor)
 }
@@ -161,7 +163,7 @@ mod tests {
 
     fn policy(watts: i64) -> EnergyPolicySpec {
         serde_json::from_value(json!({"powerBudget": {"watts": watts, "enforceWithin": "30s"},
-            "gpuTypes": [{"name": "A", "idleWatts": 50, "maxWatts": 400, "nodeOverheadWatts": 100}]}))
+            "gpuTypes": [{"name": "A", "idleWatts": 50, "maxWatts": 400, "hostIdleWatts": 60, "hostBusyWatts": 160}]}))
         .expect("a policy")
     }
 
@@ -185,10 +187,10 @@ mod tests {
 
     #[test]
     fn the_draw_is_that_of_jobs_idle_gpus_busy_nodes_and_others() {
-        // 700 of the job, 50 of the idle GPU, 100 of the node, 400 of the foreign GPU; without the job 3 idle
-        // and the foreign one.
+        // 700 of the job, 50 of the idle GPU, 160 of the node, 400 of the foreign GPU; without the job 3 idle,
+        // 60 of the node and the foreign one.
         let seen = draw(&cluster("Running"), &policy(1_000), at(1));
-        assert_eq!(seen, Some(Draw { whole: 1_250.0, floor: 550.0, allowed: 1_000.0 }));
+        assert_eq!(seen, Some(Draw { whole: 1_310.0, floor: 610.0, allowed: 1_000.0 }));
         // A stopping job does not count.
         let seen = draw(&cluster("Stopping"), &policy(1_000), at(1)).expect("a budget");
         assert_eq!(seen.whole, seen.floor);

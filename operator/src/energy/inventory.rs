@@ -179,8 +179,14 @@ impl<'a> Inventory<'a> {
         }
         for (name, max_watts) in read {
             let idle_watts = max_watts / boards::IDLE_PART;
-            let row =
-                GpuTypePower { name, idle_watts, max_watts, node_overhead_watts: 0, min_limit_watts: None };
+            let row = GpuTypePower {
+                name,
+                idle_watts,
+                max_watts,
+                host_idle_watts: None,
+                host_busy_watts: None,
+                min_limit_watts: None,
+            };
             policy.to_mut().gpu_types.push(row);
         }
         Self { policy, unknown }

@@ -88,7 +88,8 @@ mod tests {
             name: "A".into(),
             idle_watts: 50,
             max_watts: 400,
-            node_overhead_watts: 0,
+            host_idle_watts: None,
+            host_busy_watts: None,
             min_limit_watts: Some(300),
         });
         assert_eq!(levels("A", Some((100, 400)), &policy), [300, 325, 350, 375]);

@@ -8,7 +8,7 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{LABEL_ATTEMPT, LABEL_GPU_MEMORY, LABEL_JOB_UID};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
-use andreas_api::training_job::{Allocation, Prediction};
+use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -40,6 +40,7 @@ pub struct JobInput {
     energy: EnergyView,
     members: Vec<measured::Member>,
     forecast: Option<Prediction>,
+    profile: UsedProfile,
     backoff: Option<Backoff>,
     single_node_claim: Option<String>,
     settings: Arc<Settings>,
@@ -70,6 +71,7 @@ impl JobInput {
         let members = own_pods(&job, &pods, &deleted);
         let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), now);
         let forecast = memory.forecast(&job, now);
+        let profile = index.used_profile(&job);
         let over_nodes = job.spec.gpus.max_nodes > 1;
         let single_node_claim =
             over_nodes.then(|| single_node_claim(index, &key.namespace, &job.spec)).flatten();
@@ -85,6 +87,7 @@ impl JobInput {
             energy,
             members,
             forecast,
+            profile,
             backoff: None,
             single_node_claim,
             settings,
@@ -131,6 +134,11 @@ impl JobInput {
                 _ => None,
             }),
         })
+    }
+
+    /// The job's TrainingProfile.
+    pub fn profile_key(&self) -> ObjectKey {
+        ObjectKey { namespace: self.job.namespace().unwrap_or_default(), name: self.profile.name.clone() }
     }
 
     /// Energy that agents reported late and that this step adds.
@@ -187,6 +195,7 @@ impl JobInput {
             failing: self.memory.failures > 0,
             rules_changed: self.memory.rules_changed,
             forecast: self.forecast.as_ref(),
+            profile: &self.profile,
             energy: &self.energy,
             last_write: self.memory.last_write,
             last_progress: self.memory.last_progress,

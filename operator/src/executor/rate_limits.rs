@@ -1,8 +1,8 @@
-//! Rate limits for edits, conflicts and dry runs.
+//! Rate limits for edits, conflicts, dry runs and events.
 //!
 //! * A job that is edited repeatedly is stepped for its edits at most once per [`EDITS_APART`].
 //! * A conflicting write is retried at once the first time; then the job backs off exponentially.
-//! * Token buckets bound the edits, conflicts and refused templates of each namespace. All namespaces share
+//! * Token buckets bound the edits, conflicts, refused templates and events of each namespace. All namespaces share
 //!   one more bucket for conflicts. An overloaded API server empties it; it delays no job for long.
 //!
 //! The normal course (create, plan, start, end) takes no token and never waits here.
@@ -35,6 +35,8 @@ const ALL_CONFLICTS: Rate = Rate { burst: 20.0, per_second: 4.0 };
 const MAX_FOR_OTHERS: Duration = Duration::from_secs(15);
 /// Dry runs of refused templates, per namespace.
 const DRY_RUNS: Rate = Rate { burst: 100.0, per_second: 10.0 };
+/// Events about waits and predictions, per namespace: thousands of jobs may begin to wait at once.
+const NOTICES: Rate = Rate { burst: 50.0, per_second: 1.0 };
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
@@ -91,6 +93,7 @@ struct Buckets {
     edits: Bucket,
     conflicts: Bucket,
     dry_runs: Bucket,
+    notices: Bucket,
 }
 
 /// Limits of one job.
@@ -116,13 +119,16 @@ impl State {
     fn buckets(&mut self, namespace: &str, now: Instant) -> &mut Buckets {
         if self.namespaces.len() >= MANY_NAMESPACES && !self.namespaces.contains_key(namespace) {
             self.namespaces.retain(|_, of| {
-                !(of.edits.is_full(now) && of.conflicts.is_full(now) && of.dry_runs.is_full(now))
+                ![&mut of.edits, &mut of.conflicts, &mut of.dry_runs, &mut of.notices]
+                    .into_iter()
+                    .all(|bucket| bucket.is_full(now))
             });
         }
         self.namespaces.entry(namespace.to_owned()).or_insert_with(|| Buckets {
             edits: Bucket::full(EDITS, now),
             conflicts: Bucket::full(CONFLICTS, now),
             dry_runs: Bucket::full(DRY_RUNS, now),
+            notices: Bucket::full(NOTICES, now),
         })
     }
 }
@@ -188,6 +194,12 @@ impl RateLimits {
     pub fn admit_dry_run(&self, namespace: &str) -> Result<(), Duration> {
         let now = Instant::now();
         self.0.lock().buckets(namespace, now).dry_runs.take(now).map_err(|wait| wait.max(DRY_RUNS_APART))
+    }
+
+    /// Whether an event about a wait or a prediction may be sent now for a job of this namespace.
+    pub fn may_notify(&self, namespace: &str) -> bool {
+        let now = Instant::now();
+        self.0.lock().buckets(namespace, now).notices.take(now).is_ok()
     }
 
     /// The job was deleted.
@@ -311,6 +323,18 @@ mod tests {
         }
         assert_eq!(tried, 100 + 59 * 10);
         assert_eq!(rate_limits.admit_dry_run("b"), Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_about_the_waits_of_ten_thousand_jobs_are_few() {
+        let rate_limits = RateLimits::default();
+        let mut sent = 0;
+        for _ in 0..10 {
+            sent += (0..1_000).filter(|_| rate_limits.may_notify("a")).count();
+            pass(Duration::from_secs(1)).await;
+        }
+        assert_eq!(sent, 50 + 9);
+        assert!(rate_limits.may_notify("b"), "another tenant's event is sent");
     }
 
     #[tokio::test(start_paused = true)]

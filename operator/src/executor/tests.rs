@@ -357,12 +357,10 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
         (Method::GET, "/family", 200, profile(2, &["old-1", "theirs-1"])),
         (Method::PATCH, "/family/status", 200, profile(3, &[])),
     ]);
-    let mut job = testing::job(10, &json!(null));
-    job["spec"]["profile"] = "family".into();
-    let job: SlimTrainingJob = serde_json::from_value(job).expect("a job");
     for run in ["a-1", "b-1"] {
         let seen = serde_json::from_value(row(run)).expect("an observation");
-        world.executor.profile_updates.add(&job, vec![crate::lifecycle::ProfileUpdate::Observation(seen)]);
+        let update = crate::lifecycle::ProfileUpdate::Observation(seen);
+        world.executor.profile_updates.add(key("family"), vec![update]);
     }
     // When updates of two jobs are written, and the refused write is repeated.
     profiles::write(&world.shared, &world.executor.profile_updates).await;

@@ -17,6 +17,7 @@ use super::observe::JobInput;
 use super::requeue::{Requeue, back_off, earlier};
 use super::{Executor, actions};
 use crate::index::{ClusterIndex, number};
+use crate::instants::deadline;
 use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Claim, ProfileUpdate, Step};
 use crate::shared::Shared;
@@ -63,6 +64,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     }
     let _starting = starts(&seen.job, &step).then(|| executor.start_burst.enter());
     let changed = difference(seen.job.status.as_ref(), &step.status);
+    let notices = changed.is_some();
     let written = match changed {
         None => Ok(()),
         Some(changes) => write_status(executor, key, &seen.job, &step, changes).await,
@@ -79,12 +81,15 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     reconcile_energy(executor, key, &seen, &step);
     forget_judged(shared, key, &step.status);
     step.events.iter().for_each(|note| executor.events.publish(&seen.job, note));
+    if notices {
+        publish_notices(executor, key, &seen.job, &step.status);
+    }
     if !step.learned.is_empty() {
         let table = shared.ledger.lock().get(key).and_then(|memory| memory.table.clone());
         if let Some(table) = table {
             shared.metrics.learned(&table, &step.learned);
         }
-        executor.profile_updates.add(&seen.job, step.learned);
+        executor.profile_updates.add(seen.profile_key(), step.learned);
     }
     record_release(shared, key, &seen.job, &step.status);
     match actions::carry_out(executor, key, &seen.job, step.actions).await {
@@ -95,6 +100,18 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
             step.next.into_iter().chain(next_request).min().map_or(Requeue::OnEvent, Requeue::At)
         }
         Err(again) => earlier(again, step.next),
+    }
+}
+
+/// Events about what the written status shows, as far as the namespace's rate allows them.
+fn publish_notices(executor: &Executor, key: &ObjectKey, job: &SlimTrainingJob, written: &TrainingJobStatus) {
+    let notes = {
+        let mut ledger = executor.shared.ledger.lock();
+        let Some(memory) = ledger.get_mut(key, uid(job)) else { return };
+        memory.announced.update(job.status.as_ref(), written, clock::now())
+    };
+    for note in notes.iter().filter(|_| executor.rate_limits.may_notify(&key.namespace)) {
+        executor.events.publish(job, note);
     }
 }
 
@@ -155,7 +172,7 @@ fn reconcile_energy(executor: &Executor, key: &ObjectKey, seen: &JobInput, step:
             shared.metrics.metered(table, run);
         }
         let update = seen_draw.map(ProfileUpdate::Observation);
-        executor.profile_updates.add(&seen.job, update.into_iter().collect());
+        executor.profile_updates.add(seen.profile_key(), update.into_iter().collect());
         index.await_energy_report(key, std::iter::empty());
     }
     if let Some(pending_energy) = pending_energy {
@@ -316,11 +333,21 @@ fn written(
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
     memory.pending = None;
     memory.last_write = clock::now();
+    let first_sampled = memory.first_sampled;
     executor.rate_limits.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         requeue_dependents(&mut index, &ledger, key);
     }
     shared.metrics.wrote_status(job, &step.status);
+    let was = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    if let Some(first) = first_sampled
+        && step.status.phase == Phase::Succeeded
+        && was != Phase::Succeeded
+    {
+        let end = step.status.completion_time.as_ref().map_or_else(clock::now, |at| at.0);
+        let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|due| due.0);
+        shared.metrics.forecast_came_true(&first, end, due);
+    }
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
     if before != step.status.phase {
         let (to, reason) = (step.status.phase.as_str(), step.status.reason.as_deref().unwrap_or_default());

@@ -18,6 +18,8 @@ pub mod foreign;
 mod holding;
 mod nodes;
 mod pods;
+mod profiles;
+mod program;
 pub mod quantity;
 pub mod store;
 mod templates;
@@ -129,8 +131,19 @@ impl ClusterIndex {
     /// A copy for planning: objects are shared, foreign pods are included as sums only, and it sends no
     /// signals.
     pub fn for_plan(&self) -> Self {
+        self.with_jobs(self.jobs.clone())
+    }
+
+    /// A copy for planning with that job alone.
+    pub fn with_one_job(&self, job: SlimTrainingJob) -> Self {
+        let mut jobs = Store::default();
+        jobs.apply(job, Origin::Watched);
+        self.with_jobs(jobs)
+    }
+
+    fn with_jobs(&self, jobs: Store<SlimTrainingJob>) -> Self {
         Self {
-            jobs: self.jobs.clone(),
+            jobs,
             pods: self.pods.clone(),
             nodes: self.nodes.clone(),
             profiles: self.profiles.clone(),

@@ -11,8 +11,11 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::energy::measured::PendingEnergy;
-use crate::lifecycle::{Claim, Creation, DecisionFor, DryRunResult, FirstSeen, Planned, TimedFact};
+use crate::lifecycle::{
+    Announced, Claim, Creation, DecisionFor, DryRunResult, FirstSeen, Planned, TimedFact,
+};
 use crate::predict::forecast::{self, Waiting};
+use crate::predict::sampled::Sampled;
 use crate::predict::{Outlook, Table};
 
 /// Memory of one job.
@@ -44,6 +47,10 @@ pub struct JobMemory {
     pub on_time: Option<f64>,
     /// Expected start if it waits, by the last plan.
     pub starts: Option<Timestamp>,
+    /// Its last sampled forecast, while that is fresh.
+    pub sampled: Option<Sampled>,
+    /// The first one, to be compared with its end.
+    pub first_sampled: Option<Sampled>,
     /// Its outlook in the last plan.
     pub planned: Option<Outlook>,
     /// When it last requested a plan because it deviated from the last one.
@@ -60,6 +67,8 @@ pub struct JobMemory {
     pub pending_energy: Option<PendingEnergy>,
     /// Consecutive failures of carrying out a step.
     pub failures: u32,
+    /// What its events have announced.
+    pub announced: Announced,
 }
 
 impl JobMemory {
@@ -79,6 +88,8 @@ impl JobMemory {
             table: None,
             on_time: None,
             starts: None,
+            sampled: None,
+            first_sampled: None,
             planned: None,
             plan_requested: None,
             first_seen: BTreeMap::new(),
@@ -87,6 +98,7 @@ impl JobMemory {
             reports_lost: None,
             pending_energy: None,
             failures: 0,
+            announced: Announced::default(),
         }
     }
 
@@ -105,7 +117,7 @@ impl JobMemory {
         if status.is_some_and(|status| status.phase.is_terminal()) {
             return None;
         }
-        let waiting = Waiting { on_time: self.on_time, starts: self.starts };
+        let waiting = Waiting { on_time: self.on_time, starts: self.starts, sampled: self.sampled };
         Some(forecast::prediction(job, status, self.table.as_ref()?, now, waiting))
     }
 

@@ -263,6 +263,9 @@ impl<'a> Draft<'a> {
                     &accepted,
                 );
             }
+            if self.changed() && self.o.job.spec.profile.is_none() {
+                self.status.profile.get_or_insert_with(|| self.o.profile.clone());
+            }
             self.forecast();
             self.throttle_texts();
             self.keep_transitions();
@@ -335,13 +338,15 @@ impl<'a> Draft<'a> {
         self.on_time();
     }
 
-    /// Derives the condition `OnTime` from the prediction in the status.
+    /// Derives the condition `OnTime` and its text from the prediction in the status, or from the end.
     fn on_time(&mut self) {
         let Some(deadline) = self.status.deadline.clone() else {
+            self.status.on_time = None;
             return self.clear_condition(condition::ON_TIME);
         };
         if let Some(done) = self.status.completion_time.clone() {
             let late = instants::seconds_between(deadline.0, done.0);
+            self.show_on_time(if late <= 0 { "Met".into() } else { "Missed".into() });
             return if late <= 0 {
                 self.set_condition(
                     condition::ON_TIME,
@@ -360,6 +365,7 @@ impl<'a> Draft<'a> {
             };
         }
         let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else { return };
+        self.show_on_time(format!("{percent}%"));
         if percent >= 50 {
             self.set_condition(
                 condition::ON_TIME,
@@ -375,6 +381,13 @@ impl<'a> Draft<'a> {
                 Reason::DeadlineUnreachable,
                 &message,
             );
+        }
+    }
+
+    /// Sets the text of `OnTime`. Statuses of an earlier release do not have it, which is not worth a write.
+    fn show_on_time(&mut self, text: String) {
+        if self.status.on_time.is_some() || self.changed() {
+            self.status.on_time = Some(text);
         }
     }
 

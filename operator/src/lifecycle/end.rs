@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use andreas_api::names;
 use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
-use andreas_api::training_job::{Allocation, AttemptRecord, Consumption};
+use andreas_api::training_job::{Allocation, AttemptRecord, Consumption, Progress};
 use andreas_api::training_profile::{FinishedRun, Observation};
 use andreas_api::{Outcome, Phase, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -125,7 +125,8 @@ fn total_up(d: &mut Draft<'_>) {
     }
     .into();
     total.energy = energy_text(total.joules);
-    total.cost = money_text(total.energy_micros.saturating_add(total.lateness_micros));
+    total.cost = money_text(total.energy_micros, &d.o.policy.currency);
+    total.lateness = money_text(total.lateness_micros, &d.o.policy.currency);
 }
 
 /// Replaces the predicted energy of a closed attempt by the agents' measurement.
@@ -197,7 +198,7 @@ fn update_profile(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
 
 fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     d.status.phase = Phase::Succeeded;
-    d.status.completion_time = Some(ended);
+    complete_at(d, ended.clone());
     d.status.not_before = None;
     d.status.excluded_nodes.clear();
     if judgement.reason == Reason::CompletedEarly {
@@ -210,15 +211,39 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
         );
     } else {
         d.clear_condition(condition::PROGRESSING);
-        if let Some(progress) = &mut d.status.progress {
-            progress.milli_percent = 100_000;
-            progress.text = status::percent_text(100_000);
-        }
+        let attempt = d.status.attempts;
+        let progress = d.status.progress.get_or_insert_with(|| unreported_end(attempt, ended));
+        progress.milli_percent = 100_000;
+        progress.text = status::percent_text(100_000);
     }
     d.clear_condition(condition::SCHEDULED);
     d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Completed, &judgement.message);
-    d.set_condition(condition::FINISHED, ConditionValue::True, judgement.reason, &judgement.message);
+    for kind in [condition::FINISHED, condition::COMPLETE] {
+        d.set_condition(kind, ConditionValue::True, judgement.reason, &judgement.message);
+    }
     d.event(judgement.reason == Reason::CompletedEarly, judgement.reason, judgement.message.clone());
+}
+
+/// Sets the end of the run, and its duration if it ever ran.
+fn complete_at(d: &mut Draft<'_>, ended: Time) {
+    let started = d.status.start_time.as_ref().map(|started| started.0);
+    d.status.duration = started.map(|started| status::duration_text(seconds_between(started, ended.0)));
+    d.status.completion_time = Some(ended);
+}
+
+/// The progress of a run that finished and never reported: without it the column would stay empty.
+fn unreported_end(attempt: i64, at: Time) -> Progress {
+    Progress {
+        milli_percent: 0,
+        text: String::new(),
+        attempt,
+        attempt_start: 0,
+        at,
+        millis_per_epoch: 0,
+        timed_milli_epochs: 0,
+        ended: true,
+        stepwise: false,
+    }
 }
 
 fn fail(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
@@ -229,13 +254,15 @@ fn fail(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
         (Reason::RetriesExhausted, format!("{} (all {retries} retries are used)", judgement.message))
     };
     d.status.phase = Phase::Failed;
-    d.status.completion_time = Some(ended);
+    complete_at(d, ended);
     d.status.not_before = None;
     d.status.excluded_nodes.clear();
     d.status.reason = Some(reason.as_str().into());
     d.clear_condition(condition::SCHEDULED);
     d.set_condition(condition::RUNNING, ConditionValue::False, reason, &message);
-    d.set_condition(condition::FINISHED, ConditionValue::True, reason, &message);
+    for kind in [condition::FINISHED, condition::FAILED] {
+        d.set_condition(kind, ConditionValue::True, reason, &message);
+    }
     d.event(true, reason, message);
 }
 

@@ -42,6 +42,7 @@
 //! * `run`: what ends a running attempt; `readiness`: nodes that are not ready; `stop`: until the pods have ended.
 //! * `cancel`: a job that is being deleted.
 //! * [`judge`]: the outcome of an attempt; `end`: what follows from it.
+//! * [`notices`]: events about predictions and waits.
 //! * [`pods`]: manifests; [`first_seen`]: the base of time-outs; [`status`]: conditions and texts.
 //!
 //! Progress reports are validated beside the progress server.
@@ -54,6 +55,7 @@ pub mod first_seen;
 pub mod judge;
 mod late;
 mod member;
+pub mod notices;
 pub mod observed;
 pub mod pods;
 mod quantity;
@@ -70,6 +72,7 @@ mod tests;
 pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
 pub use first_seen::{FirstSeen, TimedFact};
 pub use member::pod_in_use;
+pub use notices::Announced;
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, DryRunResult,
     EnergyView, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
-use andreas_api::training_job::{Allocation, Prediction};
+use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
 use andreas_core::same_nodes;
 use jiff::Timestamp;
 
@@ -50,6 +50,8 @@ pub struct Observed<'a> {
     pub rules_changed: Option<Timestamp>,
     /// The current forecast for the job.
     pub forecast: Option<&'a Prediction>,
+    /// The TrainingProfile that the job is planned with.
+    pub profile: &'a UsedProfile,
     /// Energy and cost, added when attempts start and end.
     pub energy: &'a EnergyView,
     /// When the operator last wrote this job's status, or when this process started.
@@ -197,6 +199,8 @@ pub struct PolicyView {
     pub node_loss_after: i64,
     /// Restart elsewhere instead of waiting for proof of death.
     pub node_loss_restart: bool,
+    /// Label of all prices.
+    pub currency: String,
 }
 
 impl PolicyView {
@@ -206,6 +210,7 @@ impl PolicyView {
             placement_timeout: spec.placement_timeout.seconds_or(120),
             node_loss_after: spec.node_loss.after.seconds_or(900),
             node_loss_restart: spec.node_loss.action == andreas_api::energy_policy::NodeLossAction::Restart,
+            currency: spec.currency.clone(),
         }
     }
 }

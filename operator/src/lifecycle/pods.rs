@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 
 use andreas_api::names;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::{Allocation, ResourcesPer, TrainingJobSpec};
+use andreas_api::training_job::{Allocation, Rendezvous, ResourcesPer, TrainingJobSpec};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar, NodeAffinity, NodeSelector,
-    NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, PersistentVolumeClaimVolumeSource, Pod,
-    PodSpec, ProjectedVolumeSource, ResourceRequirements, Service, ServiceAccountTokenProjection,
-    ServicePort, ServiceSpec, Toleration, Volume, VolumeMount, VolumeProjection,
+    Affinity, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EmptyDirVolumeSource, EnvVar,
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector,
+    PersistentVolumeClaimVolumeSource, Pod, PodSpec, ProjectedVolumeSource, ResourceRequirements, Service,
+    ServiceAccountTokenProjection, ServicePort, ServiceSpec, Toleration, Volume, VolumeMount,
+    VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -31,6 +32,7 @@ const GRACE_WITHOUT_CHECKPOINT: i64 = 30;
 const TOKEN_SECONDS: i64 = 3600;
 const PROGRESS_VOLUME: &str = "andreas-progress";
 const CHECKPOINT_VOLUME: &str = "andreas-checkpoint";
+const SHARED_MEMORY_VOLUME: &str = "andreas-shared-memory";
 
 /// Seconds between SIGTERM and SIGKILL of the job's pods.
 pub fn grace_seconds(spec: &TrainingJobSpec) -> i64 {
@@ -119,7 +121,8 @@ pub type WorkerDigest = [u8; 32];
 
 /// The digest of a worker with this many GPUs; `None` if the spec does not serialize to JSON.
 pub fn worker_digest(spec: &TrainingJobSpec, gpus: i32) -> Option<WorkerDigest> {
-    let parts = (&spec.template, &spec.container, spec.resources_per, &spec.checkpoint, gpus);
+    let pod = (&spec.template, &spec.container, spec.resources_per, &spec.checkpoint);
+    let parts = (pod, spec.rendezvous, spec.shared_memory_mib, gpus);
     let text = serde_json::to_vec(&parts).ok()?;
     digest(&SHA256, &text).as_ref().try_into().ok()
 }
@@ -159,16 +162,23 @@ fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings
         container.termination_message_policy.get_or_insert_with(|| "FallbackToLogsOnError".into());
     }
     strip_gpus(&mut spec);
+    if host_network(&spec) {
+        // The default resolves no names of the cluster there, and so no members of a gang.
+        spec.dns_policy.get_or_insert_with(|| "ClusterFirstWithHostNet".into());
+    }
+    let shared_memory = shared_memory_volume(&mut spec, job);
     checkpoint_volume(&mut spec, job);
     if let Some(progress) = &settings.progress {
         annotations.insert(names::ANNOTATION_PROGRESS_CA.into(), progress.ca_pem.clone());
         spec.volumes.get_or_insert_default().push(progress_volume(job));
     }
+    let on_host = host_network(&spec);
     let trains = job.spec.training_container();
     if let Some(container) = spec.containers.iter_mut().find(|c| Some(c.name.as_str()) == trains) {
         request_gpus(container, allocation.gpus_per_worker);
-        mount(container, job, settings);
-        let ours = environment(job, allocation, index, settings);
+        mount(container, job, settings, shared_memory);
+        let port = names::master_port(on_host, &uid(job), allocation.attempt);
+        let ours = environment(job, allocation, index, port, settings);
         let env = container.env.get_or_insert_default();
         env.retain(|e| ours.iter().all(|o| o.name != e.name));
         // Ours first, so that the user's may refer to them as $(NAME).
@@ -327,6 +337,32 @@ fn checkpoint_volume(spec: &mut PodSpec, job: &SlimTrainingJob) {
     }
 }
 
+fn host_network(spec: &PodSpec) -> bool {
+    spec.host_network == Some(true)
+}
+
+/// Shared memory for data loaders; false where there is none to mount. A pod with the node's IPC has the node's,
+/// and a template may mount its own.
+fn shared_memory_volume(spec: &mut PodSpec, job: &SlimTrainingJob) -> bool {
+    let size = job.spec.shared_memory_mib;
+    let trains = job.spec.training_container();
+    let container = spec.containers.iter().find(|c| Some(c.name.as_str()) == trains);
+    let mut mounts = container.and_then(|c| c.volume_mounts.as_ref()).into_iter().flatten();
+    let mounted = mounts.any(|m| m.mount_path.trim_end_matches('/') == names::SHARED_MEMORY_MOUNT);
+    if size == Some(0) || spec.host_ipc == Some(true) || mounted {
+        return false;
+    }
+    spec.volumes.get_or_insert_default().push(Volume {
+        name: SHARED_MEMORY_VOLUME.into(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            medium: Some("Memory".into()),
+            size_limit: size.map(|mib| Quantity(format!("{mib}Mi"))),
+        }),
+        ..Volume::default()
+    });
+    true
+}
+
 /// Token (for this job only, renewed by the kubelet) and CA of the progress address. A ConfigMap with the CA
 /// would need rights in every namespace; a pod annotation does not.
 fn progress_volume(job: &SlimTrainingJob) -> Volume {
@@ -359,7 +395,7 @@ fn progress_volume(job: &SlimTrainingJob) -> Volume {
 }
 
 /// Adds the operator's mounts where the user has none at that path.
-fn mount(container: &mut Container, job: &SlimTrainingJob, settings: &Settings) {
+fn mount(container: &mut Container, job: &SlimTrainingJob, settings: &Settings, shared_memory: bool) {
     let mounts = container.volume_mounts.get_or_insert_default();
     let mut add = |name: &str, path: &str, read_only: bool| {
         if mounts.iter().all(|m| m.mount_path.trim_end_matches('/') != path.trim_end_matches('/')) {
@@ -374,6 +410,9 @@ fn mount(container: &mut Container, job: &SlimTrainingJob, settings: &Settings) 
     if let Some((_, path)) = claim_to_mount(job) {
         add(CHECKPOINT_VOLUME, path, false);
     }
+    if shared_memory {
+        add(SHARED_MEMORY_VOLUME, names::SHARED_MEMORY_MOUNT, false);
+    }
     if settings.progress.is_some() {
         add(PROGRESS_VOLUME, names::PROGRESS_MOUNT, true);
     }
@@ -383,6 +422,7 @@ fn environment(
     job: &SlimTrainingJob,
     allocation: &Allocation,
     index: usize,
+    port: u16,
     settings: &Settings,
 ) -> Vec<EnvVar> {
     use names::env;
@@ -397,12 +437,18 @@ fn environment(
         (env::NNODES, allocation.nodes.len().to_string()),
         (env::NPROC_PER_NODE, allocation.gpus_per_worker.to_string()),
         (env::NODE_RANK, index.to_string()),
-        (env::MASTER_ADDR, master),
-        (env::MASTER_PORT, names::MASTER_PORT.to_string()),
+        (env::MASTER_ADDR, master.clone()),
+        (env::MASTER_PORT, port.to_string()),
         (env::JOB, name.clone()),
         (env::ATTEMPT, allocation.attempt.to_string()),
         (env::GPU_TYPE, allocation.gpu_type.clone()),
     ];
+    if job.spec.rendezvous == Rendezvous::Env {
+        all.push((env::PLAIN_MASTER_ADDR, master));
+        all.push((env::PLAIN_MASTER_PORT, port.to_string()));
+        all.push((env::PLAIN_RANK, index.to_string()));
+        all.push((env::PLAIN_WORLD_SIZE, allocation.nodes.len().to_string()));
+    }
     if let Some(checkpoint) = &job.spec.checkpoint {
         all.push((env::CHECKPOINT_DIR, checkpoint.path.clone()));
     }

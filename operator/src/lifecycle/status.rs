@@ -53,10 +53,11 @@ pub fn energy_text(joules: i64) -> String {
     }
 }
 
-/// Millionths as `0.31`.
-pub fn money_text(micros: i64) -> String {
+/// Millionths as `0.31 EUR`.
+pub fn money_text(micros: i64, currency: &str) -> String {
     let cents = micros.saturating_add(5_000) / 10_000;
-    format!("{}{}.{:02}", if cents < 0 { "-" } else { "" }, (cents / 100).abs(), (cents % 100).abs())
+    let sign = if cents < 0 { "-" } else { "" };
+    format!("{sign}{}.{:02} {currency}", (cents / 100).abs(), (cents % 100).abs()).trim_end().to_owned()
 }
 
 /// A duration as text: `90s`, `15m`, `2h5m`.
@@ -164,8 +165,8 @@ mod tests {
         assert_eq!(percent_text(100_000), "100%");
         assert_eq!(energy_text(4_464_000), "1.24 kWh");
         assert_eq!(energy_text(1_260_000), "350 Wh");
-        assert_eq!(money_text(310_000), "0.31");
-        assert_eq!(money_text(12_345_678), "12.35");
+        assert_eq!(money_text(310_000, "EUR"), "0.31 EUR");
+        assert_eq!(money_text(12_345_678, "CHF"), "12.35 CHF");
         assert_eq!(duration_text(125), "2m5s");
         assert_eq!(duration_text(7_500), "2h5m");
         assert_eq!(last_line("a\nRuntimeError: no\n\n"), "RuntimeError: no");

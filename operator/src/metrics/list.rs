@@ -56,6 +56,8 @@ metrics! {
         "Nodes with GPUs that are not planned, by reason: MigInUse, SharedGpus, NoWholeGpus, NoTypeLabel, UnknownBoard, NotSelected");
     UNKNOWN_BOARDS = gauge("andreas_unknown_board_nodes", &[],
         "Planned nodes of whose GPUs nobody knows what they draw, so that their energy is assumed; none where a power budget is set");
+    WITHOUT_AGENT = gauge("andreas_nodes_without_agent", &[],
+        "Planned nodes of which no node agent has reported anything: their GPUs neither rest nor take power limits, and their energy is not measured");
     DRAW = gauge("andreas_power_watts", &[],
         "Draw of the cluster as budgets count it: jobs that start or run (measured where agents report), idle GPUs, nodes with a job, GPUs of others");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
@@ -72,7 +74,11 @@ metrics! {
     PLAN_ERRORS = counter("andreas_plan_errors_total", &[], "Snapshots that could not be planned");
     PLAN_TIME = histogram("andreas_plan_duration_seconds", &[], "Time to make a plan");
     PLAN_GAP = gauge("andreas_plan_gap_ratio", &[],
-        "Proven gap of the last plan, as a part of its cost; not there where the method has no bound");
+        "Proven gap of the last plan's step, as a part of its bound; not there where the method has no bound");
+    PLAN_MISSED = gauge("andreas_plan_missed_saving_ratio", &[],
+        "Part of what the last plan could save over letting everybody wait that its step may have missed; not there where the method has no bound");
+    PLAN_BOUND_INVALID = counter("andreas_plan_bound_invalid_total", &[],
+        "Plans whose bound was above their cost, so that nothing was proven; expected only while a lowered power budget stops jobs");
     PLAN_JOBS = gauge("andreas_plan_jobs", &[], "TrainingJobs in the last plan");
     PLAN_AT = gauge("andreas_last_plan_timestamp_seconds", &[], "When the last plan was made, seconds since 1970");
     DECISIONS = counter("andreas_decisions_total", &["decision"],
@@ -97,6 +103,18 @@ metrics! {
         "Observations that the last fit did not pool: what cannot be true, too many of one namespace, or Claimed: the program's word alone");
     FIT_REFUSED_OF = gauge("andreas_predictor_refused_namespace_rows", &["job_namespace"],
         "The same by namespace: the 20 with most of them, the rest together as _other");
+
+    FORECAST_TIME = histogram("andreas_forecast_duration_seconds", &[], "Time to sample the futures of all TrainingJobs");
+    FORECASTS_CHECKED = counter("andreas_forecasts_checked_total", &[],
+        "TrainingJobs that succeeded and had a sampled forecast while they waited");
+    FORECASTS_COVERED = counter("andreas_forecasts_covered_total", &[],
+        "Of these, those whose end lay between the first forecast's 10 % and 90 % quantiles: 80 of 100 where it is right");
+    FORECAST_BRIER = counter("andreas_forecast_brier_score_total", &[],
+        "Sum of the Brier scores of these with a deadline: squared distance of the probability of being on time from 1 (met) or 0");
+    FORECASTS_DUE = counter("andreas_forecasts_due_total", &[], "Of these, those with a deadline");
+    QUERIES = counter("andreas_queries_total", &["question", "result"],
+        "Questions to the query API: queue, explain, whatif, can, openapi, by what became of them: answered, denied, busy, invalid, failed");
+    QUERY_TIME = histogram("andreas_query_duration_seconds", &[], "Time to compute an answer of the query API");
 
     RECONCILES = counter("andreas_reconciles_total", &[], "Reconciles of TrainingJobs");
     RECONCILE_ERRORS = counter("andreas_reconcile_errors_total", &[], "Reconciles that could not be carried out");

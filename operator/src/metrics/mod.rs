@@ -17,6 +17,7 @@ pub mod state;
 pub mod totals;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::AttemptRecord;
@@ -38,6 +39,7 @@ use prometheus_client::registry::Registry;
 use crate::instants::deadline;
 use crate::lifecycle::ProfileUpdate;
 use crate::predict::learner::FitOutcome;
+use crate::predict::sampled::Sampled;
 use crate::predict::{Fit, Table};
 use learning::{Learning, Quantity};
 use state::State;
@@ -60,6 +62,12 @@ struct Decision {
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct QueryLabels {
+    question: &'static str,
     result: &'static str,
 }
 
@@ -89,6 +97,8 @@ pub struct LastPlan {
     pub jobs: usize,
     /// Its proven gap, if the method has a bound.
     pub gap: Option<f64>,
+    /// The part of the possible saving that it may have missed, likewise.
+    pub missed_saving: Option<f64>,
     /// Power in the plan, W.
     pub budgeted: f64,
     /// Power in the plan with power limits, W, if these are only evaluated.
@@ -124,6 +134,15 @@ pub struct Metrics {
     last: Arc<Mutex<LastValues>>,
     totals: Arc<Mutex<Totals>>,
     learning: Arc<Mutex<Learning>>,
+    queries: Family<QueryLabels, Counter>,
+    forecasts_checked: Counter,
+    forecasts_covered: Counter,
+    forecasts_due: Counter,
+    forecast_brier: Counter<f64, AtomicU64>,
+    /// Duration of sampling all jobs' futures.
+    pub forecast_seconds: Histogram,
+    /// Duration of computing an answer of the query API.
+    pub query_seconds: Histogram,
     /// Runs that deviated from their plan's prediction.
     pub deviations: Counter,
     /// The leader's gauges.
@@ -140,6 +159,8 @@ pub struct Metrics {
     pub plans: Counter,
     /// Snapshots refused by the planner.
     pub plan_errors: Counter,
+    /// Plans with a bound above their cost.
+    pub plan_bound_invalid: Counter,
     /// Duration of planning.
     pub plan_seconds: Histogram,
     /// 1 while this replica is the leader.
@@ -180,6 +201,13 @@ impl Metrics {
             last,
             totals,
             learning,
+            queries: Family::default(),
+            forecasts_checked: Counter::default(),
+            forecasts_covered: Counter::default(),
+            forecasts_due: Counter::default(),
+            forecast_brier: Counter::default(),
+            forecast_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            query_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             deviations: Counter::default(),
             reconciles: Counter::default(),
             reconcile_errors: Counter::default(),
@@ -187,6 +215,7 @@ impl Metrics {
             in_flight: Gauge::default(),
             plans: Counter::default(),
             plan_errors: Counter::default(),
+            plan_bound_invalid: Counter::default(),
             plan_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             leader: Gauge::default(),
         };
@@ -204,6 +233,13 @@ impl Metrics {
         list::VIOLATIONS.register(registry, this.violations.clone());
         list::FITS.register(registry, this.fits.clone());
         list::FIT_TIME.register(registry, this.fit_seconds.clone());
+        list::QUERIES.register(registry, this.queries.clone());
+        list::FORECASTS_CHECKED.register(registry, this.forecasts_checked.clone());
+        list::FORECASTS_COVERED.register(registry, this.forecasts_covered.clone());
+        list::FORECASTS_DUE.register(registry, this.forecasts_due.clone());
+        list::FORECAST_BRIER.register(registry, this.forecast_brier.clone());
+        list::FORECAST_TIME.register(registry, this.forecast_seconds.clone());
+        list::QUERY_TIME.register(registry, this.query_seconds.clone());
         list::DEVIATIONS.register(registry, this.deviations.clone());
         list::RECONCILES.register(registry, this.reconciles.clone());
         list::RECONCILE_ERRORS.register(registry, this.reconcile_errors.clone());
@@ -211,6 +247,7 @@ impl Metrics {
         list::IN_FLIGHT.register(registry, this.in_flight.clone());
         list::PLANS.register(registry, this.plans.clone());
         list::PLAN_ERRORS.register(registry, this.plan_errors.clone());
+        list::PLAN_BOUND_INVALID.register(registry, this.plan_bound_invalid.clone());
         list::PLAN_TIME.register(registry, this.plan_seconds.clone());
         list::LEADER.register(registry, this.leader.clone());
         registry.register_collector(Box::new(this.state.clone()));
@@ -257,6 +294,26 @@ impl Metrics {
     /// Counts a progress report: `written`, `later`, `nothing`, `refused`.
     pub fn reported(&self, result: &'static str) {
         self.reports.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Counts a question to the query API.
+    pub fn answered(&self, question: &'static str, result: &'static str) {
+        self.queries.get_or_create(&QueryLabels { question, result }).inc();
+    }
+
+    /// Compares a job's success with its first sampled forecast.
+    pub fn forecast_came_true(&self, first: &Sampled, end: Timestamp, due: Option<Timestamp>) {
+        self.forecasts_checked.inc();
+        let after = first.finish.0.is_some_and(|p10| end >= p10);
+        let before = first.finish.2.is_none_or(|p90| end <= p90);
+        if after && before {
+            self.forecasts_covered.inc();
+        }
+        if let Some(due) = due {
+            self.forecasts_due.inc();
+            let met = if end <= due { 1.0 } else { 0.0 };
+            self.forecast_brier.inc_by((first.on_time - met).powi(2));
+        }
     }
 
     /// Records a plan.

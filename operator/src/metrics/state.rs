@@ -89,6 +89,8 @@ pub struct View {
     pub usable_nodes: u64,
     /// Planned nodes of unknown draw.
     pub unknown_boards: u64,
+    /// Planned nodes without a report of an agent.
+    pub without_agent: u64,
     /// Excluded nodes by reason.
     pub excluded: BTreeMap<Exclusion, u64>,
     /// Draw of the cluster, W.
@@ -139,6 +141,7 @@ impl View {
         })?;
         list::USABLE_NODES.encode(encoder, |values| values.plain(self.usable_nodes as f64))?;
         list::UNKNOWN_BOARDS.encode(encoder, |values| values.plain(self.unknown_boards as f64))?;
+        list::WITHOUT_AGENT.encode(encoder, |values| values.plain(self.without_agent as f64))?;
         list::EXCLUDED_NODES.encode(encoder, |values| {
             Exclusion::ALL.into_iter().try_for_each(|why| {
                 values.of(&[("reason", why.as_str())], self.excluded.get(&why).copied().unwrap_or(0) as f64)
@@ -165,6 +168,9 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
     }
     if let Some(gap) = plan.gap {
         list::PLAN_GAP.encode(encoder, |values| values.plain(gap))?;
+    }
+    if let Some(missed) = plan.missed_saving {
+        list::PLAN_MISSED.encode(encoder, |values| values.plain(missed))?;
     }
     list::PLAN_JOBS.encode(encoder, |values| values.plain(plan.jobs as f64))?;
     let at = plan.at.as_millisecond() as f64 / 1_000.0;

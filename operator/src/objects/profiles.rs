@@ -1,14 +1,15 @@
 //! TrainingProfiles maintained by the operator: observations are merged without losing others' writes.
 //!
-//! A job without `spec.profile` uses a profile of its own name. That profile is *virtual* until its first
+//! A job without `spec.profile` shares one with runs of the same program
+//! ([`ClusterIndex::used_profile`](crate::index::ClusterIndex::used_profile)). That profile is *virtual* until its first
 //! observation creates it, so a thousand waiting jobs cost no object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::names::{FIELD_MANAGER, LABEL_MADE_BY};
-use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
+use andreas_api::names::{ANNOTATION_PROGRAM, FIELD_MANAGER, LABEL_MADE_BY};
+use andreas_api::slim::SlimTrainingProfile;
 use andreas_api::{TrainingProfile, TrainingProfileSpec, TrainingProfileStatus};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
@@ -17,7 +18,6 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::lifecycle::ProfileUpdate;
-use crate::predict::profile_key;
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError, patch};
 
@@ -73,10 +73,10 @@ pub struct ProfileUpdates {
 }
 
 impl ProfileUpdates {
-    /// Adds updates from an attempt of `job`.
-    pub fn add(&self, job: &SlimTrainingJob, learned: Vec<ProfileUpdate>) {
+    /// Adds updates for this profile.
+    pub fn add(&self, profile: ObjectKey, learned: Vec<ProfileUpdate>) {
         let mut waiting = self.waiting.lock();
-        let known = waiting.entry(profile_key(job)).or_default();
+        let known = waiting.entry(profile).or_default();
         known.extend(learned);
         trim(known, MAX_WAITING);
     }
@@ -140,6 +140,9 @@ async fn try_learn(shared: &Shared, key: &ObjectKey, learned: &[ProfileUpdate]) 
         None => {
             let mut new = TrainingProfile::new(&key.name, TrainingProfileSpec::default());
             new.metadata.namespace = Some(key.namespace.clone());
+            let program = shared.index.lock().program_of_profile(key);
+            new.metadata.annotations =
+                program.map(|program| BTreeMap::from([(ANNOTATION_PROGRAM.to_owned(), program)]));
             new.metadata.labels =
                 Some(BTreeMap::from([(LABEL_MADE_BY.to_owned(), FIELD_MANAGER.to_owned())]));
             shared.writer.create("profile", Some(&key.namespace), &new, false).await?

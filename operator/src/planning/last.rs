@@ -1,34 +1,61 @@
-//! The last plan's input, to reproduce the plan anywhere.
+//! The last plan with its input: for `/snapshot`, to reproduce the plan anywhere, and for the query API.
 
 use std::sync::Arc;
 
-use andreas_planner::{Options, Snapshot};
+use andreas_planner::{Options, Plan, Snapshot};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// The last plan's snapshot, available after the first plan. Clones share it.
-#[derive(Clone, Default)]
-pub struct Snapshots {
-    last: Arc<Mutex<Option<Arc<Saved>>>>,
+use crate::index::ClusterIndex;
+use crate::ledger::Ledger;
+
+/// A plan and everything that it was made from.
+pub struct Latest {
+    /// The instant of the snapshot.
+    pub at: Timestamp,
+    /// The cluster's state.
+    pub index: ClusterIndex,
+    /// The jobs' claims.
+    pub ledger: Ledger,
+    /// The planner's input.
+    pub snapshot: Snapshot,
+    /// The planner's options.
+    pub options: Options,
+    /// The plan.
+    pub plan: Plan,
 }
 
 /// A snapshot and its planner options, the input of `kubectl andreas plan --snapshot`.
 #[derive(Debug, Serialize)]
-pub struct Saved {
+pub struct Saved<'a> {
     #[serde(flatten)]
-    snapshot: Snapshot,
+    snapshot: &'a Snapshot,
     #[serde(rename = "_options")]
-    options: Options,
+    options: &'a Options,
 }
 
-impl Snapshots {
-    /// Stores a plan's input.
-    pub fn keep(&self, snapshot: Snapshot, options: Options) {
-        *self.last.lock() = Some(Arc::new(Saved { snapshot, options }));
+impl Latest {
+    /// The planner's input.
+    pub fn saved(&self) -> Saved<'_> {
+        Saved { snapshot: &self.snapshot, options: &self.options }
+    }
+}
+
+/// The last plan, available after the first one. Clones share it.
+#[derive(Clone, Default)]
+pub struct LatestPlan {
+    last: Arc<Mutex<Option<Arc<Latest>>>>,
+}
+
+impl LatestPlan {
+    /// Stores a plan.
+    pub fn keep(&self, latest: Latest) {
+        *self.last.lock() = Some(Arc::new(latest));
     }
 
     /// The last one; `None` before the first plan.
-    pub fn last(&self) -> Option<Arc<Saved>> {
+    pub fn last(&self) -> Option<Arc<Latest>> {
         self.last.lock().clone()
     }
 }

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`decision`] | a plan's decision for one job, in the lifecycle's types |
 //! | [`queue`] | expected starts of waiting jobs |
-//! | [`last`] | the last plan's input, for `/snapshot` |
+//! | [`last`] | the last plan with its input, for `/snapshot` and the query API |
 //!
 //! **Never here**: writes; the executor, which this loop meets in the ledger only.
 
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use andreas_api::Reason;
 use andreas_core::Watts;
-use andreas_planner::{Options, Plan, Prices, SnapshotError};
+use andreas_planner::{IntendedChange, Options, Plan, Prices, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
@@ -38,12 +38,13 @@ use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::metrics::LastPlan;
-use crate::predict::learner::{FitOutcome, Learner};
+use crate::predict::learner::Learner;
+use crate::predict::sampled::Forecasts;
 use crate::predict::{LearningScope, Tables};
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
 use decision::planned_of;
-use last::Snapshots;
+use last::{Latest, LatestPlan};
 
 /// Timing of plans.
 #[derive(Clone, Copy, Debug)]
@@ -72,27 +73,17 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 pub async fn run(
     shared: Arc<Shared>,
     options: Options,
-    scope: LearningScope,
+    (learner, scope): (Learner, LearningScope),
     pace: PlanCadence,
     heartbeat: Heartbeat,
-    snapshots: Snapshots,
+    (latest, sampled): (LatestPlan, Forecasts),
     shutdown: CancellationToken,
 ) {
     let signals = shared.index.lock().signals();
-    let counters = shared.metrics.clone();
-    let listener = Arc::new(move |outcome: FitOutcome<'_>| counters.fit(outcome));
-    let learner = match Learner::start(listener, Arc::clone(&signals)) {
-        Ok(learner) => learner,
-        Err(error) => {
-            tracing::error!(%error, "no thread to learn on");
-            shutdown.cancel();
-            return;
-        }
-    };
     let empty = || Caches::new(Tables::learning(learner.clone(), scope));
     let mut caches = empty();
-    // The last plan's prices.
-    let mut left: Option<Prices> = None;
+    // The last plan's prices and intended changes.
+    let mut left = FromLastPlan::default();
     let mut wake: Option<Instant> = None;
     let mut number: u64 = 0;
     wait_until(&shared, FIRST_WITHIN, |index, ledger| {
@@ -116,8 +107,12 @@ pub async fn run(
         let (index, ledger) = copy_state(&shared);
         let with = std::mem::replace(&mut caches, empty());
         let (last, wanted) = (std::mem::take(&mut left), options.clone());
-        let work = move || make(&index, &ledger, with, last, &wanted);
-        let Ok((with, built, planned)) = tokio::task::spawn_blocking(work).await else {
+        let work = move || {
+            let at = clock::now();
+            let (with, built, planned) = make(&index, &ledger, with, (last, at), &wanted);
+            (with, built, planned, (index, ledger, at))
+        };
+        let Ok((with, built, planned, (index, ledger, at))) = tokio::task::spawn_blocking(work).await else {
             // Snapshot and planner are pure and total; a panic is a bug that a restart does not fix.
             shared.metrics.plan_errors.inc();
             tracing::error!("planning failed");
@@ -128,6 +123,10 @@ pub async fn run(
         match planned {
             Ok((plan, took)) => {
                 shared.metrics.plans.inc();
+                if plan.bound_invalid {
+                    shared.metrics.plan_bound_invalid.inc();
+                    tracing::warn!(plan = number, "the bound of the plan is above its cost");
+                }
                 shared.metrics.plan_seconds.observe(took.as_secs_f64());
                 let (jobs, seconds) = (built.snapshot.jobs.len(), took.as_secs_f64());
                 tracing::debug!(plan = number, jobs, seconds, trials = plan.trials, gap = ?plan.gap, "planned");
@@ -139,9 +138,16 @@ pub async fn run(
                         "a plan took long: fewer --trials make it faster"
                     );
                 }
-                wake = deliver(&shared, &built, &plan, number);
-                left = plan.prices;
-                snapshots.keep(built.snapshot, options.clone());
+                wake = deliver(&shared, &built, &plan, number, &sampled);
+                left = FromLastPlan { prices: plan.prices.clone(), intended: plan.intended.clone() };
+                latest.keep(Latest {
+                    at,
+                    index,
+                    ledger,
+                    snapshot: built.snapshot,
+                    options: options.clone(),
+                    plan,
+                });
             }
             Err(error) => {
                 shared.metrics.plan_errors.inc();
@@ -152,18 +158,26 @@ pub async fn run(
     }
 }
 
+/// What a plan hands to the next one; all of it can be lost.
+#[derive(Default)]
+pub struct FromLastPlan {
+    prices: Option<Prices>,
+    intended: Vec<IntendedChange>,
+}
+
 /// Maximum jobs excluded from one snapshot because of invalid values.
 const MAX_INVALID_JOBS: usize = 64;
 
 /// Builds a snapshot and plan. A job with invalid values is excluded and named; it must not block the others.
-fn make(
+pub fn make(
     index: &ClusterIndex,
     ledger: &Ledger,
     mut caches: Caches,
-    prices: Option<Prices>,
+    (last, now): (FromLastPlan, Timestamp),
     options: &Options,
 ) -> (Caches, Built, Result<(Plan, Duration), SnapshotError>) {
-    let mut built = snapshot::build(index, ledger, &mut caches, prices, clock::now());
+    let mut built = snapshot::build(index, ledger, &mut caches, last.prices, now);
+    built.snapshot.intended = last.intended;
     let started = Instant::now();
     let mut invalid = 0;
     loop {
@@ -269,12 +283,13 @@ fn update_settings(shared: &Shared, index: &ClusterIndex) {
 }
 
 /// Delivers a plan and returns the latest time of the next one.
-fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option<Instant> {
+fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &Forecasts) -> Option<Instant> {
     let metrics = &shared.metrics;
     metrics.planned(LastPlan {
         at: clock::now(),
         jobs: built.snapshot.jobs.len(),
         gap: plan.gap,
+        missed_saving: plan.missed_saving,
         budgeted: plan.budgeted_power.0,
         limited: built.limited.map(|watts| watts.0),
         allowed: plan.allowed_power.map(|watts| watts.0),
@@ -310,7 +325,7 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64) -> Option<I
             changed.push(key.clone());
         }
     }
-    forecasts(&index, &mut ledger, plan, built, &mut changed);
+    forecasts(&index, &mut ledger, plan, built, sampled, &mut changed);
     for key in changed {
         index.mark(key);
     }
@@ -344,9 +359,11 @@ fn forecasts(
     ledger: &mut Ledger,
     plan: &Plan,
     built: &Built,
+    sampled: &Forecasts,
     changed: &mut Vec<ObjectKey>,
 ) {
     let now = clock::now();
+    let sampled = sampled.fresh(now);
     for Expected { key, table, outlook } in &built.expected {
         let Some(job) = index.jobs.get(key) else { continue };
         let Some(memory) = ledger.get_mut(key, job.metadata.uid.as_deref().unwrap_or_default()) else {
@@ -357,6 +374,8 @@ fn forecasts(
         let id = snapshot::job_id(key);
         memory.on_time = plan.jobs.get(&id).map(|job_plan| job_plan.on_time);
         memory.starts = built.starts.get(&id).and_then(|start| Timestamp::from_second(start.0 as i64).ok());
+        memory.sampled = sampled.as_ref().and_then(|sampled| sampled.of(&id));
+        memory.first_sampled = memory.first_sampled.or(memory.sampled);
         let Some(new) = memory.forecast(job, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
         // A first forecast or another risk class is worth a step, which decides on the write.

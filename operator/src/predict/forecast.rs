@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::outlook::outlook;
+use super::sampled::Sampled;
 use super::table::Table;
 use crate::energy::bill::whole;
 use crate::instants::{deadline, since};
@@ -34,6 +35,8 @@ pub struct Waiting {
     pub on_time: Option<f64>,
     /// Expected start.
     pub starts: Option<Timestamp>,
+    /// Start and end by sampling, which knows the spread of the jobs ahead of it.
+    pub sampled: Option<Sampled>,
 }
 
 /// The prediction in a status.
@@ -59,8 +62,24 @@ pub fn prediction(
         (None, Some(on_time)) => on_time,
         (wait, _) => on_time_probability(wait.unwrap_or(Seconds::ZERO) + left, sigma, available),
     });
+    // A job that waits: by sampling where there is such a forecast.
+    let sampled = waiting.sampled.filter(|_| allocation.is_none());
+    let probability = match sampled {
+        Some(sampled) => available.map(|_| sampled.on_time),
+        None => probability,
+    };
     let late = due.is_some_and(|due| due <= now);
     let finish = |z: f64| {
+        if let Some(sampled) = sampled {
+            let at = if z < 0.0 {
+                sampled.finish.0
+            } else if z > 0.0 {
+                sampled.finish.2
+            } else {
+                sampled.finish.1
+            };
+            return at.map(|at| Time(at.max(now)));
+        }
         let until_end = (wait? + left) * f64::exp(z * 1.281_551_565_544_600_4 * sigma);
         after(now, until_end.0)
     };
@@ -69,7 +88,10 @@ pub fn prediction(
     let epoch = outlook.attempt.map(|_| outlook.epoch);
     let millis = |seconds: f64| whole(seconds * 1_000.0).max(1);
     Prediction {
-        start_time: started.or_else(|| after(now, wait.filter(|_| allocation.is_none())?.0)),
+        start_time: started.or_else(|| match sampled {
+            Some(sampled) => sampled.start.map(|at| Time(at.max(now))),
+            None => after(now, wait.filter(|_| allocation.is_none())?.0),
+        }),
         finish_time: finish(0.0),
         finish_p10: finish(-1.0),
         finish_p90: finish(1.0),

@@ -11,6 +11,7 @@
 //! | [`tables`] | cache of tables for the newest model |
 //! | [`exploration`] | the value of trying a GPU type without measurements |
 //! | [`outlook`] | remaining work of a run and its pace |
+//! | [`sampled`] | forecasts by sampling, as the background thread leaves them for plans |
 //! | [`forecast`] | start, end and risk of a job for its status |
 //!
 //! **Never here**: writes, memory of a job (ledger), the decision whether a forecast is worth a write
@@ -21,6 +22,7 @@ pub mod fit;
 pub mod forecast;
 pub mod learner;
 pub mod outlook;
+pub mod sampled;
 pub mod table;
 pub mod tables;
 #[cfg(test)]
@@ -29,4 +31,4 @@ mod tests;
 pub use fit::{Fit, LearningScope};
 pub use outlook::Outlook;
 pub use table::Table;
-pub use tables::{Tables, profile_key};
+pub use tables::Tables;

@@ -28,7 +28,7 @@ const MIN_UNTIMED: f64 = 1.0;
 pub struct Outlook {
     /// Epochs left, at least 0.
     pub epochs_left: f64,
-    /// Epoch time on its allocation; without one, on its conservative or fastest configuration.
+    /// Epoch time on its allocation; without one, on its usual (nothing known) or fastest configuration.
     pub epoch: LogNormal,
     /// Observed pace relative to the table on its allocation; 1 without observation.
     pub pace_factor: f64,
@@ -95,10 +95,10 @@ pub fn outlook(
         Some(LogNormal { median: estimate.median * slower, ..*estimate })
     });
     let fastest = || table.times.iter().min_by(|a, b| a.median.total_cmp(&b.median)).copied();
-    let cautious = || table.cautious.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
+    let usual = || table.usual_row.filter(|_| table.prior).and_then(|at| table.times.get(at).copied());
     // No GPU type fits: only the usual duration of a run is known.
     let unknown = LogNormal::prior(table.usual_run.0 / epochs);
-    let predicted = held.or_else(cautious).or_else(fastest).unwrap_or(unknown);
+    let predicted = held.or_else(usual).or_else(fastest).unwrap_or(unknown);
 
     let progress = status.and_then(|status| status.progress.as_ref());
     let fraction_of = |milli: i32| (f64::from(milli) / 100_000.0).clamp(0.0, 1.0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use andreas_core::{GpuCount, GpuType, Seconds, Watts};
 use andreas_estimates::{self as estimates, PredictionContext};
 use andreas_planner as planner;
-use andreas_predictor::{LogNormal, Prior, Source};
+use andreas_predictor::{LogNormal, Prediction, Prior, Source};
 
 use crate::energy::Types;
 
@@ -24,8 +24,10 @@ pub struct Table {
     pub limits: Vec<planner::LimitEffect>,
     /// True if nothing is known of the job's model.
     pub prior: bool,
-    /// Index of the conservative row for such a job: `gpus.min` of the commonest allowed type.
-    pub cautious: Option<usize>,
+    /// Index of the row that the usual duration of an unknown run is for: `gpus.min` of the commonest allowed type.
+    pub usual_row: Option<usize>,
+    /// The predictions behind the rows, in the same order.
+    pub predictions: Vec<Prediction>,
     /// Assumed duration of an unknown run: from the namespace's finished runs, or the policy.
     pub usual_run: Seconds,
 }
@@ -84,10 +86,11 @@ pub(super) fn of(
         spread: (2..=max_nodes.min(64)).filter_map(|nodes| context.spread(&predicted, nodes)).collect(),
         limits: allowed.iter().flat_map(limits).collect(),
         prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
-        cautious: rows.iter().position(|row| row.gpu_type == *gpu_type && Some(row.gpus.0) == least),
+        usual_row: rows.iter().position(|row| row.gpu_type == *gpu_type && Some(row.gpus.0) == least),
         usual_run: *run_time,
         times: predicted.iter().map(|p| p.epoch).collect(),
         draws: predicted.iter().map(|p| p.power).collect(),
+        predictions: predicted,
         rows: rows.into(),
     }
 }

@@ -10,7 +10,6 @@ use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_estimates::PredictionContext;
 use andreas_predictor::progress::Pace;
 use andreas_predictor::{GpuModel, Observation, Prior, Profile, prior_run_time};
-use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
 use super::fit::{FitRequest, LearningScope, Model};
@@ -128,7 +127,7 @@ impl Tables {
         seen: Option<ObservedPace>,
     ) -> Option<Arc<Table>> {
         let predictor = &self.model.as_ref()?.predictor;
-        let key = profile_key(job);
+        let key = index.profile_key(job);
         let profile = index.profiles.get(&key);
         let run_time = self.run_times.at(&key.namespace);
         let gpus = &job.spec.gpus;
@@ -244,14 +243,6 @@ impl ObservedPace {
             batch: None,
             claimed: true,
         }
-    }
-}
-
-/// The TrainingProfile of a job: the named one, else the one with the job's name.
-pub fn profile_key(job: &SlimTrainingJob) -> ObjectKey {
-    ObjectKey {
-        namespace: job.namespace().unwrap_or_default(),
-        name: job.spec.profile.clone().unwrap_or_else(|| job.name_any()),
     }
 }
 

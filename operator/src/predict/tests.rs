@@ -38,7 +38,8 @@ fn table() -> Table {
         spread: Vec::new(),
         limits: Vec::new(),
         prior: false,
-        cautious: Some(0),
+        usual_row: Some(0),
+        predictions: Vec::new(),
         usual_run: Seconds(14_400.0),
     }
 }
@@ -166,7 +167,7 @@ fn a_program_that_says_it_is_almost_done_for_ever_is_neither_cheap_to_finish_nor
 #[test]
 fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_usual_run_time() {
     let empty =
-        Table { rows: [].into(), times: Vec::new(), cautious: None, usual_run: Seconds(3_600.0), ..table() };
+        Table { rows: [].into(), times: Vec::new(), usual_row: None, usual_run: Seconds(3_600.0), ..table() };
     let job = job(json!({}), json!(null));
     let out = outlook(&job, None, &empty, at(0));
     assert_eq!((out.seconds_left, out.epoch.source), (3_600.0, Source::Prior));
@@ -185,7 +186,9 @@ fn only_a_checkpoint_carries_work_over() {
 fn a_job_behind_a_queue_shows_when_it_may_start_and_end() {
     // 1,000 s of work, an hour to the deadline: comfortable if it started now, tight behind a wait of 40 minutes.
     let job = job(json!({"deadlineAfter": "1h"}), json!(null));
-    let shown = |starts| prediction(&job, None, &table(), at(0), Waiting { on_time: Some(1.0), starts });
+    let shown = |starts| {
+        prediction(&job, None, &table(), at(0), Waiting { on_time: Some(1.0), starts, sampled: None })
+    };
     assert_eq!((shown(None).risk.as_str(), shown(None).start_time), ("Low", None));
     let behind = shown(Some(at(2_400)));
     assert_eq!(behind.start_time, Some(Time(at(2_400))));
@@ -198,6 +201,7 @@ fn a_passed_deadline_is_late_and_no_deadline_is_no_risk() {
     let late = job(json!({"deadlineAfter": "1m"}), json!(null));
     assert_eq!(prediction(&late, None, &table(), at(100), Waiting::default()).risk, "Late");
     let free = job(json!({}), json!(null));
-    let shown = prediction(&free, None, &table(), at(100), Waiting { on_time: Some(1.0), starts: None });
+    let shown =
+        prediction(&free, None, &table(), at(100), Waiting { on_time: Some(1.0), ..Waiting::default() });
     assert_eq!((shown.risk.as_str(), shown.on_time_percent, shown.finish_time), ("None", None, None));
 }

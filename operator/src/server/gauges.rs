@@ -11,7 +11,7 @@ use kube::ResourceExt;
 
 use crate::energy::bill::attempt_energy;
 use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
-use crate::index::{Amounts, ClusterIndex, usable};
+use crate::index::{Amounts, ClusterIndex, agent_status, usable};
 use crate::instants;
 use crate::metrics::state::{RISKS, STATES, View, default_reason};
 use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
@@ -97,6 +97,7 @@ fn add_node(
     let open = of_node.planned().is_some() && usable(node);
     view.usable_nodes += u64::from(open);
     view.unknown_boards += u64::from(of_node.planned().is_some_and(|t| inventory.unknown().contains(t)));
+    view.without_agent += u64::from(of_node.planned().is_some() && agent_status(index, key).is_none());
     if let Some(why) = of_node.exclusion() {
         *view.excluded.entry(why).or_default() += 1;
     }

@@ -1,6 +1,6 @@
 //! Process setup: client, caches, endpoints, leader election, loops and orderly shutdown.
 //!
-//! A follower fills its caches and serves progress. The leader also steps jobs, plans and maintains nodes.
+//! A follower fills its caches, serves progress and answers questions. The leader also steps jobs, plans and maintains nodes.
 //! Loss of leadership ends the process on purpose: memory from a leader's time is stale afterwards.
 
 mod caches;
@@ -8,6 +8,7 @@ mod certificates;
 mod forecasts;
 mod gauges;
 mod pages;
+mod query;
 mod snapshot;
 
 use std::collections::HashMap;
@@ -46,13 +47,20 @@ use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
 use crate::objects::nodes;
 use crate::objects::profiles::{self, ProfileUpdates};
-use crate::planning::last::Snapshots;
+use crate::planning::last::LatestPlan;
 use crate::planning::{self, PlanCadence};
+use crate::predict::Tables;
+use crate::predict::learner::{FitOutcome, Learner};
+use crate::predict::sampled::Forecasts as SampledForecasts;
 use crate::progress::{self, LastReports, Progress, RejectedReports};
+use crate::query::background::Sources;
+use crate::query::{Background, Hypothetical};
 use crate::shared::Shared;
+use crate::snapshot::Caches;
 use crate::writes::Writer;
 use certificates::Certificates;
 use forecasts::Forecasts;
+use query::QueryApi;
 
 /// Maximum connections to the progress endpoint: a short one per training program every few seconds.
 const PROGRESS_CONNECTIONS: usize = 1_024;
@@ -90,7 +98,12 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let index = Arc::new(Mutex::new(ClusterIndex::new()));
     let reports: LastReports = Arc::new(Mutex::new(HashMap::new()));
     let forecasts = Forecasts::default();
-    let snapshots = Snapshots::default();
+    let latest = LatestPlan::default();
+    let sampled = SampledForecasts::default();
+    let counters = metrics.clone();
+    let listener = Arc::new(move |outcome: FitOutcome<'_>| counters.fit(outcome));
+    let learner = Learner::start(listener, index.lock().signals()).context("no thread to learn on")?;
+    let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
     // Servers and caches outlive the loops: steps in progress finish with fresh caches, and probes see it.
     let servers_end = CancellationToken::new();
     let tasks = TaskTracker::new();
@@ -122,8 +135,21 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 Arc::clone(&reports),
                 Arc::clone(&rejected_reports),
             );
-            let pages = forecasts.router().merge(snapshot::router(&snapshots));
-            let pages = pages::protected(pages, Access::new(client.clone()));
+            let pages = forecasts.router().merge(snapshot::router(&latest));
+            let access = Access::new(client.clone());
+            let pages = pages::protected(pages, Arc::clone(&access));
+            let caches = || Caches::new(Tables::learning(learner.clone(), args.learning_trust));
+            let sources = Sources {
+                index: Arc::clone(&index),
+                latest: latest.clone(),
+                forecasts: sampled.clone(),
+                options: options.clone(),
+                metrics: metrics.clone(),
+            };
+            let background = Background::start(sources, caches()).context("no thread to forecast on")?;
+            let hypothetical = Hypothetical::new(caches());
+            let api = QueryApi::new(access, Arc::clone(&index), background, hypothetical, metrics.clone());
+            let pages = pages.merge(query::router(api));
             serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end).await?;
             Some(certificates)
         }
@@ -150,7 +176,10 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 reports,
                 rejected_reports,
                 forecasts,
-                snapshots,
+                latest,
+                sampled,
+                learner,
+                options,
                 certificates,
             },
         )
@@ -170,8 +199,8 @@ async fn logged(what: &'static str, server: impl Future<Output = std::io::Result
     }
 }
 
-/// The TLS port: reports of training programs, and pages for readers with rights on all namespaces. Listens
-/// at once; serves as soon as there is a certificate.
+/// The TLS port: reports of training programs, the query API, and pages for readers with rights on all
+/// namespaces. Listens at once; serves as soon as there is a certificate.
 async fn serve_tls(
     listen: SocketAddr,
     endpoint: Arc<Progress>,
@@ -242,7 +271,10 @@ struct Leading {
     reports: LastReports,
     rejected_reports: Arc<RejectedReports>,
     forecasts: Forecasts,
-    snapshots: Snapshots,
+    latest: LatestPlan,
+    sampled: SampledForecasts,
+    learner: Learner,
+    options: Options,
     certificates: Option<Arc<Certificates>>,
 }
 
@@ -320,7 +352,6 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let loops = TaskTracker::new();
     let heartbeat = with.health.heartbeat("executor", Duration::from_secs(60));
     loops.spawn(executor::run(executor, heartbeat, loops_end.clone()));
-    let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
     let pace = PlanCadence {
         quiet: Duration::from_millis(args.plan_quiet_ms),
         within: Duration::from_millis(args.plan_within_ms),
@@ -329,11 +360,11 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(
         Arc::clone(&shared),
-        options,
-        args.learning_trust,
+        with.options,
+        (with.learner, args.learning_trust),
         pace,
         heartbeat,
-        with.snapshots,
+        (with.latest, with.sampled),
         loops_end.clone(),
     ));
     loops.spawn(nodes::run(Arc::clone(&shared), loops_end.clone()));

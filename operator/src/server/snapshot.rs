@@ -9,16 +9,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 
-use crate::planning::last::Snapshots;
+use crate::planning::last::LatestPlan;
 
 /// The route.
-pub fn router(snapshots: &Snapshots) -> Router {
-    Router::new().route("/snapshot", get(snapshot)).with_state(snapshots.clone())
+pub fn router(latest: &LatestPlan) -> Router {
+    Router::new().route("/snapshot", get(snapshot)).with_state(latest.clone())
 }
 
-async fn snapshot(State(snapshots): State<Snapshots>) -> Response {
-    match snapshots.last() {
-        Some(saved) => super::pages::json(&*saved),
+async fn snapshot(State(latest): State<LatestPlan>) -> Response {
+    match latest.last() {
+        Some(latest) => super::pages::json(&latest.saved()),
         None => (StatusCode::SERVICE_UNAVAILABLE, "this replica has made no plan\n").into_response(),
     }
 }
@@ -33,8 +33,12 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::index::ClusterIndex;
+    use crate::ledger::Ledger;
+    use crate::planning::last::Latest;
+    use jiff::Timestamp;
 
-    async fn ask(state: &Snapshots) -> (StatusCode, Vec<u8>) {
+    async fn ask(state: &LatestPlan) -> (StatusCode, Vec<u8>) {
         let request = Request::get("/snapshot").body(Body::empty()).unwrap();
         let response = router(state).oneshot(request).await.unwrap();
         (response.status(), response.into_body().collect().await.unwrap().to_bytes().to_vec())
@@ -42,7 +46,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_served_plans_as_the_operator_planned() {
-        let state = Snapshots::default();
+        let state = LatestPlan::default();
         assert_eq!(ask(&state).await.0, StatusCode::SERVICE_UNAVAILABLE);
         // Numbers without short decimals, and a third of a second.
         let snapshot: Snapshot = serde_json::from_value(json!({
@@ -61,7 +65,14 @@ mod tests {
         let options =
             Options { method: MethodName::RandomizedGreedy, seed: 7, trials: 50, ..Options::default() };
         let live = andreas_planner::plan(&snapshot, &options).unwrap();
-        state.keep(snapshot.clone(), options.clone());
+        state.keep(Latest {
+            at: Timestamp::UNIX_EPOCH,
+            index: ClusterIndex::new(),
+            ledger: Ledger::new(Timestamp::UNIX_EPOCH),
+            snapshot: snapshot.clone(),
+            options: options.clone(),
+            plan: live.clone(),
+        });
 
         let (status, body) = ask(&state).await;
         assert_eq!(status, StatusCode::OK);

@@ -9,6 +9,7 @@ use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{self, Allocation, Profiling};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
+use andreas_estimates::{RunFacts, unknown_rule};
 use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, Placement, Preemption};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
@@ -24,7 +25,7 @@ use crate::index::{ClusterIndex, gpu_memory};
 use crate::instants;
 use crate::lifecycle::{Admitted, Claim};
 use crate::predict::exploration::{self, ExplorationCosts};
-use crate::predict::{Outlook, Table, profile_key};
+use crate::predict::{Outlook, Table};
 
 fn placement(allocation: &Allocation) -> Placement {
     Placement {
@@ -196,23 +197,22 @@ pub(super) fn job(
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
     let held: &[String] =
         status.and_then(|status| status.allocation.as_ref()).map(|a| a.nodes.as_slice()).unwrap_or_default();
-    let waiting = matches!(state, JobState::Waiting);
-    let estimates = match (table.prior && waiting, table.cautious) {
-        (true, Some(at)) => table.rows.get(at).cloned().into_iter().collect(),
-        _ => {
-            let rows =
-                corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
-            with_exploration(given, rows, explorations)
-        }
-    };
+    let rows = corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
+    let estimates = with_exploration(given, rows, explorations);
     let running_for = match &state {
         JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
         _ => 0.0,
     };
-    // Unknown model: not moved before its first progress or the default run time.
-    let settled = !table.prior || outlook.reported || running_for >= outlook.whole_seconds;
+    let facts = RunFacts {
+        reported: outlook.reported,
+        running_for: Seconds(running_for),
+        usual_run: table.usual_run,
+        epochs: f64::from(spec.epochs.max(1)),
+        least: GpuCount(u32::try_from(spec.gpus.min).unwrap_or(1).max(1)),
+    };
+    let unknown = unknown_rule(&table.predictions, &facts);
     let excluded = status.map(|status| status.excluded_nodes.as_slice()).unwrap_or_default();
-    let limits = if given.limits.is_some() { table.limits.clone() } else { Vec::new() };
+    let limits = if given.limits.is_some() && unknown.limits { table.limits.clone() } else { Vec::new() };
     let offered = if policy.limits == Limits::On { limits.as_slice() } else { &[] };
     only_offered_limits(&mut state, offered);
     let held_type =
@@ -236,6 +236,7 @@ pub(super) fn job(
         spread: table.spread.clone(),
         limits,
         limits_count: given.limits.unwrap_or_default(),
+        unknown: unknown.cost,
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
         worker: worker::worker(index, key, specs, given.admitted),
         candidates: requirements.candidates(given, held),
@@ -244,13 +245,15 @@ pub(super) fn job(
             training_job::Preemption::Allowed => Preemption::Allowed,
             training_job::Preemption::Never => Preemption::Never,
         },
-        movable: settled,
+        movable: unknown.movable,
         min_run: Seconds(policy.preemption.min_run_time.seconds_or(0).max(0) as f64),
         // At most the attempt's own progress is lost.
         lost: match spec.checkpoint {
             Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).clamp(0.0, running_for)),
             None => Seconds(running_for),
         },
+        restart: None,
+        restarts_last_day: 0,
         state,
     }
 }
@@ -328,7 +331,7 @@ fn with_exploration(
     };
     let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let seen = held.filter(|_| outlook.observed.is_some_and(|seen| seen.epochs >= 1.0));
-    let profile = profile_key(job);
+    let profile = index.profile_key(job);
     let Table { times, draws, .. } = corrected.unwrap_or(table);
     let held_type = held.map(|held| held.gpu_type.as_str());
     let may = |name: &str| held_type == Some(name) || !explorations.contains(&(profile.clone(), name.into()));

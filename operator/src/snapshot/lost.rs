@@ -10,7 +10,6 @@ use andreas_api::TrainingJobStatus;
 use andreas_runtime::watch::ObjectKey;
 
 use crate::index::ClusterIndex;
-use crate::predict::profile_key;
 
 /// Observed epochs lost by stops, per job.
 #[derive(Debug, Default)]
@@ -25,7 +24,7 @@ impl LostWork {
         for (_, job) in index.jobs.iter() {
             let lost = job.status.as_ref().and_then(|status| lost_epochs(status, job.spec.epochs));
             if let Some(epochs) = lost.filter(|_| job.spec.checkpoint.is_some()) {
-                let (sum, count) = profiles.entry(profile_key(job)).or_default();
+                let (sum, count) = profiles.entry(index.profile_key(job)).or_default();
                 *sum += epochs;
                 *count += 1;
             }
@@ -88,7 +87,7 @@ mod tests {
         index.apply(stopped("c", "bert", Value::Null, 80, 0));
         index.apply(stopped("d", "gpt", saves(), 70, 10));
         let lost = LostWork::from_index(&index);
-        let profile = profile_key(&own);
+        let profile = index.profile_key(&own);
         let close = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-9, "{found} {wanted}");
         close(lost.epochs(own.status.as_ref(), 100, &profile), 10.0);
         close(lost.epochs(None, 100, &profile), 5.0);

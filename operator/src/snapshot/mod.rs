@@ -35,7 +35,7 @@ use std::sync::Arc;
 use andreas_api::energy_policy::Limits;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_planner::{DEFAULT_WEAR, GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -44,7 +44,7 @@ use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
 use crate::predict::outlook::{Outlook, outlook};
-use crate::predict::{Table, Tables, profile_key};
+use crate::predict::{Table, Tables};
 use holders::{Holders, Holding};
 use workers::Workers;
 
@@ -185,7 +185,7 @@ pub fn build(
         .iter()
         .filter_map(|(key, (_, holding))| {
             let held = holding.allocation.as_ref()?;
-            Some((profile_key(index.jobs.get(key)?), held.gpu_type.as_str().into()))
+            Some((index.profile_key(index.jobs.get(key)?), held.gpu_type.as_str().into()))
         })
         .collect();
     for (key, (claim, holding)) in &claims {
@@ -225,7 +225,7 @@ pub fn build(
                 corrected: corrected.as_deref(),
                 outlook,
                 specs: &specs,
-                lost_epochs: lost.epochs(status, job.spec.epochs, &profile_key(job)),
+                lost_epochs: lost.epochs(status, job.spec.epochs, &index.profile_key(job)),
                 measured: measured.get(key).copied(),
                 limits,
                 admitted: ledger.get(key).and_then(|memory| memory.dry_run.as_ref()?.admitted.as_deref()),
@@ -259,12 +259,15 @@ pub fn build(
         budget: rules::budget(policy, second, Seconds(grace as f64)),
         lateness: rules::lateness(policy),
         restart: rules::restart_time(policy),
+        wear: DEFAULT_WEAR,
         horizon: None,
         gpu_types,
         nodes: cluster.planned(),
         namespaces,
         jobs: planned,
         prices,
+        intended: Vec::new(),
+        coming: Vec::new(),
     };
     Built {
         snapshot,

@@ -108,13 +108,18 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         let power = *powers.entry(product).or_insert_with(|| board(product, policy));
         // A node without `allocatable` GPUs while jobs run there counts as large as their GPUs.
         let size = allocatable.gpus.max(held);
+        let measured = agent_status(index, key).and_then(|status| status.host_power.as_ref());
+        let host = power.measured_host(size, measured, held > 0);
         let planned = Node {
             name: node_name(&key.name),
             gpu_type,
             gpus: gpus(size),
             free_gpus: gpus(free.gpus.max(held).min(size)),
-            overhead: power.overhead,
+            host_idle: host.idle,
+            host_busy: host.busy,
+            sleep: None,
             foreign_power: foreign_power(index, key, node, &ours, power.max),
+            gang_class: 0,
             free: Resources {
                 cpu_milli: Some(free.cpu_milli),
                 memory_bytes: Some(free.memory),

@@ -12,8 +12,9 @@ use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::nodes::{Nodes, TYPES};
 use crate::summary::Baseline;
-use andreas_e2e::workload::{CLUSTER, WorkloadJob, nodes_for};
+use andreas_e2e::workload::{WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
 pub const METHODS: [Method; 5] =
@@ -27,8 +28,8 @@ const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
 ///
 /// # Errors
 /// When the workload cannot be replayed.
-pub fn all(jobs: &[WorkloadJob], policy: &Value) -> Result<BTreeMap<String, Baseline>> {
-    let scenario = scenario(jobs, policy)?;
+pub fn all(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<BTreeMap<String, Baseline>> {
+    let scenario = scenario(jobs, nodes)?;
     METHODS.iter().map(|method| Ok((method.to_string(), one(&scenario, jobs, *method)?))).collect()
 }
 
@@ -55,29 +56,22 @@ fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
         late: totals.late_jobs,
         weighted_tardiness: tardiness.sum(),
         mean_turnaround_s: totals.mean_turnaround.0,
-        energy_kwh: (totals.job_energy.0 + totals.overhead_energy.0) / 3.6e6,
+        energy_kwh: (totals.job_energy.0 + totals.host_energy.0) / 3.6e6,
         cost: totals.total.0,
         restarts: totals.restarts,
     }
 }
 
 /// The demo's cluster, policy and jobs as the simulator takes them.
-fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
-    let spec: EnergyPolicySpec = serde_json::from_value(policy.clone()).context("the demo's policy")?;
-    let types = policy["gpuTypes"].as_array().context("gpuTypes")?;
-    let watts = |name: &str, field: &str| {
-        types.iter().find(|one| one["name"] == name).and_then(|one| one[field].as_f64()).unwrap_or(0.0)
-    };
-    let gpu_types = CLUSTER.iter().map(
-        |(name, ..)| json!({"name": name, "idle": watts(name, "idleWatts"), "max": watts(name, "maxWatts")}),
-    );
-    let nodes = CLUSTER.iter().flat_map(|(name, count, gpus)| {
-        let overhead = watts(name, "nodeOverheadWatts");
-        (0..*count).map(move |index| {
-            json!({
-                "name": format!("{}-{index}", name.to_lowercase()), "gpu_type": name, "gpus": gpus, "free_gpus": gpus,
-                "overhead": overhead,
-            })
+fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
+    let policy = super::policy(nodes);
+    let spec: EnergyPolicySpec = serde_json::from_value(policy).context("the demo's policy")?;
+    let gpu_types = TYPES
+        .map(|gpu| json!({"name": gpu.name, "idle": gpu.idle_watts as f64, "max": gpu.max_watts as f64}));
+    let nodes = nodes.all().iter().map(|node| {
+        json!({
+            "name": node.name, "gpu_type": node.gpu.name, "gpus": node.gpus, "free_gpus": node.gpus,
+            "host_idle": node.gpu.host_watts[0] as f64, "host_busy": node.gpu.host_watts[1] as f64,
         })
     });
     let all: Vec<Value> = jobs.iter().map(job).collect();
@@ -88,16 +82,20 @@ fn scenario(jobs: &[WorkloadJob], policy: &Value) -> Result<Scenario> {
     let price = PRICE_PER_KWH * PUE / 3.6e6;
     let mut scenario = Scenario {
         name: "demo".to_owned(),
-        gpu_types: from(json!(gpu_types.collect::<Vec<_>>()))?,
+        gpu_types: from(json!(gpu_types))?,
         nodes: from(json!(nodes.collect::<Vec<_>>()))?,
         tariff: from(json!([[0.0, price]]))?,
         budget: Some(from(json!([[0.0, spec.power_budget.watts.map_or(1e9, |watts| watts as f64)]]))?),
         lateness: from(lateness)?,
         restart: from(json!(spec.preemption.restart_time.seconds_or(120)))?,
+        delays: andreas_simulator::Delays::default(),
         checkpoint: from(json!(0.0))?,
         tick: None,
         catalogue: None,
         failures: Vec::new(),
+        sleep: andreas_simulator::SleepModel::default(),
+        window: None,
+        unfinished: std::collections::BTreeMap::new(),
         tickets: Tickets::default(),
         jobs: from::<Vec<Job>>(json!(all))?,
         features: std::collections::BTreeMap::new(),
@@ -145,7 +143,7 @@ mod tests {
     #[test]
     fn every_method_finishes_the_demos_jobs_and_fixed_requests_cost_more() {
         let jobs = workload::jobs(TimeScale::DEMO).unwrap();
-        let all = all(&jobs, &super::super::policy()).unwrap();
+        let all = all(&jobs, &Nodes::pretend()).unwrap();
         assert_eq!(all.len(), METHODS.len());
         for (name, baseline) in &all {
             assert_eq!(baseline.finished, jobs.len(), "{name}");

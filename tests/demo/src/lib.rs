@@ -1,13 +1,14 @@
 //! The main job, end to end: the chart installed by helm, and 40 TrainingJobs of a production trace on a real control plane
-//! with 12 GPU nodes.
+//! with GPU nodes: real ones where the machine allows them.
 //!
-//! `screen` shows the live table, `power` reads the nodes' meters, [`baselines`] replays the same arrivals under other methods.
+//! [`nodes`] says which nodes, `screen` shows the live table, `power` reads the nodes' meters, [`baselines`] replays the same arrivals under other methods.
 //! [`quickstart`] runs the commands of the quickstart page on the same cluster.
 //!
 //! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's
 //! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
 
 pub mod baselines;
+pub mod nodes;
 mod power;
 pub mod quickstart;
 mod screen;
@@ -16,6 +17,7 @@ mod summary;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
@@ -29,13 +31,14 @@ use serde_json::{Value, json};
 
 use crate::summary::Summary;
 use andreas_e2e::apply::apply;
-use andreas_e2e::cluster::{self, Cluster, Group, Options};
+use andreas_e2e::cluster::{self, Cluster, Options};
 use andreas_e2e::install;
 use andreas_e2e::scenario::Bindings;
 use andreas_e2e::scrape::{self, Scrape};
 use andreas_e2e::seen::{ClusterHistory, describe};
 use andreas_e2e::workload::{self, Manifests, TimeScale, WorkloadJob};
 
+use nodes::{GpuType, Nodes};
 use power::Meter;
 use screen::{Head, Screen};
 
@@ -46,9 +49,13 @@ pub const NAMESPACE: &str = "demo";
 #[derive(Clone, Debug, clap::Parser)]
 #[command(
     name = "demo",
-    about = "Runs 40 TrainingJobs of a production trace on a real control plane with 12 pretend GPU nodes"
+    about = "Runs 40 TrainingJobs of a production trace on a real control plane, on real nodes with simulated GPUs"
 )]
 pub struct DemoArgs {
+    /// Twelve pretend nodes, whose containers are processes, in place of four real ones. `make demo` takes them by itself where the
+    /// machine does not allow real ones.
+    #[arg(long)]
+    pub pretend: bool,
     /// Leave everything running at the end, until Ctrl-C, and print how to use kubectl with it.
     #[arg(long)]
     pub keep: bool,
@@ -73,24 +80,16 @@ pub struct DemoArgs {
     pub limit: u64,
 }
 
-/// Power of the demo's GPU types and nodes, W: idle and largest draw of a GPU, overhead of a busy node.
-const POWER: [(&str, i64, i64, i64); 3] =
-    [(workload::A100, 54, 400, 500), (workload::V100, 33, 300, 300), (workload::T4, 10, 70, 150)];
-/// Prefix of the nodes' names and memory of a GPU in MiB, in the order of the types.
-const PREFIXES: [(&str, u64); 3] = [("a100-", 81_920), ("v100-", 16_384), ("t4-", 15_360)];
-/// Power budget, W: four fifths of what the cluster draws with every GPU at its largest.
-const BUDGET: i64 = 18_000;
-
 /// The demo's EnergyPolicy.
-pub fn policy() -> Value {
-    let types: Vec<Value> = POWER
-        .iter()
-        .map(|(name, idle, max, node)| {
-            json!({"name": name, "idleWatts": idle, "maxWatts": max, "nodeOverheadWatts": node})
+pub fn policy(nodes: &Nodes) -> Value {
+    let types = nodes::TYPES.map(|gpu| {
+        json!({
+            "name": gpu.name, "idleWatts": gpu.idle_watts, "maxWatts": gpu.max_watts,
+            "hostIdleWatts": gpu.host_watts[0], "hostBusyWatts": gpu.host_watts[1],
         })
-        .collect();
+    });
     let mut policy = cluster::short_runs();
-    policy["powerBudget"] = json!({"watts": BUDGET});
+    policy["powerBudget"] = json!({"watts": nodes.budget()});
     policy["gpuTypes"] = json!(types);
     // Idle times of a run of two minutes are short.
     policy["rest"] = json!({"mode": "On", "after": "5s"});
@@ -98,11 +97,8 @@ pub fn policy() -> Value {
 }
 
 /// Power that counts against the budget, as seen from outside: predicted draw of every gang that has pods which have
-/// not ended, overhead of the nodes these are on, idle draw of every GPU that none of them holds.
-pub fn budgeted_watts(seen: &ClusterHistory) -> f64 {
-    let power_of = |node: &str| {
-        POWER.iter().zip(PREFIXES).find(|(_, (p, _))| node.starts_with(p)).map(|(power, _)| power)
-    };
+/// not ended, all nodes beside their GPUs, idle draw of every GPU that none of them holds.
+pub fn budgeted_watts(seen: &ClusterHistory, nodes: &Nodes) -> f64 {
     let allocations: BTreeMap<String, &Allocation> = seen
         .jobs
         .values()
@@ -117,31 +113,27 @@ pub fn budgeted_watts(seen: &ClusterHistory) -> f64 {
     }
     let held = seen.gpus_in_use();
     for (node, gpus) in &seen.node_gpus {
-        let Some((_, idle, _, overhead)) = power_of(node) else { continue };
+        let Some(GpuType { idle_watts, host_watts: [empty, busy], .. }) =
+            nodes.of_name(node).map(|node| node.gpu)
+        else {
+            continue;
+        };
         let used = held.get(node).copied().unwrap_or(0);
-        watts += ((gpus - used).max(0) * idle) as f64;
-        if used > 0 {
-            watts += *overhead as f64;
-        }
+        watts += ((gpus - used).max(0) * idle_watts) as f64;
+        watts += if used > 0 { busy } else { empty } as f64;
     }
     watts
 }
 
-/// The demo's cluster: 12 nodes, and the chart installed with this planning method (`None`: its default).
-fn options(method: Option<MethodName>) -> Options {
-    let groups = workload::CLUSTER
-        .iter()
-        .zip(PREFIXES)
-        .map(|((gpu, count, gpus), (prefix, memory_mib))| Group {
-            prefix,
-            count: *count,
-            gpu,
-            gpus: *gpus,
-            memory_mib,
-        })
-        .collect();
+/// The demo's cluster: these nodes, and the chart installed with this planning method (`None`: its default).
+fn options(nodes: &Nodes, method: Option<MethodName>) -> Options {
     let values = json!({"operator": {"method": method.map_or("", MethodName::as_str)}});
-    Options { name: "demo".into(), groups, policy: policy(), install: Some(values), ..Options::default() }
+    Options { name: "demo".into(), policy: policy(nodes), install: Some(values), ..nodes.options() }
+}
+
+/// Real nodes where this program runs in namespaces of its own, unless pretend ones are asked for.
+fn nodes(args: &DemoArgs) -> Nodes {
+    if args.pretend || !andreas_kubelets::isolated() { Nodes::pretend() } else { Nodes::real() }
 }
 
 /// Runs the demo.
@@ -151,26 +143,30 @@ fn options(method: Option<MethodName>) -> Options {
 pub async fn run(args: &DemoArgs) -> Result<Summary> {
     let jobs: Vec<WorkloadJob> =
         workload::jobs(TimeScale::DEMO)?.into_iter().take(usize::from(args.jobs)).collect();
+    let nodes = nodes(args);
+    let kind = if nodes.real_count() > 0 { "real (kubelet, containerd)" } else { "pretend" };
     say(&format!(
-        "{} jobs of Microsoft's ITP trace, {} seconds of the trace in one; 12 nodes, 64 GPUs of three types; budget {:.1} kW",
+        "{} jobs of Microsoft's ITP trace, {} seconds of the trace in one; {} {kind} nodes, 64 simulated GPUs of three types; \
+         budget {:.1} kW",
         jobs.len(),
         TimeScale::DEMO.0,
-        BUDGET as f64 / 1000.0
+        nodes.all().len(),
+        nodes.budget() as f64 / 1000.0
     ));
     say(
         "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the nodes, then helm upgrade --install ...",
     );
     let began = Instant::now();
-    let mut cluster = Cluster::start(options(args.method)).await?;
+    let mut cluster = Cluster::start(options(&nodes, args.method)).await?;
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
 
     let result = tokio::select! {
-        result = train(&mut cluster, &jobs, args) => result,
+        result = train(&mut cluster, &jobs, &nodes, args) => result,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     let summary = match result {
         Ok(mut summary) => {
-            let baselines = tokio::task::spawn_blocking(move || baselines::all(&jobs, &policy())).await?;
+            let baselines = tokio::task::spawn_blocking(move || baselines::all(&jobs, &nodes)).await?;
             summary.baselines = baselines.context("replaying the baselines")?;
             summary
         }
@@ -201,13 +197,19 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
 }
 
 /// Submits as the trace does, tells what happens, waits for the end, and checks it.
-async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> Result<Summary> {
+async fn train(
+    cluster: &mut Cluster,
+    jobs: &[WorkloadJob],
+    nodes: &Nodes,
+    args: &DemoArgs,
+) -> Result<Summary> {
+    let budget = nodes.budget() as f64;
     cluster.make_namespace(NAMESPACE).await?;
     let client = cluster.testbed.client();
     let began = Instant::now();
     let mut teller = ProgressPrinter::new(began);
     let mut screen = if args.plain { None } else { Screen::open() };
-    let meter = Meter::start(andreas_e2e::nodes::client(&cluster.testbed));
+    let meter = Meter::start(Arc::clone(&cluster.machines));
     let mut submitted = 0;
     let mut kills =
         args.kill.iter().enumerate().map(|(i, k)| (15.0 + 15.0 * i as f64, k.clone())).collect::<Vec<_>>();
@@ -229,17 +231,16 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
         }
         let ended = {
             let seen = cluster.observer.seen();
-            let watts = budgeted_watts(&seen);
+            let watts = budgeted_watts(&seen, nodes);
             match &mut screen {
                 Some(screen) if teller.is_due(Duration::from_millis(500)) => {
-                    let head =
-                        Head { at: began.elapsed().as_secs_f64(), budgeted: watts, budget: BUDGET as f64 };
+                    let head = Head { at: began.elapsed().as_secs_f64(), budgeted: watts, budget };
                     screen.draw(&seen, &meter.read(), head);
                 }
                 Some(_) => {}
-                None => teller.tell(&seen, BUDGET as f64),
+                None => teller.tell(&seen, watts, budget),
             }
-            if watts > BUDGET as f64 {
+            if watts > budget {
                 over_budget += 1;
                 say(&format!("{:6.1}s  {watts:.0} W, above the budget", began.elapsed().as_secs_f64()));
             }
@@ -259,6 +260,7 @@ async fn train(cluster: &mut Cluster, jobs: &[WorkloadJob], args: &DemoArgs) -> 
     let seen = cluster.observer.seen();
     let objects: Vec<_> = seen.jobs.values().map(|v| v.job.clone()).collect();
     let summary = Summary {
+        real_nodes: cluster.machines.real(),
         wall_s: wall,
         gpu_hours_at_rest: meter.read().rest_hours,
         joules_saved_by_rest,
@@ -343,14 +345,14 @@ async fn saved_by_rest(cluster: &Cluster) -> Result<f64> {
 
 async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> Result<()> {
     say(&format!("{:6.1}s  SIGKILL {program}", began.elapsed().as_secs_f64()));
-    let bed = &cluster.testbed;
+    let (bed, nodes) = (&cluster.testbed, &*cluster.machines);
     let killed = match program {
-        "operator" => install::kill(bed, "andreas-operator-", "operator").await?,
-        "extender" => install::kill(bed, "andreas-scheduler-", "extender").await?,
-        "scheduler" => install::kill(bed, "andreas-scheduler-", "kube-scheduler").await?,
+        "operator" => install::kill(nodes, "andreas-operator-", "operator").await?,
+        "extender" => install::kill(nodes, "andreas-scheduler-", "extender").await?,
+        "scheduler" => install::kill(nodes, "andreas-scheduler-", "kube-scheduler").await?,
         "agent" => {
-            install::kill(bed, "andreas-node-agent-", "agent").await?
-                + install::kill(bed, "andreas-node-agent-", "setter").await?
+            install::kill(nodes, "andreas-node-agent-", "agent").await?
+                + install::kill(nodes, "andreas-node-agent-", "setter").await?
         }
         "api-server" => {
             bed.kill(Component::ApiServer)?;
@@ -368,6 +370,11 @@ async fn kill_and_restart(cluster: &Cluster, program: &str, began: Instant) -> R
 async fn keep(cluster: &Cluster) -> Result<()> {
     println!();
     println!("  Left running until Ctrl-C. In another terminal:");
+    if cluster.machines.real() > 0 {
+        println!(
+            "    sudo nsenter --net --target \"$(pgrep --exact --newest demo)\" bash   # the nodes' network"
+        );
+    }
     println!("    export KUBECONFIG={}", cluster.testbed.kubeconfig().display());
     println!("    export PATH={}:$PATH", cluster.testbed.programs().folder().display());
     println!("    kubectl get trainingjobs --namespace {NAMESPACE}");
@@ -407,7 +414,7 @@ impl ProgressPrinter {
         due
     }
 
-    fn tell(&mut self, seen: &ClusterHistory, budget: f64) {
+    fn tell(&mut self, seen: &ClusterHistory, watts: f64, budget: f64) {
         let at = self.began.elapsed().as_secs_f64();
         for (key, view) in &seen.jobs {
             let status = view.job.status.clone().unwrap_or_default();
@@ -441,7 +448,7 @@ impl ProgressPrinter {
                 count(Phase::Running),
                 count(Phase::Stopping),
                 count(Phase::Succeeded) + count(Phase::Failed),
-                budgeted_watts(seen) / 1000.0,
+                watts / 1000.0,
                 budget / 1000.0,
             );
         }

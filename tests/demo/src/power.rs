@@ -1,10 +1,10 @@
-//! What the pretend nodes' GPUs draw, read once a second from the simulated drivers, as a power meter would.
+//! What the nodes' GPUs draw, read once a second from the simulated drivers, as a power meter would.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_test_nodes::NodesClient;
+use andreas_e2e::machines::Machines;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -37,7 +37,7 @@ impl Drop for Meter {
 
 impl Meter {
     /// Begins to read.
-    pub fn start(nodes: NodesClient) -> Self {
+    pub fn start(nodes: Arc<dyn Machines>) -> Self {
         let last = Arc::new(Mutex::new(Reading::default()));
         let shared = Arc::clone(&last);
         let task = tokio::spawn(async move {

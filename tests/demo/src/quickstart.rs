@@ -26,7 +26,7 @@ pub struct Step {
 /// When a command fails, and when the page cannot be read or written.
 pub async fn regenerate(page: &Path) -> Result<()> {
     let text = std::fs::read_to_string(page).with_context(|| page.display().to_string())?;
-    let cluster = Cluster::start(super::options(None)).await?;
+    let cluster = Cluster::start(super::options(&super::Nodes::pretend(), None)).await?;
     let written = run_all(&cluster, &text).await;
     cluster.stop().await;
     std::fs::write(page, written?).with_context(|| page.display().to_string())

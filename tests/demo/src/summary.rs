@@ -14,6 +14,8 @@ pub struct Summary {
     pub jobs: usize,
     /// Those that succeeded.
     pub finished: usize,
+    /// Nodes with a kubelet and containers; 0: the nodes were pretend ones.
+    pub real_nodes: usize,
     /// Those done after their deadline, or not done.
     pub late: usize,
     /// Sum of weight x seconds late.
@@ -104,6 +106,7 @@ impl Summary {
     pub fn lines(&self) -> Vec<String> {
         vec![
             format!("jobs finished         {} of {}", self.finished, self.jobs),
+            format!("real nodes            {}", self.real_nodes),
             format!("late                  {}", self.late),
             format!("weighted tardiness    {:.0} s", self.weighted_tardiness),
             format!("mean turnaround       {:.1} s", self.mean_turnaround_s),

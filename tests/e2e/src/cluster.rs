@@ -28,6 +28,7 @@ use crate::apply::apply;
 use crate::beds;
 use crate::chart::{self, SYSTEM};
 use crate::install;
+use crate::machines::Machines;
 use crate::observer::Observer;
 use crate::older::Older;
 use crate::storage::Storage;
@@ -62,7 +63,9 @@ pub struct Operator {
 /// Everything that runs.
 pub struct Cluster {
     /// Its nodes, where they are real ones. They lose their power before the control plane ends.
-    pub real_nodes: Option<RealNodes>,
+    pub real_nodes: Option<Arc<RealNodes>>,
+    /// Its nodes, whatever they are.
+    pub machines: Arc<dyn Machines>,
     /// The control plane.
     pub testbed: Testbed,
     /// Replicas of the operator that are plain processes.
@@ -109,7 +112,7 @@ impl Cluster {
         if let Some(values) = &options.install {
             if real {
                 let nodes = RealNodes::start(&testbed, options.real_nodes.clone()).await;
-                real_nodes = Some(nodes.context("starting the nodes")?);
+                real_nodes = Some(Arc::new(nodes.context("starting the nodes")?));
             } else {
                 start_kubelets(&testbed, &options, &[]).await?;
             }
@@ -119,13 +122,20 @@ impl Cluster {
         } else if inventory.is_none() {
             chart::install(&testbed).await.context("installing the chart's objects")?;
         }
-        let kubelets = (!real).then(|| crate::nodes::client(&testbed));
-        let observer =
-            if options.simulated { Observer::idle() } else { Observer::start(&testbed.client(), kubelets) };
+        let machines: Arc<dyn Machines> = match &real_nodes {
+            Some(nodes) => Arc::new(Arc::clone(nodes)),
+            None => Arc::new(crate::nodes::client(&testbed)),
+        };
+        let observer = if options.simulated {
+            Observer::idle()
+        } else {
+            Observer::start(&testbed.client(), Arc::clone(&machines))
+        };
         let storage =
             Storage::start(&testbed.client(), real.then(|| testbed.data_dir().join("claims"))).await?;
         let mut cluster = Self {
             real_nodes,
+            machines,
             testbed,
             operators: vec![],
             extender: None,
@@ -355,7 +365,9 @@ impl Cluster {
 
     /// Ends everything, gently.
     pub async fn stop(mut self) {
-        self.real_nodes = None;
+        if let Some(nodes) = self.real_nodes.take() {
+            nodes.power_off();
+        }
         for operator in &self.operators {
             operator.process.stop().await;
         }

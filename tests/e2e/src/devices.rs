@@ -1,4 +1,4 @@
-//! What the devices say: which pods have containers and GPUs on the pretend nodes, whatever the API server shows.
+//! What the devices say: which pods have containers and GPUs on the nodes, whatever the API server shows.
 //!
 //! A pod that was deleted by force has no object any more, and its containers go on until their grace is over. Only the kubelets
 //! know. [`watch`] asks them all the time and notes in [`ClusterHistory::violations`]:
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use andreas_api::names;
 use andreas_test_nodes::control::{NodeInfo, PodInfo};
 
-use crate::nodes::NodesClient;
+use crate::machines::Machines;
 use crate::seen::{ClusterHistory, lock};
 
 /// Time between two snapshots.
@@ -37,11 +37,11 @@ pub struct KubeletSnapshot {
 }
 
 /// Takes snapshots for as long as it is polled.
-pub(crate) async fn watch(client: NodesClient, seen: Arc<Mutex<ClusterHistory>>) {
+pub(crate) async fn watch(machines: Arc<dyn Machines>, seen: Arc<Mutex<ClusterHistory>>) {
     loop {
         // Pods first: a holder that ended between the two answers is no second user.
-        let pods = client.pods().await;
-        let nodes = client.nodes().await;
+        let pods = machines.pods().await;
+        let nodes = machines.nodes().await;
         if let (Ok(nodes), Ok(pods)) = (nodes, pods) {
             let mut seen = lock(&seen);
             let found = seen.check_devices(&KubeletSnapshot { nodes, pods }, Instant::now());

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::chart::{self, SYSTEM};
+use crate::machines::Machines;
 
 /// Name of the release.
 pub const RELEASE: &str = "andreas";
@@ -174,9 +175,8 @@ pub async fn rolled_out(testbed: &Testbed) -> Result<()> {
 /// started again is waited for.
 ///
 /// # Errors
-/// When the pretend kubelets do not answer, or a container does not run within a minute.
-pub async fn kill(testbed: &Testbed, pod_prefix: &str, container: &str) -> Result<usize> {
-    let nodes = crate::nodes::client(testbed);
+/// When the nodes do not answer, or a container does not run within a minute.
+pub async fn kill(nodes: &dyn Machines, pod_prefix: &str, container: &str) -> Result<usize> {
     let mut killed = BTreeSet::new();
     let all_killed = async || {
         let pods = nodes.pods().await?;

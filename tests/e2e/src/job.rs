@@ -53,6 +53,16 @@ impl Job {
         self
     }
 
+    /// The same under another name; its checkpoint claim has that name too.
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        let claim = self.spec.get_mut("checkpoint").and_then(|checkpoint| checkpoint.get_mut("claimName"));
+        if let Some(claim) = claim {
+            *claim = json!(format!("{name}-checkpoint"));
+        }
+        self
+    }
+
     /// Its length: epochs of so many seconds, whatever the GPUs.
     pub fn epochs(mut self, epochs: i32, seconds: f64) -> Self {
         self.spec.insert("epochs".into(), json!(epochs));

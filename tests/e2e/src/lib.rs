@@ -20,6 +20,7 @@ pub mod devices;
 pub mod install;
 pub mod job;
 pub mod keeper;
+pub mod machines;
 pub mod nodes;
 pub mod observer;
 pub mod older;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::devices;
-use crate::nodes::NodesClient;
+use crate::machines::Machines;
 use crate::seen::{ClusterHistory, describe, lock};
 
 /// A running observer; dropped, it ends.
@@ -34,8 +34,8 @@ impl Observer {
         Arc::default()
     }
 
-    /// Starts watching TrainingJobs, pods and nodes, and what pretend kubelets say of devices.
-    pub fn start(client: &kube::Client, kubelets: Option<NodesClient>) -> Self {
+    /// Starts watching TrainingJobs, pods and nodes, and what the nodes say of devices.
+    pub fn start(client: &kube::Client, machines: Arc<dyn Machines>) -> Self {
         let seen = Self::nothing();
         let (changed, changes) = watch::channel(0);
         let changed = Arc::new(changed);
@@ -58,9 +58,7 @@ impl Observer {
             changed.clone(),
             ClusterHistory::see_node,
         ));
-        if let Some(kubelets) = kubelets {
-            tasks.spawn(devices::watch(kubelets, seen.clone()));
-        }
+        tasks.spawn(devices::watch(machines, seen.clone()));
         let ticking = (seen.clone(), changed);
         tasks.spawn(async move {
             loop {

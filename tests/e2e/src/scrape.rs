@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use andreas_test_nodes::Forward;
 use andreas_testbed::PortLease;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -46,7 +45,7 @@ impl Scrape {
     /// The programs that run now.
     ///
     /// # Errors
-    /// When the pretend kubelets do not answer or no port is free.
+    /// When the nodes do not answer or no port is free.
     pub async fn of(cluster: &Cluster) -> Result<Self> {
         let operators = cluster.operators.iter().map(|operator| (operator.admin, None)).collect();
         let extenders = cluster.extender_admin.iter().map(|address| (*address, None)).collect();
@@ -56,18 +55,15 @@ impl Scrape {
             Job { name: "andreas-node-agent", targets: Vec::new() },
         ];
         let mut ports = Vec::new();
-        let kubelets = crate::nodes::client(&cluster.testbed);
-        for pod in kubelets.pods().await?.into_iter().filter(|pod| !pod.ended) {
+        for pod in cluster.machines.pods().await?.into_iter().filter(|pod| !pod.ended) {
             let program =
                 PODS.iter().find(|(prefix, _)| pod.name.starts_with(prefix)).map(|(_, program)| *program);
             let Some(job) = jobs.iter_mut().find(|job| Some(job.name) == program) else { continue };
-            let port = PortLease::take()?;
-            let listen = SocketAddr::from(([127, 0, 0, 1], port.port()));
             let to =
                 format!("{}:9090", pod.ip).parse().with_context(|| format!("address of {}", pod.name))?;
-            kubelets.forward(Forward { listen, to, names: Vec::new() }).await?;
+            let (listen, port) = cluster.machines.reach(to).await?;
             job.targets.push((listen, Some(pod.node)));
-            ports.push(port);
+            ports.extend(port);
         }
         jobs.retain(|job| !job.targets.is_empty());
         ensure!(!jobs.is_empty(), "nothing to scrape");

@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::names;
-use andreas_test_nodes::ANNOTATIONS;
+use andreas_test_nodes::GPU_WATTS;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -354,13 +354,14 @@ fn training_job(job: &WorkloadJob) -> Value {
             "profile": job.profile,
             "checkpoint": {"claimName": job.name, "path": "/checkpoint", "graceSeconds": 10},
             "template": {
-                "metadata": {"annotations": {format!("{ANNOTATIONS}/gpu-watts"): gpu_watts(job)}},
+                "metadata": {"annotations": {GPU_WATTS: gpu_watts(job)}},
                 "spec": {
                     "containers": [{
                         "name": "trainer",
                         "image": IMAGE,
                         "env": env,
-                        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+                        // Real nodes on one machine have the cores of that machine between them.
+                        "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
                     }],
                 },
             },

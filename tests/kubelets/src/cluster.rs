@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use andreas_test_nodes::GPU_RESOURCE;
+use andreas_test_nodes::control::{NodeInfo, PodInfo};
 use andreas_testbed::wait::until;
 use andreas_testbed::{Testbed, built, workspace_library};
 use anyhow::{Context as _, Result, ensure};
@@ -17,15 +19,15 @@ use crate::cgroups::Cgroups;
 use crate::driver::Driver;
 use crate::network::Network;
 use crate::node::{Common, Gpus, Node};
+use crate::pods::Pods;
 
 /// How long a cluster of some nodes may take to be ready on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
-/// The resource that NVIDIA's device plug-in offers.
-const GPU: &str = "nvidia.com/gpu";
 
 /// Real nodes; dropped, they lose their power.
 pub struct Kubelets {
-    nodes: Vec<Node>,
+    nodes: Vec<Arc<Node>>,
+    pods: Arc<Pods>,
     _driver: Driver,
 }
 
@@ -50,9 +52,10 @@ impl Kubelets {
         apply(testbed, include_str!("../manifests/gpus.yaml")).await?;
         let mut nodes = Vec::new();
         for (number, gpus) in (1..).zip(gpus) {
-            nodes.push(Node::start(&common, number, gpus).await?);
+            nodes.push(Arc::new(Node::start(&common, number, gpus).await?));
         }
-        let kubelets = Self { _driver: Driver::start(&nodes), nodes };
+        let pods = Arc::new(Pods::start(&testbed.client(), &nodes));
+        let kubelets = Self { _driver: Driver::start(&nodes, &pods), pods, nodes };
         for node in &kubelets.nodes {
             kubelets.registered(testbed, node).await?;
             label(testbed, node).await.with_context(|| format!("the labels of {}", node.name()))?;
@@ -67,8 +70,28 @@ impl Kubelets {
     }
 
     /// All of them.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
+    }
+
+    /// Every node as its kubelet and its driver see it.
+    ///
+    /// # Errors
+    /// When a driver's state cannot be read.
+    pub fn node_infos(&self) -> Result<Vec<NodeInfo>> {
+        self.nodes.iter().map(|node| self.pods.node_info(node)).collect()
+    }
+
+    /// The pods that have an object and are on one of the nodes.
+    pub fn pod_infos(&self) -> Vec<PodInfo> {
+        self.pods.pod_infos(&self.nodes)
+    }
+
+    /// All nodes lose their power.
+    pub fn power_off(&self) {
+        for node in &self.nodes {
+            node.power_off();
+        }
     }
 
     /// A node by its name.
@@ -76,7 +99,8 @@ impl Kubelets {
     /// # Errors
     /// When there is none.
     pub fn node(&self, name: &str) -> Result<&Node> {
-        self.nodes.iter().find(|node| node.name() == name).with_context(|| format!("no node {name}"))
+        let node = self.nodes.iter().find(|node| node.name() == name);
+        node.map(AsRef::as_ref).with_context(|| format!("no node {name}"))
     }
 
     async fn registered(&self, testbed: &Testbed, node: &Node) -> Result<()> {
@@ -102,7 +126,8 @@ impl Kubelets {
                 let said = c.last_heartbeat_time.as_ref().is_some_and(|time| time.0.as_second() >= since);
                 c.type_ == "Ready" && c.status == "True" && said
             });
-            let gpus = status.allocatable.unwrap_or_default().get(GPU).map(|quantity| quantity.0.clone());
+            let gpus =
+                status.allocatable.unwrap_or_default().get(GPU_RESOURCE).map(|quantity| quantity.0.clone());
             Ok(ready && gpus.as_deref() == Some(&wanted.to_string()))
         });
         waited.await.with_context(|| node.log(crate::Service::Kubelet))?;

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
+/// Names one archive more.
+const ENV_MORE: &str = "ANDREAS_NODE_IMAGE";
+
 /// The archives, loaded into every node before its kubelet starts: nothing is pulled.
 pub(crate) fn archives() -> Result<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-images");
@@ -16,6 +19,9 @@ pub(crate) fn archives() -> Result<Vec<PathBuf>> {
         }
     }
     ensure!(!found.is_empty(), missing());
+    if let Some(path) = std::env::var_os(ENV_MORE) {
+        found.push(PathBuf::from(path).canonicalize().context(ENV_MORE)?);
+    }
     found.sort();
     Ok(found)
 }

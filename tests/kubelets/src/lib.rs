@@ -4,7 +4,7 @@
 //! *What it holds.* [`Network`]: the bridge that stands for the machines' network. [`Node`]: one machine, which can lose its power
 //! or restart a service. [`Kubelets`]: the nodes of a test bed, and what a cluster has beside them (`cluster`). `config`: the files
 //! that a node's programs read. `cgroups`: the place of each node in the machine's cgroups. `images`: archives of the programs
-//! that run as containers. `driver`: which pod uses which simulated GPU. The script `node` beside the sources is a node's first
+//! that run as containers. `pods`: which pods are on the nodes and what they hold. `driver`: tells the simulated drivers. The script `node` beside the sources is a node's first
 //! process, `isolated` starts a program in a network of its own, where all of this has to run.
 //!
 //! *What flows in and out.* A test bed whose API server listens at [`Network::ADDRESS`] goes in; Ready nodes with
@@ -19,8 +19,14 @@ mod driver;
 mod images;
 mod network;
 mod node;
+mod pods;
 
 pub use cluster::Kubelets;
 pub use network::Network;
 pub use node::{Gpus, Node, Service};
 pub use nvidia_ml::Fault;
+
+/// Whether this program runs in namespaces of its own, where real nodes can run: it was started by `tests/kubelets/isolated`.
+pub fn isolated() -> bool {
+    std::env::var_os("ANDREAS_ISOLATED").is_some()
+}

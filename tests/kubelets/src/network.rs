@@ -24,7 +24,7 @@ impl Network {
     /// Outside of `tests/kubelets/isolated`: interfaces and routes are the machine's there. When `ip` fails.
     pub fn make() -> Result<()> {
         ensure!(
-            std::env::var_os("ANDREAS_ISOLATED").is_some(),
+            crate::isolated(),
             "real nodes need namespaces of their own: start this program by tests/kubelets/isolated"
         );
         let _ = ip(&["link", "delete", BRIDGE]);

@@ -1,5 +1,6 @@
 //! One machine of the test: its life from power on to power off, and what can be done to it meanwhile.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,6 +12,7 @@ use andreas_testbed::wait::until;
 use andreas_testbed::{Process, ProcessSpec, Testbed};
 use anyhow::{Context as _, Result, ensure};
 use nvidia_ml::{Fault, GpuSpec, Sim, Spec};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroups::Cgroups;
@@ -80,6 +82,8 @@ pub struct Node {
     first: AtomicI32,
     /// When it got power, in seconds since 1970.
     started: AtomicI64,
+    /// UUIDs of GPUs with a fault.
+    broken: Mutex<BTreeSet<String>>,
 }
 
 impl Node {
@@ -131,6 +135,7 @@ impl Node {
             cgroups: common.cgroups.clone(),
             first: AtomicI32::new(0),
             started: AtomicI64::new(0),
+            broken: Mutex::default(),
         };
         node.join().await?;
         Ok(node)
@@ -187,6 +192,16 @@ impl Node {
         self.started.load(Ordering::Relaxed)
     }
 
+    /// Whether it is on.
+    pub(crate) fn has_power(&self) -> bool {
+        self.first.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether nothing was broken on that GPU.
+    pub(crate) fn is_whole(&self, uuid: &str) -> bool {
+        !self.broken.lock().contains(uuid)
+    }
+
     async fn join(&self) -> Result<()> {
         self.started.store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
         let first = self.first_process().await?;
@@ -215,6 +230,7 @@ impl Node {
     /// When the node has power.
     pub async fn power_on(&self) -> Result<()> {
         write_gpus(&self.folder, self.number, &self.gpus)?;
+        self.broken.lock().clear();
         self.process.start_again()?;
         self.join().await
     }
@@ -226,6 +242,8 @@ impl Node {
     pub fn fault(&self, gpu: usize, fault: Fault) -> Result<()> {
         let all = uuids(self.number, self.gpus.count);
         let uuid = all.get(gpu).with_context(|| format!("{} has no GPU {gpu}", self.name))?;
+        let mut broken = self.broken.lock();
+        let _ = if fault == Fault::None { broken.remove(uuid) } else { broken.insert(uuid.clone()) };
         Ok(Sim::open(&self.driver())?.set_fault(uuid, fault)?)
     }
 

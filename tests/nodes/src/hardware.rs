@@ -8,7 +8,7 @@ use nvidia_ml::{GpuSpec, GpuView, Process, Sim, SimError, Spec};
 use serde::{Deserialize, Serialize};
 
 use crate::config::NodeGroup;
-use crate::objects::{ANNOTATIONS, PodView};
+use crate::objects::PodView;
 
 /// Where a container finds the library and the spec of its node.
 pub(crate) const IN_CONTAINER: &str = "/.pretend/nvidia";
@@ -19,6 +19,19 @@ const SPEC: &str = "node.json";
 const USE: f64 = 0.9;
 /// Share of a GPU's memory that a training process takes.
 const MEMORY_SHARE: f64 = 0.6;
+/// A pod's annotation: a JSON object of the draw of each GPU by product, W, without limits.
+pub const GPU_WATTS: &str = "testbed.andreas.dev/gpu-watts";
+
+/// What a training process looks like to the driver of such GPUs. `watts`: the pod's annotation [`GPU_WATTS`]; a GPU is in use by
+/// nine tenths where it says nothing of the product.
+#[must_use]
+pub fn training_process(pid: u32, gpu: &GpuSpec, product: &str, watts: Option<&str>) -> Process {
+    let said = watts.and_then(|text| serde_json::from_str::<BTreeMap<String, f64>>(text).ok());
+    let span = (gpu.max_watts - gpu.parked_watts).max(1.0);
+    let util = said.and_then(|said| Some(((said.get(product)? - gpu.parked_watts) / span).clamp(0.0, 1.0)));
+    let memory_mib = (gpu.memory_mib as f64 * MEMORY_SHARE) as u64;
+    Process { pid, util: util.unwrap_or(USE), memory_mib }
+}
 
 /// One GPU as its driver sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,9 +69,8 @@ pub(crate) struct Hardware {
     sim: Sim,
     /// Folder with library and spec, mounted into containers.
     pub folder: PathBuf,
-    memory_mib: u64,
-    /// Draw of a GPU with a parked context and at full use, W.
-    span: (f64, f64),
+    /// What each of them is.
+    each: GpuSpec,
     product: String,
 }
 
@@ -78,14 +90,8 @@ impl Hardware {
         let spec = Spec { gpus: gpus.collect(), settings_need_admin: true, ..Spec::of(&[]) };
         let path = folder.join(SPEC);
         spec.write(&path)?;
-        let first = spec.gpus.first().cloned().unwrap_or_default();
-        Ok(Self {
-            sim: Sim::open(&path)?,
-            folder,
-            memory_mib: group.gpu_memory_mib,
-            span: (first.parked_watts, first.max_watts),
-            product: group.gpu.clone(),
-        })
+        let each = spec.gpus.first().cloned().unwrap_or_default();
+        Ok(Self { sim: Sim::open(&path)?, folder, each, product: group.gpu.clone() })
     }
 
     /// The path of the spec as a container sees it.
@@ -99,26 +105,14 @@ impl Hardware {
 
     /// A container's process has these GPUs; none when it has ended.
     pub fn runs(&self, gpus: &[String], pid: Option<i32>, pod: &PodView) {
-        let util = self.util(pod).unwrap_or(USE);
-        let process = pid.and_then(|pid| u32::try_from(pid).ok()).map(|pid| Process {
-            pid,
-            util,
-            memory_mib: (self.memory_mib as f64 * MEMORY_SHARE) as u64,
-        });
+        let process = pid
+            .and_then(|pid| u32::try_from(pid).ok())
+            .map(|pid| training_process(pid, &self.each, &self.product, pod.annotation(GPU_WATTS)));
         for gpu in gpus {
             if let Err(error) = self.sim.set_processes(gpu, process.as_slice()) {
                 tracing::warn!(%error, "processes of a GPU");
             }
         }
-    }
-
-    /// Use of a GPU by what the pod's annotation `testbed.andreas.dev/gpu-watts` says of this product: a JSON object of the draw of
-    /// each GPU, W, without limits.
-    fn util(&self, pod: &PodView) -> Option<f64> {
-        let said: BTreeMap<String, f64> =
-            serde_json::from_str(pod.annotation(&format!("{ANNOTATIONS}/gpu-watts"))?).ok()?;
-        let (parked, most) = self.span;
-        Some(((said.get(&self.product)? - parked) / (most - parked).max(1.0)).clamp(0.0, 1.0))
     }
 
     /// Breaks a GPU in the driver's eyes, or mends it.

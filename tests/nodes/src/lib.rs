@@ -43,7 +43,7 @@ pub use client::{ClientError, NodesClient};
 pub use config::{Containers, Forward, NodeGroup, NodesConfig};
 pub use devices::{GPU_RESOURCE, Gpu, Refusal, RefusedForGpus};
 pub use entry::Fault;
-pub use hardware::GpuHardware;
+pub use hardware::{GPU_WATTS, GpuHardware, training_process};
 pub use objects::ANNOTATIONS;
 pub use recorded::Recorded;
 pub use start::{Options, run};

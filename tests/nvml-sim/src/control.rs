@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::curve::Curve;
 use crate::shared::Shared;
 use crate::state::{Gpu, Node, Running, read_text};
 use crate::{MAX_PROCESSES, SimError};
@@ -55,6 +56,19 @@ pub struct GpuView {
     pub locked_mhz: Option<u32>,
     /// Settings asked for so far, granted or not.
     pub commands: u32,
+}
+
+/// What a GPU says of its memory's errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryErrors {
+    /// Uncorrected ECC errors since the driver was loaded.
+    pub uncorrected: u64,
+    /// Uncorrected ECC errors in its life.
+    pub uncorrected_ever: u64,
+    /// Rows are remapped at the next reset.
+    pub remap_pending: bool,
+    /// A row could not be remapped.
+    pub remap_failed: bool,
 }
 
 impl GpuView {
@@ -122,17 +136,70 @@ impl Sim {
         })
     }
 
-    /// Breaks a GPU, or mends it.
+    /// Breaks a GPU, or mends it. Only a reset mends one that was lost or needs it.
     ///
     /// # Errors
     /// When there is no such GPU.
     pub fn set_fault(&self, uuid: &str, fault: Fault) -> Result<(), SimError> {
         self.change(uuid, |gpu| {
+            if matches!(Fault::of(gpu.fault), Fault::Lost | Fault::ResetRequired) && fault == Fault::None {
+                gpu.reset();
+            }
             gpu.fault = fault.number();
             if let Some(xid) = fault.xid() {
                 (gpu.xid, gpu.xids) = (xid, gpu.xids.wrapping_add(1));
             }
         })
+    }
+
+    /// Reports a critical Xid error of a GPU; nothing else about it changes.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn raise_xid(&self, uuid: &str, xid: u32) -> Result<(), SimError> {
+        self.change(uuid, |gpu| (gpu.xid, gpu.xids) = (xid, gpu.xids.wrapping_add(1)))
+    }
+
+    /// Resets a GPU, as `nvidia-smi --gpu-reset` does: faults, settings and counters since the driver's start are gone.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn reset(&self, uuid: &str) -> Result<(), SimError> {
+        self.change(uuid, Gpu::reset)
+    }
+
+    /// Sets the errors of a GPU's memory.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn set_memory_errors(&self, uuid: &str, errors: MemoryErrors) -> Result<(), SimError> {
+        self.change(uuid, |gpu| {
+            (gpu.ecc_volatile, gpu.ecc_aggregate) = (errors.uncorrected, errors.uncorrected_ever);
+            (gpu.remap_pending, gpu.remap_failed) = (errors.remap_pending.into(), errors.remap_failed.into());
+        })
+    }
+
+    /// Sets temperature, degrees Celsius, and clock event reasons, as NVML's bits, beside those that follow from the load.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn set_heat(&self, uuid: &str, degrees: u32, reasons: u64) -> Result<(), SimError> {
+        self.change(uuid, |gpu| (gpu.temperature, gpu.reasons) = (degrees, reasons))
+    }
+
+    /// Replays a curve on a GPU from now on, in place of the law of power; `None` ends that.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn replay(&self, uuid: &str, curve: Option<&Curve>) -> Result<(), SimError> {
+        let (step_ms, milliwatts) = curve.map_or((1, &[][..]), |curve| (curve.step_ms, &curve.milliwatts));
+        self.change(uuid, |gpu| gpu.replay(step_ms, milliwatts))
+    }
+
+    /// Calls on handles of GPUs so far, of all processes.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.shared.with(|node| node.calls)
     }
 
     /// Lets every call on a GPU take this long, ms.
@@ -149,13 +216,13 @@ impl Sim {
     }
 
     /// Loads or unloads the kernel module: without it the library cannot be initialised, and each call says `UNINITIALIZED`.
-    /// Unloading brings limits and clocks back to their defaults.
+    /// Unloading brings limits and clocks back to their defaults, and energy counters to 0.
     pub fn set_driver_loaded(&self, loaded: bool) {
         self.shared.with(|node| {
             node.driver_loaded = u32::from(loaded);
             for gpu in node.gpus().iter_mut().filter(|_| !loaded) {
                 gpu.add_energy();
-                (gpu.limit, gpu.lock) = (gpu.limit_default, 0);
+                (gpu.limit, gpu.lock, gpu.energy) = (gpu.limit_default, 0, 0);
             }
         });
     }
@@ -209,7 +276,7 @@ fn view(gpu: &mut Gpu) -> GpuView {
     GpuView {
         uuid: String::from_utf8_lossy(read_text(&gpu.uuid)).into_owned(),
         watts: milliwatts / 1000.0,
-        joules: gpu.energy as f64 / 1e9,
+        joules: gpu.total as f64 / 1e9,
         clock_mhz: clock,
         limit_watts: f64::from(gpu.limit) / 1000.0,
         limit_is_default: gpu.limit == gpu.limit_default,

@@ -7,6 +7,7 @@
 //! | [`board`] | NVIDIA's boards: compute capability, PCI device ID, MIG |
 //! | [`spec`] | the file that says which GPUs a node has |
 //! | [`power`] | the law: draw and SM clock by what runs, clocks and limit. Pure |
+//! | [`curve`] | measured power over time, in place of the law. Pure |
 //! | [`pci`] | where the GPUs are on the PCI bus, and the kernel's files about them |
 //! | [`state`] | the GPUs as they lie in the shared file, and how time passes for them |
 //! | [`shared`] | the mapped file and its lock |
@@ -36,6 +37,7 @@
 mod abi;
 pub mod board;
 pub mod control;
+pub mod curve;
 pub mod pci;
 pub mod power;
 pub mod shared;
@@ -43,7 +45,8 @@ pub mod spec;
 pub mod state;
 
 pub use board::Board;
-pub use control::{Fault, GpuView, Process, Sim};
+pub use control::{Fault, GpuView, MemoryErrors, Process, Sim};
+pub use curve::Curve;
 pub use spec::{GpuSpec, Spec};
 
 /// Name of the environment variable with the path of the spec.

@@ -5,7 +5,8 @@
 //! draw = idle + (parked - idle) x s(clock) + util x (max - parked) x (clock / highest)^e     with one
 //! ```
 //!
-//! `s` grows from 0 at the idle clock to 1 at the highest: what makes a parked context dear is its clock. The exponent stands for
+//! `s` grows from 0 at the idle clock to 1 at the highest: what makes a parked context dear is its clock; on boards where it
+//! is not, `s` is 1. The exponent stands for
 //! voltage that grows with frequency. The power limit takes the clock down until the draw fits, and never lower than the lowest
 //! clock; so a limit below the idle draw changes nothing at idle.
 
@@ -27,6 +28,8 @@ pub struct Load {
     pub clock_min: f64,
     /// Highest SM clock.
     pub clock_max: f64,
+    /// Whether the draw of a parked context follows the clock.
+    pub parked_follows_clock: bool,
     /// Clocks are locked at or below this.
     pub clock_lock: Option<f64>,
     /// Power limit.
@@ -46,6 +49,7 @@ pub fn draw(load: &Load) -> (f64, f64) {
     }
     let at = |clock: f64| {
         let share = ((clock - load.clock_idle) / (load.clock_max - load.clock_idle).max(1.0)).clamp(0.0, 1.0);
+        let share = if load.parked_follows_clock { share } else { 1.0 };
         let parked = (load.parked_mw - load.idle_mw) * share;
         let work = load.util.clamp(0.0, 1.0) * (load.max_mw - load.parked_mw);
         load.idle_mw + parked + work * (clock / load.clock_max).powf(EXPONENT)
@@ -76,6 +80,7 @@ mod tests {
             clock_idle: 210.0,
             clock_min: 210.0,
             clock_max: 1410.0,
+            parked_follows_clock: true,
             clock_lock: None,
             limit_mw: 400_000.0,
             context: false,
@@ -93,7 +98,9 @@ mod tests {
     fn a_parked_context_costs_and_low_clocks_take_that_back() {
         let parked = Load { context: true, ..a100() };
         assert_eq!(draw(&parked).0, 80_000.0);
-        assert_eq!(draw(&Load { clock_lock: Some(210.0), ..parked }).0, 53_700.0);
+        let locked = Load { clock_lock: Some(210.0), ..parked };
+        assert_eq!(draw(&locked).0, 53_700.0);
+        assert_eq!(draw(&Load { parked_follows_clock: false, ..locked }).0, 80_000.0, "not on every board");
     }
 
     #[test]

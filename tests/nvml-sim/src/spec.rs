@@ -64,6 +64,13 @@ pub struct GpuSpec {
     pub persistence: bool,
     /// Whether SM clocks can be locked (Volta and newer).
     pub lockable: bool,
+    /// Whether the extra draw of a parked context follows the SM clock, so that low clocks take it back. Boards differ.
+    pub parked_follows_clock: bool,
+    /// Whether it counts its energy (Volta and newer).
+    pub energy_counter: bool,
+    /// Time over which `nvmlDeviceGetPowerUsage` averages, ms: 1000 on Ampere but GA100 and newer, 0 on others. Only curves
+    /// are averaged.
+    pub power_average_ms: u32,
 }
 
 impl Default for GpuSpec {
@@ -87,6 +94,9 @@ impl Default for GpuSpec {
             memory_clock_mhz: 1593,
             persistence: true,
             lockable: true,
+            parked_follows_clock: true,
+            energy_counter: true,
+            power_average_ms: 0,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::curve;
 use crate::power::{self, Load};
 use crate::spec::{GpuSpec, Spec};
 use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
@@ -11,7 +12,7 @@ use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
-pub const MAGIC: u64 = 0x616e_6472_6561_7333;
+pub const MAGIC: u64 = 0x616e_6472_6561_7334;
 
 /// A node.
 #[repr(C)]
@@ -26,6 +27,8 @@ pub struct Node {
     pub need_admin: u32,
     /// 1: every setting is refused, whoever asks.
     pub deny: u32,
+    /// Calls on handles of GPUs so far.
+    pub calls: u64,
     /// Process ids that have initialised the library.
     clients: [u32; MAX_CLIENTS],
     /// GPU by NVML's index.
@@ -56,8 +59,10 @@ pub struct Gpu {
     pub mig_capable: u32,
     /// Bytes.
     pub memory: u64,
-    /// Energy drawn, nJ, until `settled`.
+    /// Energy counter, nJ, until `settled`; a reset takes it back to 0.
     pub energy: u64,
+    /// Energy drawn since the state was made, nJ, until `settled`.
+    pub total: u64,
     /// Monotonic time to which energy is counted, ns.
     pub settled: u64,
     /// Draw without a context.
@@ -102,6 +107,32 @@ pub struct Gpu {
     pub processes: u32,
     /// Processes with a context.
     pub process: [Running; MAX_PROCESSES],
+    /// 1: the draw of a parked context follows the clock.
+    pub parked_follows_clock: u32,
+    /// 1: it has an energy counter.
+    pub counter: u32,
+    /// Time over which the draw is averaged, ms.
+    pub average: u32,
+    /// Temperature, degrees Celsius.
+    pub temperature: u32,
+    /// Uncorrected ECC errors since the driver was loaded.
+    pub ecc_volatile: u64,
+    /// Uncorrected ECC errors in the life of the board.
+    pub ecc_aggregate: u64,
+    /// 1: rows are remapped at the next reset.
+    pub remap_pending: u32,
+    /// 1: a row could not be remapped.
+    pub remap_failed: u32,
+    /// Clock event reasons beside those that follow from the load, as NVML's bits.
+    pub reasons: u64,
+    /// Monotonic time at which the curve began, ns.
+    pub curve_from: u64,
+    /// Length of a step of the curve, ms.
+    pub curve_step: u32,
+    /// Steps in use of `curve`; 0: none is replayed.
+    pub curve_steps: u32,
+    /// Draw in each step.
+    pub curve: [u32; curve::MAX_STEPS],
 }
 
 /// A process with a context.
@@ -148,12 +179,13 @@ impl Node {
         self.driver_loaded = 1;
         self.need_admin = u32::from(spec.settings_need_admin);
         self.deny = 0;
+        self.calls = 0;
         self.clients = [0; MAX_CLIENTS];
         self.driver = text(&spec.driver_version);
         self.cuda = spec.cuda_version.0 * 1000 + spec.cuda_version.1 * 10;
         for (index, gpu) in spec.gpus.iter().enumerate() {
             self.order[index] = index as u32;
-            self.gpu[index] = Gpu::of(gpu, index as u32);
+            self.gpu[index].fill(gpu, index as u32);
         }
         self.magic = MAGIC;
     }
@@ -209,8 +241,9 @@ impl Node {
 }
 
 impl Gpu {
-    fn of(spec: &GpuSpec, minor: u32) -> Self {
-        Self {
+    /// Fills it by its spec; the rest of the file was zero before.
+    fn fill(&mut self, spec: &GpuSpec, minor: u32) {
+        *self = Self {
             uuid: text(&spec.uuid),
             product: text(&spec.product),
             minor,
@@ -219,6 +252,7 @@ impl Gpu {
             mig_capable: u32::from(spec.mig_capable),
             memory: spec.memory_mib * 1024 * 1024,
             energy: 0,
+            total: 0,
             settled: now(),
             idle: milli(spec.idle_watts),
             parked: milli(spec.parked_watts),
@@ -241,7 +275,51 @@ impl Gpu {
             commands: 0,
             processes: 0,
             process: [Running::default(); MAX_PROCESSES],
-        }
+            parked_follows_clock: u32::from(spec.parked_follows_clock),
+            counter: u32::from(spec.energy_counter),
+            average: spec.power_average_ms,
+            temperature: 35,
+            ecc_volatile: 0,
+            ecc_aggregate: 0,
+            remap_pending: 0,
+            remap_failed: 0,
+            reasons: 0,
+            curve_from: 0,
+            curve_step: 0,
+            curve_steps: 0,
+            curve: self.curve,
+        };
+    }
+
+    fn curve(&self) -> Option<&[u32]> {
+        let steps = (self.curve_steps as usize).min(curve::MAX_STEPS);
+        (steps > 0).then(|| &self.curve[..steps])
+    }
+
+    /// Replays a curve from now on; an empty one ends that.
+    pub fn replay(&mut self, step_ms: u32, milliwatts: &[u32]) {
+        let steps = milliwatts.len().min(curve::MAX_STEPS);
+        self.curve[..steps].copy_from_slice(&milliwatts[..steps]);
+        (self.curve_steps, self.curve_step, self.curve_from) = (steps as u32, step_ms, now());
+    }
+
+    /// Draw as the driver says it, mW: the mean of its averaging time.
+    #[must_use]
+    pub fn reading(&self) -> u32 {
+        let Some(curve) = self.curve().filter(|_| self.average > 0) else { return self.draw().0 as u32 };
+        let to = now().saturating_sub(self.curve_from);
+        let window = u64::from(self.average) * 1_000_000;
+        let from = to.saturating_sub(window);
+        let energy = curve::energy_between(curve, self.curve_step, from, to);
+        (energy as f64 * 1000.0 / (to - from).max(1) as f64) as u32
+    }
+
+    /// What a reset of the GPU does: its state is that of a start, and what it remembers of errors for its whole life stays.
+    pub fn reset(&mut self) {
+        self.add_energy();
+        self.energy = 0;
+        (self.limit, self.lock, self.fault) = (self.limit_default, 0, 0);
+        (self.ecc_volatile, self.remap_pending, self.reasons) = (0, 0, 0);
     }
 
     /// Processes with a context.
@@ -260,6 +338,11 @@ impl Gpu {
     /// Draw, mW, and SM clock, MHz, now.
     #[must_use]
     pub fn draw(&self) -> (f64, f64) {
+        if let Some(curve) = self.curve() {
+            let time = now().saturating_sub(self.curve_from);
+            let power = curve::power_at(curve, self.curve_step, time);
+            return (f64::from(power), f64::from(self.clock_max));
+        }
         power::draw(&Load {
             idle_mw: f64::from(self.idle),
             parked_mw: f64::from(self.parked),
@@ -267,6 +350,7 @@ impl Gpu {
             clock_idle: f64::from(self.clock_idle),
             clock_min: f64::from(self.clock_min),
             clock_max: f64::from(self.clock_max),
+            parked_follows_clock: self.parked_follows_clock == 1,
             clock_lock: (self.lock > 0).then_some(f64::from(self.lock)),
             limit_mw: f64::from(self.limit),
             context: self.processes > 0,
@@ -278,7 +362,15 @@ impl Gpu {
     pub fn add_energy(&mut self) {
         let time = now();
         let passed = time.saturating_sub(self.settled);
-        self.energy = self.energy.wrapping_add((self.draw().0 * passed as f64 / 1000.0) as u64);
+        let drawn = match self.curve() {
+            Some(curve) => {
+                let since = |at: u64| at.saturating_sub(self.curve_from);
+                curve::energy_between(curve, self.curve_step, since(self.settled), since(time))
+            }
+            None => (self.draw().0 * passed as f64 / 1000.0) as u64,
+        };
+        self.energy = self.energy.wrapping_add(drawn);
+        self.total = self.total.wrapping_add(drawn);
         self.settled = time;
     }
 }

@@ -17,9 +17,10 @@ pub fn workspace_binary(name: &str) -> Result<PathBuf, BinaryNotFound> {
     find(name, &[""])
 }
 
-/// The path of a shared library of this workspace, which `cargo build` leaves beside what links to it.
+/// The path of a shared library of this workspace, which `cargo build` leaves among the dependencies.
 pub fn workspace_library(name: &str) -> Result<PathBuf, BinaryNotFound> {
-    find(name, &["", "deps"])
+    // A build of programs alone leaves a former copy beside them.
+    find(name, &["deps", ""])
 }
 
 fn find(name: &str, below: &[&str]) -> Result<PathBuf, BinaryNotFound> {

@@ -25,13 +25,21 @@ pub struct TrainingJobStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub reason: Option<String>,
-    /// `Scheduled`, `Running`, `Finished`, `OnTime`, `Progressing`, `TemplateAccepted`.
+    /// `Scheduled`, `Running`, `Finished`, `Complete`, `Failed`, `OnTime`, `Progressing`, `TemplateAccepted`. `Complete` or
+    /// `Failed` is `True` after the end, as with a Job of Kubernetes; `Finished` is `True` in both cases.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
+    #[schemars(length(max = 16))]
     pub conditions: Vec<Condition>,
     /// The deadline as an instant, also where the user gave a duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
+    /// Probability of ending before the deadline, for example `97%`; after the end `Met` or `Missed`. Absent without a deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8))]
+    pub on_time: Option<String>,
+    /// The TrainingProfile that the run is planned with, where `spec.profile` names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<UsedProfile>,
     /// What the run has been given. Written before anything else happens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocation: Option<Allocation>,
@@ -74,6 +82,10 @@ pub struct TrainingJobStatus {
     /// When the run ended for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
+    /// From `startTime` to `completionTime`, for example `2h5m`; absent before the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub duration: Option<String>,
     /// The last attempts, oldest first.
     #[serde(deserialize_with = "known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -96,6 +108,33 @@ impl TrainingJobStatus {
         }
         self
     }
+}
+
+/// The TrainingProfile that a run is planned with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UsedProfile {
+    /// Its name, in the job's namespace. It is made with the first observation.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// How it was found: `Spec`, `Label` (`andreas.dev/profile`), `Program` (that of runs of the same program; its annotation
+    /// `andreas.dev/program` shows what was compared), `Name` (that of the job's own name).
+    #[serde(default, deserialize_with = "known::or_default")]
+    pub source: ProfileSource,
+}
+
+/// How the profile of a run was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ProfileSource {
+    /// Named by `spec.profile`.
+    Spec,
+    /// Named by the job's label.
+    Label,
+    /// That of runs of the same program.
+    Program,
+    /// That of the job's own name.
+    #[default]
+    Name,
 }
 
 /// What a run has been given.
@@ -266,9 +305,12 @@ pub struct Consumption {
     /// Price of lateness and turnaround so far, millionths of the currency.
     #[schemars(range(min = 0))]
     pub lateness_micros: i64,
-    /// Sum for people: `0.31`.
-    #[schemars(length(max = 32))]
+    /// `energyMicros` with its currency: `0.31 EUR`.
+    #[schemars(length(max = 48))]
     pub cost: String,
+    /// `latenessMicros` with its currency: `0.12 EUR`.
+    #[schemars(length(max = 48))]
+    pub lateness: String,
 }
 
 /// How an attempt went.

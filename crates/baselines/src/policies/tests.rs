@@ -19,12 +19,15 @@ fn cluster(nodes: usize) -> Snapshot {
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds(30.0),
+        wear: Seconds::ZERO,
         horizon: None,
         gpu_types: vec![kind("A100")],
         nodes: (0..nodes).map(|i| node(&format!("n{i}"), "A100")).collect(),
         namespaces: vec![],
         jobs: vec![],
         prices: None,
+        intended: vec![],
+        coming: vec![],
     }
 }
 
@@ -38,8 +41,11 @@ fn node(name: &str, gpu_type: &str) -> Node {
         gpu_type: gpu_type.into(),
         gpus: GpuCount(8),
         free_gpus: GpuCount(8),
-        overhead: Watts::ZERO,
+        host_idle: Watts::ZERO,
+        host_busy: Watts::ZERO,
+        sleep: None,
         foreign_power: None,
+        gang_class: 0,
         free: Resources::default(),
     }
 }
@@ -59,6 +65,7 @@ fn job(name: &str, times: &[(u32, f64)]) -> Job {
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: Some(GpuCount(times[0].0)),
         worker: Worker::default(),
         candidates: None,
@@ -67,6 +74,8 @@ fn job(name: &str, times: &[(u32, f64)]) -> Job {
         movable: true,
         min_run: Seconds::ZERO,
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_core::{GpuType, NodeName};
 
 use super::data::{NodeData, TypeData, milliwatts};
-use crate::snapshot::{Job, Snapshot};
+use crate::snapshot::{Job, Node, NodePower, NodeSleep, Snapshot};
 
 /// Node resources with fixed indices; the others follow.
 pub(super) const CPU: usize = 0;
@@ -27,6 +27,7 @@ pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
             max: t.max.0,
             nodes: Vec::new(),
             max_node_gpus: 0,
+            max_gang: 0,
             overhead: f64::INFINITY,
         })
         .collect();
@@ -41,6 +42,7 @@ pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {
         max,
         nodes: Vec::new(),
         max_node_gpus: 0,
+        max_gang: 0,
         overhead: 0.0,
     });
     types
@@ -89,12 +91,47 @@ pub(super) fn compile_nodes(
             name: node.name.clone(),
             kind: kind_of[&node.gpu_type],
             rank: 0,
+            gang_class: node.gang_class,
             free_gpus: i64::from(node.free_gpus.0),
-            overhead: node.overhead.0,
-            overhead_mw: milliwatts(node.overhead.0),
+            overhead: billed_overhead(node),
+            overhead_mw: milliwatts(budgeted_overhead(snapshot, node)),
+            power: node.sleep.map_or(NodePower::On, |sleep| sleep.state),
+            wake: wake(snapshot, node),
         });
     }
     (nodes, resources)
+}
+
+/// Watts that jobs on a node are billed for its host. Whoever keeps a node awake that could sleep pays for all of it.
+fn billed_overhead(node: &Node) -> f64 {
+    match node.sleep {
+        Some(_) => node.host_busy.0.max(node.host_idle.0),
+        None => node.overhead().0,
+    }
+}
+
+/// Watts that the first job on a node adds to the budget's floor, in which a waking node already counts as busy.
+fn budgeted_overhead(snapshot: &Snapshot, node: &Node) -> f64 {
+    match node.sleep.map(|sleep| sleep.state) {
+        Some(NodePower::Waking { .. }) => 0.0,
+        Some(NodePower::Asleep) => {
+            let of_type = snapshot.gpu_types.iter().find(|t| t.name == node.gpu_type);
+            let idle = of_type.map_or(0.0, |t| t.idle.0) * f64::from(node.free_gpus.0);
+            node.host_busy.0.max(node.host_idle.0) + idle
+        }
+        Some(NodePower::On) | None => node.overhead().0,
+    }
+}
+
+/// Seconds until a job can start on a node, and joules to wake it.
+fn wake(snapshot: &Snapshot, node: &Node) -> (f64, f64) {
+    match node.sleep {
+        Some(NodeSleep { state: NodePower::Asleep, wake, wake_energy }) => (wake.0, wake_energy.0),
+        Some(NodeSleep { state: NodePower::Waking { until }, .. }) => {
+            ((until - snapshot.now).0.max(0.0), 0.0)
+        }
+        _ => (0.0, 0.0),
+    }
 }
 
 /// Sets of nodes, each stored once.

@@ -2,7 +2,7 @@
 
 use andreas_core::{GpuType, NodeName};
 
-use crate::snapshot::{Job, LimitsCount};
+use crate::snapshot::{IntendedChange, Job, LimitsCount, NodePower};
 
 /// Power in whole milliwatts. Integers make sums exact, so counters never drift.
 pub(crate) fn milliwatts(watts: f64) -> i128 {
@@ -23,10 +23,17 @@ pub struct NodeData {
     pub kind: usize,
     /// Position among the nodes of its type.
     pub(crate) rank: usize,
+    /// Gangs have nodes of one class only.
+    pub(crate) gang_class: u32,
     pub(crate) free_gpus: i64,
-    /// Draw without its GPUs while a job runs there, in watts.
+    /// Draw of its host that jobs there are billed for, in watts: busy less idle, or all where it could sleep.
     pub overhead: f64,
+    /// Draw that its first job adds to the budget, in milliwatts.
     pub(crate) overhead_mw: i128,
+    /// Whether it is powered on.
+    pub(crate) power: NodePower,
+    /// Seconds until a job can start there, and joules to wake it; both 0 where it is on.
+    pub(crate) wake: (f64, f64),
 }
 
 /// A GPU type.
@@ -38,10 +45,12 @@ pub struct TypeData {
     /// The idle draw in watts.
     pub(crate) idle: f64,
     pub(crate) max: f64,
-    /// Its nodes, by name.
+    /// Its nodes: those that are on before those that are off, then by name.
     pub nodes: Vec<u32>,
     /// Maximum GPUs that TrainingJobs may use on one of its nodes.
     pub max_node_gpus: i64,
+    /// Nodes of its largest gang class.
+    pub(crate) max_gang: usize,
     /// Minimum overhead of one of its nodes, in watts.
     pub overhead: f64,
 }
@@ -110,6 +119,15 @@ impl Demand {
     pub fn of_job(&self, config: &Config) -> i128 {
         self.of_worker(config.gpus) * i128::from(config.nodes)
             + if config.nodes > 1 { i128::from(self.per_gang) } else { 0 }
+    }
+}
+
+impl IntendedChange {
+    /// Whether it is a change to these GPUs, at any power limit.
+    pub(crate) fn config_is(&self, instance: &super::Instance<'_>, config: &Config) -> bool {
+        self.nodes == config.nodes
+            && i64::from(self.gpus_per_node.0) == config.gpus
+            && self.gpu_type == instance.types[config.kind].name
     }
 }
 
@@ -195,8 +213,12 @@ pub struct JobData<'a> {
     pub(crate) admits: usize,
     pub(crate) node_demand: Vec<Demand>,
     pub(crate) quota_demand: Vec<Demand>,
+    /// Seconds that a change of nodes or GPUs takes, from the stop to the first progress.
+    pub restart: f64,
     /// Cost of a change of nodes or GPUs, money.
     pub change: f64,
+    /// The change that the last plan intended.
+    pub(crate) intended: Option<&'a IntendedChange>,
     /// Seconds on its fastest configuration; infinite without any.
     pub fastest: f64,
     /// Seconds on its slowest configuration; 0 without any.

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use andreas_core::{GpuType, NodeName, Seconds};
+use andreas_core::{GpuType, JobId, NodeName, Seconds};
 
 use super::cluster::{CPU, MEMORY, Names, PODS};
 use super::data::{Assignment, Config, Demand, Holding, JobData, Nodes, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
-use crate::snapshot::{Estimate, Job, JobState, LimitsCount, Placement, Preemption, Resources, Snapshot};
+use crate::snapshot::{
+    Estimate, IntendedChange, Job, JobState, LimitsCount, MAX_RESTARTS_PER_DAY, Placement, Preemption,
+    Resources, Snapshot,
+};
 
 /// Maximum factor by which age raises the planning weight.
 const OLDEST: f64 = 10.0;
@@ -24,6 +27,7 @@ pub(super) struct JobContext<'a, 'b> {
     pub quota_of: &'b BTreeMap<(String, Arc<str>), usize>,
     pub prices: &'b PriceOverTime,
     pub names: &'b Names,
+    pub intended: &'b BTreeMap<&'a JobId, &'a IntendedChange>,
 }
 
 /// Limits an immovable job to what it holds: the same GPUs, at any power limit. Once it has left, it waits
@@ -92,7 +96,8 @@ impl<'a> JobContext<'a, '_> {
             Some(_) => lateness.turnaround_share,
             None => lateness.turnaround_share.max(0.1),
         };
-        let lost = self.snapshot.restart.0 + job.lost.0;
+        let restart = job.restart.unwrap_or(self.snapshot.restart).0;
+        let lost = restart + job.lost.0;
         let listed = || configs.iter().filter(|c| c.listed);
         let least_power = listed().map(|c| c.power).reduce(f64::min).unwrap_or(0.0);
         let times = || listed().map(|c| c.time);
@@ -113,7 +118,9 @@ impl<'a> JobContext<'a, '_> {
             admits,
             node_demand: self.node_demand(job),
             quota_demand: self.quota_demand(job),
+            restart,
             change,
+            intended: self.intended.get(&job.id).copied(),
             fastest,
             slowest,
         }
@@ -145,7 +152,7 @@ impl<'a> JobContext<'a, '_> {
                 let gpus = i64::from(total / nodes);
                 let possible = total % nodes == 0
                     && gpus <= self.types[kind].max_node_gpus
-                    && self.types[kind].nodes.len() >= nodes as usize;
+                    && self.types[kind].max_gang >= nodes as usize;
                 if !possible {
                     continue;
                 }
@@ -193,7 +200,9 @@ impl<'a> JobContext<'a, '_> {
                 let assignment = self.assignment(job, placement, configs);
                 let known = assignment.nodes.as_slice().len() == placement.nodes.len();
                 let settled = *since + job.min_run <= self.snapshot.now;
-                let free_to_move = known && settled && job.movable && job.preemption == Preemption::Allowed;
+                let rested = job.restarts_last_day < MAX_RESTARTS_PER_DAY;
+                let may_move = job.movable && job.preemption == Preemption::Allowed;
+                let free_to_move = known && settled && rested && may_move;
                 Holding::Running { assignment, free_to_move }
             }
         }

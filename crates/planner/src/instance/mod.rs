@@ -11,7 +11,7 @@ use std::sync::Arc;
 use andreas_core::{GpuType, NodeName, Time, Watts};
 
 use crate::cost::PriceOverTime;
-use crate::snapshot::{Job, JobState, Placement, Snapshot};
+use crate::snapshot::{Job, JobState, NodePower, Placement, Snapshot};
 use cluster::{Names, Sets, compile_nodes, compile_types};
 use jobs::JobContext;
 
@@ -81,6 +81,7 @@ impl<'a> Instance<'a> {
         let mut sets = Sets { by_name: &by_name, known: BTreeMap::new(), sets: &mut instance.sets };
         let mut order: Vec<&Job> = snapshot.jobs.iter().collect();
         order.sort_by(|a, b| a.id.cmp(&b.id));
+        let intended: BTreeMap<_, _> = snapshot.intended.iter().map(|change| (&change.job, change)).collect();
         let context = JobContext {
             snapshot,
             types: &instance.types,
@@ -89,6 +90,7 @@ impl<'a> Instance<'a> {
             quota_of: &quota_of,
             prices: &instance.prices,
             names: &names,
+            intended: &intended,
         };
         instance.jobs = order
             .into_iter()
@@ -101,12 +103,19 @@ impl<'a> Instance<'a> {
     }
 
     fn link_types(&mut self) {
-        for (i, node) in self.nodes.iter_mut().enumerate() {
+        let mut of_class: BTreeMap<(usize, u32), usize> = BTreeMap::new();
+        // Those that are on come first: of two nodes with as much room, nobody is woken.
+        let (off, on): (Vec<_>, Vec<_>) =
+            self.nodes.iter_mut().enumerate().partition(|(_, node)| node.power == NodePower::Asleep);
+        for (i, node) in on.into_iter().chain(off) {
             let kind = &mut self.types[node.kind];
             node.rank = kind.nodes.len();
             kind.nodes.push(u32::try_from(i).expect("the number of nodes is checked"));
             kind.max_node_gpus = kind.max_node_gpus.max(node.free_gpus);
             kind.overhead = kind.overhead.min(node.overhead);
+            let size = of_class.entry((node.kind, node.gang_class)).or_default();
+            *size += 1;
+            kind.max_gang = kind.max_gang.max(*size);
         }
     }
 
@@ -117,7 +126,14 @@ impl<'a> Instance<'a> {
             let source = by_name[&node.name];
             let foreign_gpus = f64::from(source.gpus.0 - source.free_gpus.0);
             let foreign = source.foreign_power.map_or(foreign_gpus * kind.max, |w| w.0);
-            self.floor_mw += milliwatts(foreign) + kind.idle_mw * i128::from(node.free_gpus);
+            self.floor_mw += milliwatts(foreign);
+            // A node that is off draws nothing; one that starts up draws as if busy.
+            let host = match node.power {
+                NodePower::On => source.host_idle.0,
+                NodePower::Waking { .. } => source.host_busy.0.max(source.host_idle.0),
+                NodePower::Asleep => continue,
+            };
+            self.floor_mw += milliwatts(host) + kind.idle_mw * i128::from(node.free_gpus);
         }
         if let Some(budget) = &self.snapshot.budget {
             let now = self.snapshot.now;

@@ -1,13 +1,14 @@
 //! Classes of nodes. All nodes of a class share one shadow price per GPU.
 //!
-//! Nodes of a class have the same GPU type, the same number of GPUs for us, and the same membership in the
-//! jobs' node sets. With too many classes, the sets are ignored first, then the sizes. This makes only the
+//! Nodes of a class have the same GPU type, the same number of GPUs for us, are all on, starting up or off, and
+//! have the same membership in the jobs' node sets. With too many classes, the sets are ignored first, then the sizes. This makes only the
 //! prices coarser: [`Capacity`](crate::capacity::Capacity) checks what fits, node by node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::instance::Instance;
+use crate::snapshot::NodePower;
 
 /// Maximum number of classes; one bit each in a [`Mask`].
 const MAX_CLASSES: usize = 128;
@@ -25,6 +26,8 @@ pub(super) struct Class {
     pub size: i64,
     /// GPUs for us in all its nodes.
     pub gpus: f64,
+    /// Least seconds until a job can start on one of its nodes, and joules to wake it; 0 where they are on.
+    pub wake: (f64, f64),
 }
 
 pub(super) struct Classes {
@@ -37,17 +40,19 @@ pub(super) struct Classes {
 impl Classes {
     pub fn new(instance: &Instance<'_>) -> Self {
         let (tried, sizes, plain) = (
-            group(instance, |i| (instance.nodes[i].free_gpus, signature(instance, i))),
-            |i: usize| (instance.nodes[i].free_gpus, 0),
-            |_| (0, 0),
+            group(instance, |i| (instance.nodes[i].free_gpus, power(instance, i), signature(instance, i))),
+            |i: usize| (instance.nodes[i].free_gpus, power(instance, i), 0),
+            |_| (0, 0, 0),
         );
         let keys = [Some(tried), Some(group(instance, sizes)), Some(group(instance, plain))];
         let groups = keys.into_iter().flatten().find(|g| g.len() <= MAX_CLASSES).unwrap_or_default();
         let mut classes =
             Self { list: Vec::new(), of_node: vec![0; instance.nodes.len()], admitted: Vec::new() };
-        for ((kind, size, sets), nodes) in groups {
+        for ((kind, size, power, sets), nodes) in groups {
             let of = &instance.nodes;
-            let name = format!("{}/{size}/{sets:x}", instance.types[kind].name);
+            let name = format!("{}/{size}/{sets:x}{}", instance.types[kind].name, POWER[power]);
+            let wake =
+                nodes.iter().map(|n| of[*n].wake).min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
             for &node in &nodes {
                 classes.of_node[node] = classes.list.len();
             }
@@ -56,6 +61,7 @@ impl Classes {
                 kind,
                 size: nodes.iter().map(|n| of[*n].free_gpus).max().unwrap_or(0),
                 gpus: nodes.iter().map(|n| of[*n].free_gpus as f64).sum(),
+                wake,
             });
         }
         classes.admitted = (0..instance.sets())
@@ -78,13 +84,25 @@ impl Classes {
     }
 }
 
-type Groups = BTreeMap<(usize, i64, u64), Vec<usize>>;
+type Groups = BTreeMap<(usize, i64, usize, u64), Vec<usize>>;
 
-fn group(instance: &Instance<'_>, key: impl Fn(usize) -> (i64, u64)) -> Groups {
+/// Ends of the names of classes by [`power`].
+const POWER: [&str; 3] = ["", "/waking", "/asleep"];
+
+/// Index of whether a node is on, starting up or off.
+fn power(instance: &Instance<'_>, node: usize) -> usize {
+    match instance.nodes[node].power {
+        NodePower::On => 0,
+        NodePower::Waking { .. } => 1,
+        NodePower::Asleep => 2,
+    }
+}
+
+fn group(instance: &Instance<'_>, key: impl Fn(usize) -> (i64, usize, u64)) -> Groups {
     let mut groups = Groups::new();
     for (i, node) in instance.nodes.iter().enumerate() {
-        let (size, sets) = key(i);
-        groups.entry((node.kind, size, sets)).or_default().push(i);
+        let (size, power, sets) = key(i);
+        groups.entry((node.kind, size, power, sets)).or_default().push(i);
     }
     groups
 }

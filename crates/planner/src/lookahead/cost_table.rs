@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::classes::{Classes, Mask};
+use super::classes::{Class, Classes, Mask};
 use super::periods::Periods;
 use crate::instance::{Config, Instance, JobData, TypeData};
 use crate::snapshot::JobState;
@@ -211,7 +211,7 @@ impl CostTable {
 
     /// The same for a start with a period.
     pub fn at(&self, instance: &Instance<'_>, job: usize, item: usize, start: usize) -> f64 {
-        let begin = self.periods.begins[start].max(self.delay[job]);
+        let begin = self.periods.begins()[start].max(self.delay[job]);
         self.cost(instance, &instance.jobs[job], &self.items[item], begin, 0.0)
     }
 
@@ -230,7 +230,32 @@ impl CostTable {
         energy + self.lateness(instance, data, item, start + lost)
     }
 
-    /// The same for the rest of a job that has trained from the beginning.
+    /// What a job must gain from a restart on a column: the seconds that it loses, and its wear. Prices change,
+    /// and half of an apparent gain is gone a few decisions later; the wear pays for that.
+    pub fn restart_cost(
+        &self,
+        instance: &Instance<'_>,
+        data: &JobData<'_>,
+        item: usize,
+        start: f64,
+        lost: f64,
+    ) -> f64 {
+        let item = &self.items[item];
+        let more = self.cost(instance, data, item, start, lost) - self.cost(instance, data, item, start, 0.0);
+        more.max(0.0) + self.wear(instance, data, item)
+    }
+
+    /// Money for the wear of a restart: that of as many seconds lost by the job, without the miss that they
+    /// could cause.
+    pub fn wear(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column) -> f64 {
+        let wear = instance.snapshot.wear.0;
+        let late = if data.deadline < instance.now + item.time { 1.0 } else { 0.0 };
+        let per_second = data.weight * (late + data.share.max(DELAY_PENALTY));
+        instance.prices.energy_cost(item.billed, wear) + per_second * wear
+    }
+
+    /// The same for the last `part` of a job that has trained from the beginning. Only what follows `start` is
+    /// charged, on the terms of [`Self::cost`].
     pub fn rest(
         &self,
         instance: &Instance<'_>,
@@ -244,14 +269,13 @@ impl CostTable {
         let time = item.time * part;
         let energy = item.billed * (prices.integral(start + lost + time) - prices.integral(start));
         let late = self.late(instance, data, item, start + lost, time);
-        energy + data.weight * (late + data.share * (start + lost + time))
+        energy + data.weight * late + time_in_system(data, item, lost, part)
     }
 
     /// [`Forecast::lateness_cost`](crate::cost::Forecast::lateness_cost), from a table.
     fn lateness(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column, delay: f64) -> f64 {
-        let turnaround =
-            data.share * (item.time - item.slowed) + data.share.max(DELAY_PENALTY) * (delay + item.slowed);
-        data.weight * (self.late(instance, data, item, delay, item.time) + turnaround)
+        data.weight * self.late(instance, data, item, delay, item.time)
+            + time_in_system(data, item, delay, 1.0)
     }
 
     /// Expected seconds late, including a miss, of a run of `time` that starts to train in `delay` seconds.
@@ -271,6 +295,18 @@ impl CostTable {
         }
     }
 
+    /// Cost of waiting for a class' nodes to start up: the energy to wake one, and the job's delay. A deferred
+    /// start there costs as much, so nobody waits for others to wake them.
+    pub fn wake_cost(&self, instance: &Instance<'_>, data: &JobData<'_>, class: &Class) -> f64 {
+        let (seconds, joules) = class.wake;
+        if seconds <= 0.0 && joules <= 0.0 {
+            return 0.0;
+        }
+        let late = if instance.now + data.fastest > data.deadline { 1.0 } else { 0.0 };
+        let delay = data.weight * (data.share.max(DELAY_PENALTY) + late) * seconds;
+        delay + joules * instance.prices.integral(seconds.max(1.0)) / seconds.max(1.0)
+    }
+
     /// Fragmentation cost of a node on which our jobs use some GPUs.
     pub fn fragmentation(&self, instance: &Instance<'_>, node: u32, used: i64) -> f64 {
         let data = &instance.nodes[node as usize];
@@ -280,6 +316,15 @@ impl CostTable {
         let empty = (data.free_gpus - used) as f64 / data.free_gpus as f64;
         data.overhead * empty * self.fragmentation
     }
+}
+
+/// Money for the time in the system while a job trains this part of its work, after a delay. The delay and the
+/// seconds that a power limit adds have the same price, now and later: otherwise one of the two would always
+/// seem cheaper.
+pub(super) fn time_in_system(data: &JobData<'_>, item: &Column, delay: f64, part: f64) -> f64 {
+    let slowed = item.slowed * part;
+    data.weight
+        * (data.share * (item.time * part - slowed) + data.share.max(DELAY_PENALTY) * (delay + slowed))
 }
 
 /// Seconds until a leaving job is gone.

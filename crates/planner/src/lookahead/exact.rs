@@ -11,8 +11,10 @@ use super::step::{Choice, Step};
 use crate::instance::Assignment;
 use crate::partial::PartialPlan;
 
-/// Maximum number of packed leaves.
+/// Minimum number of leaves that may be packed.
 const LEAVES: u64 = 4000;
+/// Nodes of the search tree for each packed leaf.
+const NODES_PER_LEAF: u64 = 200;
 /// Relative difference below which costs are equal.
 const EQUAL: f64 = 1e-10;
 
@@ -137,7 +139,7 @@ impl Search<'_, '_, '_, '_> {
 
     fn descend(&mut self, at: usize, bound: f64) {
         self.nodes += 1;
-        if self.nodes > self.limit || self.leaves > LEAVES {
+        if self.nodes > self.limit || self.leaves > LEAVES.max(self.limit / NODES_PER_LEAF) {
             self.complete = false;
             return;
         }

@@ -4,7 +4,8 @@
 //! class of GPUs and for watts ([`prices`]). They give the cost of each job in each configuration now and of
 //! its best later start ([`step`]). Jobs are then placed in order of regret, first as computed, then in
 //! perturbed orders. A local search improves the incumbent ([`improve`]). The Lagrangian dual of the step
-//! bounds every plan from below. On small instances branch and bound closes the gap ([`exact`]). The method
+//! bounds every plan from below; where that is not close, so does what fits on nodes together
+//! ([`patterns`]). On small instances branch and bound closes the gap ([`exact`]). The method
 //! `exact` is the same with a search tree several hundred times as large.
 //!
 //! **Data flow**: takes an [`Instance`], returns an [`Outcome`]. Moves take room only through
@@ -14,23 +15,32 @@
 //! state. A plan must beat "continue and fill free capacity" by a threshold. The decision is repeated on its
 //! own outcome until it changes nothing. Each repetition lowers the cost, so this ends.
 
+mod choosers;
 mod classes;
+mod coming;
 mod cost_table;
+mod deferred;
+mod dual;
 mod exact;
 mod improve;
+mod patterns;
 mod periods;
 mod prices;
 mod search_state;
 mod step;
 #[cfg(test)]
 mod tests;
+mod track;
+
+use std::cell::Cell;
 
 use classes::Classes;
 use cost_table::CostTable;
+use deferred::DeferredCosts;
 use improve::Improver;
 use prices::ShadowPrices;
 use search_state::SearchState;
-use step::{DeferredCosts, Step};
+use step::Step;
 
 use crate::budget;
 use crate::candidates;
@@ -67,7 +77,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let cost_table = CostTable::new(instance, &classes);
     let shadow_prices = ShadowPrices::new(instance, &classes, &cost_table, options.gap);
-    let deferred = DeferredCosts::new(instance, &cost_table, &shadow_prices);
+    let deferred = DeferredCosts::new(instance, &classes, &cost_table, &shadow_prices);
     let context = Context {
         instance,
         options,
@@ -87,7 +97,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         })
         .collect();
     let first = context.round(&current, &touchable);
-    let bound = first.bound;
+    let (bound, waiting_cost) = (first.bound, first.waiting_cost);
     let mut last = first;
     let (mut stopped, mut trials) = (Vec::new(), 0);
     for _ in 1..ROUNDS {
@@ -100,24 +110,36 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         current.clone_from(&last.assignments);
         last = context.round(&current, &touchable);
     }
-    let (cost, wake) = context.cost_from_the_start(&last.assignments);
+    let Priced { cost, wake, intended } = context.priced_from_the_start(&last.assignments);
     Outcome {
         assignments: last.assignments,
         objective: Some(cost),
         trials,
         reserved_for: last.reserved_for,
         stopped,
-        // Meeting a lower budget may change assignments that the bound takes as fixed.
-        bound: Some(bound).filter(|bound| *bound <= cost + 1e-9 * cost.abs()),
+        bound: Some(bound),
+        waiting_cost: Some(waiting_cost),
+        ended_early: options.method == MethodName::Exact && cost - bound > TIE * cost.abs(),
+        intended,
         prices: Some(shadow_prices.publish(instance, &classes)),
         wake,
     }
+}
+
+/// A plan priced against the initial state.
+struct Priced {
+    cost: f64,
+    /// Seconds until the first deferred start or change.
+    wake: Option<f64>,
+    /// Intended changes: job, seconds from now, configuration.
+    intended: Vec<(usize, f64, usize)>,
 }
 
 /// Result of one round.
 struct RoundResult {
     assignments: Vec<Option<Assignment>>,
     bound: f64,
+    waiting_cost: f64,
     trials: u64,
     reserved_for: Option<usize>,
     stopped: Vec<usize>,
@@ -129,8 +151,8 @@ impl<'b> Context<'_, 'b> {
         Step::new(self.instance, tables, current, base)
     }
 
-    /// Cost of a plan against the initial state.
-    fn cost_from_the_start(&self, assignments: &[Option<Assignment>]) -> (f64, Option<f64>) {
+    /// A plan against the initial state.
+    fn priced_from_the_start(&self, assignments: &[Option<Assignment>]) -> Priced {
         let current: Vec<Option<Assignment>> =
             self.instance.jobs.iter().map(|d| d.current().cloned()).collect();
         let mut partial = PartialPlan::new(self.instance, |_, _| false);
@@ -145,8 +167,15 @@ impl<'b> Context<'_, 'b> {
         }
         let step = self.step(&current, &fixed);
         let open = vec![false; assignments.len()];
-        let wake = step.wake(assignments);
-        (SearchState::new(&step, partial, &open).total(), wake)
+        let change = |job: usize| {
+            let (begin, config) = step.intended_change(job, assignments[job].as_ref()?)?;
+            Some((job, begin, config))
+        };
+        Priced {
+            wake: step.wake(assignments),
+            intended: (0..assignments.len()).filter_map(change).collect(),
+            cost: SearchState::new(&step, partial, &open).total(),
+        }
     }
 
     /// One decision on a state.
@@ -189,12 +218,14 @@ impl<'b> Context<'_, 'b> {
         let threshold = if limit > 0 { TIE } else { HYSTERESIS };
         // No plan is cheaper by more than the threshold: no search is needed.
         let near = threshold.max(self.options.gap);
-        let enough = |cost: f64| cost - step.bound <= near * cost.abs();
+        let (bound, waiting_cost) = (Cell::new(step.bound), step.cost_of_waiting());
+        let close = |cost: f64, bound: f64| cost - bound <= near * cost.abs();
+        let enough = |cost: f64| close(cost, bound.get());
         if enough(stay.cost) {
-            let bound = step.bound;
             return RoundResult {
                 assignments: finished(instance, stay.partial, kept.as_ref()),
-                bound,
+                bound: bound.get(),
+                waiting_cost,
                 trials: 1,
                 reserved_for: kept.map(|k| k.job),
                 stopped,
@@ -206,6 +237,16 @@ impl<'b> Context<'_, 'b> {
         let mut best = SearchState::new(&step, base.clone(), &open);
         best.construct(&queue);
         best.fill(&queue, kept.as_ref());
+        if !enough(best.cost) {
+            let known = best.cost.min(stay.cost);
+            if let Some(kept) = &kept {
+                base.ledger.release(instance, kept.job, &kept.assignment);
+            }
+            bound.set(patterns::bound(&step, &base, known, &|bound| close(known, bound)));
+            if let Some(kept) = &kept {
+                base.ledger.take(instance, kept.job, &kept.assignment);
+            }
+        }
         for _ in 0..self.passes(jobs.len()) {
             if enough(best.cost) {
                 break;
@@ -225,18 +266,18 @@ impl<'b> Context<'_, 'b> {
         let improver = Improver { search_state: &mut best, rng: &mut rng, jobs: &jobs, waiting: Vec::new() };
         trials += improver.run(moves, &enough);
         best.fill(&queue, kept.as_ref());
-        let mut bound = step.bound;
+        let mut bound = bound.get();
         let asked = self.options.gap > 0.0 && enough(best.cost);
         if limit > 0 && !asked && kept.is_none() && exact::applies(&step) {
             let proof = exact::branch_and_bound(&step, &base, &open, &mut best, limit);
-            bound = proof.bound;
+            bound = proof.bound.max(bound);
             trials += proof.nodes;
             best.fill(&queue, None);
         }
         let better = best.cost < stay.cost - threshold * stay.cost.abs();
         let chosen = if better { best } else { stay };
         let assignments = finished(instance, chosen.partial, kept.as_ref());
-        RoundResult { assignments, bound, trials, reserved_for: kept.map(|k| k.job), stopped }
+        RoundResult { assignments, bound, waiting_cost, trials, reserved_for: kept.map(|k| k.job), stopped }
     }
 
     /// Places fully aged jobs first, the longest-waiting one before all; the first that does not fit gets a

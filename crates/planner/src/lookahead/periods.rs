@@ -1,14 +1,21 @@
 //! The planning horizon in periods of growing length, and prices over them.
 //!
 //! Period lengths follow the run times: the first period lasts 15 minutes for runs of hours, and less for
-//! runs of minutes.
+//! runs of minutes. The next edges of tariff and budget split the periods that they lie in, so that a start
+//! can aim at them.
 
-use andreas_core::Seconds;
+use andreas_core::{Seconds, StepFunction, Time};
 
 use crate::instance::Instance;
 
-/// Number of periods, including the last one, which has no end and no price.
-pub(super) const PERIODS: usize = 12;
+/// Number of periods without edges, including the last one, which has no end and no price.
+const OCTAVES: usize = 12;
+/// Maximum number of edges of tariff and budget among the starts.
+const EDGES: usize = 4;
+/// Maximum number of periods.
+pub(super) const PERIODS: usize = OCTAVES + EDGES;
+/// An edge nearer to another start than this part of the first period is not a start of its own.
+const NEAR: f64 = 0.02;
 /// Maximum length of the first period, in seconds.
 const MAX_UNIT_S: f64 = 900.0;
 /// The first period is at most this part of the time of the median job.
@@ -16,26 +23,47 @@ const PART: f64 = 0.125;
 /// Maximum number of halvings.
 const HALVINGS: i32 = 12;
 
-/// The mean price over this many periods is the present value.
-const CURRENT_PRICE_PERIODS: usize = 3;
+/// The mean price over this many octaves is the present value.
+const CURRENT_PRICE_OCTAVES: usize = 3;
 
-/// Starts of the periods: 0, 1, 2, 4, ... units.
+/// Starts of the periods: 0, 1, 2, 4, ... units (the octaves), and the edges between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Periods {
-    /// Starts, in seconds from now.
-    pub begins: [f64; PERIODS],
+    begins: [f64; PERIODS],
+    count: usize,
+    unit: f64,
     per_second: f64,
+    /// Index of the first period of each octave, and the number of periods.
+    first: [usize; OCTAVES + 1],
 }
 
 impl Periods {
-    pub fn new(unit: f64) -> Self {
-        let mut begins = [0.0; PERIODS];
+    /// Periods with a first octave of this length, split at the first few of these instants.
+    pub fn new(unit: f64, edges: impl Iterator<Item = f64>) -> Self {
+        let mut octaves = [0.0; OCTAVES];
         let mut begin = unit;
-        for slot in &mut begins[1..] {
+        for slot in &mut octaves[1..] {
             *slot = begin;
             begin *= 2.0;
         }
-        Self { begins, per_second: 1.0 / unit }
+        let mut starts = octaves.to_vec();
+        for edge in edges {
+            let near = |start: &f64| (edge - start).abs() < NEAR * unit;
+            if edge > 0.0 && edge < octaves[OCTAVES - 1] && !starts.iter().any(near) {
+                starts.push(edge);
+            }
+            if starts.len() == PERIODS {
+                break;
+            }
+        }
+        starts.sort_by(f64::total_cmp);
+        let mut begins = [f64::INFINITY; PERIODS];
+        begins[..starts.len()].copy_from_slice(&starts);
+        let mut first = [starts.len(); OCTAVES + 1];
+        for (octave, start) in octaves.iter().enumerate() {
+            first[octave] = starts.partition_point(|s| s < start);
+        }
+        Self { begins, count: starts.len(), unit, per_second: 1.0 / unit, first }
     }
 
     /// Periods that suit the jobs: by the median of their times on the configurations with the least energy.
@@ -61,36 +89,93 @@ impl Periods {
             }
             unit *= 0.5;
         }
-        Self::new(unit)
+        Self::new(unit, edges(instance).into_iter())
     }
 
-    /// Length of the first one in seconds.
+    /// Starts, in seconds from now.
+    pub fn begins(&self) -> &[f64] {
+        &self.begins[..self.count]
+    }
+
+    /// Number of periods.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Length of the first octave in seconds.
     pub fn unit(&self) -> f64 {
-        self.begins[1]
+        self.unit
     }
 
-    /// Index of the period that contains `seconds` from now. Period i >= 1 starts at 2^(i-1) units,
+    /// Index of the period that starts after the first octave.
+    pub fn second(&self) -> usize {
+        self.first[1]
+    }
+
+    /// Index of the period that contains `seconds` from now. Octave i >= 1 starts at 2^(i-1) units,
     /// so the binary exponent gives i.
     pub fn index_at(&self, seconds: f64) -> usize {
         let units = seconds * self.per_second;
-        if units < 1.0 {
-            return 0;
+        let octave = if units < 1.0 {
+            0
+        } else {
+            let exponent = (units.to_bits() >> 52) as usize - 1023;
+            (exponent + 1).min(OCTAVES - 1)
+        };
+        if self.count == OCTAVES {
+            return octave;
         }
-        let exponent = (units.to_bits() >> 52) as usize - 1023;
-        (exponent + 1).min(PERIODS - 1)
+        let mut at = self.first[octave];
+        while at + 1 < self.first[octave + 1] && self.begins[at + 1] <= seconds {
+            at += 1;
+        }
+        at
+    }
+
+    /// Index of the first start that is not before a moment, or hardly.
+    pub fn first_from(&self, seconds: f64) -> usize {
+        let at = self.index_at(seconds);
+        if self.begins[at] + NEAR * self.unit >= seconds { at } else { at + 1 }
+    }
+
+    /// Index of the start that is nearest to a moment.
+    pub fn nearest(&self, seconds: f64) -> usize {
+        let at = self.index_at(seconds);
+        let after = self.begins().get(at + 1).map_or(f64::INFINITY, |begin| begin - seconds);
+        if after < seconds - self.begins[at] { at + 1 } else { at }
     }
 
     /// Ends of the priced periods, for the plan.
     pub fn ends(&self) -> Vec<Seconds> {
-        self.begins[1..].iter().map(|s| Seconds(*s)).collect()
+        self.begins()[1..].iter().map(|s| Seconds(*s)).collect()
     }
 
     /// The periods with these ends, if they are valid.
     pub fn with_ends(ends: &[Seconds]) -> Option<Self> {
-        let unit = ends.first()?.0;
-        let periods = (unit > 0.0 && unit <= MAX_UNIT_S).then(|| Self::new(unit))?;
+        // The last start is always that of the last octave.
+        let unit = ends.last()?.0 / f64::from(1_u32 << (OCTAVES - 2));
+        let possible = unit > 0.0 && unit <= MAX_UNIT_S && ends.len() < PERIODS;
+        let octave = |end: f64| (0..OCTAVES - 1).any(|k| unit * f64::from(1_u32 << k) == end);
+        let edges = ends.iter().map(|end| end.0).filter(|end| !octave(*end));
+        let periods = possible.then(|| Self::new(unit, edges))?;
         (periods.ends() == ends).then_some(periods)
     }
+}
+
+/// The next edges of tariff and budget, in seconds from now, in order.
+pub(super) fn edges(instance: &Instance<'_>) -> Vec<f64> {
+    let snapshot = instance.snapshot;
+    let mut edges: Vec<f64> = changes(&snapshot.tariff, snapshot.now).collect();
+    edges.extend(snapshot.budget.iter().flat_map(|budget| changes(&budget.watts, snapshot.now)));
+    edges.sort_by(f64::total_cmp);
+    edges.dedup();
+    edges.truncate(EDGES);
+    edges
+}
+
+fn changes<T: Copy + PartialEq>(steps: &StepFunction<T>, now: Time) -> impl Iterator<Item = f64> {
+    let pairs = steps.windows().windows(2).skip(steps.windows().partition_point(|w| w.0 <= now).max(1) - 1);
+    pairs.filter(|pair| pair[0].1 != pair[1].1).map(move |pair| (pair[1].0 - now).0).take(EDGES)
 }
 
 /// A price over time: money per unit and second, constant in each period.
@@ -112,8 +197,8 @@ impl Price {
 
     /// Updates the integral from the rates.
     pub fn integrate(&mut self, periods: &Periods) {
-        let begins = &periods.begins;
-        for p in 1..PERIODS {
+        let begins = periods.begins();
+        for p in 1..begins.len() {
             self.sum[p] = self.sum[p - 1] + self.rate[p - 1] * (begins[p] - begins[p - 1]);
             self.base[p] = self.sum[p] - self.rate[p] * begins[p];
         }
@@ -130,22 +215,23 @@ impl Price {
         self.base[p] + self.rate[p] * seconds
     }
 
-    /// Mean over the first periods.
+    /// Mean over the first octaves.
     pub fn mean_of_first(&self, periods: &Periods) -> f64 {
-        self.sum[CURRENT_PRICE_PERIODS] / periods.begins[CURRENT_PRICE_PERIODS]
+        let end = periods.first[CURRENT_PRICE_OCTAVES];
+        self.sum[end] / periods.begins[end]
     }
 
-    /// From the end of the first period up to a moment.
+    /// From the end of the first octave up to a moment.
     pub fn later(&self, periods: &Periods, seconds: f64) -> f64 {
-        (self.until(periods.index_at(seconds), seconds) - self.sum[1]).max(0.0)
+        (self.until(periods.index_at(seconds), seconds) - self.sum[periods.second()]).max(0.0)
     }
 
     /// The same price `by` seconds later, as means over the new periods.
     pub fn shifted(&self, old: &Periods, by: f64, new: &Periods) -> Self {
         let until = |seconds: f64| self.until(old.index_at(seconds), seconds);
         let mut rate = [0.0; PERIODS];
-        for (p, rate) in rate.iter_mut().enumerate().take(PERIODS - 1) {
-            let (from, to) = (new.begins[p] + by, new.begins[p + 1] + by);
+        for (rate, pair) in rate.iter_mut().zip(new.begins().windows(2)) {
+            let (from, to) = (pair[0] + by, pair[1] + by);
             *rate = ((until(to) - until(from)) / (to - from)).max(0.0);
         }
         Self::new(new, rate)
@@ -156,9 +242,13 @@ impl Price {
 mod tests {
     use super::*;
 
+    fn plain(unit: f64) -> Periods {
+        Periods::new(unit, std::iter::empty())
+    }
+
     #[test]
     fn a_shifted_price_costs_the_same_at_the_same_instant() {
-        let periods = Periods::new(900.0);
+        let periods = plain(900.0);
         let mut rate = [0.0; PERIODS];
         rate[..3].copy_from_slice(&[4.0, 2.0, 1.0]);
         let price = Price::new(&periods, rate);
@@ -172,18 +262,39 @@ mod tests {
         assert_eq!(price.later(&periods, 600.0), 0.0);
         assert_eq!(price.later(&periods, 1800.0), 1800.0);
         // The same with shorter periods.
-        let fine = price.shifted(&periods, 0.0, &Periods::new(450.0));
+        let fine = price.shifted(&periods, 0.0, &plain(450.0));
         assert_eq!(fine.rate[..4], [4.0, 4.0, 2.0, 1.0]);
+        // The same with an edge in between.
+        let split = price.shifted(&periods, 0.0, &Periods::new(900.0, [1200.0].into_iter()));
+        assert_eq!(split.rate[..4], [4.0, 2.0, 2.0, 1.0]);
     }
 
     #[test]
     fn a_moment_is_in_the_period_that_has_begun_last() {
-        let periods = Periods::new(450.0);
-        for i in 0..100_000 {
-            let seconds = f64::from(i) * 11.25;
-            let expected = periods.begins[1..].partition_point(|begin| *begin <= seconds);
-            assert_eq!(periods.index_at(seconds), expected, "{seconds}");
+        for edges in [vec![], vec![100.0, 500.0, 600.0, 100_000.0], vec![450.0, 5000.0]] {
+            let periods = Periods::new(450.0, edges.into_iter());
+            for i in 0..100_000 {
+                let seconds = f64::from(i) * 11.25;
+                let expected = periods.begins()[1..].partition_point(|begin| *begin <= seconds);
+                assert_eq!(periods.index_at(seconds), expected, "{seconds}");
+            }
+            assert_eq!(periods.index_at(1e300), periods.count() - 1);
         }
-        assert_eq!(periods.index_at(1e300), PERIODS - 1);
+    }
+
+    #[test]
+    fn edges_are_starts_and_survive_the_warm_start() {
+        // Given four edges, one of them at a start and a fifth one beyond the number,
+        let edges = [300.0, 900.0, 4000.0, 21_600.0, 43_200.0, 50_000.0];
+        let periods = Periods::new(900.0, edges.into_iter());
+        // then the first four that are not starts already split the periods,
+        assert_eq!(periods.begins()[..7], [0.0, 300.0, 900.0, 1800.0, 3600.0, 4000.0, 7200.0]);
+        assert_eq!(periods.count(), PERIODS);
+        assert!(!periods.begins().contains(&50_000.0));
+        // and the periods are found again by their ends.
+        assert_eq!(Periods::with_ends(&periods.ends()), Some(periods));
+        assert_eq!(Periods::with_ends(&plain(450.0).ends()), Some(plain(450.0)));
+        assert_eq!(Periods::with_ends(&[Seconds(1.0), Seconds(2.0)]), None);
+        assert_eq!(Periods::with_ends(&[]), None);
     }
 }

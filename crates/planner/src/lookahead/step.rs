@@ -6,7 +6,9 @@
 
 use super::classes::Classes;
 use super::cost_table::{Column, CostTable};
-use super::prices::{DeferredStart, MIGRATION_FACTOR, ShadowPrices};
+use super::deferred::DeferredCosts;
+use super::dual::{Dual, Prices};
+use super::prices::{DeferredStart, ShadowPrices};
 use crate::instance::{Assignment, Config, Instance};
 use crate::partial::PartialPlan;
 
@@ -35,28 +37,15 @@ pub(super) struct Choice {
     pub span: u32,
 }
 
-/// Costs of deferred starts; they do not depend on where jobs are now.
-pub(super) struct DeferredCosts {
-    /// By job: its best later start.
-    pub later: Vec<Option<DeferredStart>>,
-    /// By column: cost of running on it now and changing to the later start.
-    pub changing: Vec<f64>,
-}
-
-impl DeferredCosts {
-    pub fn new(instance: &Instance<'_>, cost_table: &CostTable, shadow_prices: &ShadowPrices) -> Self {
-        let later: Vec<_> =
-            (0..instance.jobs.len()).map(|job| shadow_prices.best_later(instance, cost_table, job)).collect();
-        let mut changing = vec![f64::INFINITY; cost_table.items.len()];
-        for (job, later) in later.iter().enumerate() {
-            for i in cost_table.of(job) {
-                if let Some(later) = later {
-                    changing[i] = shadow_prices.changing(instance, cost_table, (job, i), later);
-                }
-            }
-        }
-        Self { later, changing }
-    }
+/// What a job that runs now does from then on.
+#[derive(Clone, Copy, Debug)]
+struct Course {
+    /// Money without the GPUs and watts that it holds first.
+    cost: f64,
+    /// Seconds from now until which it holds them.
+    until: f64,
+    /// Seconds of these that a power limit adds.
+    slowed: f64,
 }
 
 /// Costs of one decision.
@@ -76,19 +65,9 @@ pub(super) struct Step<'a, 'b> {
     decided: Vec<bool>,
     /// Proven lower bound of the cost.
     pub bound: f64,
+    /// Cost of the jobs whose assignment is fixed.
+    pub fixed: f64,
     pub dual: Prices,
-}
-
-/// Result of the dual of a step, with the capacity it was solved for.
-#[derive(Default)]
-pub(super) struct Prices {
-    /// By class: price of a GPU.
-    pub gpu: Vec<f64>,
-    pub watt: f64,
-    /// By class: number of GPUs.
-    pub room: Vec<f64>,
-    /// Available watts; infinite without a budget.
-    pub watts: f64,
 }
 
 impl<'a, 'b> Step<'a, 'b> {
@@ -116,6 +95,7 @@ impl<'a, 'b> Step<'a, 'b> {
             options: vec![none; current.len()],
             decided: base.assignments.iter().map(Option::is_some).collect(),
             bound: 0.0,
+            fixed: 0.0,
             dual: Prices::default(),
         };
         for (job, later) in deferred.later.iter().enumerate() {
@@ -141,7 +121,8 @@ impl<'a, 'b> Step<'a, 'b> {
         let Some(current) = &self.current[job] else { return 0.0 };
         let before = self.cost_table.items[self.cost_table.of(job).start + current.config].time;
         let scale = if before > 0.0 { self.cost_table.items[item].time / before } else { 1.0 };
-        self.instance.snapshot.restart.0 + self.instance.jobs[job].job.lost.0 * scale
+        let data = &self.instance.jobs[job];
+        data.restart + data.job.lost.0 * scale
     }
 
     /// Cost of a deferred start at the best time; a running job also loses work.
@@ -152,16 +133,16 @@ impl<'a, 'b> Step<'a, 'b> {
             // It can only continue as it is.
             (None, Some(current)) => {
                 let item = cost_table.of(job).start + current.config;
-                (cost_table.at(instance, job, item, 1), item, 1)
+                let next = cost_table.periods.second();
+                (cost_table.at(instance, job, item, next), item, next)
             }
             (None, None) => return 0.0,
         };
         if self.current[job].is_none() {
             return cost;
         }
-        let begin = cost_table.periods.begins[start].max(cost_table.delay[job]);
-        let stopped = cost_table.cost(instance, data, &cost_table.items[item], begin, self.lost(job, item));
-        cost + MIGRATION_FACTOR * (stopped - cost_table.at(instance, job, item, start)).max(0.0)
+        let begin = cost_table.periods.begins()[start].max(cost_table.delay[job]);
+        cost + cost_table.restart_cost(instance, data, item, begin, self.lost(job, item))
     }
 
     /// Energy, lateness and later prices of a job that runs there from now on.
@@ -170,55 +151,88 @@ impl<'a, 'b> Step<'a, 'b> {
         let moved = self.moved(job, assignment);
         let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
         let per_node = item.gpus / nodes.len().max(1) as f64;
-        let gpus = |until: f64| -> f64 {
-            let price = |n: &u32| self.gpu(item, self.classes.of_node[*n as usize], until);
+        let gpus = |course: &Course| -> f64 {
+            let price = |n: &u32| self.gpu(course, self.classes.of_node[*n as usize]);
             nodes.iter().map(|n| per_node * price(n)).sum()
         };
         let mut least = f64::INFINITY;
-        for (base, until) in self.stay_and_change_costs(job, assignment.config, moved) {
-            if base < least {
-                least = least.min(base + gpus(until) + self.later_watts(item.watts, until));
+        for course in self.stay_and_change_costs(job, assignment.config, moved) {
+            if course.cost < least {
+                least = least.min(course.cost + gpus(&course) + self.later_watts(item.watts, course.until));
             }
         }
-        least
+        let stays = self.current[job].as_ref().is_some_and(|current| current.nodes == assignment.nodes);
+        let class = |n: &u32| self.classes.of_node[*n as usize];
+        let wake = |n: &u32| self.wake_cost(job, class(n));
+        let unknown = |n: &u32| self.unknown_cost(job, item, class(n));
+        least += nodes.iter().map(unknown).fold(0.0, f64::max);
+        least + if stays { 0.0 } else { nodes.iter().map(wake).fold(0.0, f64::max) }
     }
 
-    /// Price of a GPU after the first period. Time that a job adds by choice costs the present price: the
-    /// present queue is the best forecast, and future jobs are in no price yet.
-    fn gpu(&self, item: &Column, class: usize, until: f64) -> f64 {
-        let (price, periods) = (&self.shadow_prices.gpu[class], &self.cost_table.periods);
-        let later = price.later(periods, until);
-        if item.slowed > 0.0 { later + item.slowed * price.mean_of_first(periods) } else { later }
+    /// Extra cost of a run of which nothing is known.
+    fn unknown_cost(&self, job: usize, item: &Column, class: usize) -> f64 {
+        self.shadow_prices.unknown_cost(&self.instance.jobs[job], item.gpus, class, 0.0)
+    }
+
+    /// Cost of starting on a class whose nodes are off or starting up, per gang.
+    fn wake_cost(&self, job: usize, class: usize) -> f64 {
+        self.cost_table.wake_cost(self.instance, &self.instance.jobs[job], &self.classes.list[class])
+    }
+
+    /// Price of a GPU of a course after the first octave.
+    fn gpu(&self, course: &Course, class: usize) -> f64 {
+        let later = self.shadow_prices.gpu[class].later(&self.cost_table.periods, course.until);
+        later + self.shadow_prices.slowed(class, course.slowed)
     }
 
     /// Seconds until the first deferred start or change.
     pub fn wake(&self, assignments: &[Option<Assignment>]) -> Option<f64> {
-        let begin = |job: usize| {
-            let later = self.deferred.later[job].as_ref()?;
-            let begin = self.cost_table.periods.begins[later.start].max(self.cost_table.delay[job]);
-            let Some(assignment) = &assignments[job] else { return Some(begin) };
-            let moved = self.moved(job, assignment);
-            let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
-            let node = *assignment.nodes.as_slice().first()?;
-            let price = &self.shadow_prices.gpu[self.classes.of_node[node as usize]];
-            let cost =
-                |(base, until): (f64, f64)| base + item.gpus * price.later(&self.cost_table.periods, until);
-            let [stay, change] = self.stay_and_change_costs(job, assignment.config, moved).map(cost);
-            (change < stay).then_some(begin)
+        let begin = |job: usize| match &assignments[job] {
+            Some(assignment) => self.intended_change(job, assignment).map(|(begin, _)| begin),
+            None => self.deferred.later[job].as_ref().map(|later| self.begin(job, later)),
         };
         (0..assignments.len()).filter_map(begin).reduce(f64::min)
     }
 
-    /// For a job that runs on a configuration now: staying to the end, or changing at its best later start.
-    /// Each has a cost without GPUs and watts, and the time until which it holds them.
-    fn stay_and_change_costs(&self, job: usize, config: usize, moved: bool) -> [(f64, f64); 2] {
-        let item = self.cost_table.of(job).start + config;
+    fn begin(&self, job: usize, later: &DeferredStart) -> f64 {
+        self.cost_table.periods.begins()[later.start].max(self.cost_table.delay[job])
+    }
+
+    /// The change that makes an assignment worth its cost, if it does not stay to its end: when, and the
+    /// configuration from then on.
+    pub fn intended_change(&self, job: usize, assignment: &Assignment) -> Option<(f64, usize)> {
+        let change = self.deferred.change[job].as_ref()?;
+        let moved = self.moved(job, assignment);
+        let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
+        let class = self.classes.of_node[*assignment.nodes.as_slice().first()? as usize];
+        let cost = |course: Course| {
+            let room = item.gpus * self.gpu(&course, class) + self.later_watts(item.watts, course.until);
+            course.cost + room
+        };
+        let [stay, changes] = self.stay_and_change_costs(job, assignment.config, moved).map(cost);
+        (changes < stay).then(|| (self.begin(job, change), change.item - self.cost_table.of(job).start))
+    }
+
+    /// For a job that runs on a configuration now: staying to the end, or changing at a later start.
+    fn stay_and_change_costs(&self, job: usize, config: usize, moved: bool) -> [Course; 2] {
+        let at = self.cost_table.of(job).start + config;
+        let item = &self.cost_table.items[at];
         let base = self.base(job, config, moved);
-        let paid = base - self.cost_table.now(item);
-        let begin = self.deferred.later[job]
-            .as_ref()
-            .map_or(0.0, |later| self.cost_table.periods.begins[later.start]);
-        [(base, self.until(job, config, moved)), (self.deferred.changing[item] + paid, begin)]
+        let paid = base - self.cost_table.now(at);
+        let stay = Course { cost: base, until: self.until(job, config, moved), slowed: item.slowed };
+        let change = match &self.deferred.change[job] {
+            Some(change) => {
+                let begin = self.cost_table.periods.begins()[change.start];
+                let slowed = if item.slowed > 0.0 {
+                    item.slowed * ((begin - self.cost_table.delay[job]) / item.time).clamp(0.0, 1.0)
+                } else {
+                    0.0
+                };
+                Course { cost: self.deferred.changing[at] + paid, until: begin, slowed }
+            }
+            None => Course { cost: f64::INFINITY, until: 0.0, slowed: 0.0 },
+        };
+        [stay, change]
     }
 
     fn later_watts(&self, watts: f64, until: f64) -> f64 {
@@ -246,16 +260,10 @@ impl<'a, 'b> Step<'a, 'b> {
         if !moved {
             return stays;
         }
-        let data = &self.instance.jobs[job];
-        let lost = self.lost(job, item);
-        let cost = self.cost_table.cost(
-            self.instance,
-            data,
-            &self.cost_table.items[item],
-            self.cost_table.delay[job],
-            lost,
-        );
-        stays + MIGRATION_FACTOR * (cost - stays).max(0.0)
+        let (data, lost) = (&self.instance.jobs[job], self.lost(job, item));
+        let (column, delay) = (&self.cost_table.items[item], self.cost_table.delay[job]);
+        let cost = self.cost_table.cost(self.instance, data, column, delay, lost);
+        cost.max(stays) + self.cost_table.wear(self.instance, data, column)
     }
 
     fn until(&self, job: usize, config: usize, moved: bool) -> f64 {
@@ -277,19 +285,20 @@ impl<'a, 'b> Step<'a, 'b> {
             }
             let courses = self.stay_and_change_costs(job, config, moved);
             let limit = self.wait[job] + item.fills;
-            if courses[0].0.min(courses[1].0) >= limit && !data.fully_aged {
+            if courses[0].cost.min(courses[1].cost) >= limit && !data.fully_aged {
                 continue;
             }
-            let watts = courses.map(|(_, until)| self.later_watts(item.watts, until));
+            let watts = courses.map(|course| self.later_watts(item.watts, course.until));
             while mask != 0 {
                 let class = mask.trailing_zeros() as usize;
                 mask &= mask - 1;
                 let mut cost = f64::INFINITY;
-                for ((base, until), watts) in courses.iter().zip(watts) {
-                    if *base < cost {
-                        cost = cost.min(base + watts + item.gpus * self.gpu(item, class, *until));
+                for (course, watts) in courses.iter().zip(watts) {
+                    if course.cost < cost {
+                        cost = cost.min(course.cost + watts + item.gpus * self.gpu(course, class));
                     }
                 }
+                cost += self.wake_cost(job, class) + self.unknown_cost(job, item, class);
                 if cost < limit || data.fully_aged {
                     self.offer(job, &mut options, self.option(job, (config, class), of, cost));
                 }
@@ -304,7 +313,12 @@ impl<'a, 'b> Step<'a, 'b> {
                 if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
                     let class = self.classes.of_node[*node as usize];
                     let cost = self.cost(job, &assignment);
-                    let option = Choice { stays: true, ..self.option(job, (config, class), of, cost) };
+                    let mut option = Choice { stays: true, ..self.option(job, (config, class), of, cost) };
+                    let of_class = |n: &u32| self.classes.of_node[*n as usize] == class;
+                    if !current.nodes.as_slice().iter().all(of_class) {
+                        // The bound may charge it for no class, since it takes part of several.
+                        option.gpus = 0.0;
+                    }
                     self.offer(job, &mut options, option);
                 }
             }
@@ -374,7 +388,7 @@ impl<'a, 'b> Step<'a, 'b> {
             }
         }
         let (value, gpu, watt) = best;
-        self.bound = fixed + value;
+        (self.fixed, self.bound) = (fixed, fixed + value);
         self.dual = Prices { gpu: gpu.clone(), watt, room, watts: watts.unwrap_or(f64::INFINITY) };
         for options in &mut self.options {
             for o in options.iter_mut() {
@@ -387,102 +401,14 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 }
 
-/// Search for the best prices of the free capacity.
-struct Dual {
-    gpu: Vec<f64>,
-    watt: f64,
-    steps: Vec<f64>,
-    up: Vec<i8>,
-    /// Prices of the last round.
-    at: (Vec<f64>, f64),
-    settled: bool,
-    jobs: Vec<usize>,
-    /// Cost of the jobs without any option.
-    idle: f64,
-}
-
-impl Dual {
-    fn new(step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> Self {
-        let worth = |o: &&Choice| o.gpus > 0.0;
-        let mut scale = (0.0, 0.0);
-        for (job, options) in step.options.iter().enumerate() {
-            let gain = |o: &Choice| ((step.wait[job] - o.cost) / o.gpus).max(0.0);
-            if let Some(most) = options.iter().filter(worth).map(gain).reduce(f64::max) {
-                scale = (scale.0 + most, scale.1 + 1.0);
-            }
-        }
-        let mean = if scale.1 > 0.0 { scale.0 / scale.1 } else { 0.0 };
-        let mut steps = vec![mean * 0.25; room.len()];
-        steps.push(if watts.is_some() { mean * 0.25 / 300.0 } else { 0.0 });
-        let (jobs, others): (Vec<usize>, Vec<usize>) =
-            (0..step.options.len()).partition(|j| !step.options[*j].is_empty());
-        Self {
-            gpu: vec![0.0; room.len()],
-            watt: 0.0,
-            up: vec![0; steps.len()],
-            steps,
-            at: (Vec::new(), 0.0),
-            settled: false,
-            idle: others.iter().map(|j| step.waiting_cost(*j)).sum(),
-            jobs,
-        }
-    }
-
-    /// The dual value at the present prices; then updates the prices.
-    fn round(&mut self, step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> f64 {
-        let (mut used, mut drawn) = (vec![0.0; room.len()], 0.0);
-        let mut value = self.idle;
-        for &job in &self.jobs {
-            let mut best = (step.wait[job], None);
-            for o in &step.options[job] {
-                let cost = o.cost + self.gpu[o.class] * o.gpus + self.watt * o.watts;
-                if cost < best.0 {
-                    best = (cost, Some(o));
-                }
-            }
-            value += best.0;
-            if let Some(o) = best.1 {
-                used[o.class] += o.gpus;
-                drawn += o.watts;
-            }
-        }
-        for (class, room) in room.iter().enumerate() {
-            value -= self.gpu[class] * room;
-        }
-        value -= self.watt * watts.unwrap_or(0.0);
-        self.at = (self.gpu.clone(), self.watt);
-        self.settled = true;
-        for class in 0..room.len() {
-            self.gpu[class] = self.adjust(class, self.gpu[class], used[class] - room[class]);
-        }
-        if let Some(watts) = watts {
-            self.watt = self.adjust(room.len(), self.watt, drawn - watts);
-        }
-        value
-    }
-
-    fn adjust(&mut self, at: usize, price: f64, excess: f64) -> f64 {
-        let up: i8 = if excess > 0.0 {
-            1
-        } else if excess < 0.0 && price > 0.0 {
-            -1
-        } else {
-            return price;
-        };
-        self.settled = false;
-        if up * self.up[at] > 0 {
-            self.steps[at] *= 1.4;
-        } else if up * self.up[at] < 0 {
-            self.steps[at] *= 0.45;
-        }
-        self.up[at] = up;
-        (price + f64::from(up) * self.steps[at]).max(0.0)
-    }
-}
-
 impl Step<'_, '_> {
     /// Cost of a job without options: waiting, or 0 if it is placed already.
-    fn waiting_cost(&self, job: usize) -> f64 {
+    pub fn waiting_cost(&self, job: usize) -> f64 {
         if self.decided[job] { 0.0 } else { self.wait[job] }
+    }
+
+    /// Cost of a plan in which every job waits that may.
+    pub fn cost_of_waiting(&self) -> f64 {
+        self.fixed + (0..self.wait.len()).map(|job| self.waiting_cost(job)).sum::<f64>()
     }
 }

@@ -47,7 +47,7 @@ fn decision<T>(
     let classes = Classes::new(&instance);
     let cost_table = CostTable::new(&instance, &classes);
     let shadow_prices = ShadowPrices::new(&instance, &classes, &cost_table, 0.0);
-    let deferred = DeferredCosts::new(&instance, &cost_table, &shadow_prices);
+    let deferred = DeferredCosts::new(&instance, &classes, &cost_table, &shadow_prices);
     let current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
     let touchable = |d: &crate::instance::JobData<'_>| match d.holding {
         Holding::Nothing | Holding::Leaving { .. } => true,

@@ -146,9 +146,9 @@ impl Problem {
             let info = empty.gpu_types.iter().find(|t| t.name == node.gpu_type).unwrap();
             let gpus = f64::from(node.gpus.0);
             let entry =
-                alike.entry((node.gpu_type.to_string(), node.gpus.0)).or_insert((0.0, node.overhead.0));
+                alike.entry((node.gpu_type.to_string(), node.gpus.0)).or_insert((0.0, node.overhead().0));
             entry.0 += gpus;
-            entry.1 = entry.1.min(node.overhead.0);
+            entry.1 = entry.1.min(node.overhead().0);
             floor += gpus * info.idle.0;
         }
         let classes: Vec<Class> = alike

@@ -58,6 +58,8 @@ pub struct Load {
     pub gap: f64,
     pub seed: u64,
     pub restart: f64,
+    /// Seconds of its weight and draw that a restart must be worth to the planner besides.
+    pub wear: f64,
     pub share: f64,
     pub late_fixed: f64,
     /// Deadlines at this many times the time on one reference GPU.
@@ -87,6 +89,7 @@ impl Default for Load {
             gap: 450.0,
             seed: 1,
             restart: 120.0,
+            wear: 300.0,
             share: 0.1,
             late_fixed: 900.0,
             deadlines: (0.3, 1.5),
@@ -163,6 +166,7 @@ fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64
         spread: vec![],
         limits: if load.limits { limits() } else { vec![] },
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: Some(GpuCount([1, 1, 2, 4][(rng.next() * 4.0) as usize])),
         worker: Worker::default(),
         candidates: None,
@@ -171,6 +175,8 @@ fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64
         movable: true,
         min_run: Seconds(load.min_run),
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     };
     (job, truth)
@@ -204,8 +210,11 @@ pub fn cluster(load: &Load) -> Snapshot {
                     gpu_type: kind.into(),
                     gpus: GpuCount(gpus),
                     free_gpus: GpuCount(gpus),
-                    overhead: Watts(OVERHEAD_W),
+                    host_idle: Watts::ZERO,
+                    host_busy: Watts(OVERHEAD_W),
+                    sleep: None,
                     foreign_power: None,
+                    gang_class: 0,
                     free: Resources::default(),
                 });
             }
@@ -230,6 +239,7 @@ pub fn cluster(load: &Load) -> Snapshot {
             aging: Some(Seconds(86_400.0)),
         },
         restart: Seconds(load.restart),
+        wear: Seconds(load.wear),
         horizon: None,
         gpu_types: TYPES
             .iter()
@@ -243,6 +253,8 @@ pub fn cluster(load: &Load) -> Snapshot {
         namespaces: vec![],
         jobs: vec![],
         prices: None,
+        intended: vec![],
+        coming: vec![],
     }
 }
 
@@ -343,7 +355,7 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
         for node in &snapshot.nodes {
             let used = used.get(node.name.as_str()).copied().unwrap_or(0);
             let info = snapshot.gpu_types.iter().find(|t| t.name == node.gpu_type).unwrap();
-            watts.1 += if used > 0 { node.overhead.0 } else { 0.0 };
+            watts.1 += if used > 0 { node.overhead().0 } else { 0.0 };
             watts.2 += f64::from(node.gpus.0.checked_sub(used).unwrap()) * info.idle.0;
         }
         bill.energy += watts.0 * next * e;

@@ -116,7 +116,7 @@ proptest! {
             0 => snapshot.now = Time(number),
             1 => snapshot.restart = Seconds(number),
             2 => snapshot.lateness.turnaround_share = number,
-            3 => snapshot.nodes.iter_mut().for_each(|n| n.overhead.0 = number),
+            3 => snapshot.nodes.iter_mut().for_each(|n| n.host_busy.0 = number),
             4 => snapshot.jobs.iter_mut().for_each(|j| j.epochs_left = number),
             5 => snapshot.jobs.iter_mut().for_each(|j| j.deadline = Some(Time(number))),
             6 => snapshot.jobs.iter_mut().for_each(|j| j.weight.0 = number),

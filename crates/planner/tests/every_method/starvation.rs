@@ -75,8 +75,11 @@ impl Case {
             gpu_type: TYPES[*kind].0.into(),
             gpus: GpuCount(*gpus),
             free_gpus: GpuCount(*gpus),
-            overhead: Watts(OVERHEAD_W),
+            host_idle: Watts::ZERO,
+            host_busy: Watts(OVERHEAD_W),
+            sleep: None,
             foreign_power: None,
+            gang_class: 0,
             free: Resources::default(),
         };
         let of_type = |(name, _, watts): (&str, f64, f64)| GpuTypeInfo {
@@ -99,12 +102,15 @@ impl Case {
                 aging: self.aging.then_some(Seconds(AGING_S)),
             },
             restart: Seconds(RESTART_S),
+            wear: Seconds::ZERO,
             horizon: None,
             gpu_types: TYPES.into_iter().map(of_type).collect(),
             nodes: self.nodes.iter().enumerate().map(node).collect(),
             namespaces: vec![],
             jobs: vec![],
             prices: None,
+            intended: vec![],
+            coming: vec![],
         }
     }
 
@@ -167,6 +173,7 @@ impl Case {
             },
             limits: vec![],
             limits_count: LimitsCount::AtOnce,
+            unknown: None,
             requested_gpus: Some(GpuCount(requested)),
             worker: Worker::default(),
             candidates: None,
@@ -175,6 +182,8 @@ impl Case {
             movable: !numbers.random_bool(0.2),
             min_run: Seconds(if numbers.random_bool(0.2) { 600.0 } else { 0.0 }),
             lost: Seconds::ZERO,
+            restart: None,
+            restarts_last_day: 0,
             state: JobState::Waiting,
         };
         (job, longer, until)

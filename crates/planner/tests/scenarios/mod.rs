@@ -6,8 +6,8 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Plan,
-    PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker,
+    DEFAULT_WEAR, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement,
+    Plan, PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker,
 };
 
 pub const HOUR: f64 = 3600.0;
@@ -19,8 +19,11 @@ pub fn cluster(n: usize) -> Snapshot {
         gpu_type: "A100".into(),
         gpus: GpuCount(8),
         free_gpus: GpuCount(8),
-        overhead: Watts(100.0),
+        host_idle: Watts::ZERO,
+        host_busy: Watts(100.0),
+        sleep: None,
         foreign_power: None,
+        gang_class: 0,
         free: Resources::default(),
     };
     Snapshot {
@@ -33,12 +36,15 @@ pub fn cluster(n: usize) -> Snapshot {
             aging: Some(Seconds(24.0 * HOUR)),
         },
         restart: Seconds(120.0),
+        wear: DEFAULT_WEAR,
         horizon: None,
         gpu_types: vec![GpuTypeInfo { name: "A100".into(), idle: Watts(50.0), max: Watts(400.0) }],
         nodes: (0..n).map(node).collect(),
         namespaces: vec![],
         jobs: vec![],
         prices: None,
+        intended: vec![],
+        coming: vec![],
     }
 }
 
@@ -63,6 +69,7 @@ pub fn job(name: &str, gpus: u32) -> Job {
         spread: vec![],
         limits: vec![],
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,
@@ -71,6 +78,8 @@ pub fn job(name: &str, gpus: u32) -> Job {
         movable: true,
         min_run: Seconds::ZERO,
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     }
 }

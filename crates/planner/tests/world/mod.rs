@@ -31,8 +31,11 @@ fn node(i: usize) -> impl Strategy<Value = Node> {
             gpu_type: TYPES[kind].into(),
             gpus: GpuCount(gpus),
             free_gpus: GpuCount(gpus.saturating_sub(foreign)),
-            overhead: Watts(overhead),
+            host_idle: Watts::ZERO,
+            host_busy: Watts(overhead),
+            sleep: None,
             foreign_power: None,
+            gang_class: 0,
             free,
         },
     )
@@ -90,6 +93,7 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
                 vec![]
             },
             limits_count: LimitsCount::AtOnce,
+            unknown: None,
             requested_gpus: None,
             worker: Worker {
                 per_gpu: Resources { cpu_milli: Some(cpu), ..Resources::default() },
@@ -103,6 +107,8 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
             movable,
             min_run: Seconds(if young { 1e6 } else { 0.0 }),
             lost: Seconds(100.0),
+            restart: None,
+            restarts_last_day: 0,
             state: JobState::Waiting,
         };
         (job, state, pick)
@@ -145,6 +151,7 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
                 aging: aging.map(Seconds),
             },
             restart: Seconds(restart),
+            wear: Seconds(restart / 2.0),
             horizon: None,
             gpu_types: TYPES
                 .iter()
@@ -161,6 +168,8 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
             },
             jobs: vec![],
             prices: None,
+            intended: vec![],
+            coming: vec![],
         };
         for (job, state, pick) in jobs {
             add_job_in_state(&mut snapshot, job, state, pick);
@@ -276,7 +285,7 @@ pub fn budgeted(snapshot: &Snapshot, assignments: &Placements) -> f64 {
         let info = snapshot.gpu_types.iter().find(|t| t.name == node.gpu_type).unwrap();
         watts += f64::from(node.gpus.0 - node.free_gpus.0) * info.max.0;
         watts += f64::from(node.free_gpus.0 - ours) * info.idle.0;
-        watts += if ours > 0 { node.overhead.0 } else { 0.0 };
+        watts += if ours > 0 { node.overhead().0 } else { 0.0 };
     }
     for (i, place) in &taken {
         let job = &snapshot.jobs[*i];
@@ -325,6 +334,10 @@ pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
             prop_assert!(kept || admitted, "{name} does not admit {}", job.id);
         }
     }
+    // Only a budget below what is held makes the plan stop jobs that the bound takes as given.
+    let lowered =
+        plan.allowed_power.is_some_and(|allowed| budgeted(snapshot, &present(snapshot)) > allowed.0);
+    prop_assert!(lowered || !plan.bound_invalid, "the bound is above the cost, {}", plan.cost);
     if let Some(allowed) = plan.allowed_power {
         let power = budgeted(snapshot, &goes);
         prop_assert!((power - plan.budgeted_power.0).abs() < 1.0, "{power} W, not {}", plan.budgeted_power);
@@ -379,6 +392,16 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
         };
     }
     next
+}
+
+/// Where everybody runs or is to run without a plan.
+fn present(snapshot: &Snapshot) -> Placements {
+    let of = |job: &Job| match &job.state {
+        JobState::Waiting => None,
+        JobState::Running { placement: p, .. } | JobState::Starting { target: p, .. } => Some(p.clone()),
+        JobState::Stopping { target, .. } => target.clone(),
+    };
+    snapshot.jobs.iter().map(|job| (job.id.clone(), of(job))).collect()
 }
 
 /// Where everybody runs, or is to run.

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
-use andreas_estimates::PredictionContext;
+use andreas_estimates::{PredictionContext, RunFacts, unknown_rule};
 use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
 use andreas_predictor::{
-    Features, GpuModel, Observation, Predictor, Prior, Profile, Source, TableRow, prior_run_time,
+    Features, GpuModel, Observation, Prediction, Predictor, Prior, Profile, TableRow, prior_run_time,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -37,11 +37,8 @@ pub enum Knowledge {
     Tables,
     /// Predictions from the user's data at submission, never updated.
     Unlearned,
-    /// Predictions that learn from every epoch and every job.
+    /// Predictions that learn from every epoch and every job, with the product's rule for unknown jobs.
     Learning,
-    /// The same with the operator's rule for unknown jobs: start with the requested GPUs on the type with the
-    /// most GPUs, and stay there for the first epoch.
-    Cautious,
 }
 
 /// Observations of one job.
@@ -50,6 +47,9 @@ pub(super) struct JobEvidence {
     given: Vec<TableRow>,
     features: Features,
     rows: Vec<Row>,
+    /// The last predictions, and the length of a run that they assume.
+    predicted: Vec<Prediction>,
+    usual_run: Seconds,
     /// Configurations and whole epochs at the last table; `None` before the first.
     shown_at: Option<(usize, f64)>,
 }
@@ -146,7 +146,6 @@ fn configuration(place: &Placement) -> Configuration {
 pub(super) struct Learner {
     /// Whether observations are used.
     pub learning: bool,
-    cautious: bool,
     models: Vec<GpuModel>,
     /// GPUs of each type.
     counts: BTreeMap<GpuType, u32>,
@@ -164,11 +163,10 @@ pub(super) struct Learner {
 impl Learner {
     /// `None` where tables are known.
     pub fn new(scenario: &Scenario, knowledge: Knowledge) -> Option<Self> {
-        let (learning, cautious) = match knowledge {
+        let learning = match knowledge {
             Knowledge::Tables => return None,
-            Knowledge::Unlearned => (false, false),
-            Knowledge::Learning => (true, false),
-            Knowledge::Cautious => (true, true),
+            Knowledge::Unlearned => false,
+            Knowledge::Learning => true,
         };
         let models: Vec<GpuModel> = scenario
             .gpu_types
@@ -182,7 +180,6 @@ impl Learner {
         let predictor = Predictor::fit(&models, &[]);
         Some(Self {
             learning,
-            cautious,
             models,
             counts,
             predictor,
@@ -236,7 +233,7 @@ impl Learner {
         self.version += 1;
     }
 
-    /// Updates the planner's view of a job: its rows, its spread, and whether it may be moved.
+    /// Updates the planner's view of a job: its rows and its spread.
     pub fn update_view(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
         if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.is_outdated())) {
             return;
@@ -250,13 +247,24 @@ impl Learner {
         let alike = |s: &MultiNodeEffect| MultiNodeEffect { nodes: s.nodes, time_factor: 1.0 };
         let spread = |s: &MultiNodeEffect| context.spread(&predicted, s.nodes).unwrap_or_else(|| alike(s));
         shown.spread = truth.spread.iter().map(spread).collect();
-        let unknown = self.cautious && predicted.iter().all(|p| p.epoch.source == Source::Prior);
-        shown.movable = truth.movable && !unknown;
-        let usual = |row: &&Estimate| row.gpu_type == prior.gpu_type && row.gpus == prior.gpus;
-        shown.estimates = match rows.iter().find(usual) {
-            Some(row) if unknown => vec![row.clone()].into(),
-            _ => rows.into(),
+        evidence.usual_run = prior.run_time;
+        evidence.predicted = predicted;
+        shown.estimates = rows.into();
+    }
+
+    /// Applies the rule for unknown runs to the planner's view of a job that has run for this long.
+    pub fn apply_unknown_rule(truth: &Job, evidence: &JobEvidence, running_for: Seconds, shown: &mut Job) {
+        let facts = RunFacts {
+            reported: evidence.rows.iter().any(|row| row.epochs >= 1.0),
+            running_for,
+            usual_run: evidence.usual_run,
+            epochs: truth.epochs_left,
+            least: truth.estimates.iter().map(|row| row.gpus).min().unwrap_or(GpuCount(1)),
         };
+        let rule = unknown_rule(&evidence.predicted, &facts);
+        shown.unknown = rule.cost;
+        shown.movable = truth.movable && rule.movable;
+        shown.limits = if rule.limits { truth.limits.clone() } else { Vec::new() };
     }
 
     fn prior(&self, job: &Job) -> Prior {

@@ -1,5 +1,6 @@
 //! A job that was submitted and has not ended.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use andreas_core::{Joules, Seconds, Time};
@@ -7,6 +8,8 @@ use andreas_planner::{Job, Placement};
 
 use super::error::NoisyPredictions;
 use super::learning::JobEvidence;
+
+const DAY: Seconds = Seconds(86_400.0);
 
 /// True state of a job; the planner sees only its `Job`.
 #[derive(Debug)]
@@ -19,12 +22,16 @@ pub(super) struct ActiveJob {
     pub run: Option<Run>,
     /// Remaining epochs.
     pub epochs_left: f64,
+    /// Epochs that it announces besides and never trains.
+    pub unfinished: f64,
     /// First start.
     pub start: Option<Time>,
     /// Training time since the last checkpoint.
     pub unsaved: Seconds,
     /// Starts after the first.
     pub restarts: u32,
+    /// When it restarted in the last day, in order.
+    pub restarted: VecDeque<Time>,
     /// Energy of its GPUs so far.
     pub energy: Joules,
     /// Predictions, in replays with prediction errors.
@@ -43,7 +50,9 @@ pub(super) struct Run {
     pub nodes: Vec<usize>,
     /// Time at which it got these GPUs.
     pub since: Time,
-    /// Time at which it trains: after its restart.
+    /// Time from which it draws: its nodes are up, its GPUs free, its pods bound.
+    pub draws_from: Time,
+    /// Time at which it trains: after its start or restart.
     pub ready: Time,
     /// True seconds per epoch.
     pub pace: f64,
@@ -55,6 +64,14 @@ pub(super) struct Run {
 }
 
 impl ActiveJob {
+    /// Restarts in the last 24 hours; forgets older ones.
+    pub fn restarts_last_day(&mut self, now: Time) -> u32 {
+        while self.restarted.front().is_some_and(|at| *at + DAY <= now) {
+            self.restarted.pop_front();
+        }
+        u32::try_from(self.restarted.len()).unwrap_or(u32::MAX)
+    }
+
     /// True seconds per epoch and watts of a placement; `None` if the job cannot run there.
     pub fn pace(&self, place: &Placement) -> Option<(f64, f64)> {
         let job = &self.truth;
@@ -108,7 +125,7 @@ impl ActiveJob {
     /// Trains between two instants.
     pub fn train(&mut self, from: Time, to: Time, checkpoint: Seconds) {
         let Some(run) = &mut self.run else { return };
-        self.energy += Joules(run.watts * (to - from).0);
+        self.energy += Joules(run.watts * (to.0 - run.draws_from.0.max(from.0)).max(0.0));
         let trained = to.0 - run.ready.0.max(from.0);
         if trained > 0.0 {
             self.epochs_left -= trained / run.pace;

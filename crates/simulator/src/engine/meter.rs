@@ -1,18 +1,29 @@
 //! Measures energy, money and watts above the budget.
+//!
+//! Work is counted to its end: jobs' GPUs, hosts with a job, hosts that start up. Idle draw (GPUs without a job, hosts
+//! without one) is counted from the first to the last submission only: after that the length of the last job would
+//! decide it. Of a looped trace all draw within its window is counted.
 
 use andreas_core::{GpuType, Joules, Money, Seconds, Time, Watts};
 
+use super::live::ActiveJob;
+use super::nodes::{NodeStates, Power, Sleep};
 use crate::outcome::{PowerPoint, Summary};
 use crate::scenario::Scenario;
 
-use super::live::ActiveJob;
-
-/// Draw of the cluster until the next event.
+/// Draw of the cluster until the next event, W.
 #[derive(Debug, Default)]
 struct Draw {
     jobs: f64,
-    overhead: f64,
+    /// Hosts with a job.
+    hosts: f64,
+    /// Hosts that start up.
+    waking: f64,
+    /// Hosts without a job.
+    empty_hosts: f64,
+    /// GPUs without a job.
     idle: f64,
+    asleep: usize,
     /// Money per second by the catalogue, if there is one.
     catalogue: f64,
 }
@@ -24,16 +35,30 @@ pub(super) struct Meter {
     /// Idle watts of each node's GPUs.
     idle_w: Vec<f64>,
     used: Vec<u32>,
+    /// GPUs of jobs that draw, by node.
+    drawing: Vec<u32>,
+    /// From when to when idle draw counts, and all other draw.
+    idle_window: (Time, Time),
+    window: (Time, Time),
+    /// With [`Sleep::Oracle`]: since when each node is empty.
+    gaps: Option<Vec<Option<Time>>>,
 }
 
 impl Meter {
-    pub fn new(scenario: &Scenario) -> Self {
+    pub fn new(scenario: &Scenario, sleep: Sleep) -> Self {
         let idle =
             |kind: &GpuType| scenario.gpu_types.iter().find(|t| t.name == *kind).map_or(0.0, |t| t.idle.0);
+        let submits = || scenario.jobs.iter().map(|job| job.submit);
+        let (first, last) = (submits().next(), submits().next_back());
+        let submitted = (first.unwrap_or(Time::ZERO), last.unwrap_or(Time::ZERO));
         Self {
             power: Vec::new(),
             idle_w: scenario.nodes.iter().map(|n| idle(&n.gpu_type)).collect(),
             used: vec![0; scenario.nodes.len()],
+            drawing: vec![0; scenario.nodes.len()],
+            idle_window: scenario.window.unwrap_or(submitted),
+            window: scenario.window.unwrap_or((Time(f64::NEG_INFINITY), Time(f64::INFINITY))),
+            gaps: (sleep == Sleep::Oracle).then(|| vec![None; scenario.nodes.len()]),
         }
     }
 
@@ -53,29 +78,35 @@ impl Meter {
         &mut self,
         scenario: &Scenario,
         live: &[ActiveJob],
-        down: &[bool],
-        from: Time,
-        to: Time,
+        nodes: &NodeStates,
+        (from, to): (Time, Time),
         sum: &mut Summary,
     ) {
         if to.0 <= from.0 {
             return;
         }
-        let draw = self.draw(scenario, live, down);
-        let length = to - from;
-        sum.job_energy += Joules(draw.jobs * length.0);
-        sum.overhead_energy += Joules(draw.overhead * length.0);
-        sum.idle_energy += Joules(draw.idle * length.0);
-        for (begin, end, price) in scenario.tariff.pieces(from, to) {
-            let seconds = (end - begin).0;
+        let draw = self.draw(scenario, live, nodes, from);
+        self.close_gaps(scenario, nodes, from, sum);
+        if let Some((from, to)) = clipped((from, to), self.window) {
+            let length = to - from;
+            sum.job_energy += Joules(draw.jobs * length.0);
+            sum.host_energy += Joules(draw.hosts * length.0);
+            sum.wake_energy += Joules(draw.waking * length.0);
             // With a catalogue, watts only stand for its prices.
             if scenario.catalogue.is_none() {
-                sum.energy_cost += price * Joules((draw.jobs + draw.overhead) * seconds);
+                sum.energy_cost += cost(scenario, draw.jobs + draw.hosts + draw.waking, from, to);
             }
-            sum.idle_cost += price * Joules(draw.idle * seconds);
+            sum.energy_cost += Money(draw.catalogue * length.0);
         }
-        sum.energy_cost += Money(draw.catalogue * length.0);
-        let total = draw.jobs + draw.overhead + draw.idle;
+        if let Some((from, to)) = clipped((from, to), self.idle_window) {
+            let length = to - from;
+            sum.idle_energy += Joules(draw.idle * length.0);
+            sum.empty_host_energy += Joules(draw.empty_hosts * length.0);
+            sum.idle_cost += cost(scenario, draw.idle + draw.empty_hosts, from, to);
+            sum.asleep += Seconds(draw.asleep as f64 * length.0);
+        }
+        let hosts = draw.hosts + draw.waking + draw.empty_hosts;
+        let total = draw.jobs + hosts + draw.idle;
         for (begin, end, budget) in scenario.budget.iter().flat_map(|b| b.pieces(from, to)) {
             // Below a microwatt is rounding.
             if total > budget.0 + 1e-6 {
@@ -86,7 +117,7 @@ impl Meter {
         let point = PowerPoint {
             at: from,
             jobs: Watts(draw.jobs),
-            overhead: Watts(draw.overhead),
+            hosts: Watts(hosts),
             idle: Watts(draw.idle),
             budget: scenario.budget.as_ref().and_then(|b| b.at(from)),
         };
@@ -96,27 +127,104 @@ impl Meter {
         }
     }
 
-    fn draw(&mut self, scenario: &Scenario, live: &[ActiveJob], down: &[bool]) -> Draw {
+    fn draw(&mut self, scenario: &Scenario, live: &[ActiveJob], nodes: &NodeStates, now: Time) -> Draw {
         self.used(live);
-        let mut draw =
-            Draw { jobs: live.iter().filter_map(|l| Some(l.run.as_ref()?.watts)).sum(), ..Draw::default() };
+        self.drawing.fill(0);
+        let mut draw = Draw::default();
+        for run in live.iter().filter_map(|l| l.run.as_ref()).filter(|run| run.draws_from.0 <= now.0) {
+            draw.jobs += run.watts;
+            for node in &run.nodes {
+                self.drawing[*node] += run.place.gpus_per_node.0;
+            }
+        }
         for (i, node) in scenario.nodes.iter().enumerate() {
             let used = self.used[i];
-            if down[i] {
+            if nodes.down[i] {
                 continue;
             }
-            draw.idle += f64::from(node.free_gpus.0.saturating_sub(used)) * self.idle_w[i];
-            if used > 0 {
-                draw.overhead += node.overhead.0;
-                let rates = scenario.catalogue.as_ref().and_then(|c| c.get(&node.gpu_type));
-                draw.catalogue += rates.and_then(|r| r.get(used as usize - 1)).map_or(0.0, |r| r.0);
+            if nodes.power[i] == Power::Asleep {
+                draw.asleep += 1;
+                continue;
+            }
+            draw.idle += f64::from(node.free_gpus.0.saturating_sub(self.drawing[i])) * self.idle_w[i];
+            let busy = node.host_busy.0.max(node.host_idle.0);
+            match (nodes.power[i], used) {
+                (Power::Waking { .. }, _) => draw.waking += busy,
+                (_, 0) => draw.empty_hosts += node.host_idle.0,
+                (_, used) => {
+                    draw.hosts += busy;
+                    let rates = scenario.catalogue.as_ref().and_then(|c| c.get(&node.gpu_type));
+                    draw.catalogue += rates.and_then(|r| r.get(used as usize - 1)).map_or(0.0, |r| r.0);
+                }
             }
         }
         draw
     }
+
+    /// With known gaps: what sleeping in each gap that has ended would have saved.
+    fn close_gaps(&mut self, scenario: &Scenario, nodes: &NodeStates, now: Time, sum: &mut Summary) {
+        let Some(mut gaps) = self.gaps.take() else { return };
+        for (i, gap) in gaps.iter_mut().enumerate() {
+            match (*gap, self.used[i] == 0 && !nodes.down[i]) {
+                (None, true) => *gap = Some(now),
+                (Some(since), false) => {
+                    self.sleep_through(scenario, i, (since, now), sum);
+                    *gap = None;
+                }
+                _ => {}
+            }
+        }
+        self.gaps = Some(gaps);
+    }
+
+    /// Closes the accounts at the end of the replay.
+    pub fn finish(&mut self, scenario: &Scenario, now: Time, sum: &mut Summary) {
+        for (i, gap) in self.gaps.take().unwrap_or_default().into_iter().enumerate() {
+            if let Some(since) = gap {
+                self.sleep_through(scenario, i, (since, now), sum);
+            }
+        }
+    }
+
+    /// Takes back the idle draw of a gap if a sleep, with its wake-up at the end, costs less.
+    fn sleep_through(&self, scenario: &Scenario, i: usize, gap: (Time, Time), sum: &mut Summary) {
+        let Some((from, to)) = clipped(gap, self.idle_window) else { return };
+        let (node, model) = (&scenario.nodes[i], &scenario.sleep);
+        let gpus = self.idle_w[i] * f64::from(node.free_gpus.0);
+        let busy = node.host_busy.0.max(node.host_idle.0);
+        // A gap that outlasts the account is not woken from.
+        let wakes = gap.1.0 <= self.idle_window.1.0;
+        let awake = if wakes { Time((to.0 - model.wake_s).max(from.0)) } else { to };
+        let saved = cost(scenario, node.host_idle.0 + gpus, from, awake);
+        let extra = if wakes { model.wake_j + (busy - node.host_idle.0) * model.wake_s } else { 0.0 };
+        let extra = cost(scenario, extra, awake, awake + Seconds(1.0));
+        if (wakes && (gap.1 - gap.0).0 < model.wake_s) || saved.0 <= extra.0 {
+            return;
+        }
+        sum.sleeps += 1;
+        sum.asleep += awake - from;
+        sum.idle_energy -= Joules(gpus * (awake - from).0);
+        sum.empty_host_energy -= Joules(node.host_idle.0 * (to - from).0);
+        let waking = if wakes { busy * (to - awake).0 + model.wake_j } else { 0.0 };
+        sum.wake_energy += Joules(waking);
+        let moved = cost(scenario, node.host_idle.0, awake, to);
+        sum.idle_cost = sum.idle_cost - saved - moved;
+        sum.energy_cost = sum.energy_cost + moved + extra;
+    }
 }
 
-/// Lateness cost of a job.
+/// The part of a time span within a window.
+fn clipped((from, to): (Time, Time), window: (Time, Time)) -> Option<(Time, Time)> {
+    let (from, to) = (Time(from.0.max(window.0.0)), Time(to.0.min(window.1.0)));
+    (to.0 > from.0).then_some((from, to))
+}
+
+/// Money for a constant draw, W.
+fn cost(scenario: &Scenario, watts: f64, from: Time, to: Time) -> Money {
+    scenario.tariff.pieces(from, to).map(|(begin, end, price)| price * Joules(watts * (end - begin).0)).sum()
+}
+
+/// Lateness cost of a job. Nothing is summed for jobs that were submitted outside a looped trace's window.
 pub(super) fn lateness(scenario: &Scenario, live: &ActiveJob, finish: Time, sum: &mut Summary) -> Money {
     let job = &live.truth;
     let rules = &scenario.lateness;

@@ -4,20 +4,22 @@
 //! With corrected predictions, so is the first measured epoch of a job on a GPU type. A plan is also made
 //! at the scenario's tick, if any, and at the last plan's [`Plan::next_event`].
 //!
-//! Stopping itself takes no time. The cost of a stop and a start (checkpoint, stop, start, load) is the
-//! scenario's `restart`, spent on the new GPUs at full draw. Training since the last checkpoint is repeated.
+//! The cost of a stop and a start (checkpoint, stop, start, load) is the scenario's `restart`, spent on the new
+//! GPUs at full draw; a first start costs `first_start`. Who takes over GPUs waits until the one before has stopped. A
+//! job on a sleeping node waits until it is up. Training since the last checkpoint is repeated.
 
 mod error;
 mod fault;
 mod learning;
 mod live;
 mod meter;
+mod nodes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use andreas_core::{JobId, NodeName, Seconds, Time};
-use andreas_planner::{Job, JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
+use andreas_planner::{DEFAULT_WEAR, Job, JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
 
 use error::NoisyPredictions;
 pub use error::PredictionError;
@@ -26,6 +28,8 @@ pub use learning::Knowledge;
 use learning::Learner;
 use live::{ActiveJob, Run};
 use meter::Meter;
+use nodes::NodeStates;
+pub use nodes::Sleep;
 
 use crate::outcome::{JobOutcome, Replayed, Segment, Summary, percentile};
 use crate::scenario::Scenario;
@@ -54,6 +58,8 @@ pub struct Conditions {
     pub knowledge: Knowledge,
     /// Shows running jobs as waiting at every decision, like the published ANDREAS simulator.
     pub memoryless: bool,
+    /// Whether nodes without a job sleep.
+    pub sleep: Sleep,
 }
 
 /// Replays a scenario; `progress` gets the number of ended jobs.
@@ -75,13 +81,10 @@ struct Replay<'a> {
     scenario: &'a Scenario,
     conditions: &'a Conditions,
     node_index: BTreeMap<NodeName, usize>,
-    /// Failures and repairs in order: (time, node, whether it fails).
-    outages: Vec<(Time, usize, bool)>,
-    next_outage: usize,
-    /// Number of active failures of each node.
-    down_count: Vec<u32>,
-    down: Vec<bool>,
+    nodes: NodeStates,
     now: Time,
+    /// When the next decision is due after an event.
+    decide_at: Option<Time>,
     next_job: usize,
     /// Parallel to `snapshot.jobs`.
     live: Vec<ActiveJob>,
@@ -102,15 +105,7 @@ impl<'a> Replay<'a> {
     fn new(scenario: &'a Scenario, conditions: &'a Conditions) -> Result<Self, SimulationError> {
         let node_index: BTreeMap<_, _> =
             scenario.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
-        let mut outages = Vec::new();
-        for failure in &scenario.failures {
-            let Some(&node) = node_index.get(&failure.node) else {
-                return Err(SimulationError::NoSuchNode(failure.node.clone()));
-            };
-            outages.push((failure.at, node, true));
-            outages.push((failure.at + failure.duration, node, false));
-        }
-        outages.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let nodes = NodeStates::new(scenario, &node_index, conditions.sleep, conditions.error.seed)?;
         let now = scenario.jobs.first().map_or(Time::ZERO, |j| j.submit);
         let snapshot = Snapshot {
             now,
@@ -123,28 +118,33 @@ impl<'a> Replay<'a> {
             }),
             lateness: scenario.lateness.clone(),
             restart: scenario.restart,
+            // Where restarts are free, as in the published instances, they do not wear either.
+            wear: if scenario.restart > Seconds::ZERO { DEFAULT_WEAR } else { Seconds::ZERO },
             horizon: scenario.tick,
             gpu_types: scenario.gpu_types.clone(),
-            nodes: scenario.nodes.clone(),
+            nodes: nodes.planned(scenario),
             namespaces: Vec::new(),
             jobs: Vec::new(),
             prices: None,
+            intended: Vec::new(),
+            coming: Vec::new(),
         };
         Ok(Self {
             scenario,
             conditions,
             node_index,
-            outages,
-            next_outage: 0,
-            down_count: vec![0; scenario.nodes.len()],
-            down: vec![false; scenario.nodes.len()],
+            nodes,
             now,
+            decide_at: Some(now),
             next_job: 0,
             live: Vec::new(),
             snapshot,
-            meter: Meter::new(scenario),
+            meter: Meter::new(scenario, conditions.sleep),
             learner: Learner::new(scenario, conditions.knowledge),
-            sum: Summary { jobs: scenario.jobs.len(), ..Summary::default() },
+            sum: Summary {
+                jobs: scenario.jobs.iter().filter(|job| scenario.counts(job)).count(),
+                ..Summary::default()
+            },
             done: Vec::new(),
             segments: Vec::new(),
             turnarounds: Vec::new(),
@@ -159,24 +159,56 @@ impl<'a> Replay<'a> {
         decide: &mut Decider<'_>,
         progress: &mut dyn FnMut(usize),
     ) -> Result<(), SimulationError> {
+        let mut planned = None;
         loop {
             self.admit();
             self.outages();
-            if self.live.is_empty() && self.next_job == self.scenario.jobs.len() {
+            if self.live.is_empty() && self.next_job == self.scenario.jobs.len() || self.window_is_done() {
                 return Ok(());
             }
-            let planned = if self.live.is_empty() { None } else { self.decide(decide)? };
-            let Some(next) = self.next_event(planned) else { return Ok(()) };
-            self.meter.count(self.scenario, &self.live, &self.down, self.now, next, &mut self.sum);
-            for live in &mut self.live {
-                live.train(self.now, next, self.scenario.checkpoint);
+            let used = self.meter.used(&self.live);
+            self.nodes.advance(used, self.now);
+            let due = self.decide_at.is_some_and(|at| at.0 <= self.now.0 + TOGETHER);
+            if due && !self.live.is_empty() {
+                planned = self.decide(decide)?;
+                let used = self.meter.used(&self.live);
+                self.nodes.advance(used, self.now);
             }
-            self.now = next;
+            if due {
+                self.decide_at = None;
+            }
+            self.sum.sleeps += self.nodes.sleep_and_wake(self.scenario, self.now);
+            let Some(next) = self.next_event(planned) else { return Ok(()) };
+            // Nothing to decide where only a node's power changes.
+            let change = self.next_change().filter(|at| at.0 < next.0 - TOGETHER);
+            let to = change.map_or(next, |at| Time(at.0.max(self.now.0)));
+            self.meter.count(self.scenario, &self.live, &self.nodes, (self.now, to), &mut self.sum);
+            for live in &mut self.live {
+                live.train(self.now, to, self.scenario.checkpoint);
+            }
+            self.now = to;
+            if change.is_none() && self.decide_at.is_none() {
+                self.decide_at = Some(to + Seconds(self.scenario.delays.debounce_s));
+            }
             self.learn();
             if self.end_jobs() {
                 progress(self.done.len());
             }
         }
+    }
+
+    /// A job begins to draw, a node's power changes, or a decision is due.
+    fn next_change(&self) -> Option<Time> {
+        let later = |at: &Time| at.0 > self.now.0 + TOGETHER;
+        let draws = self.live.iter().filter_map(|l| Some(l.run.as_ref()?.draws_from));
+        let all = draws.chain(self.nodes.next_change()).chain(self.decide_at);
+        all.filter(later).reduce(|a, b| if b < a { b } else { a })
+    }
+
+    /// Whether all that counts of a looped trace is over.
+    fn window_is_done(&self) -> bool {
+        let Some((_, end)) = self.scenario.window else { return false };
+        self.now.0 >= end.0 && !self.live.iter().any(|live| self.scenario.counts(&live.truth))
     }
 
     fn admit(&mut self) {
@@ -199,9 +231,11 @@ impl<'a> Replay<'a> {
                 truth: Arc::new(job.clone()),
                 run: None,
                 epochs_left: job.epochs_left,
+                unfinished: self.scenario.unfinished.get(&job.id).copied().unwrap_or(0.0),
                 start: None,
                 unsaved: Seconds::ZERO,
                 restarts: 0,
+                restarted: VecDeque::new(),
                 energy: andreas_core::Joules::ZERO,
                 noisy: noisy.filter(|_| evidence.is_none()),
                 evidence,
@@ -212,43 +246,34 @@ impl<'a> Replay<'a> {
     }
 
     fn outages(&mut self) {
-        let mut changed = false;
-        while let Some(&(at, node, fails)) = self.outages.get(self.next_outage) {
-            if at.0 > self.now.0 + TOGETHER {
-                break;
-            }
-            self.next_outage += 1;
-            let count = &mut self.down_count[node];
-            *count = if fails { *count + 1 } else { count.saturating_sub(1) };
-            self.down[node] = *count > 0;
-            changed = true;
-            if fails {
-                for i in 0..self.live.len() {
-                    if self.live[i].run.as_ref().is_some_and(|r| r.nodes.contains(&node)) {
-                        self.sum.failures += 1;
-                        self.stop(i);
-                    }
-                }
+        let (failed, changed) = self.nodes.outages(self.now);
+        for i in 0..self.live.len() {
+            if self.live[i].run.as_ref().is_some_and(|r| r.nodes.iter().any(|n| failed.contains(n))) {
+                self.sum.failures += 1;
+                self.stop(i);
             }
         }
         if changed {
-            let up = self.scenario.nodes.iter().zip(&self.down).filter(|(_, down)| !**down);
-            self.snapshot.nodes = up.map(|(node, _)| node.clone()).collect();
+            self.snapshot.nodes = self.nodes.planned(self.scenario);
         }
     }
 
     /// Requests a plan and carries it out. Returns the time of the next requested plan.
     fn decide(&mut self, decide: &mut Decider<'_>) -> Result<Option<Time>, SimulationError> {
         self.snapshot.now = self.now;
+        if self.conditions.sleep == Sleep::Rule {
+            self.snapshot.nodes = self.nodes.planned(self.scenario);
+        }
         self.update_view();
-        for (job, live) in self.snapshot.jobs.iter_mut().zip(&self.live) {
-            job.epochs_left = live.epochs_left;
+        for (job, live) in self.snapshot.jobs.iter_mut().zip(&mut self.live) {
+            job.epochs_left = live.epochs_left + live.unfinished;
             // With predictions, a restart in progress is shown to the planner. Otherwise a job without
             // remaining work would seem to end at once, repeatedly.
             if let Some(run) = live.run.as_ref().filter(|_| self.learner.is_some()) {
                 job.epochs_left += (run.ready - self.now).0.max(0.0) / run.pace;
             }
             job.lost = live.unsaved;
+            job.restarts_last_day = live.restarts_last_day(self.now);
             job.state = match &live.run {
                 Some(run) if !self.conditions.memoryless => {
                     JobState::Running { placement: run.place.clone(), since: run.since }
@@ -271,19 +296,21 @@ impl<'a> Replay<'a> {
             .iter()
             .map(|job| plan.jobs.get(&job.id).and_then(|j| j.decision.placement()).cloned())
             .collect();
+        let mut vacated = vec![false; self.scenario.nodes.len()];
         for (i, goes) in goes.iter().enumerate() {
             let stays = |run: &Run| goes.as_ref().is_some_and(|place| run.place.same_gpus(place));
-            if self.live[i].run.as_ref().is_some_and(|run| !stays(run)) {
+            if let Some(run) = self.live[i].run.as_ref().filter(|run| !stays(run)) {
+                run.nodes.iter().for_each(|node| vacated[*node] = true);
                 self.stop(i);
             }
         }
         for (i, goes) in goes.into_iter().enumerate() {
             if let Some(place) = goes {
-                self.start(i, place)?;
+                self.start(i, place, &vacated)?;
             }
         }
         let used = self.meter.used(&self.live);
-        for ((node, used), down) in self.scenario.nodes.iter().zip(used).zip(&self.down) {
+        for ((node, used), down) in self.scenario.nodes.iter().zip(used).zip(&self.nodes.down) {
             let has = if *down { 0 } else { node.free_gpus.0 };
             if *used > has {
                 let node = node.name.clone();
@@ -291,6 +318,7 @@ impl<'a> Replay<'a> {
             }
         }
         self.snapshot.prices = plan.prices;
+        self.snapshot.intended = plan.intended;
         Ok(plan.next_event)
     }
 
@@ -303,12 +331,14 @@ impl<'a> Replay<'a> {
             live.version = learner.version;
             if let Some(evidence) = &mut live.evidence {
                 learner.update_view(&live.truth, evidence, refitted, job);
+                let running_for = live.run.as_ref().map_or(0.0, |run| (self.now - run.ready).0.max(0.0));
+                Learner::apply_unknown_rule(&live.truth, evidence, Seconds(running_for), job);
             }
         }
     }
 
-    /// Starts or moves a job, changes its limit, or keeps it in place.
-    fn start(&mut self, i: usize, place: Placement) -> Result<(), SimulationError> {
+    /// Starts or moves a job, changes its limit, or keeps it in place. `vacated`: nodes that a job is leaving.
+    fn start(&mut self, i: usize, place: Placement, vacated: &[bool]) -> Result<(), SimulationError> {
         let impossible =
             |job: JobId| SimulationError::Impossible { at: self.now, job, nodes: place.nodes.clone() };
         let live = &self.live[i];
@@ -328,12 +358,22 @@ impl<'a> Replay<'a> {
         let again = live.start.is_some();
         if again {
             live.restarts += 1;
+            live.restarted.push_back(self.now);
             self.sum.restarts += 1;
         }
+        let delays = &self.scenario.delays;
+        let up = nodes.iter().map(|node| self.nodes.wake(self.scenario, *node, self.now));
+        let up = up.fold(self.now, |a, b| if b > a { b } else { a });
+        // A job that moves stops within its restart; others wait for whoever leaves.
+        let left = !again && nodes.iter().any(|node| vacated[*node]);
+        let left = self.now + Seconds(if left { delays.stop_s } else { 0.0 });
+        let draws_from = Time(up.0.max(left.0)) + Seconds(delays.bind_s);
+        let load = if again { self.scenario.restart } else { Seconds(delays.first_start_s) };
         live.start = live.start.or(Some(self.now));
-        let ready = if again { self.now + self.scenario.restart } else { self.now };
-        let since = self.now;
-        live.run = Some(Run { place, nodes, since, ready, pace, watts, epochs: 0.0, observed: 0 });
+        self.nodes.started(self.scenario, &nodes, place.gpus_per_node.0, self.now);
+        let (since, ready) = (self.now, draws_from + load);
+        live.run =
+            Some(Run { place, nodes, since, draws_from, ready, pace, watts, epochs: 0.0, observed: 0 });
         Ok(())
     }
 
@@ -360,7 +400,7 @@ impl<'a> Replay<'a> {
         let now = self.now;
         let ends = self.live.iter().filter_map(|l| l.projected_end(now));
         let submission = self.scenario.jobs.get(self.next_job).map(|j| j.submit);
-        let outage = self.outages.get(self.next_outage).map(|o| o.0);
+        let outage = self.nodes.next_outage();
         let evidence = self.live.iter().filter_map(|l| self.next_observation_at(l));
         let edges = [
             self.scenario.tariff.next_edge(now),
@@ -439,11 +479,16 @@ impl<'a> Replay<'a> {
             if let Some(run) = &live.run {
                 self.record(live.index, run);
             }
+            let counts = self.scenario.counts(&live.truth);
             if let (Some(learner), Some(evidence)) = (&mut self.learner, &live.evidence) {
                 learner.ended(&live.truth, evidence, self.now - live.start.unwrap_or(self.now));
             }
-            let bill = meter::lateness(self.scenario, &live, self.now, &mut self.sum);
-            self.turnarounds.push((self.now - live.truth.submit).0);
+            let mut unseen = Summary::default();
+            let sum = if counts { &mut self.sum } else { &mut unseen };
+            let bill = meter::lateness(self.scenario, &live, self.now, sum);
+            if counts {
+                self.turnarounds.push((self.now - live.truth.submit).0);
+            }
             self.last_end = self.now;
             self.done.push(outcome(&live, Some(self.now), bill));
         }
@@ -451,7 +496,8 @@ impl<'a> Replay<'a> {
     }
 
     fn finish(mut self) -> Replayed {
-        self.sum.unfinished = self.live.len();
+        self.meter.finish(self.scenario, self.now, &mut self.sum);
+        self.sum.unfinished = self.live.iter().filter(|live| self.scenario.counts(&live.truth)).count();
         for i in 0..self.live.len() {
             self.stop(i);
             let live = &self.live[i];

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::ReadError;
 use super::table::{in_folder, rows};
-use crate::scenario::Scenario;
+use crate::scenario::{Delays, Scenario, SleepModel};
 
 #[derive(Deserialize)]
 struct JobRow {
@@ -113,8 +113,11 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
                 gpu_type,
                 gpus: GpuCount(row.gpus),
                 free_gpus: GpuCount(row.gpus),
-                overhead: Watts(overhead),
+                host_idle: Watts::ZERO,
+                host_busy: Watts(overhead),
+                sleep: None,
                 foreign_power: None,
+                gang_class: 0,
                 free: Resources::default(),
             }
         })
@@ -140,6 +143,10 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         checkpoint: Seconds::ZERO,
         tick: None,
         catalogue: Some(catalogue),
+        delays: Delays::default(),
+        sleep: SleepModel::default(),
+        window: None,
+        unfinished: BTreeMap::new(),
         failures: Vec::new(),
         jobs,
         features: BTreeMap::new(),
@@ -188,6 +195,7 @@ fn job(row: JobRow, table: Vec<Estimate>) -> Job {
         spread: Vec::new(),
         limits: Vec::new(),
         limits_count: LimitsCount::AtOnce,
+        unknown: None,
         requested_gpus: None,
         worker: Worker::default(),
         candidates: None,
@@ -196,6 +204,8 @@ fn job(row: JobRow, table: Vec<Estimate>) -> Job {
         movable: true,
         min_run: Seconds::ZERO,
         lost: Seconds::ZERO,
+        restart: None,
+        restarts_last_day: 0,
         state: JobState::Waiting,
     }
 }

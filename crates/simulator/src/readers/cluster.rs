@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::Tickets;
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Tariff, Time, Watts};
+use andreas_core::{CostRate, EnergyPrice, GpuCount, HostPower, Seconds, StepFunction, Tariff, Time, Watts};
 use andreas_planner::{GpuTypeInfo, Lateness, Node, Resources};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use super::ReadError;
 use super::models::ModelTables;
 use super::rules::{JobRules, RulesInput};
 use super::table::{open, rows};
 use super::throughput::{self, Source};
 use super::traces::TraceJob;
-use crate::scenario::{Failure, Scenario};
+use super::{ReadError, TraceRange};
+use crate::scenario::{Delays, Failure, Scenario, SleepModel};
 
 /// A cluster file. Times are seconds from the first submission.
 #[derive(Clone, Debug, Deserialize)]
@@ -41,6 +41,12 @@ pub struct ClusterFile {
     tick_s: Option<f64>,
     #[serde(default)]
     failures: Option<FailureEntry>,
+    /// Times that starts, stops and decisions take.
+    #[serde(default)]
+    delays: Delays,
+    /// How nodes sleep, in replays that let them.
+    #[serde(default)]
+    sleep: SleepModel,
     /// Tickets of namespaces, for fair-share policies; default 1.
     #[serde(default)]
     tickets: BTreeMap<String, f64>,
@@ -63,8 +69,11 @@ struct NodeEntry {
     gpu_type: String,
     gpus: u32,
     count: u32,
+    /// Draw of a node without its GPUs, without and with a job; default: by the number and power of its GPUs.
     #[serde(default)]
-    overhead_w: f64,
+    host_idle_w: Option<f64>,
+    #[serde(default)]
+    host_busy_w: Option<f64>,
 }
 
 /// Alibaba's list of nodes: `sn, cpu_milli, memory_mib, gpu, model`.
@@ -75,8 +84,6 @@ struct NodeList {
     /// Takes every n-th node with GPUs.
     #[serde(default = "one")]
     one_in: usize,
-    #[serde(default)]
-    overhead_w: f64,
 }
 
 fn one() -> usize {
@@ -160,6 +167,9 @@ struct OneFailure {
 /// Days for which an hourly tariff is repeated.
 const TARIFF_DAYS: usize = 400;
 const MAX_NODES: usize = 100_000;
+/// Epochs that a job which fails or is cancelled announced besides, as a share of those that it trains: it is taken to
+/// end halfway.
+const UNFINISHED: f64 = 1.0;
 
 impl ClusterFile {
     /// Reads the file and its tables.
@@ -186,7 +196,7 @@ impl ClusterFile {
         name: String,
         models: &ModelTables,
         rows: &[TraceJob],
-        pace: f64,
+        range: &TraceRange,
     ) -> Result<Scenario, ReadError> {
         let bad = |at: &str, problem: &str| ReadError::bad(file, at, problem);
         let gpu_types = self.types(file)?;
@@ -203,25 +213,47 @@ impl ClusterFile {
             ("lateness.miss_s", l.miss_s),
             ("lateness.aging_h", l.aging_h.unwrap_or(1.0)),
             ("jobs.epoch_s", self.jobs.epoch_s),
+            ("delays.debounce_s", self.delays.debounce_s),
+            ("delays.bind_s", self.delays.bind_s),
+            ("delays.first_start_s", self.delays.first_start_s),
+            ("delays.stop_s", self.delays.stop_s),
+            ("sleep.wake_s", self.sleep.wake_s),
+            ("sleep.wake_j", self.sleep.wake_j),
+            ("sleep.rule.idle_s", self.sleep.rule.idle_s),
+            ("sleep.rule.horizon_s", self.sleep.rule.horizon_s),
         ] {
             let must = if matches!(at, "tick_s" | "lateness.aging_h" | "jobs.epoch_s") { 1e-3 } else { 0.0 };
             if !(must..=1e12).contains(&value) {
                 return Err(bad(at, "is out of range"));
             }
         }
+        for (at, share) in [
+            ("jobs.moldable", self.jobs.moldable),
+            ("sleep.wake_fails", self.sleep.wake_fails),
+            ("sleep.rule.quantile", self.sleep.rule.quantile),
+        ] {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(bad(at, "is not between 0 and 1"));
+            }
+        }
+        let rules = JobRules { moldable: range.moldable.unwrap_or(self.jobs.moldable), ..self.jobs.clone() };
         let input = RulesInput {
             types: &gpu_types,
             nodes: &nodes,
             models,
             lateness: CostRate(l.price_per_hour / 3600.0),
             origin_s: rows.first().map_or(0.0, |r| r.submit_s),
-            pace,
+            pace: range.pace,
         };
         let mut features = BTreeMap::new();
         let mut jobs = Vec::new();
+        let mut unfinished = BTreeMap::new();
         for row in rows {
-            if let Some((job, features_of_job)) = self.jobs.job(row, &input) {
+            if let Some((job, features_of_job)) = rules.job(row, &input) {
                 features.insert(job.id.clone(), features_of_job);
+                if row.ended_early {
+                    unfinished.insert(job.id.clone(), job.epochs_left * UNFINISHED);
+                }
                 jobs.push(job);
             }
         }
@@ -251,8 +283,12 @@ impl ClusterFile {
             tick: self.tick_s.map(Seconds),
             catalogue: None,
             failures,
+            delays: self.delays,
+            sleep: self.sleep,
+            window: None,
             jobs,
             features,
+            unfinished,
         };
         scenario.sort();
         Ok(scenario)
@@ -292,9 +328,13 @@ impl ClusterFile {
             if entry.gpus == 0 || entry.gpus > 1024 {
                 return Err(ReadError::bad(file, at("gpus"), "is not between 1 and 1024"));
             }
-            if !(0.0..1e9).contains(&entry.overhead_w) {
-                return Err(ReadError::bad(file, at("overhead_w"), "is out of range"));
+            for (field, watts) in [("host_idle_w", entry.host_idle_w), ("host_busy_w", entry.host_busy_w)] {
+                if watts.is_some_and(|watts| !(0.0..1e9).contains(&watts)) {
+                    return Err(ReadError::bad(file, at(field), "is out of range"));
+                }
             }
+            let known = [entry.host_idle_w, entry.host_busy_w];
+            let host = self.host(&entry.gpu_type, entry.gpus, known.map(|watts| watts.map(Watts)));
             if nodes.len() + entry.count as usize > MAX_NODES {
                 return Err(ReadError::bad(file, at("count"), format!("makes more than {MAX_NODES} nodes")));
             }
@@ -304,7 +344,7 @@ impl ClusterFile {
                     format!("{}-{number:03}", entry.gpu_type),
                     &entry.gpu_type,
                     entry.gpus,
-                    entry.overhead_w,
+                    host,
                 ));
                 *number += 1;
             }
@@ -314,14 +354,22 @@ impl ClusterFile {
             let with_gpus = rows::<OpenbNode>(&path)?
                 .into_iter()
                 .filter(|n| n.gpu > 0 && known.contains(n.model.as_str()));
-            nodes.extend(
-                with_gpus.step_by(list.one_in.max(1)).map(|n| node(n.sn, &n.model, n.gpu, list.overhead_w)),
-            );
+            let default = |n: &OpenbNode| self.host(&n.model, n.gpu, [None; 2]);
+            nodes.extend(with_gpus.step_by(list.one_in.max(1)).map(|n| {
+                let host = default(&n);
+                node(n.sn, &n.model, n.gpu, host)
+            }));
         }
         if nodes.is_empty() {
             return Err(ReadError::bad(file, "nodes", "there is none"));
         }
         Ok(nodes)
+    }
+
+    /// Draw of a node without its GPUs: as given, else by its GPUs.
+    fn host(&self, gpu_type: &str, gpus: u32, [idle, busy]: [Option<Watts>; 2]) -> HostPower {
+        let max = self.gpu_types.iter().find(|t| t.name == gpu_type).map_or(0.0, |t| t.max_w);
+        HostPower::of(Watts(max), gpus).known(idle, busy)
     }
 
     fn tariff(&self) -> Result<Tariff, String> {
@@ -398,7 +446,7 @@ impl ClusterFile {
 /// Peak draw of all GPUs and nodes.
 pub fn peak(types: &[GpuTypeInfo], nodes: &[Node]) -> Watts {
     let max = |node: &Node| types.iter().find(|t| t.name == node.gpu_type).map_or(Watts::ZERO, |t| t.max);
-    nodes.iter().map(|n| n.overhead + max(n) * f64::from(n.gpus.0)).sum()
+    nodes.iter().map(|n| n.host_idle + n.overhead() + max(n) * f64::from(n.gpus.0)).sum()
 }
 
 fn steps<T: Copy>(windows: &[(f64, f64)], value: impl Fn(f64) -> T) -> Result<StepFunction<T>, String> {
@@ -409,14 +457,17 @@ fn steps<T: Copy>(windows: &[(f64, f64)], value: impl Fn(f64) -> T) -> Result<St
         .map_err(|e| e.to_string())
 }
 
-fn node(name: String, gpu_type: &str, gpus: u32, overhead_w: f64) -> Node {
+fn node(name: String, gpu_type: &str, gpus: u32, host: HostPower) -> Node {
     Node {
         name: name.into(),
         gpu_type: gpu_type.into(),
         gpus: GpuCount(gpus),
         free_gpus: GpuCount(gpus),
-        overhead: Watts(overhead_w),
+        host_idle: host.idle,
+        host_busy: host.busy,
+        sleep: None,
         foreign_power: None,
+        gang_class: 0,
         free: Resources::default(),
     }
 }

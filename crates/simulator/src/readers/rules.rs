@@ -37,6 +37,8 @@ pub struct JobRules {
     pub deadline_factor: Option<(f64, f64)>,
     /// Minimum and maximum GPUs, as multiples of the requested number. Powers of two in between are allowed.
     pub gpus: (f64, f64),
+    /// Share of jobs that may have other numbers of GPUs than they request, 0 to 1; drawn by the job's name.
+    pub moldable: f64,
     /// Maximum time of a configuration, as a multiple of the duration, unless all take longer.
     pub patience: f64,
     /// Factor on the time of an epoch by number of nodes, where no node has enough GPUs.
@@ -58,6 +60,7 @@ impl Default for JobRules {
             weight_by_gpus: BTreeMap::new(),
             deadline_factor: None,
             gpus: (0.25, 4.0),
+            moldable: 1.0,
             patience: 8.0,
             spread: [(2, 1.1), (4, 1.25), (8, 1.5)].into(),
             limits: false,
@@ -86,7 +89,8 @@ impl JobRules {
         let reference = self.reference.as_deref().or(input.types.first().map(|t| t.name.as_str()))?;
         let unit = row.duration_s / at(variant.seconds.get(reference)?, row.gpus)?;
         let epochs = (row.duration_s / self.epoch_s).round().max(1.0);
-        let allowed = self.allowed(row.gpus);
+        let moldable = self.moldable >= 1.0 || self.uniform(&format!("moldable/{}", row.id)) < self.moldable;
+        let allowed = if moldable { self.allowed(row.gpus) } else { BTreeSet::from([row.gpus]) };
         let wanted: Option<BTreeSet<&str>> =
             row.types.as_ref().map(|t| t.split('|').map(str::trim).collect());
         let mut rows = Vec::new();
@@ -149,6 +153,7 @@ impl JobRules {
                 .filter_map(|s| Some(MultiNodeEffect { nodes: s, time_factor: *self.spread.get(&s)? }))
                 .collect(),
             limits_count: LimitsCount::AtOnce,
+            unknown: None,
             requested_gpus: Some(GpuCount(row.gpus)),
             worker: Worker::default(),
             candidates: None,
@@ -157,6 +162,8 @@ impl JobRules {
             movable: true,
             min_run: Seconds::ZERO,
             lost: Seconds::ZERO,
+            restart: None,
+            restarts_last_day: 0,
             state: JobState::Waiting,
         };
         Some((job, features))

@@ -114,6 +114,9 @@ pub struct TraceJob {
     /// Namespace; jobs without one share the same.
     #[serde(default)]
     pub namespace: Option<String>,
+    /// It failed or was cancelled after its duration: it announced more work than it did.
+    #[serde(default)]
+    pub ended_early: bool,
 }
 
 /// Reads a trace; jobs without GPUs or duration are skipped.
@@ -191,6 +194,7 @@ impl ItpRow {
             batch: Some(self.batch_size),
             types: None,
             namespace: None,
+            ended_early: false,
         }
     }
 }
@@ -219,6 +223,7 @@ impl ElasticflowRow {
             batch: Some(self.batch_size),
             types: None,
             namespace: None,
+            ended_early: false,
         }
     }
 }
@@ -252,6 +257,7 @@ fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             batch: None,
             types: None,
             namespace: row.cluster,
+            ended_early: false,
         });
     }
     Ok(jobs)
@@ -302,6 +308,7 @@ fn chronus(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             batch: None,
             types: None,
             namespace: row.user,
+            ended_early: false,
         });
     }
     Ok(jobs)
@@ -329,6 +336,7 @@ impl TiresiasRow {
             batch: None,
             types: None,
             namespace: None,
+            ended_early: false,
         }
     }
 }
@@ -341,6 +349,8 @@ struct OpenbRow {
     creation_time: f64,
     deletion_time: Option<f64>,
     scheduled_time: Option<f64>,
+    #[serde(default)]
+    pod_phase: String,
 }
 
 impl OpenbRow {
@@ -357,6 +367,7 @@ impl OpenbRow {
             batch: None,
             types: (!self.gpu_spec.is_empty()).then_some(self.gpu_spec),
             namespace: None,
+            ended_early: self.pod_phase == "Failed",
             id: self.name,
         })
     }

@@ -35,8 +35,9 @@ fn section(report: &Report<'_>, page: &mut String) {
     let gpus: u32 = scenario.nodes.iter().map(|n| n.gpus.0).sum();
     let _ = write!(
         page,
-        "<h1>{}</h1><p>{} nodes, {gpus} GPUs, {} jobs. Money in the tariff's currency; TOTAL leaves idle GPUs out, +IDLE has \
-         them. OVER BUDGET: decisions above the budget / seconds measured above it.</p><div class='wide'><table><tr>",
+        "<h1>{}</h1><p>{} nodes, {gpus} GPUs, {} jobs. Money in the tariff's currency; TOTAL leaves idle GPUs and \
+         hosts out, +IDLE has them; OF FIRST is +IDLE as a share of the first row's (in brackets: its standard error over \
+         the jobs). OVER BUDGET: decisions above the budget / seconds measured above it.</p><div class='wide'><table><tr>",
         escape(&scenario.name),
         scenario.nodes.len(),
         scenario.jobs.len()
@@ -47,7 +48,7 @@ fn section(report: &Report<'_>, page: &mut String) {
     *page += "</tr>";
     for outcome in report.outcomes {
         *page += "<tr>";
-        for cell in cells(outcome) {
+        for cell in cells(outcome, &report.outcomes[0]) {
             let _ = write!(page, "<td>{}</td>", escape(&cell));
         }
         *page += "</tr>";

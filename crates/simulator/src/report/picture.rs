@@ -31,7 +31,7 @@ const MAX_BARS: usize = 6_000;
 type Part = (&'static str, fn(&Outcome) -> f64);
 const PARTS: [Part; 5] = [
     ("energy", |o| o.replayed.summary.energy_cost.0),
-    ("idle GPUs", |o| o.replayed.summary.idle_cost.0),
+    ("idle GPUs and hosts", |o| o.replayed.summary.idle_cost.0),
     ("tardiness", |o| o.replayed.summary.tardiness_cost.0),
     ("missed deadlines", |o| o.replayed.summary.miss_cost.0),
     ("time in the system", |o| o.replayed.summary.turnaround_cost.0),
@@ -51,7 +51,7 @@ pub(super) fn comparison(outcomes: &[Outcome]) -> Result<String, Error> {
         turnaround(&parts[0], outcomes)?;
         let gpus = |o: &Outcome| gpus_in_use(o);
         over_time(&parts[1], "GPUs with a job", outcomes, gpus, None)?;
-        let kilowatts = |o: &Outcome| power(o, |p| (p.jobs.0 + p.overhead.0 + p.idle.0) / 1e3);
+        let kilowatts = |o: &Outcome| power(o, |p| (p.jobs.0 + p.hosts.0 + p.idle.0) / 1e3);
         let budget = outcomes.first().map(|o| power(o, |p| p.budget.map_or(f64::NAN, |b| b.0 / 1e3)));
         let budget = budget.filter(|points| points.iter().any(|(_, kw)| kw.is_finite()));
         over_time(&parts[2], "power, kW", outcomes, kilowatts, budget)

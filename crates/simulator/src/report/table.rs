@@ -3,20 +3,24 @@
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::{Report, title};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Spread, Summary};
 
 /// Column heads and cells, in the terminal and on the page.
-pub(super) const HEAD: [&str; 18] = [
+pub(super) const HEAD: [&str; 22] = [
     "METHOD",
     "TOTAL",
     "+IDLE",
+    "OF FIRST %",
     "ENERGY",
     "TARDINESS",
     "MISSES",
     "TURNAROUND",
+    "KWH ALL",
     "KWH JOBS",
-    "KWH NODES",
+    "KWH HOSTS",
+    "KWH EMPTY",
     "KWH IDLE",
+    "SLEEPS",
     "LATE",
     "MEAN H",
     "P95 H",
@@ -27,33 +31,55 @@ pub(super) const HEAD: [&str; 18] = [
     "MS MEAN/P99",
 ];
 
-pub(super) fn cells(outcome: &Outcome) -> [String; 18] {
+/// The cells of an outcome; `first` is the one that it is compared with.
+pub(super) fn cells(outcome: &Outcome, first: &Outcome) -> [String; 22] {
     let s = &outcome.replayed.summary;
-    let hours = |seconds: f64| format!("{:.2}", seconds / 3600.0);
+    let of = |figure: fn(&Summary) -> f64, decimals| figures(outcome.spread(figure), decimals);
+    let money = |figure: fn(&Summary) -> f64| money(outcome.spread(figure));
     [
         title(outcome),
-        money(s.total.0),
-        money(s.total_with_idle.0),
-        money(s.energy_cost.0),
-        money(s.tardiness_cost.0),
-        money(s.miss_cost.0),
-        money(s.turnaround_cost.0),
-        format!("{:.1}", s.job_energy.kwh()),
-        format!("{:.1}", s.overhead_energy.kwh()),
-        format!("{:.1}", s.idle_energy.kwh()),
-        format!("{}/{}", s.late_jobs, s.with_deadline),
-        hours(s.mean_turnaround.0),
-        hours(s.p95_turnaround.0),
-        s.restarts.to_string(),
+        money(|s| s.total.0),
+        money(|s| s.total_with_idle.0),
+        relative(outcome, first),
+        money(|s| s.energy_cost.0),
+        money(|s| s.tardiness_cost.0),
+        money(|s| s.miss_cost.0),
+        money(|s| s.turnaround_cost.0),
+        of(|s| s.energy().kwh(), 0),
+        of(|s| s.job_energy.kwh(), 0),
+        of(|s| (s.host_energy + s.wake_energy).kwh(), 0),
+        of(|s| s.empty_host_energy.kwh(), 0),
+        of(|s| s.idle_energy.kwh(), 0),
+        of(|s| s.sleeps as f64, 0),
+        format!("{}/{}", of(|s| s.late_jobs as f64, 0), s.with_deadline),
+        of(|s| s.mean_turnaround.0 / 3600.0, 2),
+        of(|s| s.p95_turnaround.0 / 3600.0, 2),
+        of(|s| s.restarts as f64, 0),
         format!("{} / {:.0} s", s.planned_violations, s.violation_time.0),
-        s.unfinished.to_string(),
+        of(|s| s.unfinished as f64, 0),
         s.mean_gap.map_or_else(|| "-".to_owned(), |g| format!("{:.2}", 100.0 * g)),
         format!("{:.1}/{:.1}", outcome.decision_times.mean_ms, outcome.decision_times.p99_ms),
     ]
 }
 
-fn money(amount: f64) -> String {
-    if amount.abs() >= 1000.0 { format!("{amount:.0}") } else { format!("{amount:.2}") }
+/// A mean, with its standard deviation where it has one.
+fn figures(spread: Spread, decimals: usize) -> String {
+    let Spread { mean, sd } = spread;
+    if sd > 0.0 { format!("{mean:.decimals$} ± {sd:.decimals$}") } else { format!("{mean:.decimals$}") }
+}
+
+fn money(amount: Spread) -> String {
+    figures(amount, if amount.mean.abs() >= 1000.0 { 0 } else { 2 })
+}
+
+/// The whole cost as a share of another's, its standard deviation, and in brackets how much single jobs decide it.
+fn relative(outcome: &Outcome, first: &Outcome) -> String {
+    if std::ptr::eq(outcome, first) {
+        return "100".to_owned();
+    }
+    let (ratio, jackknife) = outcome.relative_cost(first);
+    let percent = Spread { mean: 100.0 * ratio.mean, sd: 100.0 * ratio.sd };
+    format!("{} ({:.1})", figures(percent, 1), 100.0 * jackknife)
 }
 
 /// The same table as Markdown.
@@ -62,7 +88,7 @@ pub fn markdown(report: &Report<'_>) -> String {
     let mut text = line(&HEAD.map(str::to_owned));
     text += &line(&HEAD.map(|_| "---".to_owned()));
     for outcome in report.outcomes {
-        text += &line(&cells(outcome));
+        text += &line(&cells(outcome, &report.outcomes[0]));
     }
     format!("**{}**\n\n{text}", report.scenario.name)
 }
@@ -73,20 +99,21 @@ pub fn matrix(reports: &[Report<'_>]) -> String {
     let titles: Vec<String> = first.outcomes.iter().map(title).collect();
     let mut text = format!("| scenario | {} |\n|---|{}\n", titles.join(" | "), "---|".repeat(titles.len()));
     for report in reports {
-        let totals: Vec<String> = report.outcomes.iter().map(|o| money(o.replayed.summary.total.0)).collect();
+        let totals: Vec<String> = report.outcomes.iter().map(|o| money(o.spread(|s| s.total.0))).collect();
         text += &format!("| {} | {} |\n", report.scenario.name, totals.join(" | "));
     }
     text
 }
 
-/// One row per outcome, in money. TOTAL excludes idle GPUs, +IDLE includes them. OVER BUDGET: planned
-/// violations and measured seconds.
+/// One row per outcome, in money. TOTAL excludes idle draw, +IDLE includes it. OF FIRST: +IDLE as a share of the first
+/// row's, and in brackets its standard error by a jackknife over the jobs. OVER BUDGET: planned violations and measured
+/// seconds. With several runs cells are means with standard deviations; OVER BUDGET and GAP are of the first run.
 pub fn table(report: &Report<'_>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(HEAD);
     for outcome in report.outcomes {
-        table.add_row(cells(outcome));
+        table.add_row(cells(outcome, &report.outcomes[0]));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);

@@ -131,6 +131,7 @@ fn progress_and_checkpoint_reach_the_training_container_only() {
     assert_eq!(
         json["spec"]["volumes"],
         json!([
+        {"name": "andreas-shared-memory", "emptyDir": {"medium": "Memory"}},
         {"name": "andreas-checkpoint", "persistentVolumeClaim": {"claimName": "ckpt"}},
         {"name": "andreas-progress", "projected": {"sources": [
             {"serviceAccountToken": {"audience": "andreas.dev/progress/12345678-job", "expirationSeconds": 3600, "path": "token"}},
@@ -145,6 +146,7 @@ fn progress_and_checkpoint_reach_the_training_container_only() {
         train["volumeMounts"],
         json!([
         {"name": "andreas-checkpoint", "mountPath": "/save"},
+        {"name": "andreas-shared-memory", "mountPath": "/dev/shm"},
         {"name": "andreas-progress", "mountPath": "/var/run/secrets/andreas.dev/progress", "readOnly": true}])
     );
     assert_eq!(train["resources"]["limits"]["nvidia.com/gpu"], "1");
@@ -245,12 +247,12 @@ fn in_affinity_mode_the_clusters_own_scheduler_binds_the_same_pinned_pods() {
 fn a_mount_of_the_users_own_stays() {
     let world = World::new(
         json!({"checkpoint": {"claimName": "ckpt", "path": "/save"}, "template": {"spec": {"containers": [
-        {"name": "train", "volumeMounts": [{"name": "mine", "mountPath": "/save/"}]}]}}}),
+        {"name": "train", "volumeMounts": [{"name": "mine", "mountPath": "/save/"}, {"name": "shm", "mountPath": "/dev/shm"}]}]}}}),
     );
     let (_, json) = member(&world, &["n1"], 1, 0);
     assert_eq!(
         json["spec"]["containers"][0]["volumeMounts"],
-        json!([{"name": "mine", "mountPath": "/save/"}])
+        json!([{"name": "mine", "mountPath": "/save/"}, {"name": "shm", "mountPath": "/dev/shm"}])
     );
 }
 
@@ -262,4 +264,55 @@ fn node_autoscalers_are_asked_to_leave_a_worker_alone_unless_its_template_says_o
     let annotations = pod.metadata.annotations.unwrap_or_default();
     assert_eq!(annotations.get(key).map(String::as_str), Some("true"));
     assert_eq!(annotations.get("karpenter.sh/do-not-disrupt").map(String::as_str), Some("true"));
+}
+
+#[test]
+fn shared_memory_has_a_size_if_the_job_gives_one() {
+    let volumes = |spec: Value| member(&World::new(spec), &["n1"], 1, 0).1["spec"]["volumes"].clone();
+    let sized =
+        json!([{"name": "andreas-shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2048Mi"}}]);
+    assert_eq!(volumes(json!({"sharedMemoryMiB": 2048})), sized);
+    assert_eq!(volumes(json!({"sharedMemoryMiB": 0})), Value::Null);
+    let template = json!({"spec": {"hostIPC": true, "containers": [{"name": "train"}]}});
+    assert_eq!(volumes(json!({"template": template})), Value::Null, "the node's own");
+}
+
+#[test]
+fn a_program_without_torchrun_finds_its_peers_by_plain_names() {
+    let world = World::new(json!({"rendezvous": "Env"}));
+    let (pod, _) = member(&world, &["n2", "n1"], 4, 1);
+    let env = env(&pod);
+    let wanted = [
+        ("MASTER_ADDR", "bert-3-0.bert-gang-12345.team.svc"),
+        ("MASTER_PORT", "29500"),
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("PET_NNODES", "2"),
+    ];
+    for (name, value) in wanted {
+        assert!(env.contains(&(name.into(), value.into())), "{name}");
+    }
+    let (pod, _) = member(&World::new(json!({})), &["n2", "n1"], 4, 1);
+    assert!(self::env(&pod).iter().all(|(name, _)| name != "RANK"), "only where a job asks for them");
+}
+
+#[test]
+fn gangs_in_the_nodes_network_have_a_port_of_each_attempt_and_find_their_names() {
+    let on_host = json!({"template": {"spec": {"hostNetwork": true, "containers": [{"name": "train"}]}}});
+    let port = |world: &World, attempt: i64| {
+        let allocation = Allocation { attempt, ..allocation(&["n1", "n2"], 1) };
+        let pod = pods::member(&world.job, &allocation, 1, &world.nodes, &world.settings);
+        let port = env(&pod).into_iter().find(|(name, _)| name == "PET_MASTER_PORT").unwrap().1;
+        (port.parse::<u16>().unwrap(), pod.spec.unwrap().dns_policy)
+    };
+    let mut world = World::new(on_host);
+    let (first, dns) = port(&world, 1);
+    assert_eq!(dns.as_deref(), Some("ClusterFirstWithHostNet"));
+    assert_eq!(port(&world, 1).0, first, "all members of a gang have the same");
+    let (second, _) = port(&world, 2);
+    world.job.metadata.uid = Some("another-job".into());
+    let (other, _) = port(&world, 1);
+    assert!(first != second && first != other && second != other);
+    assert!([first, second, other].iter().all(|port| (20_000..29_500).contains(port)));
+    assert_eq!(port(&World::new(json!({})), 1), (29_500, None));
 }

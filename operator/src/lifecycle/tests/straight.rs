@@ -186,7 +186,26 @@ fn energy_and_cost_are_written_at_the_edge_of_an_attempt() {
     assert_eq!(world.writes, writes);
     world.exit("bert-1-0", 0, "");
     let consumption = world.status().consumption.unwrap();
-    assert_eq!((consumption.energy.as_str(), consumption.cost.as_str()), ("1.24 kWh", "0.42"));
+    assert_eq!((consumption.energy.as_str(), consumption.cost.as_str()), ("1.24 kWh", "0.32 EUR"));
+    assert_eq!(consumption.lateness, "0.10 EUR");
     assert_eq!(consumption.source, "Measured");
     assert_eq!(world.status().history[0].joules, 4_464_000);
+}
+
+#[test]
+fn the_end_shows_what_kubectl_wait_and_its_columns_read() {
+    // It never reported, and is done all the same.
+    let mut world = World::running(json!({"deadlineAfter": "1h"}), &["n1"], 1);
+    world.wait(125).exit("bert-1-0", 0, "");
+    assert_eq!((world.condition("Complete").status.as_str(), world.has_condition("Failed")), ("True", false));
+    let status = world.status();
+    assert_eq!((status.progress.unwrap().text.as_str(), status.duration.as_deref()), ("100%", Some("2m5s")));
+    assert_eq!(status.on_time.as_deref(), Some("Met"));
+
+    let mut world = World::running(json!({"retries": 0, "deadlineAfter": "1m"}), &["n1"], 1);
+    world.wait(61).exit("bert-1-0", 1, "boom");
+    assert_eq!((world.condition("Failed").status.as_str(), world.has_condition("Complete")), ("True", false));
+    assert_eq!(world.condition("Failed").reason, "RetriesExhausted");
+    let status = world.status();
+    assert_eq!((status.on_time.as_deref(), status.progress), (Some("Missed"), None));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::instants::after;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
-use andreas_api::training_job::Prediction;
+use andreas_api::training_job::{Prediction, ProfileSource, UsedProfile};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus, names};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -41,6 +41,7 @@ pub struct World {
     /// Pods from this index on are not created; the server answers with this text, which is no verdict.
     pub unmade: Option<(usize, &'static str)>,
     pub forecast: Option<Prediction>,
+    pub profile: UsedProfile,
     pub energy: EnergyView,
     pub settings: Settings,
     pub last_write: i64,
@@ -90,6 +91,7 @@ impl World {
             create: None,
             unmade: None,
             forecast: None,
+            profile: UsedProfile { name: "bert".into(), source: ProfileSource::Program },
             energy: EnergyView::default(),
             settings: Settings::default(),
             last_write: -1000,
@@ -142,6 +144,7 @@ impl World {
             failing: false,
             rules_changed: self.rules_changed.map(at),
             forecast: self.forecast.as_ref(),
+            profile: &self.profile,
             energy: &self.energy,
             last_write: at(self.last_write),
             last_progress: None,

@@ -11,7 +11,6 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::predict::profile_key;
 use crate::shared::Shared;
 
 /// How long an unused profile is kept.
@@ -73,7 +72,7 @@ pub(crate) async fn remove(shared: &Shared) {
         let index = shared.index.lock();
         let open =
             index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
-        let used = open.map(|(_, job)| profile_key(job)).collect();
+        let used = open.map(|(_, job)| index.profile_key(job)).collect();
         unused(index.profiles.iter(), &used, clock::now(), (KEPT_FOR, MAX_CREATED_PROFILES))
     };
     for profile in gone.into_iter().take(AT_ONCE) {

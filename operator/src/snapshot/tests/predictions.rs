@@ -48,8 +48,13 @@ fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
     let one = known.estimates.iter().find(|row| row.gpus == GpuCount(1)).expect("a row");
     assert!((median(one) - 100.0).abs() < 1e-6 && (1.0..1.02).contains(&(one.power.0 / 300.0)), "{one:?}");
     assert_eq!(known.worker.fixed.cpu_milli, Some(4_000));
-    // An unknown model starts on one configuration: fewest GPUs of the commonest type.
-    assert_eq!(snapshot.jobs[1].estimates.len(), 1);
+    assert_eq!((known.unknown, known.movable), (None, true));
+    // Of an unknown one every configuration is offered; more than its fewest GPUs cost extra until it reports.
+    let unknown = &snapshot.jobs[1];
+    let kinds = |name: &str| unknown.estimates.iter().filter(|row| row.gpu_type.as_str() == name).count();
+    assert!(kinds(GPU) > 0 && kinds("Tesla-T4") > 0, "{:?}", unknown.estimates);
+    assert_eq!(unknown.unknown.map(|look| look.least), Some(GpuCount(1)));
+    assert!(!unknown.movable);
 
     world.profile("bert", json!({"outOfMemoryTypes": [GPU]}));
     let snapshot = world.snapshot();

@@ -24,6 +24,50 @@ fn kept(said: &Value, kept_: &Value, path: &str) {
     }
 }
 
+/// The object's kind; panics where a field is not the API's.
+fn known(object: &Value, place: &str) -> String {
+    let kind = object["kind"].as_str().unwrap().to_owned();
+    let typed = match kind.as_str() {
+        "TrainingJob" => serde_json::to_value(serde_json::from_value::<TrainingJob>(object.clone()).unwrap()),
+        "TrainingProfile" => {
+            serde_json::to_value(serde_json::from_value::<TrainingProfile>(object.clone()).unwrap())
+        }
+        "EnergyPolicy" => {
+            serde_json::to_value(serde_json::from_value::<EnergyPolicy>(object.clone()).unwrap())
+        }
+        _ => Ok(object.clone()),
+    };
+    let mut said = object.clone();
+    // `status` and the kind itself are not part of the types' own JSON.
+    said.as_object_mut().unwrap().retain(|k, _| k == "spec");
+    // An absent switch and its default are the same: what is false or empty is not written back.
+    kept(&said, &typed.unwrap(), place);
+    kind
+}
+
+#[test]
+fn every_object_of_every_page_is_known() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = vec![root.join("README.md")];
+    for folder in ["docs", "docs/howto"] {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    let mut objects = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
+        for block in blocks
+            .filter(|block| block.starts_with("apiVersion: andreas.dev/") && !block.contains("  apiVersion:"))
+        {
+            let object: Value = serde_saphyr::from_str(block).unwrap();
+            known(&object, &page.display().to_string());
+            objects += 1;
+        }
+    }
+    assert!(objects >= 3, "only {objects}");
+}
+
 #[test]
 fn every_field_of_every_example_is_known() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples");
@@ -34,25 +78,7 @@ fn every_field_of_every_example_is_known() {
         let objects: Vec<Value> =
             serde_saphyr::from_multiple(&std::fs::read_to_string(&path).unwrap()).unwrap();
         for object in objects {
-            let typed = |object: &Value| match object["kind"].as_str().unwrap() {
-                "TrainingJob" => {
-                    serde_json::to_value(serde_json::from_value::<TrainingJob>(object.clone()).unwrap())
-                }
-                "TrainingProfile" => {
-                    serde_json::to_value(serde_json::from_value::<TrainingProfile>(object.clone()).unwrap())
-                }
-                "EnergyPolicy" => {
-                    serde_json::to_value(serde_json::from_value::<EnergyPolicy>(object.clone()).unwrap())
-                }
-                _ => Ok(object.clone()),
-            };
-            let mut said = object.clone();
-            // `status` and the kind itself are not part of the types' own JSON.
-            said.as_object_mut().unwrap().retain(|k, _| k == "spec");
-            let back = typed(&object).unwrap();
-            // An absent switch and its default are the same: what is false or empty is not written back.
-            kept(&said, &back, &name);
-            kinds.push(object["kind"].as_str().unwrap().to_owned());
+            kinds.push(known(&object, &name));
         }
     }
     for kind in ["TrainingJob", "TrainingProfile", "EnergyPolicy", "PersistentVolumeClaim"] {

@@ -8,7 +8,8 @@ use andreas_e2e::scenario::scenario;
 use andreas_kubelets::{Fault, Service};
 use anyhow::{Result, ensure};
 
-use crate::{ended_well, nodes, real, small};
+use crate::both::{self, ended_well, small};
+use crate::{nodes, real};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Result<()> {
@@ -43,28 +44,7 @@ async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gang_survives_a_power_cut() -> Result<()> {
-    scenario(real(2), async |c| {
-        let gang = small(job("gang").gpus(8, 2).epochs(120, 0.3).checkpoint(15));
-        c.submit(&gang).await?;
-        c.wait_for_percent(&gang, 10).await?;
-
-        // when a node loses its power for some seconds
-        nodes(c)?.node("node-2")?.power_off();
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let node = nodes(c)?.node("node-2")?;
-        node.power_on().await?;
-        let back = nodes(c)?.offers(&c.testbed, node, 4).await?;
-        println!("GPUs offered again {:.1} s after the power came back", back.as_secs_f64());
-        // then the gang comes back by itself and ends, at the cluster's expense
-        let limit = Duration::from_secs(240);
-        let key = gang.key();
-        c.observer.until("the gang ends", limit, |seen| seen.phase(&key) == Phase::Succeeded).await?;
-        ended_well(c, &gang)?;
-        let status = c.observer.seen().status(&key);
-        ensure!(status.cluster_failures >= 1, "{status:?}");
-        Ok(())
-    })
-    .await
+    both::a_gang_survives_a_power_cut(real(2)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,24 +81,5 @@ async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_node_sends_its_job_to_another() -> Result<()> {
-    scenario(real(2), async |c| {
-        let moved = small(job("moved").gpus(4, 1).epochs(80, 0.3).checkpoint(15));
-        c.submit(&moved).await?;
-        c.wait_for_percent(&moved, 10).await?;
-        let first =
-            c.observer.seen().status(&moved.key()).allocation.map(|a| a.placement).unwrap_or_default();
-        let node = if first.contains("node-1") { "node-1" } else { "node-2" };
-        // when an administrator drains its node, our own pods included
-        c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --force --timeout=120s"))
-            .await?;
-        // then it goes on elsewhere, at the cluster's expense
-        let (key, limit) = (moved.key(), Duration::from_secs(240));
-        c.observer.until("the job ends", limit, |seen| seen.phase(&key) == Phase::Succeeded).await?;
-        ended_well(c, &moved)?;
-        let status = c.observer.seen().status(&key);
-        let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
-        ensure!(!last.contains(node), "it ran on {last} again");
-        Ok(())
-    })
-    .await
+    both::a_drained_node_sends_its_job_to_another(real(2)).await
 }

@@ -78,7 +78,7 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         all_rest(c).await?;
 
         let (_, before) = driver(c).await?;
-        let tj = job("two").gpus(2, 1).epochs(10, 0.5);
+        let tj = job("two").spec("profile", json!("two")).gpus(2, 1).epochs(10, 0.5);
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
         let (changed, _) = driver(c).await?;
@@ -254,7 +254,7 @@ async fn whoever_is_killed_gpus_are_as_they_were_within_a_minute() -> Result<()>
     scenario(one_node("5s"), async |c| {
         let kill = async |container: &str| -> Result<()> {
             ensure!(
-                install::kill(&c.testbed, "andreas-node-agent-", container).await? == 1,
+                install::kill(&*c.machines, "andreas-node-agent-", container).await? == 1,
                 "no {container}"
             );
             Ok(())

@@ -8,6 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use serde_json::Value;
 
+use crate::api_kubectl;
+
 async fn bed() -> Testbed {
     let bed = Testbed::builder()
         .name("api-rules")
@@ -68,7 +70,7 @@ async fn each_rule_accepts_and_refuses_its_examples_with_one_message() {
     edits_that_stay_possible(&client).await.unwrap();
     a_status_in_the_same_request_lets_no_template_through(&client).await.unwrap();
     bounds_of_single_fields(&client).await.unwrap();
-    reads_well(&bed).await.unwrap();
+    api_kubectl::reads_well(&bed).await.unwrap();
     bed.stop().await;
 }
 
@@ -168,62 +170,4 @@ async fn bounds_of_single_fields(client: &Client) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Short names, category, columns, selectable fields.
-async fn reads_well(bed: &Testbed) -> Result<()> {
-    let client = bed.client();
-    let job = example("TrainingJob", "spec: {profile: bert, deadline: '2999-01-01T00:00:00Z'}")?;
-    create(&client, &job, false).await?.accepted()?;
-    let status = yaml(
-        "status: {phase: Running, attempts: 1, reason: WaitingForCapacity, deadline: '2999-01-01T00:00:00Z', \
-         allocation: {attempt: 1, generation: 1, gpuType: A100, gpus: 8, gpusPerWorker: 4, nodes: [n1, n2], \
-           placement: n1(4) n2(4), since: '2026-11-21T08:00:00Z'}, \
-         progress: {milliPercent: 42000, text: 42%, attempt: 1, at: '2026-11-21T08:00:00Z'}, \
-         prediction: {finishTime: '2998-12-31T00:00:00Z', risk: Low, source: UserGiven}, \
-         consumption: {energy: 1.24 kWh, cost: '0.31'}}",
-    )?;
-    andreas_e2e::api::patch_status(&client, &job, &status).await?.accepted()?;
-
-    let table = bed.kubectl(["get", "tj"]).await?.checked()?.stdout;
-    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    ensure!(
-        lines[0] == ["NAME", "PHASE", "GPUS", "NODE", "PROGRESS", "ETA", "DEADLINE", "RISK", "AGE"],
-        "{table}"
-    );
-    ensure!(
-        lines[1][..9]
-            == [
-                "example",
-                "Running",
-                "8",
-                "n1(4)",
-                "n2(4)",
-                "42%",
-                "2998-12-31T00:00:00Z",
-                "2999-01-01T00:00:00Z",
-                "Low"
-            ],
-        "{table}"
-    );
-    let wide = bed.kubectl(["get", "tj", "-o", "wide"]).await?.checked()?.stdout;
-    ensure!(wide.lines().next().unwrap_or_default().ends_with("ENERGY     COST"), "{wide}");
-    for selector in [
-        "spec.profile=bert",
-        "status.phase=Running",
-        "status.reason=WaitingForCapacity",
-        "spec.suspend=false",
-    ] {
-        let found =
-            bed.kubectl(["get", "tj", "--field-selector", selector, "-o", "name"]).await?.checked()?;
-        ensure!(found.stdout.contains("example"), "{selector}: {}", found.stdout);
-    }
-    let other = bed.kubectl(["get", "tj", "--field-selector", "status.phase=Pending", "-o", "name"]).await?;
-    ensure!(other.stdout.is_empty(), "{}", other.stdout);
-    for name in ["tj", "tp", "ep", "epol", "gn", "andreas"] {
-        bed.kubectl(["get", name]).await?.checked()?;
-    }
-    let explained = bed.kubectl(["explain", "tj.spec.gpus.max"]).await?.checked()?.stdout;
-    ensure!(explained.contains("Most GPUs in total"), "{explained}");
-    delete(&client, &job).await
 }

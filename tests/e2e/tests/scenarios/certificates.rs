@@ -108,7 +108,7 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
             roots.insert(kept(c, "authority.key").await?);
             if kills.next_if(|at| Instant::now() >= *at).is_some() {
                 // kube-scheduler must connect anew.
-                install::kill(&c.testbed, "andreas-scheduler-", "extender").await?;
+                install::kill(&*c.machines, "andreas-scheduler-", "extender").await?;
             }
         }
         // then several were in use, the first jobs still report, and nobody complained of a certificate

@@ -73,7 +73,7 @@ async fn agents_rest_idle_gpus_and_leave_none_slow_however_they_end() -> Result<
         {
             for container in containers {
                 ensure!(
-                    install::kill(&c.testbed, "andreas-node-agent-", container).await? == 2,
+                    install::kill(&*c.machines, "andreas-node-agent-", container).await? == 2,
                     "{container}"
                 );
             }
@@ -128,7 +128,7 @@ async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
         ensure!((status.attempts, status.restarts) == (1, 0), "{status:?}");
 
         // when every container of the operator is killed, the kubelets start them again and work goes on
-        ensure!(install::kill(&c.testbed, "andreas-operator-", "operator").await? == 2);
+        ensure!(install::kill(&*c.machines, "andreas-operator-", "operator").await? == 2);
         let next = job("next").epochs(4, 0.3);
         c.submit(&next).await?;
         c.edit(&long.key(), &json!({"suspend": true})).await?;

@@ -6,15 +6,20 @@
 
 mod agent;
 mod api_chart;
+mod api_kubectl;
 mod api_platforms;
 mod api_poison;
 mod api_policies;
 mod api_rights;
 mod api_rules;
+#[path = "../both/mod.rs"]
+mod both;
 mod certificates;
 mod faults;
 mod install;
 mod lifecycle;
 mod metrics;
+mod nodes;
 mod power;
+mod python;
 mod soak;

@@ -28,8 +28,8 @@ fn policy() -> Value {
     policy["rest"] = json!({"after": "2s"});
     policy["limits"] = json!("Observe");
     policy["gpuTypes"] = json!([
-        {"name": A100, "idleWatts": 54, "maxWatts": 400, "nodeOverheadWatts": 500},
-        {"name": T4, "idleWatts": 10, "maxWatts": 70, "nodeOverheadWatts": 150},
+        {"name": A100, "idleWatts": 54, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 500},
+        {"name": T4, "idleWatts": 10, "maxWatts": 70, "hostIdleWatts": 0, "hostBusyWatts": 150},
     ]);
     policy
 }

@@ -94,6 +94,9 @@ async fn users_who_understate_their_draw_do_not_break_the_power_budget() -> Resu
     const BUDGET: f64 = 5_500.0;
     let mut policy = short_runs();
     policy["powerBudget"] = json!({"watts": BUDGET});
+    // Only GPUs are measured here.
+    policy["gpuTypes"] =
+        json!([{"name": A100, "idleWatts": 52, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0}]);
     let group = Group { gpus: 8, ..a100(4) };
     let options = Options {
         name: "watts".into(),
@@ -132,6 +135,9 @@ async fn limits_that_nobody_sets_save_no_watts() -> Result<()> {
     const BUDGET: f64 = 2_500.0;
     let mut policy = short_runs();
     policy["powerBudget"] = json!({"watts": BUDGET});
+    // Only GPUs are measured here.
+    policy["gpuTypes"] =
+        json!([{"name": A100, "idleWatts": 52, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0}]);
     policy["limits"] = json!("On");
     let options = Options {
         name: "observing".into(),

@@ -1,9 +1,10 @@
-//! The exported C functions: library, then `read`, `identity`, `event` and `set`.
+//! The exported C functions: library, then `read`, `health`, `identity`, `event` and `set`.
 //!
 //! Signatures and error codes are those of NVIDIA's `nvml.h` (NVML API reference, r580). A handle is the place of a GPU in the
 //! shared state plus one, so it stays with its UUID when indices change.
 
 mod event;
+mod health;
 mod identity;
 mod read;
 mod set;
@@ -62,6 +63,13 @@ pub(crate) fn on_gpu(
 ) -> nvmlReturn_t {
     let place = place_of(handle);
     let mut waited = false;
+    let counted = node(|node| {
+        node.calls = node.calls.wrapping_add(1);
+        SUCCESS
+    });
+    if counted != SUCCESS {
+        return counted;
+    }
     loop {
         let mut wait = 0;
         let mut fault = SUCCESS;

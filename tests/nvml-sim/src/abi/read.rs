@@ -29,12 +29,7 @@ macro_rules! numbers {
 
 numbers! {
     /// Draw, mW.
-    nvmlDeviceGetPowerUsage: c_uint = |gpu| gpu.draw().0 as c_uint;
-    /// Energy since the driver was loaded, mJ.
-    nvmlDeviceGetTotalEnergyConsumption: c_ulonglong = |gpu| {
-        gpu.add_energy();
-        gpu.energy / 1_000_000
-    };
+    nvmlDeviceGetPowerUsage: c_uint = |gpu| gpu.reading();
     /// Power limit that is enforced, mW.
     nvmlDeviceGetEnforcedPowerLimit: c_uint = |gpu| gpu.limit;
     /// Power limit that was set, mW.
@@ -55,6 +50,25 @@ numbers! {
         let used = gpu.running().iter().map(|process| process.memory).sum::<u64>().min(gpu.memory);
         sys::nvmlMemory_t { total: gpu.memory, free: gpu.memory - used, used }
     };
+}
+
+/// Energy since the driver was loaded, mJ; not on boards before Volta.
+///
+/// # Safety
+/// As in `nvml.h`: `energy` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(
+    device: nvmlDevice_t,
+    energy: *mut c_ulonglong,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| {
+        if gpu.counter == 0 {
+            return super::NOT_SUPPORTED;
+        }
+        gpu.add_energy();
+        // SAFETY: passed on from the caller.
+        unsafe { put(energy, gpu.energy / 1_000_000) }
+    })
 }
 
 /// Lowest and highest power limit, mW.

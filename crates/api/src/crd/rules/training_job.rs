@@ -192,4 +192,28 @@ pub(super) const RULES: &[Rule] = &[
         Example::create("spec: {resourcesPer: Gpu}").then("spec: {preemption: Never}"),
         Example::create("").then("spec: {resourcesPer: Gpu}")
     ),
+    immutable!(
+        "rendezvous",
+        "rendezvous cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {rendezvous: Env}").then("spec: {weight: 3}"),
+        Example::create("").then("spec: {rendezvous: Env}")
+    ),
+    immutable!(
+        "sharedMemoryMiB",
+        "sharedMemoryMiB cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {sharedMemoryMiB: 1024}").then("spec: {weight: 3}"),
+        Example::create("spec: {sharedMemoryMiB: 1024}").then("spec: {sharedMemoryMiB: 2048}")
+    ),
+    immutable_presence!(
+        "sharedMemoryMiB",
+        "sharedMemoryMiB cannot change: delete the TrainingJob and apply it again",
+        Example::create("").then("spec: {weight: 3}"),
+        Example::create("").then("spec: {sharedMemoryMiB: 1024}")
+    ),
+    immutable!(
+        "profileMatching",
+        "profileMatching cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {profileMatching: Off}").then("spec: {weight: 3}"),
+        Example::create("").then("spec: {profileMatching: Off}")
+    ),
 ];

@@ -1,6 +1,7 @@
 //! What happens to a TrainingJob, line by line.
 
 mod admission;
+mod ask;
 mod cancel;
 mod clocks;
 mod connections;

@@ -103,7 +103,8 @@ async fn the_out_of_service_taint_is_proof_of_death() -> Result<()> {
 fn budget(watts: i64) -> Value {
     let mut spec = short_runs();
     spec["powerBudget"] = json!({"watts": watts, "marginPercent": 0});
-    spec["gpuTypes"] = json!([{"name": A100, "idleWatts": 50, "maxWatts": 400, "nodeOverheadWatts": 0}]);
+    spec["gpuTypes"] =
+        json!([{"name": A100, "idleWatts": 50, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0}]);
     spec
 }
 

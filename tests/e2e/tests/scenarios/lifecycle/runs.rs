@@ -2,11 +2,13 @@
 
 use andreas_api::names;
 use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_api::training_job::ProfileSource;
 use andreas_e2e::cluster::{Options, a100};
-use andreas_e2e::job::job;
-use andreas_e2e::scenario::scenario;
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
@@ -73,6 +75,66 @@ async fn a_gang_runs_over_two_nodes_and_its_ranks_meet() -> Result<()> {
         ensure!(services.contains("service/gang-gang-"), "no headless service: {services}");
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
         Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_without_torchrun_finds_its_peers_and_has_shared_memory() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        let tj = job("plain-names").gpus(8, 2).epochs(6, 0.4);
+        let tj = tj.spec("rendezvous", json!("Env")).spec("sharedMemoryMiB", json!(64));
+        c.submit(&tj).await?;
+        c.wait_for_phase(&tj, Phase::Running).await?;
+        let pod: Value = serde_json::from_str(&c.kubectl("get pod plain-names-1-1 -o json").await?)?;
+        let container = &pod["spec"]["containers"][0];
+        let env = |name: &str| {
+            let mut all = container["env"].as_array().into_iter().flatten();
+            all.find(|e| e["name"] == name).map(|e| e["value"].clone()).unwrap_or_default()
+        };
+        ensure!(
+            env("RANK") == "1" && env("WORLD_SIZE") == "2" && env("MASTER_PORT") == "29500",
+            "{container}"
+        );
+        ensure!(env("MASTER_ADDR") == env("PET_MASTER_ADDR"), "{container}");
+        let mounts = container["volumeMounts"].as_array().context("mounts")?;
+        ensure!(mounts.iter().any(|mount| mount["mountPath"] == "/dev/shm"), "{container}");
+        c.wait_for_phase(&tj, Phase::Succeeded).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_run_of_a_program_is_predicted_from_the_first() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a run of a program that names no profile
+        let first = job("search-1").env("SEED", 1).epochs(10, 0.5);
+        c.submit(&first).await?;
+        c.wait_for_phase(&first, Phase::Succeeded).await?;
+        let used = c.observer.seen().status(&first.key()).profile.context("a profile")?;
+        ensure!(used.source == ProfileSource::Program, "{used:?}");
+        let profile =
+            format!("get trainingprofile {} -o jsonpath={{.status.finishedRuns[*].run}}", used.name);
+        until("the run is in the profile", DEFAULT_TIMEOUT, async || {
+            Ok(c.kubectl(&profile).await.is_ok_and(|runs| runs.contains("search-1-1")))
+        })
+        .await?;
+        // when it runs again with another seed, and another program beside it
+        let second = job("search-2").env("SEED", 2).epochs(10, 0.5);
+        let other = job("other").env("MODEL", "large").epochs(10, 0.5);
+        c.submit(&second).await?;
+        c.submit(&other).await?;
+        // then its prediction rests on the first run, the other's on nothing
+        c.wait_for_phase(&second, Phase::Running).await?;
+        c.wait_for_phase(&other, Phase::Running).await?;
+        let used_by = |job: &Job| c.observer.seen().status(&job.key()).profile.context("a profile");
+        let (shared, other) = (used_by(&second)?, used_by(&other)?);
+        ensure!(shared == used && other.name != used.name, "{used:?} {shared:?} {other:?}");
+        c.observer
+            .until("a prediction from the first run", DEFAULT_TIMEOUT, |s| {
+                s.status(&second.key()).prediction.is_some_and(|prediction| prediction.source == "Observed")
+            })
+            .await
     })
     .await
 }

@@ -1,0 +1,116 @@
+//! `kubectl-andreas explain`: why a job waits or runs, and what would help it.
+
+use andreas_query::{Candidate, Explanation, path};
+use anyhow::Result;
+use clap::Args;
+use jiff::Timestamp;
+
+use super::transport::Operator;
+use super::{AskArgs, text};
+use crate::cluster::block_on;
+use crate::output::{self, Column, duration, money, plain, power};
+
+/// Explain: why a job waits or runs where it does, what each configuration would cost, and what would help.
+///
+/// Shows up to three changes that would start the job at least a minute sooner, or make it more probable by ten percent that it is on
+/// time. Nothing is changed. Needs the right to get the TrainingJob.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// Name of the TrainingJob
+    #[arg(value_name = "JOB")]
+    job: String,
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+/// Configurations shown without `-o wide`.
+const SHOWN: usize = 6;
+
+const CANDIDATES: [Column<Candidate>; 9] = [
+    Column::text("  GPUS", |c| format!("  {}", c.gpus)),
+    Column::text("TYPE", |c| c.gpu_type.clone()),
+    Column::number("NODES", |c| c.nodes.to_string()),
+    Column::text("LIMIT", |c| c.limit_watts.map(|watts| power(f64::from(watts))).unwrap_or_default()),
+    Column::number("TIME", |c| duration(c.seconds)),
+    Column::number("ENERGY", |c| money(c.cost.energy_micros)),
+    Column::number("LATENESS", |c| money(c.cost.lateness_micros)),
+    Column::number("COST", |c| money(c.cost.total_micros())),
+    Column::text("NOW", |c| match (c.current, c.obstacle) {
+        (true, _) => "planned".to_owned(),
+        (false, None) => "fits".to_owned(),
+        (false, Some(obstacle)) => format!("no: {}", obstacle.as_str().to_lowercase()),
+    }),
+];
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// When the cluster or the operator refuses, or there is no such job.
+pub fn run(args: &ExplainArgs) -> Result<()> {
+    let explanation: Explanation = block_on(async {
+        let operator = Operator::connect(&args.ask).await?;
+        operator.get(&path::explain(&operator.namespace, &args.job)).await
+    })?;
+    let wide = args.ask.output.format == output::Format::Wide;
+    let text = |e: &Explanation| text_of(e, wide, Timestamp::now());
+    output::print(&output::object(args.ask.output, &explanation, text, |e| {
+        format!("trainingjob/{}", e.job.name)
+    })?)
+}
+
+fn text_of(e: &Explanation, wide: bool, now: Timestamp) -> String {
+    let job = &e.job;
+    let mut text = format!("Job:       {}/{}, {}", plain(&e.namespace), plain(&job.name), job.phase.as_str());
+    if let Some(position) = job.position {
+        text += &format!(", number {position} of those that wait");
+    }
+    text += "\n";
+    if let Some(ahead) = &job.ahead {
+        text += &format!("Ahead:     {}\n", text::jobs(ahead));
+    }
+    match &job.expected {
+        Some(expected) => text += &text::expected(job, expected, &e.currency, now),
+        None => text += "Expected:  nothing yet\n",
+    }
+    if let Some(decided) = &e.decided {
+        let reason =
+            decided.reason.as_deref().map(|reason| format!(", {}", plain(reason))).unwrap_or_default();
+        text += &format!(
+            "Decision:  {}{reason} ({}, {})\n",
+            decided.decision.to_lowercase(),
+            decided.method,
+            text::from_now(&decided.at, now)
+        );
+        if let Some(message) = &decided.message {
+            text += &format!("           {}\n", plain(message));
+        }
+        if let Some(jobs) = &decided.in_the_way {
+            text += &format!("           in the way: {}\n", text::jobs(jobs));
+        }
+    } else if let Some(reason) = &job.reason {
+        text += &format!("Reason:    {}\n", plain(reason));
+    }
+    let shown = if wide { e.candidates.len() } else { e.candidates.len().min(SHOWN) };
+    if shown > 0 {
+        text +=
+            &format!("Configurations, cheapest first (cost in {} if it started now):\n", plain(&e.currency));
+        text += &output::table(&CANDIDATES, &e.candidates[..shown], true, true);
+        if shown < e.candidates.len() {
+            text += &format!("  and {} more: -o wide\n", e.candidates.len() - shown);
+        }
+    }
+    if e.changes.is_empty() {
+        text += "Changes:   none was found that would help\n";
+    } else {
+        text += "Changes that would help, cheapest first:\n";
+    }
+    for change in &e.changes {
+        let mut effects = vec![format!("start {}", text::interval(&change.expected.start, now))];
+        effects.extend(change.expected.on_time_percent.map(|percent| format!("on time with {percent} %")));
+        let cost = change.added_cost_micros;
+        let sign = if cost < 0 { "saves" } else { "costs" };
+        effects.push(format!("{sign} {} {}", money(cost.saturating_abs()), plain(&e.currency)));
+        text += &format!("  {}: {}\n", plain(&change.text), effects.join(", "));
+    }
+    text
+}

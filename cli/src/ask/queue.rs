@@ -1,0 +1,79 @@
+//! `kubectl-andreas queue`: the jobs of a namespace and when they are expected to start and end.
+
+use andreas_query::{Queue, QueuedJob, path};
+use anyhow::Result;
+use clap::Args;
+use jiff::Timestamp;
+
+use super::transport::Operator;
+use super::{AskArgs, text};
+use crate::cluster::block_on;
+use crate::output::{self, Column, duration, short_gpu_type};
+
+/// Queue: the jobs of a namespace, when they are expected to start and end, and why they wait.
+///
+/// The position counts the waiting jobs of the whole cluster by expected start. Jobs of other namespaces are only counted. Needs the
+/// right to list TrainingJobs in the namespace.
+#[derive(Debug, Args)]
+pub struct QueueArgs {
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+/// A row, with the instant that times count from.
+#[derive(serde::Serialize)]
+struct Row {
+    #[serde(flatten)]
+    job: QueuedJob,
+    #[serde(skip)]
+    now: Timestamp,
+}
+
+impl Row {
+    fn expected(&self, show: impl Fn(&andreas_query::Expected) -> String) -> String {
+        self.job.expected.as_ref().map(show).unwrap_or_default()
+    }
+}
+
+const COLUMNS: [Column<Row>; 13] = [
+    Column::text("NAME", |row| row.job.name.clone()),
+    Column::text("PHASE", |row| row.job.phase.as_str().to_owned()),
+    Column::number("POS", |row| row.job.position.map(|n| n.to_string()).unwrap_or_default()),
+    Column::text("GPUS", |row| row.job.gpus.clone()),
+    Column::text("START", |row| row.expected(|e| text::interval(&e.start, row.now))),
+    Column::text("END", |row| row.expected(|e| text::interval(&e.finish, row.now))),
+    Column::number("ON TIME", |row| {
+        row.expected(|e| e.on_time_percent.map(|p| format!("{p} %")).unwrap_or_default())
+    }),
+    Column::text("REASON", |row| row.job.reason.clone().unwrap_or_default()),
+    Column::text("AHEAD", |row: &Row| row.job.ahead.as_ref().map(text::jobs).unwrap_or_default()).wide(),
+    Column::text("TYPE", |row: &Row| row.expected(|e| short_gpu_type(&e.gpu_type).to_owned())).wide(),
+    Column::number("WEIGHT", |row: &Row| row.job.weight.to_string()).wide(),
+    Column::text("DEADLINE", |row: &Row| {
+        row.job.deadline.as_ref().map(|at| text::from_now(at, row.now)).unwrap_or_default()
+    })
+    .wide(),
+    Column::text("AGE", |row: &Row| duration(row.now.as_second() - row.job.created.0.as_second())).wide(),
+];
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// When the cluster or the operator refuses.
+pub fn run(args: &QueueArgs) -> Result<()> {
+    let queue: Queue = block_on(async {
+        let operator = Operator::connect(&args.ask).await?;
+        operator.get(&path::queue(&operator.namespace)).await
+    })?;
+    if queue.jobs.is_empty() {
+        eprintln!(
+            "no job of namespace {} is open; {} wait in the whole cluster",
+            queue.namespace, queue.waiting
+        );
+    }
+    let now = Timestamp::now();
+    let rows: Vec<Row> = queue.jobs.into_iter().map(|job| Row { job, now }).collect();
+    output::print(&output::list(args.ask.output, &COLUMNS, &rows, |row| {
+        format!("trainingjob/{}", row.job.name)
+    })?)
+}

@@ -1,0 +1,228 @@
+//! Which cluster, which namespace, and a client for it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use andreas_runtime::client;
+use anyhow::{Context, Result};
+use clap::Args;
+use http::{Request, Response, header};
+use kube::client::{Body, ConfigExt as _};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
+
+use super::error::{ClusterError, innermost};
+
+/// Which cluster: kubectl's configuration and its current context, unless these say otherwise.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ConnectArgs {
+    /// Context of the kubeconfig; the current one without
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Kubeconfig file; $KUBECONFIG or ~/.kube/config without
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Seconds that one request to the API server may take
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub request_timeout: u64,
+}
+
+/// Which namespaces, for commands that can show several.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct Namespaces {
+    /// Namespace; that of the context without
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// All namespaces
+    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+}
+
+/// The namespaces that a command is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One.
+    Namespace(String),
+    /// All of the cluster.
+    All,
+}
+
+impl Scope {
+    /// The namespace, if it is one.
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Namespace(name) => Some(name),
+            Self::All => None,
+        }
+    }
+}
+
+/// A client and what the kubeconfig says beside it.
+#[derive(Clone)]
+pub struct Cluster {
+    pub(super) client: Client,
+    pub(super) url: String,
+    pub(super) warnings: bool,
+    namespace: String,
+}
+
+impl Cluster {
+    /// A client for the cluster of these flags. The API server is not asked yet.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be read or names no such context.
+    pub async fn connect(args: &ConnectArgs) -> Result<Self> {
+        let config = configuration(args).await?;
+        let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+        let agent = concat!("kubectl-andreas/", env!("CARGO_PKG_VERSION"));
+        let client = client::build(config, agent, Duration::from_secs(args.request_timeout))
+            .map_err(|error| ClusterError::Configuration(innermost(&error)))?;
+        Ok(Self { client, url, warnings: true, namespace })
+    }
+
+    /// Of a client that exists, for tests.
+    pub fn of(client: Client, namespace: &str) -> Self {
+        Self { client, url: "http://test".into(), warnings: false, namespace: namespace.into() }
+    }
+
+    /// The client.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Address of the API server.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The namespace of the flag, else that of the context.
+    pub fn namespace_or(&self, flag: Option<&str>) -> String {
+        flag.unwrap_or(&self.namespace).to_owned()
+    }
+
+    /// The namespaces of the flags.
+    pub fn scope(&self, flags: &Namespaces) -> Scope {
+        if flags.all_namespaces {
+            Scope::All
+        } else {
+            Scope::Namespace(self.namespace_or(flags.namespace.as_deref()))
+        }
+    }
+}
+
+/// As kubectl chooses: the file of the flag, $KUBECONFIG, ~/.kube/config, and in a pod without any of them its service
+/// account.
+async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
+    let wrap = |error: KubeconfigError| {
+        let file = args.kubeconfig.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
+        ClusterError::Configuration(format!("{file}{error}"))
+    };
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let read = match &args.kubeconfig {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    match read {
+        Err(_) if in_pod && args.kubeconfig.is_none() && args.context.is_none() => {
+            Config::incluster().map_err(|error| ClusterError::Configuration(innermost(&error)))
+        }
+        read => Config::from_custom_kubeconfig(read.map_err(wrap)?, &options).await.map_err(wrap),
+    }
+}
+
+/// The bearer token that the client of these flags sends; `None` for a client certificate or a password.
+///
+/// # Errors
+/// When the kubeconfig cannot be read, or its authentication plug-in fails.
+pub async fn bearer_token(args: &ConnectArgs) -> Result<Option<String>> {
+    let unauthorized = |error: &dyn std::fmt::Display| ClusterError::Unauthorized(error.to_string());
+    let config = configuration(args).await?;
+    let Some(layer) = config.auth_layer().map_err(|error| unauthorized(&innermost(&error)))? else {
+        return Ok(None);
+    };
+    // The layer of the client's own requests, on a service that sends nothing.
+    let service = layer.layer(service_fn(|request: Request<Body>| async move {
+        Ok::<_, BoxError>(Response::new(request.headers().get(header::AUTHORIZATION).cloned()))
+    }));
+    let sent = service.oneshot(Request::new(Body::empty())).await.map_err(|error| unauthorized(&error))?;
+    let text = sent.into_body().and_then(|value| value.to_str().ok().map(str::to_owned));
+    Ok(text.and_then(|text| text.strip_prefix("Bearer ").map(str::to_owned)))
+}
+
+/// Runs what needs the cluster to its end.
+///
+/// # Errors
+/// What it returns, and when the machine gives no more file descriptors.
+pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("starting the event loop")?.block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: one
+clusters:
+- {name: c, cluster: {server: 'https://127.0.0.1:6443'}}
+users:
+- {name: u, user: {token: t}}
+contexts:
+- {name: one, context: {cluster: c, user: u, namespace: team-a}}
+- {name: two, context: {cluster: c, user: u}}
+";
+
+    fn connect(context: Option<&str>, text: &str) -> Result<Cluster> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, text).unwrap();
+        let args =
+            ConnectArgs { context: context.map(str::to_owned), kubeconfig: Some(file), request_timeout: 1 };
+        block_on(async { Cluster::connect(&args).await })
+    }
+
+    #[test]
+    fn the_namespace_is_that_of_the_flag_or_of_the_context() {
+        let cluster = connect(None, KUBECONFIG).unwrap();
+        assert_eq!(cluster.url(), "https://127.0.0.1:6443/");
+        assert_eq!(
+            (cluster.namespace_or(None).as_str(), cluster.namespace_or(Some("b")).as_str()),
+            ("team-a", "b")
+        );
+        assert_eq!(connect(Some("two"), KUBECONFIG).unwrap().namespace_or(None), "default");
+        let all = Namespaces { namespace: None, all_namespaces: true };
+        assert_eq!(
+            (cluster.scope(&all), cluster.scope(&Namespaces::default()).namespace()),
+            (Scope::All, Some("team-a"))
+        );
+    }
+
+    #[test]
+    fn the_token_is_the_one_that_requests_carry() {
+        let token = |text: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("config");
+            std::fs::write(&file, text).unwrap();
+            let args = ConnectArgs { context: None, kubeconfig: Some(file), request_timeout: 1 };
+            block_on(async { bearer_token(&args).await }).unwrap()
+        };
+        assert_eq!(token(KUBECONFIG).as_deref(), Some("t"));
+        assert_eq!(token(&KUBECONFIG.replace("token: t", "username: u, password: p")), None);
+        assert_eq!(token(&KUBECONFIG.replace("user: {token: t}", "user: {}")), None);
+    }
+
+    #[test]
+    fn a_context_that_is_none_and_a_file_that_is_none_are_said() {
+        let error = connect(Some("three"), KUBECONFIG).err().unwrap().to_string();
+        assert!(error.starts_with("kubeconfig: ") && error.contains("three"), "{error}");
+        let error = connect(None, "- 1").err().unwrap().to_string();
+        assert!(error.starts_with("kubeconfig: "), "{error}");
+    }
+}

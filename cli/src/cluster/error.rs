@@ -1,0 +1,151 @@
+//! What can go wrong between this program and the API server, and what to do about it.
+
+use kube::core::Status;
+use thiserror::Error;
+
+use super::access::Right;
+
+/// A request that did not succeed.
+#[derive(Debug, Error)]
+pub enum ClusterError {
+    /// No kubeconfig, or one that cannot be used.
+    #[error("kubeconfig: {0}")]
+    Configuration(String),
+    /// Nobody answers at the API server's address, or not in time.
+    #[error("the API server at {url} does not answer: {cause}")]
+    Unreachable {
+        /// Its address.
+        url: String,
+        /// The innermost cause.
+        cause: String,
+    },
+    /// The API server does not know who asks.
+    #[error("the API server does not accept the credentials of the kubeconfig: {0}")]
+    Unauthorized(String),
+    /// The right is missing.
+    #[error(
+        "missing right: {right}\n  granted by {}\n  check with: {}",
+        right.granted_by(),
+        right.question()
+    )]
+    Forbidden {
+        /// The right that the request needs.
+        right: Right,
+    },
+    /// There is no such object.
+    #[error("{0} does not exist")]
+    NotFound(String),
+    /// The API server does not serve the kind.
+    #[error("the cluster does not serve {0}: is ANDREAS installed there? (docs/installation.md)")]
+    NotServed(String),
+    /// Somebody else wrote the object meanwhile.
+    #[error("{0}")]
+    Conflict(String),
+    /// The object is refused: schema, admission, quota, or it exists.
+    #[error("{0}")]
+    Refused(String),
+    /// The API server, or a pod behind it, failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl ClusterError {
+    /// What an answer of the API server means for a request that needs `right`, on `object`.
+    pub fn from_status(status: &Status, right: &Right, object: Option<&str>) -> Self {
+        let message = status.message.clone();
+        let kind = right.resource_name();
+        match status.code {
+            401 => Self::Unauthorized(message),
+            // Quotas and admission refuse with 403 too: only the authorizer names the user.
+            403 if message.contains(" cannot ") || message.is_empty() => {
+                Self::Forbidden { right: right.clone() }
+            }
+            404 => match (object, &right.namespace) {
+                // A path that is not served has no details of an object.
+                _ if !has_object(status) => Self::NotServed(kind),
+                (Some(name), Some(namespace)) => {
+                    Self::NotFound(format!("{kind} \"{name}\" in namespace {namespace}"))
+                }
+                (Some(name), None) => Self::NotFound(format!("{kind} \"{name}\"")),
+                (None, _) => Self::NotFound(message),
+            },
+            409 if status.reason != "AlreadyExists" => Self::Conflict(message),
+            400..500 => Self::Refused(message),
+            _ => Self::Failed(message),
+        }
+    }
+
+    /// What an error of the client means for a request to `url` that needs `right`.
+    pub fn from_client(error: kube::Error, url: &str, right: &Right, object: Option<&str>) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::from_status(&status, right, object),
+            kube::Error::Auth(error) => Self::Unauthorized(innermost(&error)),
+            kube::Error::Service(_) | kube::Error::HyperError(_) => {
+                Self::Unreachable { url: url.to_owned(), cause: innermost(&error) }
+            }
+            other => Self::Failed(innermost(&other)),
+        }
+    }
+
+    /// Whether the right is missing.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Forbidden { .. })
+    }
+
+    /// Whether there is no such object.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+}
+
+fn has_object(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| !details.name.is_empty())
+}
+
+/// The last cause of a chain: the outer ones name the layers of the client.
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_api::TrainingJob;
+    use kube::core::response::StatusDetails;
+
+    use super::*;
+
+    fn status(code: u16, message: &str, name: &str) -> Status {
+        let details = StatusDetails {
+            name: name.into(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes: Vec::new(),
+            retry_after_seconds: 0,
+        };
+        Status::failure(message, "").with_code(code).with_details(details)
+    }
+
+    #[test]
+    fn an_answer_becomes_an_error_that_names_what_is_missing() {
+        let right = Right::of::<TrainingJob>("get", Some("team-a"));
+        let of = |code, message: &str, name: &str| {
+            ClusterError::from_status(&status(code, message, name), &right, Some("bert")).to_string()
+        };
+        let forbidden = of(403, "User \"x\" cannot get resource \"trainingjobs\"", "bert");
+        assert!(forbidden.starts_with("missing right: get trainingjobs.andreas.dev in namespace team-a"));
+        assert!(forbidden.contains("granted by the ClusterRole view in that namespace"), "{forbidden}");
+        assert_eq!(of(403, "exceeded quota: jobs", "bert"), "exceeded quota: jobs");
+        assert_eq!(
+            of(404, "not found", "bert"),
+            "trainingjobs.andreas.dev \"bert\" in namespace team-a does not exist"
+        );
+        assert!(of(404, "the server could not find the requested resource", "").contains("does not serve"));
+        assert!(of(401, "Unauthorized", "").contains("credentials"));
+        assert_eq!(of(500, "etcd is away", ""), "etcd is away");
+    }
+}

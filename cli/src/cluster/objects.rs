@@ -1,0 +1,274 @@
+//! Objects of the API server: read, listed in pages, written. Every error names the right or the object.
+
+use andreas_api::names::GROUP;
+use http::Request;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::Resource;
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::request::Request as Path;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::access::Right;
+use super::connect::Cluster;
+use super::error::ClusterError;
+
+/// Most objects of one list: far above the largest cluster that is planned.
+pub const MAX_OBJECTS: usize = 200_000;
+/// Objects of one page.
+const PAGE: u32 = 500;
+/// Most objects that cannot be decoded and are named.
+const NAMED_WARNINGS: usize = 5;
+
+/// Which objects of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// By labels; all when absent.
+    pub labels: Option<String>,
+    /// By fields; all when absent.
+    pub fields: Option<String>,
+}
+
+impl Selection {
+    /// Those with these labels.
+    pub fn labels(labels: impl Into<String>) -> Self {
+        Self { labels: Some(labels.into()), fields: None }
+    }
+}
+
+/// A list as it was read.
+#[derive(Clone, Debug)]
+pub struct Listed<K> {
+    /// Its objects.
+    pub items: Vec<K>,
+    /// Version of the list: a watch from there misses nothing.
+    pub version: String,
+}
+
+#[derive(serde::Deserialize)]
+struct Page {
+    #[serde(default)]
+    metadata: PageMeta,
+    #[serde(default)]
+    items: Vec<Box<RawValue>>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMeta {
+    #[serde(rename = "continue")]
+    next: Option<String>,
+    resource_version: String,
+}
+
+/// What of an object is known when it cannot be decoded.
+#[derive(Default, serde::Deserialize)]
+struct Named {
+    #[serde(default)]
+    metadata: Name,
+}
+
+#[derive(Default, serde::Deserialize)]
+struct Name {
+    #[serde(default)]
+    name: String,
+}
+
+impl Cluster {
+    fn path<K: Resource<DynamicType = ()>>(namespace: Option<&str>) -> Path {
+        Path::new(K::url_path(&(), namespace))
+    }
+
+    /// Sends a request that needs `right`.
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Result<Request<Vec<u8>>, kube::core::request::Error>,
+        right: &Right,
+        name: Option<&str>,
+    ) -> Result<T, ClusterError> {
+        let request = request.map_err(|error| ClusterError::Failed(error.to_string()))?;
+        let sent = self.client.request(request).await;
+        sent.map_err(|error| ClusterError::from_client(error, self.url(), right, name))
+    }
+
+    /// One object.
+    ///
+    /// # Errors
+    /// When it does not exist, may not be read, or cannot be decoded.
+    pub async fn get<K>(&self, namespace: Option<&str>, name: &str) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let request = Self::path::<K>(namespace).get(name, &GetParams::default());
+        self.send(request, &Right::of::<K>("get", namespace), Some(name)).await
+    }
+
+    /// All objects of a namespace, or of the cluster where none is named, in the API server's order.
+    ///
+    /// # Errors
+    /// When they may not be listed, or are more than [`MAX_OBJECTS`].
+    pub async fn list<K>(&self, namespace: Option<&str>, which: &Selection) -> Result<Listed<K>, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let right = Right::of::<K>("list", namespace);
+        let mut params = ListParams::default().limit(PAGE);
+        params.label_selector.clone_from(&which.labels);
+        params.field_selector.clone_from(&which.fields);
+        let (mut items, mut broken) = (Vec::new(), Vec::new());
+        loop {
+            let page: Page = self.send(Self::path::<K>(namespace).list(&params), &right, None).await?;
+            for raw in page.items {
+                match serde_json::from_str(raw.get()) {
+                    Ok(item) => items.push(item),
+                    Err(_) => broken.push(raw),
+                }
+            }
+            if items.len() > MAX_OBJECTS {
+                return Err(ClusterError::Refused(format!(
+                    "more than {MAX_OBJECTS} {}: name a namespace",
+                    right.resource_name()
+                )));
+            }
+            match page.metadata.next.filter(|next| !next.is_empty()) {
+                Some(next) => params.continue_token = Some(next),
+                None => {
+                    self.warn_of(&broken, &right);
+                    return Ok(Listed { items, version: page.metadata.resource_version });
+                }
+            }
+        }
+    }
+
+    fn warn_of(&self, broken: &[Box<RawValue>], right: &Right) {
+        if broken.is_empty() || !self.warnings {
+            return;
+        }
+        let name = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Named::default()).metadata.name;
+        let names: Vec<String> = broken.iter().take(NAMED_WARNINGS).map(|raw| name(raw)).collect();
+        eprintln!(
+            "warning: {} {} cannot be read and are left out: {}",
+            broken.len(),
+            right.resource_name(),
+            names.join(", ")
+        );
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// When it is refused or exists. With `dry_run` the API server checks it and keeps nothing.
+    pub async fn create<K, O>(
+        &self,
+        namespace: Option<&str>,
+        object: &O,
+        dry_run: bool,
+    ) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+        O: Serialize,
+    {
+        let data = serde_json::to_vec(object).map_err(|error| ClusterError::Failed(error.to_string()))?;
+        let request = Self::path::<K>(namespace).create(&PostParams { dry_run, field_manager: None }, data);
+        self.send(request, &Right::of::<K>("create", namespace), None).await
+    }
+
+    /// Merges `change` into an object, or into its subresource.
+    ///
+    /// # Errors
+    /// When it does not exist, the change is refused, or its `resourceVersion` is no longer the object's.
+    pub async fn merge<K>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        subresource: Option<&str>,
+        change: &serde_json::Value,
+    ) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(change));
+        let path = Self::path::<K>(namespace);
+        let right = Right::of::<K>("patch", namespace);
+        let (request, right) = match subresource {
+            Some(part) => (path.patch_subresource(part, name, &params, &patch), right.on(part)),
+            None => (path.patch(name, &params, &patch), right),
+        };
+        self.send(request, &right, Some(name)).await
+    }
+
+    /// Makes the object, or sets the fields that `object` has, as `kubectl apply --server-side` does.
+    ///
+    /// # Errors
+    /// When it is refused, or another manager owns a field.
+    pub async fn apply<K>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        object: &serde_json::Value,
+    ) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let request = Self::path::<K>(namespace).patch(
+            name,
+            &PatchParams::apply("kubectl-andreas"),
+            &Patch::Apply(object),
+        );
+        self.send(request, &Right::of::<K>("patch", namespace), Some(name)).await
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// When it does not exist or may not be deleted.
+    pub async fn delete<K>(&self, namespace: Option<&str>, name: &str) -> Result<(), ClusterError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let request = Self::path::<K>(namespace).delete(name, &DeleteParams::background());
+        let right = Right::of::<K>("delete", namespace);
+        self.send::<serde_json::Value>(request, &right, Some(name)).await.map(|_| ())
+    }
+
+    /// Whether the user has a right. Every account may ask this of itself.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn may(&self, right: &Right) -> Result<bool, ClusterError> {
+        let (resource, subresource) = match right.resource.split_once('/') {
+            Some((resource, subresource)) => (resource.to_owned(), Some(subresource.to_owned())),
+            None => (right.resource.clone(), None),
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(right.verb.to_owned()),
+                    group: Some(right.group.clone()),
+                    resource: Some(resource),
+                    subresource,
+                    namespace: right.namespace.clone(),
+                    ..ResourceAttributes::default()
+                }),
+                non_resource_attributes: None,
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let answer: SelfSubjectAccessReview = self.create(None, &review, false).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+
+    /// Whether the kinds of ANDREAS are served.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn serves_andreas(&self) -> Result<bool, ClusterError> {
+        let right = Right { verb: "get", group: String::new(), resource: "apis".into(), namespace: None };
+        let groups = self.client.list_api_groups().await;
+        let groups = groups.map_err(|error| ClusterError::from_client(error, self.url(), &right, None))?;
+        Ok(groups.groups.iter().any(|group| group.name == GROUP))
+    }
+}

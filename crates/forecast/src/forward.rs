@@ -1,0 +1,87 @@
+//! One future: the plan is carried out, and made again at every end of a run.
+
+use andreas_core::{Seconds, Time};
+use andreas_planner::{IntendedChange, Job, JobState, Options, Plan, Prices, Snapshot, SnapshotError};
+
+use crate::dispatch;
+use crate::job_forecast::Run;
+use crate::live::{Live, NOTHING};
+
+/// Minimum time between two plans of a future.
+const APART: Seconds = Seconds(1.0);
+
+/// The rest of every job's life in one future, in the snapshot's order; `None` where it never starts.
+pub(crate) fn run(
+    snapshot: &Snapshot,
+    plan: &Plan,
+    options: &Options,
+    plans: usize,
+    normal: impl Fn(usize) -> f64,
+) -> Result<Vec<Option<Run>>, SnapshotError> {
+    let mut now = snapshot.now;
+    let mut all: Vec<Live<'_>> =
+        snapshot.jobs.iter().enumerate().map(|(n, job)| Live::new(job, normal(n), now)).collect();
+    let tariff = &snapshot.tariff;
+    let mut made: Option<Plan> = None;
+    let mut left = plans;
+    loop {
+        let plan = made.as_ref().unwrap_or(plan);
+        for live in all.iter_mut().filter(|live| live.ended.is_none()) {
+            if let Some(job_plan) = plan.jobs.get(&live.job.id) {
+                live.apply(&job_plan.decision, now, snapshot.restart);
+            }
+        }
+        if left == 0 || all.iter().all(|live| live.ended.is_some() || live.active.is_some()) {
+            dispatch::rest(snapshot, &mut all, now);
+            return Ok(all.into_iter().map(|live| live.ended).collect());
+        }
+        let ends = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
+        let asked = plan.next_event;
+        let next = ends.filter(|end| end.is_finite()).reduce(Time::min);
+        let edge = tariff
+            .next_edge(now)
+            .into_iter()
+            .chain(snapshot.budget.as_ref().and_then(|budget| budget.watts.next_edge(now)));
+        let next = match next {
+            Some(end) => edge.fold(end, Time::min),
+            // Everybody waits: for an edge of tariff or budget, or for what the plan waits for.
+            None => match edge.chain(asked).reduce(Time::min) {
+                Some(at) => at,
+                None => {
+                    dispatch::rest(snapshot, &mut all, now);
+                    return Ok(all.into_iter().map(|live| live.ended).collect());
+                }
+            },
+        };
+        let next = next.max(now + APART);
+        for live in all.iter_mut().filter(|live| live.ended.is_none()) {
+            live.advance(now, next, tariff);
+        }
+        now = next;
+        left -= 1;
+        let kept = (plan.prices.clone(), plan.intended.clone());
+        made = Some(andreas_planner::plan(&at(snapshot, &all, now, kept), options)?);
+    }
+}
+
+/// The snapshot as it is then.
+fn at(
+    snapshot: &Snapshot,
+    all: &[Live<'_>],
+    now: Time,
+    (prices, intended): (Option<Prices>, Vec<IntendedChange>),
+) -> Snapshot {
+    let jobs = all.iter().filter(|live| live.ended.is_none()).map(|live| Job {
+        epochs_left: live.epochs_left.max(NOTHING),
+        state: match (&live.active, &live.leaving) {
+            (Some(active), _) => JobState::Running { placement: active.place.clone(), since: active.since },
+            (None, Some((place, until))) if *until > now => {
+                JobState::Stopping { holds: place.clone(), target: None, gone_by: *until }
+            }
+            _ => JobState::Waiting,
+        },
+        ..live.job.clone()
+    });
+    // Only small snapshots are planned in a future, so a whole copy is cheap.
+    Snapshot { now, jobs: jobs.collect(), prices, intended, ..snapshot.clone() }
+}

@@ -1,0 +1,79 @@
+//! Random lengths of runs: a standard normal number for each job and future.
+//!
+//! Stratified: over the futures each job gets one number of every quantile range, in an order of its own. So a
+//! few futures cover the whole spread of each job.
+
+use andreas_planner::Snapshot;
+use andreas_planner::policy::Random;
+
+/// Standard normal numbers by job and future.
+pub(crate) struct Lengths {
+    futures: usize,
+    normals: Vec<f64>,
+}
+
+impl Lengths {
+    /// Draws for all jobs of a snapshot, in its order. A job's draws depend on its name and the seed alone.
+    pub fn new(snapshot: &Snapshot, futures: usize, seed: u64) -> Self {
+        let mut normals = Vec::with_capacity(futures * snapshot.jobs.len());
+        let mut order: Vec<usize> = Vec::with_capacity(futures);
+        for job in &snapshot.jobs {
+            let mut random = Random::new(andreas_planner::Generator::ChaCha8, seed ^ hash(job.id.as_str()));
+            order.clear();
+            order.extend(0..futures);
+            for i in (1..futures).rev() {
+                order.swap(i, random.below(i + 1));
+            }
+            let within = |range: usize, random: &mut Random| {
+                (range as f64 + random.unit_interval().clamp(0.001, 0.999)) / futures as f64
+            };
+            normals.extend(order.iter().map(|range| quantile(within(*range, &mut random))));
+        }
+        Self { futures, normals }
+    }
+
+    /// The number of a job, by its place in the snapshot, in a future.
+    pub fn normal(&self, job: usize, future: usize) -> f64 {
+        self.normals[job * self.futures + future]
+    }
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Quantile of the standard normal distribution for 0 < p < 1: Newton's method on its distribution function,
+/// from the logistic approximation.
+fn quantile(p: f64) -> f64 {
+    let mut x = libm::log(p / (1.0 - p)) / 1.702;
+    for _ in 0..8 {
+        let density = libm::exp(-x * x / 2.0) / libm::sqrt(2.0 * std::f64::consts::PI);
+        let step = (normal(x) - p) / density.max(1e-12);
+        x -= step.clamp(-0.5, 0.5);
+        if step.abs() < 1e-10 {
+            break;
+        }
+    }
+    x
+}
+
+/// The standard normal distribution function.
+pub(crate) fn normal(x: f64) -> f64 {
+    0.5 * libm::erfc(-x / std::f64::consts::SQRT_2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_invert_the_distribution_function() {
+        for p in [0.000_1, 0.01, 0.1, 0.5, 0.84, 0.975, 0.999_9] {
+            assert!((normal(quantile(p)) - p).abs() < 1e-9, "{p}: {}", quantile(p));
+        }
+        assert!((quantile(0.975) - 1.959_964).abs() < 1e-5);
+    }
+}

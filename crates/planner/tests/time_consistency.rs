@@ -1,0 +1,225 @@
+//! What is charged for running now is charged for running later: no job waits for a better place that it could
+//! have now.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+mod scenarios;
+#[allow(dead_code, reason = "the other tests use the rest of it")]
+mod world;
+
+use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_planner::{
+    Estimate, IntendedChange, Job, JobState, LimitEffect, Node, Options, Placement, Preemption, Resources,
+    Snapshot, Worker, plan,
+};
+use proptest::prelude::*;
+use scenarios::{HOUR, cluster, job, on, place, running};
+
+/// Up to three running jobs, each alone on its node, and twelve free nodes of each type. Nothing is scarce, the
+/// tariff is flat, and times are exact.
+fn roomy(mut snapshot: Snapshot, gpus: &[u32]) -> Snapshot {
+    snapshot.tariff = StepFunction::flat(snapshot.tariff.at(snapshot.now).unwrap());
+    snapshot.budget = None;
+    snapshot.namespaces.clear();
+    snapshot.lateness.aging = None;
+    let types: Vec<_> = snapshot.gpu_types.iter().map(|kind| kind.name.clone()).collect();
+    snapshot.nodes = (0..36)
+        .map(|i| Node {
+            name: format!("n{i:02}").into(),
+            gpu_type: types[i % 3].clone(),
+            gpus: GpuCount(8),
+            free_gpus: GpuCount(8),
+            host_idle: Watts::ZERO,
+            host_busy: Watts::ZERO,
+            sleep: None,
+            foreign_power: None,
+            gang_class: 0,
+            free: Resources::default(),
+        })
+        .collect();
+    snapshot.jobs.truncate(3);
+    for (i, job) in snapshot.jobs.iter_mut().enumerate() {
+        job.preemption = Preemption::Allowed;
+        (job.movable, job.min_run) = (true, Seconds::ZERO);
+        (job.candidates, job.forbidden, job.worker) = (None, vec![], Worker::default());
+        job.estimates = job.estimates.iter().map(|row| Estimate { rel_std: 0.0, ..row.clone() }).collect();
+        let kind = job.estimates[0].gpu_type.clone();
+        let at = types.iter().position(|name| *name == kind).unwrap();
+        let placement = Placement {
+            gpu_type: kind,
+            nodes: vec![format!("n{:02}", 3 * i + at).into()],
+            gpus_per_node: GpuCount(gpus[i]),
+            limit: None,
+        };
+        job.state = JobState::Running { placement, since: Time(snapshot.now.0 - 5000.0) };
+    }
+    snapshot
+}
+
+/// A way to run: seconds, seconds of these that a power limit adds, watts.
+type Way = (f64, f64, f64);
+
+fn ways(job: &Job) -> Vec<(Way, Option<Watts>, &Estimate)> {
+    let mut ways = Vec::new();
+    for row in job.estimates.iter() {
+        let plain = job.epochs_left * row.epoch.0;
+        let spans = job.spread.iter().filter(|s| row.gpus.0 % s.nodes == 0).map(|s| s.time_factor);
+        for time in std::iter::once(1.0).chain(spans).map(|factor| plain * factor) {
+            ways.push(((time, 0.0, row.power.0), None, row));
+            for limit in job.limits.iter().filter(|limit| limit.gpu_type == row.gpu_type) {
+                let slowed = time * (limit.time_factor - 1.0);
+                let way = (time + slowed, slowed, row.power.0 * limit.power_factor);
+                ways.push((way, Some(limit.limit), row));
+            }
+        }
+    }
+    ways
+}
+
+/// Cost of the rest of a job that loses some seconds first, as documented: energy, tardiness, a miss, time in
+/// the system; the seconds that are lost or added by a limit at a fifth of the weight at least.
+fn remaining(snapshot: &Snapshot, job: &Job, (time, slowed, watts): Way, lost: f64) -> f64 {
+    let price = snapshot.tariff.at(snapshot.now).unwrap().0;
+    let share = match job.deadline {
+        Some(_) => snapshot.lateness.turnaround_share,
+        None => snapshot.lateness.turnaround_share.max(0.1),
+    };
+    let late = job.deadline.map_or(0.0, |deadline| {
+        let over = (snapshot.now + Seconds(lost + time) - deadline).0;
+        if over > 0.0 { over + snapshot.lateness.late_fixed.0 } else { 0.0 }
+    });
+    let in_system = share * (time - slowed) + share.max(0.2) * (lost + slowed);
+    watts * price * (lost + time) + job.weight.0 * (late + in_system)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_job_stays_where_it_costs_more_than_a_restart_above_the_best_move(
+        snapshot in world::snapshots(),
+        gpus in prop::collection::vec(prop::sample::select(vec![1_u32, 2, 4, 8]), 3),
+    ) {
+        let snapshot = roomy(snapshot, &gpus);
+        let plan = plan(&snapshot, &Options::default()).unwrap();
+        let prices = plan.prices.as_ref().unwrap();
+        prop_assume!(prices.values.values().flatten().all(|price| *price <= 0.0));
+        let price = snapshot.tariff.at(snapshot.now).unwrap().0;
+        for job in &snapshot.jobs {
+            let JobState::Running { placement, .. } = &job.state else { unreachable!() };
+            let Some(goes) = plan.jobs[&job.id].decision.placement().filter(|p| p.same_gpus(placement)) else {
+                continue;
+            };
+            let ways = ways(job);
+            let here = |(_, limit, row): &&(Way, Option<Watts>, &Estimate)| {
+                *limit == goes.limit && row.gpu_type == goes.gpu_type && row.gpus == goes.total_gpus()
+            };
+            let Some((stays, ..)) = ways.iter().find(here) else { continue };
+            let cost = remaining(&snapshot, job, *stays, 0.0);
+            for (way, limit, row) in &ways {
+                let lost = snapshot.restart.0 + job.lost.0 * way.0 / stays.0;
+                let late = job.deadline.is_some_and(|deadline| snapshot.now + Seconds(way.0) > deadline);
+                let share = snapshot.lateness.turnaround_share.max(0.2);
+                let second = job.weight.0 * (share + f64::from(u8::from(late)));
+                let wear = snapshot.wear.0 * (second + way.2 * price);
+                let best = remaining(&snapshot, job, *way, lost) + wear;
+                prop_assert!(
+                    cost <= best + 1e-3 * cost,
+                    "{} stays at {cost} on {goes:?}; {best} with a restart to {} {} at {limit:?}",
+                    job.id, row.gpus.0, row.gpu_type
+                );
+            }
+        }
+    }
+}
+
+/// A node of a slow and one of a fast type; a job runs on the slow one. The fast GPUs have a power limit.
+fn slow_and_fast() -> Snapshot {
+    let mut snapshot = cluster(2);
+    snapshot.gpu_types.push(andreas_planner::GpuTypeInfo {
+        name: "T4".into(),
+        idle: Watts(10.0),
+        max: Watts(100.0),
+    });
+    snapshot.nodes[1].gpu_type = "T4".into();
+    let row = |kind: &str, hours: f64, watts: f64| Estimate {
+        gpu_type: kind.into(),
+        gpus: GpuCount(8),
+        epoch: Seconds(hours * HOUR / 10.0),
+        power: Watts(watts),
+        draw: None,
+        rel_std: 0.0,
+    };
+    let limit =
+        LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.045, power_factor: 0.7 };
+    let slow = Job {
+        estimates: [row("A100", 100.0, 2400.0), row("T4", 200.0, 560.0)].into(),
+        limits: vec![limit],
+        deadline: Some(Time(-HOUR)),
+        ..job("slow", 8)
+    };
+    snapshot.jobs = vec![running(slow, &["n1"], 8)];
+    let JobState::Running { placement, .. } = &mut snapshot.jobs[0].state else { unreachable!() };
+    placement.gpu_type = "T4".into();
+    snapshot
+}
+
+#[test]
+fn a_late_job_leaves_slow_gpus_for_fast_ones_that_have_a_power_limit() {
+    // Given a late job on slow GPUs beside free fast ones that a power limit makes cheaper still,
+    let snapshot = slow_and_fast();
+    // then it moves now, instead of planning to move later at every decision.
+    let plan = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&plan, "team/slow").map(|place| &place.nodes), Some(&on(&["n0"], 8).nodes));
+    assert_eq!(plan.intended, vec![]);
+}
+
+#[test]
+fn an_intended_change_is_part_of_the_plan_and_made_when_it_is_due() {
+    // Given the fast GPUs in use for another hour by a job that may not be moved,
+    let mut snapshot = slow_and_fast();
+    let there = Job { preemption: Preemption::Never, ..job("there", 8) };
+    snapshot.jobs.push(running(there, &["n0"], 8));
+    let first = plan(&snapshot, &Options::default()).unwrap();
+    // then the late job stays until then and says so,
+    assert_eq!(place(&first, "team/slow").map(|place| &place.nodes), Some(&on(&["n1"], 8).nodes));
+    let [IntendedChange { job, at, gpu_type, .. }] = first.intended.as_slice() else {
+        panic!("{:?}", first.intended)
+    };
+    assert_eq!((job.as_str(), gpu_type.as_str()), ("team/slow", "A100"));
+    assert!(at.0 >= HOUR - 1.0, "{at:?}");
+    assert!(first.next_event.is_some_and(|next| next <= *at));
+    // and a decision meanwhile keeps the instant;
+    snapshot.now = Time(600.0);
+    snapshot.jobs[1].epochs_left = 10.0 * (1.0 - 600.0 / HOUR);
+    (snapshot.prices, snapshot.intended) = (first.prices.clone(), first.intended.clone());
+    let second = plan(&snapshot, &Options::default()).unwrap();
+    assert!(second.intended.iter().all(|change| change.at <= *at), "{:?}", second.intended);
+    // when the other job has ended, the change is made.
+    snapshot.now = *at;
+    snapshot.jobs.pop();
+    (snapshot.prices, snapshot.intended) = (second.prices, second.intended);
+    let third = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&third, "team/slow").map(|place| &place.nodes), Some(&on(&["n0"], 8).nodes));
+}
+
+#[test]
+fn a_change_that_is_worth_a_restart_but_not_its_wear_is_not_made() {
+    // Given a job that would gain nearly an hour of 200 by moving, and a restart that wears so much,
+    let mut snapshot = slow_and_fast();
+    snapshot.wear = Seconds(1e7);
+    let stays = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&stays, "team/slow").map(|place| &place.nodes), Some(&on(&["n1"], 8).nodes));
+    // or a restart of this job alone that takes so long,
+    (snapshot.wear, snapshot.jobs[0].restart) = (Seconds::ZERO, Some(Seconds(1e7)));
+    let stays = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&stays, "team/slow").map(|place| &place.nodes), Some(&on(&["n1"], 8).nodes));
+    // or eight restarts within the last day, then it stays.
+    (snapshot.jobs[0].restart, snapshot.jobs[0].restarts_last_day) = (None, 8);
+    let stays = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&stays, "team/slow").map(|place| &place.nodes), Some(&on(&["n1"], 8).nodes));
+    snapshot.jobs[0].restarts_last_day = 7;
+    let moves = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&moves, "team/slow").map(|place| &place.nodes), Some(&on(&["n0"], 8).nodes));
+}

@@ -1,0 +1,371 @@
+//! Answers.
+
+use andreas_api::Phase;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The jobs of a namespace that have not ended: those with GPUs first, then the waiting ones in the order of
+/// their expected starts, then those that are suspended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// The namespace.
+    pub namespace: String,
+    /// Instant of the plan that the answer is from.
+    pub at: Time,
+    /// Waiting jobs of the whole cluster.
+    pub waiting: u32,
+    /// The jobs; at most 20,000.
+    pub jobs: Vec<QueuedJob>,
+}
+
+/// A job and what is expected of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QueuedJob {
+    /// Its name.
+    pub name: String,
+    /// Its phase.
+    pub phase: Phase,
+    /// Place among the waiting jobs of the whole cluster by expected start, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u32>,
+    /// Waiting jobs with an earlier expected start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<Ahead>,
+    /// Why it waits, in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Why it waits, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Weight of the job.
+    pub weight: i32,
+    /// GPUs: those that it holds, else the possible totals, for example `1-8`.
+    pub gpus: String,
+    /// GPU type that it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_type: Option<String>,
+    /// When it was created.
+    pub created: Time,
+    /// Its deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// What is expected; absent before its first plan, while it is suspended, and for a job that no node can run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
+}
+
+/// Jobs by name in the namespace that was asked about, others by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Ahead {
+    /// Names of jobs of the namespace; at most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// Jobs of the namespace, those without a name here included.
+    pub own: u32,
+    /// Jobs of other namespaces.
+    pub others: u32,
+}
+
+/// An instant with its uncertainty.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Interval {
+    /// Reached by then with 10 % probability.
+    pub p10: Time,
+    /// Median.
+    pub p50: Time,
+    /// Reached by then with 90 % probability; absent where fewer than nine of ten futures reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p90: Option<Time>,
+}
+
+/// What is expected of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Expected {
+    /// Its next start, or the start of its present run.
+    pub start: Interval,
+    /// Its end.
+    pub finish: Interval,
+    /// Probability of being done by the deadline, percent; absent without a deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub on_time_percent: Option<i32>,
+    /// GPU type in most futures.
+    pub gpu_type: String,
+    /// GPUs in most futures.
+    pub gpus: u32,
+    /// Expected cost from now to its end.
+    pub cost: CostParts,
+}
+
+/// Cost by part, millionths of the policy's currency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CostParts {
+    /// Energy at the tariff.
+    pub energy_micros: i64,
+    /// Expected lateness, a missed deadline included.
+    pub lateness_micros: i64,
+    /// Time in the system.
+    pub turnaround_micros: i64,
+}
+
+impl CostParts {
+    /// The sum.
+    #[must_use]
+    pub fn total_micros(&self) -> i64 {
+        self.energy_micros.saturating_add(self.lateness_micros).saturating_add(self.turnaround_micros)
+    }
+}
+
+/// What keeps a configuration from starting now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Obstacle {
+    /// Not enough free GPUs, CPU, memory or other resources on enough nodes.
+    Nodes,
+    /// The quota of the namespace.
+    Quota,
+    /// The power budget.
+    Power,
+}
+
+impl Obstacle {
+    /// As in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nodes => "Nodes",
+            Self::Quota => "Quota",
+            Self::Power => "Power",
+        }
+    }
+}
+
+/// A configuration that a job may be given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Candidate {
+    /// GPU type.
+    pub gpu_type: String,
+    /// GPUs in total.
+    pub gpus: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Power limit of each GPU, W; the board's default when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_watts: Option<u32>,
+    /// Mean remaining time on it, seconds.
+    pub seconds: i64,
+    /// Mean draw of its GPUs, W.
+    pub watts: u32,
+    /// Expected cost if it started now.
+    pub cost: CostParts,
+    /// Probability of being on time if it started now, percent; absent without a deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_time_percent: Option<i32>,
+    /// Why it cannot start now; absent if it can, or if it is the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<Obstacle>,
+    /// The job holds it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub current: bool,
+}
+
+/// What the last plan decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Decided {
+    /// Instant of the plan.
+    pub at: Time,
+    /// The planning method.
+    pub method: String,
+    /// `Run` or `Wait`.
+    pub decision: String,
+    /// Reason of a wait, in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The same in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The jobs that hold what it needs; at most eight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_the_way: Option<Ahead>,
+}
+
+/// Kind of a change that would help a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum ChangeKind {
+    /// More GPU types.
+    Types,
+    /// A smaller minimum of GPUs.
+    Minimum,
+    /// A larger maximum of GPUs.
+    Maximum,
+    /// More nodes.
+    Nodes,
+    /// A larger weight.
+    Weight,
+    /// A later deadline.
+    Deadline,
+    /// A larger power budget.
+    Budget,
+}
+
+impl ChangeKind {
+    /// As in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Types => "Types",
+            Self::Minimum => "Minimum",
+            Self::Maximum => "Maximum",
+            Self::Nodes => "Nodes",
+            Self::Weight => "Weight",
+            Self::Deadline => "Deadline",
+            Self::Budget => "Budget",
+        }
+    }
+}
+
+/// A change that would start a job sooner or make it on time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    /// What kind of change.
+    pub kind: ChangeKind,
+    /// The change in words.
+    pub text: String,
+    /// Merge patch of the TrainingJob; absent where another object has to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    pub patch: Option<serde_json::Value>,
+    /// What is then expected of the job.
+    pub expected: Expected,
+    /// Median start, seconds earlier than without the change; negative: later.
+    pub sooner_seconds: i64,
+    /// Expected additional cost for all jobs of the cluster, millionths; negative: it saves.
+    pub added_cost_micros: i64,
+}
+
+/// One job: what decided about it, and what would help it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// The namespace.
+    pub namespace: String,
+    /// The job and what is expected of it.
+    pub job: QueuedJob,
+    /// The last plan's decision; absent before its first plan and while it is suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided: Option<Decided>,
+    /// Configurations that it may be given, cheapest first; at most 64.
+    pub candidates: Vec<Candidate>,
+    /// Up to three changes that would help, cheapest first.
+    pub changes: Vec<Change>,
+    /// Currency of all amounts.
+    pub currency: String,
+}
+
+/// The effect of a change that was not made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WhatIf {
+    /// The namespace.
+    pub namespace: String,
+    /// Instant that the forecast starts from.
+    pub at: Time,
+    /// The posted job; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<QueuedJob>,
+    /// Jobs of the namespace whose median end moves by a minute or more; at most 32, largest first.
+    pub affected: Vec<Affected>,
+    /// Jobs of the namespace that are affected, those beyond `affected` included.
+    pub own: u32,
+    /// Jobs of other namespaces.
+    pub others: OthersAffected,
+    /// Expected additional cost for all jobs that exist now, millionths; negative: the change saves.
+    pub added_cost_micros: i64,
+    /// Currency of all amounts.
+    pub currency: String,
+}
+
+/// A job whose expected end moves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Affected {
+    /// Its name.
+    pub name: String,
+    /// Shift of its median end, seconds; negative: sooner.
+    pub later_seconds: i64,
+    /// Probability of being on time before, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_time_before_percent: Option<i32>,
+    /// Probability of being on time with the change, percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_time_percent: Option<i32>,
+}
+
+/// Jobs of other namespaces that a change affects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OthersAffected {
+    /// Number of jobs that end later, by a minute or more.
+    pub later: u32,
+    /// Number of jobs that end sooner, by a minute or more.
+    pub sooner: u32,
+    /// Mean shift of the later ones, whole minutes as seconds.
+    pub mean_later_seconds: i64,
+}
+
+/// Whether a job submitted now would be on time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Can {
+    /// The namespace.
+    pub namespace: String,
+    /// The deadline that was asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Time>,
+    /// Probability of being done by then, percent; absent without a deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_time_percent: Option<i32>,
+    /// The job and what is expected of it; without `expected` no node can run it.
+    pub job: QueuedJob,
+    /// Currency of all amounts.
+    pub currency: String,
+}
+
+/// An error, in the shape of Kubernetes' Status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// Always `Status`.
+    pub kind: String,
+    /// Always `Failure`.
+    pub status: String,
+    /// HTTP code.
+    pub code: u16,
+    /// In a word: `Unauthorized`, `Forbidden`, `NotFound`, `Invalid`, `TooManyRequests`, `Timeout`, `NotReady`.
+    pub reason: String,
+    /// What is wrong; names the field where there is one.
+    pub message: String,
+}
+
+impl Failure {
+    /// An error with this code and reason.
+    #[must_use]
+    pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            kind: "Status".into(),
+            status: "Failure".into(),
+            code,
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Paths of the query API.
+
+use crate::{GROUP, VERSION};
+
+/// The OpenAPI document.
+#[must_use]
+pub fn openapi() -> String {
+    format!("/apis/{GROUP}/{VERSION}/openapi.json")
+}
+
+/// `GET`: the jobs of a namespace that have not ended, in the order of their expected starts.
+#[must_use]
+pub fn queue(namespace: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/queue")
+}
+
+/// `GET`: one job, what decided about it, and what would help it.
+#[must_use]
+pub fn explain(namespace: &str, job: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/jobs/{job}/explain")
+}
+
+/// `POST`: the effect of a change that is not made.
+#[must_use]
+pub fn what_if(namespace: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/whatif")
+}
+
+/// `POST`: the probability that a job submitted now would be on time.
+#[must_use]
+pub fn can(namespace: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/can")
+}

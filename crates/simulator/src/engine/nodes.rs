@@ -1,0 +1,229 @@
+//! Which nodes are up, starting up, asleep or failed.
+
+use std::collections::BTreeMap;
+
+use andreas_core::{GpuType, Joules, NodeName, Seconds, Time, Watts};
+use andreas_planner::node_sleep::{self, NodeUse, RecentDemand, SleepNode};
+use andreas_planner::{Node, NodePower, NodeSleep};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use super::TOGETHER;
+use super::fault::SimulationError;
+use crate::scenario::Scenario;
+
+/// A wake-up that failed this often succeeds.
+const MAX_FAILED_WAKES: u32 = 3;
+
+/// Whether nodes without a job go to sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Sleep {
+    /// All nodes stay on: stock practice.
+    #[default]
+    Never,
+    /// By [`node_sleep::decide`]; a job on a sleeping node waits for it.
+    Rule,
+    /// Afterwards, with the gaps between jobs known: nodes sleep wherever that saves and are always awake in time.
+    Oracle,
+}
+
+/// State of a node's power.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Power {
+    On,
+    Waking { until: Time },
+    Asleep,
+}
+
+/// The nodes' states over time.
+#[derive(Debug)]
+pub(super) struct NodeStates {
+    mode: Sleep,
+    /// Failures and repairs in order: (time, node, whether it fails).
+    outages: Vec<(Time, usize, bool)>,
+    next_outage: usize,
+    /// Number of active failures of each node.
+    down_count: Vec<u32>,
+    pub down: Vec<bool>,
+    pub power: Vec<Power>,
+    /// Since when a node that is on has no job.
+    empty_since: Vec<Option<Time>>,
+    classes: Vec<String>,
+    /// Draw that sleeping saves, by node.
+    saved: Vec<Watts>,
+    demand: RecentDemand,
+    /// When the next node may sleep.
+    due: Option<Time>,
+    rng: ChaCha8Rng,
+}
+
+/// Joules of one sleep and wake of a node.
+fn wake_energy(scenario: &Scenario, node: &Node) -> Joules {
+    Joules(scenario.sleep.wake_j + node.host_busy.0.max(node.host_idle.0) * scenario.sleep.wake_s)
+}
+
+impl NodeStates {
+    pub fn new(
+        scenario: &Scenario,
+        node_index: &BTreeMap<NodeName, usize>,
+        mode: Sleep,
+        seed: u64,
+    ) -> Result<Self, SimulationError> {
+        let mut outages = Vec::new();
+        for failure in &scenario.failures {
+            let Some(&node) = node_index.get(&failure.node) else {
+                return Err(SimulationError::NoSuchNode(failure.node.clone()));
+            };
+            outages.push((failure.at, node, true));
+            outages.push((failure.at + failure.duration, node, false));
+        }
+        outages.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let idle =
+            |kind: &GpuType| scenario.gpu_types.iter().find(|t| t.name == *kind).map_or(0.0, |t| t.idle.0);
+        let count = scenario.nodes.len();
+        let start = scenario.jobs.first().map_or(Time::ZERO, |job| job.submit);
+        Ok(Self {
+            mode,
+            outages,
+            next_outage: 0,
+            down_count: vec![0; count],
+            down: vec![false; count],
+            power: vec![Power::On; count],
+            empty_since: vec![Some(start); count],
+            classes: scenario.nodes.iter().map(|n| format!("{}/{}", n.gpu_type, n.gpus)).collect(),
+            saved: scenario
+                .nodes
+                .iter()
+                .map(|n| n.host_idle + Watts(idle(&n.gpu_type) * f64::from(n.free_gpus.0)))
+                .collect(),
+            demand: RecentDemand::default(),
+            due: None,
+            rng: ChaCha8Rng::seed_from_u64(seed ^ 0x5EE9),
+        })
+    }
+
+    /// Applies failures and repairs until now. Returns the nodes that have failed, and whether any changed.
+    pub fn outages(&mut self, now: Time) -> (Vec<usize>, bool) {
+        let (mut failed, mut changed) = (Vec::new(), false);
+        while let Some(&(at, node, fails)) = self.outages.get(self.next_outage) {
+            if at.0 > now.0 + TOGETHER {
+                break;
+            }
+            self.next_outage += 1;
+            let count = &mut self.down_count[node];
+            *count = if fails { *count + 1 } else { count.saturating_sub(1) };
+            self.down[node] = *count > 0;
+            changed = true;
+            if fails {
+                failed.push(node);
+                self.power[node] = Power::On;
+            }
+        }
+        (failed, changed)
+    }
+
+    /// Ends wake-ups that are over, and notes which nodes have become empty or busy.
+    pub fn advance(&mut self, used: &[u32], now: Time) {
+        for (i, used) in used.iter().enumerate() {
+            if let Power::Waking { until } = self.power[i]
+                && until.0 <= now.0 + TOGETHER
+            {
+                self.power[i] = Power::On;
+            }
+            let empty = *used == 0 && !self.down[i] && self.power[i] == Power::On;
+            self.empty_since[i] = empty.then(|| self.empty_since[i].unwrap_or(now));
+        }
+    }
+
+    /// Sends nodes to sleep and wakes others, by the rule. Returns how many went to sleep.
+    pub fn sleep_and_wake(&mut self, scenario: &Scenario, now: Time) -> usize {
+        self.due = None;
+        if self.mode != Sleep::Rule {
+            return 0;
+        }
+        let state = |i: usize| match (self.power[i], self.empty_since[i]) {
+            (Power::Asleep, _) => NodeUse::Asleep,
+            (Power::Waking { .. }, _) => NodeUse::Waking,
+            (Power::On, Some(since)) => NodeUse::Empty { since },
+            (Power::On, None) => NodeUse::Busy,
+        };
+        let node = |(i, node): (usize, &Node)| SleepNode {
+            class: self.classes[i].as_str(),
+            gpus: node.gpus.0.max(1),
+            state: state(i),
+            saved: self.saved[i],
+            wake: wake_energy(scenario, node),
+        };
+        let nodes: Vec<SleepNode<'_>> = scenario.nodes.iter().enumerate().map(node).collect();
+        let coming = self.demand.coming(&scenario.sleep.rule, now);
+        let decision = node_sleep::decide(&nodes, &coming, &scenario.sleep.rule, now);
+        drop(nodes);
+        self.due = decision.next;
+        let slept = decision.sleep.len();
+        for i in decision.sleep {
+            self.power[i] = Power::Asleep;
+            self.empty_since[i] = None;
+        }
+        for i in decision.wake {
+            self.wake(scenario, i, now);
+        }
+        slept
+    }
+
+    /// Time from which a node can run a job that is placed there now; wakes it if it is asleep.
+    pub fn wake(&mut self, scenario: &Scenario, node: usize, now: Time) -> Time {
+        match self.power[node] {
+            Power::On => now,
+            Power::Waking { until } => until,
+            Power::Asleep => {
+                let fails = |rng: &mut ChaCha8Rng| rng.random::<f64>() < scenario.sleep.wake_fails;
+                let tries = 1 + (0..MAX_FAILED_WAKES).take_while(|_| fails(&mut self.rng)).count();
+                let until = now + Seconds(scenario.sleep.wake_s * tries as f64);
+                self.power[node] = Power::Waking { until };
+                until
+            }
+        }
+    }
+
+    /// Remembers the demand of a job that was given GPUs.
+    pub fn started(&mut self, scenario: &Scenario, nodes: &[usize], gpus: u32, now: Time) {
+        if self.mode == Sleep::Rule {
+            for node in nodes {
+                self.demand.started(&self.classes[*node], gpus, &scenario.sleep.rule, now);
+            }
+        }
+    }
+
+    /// The usable nodes for the planner.
+    pub fn planned(&self, scenario: &Scenario) -> Vec<Node> {
+        let of = |(i, node): (usize, &Node)| {
+            let state = match self.power[i] {
+                Power::On => NodePower::On,
+                Power::Waking { until } => NodePower::Waking { until },
+                Power::Asleep => NodePower::Asleep,
+            };
+            let sleep = (self.mode != Sleep::Never).then(|| NodeSleep {
+                state,
+                wake: Seconds(scenario.sleep.wake_s),
+                wake_energy: wake_energy(scenario, node),
+            });
+            Node { sleep, ..node.clone() }
+        };
+        scenario.nodes.iter().enumerate().filter(|(i, _)| !self.down[*i]).map(of).collect()
+    }
+
+    /// The next failure or repair.
+    pub fn next_outage(&self) -> Option<Time> {
+        self.outages.get(self.next_outage).map(|outage| outage.0)
+    }
+
+    /// The next end of a wake-up, or instant at which a node may sleep. No decision is due then.
+    pub fn next_change(&self) -> Option<Time> {
+        let wakes = self.power.iter().filter_map(|power| match power {
+            Power::Waking { until } => Some(*until),
+            _ => None,
+        });
+        wakes.chain(self.due).reduce(|a, b| if b < a { b } else { a })
+    }
+}

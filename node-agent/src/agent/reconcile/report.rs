@@ -1,0 +1,240 @@
+//! What a reconcile reports: the state of each GPU, its energy, and the conditions of the node.
+
+use std::collections::BTreeMap;
+
+use andreas_api::gpu_node::{GpuCondition, GpuProblem, GpuState, namespaced_pod_name};
+use andreas_runtime::clock;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{ReconcileLoop, is_final, labels, rest_kind};
+use crate::agent::attribution::GpuReading;
+use crate::agent::decide::{Decision, GpuObservation, Holder, Observed};
+use crate::agent::energy::{GpuUse, Interval};
+use crate::agent::health::{PROBLEMS, problems};
+use crate::agent::metrics::GpuLabels;
+use crate::agent::status::{ConditionUpdate, Report, whole_seconds};
+use crate::gpu::Sample;
+use crate::setting::{Setting, Uuid};
+
+impl ReconcileLoop {
+    pub(super) fn report(&mut self, observed: &Observed, decision: &Decision) -> Report {
+        let (mut woken, mut carried_out) = (true, true);
+        let mut gpus = Vec::with_capacity(observed.gpus.len());
+        let mut readings = BTreeMap::new();
+        for (uuid, observation) in &observed.gpus {
+            let Some(gpu) = self.deps.monitor.gpus().get(uuid) else { continue };
+            let (labels, sample, driver) =
+                (labels(uuid, gpu), gpu.sample.clone(), gpu.facts.as_ref().and_then(|facts| facts.limit_mw));
+            let found = problems(gpu.fault(), self.deps.xids.of(uuid), sample.as_ref());
+            let refused = self.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
+            let for_good = refused.is_some_and(is_final);
+            let (actual, wanted) =
+                (self.actual(uuid), decision.wanted.get(uuid).copied().unwrap_or_default());
+            let holder = self.holders.gpus.get(uuid).cloned();
+            let state = if found.iter().any(|problem| problem.fatal) {
+                GpuCondition::Unhealthy
+            } else {
+                carried_out &= actual == Some(wanted) || for_good;
+                let shared = self.holders.ambiguous || self.holders.shared.contains_key(uuid);
+                match holder {
+                    Some(_) => GpuCondition::Held,
+                    None if shared => GpuCondition::Held,
+                    None if actual == Some(Setting::default()) => GpuCondition::Free,
+                    None => {
+                        woken = false;
+                        GpuCondition::Resting
+                    }
+                }
+            };
+            let mut parked = Vec::new();
+            if let Some(sample) = &sample {
+                let now = self.started.elapsed();
+                parked = self.deps.parked.update(uuid, &sample.processes, sample.util_percent, now);
+                if let Some(reading) = self.meter(uuid, &labels, sample, state, observation) {
+                    readings.insert(uuid.clone(), reading);
+                }
+            } else {
+                self.deps.metrics.remove_readings(&labels);
+                let error = self.deps.monitor.gpus().get(uuid).and_then(|gpu| gpu.failing());
+                if let Some(error) = error {
+                    self.deps.metrics.failed(&labels, error.reason());
+                }
+            }
+            self.deps.metrics.set_state(&labels, state_label(state));
+            self.deps.metrics.set_problems(&labels, &found);
+            let range = limits(driver, self.settable_floor(), self.unlimitable.contains(uuid));
+            let meter = self.meters.entry(uuid.clone()).or_default();
+            gpus.push(GpuState {
+                uuid: uuid.clone(),
+                state,
+                holder: holder.map(|(namespace, name)| namespaced_pod_name(&namespace, &name)),
+                watts: sample.map_or(0, |s| i32::try_from(s.power_mw / 1000).unwrap_or(i32::MAX)),
+                joules: meter.joules(),
+                counter_base: Some(meter.base_joules()).filter(|base| *base > 0),
+                held_from: None,
+                held_since: None,
+                // Rounded up, so that the value is never below the real limit.
+                board_watts: driver.and_then(|(_, highest)| {
+                    i32::try_from(highest.saturating_add(999) / 1000).ok().filter(|watts| *watts >= 1)
+                }),
+                min_limit_watts: range.map(|(lowest, _)| lowest),
+                max_limit_watts: range.map(|(_, highest)| highest),
+                problems: found,
+                parked,
+                shares: self.shared.shares(uuid),
+            });
+        }
+        self.attribute_energy(&readings, &mut gpus);
+        self.update_host_power();
+        let observes = self.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
+        let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
+        let report = Report {
+            generation: carries_out.filter(|_| carried_out).map(|(generation, _)| generation),
+            awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
+            holders_observed: self.holders_observed,
+            empty: observes.then_some(self.holders.is_empty()),
+            conditions: vec![self.ready(), unhealthy_condition(&gpus)],
+            released: self.resumed.then(|| self.attribution.released().to_vec()),
+            host_power: self.deps.host.latest().cloned(),
+            gpus,
+        };
+        self.time_wake(decision, &report);
+        report
+    }
+
+    /// Counts a sample: energy of its holders, what rest saves, whether the GPU was reset. Returns what counts for its pod.
+    fn meter(
+        &mut self,
+        uuid: &Uuid,
+        labels: &GpuLabels,
+        sample: &Sample,
+        state: GpuCondition,
+        observation: &GpuObservation,
+    ) -> Option<GpuReading> {
+        let now = self.started.elapsed();
+        let holder = self.holders.gpus.get(uuid).cloned();
+        let in_use = match (state, &holder) {
+            (GpuCondition::Held, Some((namespace, _))) => GpuUse::Held(namespace.clone()),
+            (GpuCondition::Free, _) if observation.holder == Holder::Nobody => GpuUse::Free,
+            (GpuCondition::Resting, _) => GpuUse::Resting,
+            _ => GpuUse::Unknown,
+        };
+        if let Some(gpu) = self.deps.monitor.gpus().get(uuid) {
+            let kind = rest_kind(gpu);
+            if let Some(effect) = self.deps.rest_trials.add(uuid, &kind, &in_use, sample.power_mw, now) {
+                let watts = effect.saved_mw / 1000.0;
+                tracing::info!(
+                    uuid,
+                    context = kind.context,
+                    watts,
+                    worth = effect.worth,
+                    "rest was measured"
+                );
+                self.deps.metrics.set_rest_effect(&labels.gpu_type, kind.context, watts);
+            }
+        }
+        let meter = self.meters.entry(uuid.clone()).or_default();
+        let interval = meter.add(now, sample, in_use);
+        let joules = meter.joules();
+        self.apply_interval(uuid, &interval);
+        let slices = self.holders.shared.get(uuid);
+        let by_namespace = self.shared.update(uuid, slices, interval.joules);
+        for (namespace, joules) in by_namespace {
+            self.deps.metrics.shared(labels, &namespace, joules);
+        }
+        let parked = if holder.is_none() { sample.contexts() } else { 0 };
+        self.deps.metrics.sampled(labels, sample, &interval, parked);
+        let known = observation.holder != Holder::Unknown || self.holders.shared.contains_key(uuid);
+        let reading = GpuReading { holder, joules, estimated: interval.estimated };
+        known.then_some(reading)
+    }
+
+    fn apply_interval(&mut self, uuid: &Uuid, interval: &Interval) {
+        let back = self.deps.monitor.gpus().get(uuid).is_some_and(|gpu| gpu.reset);
+        if interval.reset || back {
+            tracing::info!(uuid, "the GPU was reset, or its driver loaded again");
+            self.deps.xids.clear(uuid);
+            self.renewed.insert(uuid.clone());
+        }
+        if interval.resumed_joules != 0 {
+            self.attribution.raise(uuid, interval.resumed_joules);
+        }
+        if interval.unseen {
+            self.attribution.forget(uuid);
+        }
+    }
+
+    fn update_host_power(&mut self) {
+        if let Some(interval) = self.deps.host.update(self.started.elapsed()) {
+            self.deps.metrics.host(&interval);
+        } else if self.deps.host.latest().is_none() {
+            self.deps.metrics.remove_host_power();
+        }
+    }
+
+    /// Energy used by each pod, and where the open shares began.
+    fn attribute_energy(&mut self, readings: &BTreeMap<Uuid, GpuReading>, gpus: &mut [GpuState]) {
+        self.attribution.update(readings, whole_seconds(clock::now()));
+        for gpu in gpus.iter_mut().filter(|gpu| gpu.holder.is_some()) {
+            if let Some(begin) = self.attribution.begin(&gpu.uuid) {
+                (gpu.held_from, gpu.held_since) = (Some(begin.joules), Some(Time(begin.at)));
+            }
+        }
+    }
+}
+
+/// Power limits that a GPU accepts, W: the driver's range (mW), raised to the administrator's floor as
+/// reported by the `setter`. `None` if the driver or the setter cannot set limits, or one was `refused`
+/// permanently.
+fn limits(driver: Option<(u32, u32)>, setter: Option<u32>, refused: bool) -> Option<(i32, i32)> {
+    let ((lowest, highest), floor) = driver.zip(setter.filter(|_| !refused))?;
+    let watts = |milliwatts: u32| i32::try_from(milliwatts / 1000).ok().filter(|watts| *watts >= 1);
+    // Rounded inwards, so that both ends can be set.
+    let range = (watts(lowest.max(floor).max(1).saturating_add(999))?, watts(highest)?);
+    (range.0 <= range.1).then_some(range)
+}
+
+fn state_label(state: GpuCondition) -> &'static str {
+    match state {
+        GpuCondition::Held => "held",
+        GpuCondition::Free => "free",
+        GpuCondition::Resting => "resting",
+        GpuCondition::Unhealthy => "unhealthy",
+    }
+}
+
+fn unhealthy_condition(gpus: &[GpuState]) -> ConditionUpdate {
+    let fatal: Vec<(&str, &GpuProblem)> = gpus
+        .iter()
+        .filter_map(|gpu| Some((gpu.uuid.as_str(), gpu.problems.iter().find(|problem| problem.fatal)?)))
+        .collect();
+    let first = fatal.first().and_then(|(_, problem)| PROBLEMS.into_iter().find(|r| *r == problem.reason));
+    let reason = first.unwrap_or(if fatal.is_empty() { "AllHealthy" } else { "DriverError" });
+    let messages: Vec<String> =
+        fatal.iter().map(|(uuid, problem)| format!("{uuid}: {}", problem.message)).collect();
+    ConditionUpdate { kind: "Unhealthy", status: !fatal.is_empty(), reason, message: messages.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_limits_is_reported_only_where_a_setter_may_set_them_and_from_the_floor_on() {
+        let driver = Some((99_500, 400_200));
+        assert_eq!(limits(driver, Some(0), false), Some((100, 400)));
+        assert_eq!(limits(driver, Some(150_000), false), Some((150, 400)));
+        assert_eq!(limits(driver, Some(500_000), false), None, "the floor leaves nothing");
+        assert_eq!(limits(driver, None, false), None, "nobody may set one");
+        assert_eq!(limits(driver, Some(0), true), None, "one was refused for good");
+        assert_eq!(limits(None, Some(0), false), None, "the driver takes none");
+    }
+
+    #[test]
+    fn a_refusal_that_may_pass_is_not_final() {
+        for passing in ["hung", "driver_error", "no_driver", "record"] {
+            assert!(!is_final(passing));
+        }
+        assert!(["no_permission", "not_supported", "out_of_range"].iter().all(|reason| is_final(reason)));
+    }
+}

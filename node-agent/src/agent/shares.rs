@@ -1,0 +1,106 @@
+//! Estimates of what pods use of a GPU that they share, by time-slicing or MIG. Pure.
+//!
+//! A GPU counts its energy as a whole. A pod's estimate is the part of it that its time slices, or the compute slices of its
+//! MIG devices, are of all that are held at the time. So the estimates of a GPU add up to its energy while it is shared, and a
+//! pod that does nothing is charged like one that works.
+
+use std::collections::BTreeMap;
+
+use andreas_api::gpu_node::{GpuShare, namespaced_pod_name};
+
+use super::holders::PodKey;
+use crate::setting::Uuid;
+
+/// Most pods of a GPU that are reported.
+const MAX_PODS: usize = 64;
+
+/// Slices by pod.
+pub type Slices = BTreeMap<PodKey, u32>;
+
+#[derive(Clone, Debug, Default)]
+struct SharedGpu {
+    slices: Slices,
+    joules: BTreeMap<PodKey, f64>,
+}
+
+/// Estimates of all shared GPUs of a node.
+#[derive(Clone, Debug, Default)]
+pub struct SharedEnergy {
+    gpus: BTreeMap<Uuid, SharedGpu>,
+}
+
+impl SharedEnergy {
+    /// Adds the energy of an interval (J) to those who held slices at its begin. `slices`: who holds them from now on; a pod
+    /// that holds none any more is forgotten. Returns the energy by namespace.
+    pub fn update(&mut self, uuid: &str, slices: Option<&Slices>, joules: f64) -> BTreeMap<String, f64> {
+        let mut by_namespace = BTreeMap::new();
+        let gpu = self.gpus.entry(uuid.to_owned()).or_default();
+        let all: u32 = gpu.slices.values().sum();
+        for (pod, own) in &gpu.slices {
+            let part = joules * f64::from(*own) / f64::from(all.max(1));
+            *gpu.joules.entry(pod.clone()).or_default() += part;
+            *by_namespace.entry(pod.0.clone()).or_default() += part;
+        }
+        match slices {
+            Some(slices) => {
+                gpu.slices = slices.clone();
+                gpu.joules.retain(|pod, _| slices.contains_key(pod));
+            }
+            None => drop(self.gpus.remove(uuid)),
+        }
+        by_namespace
+    }
+
+    /// The estimates of a GPU, as in the status.
+    #[must_use]
+    pub fn shares(&self, uuid: &str) -> Vec<GpuShare> {
+        let Some(gpu) = self.gpus.get(uuid) else { return Vec::new() };
+        let all = u64::from(gpu.slices.values().sum::<u32>()).max(1);
+        let share = |(pod, own): (&PodKey, &u32)| GpuShare {
+            pod: namespaced_pod_name(&pod.0, &pod.1),
+            thousandths: i32::try_from(u64::from(*own) * 1000 / all).unwrap_or(1000),
+            estimated_joules: gpu.joules.get(pod).map_or(0, |joules| *joules as i64),
+        };
+        gpu.slices.iter().take(MAX_PODS).map(share).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slices(of: &[(&str, u32)]) -> Slices {
+        of.iter().map(|(pod, own)| (("team".to_owned(), (*pod).to_owned()), *own)).collect()
+    }
+
+    #[test]
+    fn pods_are_charged_by_their_slices_while_they_hold_them() {
+        let mut shared = SharedEnergy::default();
+        shared.update("GPU-a", Some(&slices(&[("x", 1)])), 500.0);
+        assert_eq!(shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), 100.0)["team"], 100.0);
+        shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), 400.0);
+        let share = |pod: &str, thousandths, estimated_joules| GpuShare {
+            pod: format!("team/{pod}"),
+            thousandths,
+            estimated_joules,
+        };
+        assert_eq!(shared.shares("GPU-a"), [share("x", 250, 200), share("y", 750, 300)]);
+        shared.update("GPU-a", None, 0.0);
+        assert!(shared.shares("GPU-a").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn estimates_add_up_to_the_gpus_energy(
+            own in proptest::collection::vec(1..8_u32, 1..10), joules in proptest::collection::vec(0.0..1e6_f64, 1..20),
+        ) {
+            let pods: Vec<String> = (0..own.len()).map(|pod| pod.to_string()).collect();
+            let of: Vec<(&str, u32)> = pods.iter().map(String::as_str).zip(own).collect();
+            let mut shared = SharedEnergy::default();
+            shared.update("GPU-a", Some(&slices(&of)), 0.0);
+            let sum: f64 = joules.iter().map(|each| shared.update("GPU-a", Some(&slices(&of)), *each)["team"]).sum();
+            prop_assert!((sum - joules.iter().sum::<f64>()).abs() < 1e-3);
+        }
+    }
+}

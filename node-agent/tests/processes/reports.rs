@@ -1,0 +1,210 @@
+//! What the agent says of a node's GPUs, with its real processes: energy, health, rest that saves or does not, and what a
+//! person at the node sees.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{SLACK, TestNode, stays, until};
+use nvidia_ml::{Curve, ENV_SPEC, Fault, GpuSpec, MemoryErrors, Spec};
+use serde_json::{Value, json};
+
+const A: &str = "GPU-a";
+const B: &str = "GPU-b";
+
+fn gpu(node: &TestNode, uuid: &str) -> Value {
+    let gpus = node.api.status()["gpus"].as_array().cloned().unwrap_or_default();
+    gpus.into_iter().find(|gpu| gpu["uuid"] == uuid).unwrap_or_default()
+}
+
+/// What the agent's program prints for a person at this node.
+fn print(node: &TestNode, flags: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_andreas-node-agent"));
+    let library = std::env::current_exe().expect("a test has a path").with_file_name("libnvidia_ml.so");
+    let path = |name: &str| node.folder.path().join(name);
+    command.args(flags).arg("--nvml-library").arg(library).arg("--pod-resources").arg(path("kubelet.sock"));
+    let output = command.env(ENV_SPEC, path("node.json")).env("ANDREAS_SETTER_STATE", path("state")).output();
+    let output = output.expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Reasons of a GPU's problems, in the status.
+fn problems(node: &TestNode, uuid: &str) -> Vec<String> {
+    let problems = gpu(node, uuid)["problems"].as_array().cloned().unwrap_or_default();
+    problems.iter().filter_map(|problem| problem["reason"].as_str().map(str::to_owned)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_with_a_fatal_xid_error_is_unhealthy_until_it_is_reset_also_for_the_next_agent() {
+    let node = TestNode::new(&[A, B]).await;
+    let agent = node.agent_with(&["--observe"]);
+    until("both are free", SLACK, || [A, B].iter().all(|uuid| node.api.gpu(uuid).0 == "Free")).await;
+    // The subscription to errors is made in the background.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.sim.raise_xid(A, 31).unwrap();
+    node.sim.raise_xid(B, 48).unwrap();
+    until("the one is unhealthy", SLACK, || node.api.gpu(B).0 == "Unhealthy").await;
+    assert_eq!((problems(&node, B), problems(&node, A)), (vec!["Xid".to_owned()], vec![]));
+    assert_eq!(node.api.gpu(A).0, "Free", "31 is an error of an application");
+    let condition = node.api.status()["conditions"][1].clone();
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("Xid")), "{condition}");
+    let (_, metrics) = node.ask("/metrics").await;
+    for line in ["andreas_gpu_problem{uuid=\"GPU-b\"", "andreas_gpu_xid_errors_total{uuid=\"GPU-a\""] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    // The error is older than the next agent, which knows of it from the status alone.
+    agent.kill();
+    let _agent = node.agent_with(&["--observe"]);
+    stays("it is still unhealthy", Duration::from_secs(2), || node.api.gpu(B).0 == "Unhealthy").await;
+    node.sim.reset(B).unwrap();
+    until("it is well after a reset", SLACK, || node.api.gpu(B).0 == "Free" && problems(&node, B).is_empty())
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_and_heat_are_reported_and_a_failed_remapping_takes_the_gpu_out() {
+    let node = TestNode::new(&[A, B]).await;
+    let pending = MemoryErrors { uncorrected: 2, remap_pending: true, ..MemoryErrors::default() };
+    node.sim.set_memory_errors(A, pending).unwrap();
+    node.sim.set_memory_errors(B, MemoryErrors { remap_failed: true, ..pending }).unwrap();
+    let _agent = node.agent_with(&["--observe"]);
+    until("warnings", SLACK, || problems(&node, A) == ["RowRemapPending", "UncorrectedEcc"]).await;
+    assert_eq!(node.api.gpu(A).0, "Free", "new work may start there");
+    assert_eq!((node.api.gpu(B).0.as_str(), problems(&node, B)[0].as_str()), ("Unhealthy", "RowRemapFailed"));
+    // NVML's bits: software thermal slowdown 0x20, power brake 0x80.
+    node.sim.set_heat(A, 91, 0x20 | 0x80).unwrap();
+    let since = Instant::now();
+    loop {
+        let (_, metrics) = node.ask("/metrics").await;
+        let has = |start: &str, end: &str| {
+            metrics.lines().any(|line| line.starts_with(start) && line.ends_with(end))
+        };
+        if has("andreas_gpu_temperature_celsius{uuid=\"GPU-a\"", " 91")
+            && metrics.contains("reason=\"ThermalSlowdown\"")
+            && metrics.contains("reason=\"PowerBrake\"")
+        {
+            break;
+        }
+        assert!(since.elapsed() < SLACK, "it is hot:\n{metrics}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(problems(&node, A).len(), 2, "heat alone writes no status at once");
+}
+
+/// With `ANDREAS_LONG=1` a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn energy_of_a_replayed_training_is_right_over_a_restart_and_a_counter_that_begins_anew() {
+    let long = std::env::var_os("ANDREAS_LONG").is_some_and(|value| value == "1");
+    let window = Duration::from_secs(if long { 60 } else { 12 });
+    let node = TestNode::new(&[A, B]).await;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nvml-sim/curves");
+    node.sim.replay(A, Some(&Curve::read_windows(&folder.join("zeus-a40-bert.csv")).unwrap())).unwrap();
+    node.sim.replay(B, Some(&Curve::read_windows(&folder.join("zeus-v100-resnet50.csv")).unwrap())).unwrap();
+    let agent = node.agent_with(&["--observe"]);
+    until("both are free", SLACK, || [A, B].iter().all(|uuid| node.api.gpu(uuid).0 == "Free")).await;
+    let drawn = || node.gpu(A).joules + node.gpu(B).joules;
+    node.hold("job-1-0", &[A, B]);
+    let (before, since) = (drawn(), Instant::now());
+    until("its share has begun", SLACK, || gpu(&node, B)["heldFrom"].is_i64()).await;
+    tokio::time::sleep(window / 3).await;
+    agent.kill();
+    let _agent = node.agent_with(&["--observe"]);
+    until("the next agent goes on", SLACK, || gpu(&node, A)["heldFrom"].is_i64()).await;
+    tokio::time::sleep(window / 3).await;
+    node.sim.reset(A).unwrap();
+    tokio::time::sleep(window.saturating_sub(since.elapsed())).await;
+    node.hold("job-1-0", &[]);
+    let real = drawn() - before;
+    until("its energy is reported", SLACK, || node.api.status()["released"].is_array()).await;
+    let released = node.api.status()["released"][0].clone();
+    assert_eq!((&released["gpus"], &released["estimated"]), (&json!(2), &json!(true)), "{released}");
+    let joules = released["joules"].as_f64().unwrap();
+    let error = (joules - real).abs() / real;
+    println!(
+        "{:.0} s: {joules} J reported of {real:.0} J, {:.2} % off",
+        since.elapsed().as_secs_f64(),
+        100.0 * error
+    );
+    // Both ends of a share are seen within a reading, which weighs more in a short window.
+    let allowed = if long { 0.02 } else { 0.08 };
+    assert!(error < allowed, "{joules} of {real} J");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rest_is_kept_where_it_saves_and_ended_where_it_does_not() {
+    let board = |uuid: &str, product: &str, parked_follows_clock| GpuSpec {
+        uuid: uuid.into(),
+        product: product.into(),
+        parked_follows_clock,
+        ..GpuSpec::default()
+    };
+    let gpus = vec![board(A, "NVIDIA Saves", true), board(B, "NVIDIA Stays", false)];
+    let node = TestNode::of(Spec { gpus, ..Spec::of(&[]) }).await;
+    for uuid in [A, B] {
+        let idle = nvidia_ml::Process { pid: 77, util: 0.0, memory_mib: 100 };
+        node.sim.set_processes(uuid, &[idle]).unwrap();
+    }
+    let (_setter, _agent) = (node.setter(), node.agent_with(&["--rest-parked", "--rest-trial", "2"]));
+    let locked = |uuid: &str| node.gpu(uuid).locked_mhz.is_some();
+    until("both are tried", SLACK, || locked(A) && locked(B)).await;
+    until("the one is awake again", SLACK, || !locked(B) && node.api.gpu(B).0 == "Free").await;
+    stays("the other one rests", Duration::from_secs(3), || locked(A) && !locked(B)).await;
+    assert_eq!(node.api.gpu(A).0, "Resting");
+    let (_, metrics) = node.ask("/metrics").await;
+    let effect = |gpu_type: &str| -> f64 {
+        let start = format!("andreas_gpu_rest_effect_watts{{gpu_type=\"{gpu_type}\",context=\"true\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok()).expect(gpu_type)
+    };
+    println!("rest saves {} W and {} W", effect("NVIDIA-Saves"), effect("NVIDIA-Stays"));
+    assert!(effect("NVIDIA-Saves") > 20.0 && effect("NVIDIA-Stays").abs() < 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_at_the_node_sees_what_the_agent_sees_and_changes_nothing() {
+    let node = TestNode::new(&[A, B]).await;
+    node.hold("job-1-0", &[A]);
+    node.run(A, Some(77));
+    node.sim.set_fault(B, Fault::Lost).unwrap();
+    let status: Value = serde_json::from_str(&print(&node, &["--once"])).unwrap();
+    assert_eq!(
+        (&status["gpus"][0]["holder"], &status["gpus"][0]["watts"]),
+        (&json!("team/job-1-0"), &json!(400))
+    );
+    assert_eq!(
+        (&status["gpus"][1]["state"], &status["conditions"][0]["status"]),
+        (&json!("Unhealthy"), &json!("True"))
+    );
+    let table = print(&node, &["status"]);
+    println!("{table}");
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("GPU ") && lines[0].ends_with("HEALTH"), "{table}");
+    assert!(
+        lines[1].starts_with(A) && lines[1].contains("team/job-1-0") && lines[1].ends_with("ok"),
+        "{table}"
+    );
+    assert!(lines[2].starts_with(B) && lines[2].ends_with("GpuLost"), "{table}");
+    assert!(node.sim.gpus().iter().all(|gpu| gpu.commands == 0), "nothing was set");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_the_driver_are_few_and_counted() {
+    let node = TestNode::new(&[A, B]).await;
+    let _agent = node.agent_with(&["--observe", "--interval", "1000"]);
+    until("both are free", SLACK, || [A, B].iter().all(|uuid| node.api.gpu(uuid).0 == "Free")).await;
+    let counted = async || -> f64 {
+        let (_, metrics) = node.ask("/metrics").await;
+        let line = |line: &str| line.strip_prefix("andreas_agent_nvml_calls_total ")?.parse().ok();
+        metrics.lines().find_map(line).expect("the metric")
+    };
+    let (since, calls, own) = (Instant::now(), node.sim.calls(), counted().await);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let seconds = since.elapsed().as_secs_f64();
+    let seen = (node.sim.calls() - calls) as f64 / seconds / 2.0;
+    let own = (counted().await - own) / seconds;
+    println!(
+        "{seen:.2} calls a second for each GPU; {own:.2} a second for a node of two, by the agent's own count"
+    );
+    assert!((1.0..=4.5).contains(&seen), "{seen}");
+    assert!((own - 2.0 * seen).abs() < 1.0, "{own} and {seen}");
+}

@@ -1,0 +1,151 @@
+//! The thread that makes views: on the leader after its plans, on other replicas while somebody asks.
+//!
+//! It rests several times as long as it worked, so forecasts use a bounded part of a core.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use andreas_planner::Options;
+use andreas_runtime::clock;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use super::standby;
+use super::view::View;
+use crate::index::ClusterIndex;
+use crate::metrics::Metrics;
+use crate::planning::last::{Latest, LatestPlan};
+use crate::predict::sampled::Forecasts;
+use crate::snapshot::Caches;
+
+/// Minimum time between two forecasts, and their maximum share of a core as one in this many.
+const PAUSE: Duration = Duration::from_secs(2);
+const SHARE: u32 = 5;
+/// A replica that does not lead plans for this long after the last question.
+const ASKED_WITHIN: Duration = Duration::from_secs(60);
+/// Minimum age of such a plan before another one.
+const STANDBY_AGE: Duration = Duration::from_secs(10);
+
+/// What the thread reads.
+pub struct Sources {
+    /// The watched cluster state.
+    pub index: Arc<Mutex<ClusterIndex>>,
+    /// The leader's plans.
+    pub latest: LatestPlan,
+    /// Receives the forecasts.
+    pub forecasts: Forecasts,
+    /// The planner's options.
+    pub options: Options,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+#[derive(Default)]
+struct Demand {
+    asked: Option<Instant>,
+    /// A question waits for the first view.
+    urgent: bool,
+}
+
+/// Handle of the thread.
+pub struct Background {
+    demand: Arc<(Mutex<Demand>, Condvar)>,
+    views: watch::Receiver<Option<Arc<View>>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.demand.1.notify_all();
+    }
+}
+
+impl Background {
+    /// Starts the thread; `caches` are for plans of a replica that does not lead.
+    ///
+    /// # Errors
+    /// If the system cannot create a thread.
+    pub fn start(sources: Sources, caches: Caches) -> std::io::Result<Arc<Self>> {
+        let demand = Arc::<(Mutex<Demand>, Condvar)>::default();
+        let (sender, views) = watch::channel(None);
+        let ended = Arc::new(AtomicBool::new(false));
+        let (asked, end) = (Arc::clone(&demand), Arc::clone(&ended));
+        std::thread::Builder::new()
+            .name("forecasts".into())
+            .spawn(move || work(&sources, caches, &asked, &sender, &end))?;
+        Ok(Arc::new(Self { demand, views, ended }))
+    }
+
+    /// The newest view. Waits for the first one; `None` if it takes longer than `within`.
+    pub async fn view(&self, within: Duration) -> Option<Arc<View>> {
+        let mut views = self.views.clone();
+        {
+            let mut demand = self.demand.0.lock();
+            demand.asked = Some(Instant::now());
+            demand.urgent |= views.borrow().is_none();
+            if demand.urgent {
+                self.demand.1.notify_all();
+            }
+        }
+        let found = tokio::time::timeout(within, views.wait_for(Option::is_some)).await.ok()?.ok()?;
+        found.clone()
+    }
+}
+
+fn work(
+    sources: &Sources,
+    mut caches: Caches,
+    demand: &(Mutex<Demand>, Condvar),
+    views: &watch::Sender<Option<Arc<View>>>,
+    ended: &AtomicBool,
+) {
+    let mut rest_until = Instant::now();
+    let mut standby_at: Option<Instant> = None;
+    while !ended.load(Ordering::Relaxed) {
+        let asked = {
+            let mut held = demand.0.lock();
+            if !std::mem::take(&mut held.urgent) {
+                demand.1.wait_for(&mut held, PAUSE);
+            }
+            held.urgent = false;
+            held.asked.is_some_and(|at| at.elapsed() < ASKED_WITHIN)
+        };
+        let known = views.borrow().clone();
+        if Instant::now() < rest_until && known.is_some() {
+            continue;
+        }
+        let latest = match sources.latest.last() {
+            Some(latest) => latest,
+            // This replica has never led.
+            None if asked && standby_at.is_none_or(|at| at.elapsed() > STANDBY_AGE) => {
+                let index = sources.index.lock().for_plan();
+                let (kept, latest) = standby::plan(index, caches, &sources.options, clock::now());
+                caches = kept;
+                standby_at = Some(Instant::now());
+                let Some(latest) = latest else { continue };
+                Arc::new(latest)
+            }
+            None => continue,
+        };
+        if known.is_some_and(|known| Arc::ptr_eq(&known.latest, &latest)) {
+            continue;
+        }
+        let began = Instant::now();
+        publish(sources, latest, views);
+        rest_until = Instant::now() + PAUSE.max(began.elapsed() * (SHARE - 1));
+    }
+}
+
+fn publish(sources: &Sources, latest: Arc<Latest>, views: &watch::Sender<Option<Arc<View>>>) {
+    let began = Instant::now();
+    match View::new(latest) {
+        Ok(view) => {
+            sources.metrics.forecast_seconds.observe(began.elapsed().as_secs_f64());
+            sources.forecasts.keep(view.at(), Arc::clone(&view.forecast));
+            views.send_replace(Some(Arc::new(view)));
+        }
+        Err(error) => tracing::error!(%error, "no forecast"),
+    }
+}

@@ -1,0 +1,299 @@
+//! What decided about a job, and what would help it.
+
+use std::sync::Arc;
+
+use andreas_api::slim::SlimTrainingJob;
+use andreas_core::JobId;
+use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
+use andreas_query::{
+    Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, Obstacle as InTheWay,
+    QueuedJob,
+};
+use andreas_runtime::watch::ObjectKey;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::QueryError;
+use super::hypothetical::{self, Hypothetical};
+use super::jobs::{expected, micros, percent, queued};
+use super::view::{View, visible};
+use super::what_if::{Changed, currency};
+use crate::energy::rules::bounded_weight;
+use crate::predict::sampled::timestamp;
+use crate::snapshot::job_id;
+
+/// Maximum configurations in an answer.
+const MAX_CANDIDATES: usize = 64;
+/// Changes in an answer.
+const MAX_CHANGES: usize = 3;
+/// Jobs in a plan above which no change is tried: each costs a plan.
+const MAX_TRIED: usize = 300;
+/// A start that is sooner by less is no help, s.
+const MIN_SOONER: i64 = 60;
+/// A probability of being on time that is higher by less is no help, percent.
+const MIN_MORE: i32 = 10;
+/// A job with this probability of being on time needs no help to be so.
+const SAFE: f64 = 0.9;
+
+fn candidate(c: &Considered, has_deadline: bool) -> Candidate {
+    Candidate {
+        gpu_type: c.gpu_type.as_str().to_owned(),
+        gpus: c.gpus.0,
+        nodes: c.nodes,
+        limit_watts: c.limit.map(|watts| watts.0.round() as u32),
+        seconds: c.time.0.round() as i64,
+        watts: c.power.0.round() as u32,
+        cost: CostParts {
+            energy_micros: micros(c.energy),
+            lateness_micros: micros(c.lateness),
+            turnaround_micros: micros(c.turnaround),
+        },
+        on_time_percent: has_deadline.then(|| percent(c.on_time)),
+        obstacle: c.obstacle.map(|obstacle| match obstacle {
+            Obstacle::Nodes => InTheWay::Nodes,
+            Obstacle::Quota => InTheWay::Quota,
+            Obstacle::Power => InTheWay::Power,
+        }),
+        current: c.planned,
+    }
+}
+
+fn decided(view: &View, id: &JobId, namespace: &str) -> Option<Decided> {
+    let latest = &view.latest;
+    let at = Time(latest.at);
+    let method = latest.plan.method.to_string();
+    Some(match &latest.plan.jobs.get(id)?.decision {
+        Decision::Run(_) => {
+            Decided { at, method, decision: "Run".to_owned(), reason: None, message: None, in_the_way: None }
+        }
+        Decision::Wait { reason, blockers, message } => Decided {
+            at,
+            method,
+            decision: "Wait".to_owned(),
+            reason: Some(reason.as_str().to_owned()),
+            message: Some(message.clone()),
+            in_the_way: (!blockers.is_empty()).then(|| visible(blockers, namespace, MAX_NAMES)),
+        },
+    })
+}
+
+/// Explains a job.
+///
+/// # Errors
+/// [`QueryError`]
+pub fn explain(
+    view: &View,
+    hypothetical: &Hypothetical,
+    job: &Arc<SlimTrainingJob>,
+) -> Result<Explanation, QueryError> {
+    let key = ObjectKey::of(job.as_ref());
+    let id = job_id(&key);
+    let place = view.place(&id);
+    let ahead = place.map(|place| visible(view.order()[..place].iter().rev(), &key.namespace, MAX_NAMES));
+    let shown = queued(view, job, place, ahead);
+    let refused = |error: andreas_planner::SnapshotError| QueryError::Refused(error.to_string());
+    let considered = consider(&view.latest.snapshot, &view.latest.plan, &id).map_err(refused)?;
+    let has_deadline = shown.deadline.is_some();
+    let helps = Help { view, hypothetical, job, shown: &shown, considered: &considered };
+    let mut changes = helps.changes();
+    changes.sort_by(|a, b| a.added_cost_micros.cmp(&b.added_cost_micros).then(a.kind.cmp(&b.kind)));
+    changes.truncate(MAX_CHANGES);
+    Ok(Explanation {
+        namespace: key.namespace.clone(),
+        decided: decided(view, &id, &key.namespace),
+        candidates: considered.iter().take(MAX_CANDIDATES).map(|c| candidate(c, has_deadline)).collect(),
+        changes,
+        currency: currency(view),
+        job: shown,
+    })
+}
+
+/// A change to try: its kind, its text, and the patch of the job's spec.
+type Try = (ChangeKind, String, Value);
+
+struct Help<'a> {
+    view: &'a View,
+    hypothetical: &'a Hypothetical,
+    job: &'a Arc<SlimTrainingJob>,
+    shown: &'a QueuedJob,
+    considered: &'a [Considered],
+}
+
+impl Help<'_> {
+    fn id(&self) -> JobId {
+        job_id(&ObjectKey::of(self.job.as_ref()))
+    }
+
+    /// All changes that help.
+    fn changes(&self) -> Vec<Change> {
+        let mut found: Vec<Change> = self.later_deadline().into_iter().collect();
+        let latest = &self.view.latest;
+        let planned = latest.plan.jobs.contains_key(&self.id());
+        if !planned || latest.snapshot.jobs.len() > MAX_TRIED {
+            return found;
+        }
+        let wanted = self.shown.position.is_some()
+            || self.shown.expected.as_ref().is_some_and(|e| e.on_time_percent.is_some_and(|p| p < 90));
+        if wanted {
+            found.extend(self.to_try().into_iter().filter_map(|change| self.spec(change)));
+            found.extend(self.budget());
+        }
+        found
+    }
+
+    /// A deadline that is met with [`SAFE`].
+    fn later_deadline(&self) -> Option<Change> {
+        let id = self.id();
+        let forecast = self.view.forecast.job(&id)?;
+        self.shown.deadline.as_ref()?;
+        let p90 = timestamp(forecast.finish.p90).filter(|_| forecast.on_time < SAFE)?;
+        // To the next whole minute.
+        let at = jiff::Timestamp::from_second((p90.as_second() / 60 + 1) * 60).ok()?;
+        let mut then = expected(forecast, true)?;
+        then.on_time_percent = Some(percent(forecast.on_time_by(andreas_core::Time(at.as_second() as f64))));
+        then.cost.lateness_micros = 0;
+        Some(Change {
+            kind: ChangeKind::Deadline,
+            text: format!("deadline {at}"),
+            patch: Some(json!({"spec": {"deadline": at, "deadlineAfter": null}})),
+            sooner_seconds: 0,
+            added_cost_micros: -micros(forecast.lateness_cost),
+            expected: then,
+        })
+    }
+
+    /// Changes of the job's spec.
+    fn to_try(&self) -> Vec<Try> {
+        let spec = &self.job.spec;
+        let gpus = &spec.gpus;
+        let mut all = Vec::new();
+        if !gpus.types.is_empty() {
+            let mut types: Vec<&str> =
+                self.view.latest.snapshot.gpu_types.iter().map(|t| t.name.as_str()).collect();
+            types.retain(|name| !gpus.types.iter().any(|allowed| allowed == name));
+            for name in types.into_iter().take(3) {
+                let more: Vec<&str> = gpus.types.iter().map(String::as_str).chain([name]).collect();
+                all.push((ChangeKind::Types, format!("also on {name}"), json!({"gpus": {"types": more}})));
+            }
+        }
+        if gpus.min > 1 {
+            let min = gpus.min / 2;
+            // The maximum stays what it was, also where it was not given.
+            let patch = json!({"gpus": {"min": min, "max": gpus.max_total(), "counts": []}});
+            all.push((ChangeKind::Minimum, format!("from {min} GPUs on instead of {}", gpus.min), patch));
+        }
+        if gpus.max_total() < 2_048 {
+            let max = gpus.max_total() * 2;
+            all.push((
+                ChangeKind::Maximum,
+                format!("up to {max} GPUs"),
+                json!({"gpus": {"max": max, "counts": []}}),
+            ));
+        }
+        if gpus.max_total() > 1 && gpus.max_nodes < 256 {
+            let nodes = gpus.max_nodes * 2;
+            all.push((
+                ChangeKind::Nodes,
+                format!("over up to {nodes} nodes"),
+                json!({"gpus": {"maxNodes": nodes}}),
+            ));
+        }
+        let namespace = ObjectKey::of(self.job.as_ref()).namespace;
+        let weight = bounded_weight(&self.view.latest.index, &namespace, (spec.weight * 4).min(1_000));
+        if weight > spec.weight {
+            all.push((
+                ChangeKind::Weight,
+                format!("weight {weight} instead of {}", spec.weight),
+                json!({"weight": weight}),
+            ));
+        }
+        all
+    }
+
+    /// Tries a change of the spec.
+    fn spec(&self, (kind, text, patch): Try) -> Option<Change> {
+        let mut job = self.job.as_ref().clone();
+        let mut spec = serde_json::to_value(&job.spec).ok()?;
+        merge(&mut spec, &patch);
+        job.spec = serde_json::from_value(spec).ok()?;
+        let (planned, built) = self.hypothetical.planned(&self.view.latest, job, self.view.at())?;
+        let mut snapshot = self.view.latest.snapshot.clone();
+        hypothetical::put(&mut snapshot, planned, &built);
+        self.judge(kind, text, Some(json!({"spec": patch})), snapshot)
+    }
+
+    /// A power budget that lets it start.
+    fn budget(&self) -> Option<Change> {
+        let latest = &self.view.latest;
+        let budget = latest.plan.allowed_power?;
+        let waits = matches!(
+            latest.plan.jobs.get(&self.id()).map(|p| &p.decision),
+            Some(Decision::Wait { reason: WaitReason::PowerBudget, .. })
+        );
+        let cheapest =
+            self.considered.iter().find(|c| c.obstacle == Some(Obstacle::Power)).filter(|_| waits)?;
+        let factor = latest.snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor / (1.0 - b.margin));
+        let overhead =
+            latest.snapshot.nodes.iter().filter(|n| n.gpu_type == cheapest.gpu_type).map(|n| n.overhead().0);
+        let overhead = overhead.fold(0.0, f64::max) * f64::from(cheapest.nodes);
+        let watts = ((budget.0.max(latest.plan.budgeted_power.0) + cheapest.power.0 + overhead) * factor
+            / 100.0)
+            .ceil()
+            * 100.0;
+        let mut snapshot = latest.snapshot.clone();
+        hypothetical::set_budget(latest, &mut snapshot, watts);
+        self.judge(ChangeKind::Budget, format!("a power budget of {:.1} kW", watts / 1e3), None, snapshot)
+    }
+
+    /// The effect of a change, if it helps.
+    fn judge(
+        &self,
+        kind: ChangeKind,
+        text: String,
+        patch: Option<Value>,
+        snapshot: andreas_planner::Snapshot,
+    ) -> Option<Change> {
+        let id = self.id();
+        let changed = Changed::new(self.view, snapshot).ok()?;
+        let new = changed.forecast.job(&id)?;
+        let has_deadline = self.shown.deadline.is_some();
+        let then = expected(new, has_deadline)?;
+        let old = self.view.forecast.job(&id);
+        let sooner = match old.map(|old| old.start.p50).filter(|start| start.is_finite()) {
+            Some(start) => (start - new.start.p50).0 as i64,
+            None => i64::from(u32::MAX),
+        };
+        let before = self.shown.expected.as_ref().and_then(|e| e.on_time_percent).unwrap_or(0);
+        let more = then.on_time_percent.map_or(0, |percent| percent - before);
+        let cost: f64 = self
+            .view
+            .forecast
+            .jobs
+            .iter()
+            .filter_map(|(id, before)| Some(changed.forecast.job(id)?.cost().0 - before.cost().0))
+            .sum();
+        (sooner >= MIN_SOONER || more >= MIN_MORE).then(|| Change {
+            kind,
+            text,
+            patch,
+            expected: then,
+            sooner_seconds: sooner,
+            added_cost_micros: micros(andreas_core::Money(cost)),
+        })
+    }
+}
+
+/// A JSON merge patch (RFC 7396).
+fn merge(target: &mut Value, patch: &Value) {
+    let (Value::Object(target), Value::Object(patch)) = (&mut *target, patch) else {
+        *target = patch.clone();
+        return;
+    };
+    for (name, value) in patch {
+        if value.is_null() {
+            target.remove(name);
+        } else {
+            merge(target.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A job, node or budget that does not exist, in the planner's input.
+
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::TrainingJobSpec;
+use andreas_core::{GpuCount, NodeName, StepFunction, Watts};
+use andreas_planner::{Job, Node, Snapshot};
+use andreas_query::{AddedNodes, JobObject};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::QueryError;
+use crate::energy::rules;
+use crate::ledger::Ledger;
+use crate::lifecycle::Claim;
+use crate::planning::last::Latest;
+use crate::snapshot::{self, Caches};
+
+/// Name of a posted job without one.
+const UNNAMED: &str = "asked";
+/// Maximum nodes that a question may add.
+const MAX_ADDED: u32 = 256;
+
+/// Converts jobs that do not exist, by the same code as the operator's plans.
+pub struct Hypothetical {
+    state: Mutex<(Caches, u64)>,
+}
+
+impl Hypothetical {
+    /// With predictions by these caches.
+    pub fn new(caches: Caches) -> Self {
+        Self { state: Mutex::new((caches, 0)) }
+    }
+
+    /// A posted job as the operator would see it, submitted at `now`.
+    ///
+    /// # Errors
+    /// [`QueryError::Invalid`] with the field.
+    pub fn posted(
+        &self,
+        namespace: &str,
+        job: &JobObject,
+        now: Timestamp,
+    ) -> Result<SlimTrainingJob, QueryError> {
+        let name = job.metadata.name.as_deref().unwrap_or(UNNAMED);
+        if name.is_empty() || name.len() > andreas_api::names::MAX_JOB_NAME {
+            return Err(QueryError::invalid("metadata.name", "is not from 1 to 48 characters long"));
+        }
+        let spec: TrainingJobSpec = serde_json::from_value(job.spec.clone())
+            .map_err(|error| QueryError::invalid("spec", error.to_string()))?;
+        check(&spec)?;
+        let number = {
+            let mut state = self.state.lock();
+            state.1 += 1;
+            state.1
+        };
+        let object = json!({
+            "metadata": {"name": name, "namespace": namespace, "uid": format!("hypothetical-{number}"),
+                         "generation": 1, "creationTimestamp": now},
+            "spec": spec,
+        });
+        let mut job: SlimTrainingJob =
+            serde_json::from_value(object).map_err(|error| QueryError::invalid("spec", error.to_string()))?;
+        if job.spec.template.leave_out_if_too_large() {
+            return Err(QueryError::invalid("spec.template", "is larger than 64 KiB"));
+        }
+        job.spec.suspend = false;
+        Ok(job)
+    }
+
+    /// The job for the planner, with the cluster as it was for the last plan. A job without a status waits.
+    /// `None`: it would not be planned, because it is held or no prediction is possible.
+    pub fn planned(&self, latest: &Latest, job: SlimTrainingJob, now: Timestamp) -> Option<(Job, Snapshot)> {
+        let key = ObjectKey::of(&job);
+        let uid = job.metadata.uid.clone().unwrap_or_default();
+        let known = latest.ledger.get(&key).filter(|memory| memory.uid == uid).cloned();
+        let mut ledger = Ledger::new(now);
+        let memory = ledger.entry(&key, &uid);
+        match known {
+            Some(known) => *memory = known,
+            None => memory.claim = Some(Claim::Waiting { not_before: None }),
+        }
+        let index = latest.index.with_one_job(job);
+        let mut state = self.state.lock();
+        let built = snapshot::build(&index, &ledger, &mut state.0, None, now);
+        drop(state);
+        let found = built.snapshot.jobs.iter().find(|job| job.id == snapshot::job_id(&key)).cloned()?;
+        Some((found, built.snapshot))
+    }
+}
+
+/// Bounds that the API server checks in a real job.
+fn check(spec: &TrainingJobSpec) -> Result<(), QueryError> {
+    let within = |field, value: i32, least: i32, most: i32| {
+        let error = || QueryError::invalid(field, format!("{value} is not from {least} to {most}"));
+        (least..=most).contains(&value).then_some(()).ok_or_else(error)
+    };
+    let gpus = &spec.gpus;
+    within("spec.weight", spec.weight, 1, 1_000)?;
+    within("spec.epochs", spec.epochs, 1, 10_000_000)?;
+    within("spec.gpus.min", gpus.min, 1, 4_096)?;
+    within("spec.gpus.max", gpus.max_total(), gpus.min, 4_096)?;
+    within("spec.gpus.maxNodes", gpus.max_nodes, 1, 512)?;
+    let lengths = [("spec.gpus.counts", gpus.counts.len(), 64), ("spec.gpus.types", gpus.types.len(), 32)];
+    for (field, length, most) in lengths {
+        if length > most {
+            return Err(QueryError::invalid(field, format!("has more than {most} items")));
+        }
+    }
+    if gpus.totals().is_empty() {
+        return Err(QueryError::invalid("spec.gpus.counts", "has no number from min to max"));
+    }
+    for (field, duration) in
+        [("spec.deadlineAfter", &spec.deadline_after), ("spec.maxRunTime", &spec.max_run_time)]
+    {
+        if duration.as_ref().is_some_and(|text| text.seconds().is_none()) {
+            return Err(QueryError::invalid(field, "is not a duration such as 36h or 1h30m"));
+        }
+    }
+    if spec.deadline.is_some() && spec.deadline_after.is_some() {
+        return Err(QueryError::invalid("spec.deadline", "and deadlineAfter exclude each other"));
+    }
+    let containers = spec.template.spec.as_ref().map_or(0, |pod| pod.containers.len());
+    if !(1..=100).contains(&containers) {
+        return Err(QueryError::invalid(
+            "spec.template.spec.containers",
+            "has no container, or more than 100",
+        ));
+    }
+    Ok(())
+}
+
+/// Puts a job into a snapshot, in the place of one with its name.
+pub fn put(snapshot: &mut Snapshot, job: Job, built: &Snapshot) {
+    if !snapshot.namespaces.iter().any(|known| known.name == job.namespace) {
+        snapshot.namespaces.extend(built.namespaces.iter().filter(|new| new.name == job.namespace).cloned());
+    }
+    match snapshot.jobs.iter_mut().find(|known| known.id == job.id) {
+        Some(known) => *known = job,
+        None => snapshot.jobs.push(job),
+    }
+}
+
+/// Adds nodes like those of the cluster.
+///
+/// # Errors
+/// If the cluster has no such GPU type, or the number is too large.
+pub fn add_nodes(snapshot: &mut Snapshot, added: &[AddedNodes]) -> Result<(), QueryError> {
+    let count: u32 = added.iter().map(|nodes| nodes.count).fold(0, u32::saturating_add);
+    if count > MAX_ADDED || added.iter().any(|nodes| nodes.count == 0 || !(1..=64).contains(&nodes.gpus)) {
+        return Err(QueryError::invalid("nodes", "are 1 to 256 nodes with 1 to 64 GPUs each"));
+    }
+    for (kind, nodes) in added.iter().enumerate() {
+        let like = like(snapshot, &nodes.gpu_type)?;
+        for number in 0..nodes.count {
+            // Kubernetes allows no such name for a node.
+            let name = NodeName::new(format!("added/{kind}-{number:03}"));
+            for job in &mut snapshot.jobs {
+                let admitted = job.candidates.as_ref().filter(|all| all.contains(&like.name));
+                if let Some(all) = admitted {
+                    job.candidates = Some(std::iter::once(name.clone()).chain(all.iter().cloned()).collect());
+                }
+            }
+            let gpus = GpuCount(nodes.gpus);
+            snapshot.nodes.push(Node {
+                name,
+                gpus,
+                free_gpus: gpus,
+                foreign_power: None,
+                sleep: None,
+                ..like.clone()
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The emptiest node with GPUs of that type, by its full name or a part that one type alone has.
+fn like(snapshot: &Snapshot, asked: &str) -> Result<Node, QueryError> {
+    let mut types: Vec<&str> = snapshot.nodes.iter().map(|node| node.gpu_type.as_str()).collect();
+    types.sort_unstable();
+    types.dedup();
+    let lower = asked.to_ascii_lowercase();
+    let found: Vec<&str> = match types.iter().find(|name| **name == asked) {
+        Some(exact) => vec![exact],
+        None => types.iter().copied().filter(|name| name.to_ascii_lowercase().contains(&lower)).collect(),
+    };
+    let [found] = found.as_slice() else {
+        let problem = format!("{asked:?} is not one of the cluster's types: {}", types.join(", "));
+        return Err(QueryError::invalid("nodes.gpuType", problem));
+    };
+    let emptiest = snapshot
+        .nodes
+        .iter()
+        .filter(|node| node.gpu_type.as_str() == *found)
+        .max_by_key(|node| node.free_gpus);
+    emptiest.cloned().ok_or_else(|| QueryError::invalid("nodes.gpuType", "has no node"))
+}
+
+/// Sets the power budget at all times.
+pub fn set_budget(latest: &Latest, snapshot: &mut Snapshot, watts: f64) {
+    let mut policy = latest.index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
+    policy.power_budget.watts = Some(watts as i64);
+    policy.power_budget.windows = Vec::new();
+    let look_ahead = snapshot.budget.as_ref().map(|budget| budget.look_ahead).unwrap_or_default();
+    let mut budget = rules::budget(&policy, latest.at.as_second(), look_ahead);
+    if let Some(budget) = &mut budget {
+        budget.watts = StepFunction::flat(Watts(watts));
+    }
+    snapshot.budget = budget;
+}

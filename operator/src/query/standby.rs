@@ -1,0 +1,78 @@
+//! The plan of a replica that does not lead: made from its own caches, when it is asked.
+//!
+//! A follower has no claims of steps. It takes them from the statuses that the leader wrote.
+
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::{Outcome, Phase};
+use andreas_planner::Options;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::index::ClusterIndex;
+use crate::ledger::Ledger;
+use crate::lifecycle::Claim;
+use crate::lifecycle::pods::grace_seconds;
+use crate::planning::last::Latest;
+use crate::planning::{self, FromLastPlan};
+use crate::snapshot::Caches;
+
+/// Claims by the jobs' statuses.
+pub fn ledger(index: &ClusterIndex, now: Timestamp) -> Ledger {
+    let mut ledger = Ledger::new(now);
+    for (key, job) in index.jobs.iter() {
+        ledger.entry(key, &job.uid().unwrap_or_default()).claim = Some(claim(job, now));
+    }
+    ledger
+}
+
+/// The claim of a job by its status.
+fn claim(job: &SlimTrainingJob, now: Timestamp) -> Claim {
+    let Some(status) = &job.status else { return Claim::Waiting { not_before: None } };
+    let allocation = status.allocation.as_ref();
+    let deleted = job.metadata.deletion_timestamp.is_some();
+    let since = |at: Option<Timestamp>| at.unwrap_or(now);
+    match status.phase {
+        Phase::Suspended | Phase::Succeeded | Phase::Failed => Claim::Nothing,
+        Phase::Pending if deleted || job.spec.suspend => Claim::Nothing,
+        Phase::Pending => {
+            Claim::Waiting { not_before: status.not_before.as_ref().map(|at| at.0).filter(|at| *at > now) }
+        }
+        Phase::Starting => Claim::Starting { since: since(allocation.map(|held| held.since.0)) },
+        Phase::Running => Claim::Running {
+            since: since(allocation.and_then(|held| held.running_time.as_ref()).map(|at| at.0)),
+        },
+        Phase::Stopping => {
+            let stop = status.stop.as_ref();
+            let asked = stop.map_or(now, |stop| stop.since.0);
+            let grace = jiff::SignedDuration::from_secs(grace_seconds(&job.spec));
+            Claim::Stopping {
+                gone_by: asked.checked_add(grace).ok(),
+                goes_on: !deleted
+                    && !job.spec.suspend
+                    && stop.is_none_or(|stop| stop.outcome != Some(Outcome::Finished)),
+            }
+        }
+    }
+}
+
+/// A plan of this replica; `None` if the planner refuses the snapshot.
+pub fn plan(
+    index: ClusterIndex,
+    caches: Caches,
+    options: &Options,
+    now: Timestamp,
+) -> (Caches, Option<Latest>) {
+    let ledger = ledger(&index, now);
+    let (caches, built, planned) =
+        planning::make(&index, &ledger, caches, (FromLastPlan::default(), now), options);
+    let latest = match planned {
+        Ok((plan, _)) => {
+            Some(Latest { at: now, index, ledger, snapshot: built.snapshot, options: options.clone(), plan })
+        }
+        Err(error) => {
+            tracing::error!(%error, "no plan for the query API");
+            None
+        }
+    };
+    (caches, latest)
+}

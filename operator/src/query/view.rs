@@ -1,0 +1,108 @@
+//! A plan with its forecast, and the order of the waiting jobs that follows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use andreas_core::JobId;
+use andreas_forecast::{Forecast, Settings, sample};
+use andreas_planner::{Decision, Options, Plan, Snapshot, SnapshotError};
+use andreas_query::Ahead;
+use jiff::Timestamp;
+
+use crate::planning::last::Latest;
+
+/// Futures of a forecast in the background.
+const FUTURES: usize = 24;
+/// Maximum of futures times jobs times plans of a forecast: about a second of planning.
+const WORK: usize = 24_000;
+/// Maximum constructions for a plan in a future.
+const TRIALS: u64 = 20;
+/// Jobs above which a forecast has fewer futures.
+const MANY: usize = 2_000;
+const FUTURES_OF_MANY: usize = 8;
+
+/// What all answers are computed from.
+pub struct View {
+    /// The plan and its input.
+    pub latest: Arc<Latest>,
+    /// The futures of its jobs.
+    pub forecast: Arc<Forecast>,
+    /// What the forecast was made with.
+    pub settings: Settings,
+    /// Waiting jobs in the order of their expected starts.
+    order: Vec<JobId>,
+    place: HashMap<JobId, usize>,
+}
+
+/// Settings of a forecast for this many jobs.
+pub fn settings(jobs: usize) -> Settings {
+    Settings::within(WORK, if jobs > MANY { FUTURES_OF_MANY } else { FUTURES }, jobs)
+}
+
+/// The planner's options within a future.
+pub fn options(of: &Options) -> Options {
+    Options { trials: of.trials.min(TRIALS), ..of.clone() }
+}
+
+/// Whether the plan leaves a job waiting.
+pub fn waits(plan: &Plan, id: &JobId) -> bool {
+    matches!(plan.jobs.get(id).map(|job_plan| &job_plan.decision), Some(Decision::Wait { .. }))
+}
+
+/// Waiting jobs of a plan in the order of their expected starts.
+pub fn order(snapshot: &Snapshot, plan: &Plan, forecast: &Forecast) -> Vec<JobId> {
+    let start = |id: &JobId| forecast.job(id).map_or(f64::INFINITY, |job| job.start.p50.0);
+    let mut waiting: Vec<_> = snapshot.jobs.iter().filter(|job| waits(plan, &job.id)).collect();
+    waiting.sort_by(|a, b| {
+        let by_start = start(&a.id).total_cmp(&start(&b.id));
+        by_start.then(a.submit.total_cmp(&b.submit)).then_with(|| a.id.cmp(&b.id))
+    });
+    waiting.into_iter().map(|job| job.id.clone()).collect()
+}
+
+impl View {
+    /// Samples the futures of a plan.
+    ///
+    /// # Errors
+    /// If the planner refuses the snapshot.
+    pub fn new(latest: Arc<Latest>) -> Result<Self, SnapshotError> {
+        let settings = settings(latest.snapshot.jobs.len());
+        let options = options(&latest.options);
+        let forecast = Arc::new(sample(&latest.snapshot, &latest.plan, &options, &settings)?);
+        let order = order(&latest.snapshot, &latest.plan, &forecast);
+        let place = order.iter().enumerate().map(|(n, id)| (id.clone(), n)).collect();
+        Ok(Self { latest, forecast, settings, order, place })
+    }
+
+    /// The instant of its plan.
+    pub fn at(&self) -> Timestamp {
+        self.latest.at
+    }
+
+    /// Waiting jobs of the whole cluster, in the order of their expected starts.
+    pub fn order(&self) -> &[JobId] {
+        &self.order
+    }
+
+    /// Place of a waiting job in that order, from 0.
+    pub fn place(&self, id: &JobId) -> Option<usize> {
+        self.place.get(id).copied()
+    }
+}
+
+/// Jobs as a reader of a namespace may see them: its own by name, `names` at most, others by number.
+pub fn visible<'a>(jobs: impl IntoIterator<Item = &'a JobId>, namespace: &str, names: usize) -> Ahead {
+    let mut ahead = Ahead::default();
+    for id in jobs {
+        match id.as_str().split_once('/') {
+            Some((of, name)) if of == namespace => {
+                ahead.own += 1;
+                if ahead.names.len() < names {
+                    ahead.names.push(name.to_owned());
+                }
+            }
+            _ => ahead.others += 1,
+        }
+    }
+    ahead
+}

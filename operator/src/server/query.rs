@@ -1,0 +1,368 @@
+//! The query API on the TLS port: `/apis/query.andreas.dev/v1alpha1/...`, types in `andreas-query`.
+//!
+//! A caller needs a bearer token and a right on TrainingJobs in the namespace: `list` for its queue and for
+//! changes, `get` for one job. The token is in `Authorization`, or in `Andreas-Authorization` where the API
+//! server's proxy removed the former. Every replica answers.
+//!
+//! What a caller can use up is bounded: requests per second of each user, one change of each user at a time,
+//! a few answers in total, the size of a question, and the time of an answer.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use andreas_api::names;
+use andreas_api::slim::SlimTrainingJob;
+use andreas_query::{Failure, MAX_BODY, TOKEN_HEADER, path};
+use andreas_runtime::access::{Access, Denied, Right};
+use andreas_runtime::buckets::Buckets;
+use andreas_runtime::server::RequestConnection;
+use andreas_runtime::watch::ObjectKey;
+use axum::Router;
+use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::{HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::index::ClusterIndex;
+use crate::metrics::Metrics;
+use crate::query::{Background, Hypothetical, QueryError, View, explain, jobs, what_if};
+
+/// Requests of one user: burst and per second.
+const BURST: u32 = 40;
+const PER_SECOND: u32 = 10;
+/// Answers computed at a time, and changes among them.
+const ANSWERS: usize = 2;
+const CHANGES: usize = 1;
+/// Maximum requests that wait for their turn.
+const WAITING: usize = 64;
+/// How long a request waits for its turn, and for the first view.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+const VIEW_WITHIN: Duration = Duration::from_secs(10);
+/// Maximum length of a namespace's name.
+const MAX_NAMESPACE: usize = 63;
+
+/// State of the query API.
+pub struct QueryApi {
+    access: Arc<Access>,
+    index: Arc<Mutex<ClusterIndex>>,
+    background: Arc<Background>,
+    hypothetical: Arc<Hypothetical>,
+    metrics: Metrics,
+    users: Buckets<String>,
+    answers: Arc<Semaphore>,
+    changes: Arc<Semaphore>,
+    waiting: Semaphore,
+    /// Users with a change in progress.
+    changing: Arc<Mutex<HashSet<String>>>,
+}
+
+impl QueryApi {
+    /// An API on this index.
+    pub fn new(
+        access: Arc<Access>,
+        index: Arc<Mutex<ClusterIndex>>,
+        background: Arc<Background>,
+        hypothetical: Hypothetical,
+        metrics: Metrics,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            access,
+            index,
+            background,
+            hypothetical: Arc::new(hypothetical),
+            metrics,
+            users: Buckets::new(BURST, PER_SECOND),
+            answers: Arc::new(Semaphore::new(ANSWERS)),
+            changes: Arc::new(Semaphore::new(CHANGES)),
+            waiting: Semaphore::new(WAITING),
+            changing: Arc::default(),
+        })
+    }
+}
+
+/// The routes.
+pub fn router(api: Arc<QueryApi>) -> Router {
+    Router::new()
+        .route(&path::openapi(), get(openapi))
+        .route(&path::queue("{namespace}"), get(queue))
+        .route(&path::explain("{namespace}", "{job}"), get(explain_job))
+        .route(&path::what_if("{namespace}"), post(what_if_changed))
+        .route(&path::can("{namespace}"), post(can_be_on_time))
+        .with_state(api)
+}
+
+/// An error as the caller gets it.
+struct Refusal(Failure);
+
+impl Refusal {
+    fn new(code: StatusCode, reason: &str, message: impl Into<String>) -> Self {
+        Self(Failure::new(code.as_u16(), reason, message))
+    }
+
+    fn busy(message: &str) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        let (code, reason) = match &denied {
+            Denied::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Denied::Forbidden { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
+            Denied::TooMany => (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"),
+            Denied::Unavailable(error) => {
+                tracing::warn!(%error, "a token could not be reviewed");
+                (StatusCode::SERVICE_UNAVAILABLE, "NotReady")
+            }
+        };
+        Self::new(code, reason, denied.to_string())
+    }
+}
+
+impl From<QueryError> for Refusal {
+    fn from(error: QueryError) -> Self {
+        let (code, reason) = match &error {
+            QueryError::NoSuchJob(_) => (StatusCode::NOT_FOUND, "NotFound"),
+            QueryError::Invalid { .. } => (StatusCode::BAD_REQUEST, "Invalid"),
+            QueryError::Refused(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+        };
+        Self::new(code, reason, error.to_string())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let code = StatusCode::from_u16(self.0.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut answer = (code, axum::Json(self.0)).into_response();
+        if matches!(code, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        answer
+    }
+}
+
+/// A user with the right, and the view that the answer is from.
+struct Admitted {
+    user: String,
+    view: Arc<View>,
+}
+
+/// What a request says of its sender.
+struct Caller {
+    token: Option<HeaderValue>,
+    peer: IpAddr,
+    via: Option<RequestConnection>,
+}
+
+impl Caller {
+    fn of(request: &Request) -> Self {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
+        let headers = request.headers();
+        Self {
+            token: headers.get(TOKEN_HEADER).or_else(|| headers.get(header::AUTHORIZATION)).cloned(),
+            peer: peer.unwrap_or(IpAddr::from([0, 0, 0, 0])),
+            via: request.extensions().get::<RequestConnection>().cloned(),
+        }
+    }
+}
+
+/// Checks token and right; then the user's rate.
+async fn user_of(api: &QueryApi, caller: &Caller, right: Right<'_>) -> Result<String, Refusal> {
+    let user = api.access.permit(caller.token.as_ref(), right, caller.peer).await?;
+    if let Some(via) = &caller.via {
+        via.authenticated(&user);
+    }
+    if !api.users.admit(user.clone(), tokio::time::Instant::now()) {
+        return Err(Refusal::busy("more than ten questions a second: try again"));
+    }
+    Ok(user)
+}
+
+async fn admit(api: &QueryApi, caller: &Caller, namespace: &str, verb: &str) -> Result<Admitted, Refusal> {
+    if namespace.is_empty() || namespace.len() > MAX_NAMESPACE {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "Invalid", "namespace: is no name of a namespace"));
+    }
+    let right = Right::Resource { group: names::GROUP, resource: "trainingjobs", verb, namespace };
+    let user = user_of(api, caller, right).await?;
+    let view = api.background.view(VIEW_WITHIN).await.ok_or_else(|| {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "NotReady", "there is no plan yet: try again")
+    })?;
+    Ok(Admitted { user, view })
+}
+
+async fn turn(api: &QueryApi, semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
+    let _place = api.waiting.try_acquire().map_err(|_| Refusal::busy("too many questions: try again"))?;
+    let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(semaphore).acquire_owned()).await;
+    turn.ok().and_then(Result::ok).ok_or_else(|| Refusal::busy("too many questions: try again"))
+}
+
+/// Computes an answer off the async threads. The turn is held until it is computed, also when the caller has
+/// left.
+async fn answer<T: Serialize + Send + 'static>(
+    api: &QueryApi,
+    question: &'static str,
+    turn: OwnedSemaphorePermit,
+    compute: impl FnOnce() -> Result<T, QueryError> + Send + 'static,
+) -> Result<Response, Refusal> {
+    let began = Instant::now();
+    let work = move || {
+        let _turn = turn;
+        compute().map(|answer| serde_json::to_vec(&answer))
+    };
+    let failed = || {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "the answer could not be computed")
+    };
+    let computed = tokio::task::spawn_blocking(work).await.map_err(|_| failed())?;
+    let text = computed?.map_err(|_| failed())?;
+    api.metrics.query_seconds.observe(began.elapsed().as_secs_f64());
+    api.metrics.answered(question, "answered");
+    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// The answer, or the refusal, counted.
+fn response(api: &QueryApi, question: &'static str, answer: Result<Response, Refusal>) -> Response {
+    answer.unwrap_or_else(|refusal| {
+        let result = match refusal.0.code {
+            401 | 403 => "denied",
+            429 => "busy",
+            400 | 404 | 422 => "invalid",
+            _ => "failed",
+        };
+        api.metrics.answered(question, result);
+        refusal.into_response()
+    })
+}
+
+async fn openapi(State(api): State<Arc<QueryApi>>, request: Request) -> Response {
+    let caller = Caller::of(&request);
+    drop(request);
+    match user_of(&api, &caller, Right::Path(&path::openapi())).await {
+        Ok(_) => axum::Json(andreas_query::openapi::document()).into_response(),
+        Err(refusal) => response(&api, "openapi", Err(refusal)),
+    }
+}
+
+async fn queue(
+    State(api): State<Arc<QueryApi>>,
+    Path(namespace): Path<String>,
+    request: Request,
+) -> Response {
+    let caller = Caller::of(&request);
+    drop(request);
+    let ask = async {
+        let Admitted { view, .. } = admit(&api, &caller, &namespace, "list").await?;
+        let turn = turn(&api, &api.answers).await?;
+        let found: Vec<Arc<SlimTrainingJob>> = {
+            let index = api.index.lock();
+            index
+                .jobs
+                .iter()
+                .filter(|(key, _)| key.namespace == namespace)
+                .map(|(_, job)| Arc::clone(job))
+                .collect()
+        };
+        answer(&api, "queue", turn, move || Ok(jobs::queue(&view, &namespace, &found))).await
+    };
+    response(&api, "queue", ask.await)
+}
+
+async fn explain_job(
+    State(api): State<Arc<QueryApi>>,
+    Path((namespace, name)): Path<(String, String)>,
+    request: Request,
+) -> Response {
+    let caller = Caller::of(&request);
+    drop(request);
+    let ask = async {
+        let Admitted { view, .. } = admit(&api, &caller, &namespace, "get").await?;
+        let turn = turn(&api, &api.answers).await?;
+        let key = ObjectKey { namespace, name: name.clone() };
+        let job = api.index.lock().jobs.get(&key).cloned();
+        let hypothetical = Arc::clone(&api.hypothetical);
+        let compute = move || {
+            let job = job.ok_or(QueryError::NoSuchJob(name))?;
+            explain::explain(&view, &hypothetical, &job)
+        };
+        answer(&api, "explain", turn, compute).await
+    };
+    response(&api, "explain", ask.await)
+}
+
+/// A user's change in progress.
+struct Changing {
+    user: String,
+    users: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Changing {
+    fn begin(api: &QueryApi, user: String) -> Result<Self, Refusal> {
+        let users = Arc::clone(&api.changing);
+        if !users.lock().insert(user.clone()) {
+            return Err(Refusal::busy("the answer to your last question of this kind is being computed"));
+        }
+        Ok(Self { user, users })
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.users.lock().remove(&self.user);
+    }
+}
+
+/// Answers a question with a body: one of each user at a time.
+async fn change<Q, A>(
+    api: &QueryApi,
+    question: &'static str,
+    (namespace, request): (String, Request),
+    compute: impl FnOnce(&View, &Hypothetical, &str, &Q) -> Result<A, QueryError> + Send + 'static,
+) -> Result<Response, Refusal>
+where
+    Q: DeserializeOwned + Send + 'static,
+    A: Serialize + Send + 'static,
+{
+    let caller = Caller::of(&request);
+    let Admitted { user, view } = admit(api, &caller, &namespace, "list").await?;
+    let changing = Changing::begin(api, user)?;
+    let invalid = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "Invalid", message);
+    let body = axum::body::to_bytes(request.into_body(), MAX_BODY).await.map_err(|_| {
+        Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "Invalid",
+            "the body is larger than 256 KiB, or was cut off",
+        )
+    })?;
+    let asked: Q = serde_json::from_slice(&body).map_err(|error| invalid(format!("body: {error}")))?;
+    let turn = turn(api, &api.changes).await?;
+    let hypothetical = Arc::clone(&api.hypothetical);
+    let compute = move || {
+        let _changing = changing;
+        compute(&view, &hypothetical, &namespace, &asked)
+    };
+    answer(api, question, turn, compute).await
+}
+
+async fn what_if_changed(
+    State(api): State<Arc<QueryApi>>,
+    Path(namespace): Path<String>,
+    request: Request,
+) -> Response {
+    response(&api, "whatif", change(&api, "whatif", (namespace, request), what_if::what_if).await)
+}
+
+async fn can_be_on_time(
+    State(api): State<Arc<QueryApi>>,
+    Path(namespace): Path<String>,
+    request: Request,
+) -> Response {
+    response(&api, "can", change(&api, "can", (namespace, request), what_if::can).await)
+}
+
+#[cfg(test)]
+mod tests;

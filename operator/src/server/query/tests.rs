@@ -1,0 +1,135 @@
+//! Given the query API; when callers of several kinds ask; then each gets what its rights allow, and none stops another.
+
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_planner::Options;
+use andreas_runtime::watch::Index;
+use axum::body::Body;
+use http::Method;
+use http_body_util::BodyExt;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+use crate::planning::last::LatestPlan;
+use crate::predict::sampled::Forecasts;
+use crate::query::background::Sources;
+use crate::snapshot::Caches;
+use crate::testing::{at, gpu_node};
+
+/// Knows the tokens `tenant` and `other`; the first may list and get in `team`.
+fn reviewer() -> kube::Client {
+    let service = service_fn(|request: http::Request<kube::client::Body>| async move {
+        let path = request.uri().path().to_owned();
+        let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let spec = serde_json::from_slice::<Value>(&body).unwrap_or_default()["spec"].clone();
+        let status = if path.ends_with("/tokenreviews") {
+            let known = matches!(spec["token"].as_str(), Some("tenant" | "other"));
+            json!({"authenticated": known, "user": {"username": spec["token"]}})
+        } else {
+            let asked = &spec["resourceAttributes"];
+            assert_eq!(
+                (asked["group"].as_str(), asked["resource"].as_str()),
+                (Some("andreas.dev"), Some("trainingjobs"))
+            );
+            json!({"allowed": spec["user"] == "tenant" && asked["namespace"] == "team"})
+        };
+        let answer = json!({"spec": spec, "status": status}).to_string();
+        Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer)))
+    });
+    kube::Client::new(service, "default")
+}
+
+fn api() -> Router {
+    let mut index = ClusterIndex::new();
+    index.apply(serde_json::from_value::<SlimNode>(gpu_node("n", "A", 8)).expect("a node"));
+    for (namespace, name) in [("team", "mine"), ("rival", "secret")] {
+        let job = json!({"metadata": {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "creationTimestamp": at(0)},
+            "spec": {"epochs": 3, "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}});
+        index.apply(serde_json::from_value::<SlimTrainingJob>(job).expect("a job"));
+    }
+    let index = Arc::new(Mutex::new(index));
+    let metrics = Metrics::register(&mut Registry::default());
+    let sources = Sources {
+        index: Arc::clone(&index),
+        latest: LatestPlan::default(),
+        forecasts: Forecasts::default(),
+        options: Options { trials: 10, ..Options::default() },
+        metrics: metrics.clone(),
+    };
+    let background = Background::start(sources, Caches::default()).expect("a thread");
+    let hypothetical = Hypothetical::new(Caches::default());
+    router(QueryApi::new(Access::new(reviewer()), index, background, hypothetical, metrics))
+}
+
+async fn ask(
+    api: &Router,
+    method: Method,
+    path: &str,
+    header: Option<(&str, &str)>,
+    body: &str,
+) -> (u16, Value) {
+    let mut request = http::Request::builder().method(method).uri(path);
+    if let Some((name, value)) = header {
+        request = request.header(name, value);
+    }
+    let request = request.body(Body::from(body.to_owned())).expect("a request");
+    let answer = api.clone().oneshot(request).await.expect("an answer");
+    let code = answer.status().as_u16();
+    let text = answer.into_body().collect().await.expect("a body").to_bytes();
+    (code, serde_json::from_slice(&text).unwrap_or(Value::Null))
+}
+
+const TENANT: Option<(&str, &str)> = Some(("authorization", "Bearer tenant"));
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_does_not_lead_answers_whoever_has_the_right() {
+    let api = api();
+    let path = path::queue("team");
+    let (code, queue) = ask(&api, Method::GET, &path, TENANT, "").await;
+    assert_eq!((code, queue["jobs"][0]["name"].as_str()), (200, Some("mine")), "{queue}");
+    assert!(!queue.to_string().contains("secret"), "{queue}");
+    // The header that the API server's proxy leaves alone.
+    let (code, _) = ask(&api, Method::GET, &path, Some((TOKEN_HEADER, "Bearer tenant")), "").await;
+    assert_eq!(code, 200);
+    let (code, shown) = ask(&api, Method::GET, &path::explain("team", "mine"), TENANT, "").await;
+    assert_eq!((code, shown["job"]["name"].as_str()), (200, Some("mine")), "{shown}");
+
+    for (header, expected) in [
+        (None, 401),
+        (Some(("authorization", "Bearer forged")), 401),
+        (Some(("authorization", "Bearer other")), 403),
+    ] {
+        let (code, failure) = ask(&api, Method::GET, &path, header, "").await;
+        assert_eq!((code, failure["kind"].as_str()), (expected, Some("Status")), "{failure}");
+    }
+    let (code, _) = ask(&api, Method::GET, &path::queue("rival"), TENANT, "").await;
+    assert_eq!(code, 403);
+    // A job of others and one that nobody has look the same.
+    for name in ["secret", "none"] {
+        let (code, failure) = ask(&api, Method::GET, &path::explain("team", name), TENANT, "").await;
+        assert_eq!(
+            (code, failure["message"].as_str().map(|text| text.replace(name, "x"))),
+            (404, Some("there is no TrainingJob x in this namespace".into()))
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_are_bounded() {
+    let api = api();
+    let what_if = path::what_if("team");
+    let job = json!({"job": {"spec": {"epochs": 3, "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}}}).to_string();
+    let (code, answer) = ask(&api, Method::POST, &what_if, TENANT, &job).await;
+    assert_eq!(code, 200, "{answer}");
+    let (code, failure) = ask(&api, Method::POST, &what_if, TENANT, "{\"nodes\": 3}").await;
+    assert_eq!((code, failure["reason"].as_str()), (400, Some("Invalid")), "{failure}");
+    let large = format!("{{\"job\": \"{}\"}}", "x".repeat(MAX_BODY));
+    assert_eq!(ask(&api, Method::POST, &what_if, TENANT, &large).await.0, 413);
+    let many = futures::future::join_all((0..60).map(|_| {
+        let api = api.clone();
+        async move { ask(&api, Method::GET, &path::queue("team"), TENANT, "").await.0 }
+    }));
+    let refused = many.await.into_iter().filter(|code| *code == 429).count();
+    assert!((10..60).contains(&refused), "{refused} of 60 at once");
+}

@@ -1,0 +1,75 @@
+"""One post to the progress address."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from dataclasses import dataclass
+from typing import Optional
+from urllib.parse import urlsplit
+
+from ._environment import Environment
+
+TIMEOUT = 5.0
+"""Seconds that connecting, sending and each read may take."""
+MAX_ANSWER = 64 * 1024
+MAX_RETRY_AFTER = 60.0
+
+
+@dataclass(frozen=True)
+class Failure(Exception):
+    """Why a report was not accepted."""
+
+    reason: str
+    again: bool = True
+    """Whether the same report may be accepted later."""
+    after: Optional[float] = None
+    """Seconds that the endpoint asks to wait, 0 to 60."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def post(environment: Environment, body: bytes) -> None:
+    """Posts a report. Token and certificates are read anew: both are renewed while the program runs.
+
+    Proxies of the environment are not used and redirects are not followed: the token is for this address.
+
+    Raises `Failure`.
+    """
+    try:
+        _post(environment, body)
+    except Failure:
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise Failure(f"{type(error).__name__}: {error}") from error
+
+
+def _post(environment: Environment, body: bytes) -> None:
+    address = urlsplit(environment.url or "")
+    if address.scheme != "https" or not address.hostname:
+        raise Failure(f"KUBEFLOW_TRAINER_SERVER_URL={environment.url}: wanted https://...", again=False)
+    if environment.token_file is None:
+        raise Failure("KUBEFLOW_TRAINER_SERVER_TOKEN is not set", again=False)
+    token = environment.token_file.read_text(encoding="ascii").strip()
+    trusted = ssl.create_default_context(cafile=str(environment.ca_file) if environment.ca_file else None)
+    connection = http.client.HTTPSConnection(address.hostname, address.port or 443, timeout=TIMEOUT, context=trusted)
+    try:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        path = address.path + (f"?{address.query}" if address.query else "")
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        answer.read(MAX_ANSWER)
+    finally:
+        connection.close()
+    if answer.status // 100 != 2:
+        # A body that is refused once is refused again. A token may be renewed, and a stop may be on its way.
+        again = answer.status not in (400, 404, 405, 413, 415, 422)
+        raise Failure(f"HTTP {answer.status}", again=again, after=_seconds(answer.getheader("Retry-After")))
+
+
+def _seconds(header: Optional[str]) -> Optional[float]:
+    try:
+        return min(max(float(header or ""), 0.0), MAX_RETRY_AFTER)
+    except ValueError:
+        return None

@@ -1,0 +1,160 @@
+//! The demo's nodes: twelve pretend ones, or four real ones with as many GPUs. Pure.
+
+use andreas_e2e::cluster::{Group, Options};
+use andreas_e2e::workload;
+use andreas_kubelets::Gpus;
+
+/// A GPU type of the demo.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuType {
+    /// Product label.
+    pub name: &'static str,
+    /// Memory of a GPU, MiB.
+    pub memory_mib: u64,
+    /// Idle draw of a GPU, W.
+    pub idle_watts: i64,
+    /// Largest draw of a GPU, W.
+    pub max_watts: i64,
+    /// What a node draws beside its GPUs without and with a job, W.
+    pub host_watts: [i64; 2],
+    /// Names of pretend nodes begin so.
+    prefix: &'static str,
+    /// Real nodes of the type, with 16 GPUs each, as in NVIDIA's DGX-2 and in Google's a2-megagpu-16g.
+    real: usize,
+}
+
+/// The types, in the order of [`workload::CLUSTER`].
+pub const TYPES: [GpuType; 3] = [
+    GpuType {
+        name: workload::A100,
+        memory_mib: 81_920,
+        idle_watts: 54,
+        max_watts: 400,
+        host_watts: [300, 500],
+        prefix: "a100-",
+        real: 2,
+    },
+    GpuType {
+        name: workload::V100,
+        memory_mib: 16_384,
+        idle_watts: 33,
+        max_watts: 300,
+        host_watts: [180, 300],
+        prefix: "v100-",
+        real: 1,
+    },
+    GpuType {
+        name: workload::T4,
+        memory_mib: 15_360,
+        idle_watts: 10,
+        max_watts: 70,
+        host_watts: [90, 150],
+        prefix: "t4-",
+        real: 1,
+    },
+];
+/// GPUs of a real node.
+const OF_REAL: usize = 16;
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct DemoNode {
+    /// Its name.
+    pub name: String,
+    /// Its GPUs.
+    pub gpu: GpuType,
+    /// How many it has.
+    pub gpus: usize,
+}
+
+/// The nodes of a run.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    all: Vec<DemoNode>,
+    real: bool,
+}
+
+impl Nodes {
+    /// Twelve nodes of 4 and 8 GPUs, whose containers are processes.
+    pub fn pretend() -> Self {
+        let sizes = workload::CLUSTER.iter().zip(TYPES);
+        let all = sizes.flat_map(|((_, count, gpus), gpu)| {
+            (0..*count).map(move |n| DemoNode { name: format!("{}{n}", gpu.prefix), gpu, gpus: *gpus })
+        });
+        Self { all: all.collect(), real: false }
+    }
+
+    /// Four nodes of 16 GPUs, with kubelets and containers.
+    pub fn real() -> Self {
+        let types = TYPES.into_iter().flat_map(|gpu| std::iter::repeat_n(gpu, gpu.real));
+        let all = (1..).zip(types).map(|(n, gpu)| DemoNode { name: format!("node-{n}"), gpu, gpus: OF_REAL });
+        Self { all: all.collect(), real: true }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[DemoNode] {
+        &self.all
+    }
+
+    /// How many are real ones.
+    pub fn real_count(&self) -> usize {
+        if self.real { self.all.len() } else { 0 }
+    }
+
+    /// A node by its name.
+    pub fn of_name(&self, name: &str) -> Option<&DemoNode> {
+        self.all.iter().find(|node| node.name == name)
+    }
+
+    /// The power budget, W: four fifths of what the cluster draws with every GPU at its largest.
+    pub fn budget(&self) -> i64 {
+        let most: i64 =
+            self.all.iter().map(|node| node.gpus as i64 * node.gpu.max_watts + node.gpu.host_watts[1]).sum();
+        most * 4 / 5 / 100 * 100
+    }
+
+    /// The cluster's options for these nodes.
+    pub fn options(&self) -> Options {
+        if self.real {
+            let gpus = |node: &DemoNode| Gpus {
+                product: node.gpu.name.to_owned(),
+                count: node.gpus,
+                memory_mib: node.gpu.memory_mib,
+            };
+            return Options {
+                groups: Vec::new(),
+                real_nodes: self.all.iter().map(gpus).collect(),
+                ..Options::default()
+            };
+        }
+        let groups = workload::CLUSTER.iter().zip(TYPES).map(|((name, count, gpus), gpu)| Group {
+            prefix: gpu.prefix,
+            count: *count,
+            gpu: name,
+            gpus: *gpus,
+            memory_mib: gpu.memory_mib,
+        });
+        Options { groups: groups.collect(), ..Options::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_nodes_have_as_many_gpus_of_each_type_as_pretend_ones() {
+        for gpu in TYPES {
+            let of = |nodes: &Nodes| -> usize {
+                nodes.all.iter().filter(|node| node.gpu.name == gpu.name).map(|node| node.gpus).sum()
+            };
+            assert_eq!(of(&Nodes::real()), of(&Nodes::pretend()), "{}", gpu.name);
+        }
+        assert_eq!((Nodes::pretend().all().len(), Nodes::real().all().len()), (12, 4));
+    }
+
+    #[test]
+    fn budgets_follow_the_hosts() {
+        assert_eq!((Nodes::pretend().budget(), Nodes::real().budget()), (18_000, 16_100));
+    }
+}

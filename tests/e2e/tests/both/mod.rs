@@ -1,0 +1,103 @@
+//! Scenarios that run on pretend nodes and on real ones: two nodes of 4 GPUs and the chart, installed by helm. What they ask of the
+//! nodes goes through [`Machines`](andreas_e2e::machines::Machines).
+
+use std::time::Duration;
+
+use andreas_api::phase::Phase;
+use andreas_e2e::cluster::{Cluster, Options};
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::scenario::scenario;
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+/// How long a job may take that lost its node on the way.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// A job whose pods find room on nodes that all have this machine's cores.
+pub fn small(job: Job) -> Job {
+    job.container("resources", json!({"requests": {"cpu": "20m", "memory": "16Mi"}}))
+}
+
+/// The job ended well, and no failure was counted against its user.
+pub fn ended_well(cluster: &Cluster, job: &Job) -> Result<()> {
+    let status = cluster.observer.seen().status(&job.key());
+    ensure!(status.phase == Phase::Succeeded && status.user_failures == 0, "{}: {status:?}", job.key());
+    Ok(())
+}
+
+async fn ends_well(c: &mut Cluster, job: &Job) -> Result<()> {
+    let key = job.key();
+    c.observer.until("the job ends", LIMIT, |seen| seen.phase(&key) == Phase::Succeeded).await?;
+    ended_well(c, job)
+}
+
+/// The first node of a job that runs.
+fn node_of(c: &Cluster, job: &Job) -> String {
+    let allocation = c.observer.seen().status(&job.key()).allocation;
+    allocation.and_then(|a| a.nodes.first().cloned()).unwrap_or_default()
+}
+
+pub async fn a_gang_over_two_nodes_stops_and_resumes_from_its_checkpoint(options: Options) -> Result<()> {
+    scenario(options, async |c| {
+        let gang = small(job("gang").gpus(8, 2).epochs(60, 0.5).checkpoint(15));
+        c.submit(&gang).await?;
+        c.wait_for_percent(&gang, 10).await?;
+        // every GPU is held by one of its pods, by the kubelets' own word
+        let held = c
+            .machines
+            .nodes()
+            .await?
+            .iter()
+            .map(|n| n.gpus.iter().filter(|g| g.holder.is_some()).count())
+            .sum::<usize>();
+        ensure!(held == 8, "{held} GPUs are held");
+
+        // when it is suspended, it saves and leaves
+        c.edit(&gang.key(), &json!({"suspend": true})).await?;
+        c.wait_for_phase(&gang, Phase::Suspended).await?;
+        let saved = c.observer.seen().milli_percent(&gang.key());
+        ensure!(saved >= 10_000, "{saved}");
+        // and it goes on from there
+        c.edit(&gang.key(), &json!({"suspend": false})).await?;
+        c.wait_for_phase(&gang, Phase::Running).await?;
+        ensure!(c.observer.seen().milli_percent(&gang.key()) >= saved, "its progress was lost");
+        ends_well(c, &gang).await
+    })
+    .await
+}
+
+pub async fn a_gang_survives_a_power_cut(options: Options) -> Result<()> {
+    scenario(options, async |c| {
+        let gang = small(job("gang").gpus(8, 2).epochs(120, 0.3).checkpoint(15));
+        c.submit(&gang).await?;
+        c.wait_for_percent(&gang, 10).await?;
+
+        // when one of its nodes loses its power for some seconds
+        c.machines.power_cut(&node_of(c, &gang), Duration::from_secs(5)).await?;
+        // then the gang comes back by itself and ends, at the cluster's expense
+        ends_well(c, &gang).await?;
+        let status = c.observer.seen().status(&gang.key());
+        ensure!(status.cluster_failures >= 1, "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn a_drained_node_sends_its_job_to_another(options: Options) -> Result<()> {
+    scenario(options, async |c| {
+        let moved = small(job("moved").gpus(4, 1).epochs(80, 0.3).checkpoint(15));
+        c.submit(&moved).await?;
+        c.wait_for_percent(&moved, 10).await?;
+        let node = node_of(c, &moved);
+        // when an administrator drains its node, our own pods included
+        c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --force --timeout=120s"))
+            .await?;
+        // then it goes on elsewhere, at the cluster's expense
+        ends_well(c, &moved).await?;
+        let status = c.observer.seen().status(&moved.key());
+        let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
+        ensure!(!node.is_empty() && !last.contains(&node), "it ran on {last} again");
+        Ok(())
+    })
+    .await
+}

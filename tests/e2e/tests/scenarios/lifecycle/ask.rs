@@ -1,0 +1,159 @@
+//! Questions of a tenant, asked with the command line through the API server's proxy.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+
+use andreas_api::phase::{Phase, Reason};
+use andreas_e2e::chart::SYSTEM;
+use andreas_e2e::cluster::{Cluster, Options, a100};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::scenario;
+use andreas_testbed::workspace_binary;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Command;
+
+/// An address of this machine that is not the loopback: Kubernetes takes no loopback address as an endpoint.
+fn address() -> Result<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // Sends nothing: the kernel only chooses the address.
+    socket.connect("198.51.100.1:9")?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The operator's Service, with the operator on this machine as its endpoint.
+async fn service(c: &Cluster) -> Result<tokio::task::JoinHandle<()>> {
+    let operator = c.operators.first().context("an operator")?.progress;
+    let listener = TcpListener::bind((address()?, 0)).await?;
+    let at: SocketAddr = listener.local_addr()?;
+    let forward = tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if let Ok(mut to) = TcpStream::connect(operator).await {
+                    let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+                }
+            });
+        }
+    });
+    c.apply(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "andreas-operator", "namespace": SYSTEM},
+        "spec": {"ports": [{"name": "progress", "port": 8443, "targetPort": at.port()}]},
+    }))
+    .await?;
+    c.apply(&json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "andreas-operator-1", "namespace": SYSTEM, "labels": {"kubernetes.io/service-name": "andreas-operator"}},
+        "endpoints": [{"addresses": [at.ip().to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "progress", "port": at.port(), "protocol": "TCP"}],
+    }))
+    .await?;
+    Ok(forward)
+}
+
+/// Exit code, standard output and standard error of `kubectl andreas`.
+async fn ask(kubeconfig: &Path, args: &[&str]) -> Result<(i32, String, String)> {
+    let mut command = Command::new(workspace_binary("kubectl-andreas")?);
+    command.args(args).arg("--kubeconfig").arg(kubeconfig);
+    let output = command.output().await?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
+}
+
+async fn json_of(kubeconfig: &Path, args: &[&str]) -> Result<Value> {
+    let (code, out, err) = ask(kubeconfig, &[args, &["-o", "json"]].concat()).await?;
+    ensure!(code == 0, "{args:?}: {code}: {err}");
+    ensure!(
+        !out.contains("secret") && !out.contains("rival"),
+        "{args:?} names a job of another namespace: {out}"
+    );
+    Ok(serde_json::from_str(&out)?)
+}
+
+/// Given an account with `edit` in one namespace; when it asks about its own jobs through the API server; then it gets every answer
+/// and no name of others, and nothing is created.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_gets_every_answer_about_its_own_jobs_and_no_name_of_others() -> Result<()> {
+    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
+        let forward = service(c).await?;
+        for line in [
+            "create namespace rival",
+            "create serviceaccount tenant",
+            "create rolebinding tenant --clusterrole=edit --serviceaccount=default:tenant",
+        ] {
+            c.kubectl(line).await?;
+        }
+        let tenant = c.testbed.kubeconfig_for_service_account("default", "tenant").await?;
+        let all = |name: &str| {
+            job(name)
+                .epochs(600, 1.0)
+                .spec("gpus", json!({"min": 8, "max": 8}))
+                .spec("preemption", json!("Never"))
+        };
+        let secret = all("secret").namespace("rival");
+        c.submit(&secret).await?;
+        c.wait_for_phase(&secret, Phase::Running).await?;
+        for name in ["first", "second"] {
+            c.submit(&all(name).spec("deadlineAfter", json!("2h"))).await?;
+        }
+        c.wait_for_reason(&all("second"), Reason::WaitingForCapacity).await?;
+
+        let queue = json_of(&tenant, &["queue"]).await?;
+        let jobs = queue["items"].as_array().context("jobs")?;
+        ensure!(jobs.len() == 2, "{queue}");
+        let waits = |job: &Value| {
+            job["position"].is_u64()
+                && job["reason"].is_string()
+                && job["expected"]["start"]["p50"].is_string()
+        };
+        ensure!(jobs.iter().all(waits), "{queue}");
+
+        let shown = json_of(&tenant, &["explain", "second"]).await?;
+        ensure!(shown["decided"]["inTheWay"]["others"] == 1, "{shown}");
+        ensure!(
+            shown["candidates"][0]["cost"]["energyMicros"].is_i64()
+                && shown["candidates"][0]["obstacle"] == "Nodes",
+            "{shown}"
+        );
+
+        let added = json_of(&tenant, &["whatif", "--nodes", "+1xA100x8"]).await?;
+        ensure!(added["own"].as_u64() >= Some(1), "{added}");
+        let file = c.testbed.data_dir().join("asked.json");
+        std::fs::write(&file, all("asked").build().to_string())?;
+        let file = file.display().to_string();
+        let posted = json_of(&tenant, &["whatif", "-f", &file]).await?;
+        ensure!(posted["job"]["expected"]["finish"]["p50"].is_string(), "{posted}");
+        let can = json_of(&tenant, &["can", "-f", &file, "--deadline", "10d"]).await?;
+        ensure!(can["onTimePercent"].as_i64() > Some(90), "{can}");
+        let (code, out, err) =
+            ask(&tenant, &["can", "-f", &file, "--deadline", "1m", "--at-least", "50"]).await?;
+        ensure!(code == 5 && out.contains("On time:"), "{code} {out} {err}");
+        ensure!(c.kubectl("get trainingjobs -o name").await?.lines().count() == 2, "something was created");
+
+        // People read the same, without names of others.
+        for args in [&["queue", "-o", "wide"][..], &["explain", "second"], &["whatif", "--without", "first"]]
+        {
+            let (code, out, err) = ask(&tenant, args).await?;
+            println!("$ kubectl andreas {}\n{out}", args.join(" "));
+            ensure!(code == 0 && !out.contains("secret") && !out.contains("rival"), "{code} {out} {err}");
+        }
+        // What is not its own is refused, and a job of others is like one that does not exist.
+        for (args, expected) in [
+            (&["queue", "-n", "rival"][..], 3),
+            (&["explain", "secret", "-n", "rival"], 3),
+            (&["explain", "secret"], 4),
+            (&["whatif", "--without", "secret"], 4),
+            (&["whatif", "--nodes", "+1xH900x8"], 1),
+        ] {
+            let (code, out, err) = ask(&tenant, args).await?;
+            println!("$ kubectl andreas {}\n{err}", args.join(" "));
+            ensure!(code == expected && out.is_empty(), "{args:?}: {code} {out} {err}");
+        }
+        // An administrator with a client certificate, by a token of the chart's reader.
+        let (code, out, err) = ask(&c.testbed.kubeconfig(), &["queue", "-n", "rival"]).await?;
+        ensure!(code == 0 && out.contains("secret"), "{code} {out} {err}");
+        forward.abort();
+        Ok(())
+    })
+    .await
+}
