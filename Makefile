@@ -174,7 +174,7 @@ openapi: ## Write docs/openapi.json from the types of the query API
 
 .PHONY: reference
 reference: prepare ## Write docs/reference from custom resources, reasons, the command line and the chart's values
-	UPDATE=1 $(CARGO) test -q --workspace --locked --test files -- the_reference
+	UPDATE=1 $(CARGO) test -q --workspace --locked --test files --test schema -- the_reference
 
 .PHONY: docs
 docs: prepare ## The site from the pages of docs/, by mdBook, into target/docs/book

@@ -1,15 +1,15 @@
 //! Whichever way a test bed's holder ends, no process and no file stays.
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
+#[path = "../../tests/common/waiting.rs"]
+mod waiting;
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use andreas_testbed::control::{self, Status};
-use common::{eventually, is_alive};
 use rustix::process::{Pid, Signal, kill_process};
+use waiting::{eventually, is_alive};
 
 const TESTBED: &str = env!("CARGO_BIN_EXE_testbed");
 
