@@ -94,7 +94,6 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
         jobs: Vec::new(),
         prices: state.prices.clone(),
         intended: state.intended.clone().unwrap_or_default(),
-        coming: Vec::new(),
     })
 }
 

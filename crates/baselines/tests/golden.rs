@@ -100,7 +100,6 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
         jobs: jobs.iter().map(|(id, job)| adapt_job(id, job, current.get(id))).collect(),
         prices: None,
         intended: vec![],
-        coming: vec![],
     };
     let method = match request["method"].as_str() {
         Some("EDF") => Method::Edf,

@@ -104,7 +104,6 @@ fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64
         jobs: vec![],
         prices: None,
         intended: vec![],
-        coming: vec![],
     };
     let accounting = match method {
         Method::RandomizedGreedy => Accounting::Predicted,

@@ -133,7 +133,6 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
         jobs,
         prices: None,
         intended: vec![],
-        coming: vec![],
     }
 }
 

@@ -7,8 +7,7 @@ use std::fmt::Display;
 
 use crate::error::SnapshotError;
 use crate::snapshot::{
-    ComingDemand, Estimate, Job, JobState, LimitEffect, MultiNodeEffect, Node, NodePower, Placement,
-    PowerBudget, Snapshot,
+    Estimate, Job, JobState, LimitEffect, MultiNodeEffect, Node, NodePower, Placement, PowerBudget, Snapshot,
 };
 
 /// Maximum magnitude of a number.
@@ -21,8 +20,6 @@ const MAX_NODES: usize = 100_000;
 const MAX_GPUS: u32 = 1024;
 /// Up to this number, rows are compared pairwise.
 const MAX_PAIRWISE_ROWS: usize = 64;
-/// Maximum windows of demand to come, per GPU type.
-const MAX_WINDOWS: usize = 1024;
 /// Maximum nodes of a gang.
 const MAX_GANG: u32 = 4096;
 
@@ -120,31 +117,8 @@ impl Snapshot {
         for (i, change) in self.intended.iter().enumerate() {
             instant(change.at.0, || format!("intended[{i}].at"))?;
         }
-        check_coming(&self.coming)?;
         self.jobs.iter().try_for_each(check_job)
     }
-}
-
-fn check_coming(coming: &[ComingDemand]) -> Check {
-    unique(coming.iter().map(|demand| &demand.gpu_type), "coming")?;
-    for demand in coming {
-        let at = |what: String| format!("coming[{}].{what}", demand.gpu_type);
-        if demand.windows.len() > MAX_WINDOWS {
-            return bad(
-                at("windows".into()),
-                format!("{} are more than {MAX_WINDOWS}", demand.windows.len()),
-            );
-        }
-        let mut end = 0.0;
-        for (i, window) in demand.windows.iter().enumerate() {
-            within(window.from.0, end, LARGE, || at(format!("windows[{i}].from")))?;
-            positive(window.until.0 - window.from.0, || at(format!("windows[{i}].until")))?;
-            not_negative(window.gpu_seconds, || at(format!("windows[{i}].gpu_seconds")))?;
-            not_negative(window.price, || at(format!("windows[{i}].price")))?;
-            end = window.until.0;
-        }
-    }
-    Ok(())
 }
 
 fn check_budget(budget: &PowerBudget) -> Check {

@@ -1,7 +1,7 @@
 //! Computes a plan from a snapshot; contains the methods of the product.
 //!
-//! **Contains** the [`Snapshot`] of a cluster, the [`Plan`], the planning methods ([`MethodName`]), the
-//! learner of demand to come ([`DemandLearner`]), and the door for policies of other crates ([`policy`]).
+//! **Contains** the [`Snapshot`] of a cluster, the [`Plan`], the planning methods ([`MethodName`]), and
+//! the door for policies of other crates ([`policy`]).
 //!
 //! **Data flow**: [`plan`] takes a snapshot and [`Options`] and returns a plan or a [`SnapshotError`]. The
 //! same input gives the same plan on every machine.
@@ -20,7 +20,6 @@ mod capacity;
 mod check;
 mod consider;
 mod cost;
-mod demand;
 mod error;
 mod explain;
 mod fill;
@@ -39,15 +38,14 @@ mod snapshot;
 
 pub use capacity::Obstacle;
 pub use consider::{Considered, consider};
-pub use demand::DemandLearner;
 pub use error::SnapshotError;
 pub use method::{MethodName, Options, UnknownMethod};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
 pub use rng::Generator;
 pub use snapshot::{
-    ComingDemand, DEFAULT_WEAR, DemandWindow, Estimate, GpuTypeInfo, IntendedChange, Job, JobState, Lateness,
-    LimitEffect, LimitsCount, MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep,
-    Placement, PowerBudget, Preemption, Prices, Resources, Snapshot, UnknownRun, Worker,
+    DEFAULT_WEAR, Estimate, GpuTypeInfo, IntendedChange, Job, JobState, Lateness, LimitEffect, LimitsCount,
+    MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep, Placement, PowerBudget,
+    Preemption, Prices, Resources, Snapshot, UnknownRun, Worker,
 };
 
 use instance::Instance;

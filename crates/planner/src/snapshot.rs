@@ -51,9 +51,6 @@ pub struct Snapshot {
     /// postponing it again.
     #[serde(default)]
     pub intended: Vec<IntendedChange>,
-    /// Demand of jobs that are still to be submitted.
-    #[serde(default)]
-    pub coming: Vec<ComingDemand>,
 }
 
 /// The default of [`Snapshot::wear`].
@@ -76,29 +73,6 @@ pub struct IntendedChange {
     pub nodes: u32,
     /// GPUs per node from then on, >= 1.
     pub gpus_per_node: GpuCount,
-}
-
-/// Demand for GPUs of a type by jobs that are still to be submitted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ComingDemand {
-    /// GPU type.
-    pub gpu_type: GpuType,
-    /// Windows in order; none overlaps the next.
-    pub windows: Vec<DemandWindow>,
-}
-
-/// Demand in a window of time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DemandWindow {
-    /// Begin, counted from the snapshot's instant, >= 0.
-    pub from: Seconds,
-    /// End, > `from`.
-    pub until: Seconds,
-    /// GPU-seconds wanted if GPUs were free of charge, >= 0.
-    pub gpu_seconds: f64,
-    /// Mean price per GPU-second that it would pay, >= 0. Demand falls linearly with the price, to none at
-    /// twice this price, so its value is concave in the GPUs that it gets.
-    pub price: f64,
 }
 
 /// The power budget of the cluster.

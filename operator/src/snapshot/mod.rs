@@ -268,7 +268,6 @@ pub fn build(
         jobs: planned,
         prices,
         intended: Vec::new(),
-        coming: Vec::new(),
     };
     Built {
         snapshot,

@@ -27,7 +27,6 @@ fn cluster(nodes: usize) -> Snapshot {
         jobs: vec![],
         prices: None,
         intended: vec![],
-        coming: vec![],
     }
 }
 

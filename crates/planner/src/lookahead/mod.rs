@@ -17,7 +17,6 @@
 
 mod choosers;
 mod classes;
-mod coming;
 mod cost_table;
 mod deferred;
 mod dual;

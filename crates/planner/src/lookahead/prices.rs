@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use super::choosers::{Choosers, cheapest};
 use super::classes::Classes;
-use super::coming::ComingByClass;
 use super::cost_table::{CostTable, DELAY_PENALTY, time_in_system};
 use super::periods::{PERIODS, Periods, Price};
 use super::track::Track;
@@ -57,13 +56,11 @@ impl ShadowPrices {
         if watts.is_none() {
             watt.price = Price::default();
         }
-        let coming = ComingByClass::of(instance, classes, periods);
         let rounds = if old.known { WARM } else { COLD } / part;
         let mut choice = Choosers::new(instance, cost_table, SAMPLE / part);
         let mut counted = 0.0;
         for round in 0..rounds {
             choice.round(&mut gpu, &mut watt, round % FULL == 0);
-            coming.iter().for_each(|coming| coming.ask(&mut gpu[coming.class]));
             gpu.iter_mut().for_each(|track| track.update(periods));
             if watts.is_some() {
                 watt.update(periods);

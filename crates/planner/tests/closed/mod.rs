@@ -254,7 +254,6 @@ pub fn cluster(load: &Load) -> Snapshot {
         jobs: vec![],
         prices: None,
         intended: vec![],
-        coming: vec![],
     }
 }
 

@@ -110,7 +110,6 @@ impl Case {
             jobs: vec![],
             prices: None,
             intended: vec![],
-            coming: vec![],
         }
     }
 

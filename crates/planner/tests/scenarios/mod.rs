@@ -44,7 +44,6 @@ pub fn cluster(n: usize) -> Snapshot {
         jobs: vec![],
         prices: None,
         intended: vec![],
-        coming: vec![],
     }
 }
 

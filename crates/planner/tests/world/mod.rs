@@ -169,7 +169,6 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
             jobs: vec![],
             prices: None,
             intended: vec![],
-            coming: vec![],
         };
         for (job, state, pick) in jobs {
             add_job_in_state(&mut snapshot, job, state, pick);

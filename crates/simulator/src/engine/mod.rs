@@ -127,7 +127,6 @@ impl<'a> Replay<'a> {
             jobs: Vec::new(),
             prices: None,
             intended: Vec::new(),
-            coming: Vec::new(),
         };
         Ok(Self {
             scenario,
