@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::choosers::{Choosers, cheapest};
 use super::classes::Classes;
-use super::cost_table::{CostTable, DELAY_PENALTY, time_in_system};
+use super::cost_table::{CostTable, time_in_system};
 use super::periods::{PERIODS, Periods, Price};
 use super::track::Track;
 use crate::instance::{Instance, JobData};
@@ -24,6 +24,9 @@ const WARM: usize = 16;
 const FULL: usize = 8;
 /// A change that loses this part of the first period counts as expensive.
 const DEAR: f64 = 0.1;
+/// Cost of a second up to an expensive later change, as a share of the cost of a second late. Such changes are
+/// often not made: something else has happened by then.
+const CHANGE_PENALTY: f64 = 0.5;
 /// Above this number of jobs a sample sets the prices; it has at least a sixteenth of all.
 const SAMPLE: usize = 256;
 /// Prices may be rough from this gap on.
@@ -196,9 +199,9 @@ impl ShadowPrices {
         };
         let prices = &instance.prices;
         let energy = now.billed * (prices.integral(begin) - prices.integral(delay));
-        // The rest is charged like a deferred start, less so for a cheap change. A free change will be made
+        // The time up to it is charged, less so for a cheap change. A free change will be made
         // when its time comes, an expensive one may no longer pay off.
-        let premium = DELAY_PENALTY
+        let premium = CHANGE_PENALTY
             * (lost / (DEAR * cost_table.periods.unit())).min(1.0)
             * data.weight
             * (begin - delay);
