@@ -28,7 +28,7 @@ pub(super) struct Column {
     /// GPUs of the whole gang.
     pub gpus: f64,
     pub time: f64,
-    /// Seconds added by the power limit; priced like a deferred start.
+    /// Seconds added by the power limit; they cost time in the system like a deferred start.
     pub slowed: f64,
     /// Watts counted against the budget: draw and share of the nodes' overhead, less the idle draw it
     /// replaces.

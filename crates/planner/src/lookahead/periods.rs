@@ -23,9 +23,6 @@ const PART: f64 = 0.125;
 /// Maximum number of halvings.
 const HALVINGS: i32 = 12;
 
-/// The mean price over this many octaves is the present value.
-const CURRENT_PRICE_OCTAVES: usize = 3;
-
 /// Starts of the periods: 0, 1, 2, 4, ... units (the octaves), and the edges between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Periods {
@@ -213,12 +210,6 @@ impl Price {
     /// Integral up to a moment in a known period.
     pub fn until(&self, p: usize, seconds: f64) -> f64 {
         self.base[p] + self.rate[p] * seconds
-    }
-
-    /// Mean over the first octaves.
-    pub fn mean_of_first(&self, periods: &Periods) -> f64 {
-        let end = periods.first[CURRENT_PRICE_OCTAVES];
-        self.sum[end] / periods.begins[end]
     }
 
     /// From the end of the first octave up to a moment.

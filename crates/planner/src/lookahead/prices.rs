@@ -144,20 +144,13 @@ impl ShadowPrices {
                 let watt = self.watt.until(end, until) - self.watt.until_period(s);
                 let wake = cost_table.wake_cost(instance, &instance.jobs[job], &classes.list[class]);
                 let extra = self.unknown_cost(&instance.jobs[job], item.gpus, class, *begin);
-                let gpus = item.gpus * (gpu + self.slowed(class, item.slowed));
-                let cost = base + wake + extra + gpus + item.watts * watt;
+                let cost = base + wake + extra + item.gpus * gpu + item.watts * watt;
                 if best.as_ref().is_none_or(|best| cost < best.cost) {
                     best = Some(DeferredStart { cost, item: i, start: s, class });
                 }
             }
         }
         best
-    }
-
-    /// Price of the seconds that a power limit adds. Time that a job adds by choice costs the present price:
-    /// the present queue is the best forecast, and future jobs are in no price yet.
-    pub fn slowed(&self, class: usize, seconds: f64) -> f64 {
-        if seconds > 0.0 { seconds * self.gpu[class].mean_of_first(&self.periods) } else { 0.0 }
     }
 
     /// Whether a class or the watts become cheaper with the start of a period.
@@ -191,8 +184,7 @@ impl ShadowPrices {
             let until = begin + lost + then.time * (1.0 - done);
             let end = cost_table.periods.index_at(until);
             let gpu = &self.gpu[later.class];
-            let gpus = gpu.until(end, until) - gpu.until_period(later.start)
-                + self.slowed(later.class, then.slowed * (1.0 - done));
+            let gpus = gpu.until(end, until) - gpu.until_period(later.start);
             let watts = self.watt.until(end, until) - self.watt.until_period(later.start);
             let room = then.gpus * gpus + then.watts * watts;
             room + cost_table.rest(instance, data, then, begin, lost, 1.0 - done)

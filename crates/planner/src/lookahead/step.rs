@@ -44,8 +44,6 @@ struct Course {
     cost: f64,
     /// Seconds from now until which it holds them.
     until: f64,
-    /// Seconds of these that a power limit adds.
-    slowed: f64,
 }
 
 /// Costs of one decision.
@@ -181,8 +179,7 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// Price of a GPU of a course after the first octave.
     fn gpu(&self, course: &Course, class: usize) -> f64 {
-        let later = self.shadow_prices.gpu[class].later(&self.cost_table.periods, course.until);
-        later + self.shadow_prices.slowed(class, course.slowed)
+        self.shadow_prices.gpu[class].later(&self.cost_table.periods, course.until)
     }
 
     /// Seconds until the first deferred start or change.
@@ -219,21 +216,15 @@ impl<'a, 'b> Step<'a, 'b> {
     /// For a job that runs on a configuration now: staying to the end, or changing at a later start.
     fn stay_and_change_costs(&self, job: usize, config: usize, moved: bool) -> [Course; 2] {
         let at = self.cost_table.of(job).start + config;
-        let item = &self.cost_table.items[at];
         let base = self.base(job, config, moved);
         let paid = base - self.cost_table.now(at);
-        let stay = Course { cost: base, until: self.until(job, config, moved), slowed: item.slowed };
+        let stay = Course { cost: base, until: self.until(job, config, moved) };
         let change = match self.deferred.change(at) {
             Some(start) => {
                 let begin = self.cost_table.periods.begins()[start];
-                let slowed = if item.slowed > 0.0 {
-                    item.slowed * ((begin - self.cost_table.delay[job]) / item.time).clamp(0.0, 1.0)
-                } else {
-                    0.0
-                };
-                Course { cost: self.deferred.changing[at] + paid, until: begin, slowed }
+                Course { cost: self.deferred.changing[at] + paid, until: begin }
             }
-            None => Course { cost: f64::INFINITY, until: 0.0, slowed: 0.0 },
+            None => Course { cost: f64::INFINITY, until: 0.0 },
         };
         [stay, change]
     }
