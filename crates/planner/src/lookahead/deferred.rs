@@ -46,8 +46,10 @@ impl DeferredCosts {
             let news_start = news.first(later.start, later.class);
             // At a start at which nothing happens a change costs one more restart. Where there is room it is then
             // cheaper now, so no plan postpones it again and again; where there is none, it may aim at any start.
+            // Where restarts are free, nothing would keep it from being postponed.
             let any = (news_start != Some(later.start))
-                .then(|| (later.start, one_restart(instance, cost_table, job, later.item)));
+                .then(|| (later.start, one_restart(instance, cost_table, job, later.item)))
+                .filter(|(_, more)| *more > 0.0);
             for i in cost_table.of(job) {
                 for (start, more) in news_start.map(|start| (start, 0.0)).into_iter().chain(any) {
                     let change = DeferredStart { start, ..*later };
