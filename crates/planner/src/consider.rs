@@ -129,7 +129,7 @@ mod tests {
             "now": 100.0, "tariff": [[0.0, 1e-7]], "gpu_types": [{"name": "A", "idle": 50.0, "max": 400.0}],
             "lateness": {"turnaround_share": 0.1},
             "nodes": [{"name": "n", "gpu_type": "A", "gpus": 4, "free_gpus": 4}],
-            "jobs": [job("holder", [3, 3], state), job("asked", [1, 2], json!("Waiting"))],
+            "jobs": [job("holder", [3, 4], state), job("asked", [1, 2], json!("Waiting"))],
         }))
         .expect("a snapshot")
     }

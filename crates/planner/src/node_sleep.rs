@@ -71,7 +71,8 @@ pub struct SleepDecision {
     pub sleep: Vec<usize>,
     /// Indices of nodes to wake.
     pub wake: Vec<usize>,
-    /// When a node that stays on now is due, if nothing else happens.
+    /// When to apply the rule again, if nothing else happens: when a node that stays on now is due, or when the
+    /// demand for which nodes are kept on may be past.
     pub next: Option<Time>,
 }
 
@@ -89,6 +90,11 @@ pub fn decide(
     now: Time,
 ) -> SleepDecision {
     let mut decision = SleepDecision::default();
+    let mut apply_again = |at: Time| {
+        if at.0.is_finite() {
+            decision.next = Some(decision.next.map_or(at, |next| if at < next { at } else { next }));
+        }
+    };
     let mut classes: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (i, node) in nodes.iter().enumerate() {
         classes.entry(node.class).or_default().push(i);
@@ -110,9 +116,15 @@ pub fn decide(
             let due = *since + break_even(&nodes[*i], rule);
             if due <= now {
                 decision.sleep.push(*i);
-            } else if due.0.is_finite() {
-                decision.next = Some(decision.next.map_or(due, |next| if due < next { due } else { next }));
+            } else {
+                apply_again(due);
             }
+        }
+        // The demand is that of past windows, so it changes with the next window at the latest.
+        let buffer = rule.buffer as usize;
+        let mut kept_for_demand = empty.iter().take(kept).skip(buffer);
+        if kept_for_demand.any(|(since, i)| (*since + break_even(&nodes[*i], rule)).0.is_finite()) {
+            apply_again(now + Seconds(rule.horizon_s.max(1.0)));
         }
         let ready = empty.len() + of_class.iter().filter(|i| nodes[**i].state == NodeUse::Waking).count();
         let asleep = of_class.iter().filter(|i| nodes[**i].state == NodeUse::Asleep);
@@ -221,8 +233,23 @@ mod tests {
         // The one that became empty last is kept.
         assert_eq!(sleeps(0.0).sleep, [2, 0]);
         assert_eq!(sleeps(8.0).sleep, [0]);
-        assert_eq!(sleeps(16.0), SleepDecision::default());
+        assert_eq!((sleeps(16.0).sleep, sleeps(16.0).wake), (vec![], vec![]));
         assert_eq!(sleeps(17.0).wake, [3]);
+    }
+
+    #[test]
+    fn nodes_kept_awake_by_demand_are_looked_at_again_when_it_may_be_past() {
+        let rule = SleepRule { buffer: 1, horizon_s: 300.0, ..SleepRule::default() };
+        let nodes = [empty(0.0), empty(0.0)];
+        let next = |gpus: f64| decide(&nodes, &BTreeMap::from([("A", gpus)]), &rule, Time(1e6)).next;
+        // One node is the buffer, the other one is for the demand.
+        assert_eq!(next(8.0), Some(Time(1e6 + 300.0)));
+        // The buffer alone waits for nothing, as nothing but another job ends it.
+        assert_eq!(decide(&nodes[..1], &BTreeMap::new(), &rule, Time(1e6)), SleepDecision::default());
+        // A node that is due earlier comes first.
+        let nodes = [empty(0.0), empty(0.0), empty(-600.0)];
+        let decision = decide(&nodes, &BTreeMap::from([("A", 8.0)]), &rule, Time(100.0));
+        assert_eq!(decision.next, Some(Time(300.0)));
     }
 
     #[test]

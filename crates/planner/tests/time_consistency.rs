@@ -223,3 +223,43 @@ fn a_change_that_is_worth_a_restart_but_not_its_wear_is_not_made() {
     let moves = plan(&snapshot, &Options::default()).unwrap();
     assert_eq!(place(&moves, "team/slow").map(|place| &place.nodes), Some(&on(&["n0"], 8).nodes));
 }
+
+#[test]
+fn a_change_without_room_now_aims_at_a_start_at_which_nothing_happens_and_the_job_is_kept() {
+    // Given a job that is in time on eight GPUs alone, a node with two free ones and one that is free in an hour,
+    let mut snapshot = cluster(2);
+    (snapshot.restart, snapshot.wear) = (Seconds(10.0), Seconds::ZERO);
+    let row = |gpus: u32, hours: f64| Estimate {
+        gpu_type: "A100".into(),
+        gpus: GpuCount(gpus),
+        epoch: Seconds(hours * HOUR / 10.0),
+        power: Watts(300.0 * f64::from(gpus)),
+        draw: None,
+        rel_std: 0.0,
+    };
+    let never = |job: Job| Job { preemption: Preemption::Never, ..job };
+    let elastic = Job {
+        estimates: [row(2, 4.0), row(8, 1.0)].into(),
+        deadline: Some(Time(2.1 * HOUR)),
+        weight: andreas_core::CostRate(0.01),
+        ..job("elastic", 2)
+    };
+    snapshot.jobs = vec![
+        running(never(job("short", 8)), &["n0"], 8),
+        running(never(Job { epochs_left: 400.0, ..job("long", 6) }), &["n1"], 6),
+        elastic.clone(),
+    ];
+    let first = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&first, "team/elastic"), Some(&on(&["n1"], 2)));
+    // when that plan is carried out, also ten minutes later,
+    for minutes in [0.0, 10.0] {
+        snapshot.now = Time(60.0 * minutes);
+        snapshot.jobs[0].epochs_left = 10.0 - minutes / 6.0;
+        snapshot.jobs[2] = running(Job { epochs_left: 10.0 - minutes / 24.0, ..elastic.clone() }, &["n1"], 2);
+        let next = plan(&snapshot, &Options::default()).unwrap();
+        // then the job goes on, and means to change when there is room.
+        assert_eq!(place(&next, "team/elastic"), Some(&on(&["n1"], 2)));
+        let change = next.intended.iter().find(|change| change.job.as_str() == "team/elastic").unwrap();
+        assert!((HOUR - 1.0..2.0 * HOUR).contains(&change.at.0), "{:?}", change.at);
+    }
+}

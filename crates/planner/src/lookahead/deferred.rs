@@ -11,10 +11,20 @@ use crate::snapshot::IntendedChange;
 pub(super) struct DeferredCosts {
     /// By job: its best later start.
     pub later: Vec<Option<DeferredStart>>,
-    /// By job: the later start to which it could change meanwhile running elsewhere.
-    pub change: Vec<Option<DeferredStart>>,
-    /// By column: cost of running on it now and making that change.
+    /// By column: cost of running on it now and changing to the configuration of the best later start; infinite if
+    /// that cannot be.
     pub changing: Vec<f64>,
+    /// By column: when that change is made.
+    starts: Vec<ChangeStart>,
+}
+
+/// When a change is made, as indices of starts.
+#[derive(Clone, Copy, Debug, Default)]
+struct ChangeStart {
+    /// The start that is charged.
+    charged: u8,
+    /// The same, but not before something happens to the class: a plan that waits for room gets it then.
+    expected: u8,
 }
 
 impl DeferredCosts {
@@ -28,21 +38,45 @@ impl DeferredCosts {
         let later: Vec<_> =
             (0..instance.jobs.len()).map(|job| shadow_prices.best_later(instance, tables, job)).collect();
         let news = News::new(instance, classes, cost_table, shadow_prices);
-        let mut deferred = Self {
-            change: later.iter().map(|later| news.first_change(later.as_ref()?)).collect(),
-            changing: vec![f64::INFINITY; cost_table.items.len()],
-            later,
-        };
-        for (job, change) in deferred.change.iter().enumerate() {
-            let Some(change) = change else { continue };
-            let again = postponed_again(instance, cost_table, job, change);
+        let mut changing = vec![f64::INFINITY; cost_table.items.len()];
+        let mut starts = vec![ChangeStart::default(); cost_table.items.len()];
+        for (job, later) in later.iter().enumerate() {
+            let Some(later) = later else { continue };
+            let again = postponed_again(instance, cost_table, job, later);
+            let news_start = news.first(later.start, later.class);
+            // At a start at which nothing happens a change costs one more restart. Where there is room it is then
+            // cheaper now, so no plan postpones it again and again; where there is none, it may aim at any start.
+            let any = (news_start != Some(later.start))
+                .then(|| (later.start, one_restart(instance, cost_table, job, later.item)));
             for i in cost_table.of(job) {
-                let cost = shadow_prices.changing(instance, cost_table, (job, i), change);
-                deferred.changing[i] = cost + again;
+                for (start, more) in news_start.map(|start| (start, 0.0)).into_iter().chain(any) {
+                    let change = DeferredStart { start, ..*later };
+                    let cost = shadow_prices.changing(instance, cost_table, (job, i), &change) + more + again;
+                    if cost < changing[i] {
+                        changing[i] = cost;
+                        starts[i] = news.change_start(&change);
+                    }
+                }
             }
         }
-        deferred
+        Self { later, changing, starts }
     }
+
+    /// Index of the start of the change of a job that runs on a column; `None`: it makes none.
+    pub fn change(&self, column: usize) -> Option<usize> {
+        self.changing[column].is_finite().then(|| usize::from(self.starts[column].charged))
+    }
+
+    /// Index of the start at which there is room for that change.
+    pub fn expected_change(&self, column: usize) -> usize {
+        usize::from(self.starts[column].expected)
+    }
+}
+
+/// Cost of a restart on a column, with its wear.
+fn one_restart(instance: &Instance<'_>, cost_table: &CostTable, job: usize, item: usize) -> f64 {
+    let data = &instance.jobs[job];
+    cost_table.restart_cost(instance, data, item, cost_table.delay[job], data.restart + data.job.lost.0)
 }
 
 /// Cost of postponing a change that the last plan intended for now: a restart. Without it an intention would be
@@ -59,17 +93,14 @@ fn postponed_again(
         intended.at <= instance.snapshot.now && intended.config_is(instance, config)
     };
     match data.intended.filter(due) {
-        Some(_) => {
-            let lost = data.restart + data.job.lost.0;
-            cost_table.restart_cost(instance, data, change.item, cost_table.delay[job], lost)
-        }
+        Some(_) => one_restart(instance, cost_table, job, change.item),
         None => 0.0,
     }
 }
 
 /// Starts at which something happens to a class: an edge of tariff or budget, an expected end, a falling price.
-/// At any other start a change would be no better than now. A plan that postponed it to then would postpone it
-/// again and never make it.
+/// At any other start a change for which there is room would be no better than now. A plan that postponed it to
+/// then would postpone it again and never make it.
 struct News {
     /// By start: classes to which something happens.
     classes: [Mask; PERIODS],
@@ -117,10 +148,14 @@ impl News {
         news
     }
 
-    /// A later start, postponed to the first one at which something happens to its class.
-    fn first_change(&self, later: &DeferredStart) -> Option<DeferredStart> {
-        let happens = |start: &usize| self.classes[*start] & 1 << later.class != 0;
-        let start = (later.start..self.starts).find(happens)?;
-        Some(DeferredStart { start, ..*later })
+    /// The first start from `from` on at which something happens to a class.
+    fn first(&self, from: usize, class: usize) -> Option<usize> {
+        (from..self.starts).find(|start| self.classes[*start] & 1 << class != 0)
+    }
+
+    /// When a change is made.
+    fn change_start(&self, change: &DeferredStart) -> ChangeStart {
+        let happens = self.first(1, change.class).unwrap_or(change.start);
+        ChangeStart { charged: change.start as u8, expected: change.start.max(happens) as u8 }
     }
 }

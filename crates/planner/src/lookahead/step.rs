@@ -189,28 +189,31 @@ impl<'a, 'b> Step<'a, 'b> {
     pub fn wake(&self, assignments: &[Option<Assignment>]) -> Option<f64> {
         let begin = |job: usize| match &assignments[job] {
             Some(assignment) => self.intended_change(job, assignment).map(|(begin, _)| begin),
-            None => self.deferred.later[job].as_ref().map(|later| self.begin(job, later)),
+            None => self.deferred.later[job].as_ref().map(|later| self.begin(job, later.start)),
         };
         (0..assignments.len()).filter_map(begin).reduce(f64::min)
     }
 
-    fn begin(&self, job: usize, later: &DeferredStart) -> f64 {
-        self.cost_table.periods.begins()[later.start].max(self.cost_table.delay[job])
+    fn begin(&self, job: usize, start: usize) -> f64 {
+        self.cost_table.periods.begins()[start].max(self.cost_table.delay[job])
     }
 
     /// The change that makes an assignment worth its cost, if it does not stay to its end: when, and the
     /// configuration from then on.
     pub fn intended_change(&self, job: usize, assignment: &Assignment) -> Option<(f64, usize)> {
-        let change = self.deferred.change[job].as_ref()?;
+        let first = self.cost_table.of(job).start;
+        let (at, later) = (first + assignment.config, self.deferred.later[job].as_ref()?);
+        self.deferred.change(at)?;
         let moved = self.moved(job, assignment);
-        let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
+        let item = &self.cost_table.items[at];
         let class = self.classes.of_node[*assignment.nodes.as_slice().first()? as usize];
         let cost = |course: Course| {
             let room = item.gpus * self.gpu(&course, class) + self.later_watts(item.watts, course.until);
             course.cost + room
         };
         let [stay, changes] = self.stay_and_change_costs(job, assignment.config, moved).map(cost);
-        (changes < stay).then(|| (self.begin(job, change), change.item - self.cost_table.of(job).start))
+        let start = self.deferred.expected_change(at);
+        (changes < stay).then(|| (self.begin(job, start), later.item - first))
     }
 
     /// For a job that runs on a configuration now: staying to the end, or changing at a later start.
@@ -220,9 +223,9 @@ impl<'a, 'b> Step<'a, 'b> {
         let base = self.base(job, config, moved);
         let paid = base - self.cost_table.now(at);
         let stay = Course { cost: base, until: self.until(job, config, moved), slowed: item.slowed };
-        let change = match &self.deferred.change[job] {
-            Some(change) => {
-                let begin = self.cost_table.periods.begins()[change.start];
+        let change = match self.deferred.change(at) {
+            Some(start) => {
+                let begin = self.cost_table.periods.begins()[start];
                 let slowed = if item.slowed > 0.0 {
                     item.slowed * ((begin - self.cost_table.delay[job]) / item.time).clamp(0.0, 1.0)
                 } else {
