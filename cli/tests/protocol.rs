@@ -114,7 +114,8 @@ fn the_nodes_of_a_gang_are_of_one_class() {
         // then it waits rather than span both,
         let mut session = Session::new(Options { method, trials: 20, ..Options::default() }, false);
         assert_eq!(ask(&mut session, &line)["bert"], Value::Null, "{method:?}");
-        // and starts where one class has two nodes free.
+        // and starts where one class has two nodes free. (Of a new session: Gavel keeps a round's decision.)
+        let mut session = Session::new(Options { method, trials: 20, ..Options::default() }, false);
         let mut free = line.clone();
         free["jobs"][2]["current"] = json!({"node": "0/1", "gpus": 2});
         let nodes = json!(["1/0", "1/1"]);

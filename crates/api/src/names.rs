@@ -94,7 +94,7 @@ pub mod env {
     /// Index of the worker, likewise.
     pub const PLAIN_RANK: &str = "RANK";
     /// Number of workers, likewise.
-    pub const PLAIN_WORLD_SIZE: &str = "WORLD_SIZE";
+    pub const PLAIN_WORKERS: &str = "WORLD_SIZE";
     /// Full address to post progress to.
     pub const PROGRESS_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
     /// File with the CA of that address.
