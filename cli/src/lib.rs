@@ -13,6 +13,8 @@
 mod ask;
 pub mod cluster;
 pub mod exit;
+mod inventory;
+mod nodes;
 pub mod output;
 mod plan;
 mod profile;
@@ -20,6 +22,7 @@ mod reason;
 mod simulate;
 mod snapshot;
 pub mod stdio;
+mod when;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -42,6 +45,7 @@ enum Command {
     Explain(ask::ExplainArgs),
     Whatif(ask::WhatIfArgs),
     Can(ask::CanArgs),
+    Nodes(nodes::NodesArgs),
 }
 
 /// Does what the arguments say.
@@ -58,6 +62,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Explain(args) => ask::explain(&args),
         Command::Whatif(args) => ask::what_if(&args),
         Command::Can(args) => ask::can(&args),
+        Command::Nodes(args) => nodes::run(&args),
     }
 }
 

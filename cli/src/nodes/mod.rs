@@ -55,12 +55,12 @@ const COLUMNS: [Column<NodeView>; 13] = [
 ];
 
 /// A GPU, with the instant that times count from.
-struct Device<'a> {
-    gpu: &'a GpuView,
+struct Device {
+    gpu: GpuView,
     now: Timestamp,
 }
 
-const DEVICES: [Column<Device<'_>>; 7] = [
+const DEVICES: [Column<Device>; 7] = [
     Column::text("GPU", |row| row.gpu.uuid.clone()),
     Column::text("STATE", |row| row.gpu.state.to_owned()),
     Column::text("HOLDER", |row| row.gpu.holder.clone().unwrap_or_default()),
@@ -133,7 +133,7 @@ fn one(view: &NodeView, now: Timestamp) -> String {
         Some(watts) => text += &format!(", machine about {} (not measured)\n", power(watts as f64)),
         None => text += "\n",
     }
-    let devices: Vec<Device<'_>> = view.devices.iter().map(|gpu| Device { gpu, now }).collect();
+    let devices: Vec<Device> = view.devices.iter().map(|gpu| Device { gpu: gpu.clone(), now }).collect();
     text + &output::table(&DEVICES, &devices, true, true)
 }
 
