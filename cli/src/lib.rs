@@ -14,6 +14,7 @@ mod ask;
 pub mod cluster;
 pub mod exit;
 mod inventory;
+mod jobs;
 mod nodes;
 pub mod output;
 mod plan;
@@ -46,6 +47,11 @@ enum Command {
     Whatif(ask::WhatIfArgs),
     Can(ask::CanArgs),
     Nodes(nodes::NodesArgs),
+    Submit(Box<jobs::SubmitArgs>),
+    Logs(jobs::LogsArgs),
+    Suspend(jobs::SuspendArgs),
+    Resume(jobs::ResumeArgs),
+    Cancel(jobs::CancelArgs),
 }
 
 /// Does what the arguments say.
@@ -63,6 +69,11 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Whatif(args) => ask::what_if(&args),
         Command::Can(args) => ask::can(&args),
         Command::Nodes(args) => nodes::run(&args),
+        Command::Submit(args) => jobs::submit(&args),
+        Command::Logs(args) => jobs::logs(&args),
+        Command::Suspend(args) => jobs::suspend(&args),
+        Command::Resume(args) => jobs::resume(&args),
+        Command::Cancel(args) => jobs::cancel(&args),
     }
 }
 
