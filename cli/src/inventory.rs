@@ -42,9 +42,9 @@ impl Objects {
         let mut notes = Vec::new();
         let mut gpu_nodes = cluster.list::<SlimGpuNode>(None, &all).await?.items;
         gpu_nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let nodes = allowed(cluster.list::<SlimNode>(None, &all).await, "GPU types of idle nodes", &mut notes)?;
-        let jobs =
-            allowed(cluster.list::<SlimTrainingJob>(None, &all).await, "names of jobs", &mut notes)?;
+        let nodes =
+            allowed(cluster.list::<SlimNode>(None, &all).await, "GPU types of idle nodes", &mut notes)?;
+        let jobs = allowed(cluster.list::<SlimTrainingJob>(None, &all).await, "names of jobs", &mut notes)?;
         let policy = match cluster.get::<SlimEnergyPolicy>(None, DEFAULT_POLICY).await {
             Ok(policy) => Some(policy),
             Err(error) if error.is_not_found() => None,

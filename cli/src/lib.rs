@@ -12,6 +12,7 @@
 
 mod ask;
 pub mod cluster;
+pub mod convert;
 pub mod exit;
 mod inventory;
 mod jobs;
@@ -52,6 +53,7 @@ enum Command {
     Suspend(jobs::SuspendArgs),
     Resume(jobs::ResumeArgs),
     Cancel(jobs::CancelArgs),
+    Convert(convert::ConvertArgs),
 }
 
 /// Does what the arguments say.
@@ -74,6 +76,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Suspend(args) => jobs::suspend(&args),
         Command::Resume(args) => jobs::resume(&args),
         Command::Cancel(args) => jobs::cancel(&args),
+        Command::Convert(args) => convert::run(&args),
     }
 }
 

@@ -43,7 +43,8 @@ pub fn convert(text: &str, image: Option<&str>) -> Result<Vec<Converted>, Conver
 fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(text).map_err(|error| ConvertError::Syntax(first_line(&error)))?;
-    let objects: Vec<Value> = documents.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
+    let objects: Vec<Value> =
+        documents.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
     if objects.len() > MAX_DOCUMENTS {
         return Err(ConvertError::NoJob(format!(": it has more than {MAX_DOCUMENTS} documents")));
     }
@@ -107,7 +108,9 @@ fn items(document: Value) -> Vec<Value> {
 
 /// Gives an image to containers that have none.
 fn complete(one: &mut Converted, image: Option<&str>) {
-    let Some(containers) = one.job.pointer_mut("/spec/template/spec/containers").and_then(Value::as_array_mut) else {
+    let Some(containers) =
+        one.job.pointer_mut("/spec/template/spec/containers").and_then(Value::as_array_mut)
+    else {
         return;
     };
     for (number, container) in containers.iter_mut().enumerate() {

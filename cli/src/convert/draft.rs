@@ -132,7 +132,10 @@ impl Draft {
         let per = if workers.gpus > 0 {
             workers.gpus
         } else {
-            notes.lost("nvidia.com/gpu", "the job asks for no GPU: a TrainingJob has one at least in each worker");
+            notes.lost(
+                "nvidia.com/gpu",
+                "the job asks for no GPU: a TrainingJob has one at least in each worker",
+            );
             1
         };
         let bounded = |workers: i64| workers.max(1).saturating_mul(per).clamp(1, MAX_GPUS);
@@ -148,7 +151,10 @@ impl Draft {
         let nodes = workers.max.clamp(1, MAX_NODES).min(max);
         if nodes > 1 {
             gpus.insert("maxNodes".into(), nodes.into());
-            notes.changed("gpus", format!("{max} GPUs in total on at most {nodes} nodes: they may come from fewer"));
+            notes.changed(
+                "gpus",
+                format!("{max} GPUs in total on at most {nodes} nodes: they may come from fewer"),
+            );
         }
         gpus
     }
@@ -193,7 +199,10 @@ mod tests {
     fn a_name_becomes_a_host_name() {
         let name = |name: &str| job_name(name, "metadata.name", &mut Notes::default());
         assert_eq!(name("resnet-50"), "resnet-50");
-        assert_eq!((name("My_Job.v2"), name("50x"), name("---")), ("my-job-v2".into(), "job-50x".into(), "job".into()));
+        assert_eq!(
+            (name("My_Job.v2"), name("50x"), name("---")),
+            ("my-job-v2".into(), "job-50x".into(), "job".into())
+        );
         assert_eq!(name(&"x".repeat(80)).len(), MAX_JOB_NAME);
     }
 

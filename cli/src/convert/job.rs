@@ -42,19 +42,40 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
 /// # Errors
 /// When a field is missing or of another type.
 pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Result<JobParts, ConvertError> {
-    spec.ignore(&["selector", "manualSelector", "podReplacementPolicy", "backoffLimit", "activeDeadlineSeconds"]);
+    spec.ignore(&[
+        "selector",
+        "manualSelector",
+        "podReplacementPolicy",
+        "backoffLimit",
+        "activeDeadlineSeconds",
+    ]);
     let workers = spec.number("parallelism")?.unwrap_or(1).max(1);
     let path = spec.path("completions");
     if let Some(completions) = spec.number("completions")?.filter(|number| *number > workers) {
-        notes.lost(path, format!("{completions} runs of {workers} at once are several jobs: submit one TrainingJob for each"));
+        notes.lost(
+            path,
+            format!(
+                "{completions} runs of {workers} at once are several jobs: submit one TrainingJob for each"
+            ),
+        );
     }
     let indexed = spec.text("completionMode")?.is_some_and(|mode| mode == "Indexed");
     if indexed && workers > 1 {
-        notes.changed(spec.path("completionMode"), "the index of a worker is PET_NODE_RANK and not JOB_COMPLETION_INDEX");
+        notes.changed(
+            spec.path("completionMode"),
+            "the index of a worker is PET_NODE_RANK and not JOB_COMPLETION_INDEX",
+        );
     } else if workers > 1 {
-        notes.lost(spec.path("parallelism"), "the pods become workers of one gang: independent runs are one TrainingJob each");
+        notes.lost(
+            spec.path("parallelism"),
+            "the pods become workers of one gang: independent runs are one TrainingJob each",
+        );
     }
-    spec.lost("podFailurePolicy", notes, "failures of the program use spec.retries, those of the cluster do not");
+    spec.lost(
+        "podFailurePolicy",
+        notes,
+        "failures of the program use spec.retries, those of the cluster do not",
+    );
     spec.lost("successPolicy", notes, "a gang is done when all workers are");
     spec.lost("backoffLimitPerIndex", notes, "a gang is started again as a whole: use spec.retries");
     spec.lost("maxFailedIndexes", notes, "a gang is started again as a whole: use spec.retries");

@@ -49,7 +49,9 @@ pub fn is_torchrun(words: &[String]) -> bool {
 /// Removes the launcher's flags that the operator sets through the environment. Only words before the program's own are touched.
 pub fn without_launcher_flags(words: Vec<String>, field: &str, notes: &mut Notes) -> Vec<String> {
     let name = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
-    let Some(at) = words.iter().position(|word| LAUNCHERS.contains(&name(word).as_str())) else { return words };
+    let Some(at) = words.iter().position(|word| LAUNCHERS.contains(&name(word).as_str())) else {
+        return words;
+    };
     let (mut kept, mut removed) = (words[..=at].to_vec(), Vec::new());
     let mut rest = words[at + 1..].iter();
     while let Some(word) = rest.next() {
@@ -68,7 +70,9 @@ pub fn without_launcher_flags(words: Vec<String>, field: &str, notes: &mut Notes
             None => {
                 kept.push(word.clone());
                 // `-m module`, `--max_restarts 3`: a value of a flag is not the program.
-                if !word.contains('=') && !["-m", "--module", "--no_python", "--no-python"].contains(&word.as_str()) {
+                if !word.contains('=')
+                    && !["-m", "--module", "--no_python", "--no-python"].contains(&word.as_str())
+                {
                     kept.extend(rest.next().cloned());
                 }
             }
@@ -89,16 +93,26 @@ pub fn words(value: Option<&Value>) -> Vec<String> {
 
 /// Notes what of a program's start cannot follow the number of GPUs that a plan gives.
 pub fn check(words: &[String], gpus: i64, field: &str, notes: &mut Notes) {
-    let first = words.first().map(|word| word.rsplit('/').next().unwrap_or_default().to_owned()).unwrap_or_default();
+    let first =
+        words.first().map(|word| word.rsplit('/').next().unwrap_or_default().to_owned()).unwrap_or_default();
     let script = words.iter().any(|word| word.contains(".py"));
     if gpus > 1 && first.starts_with("python") && script && !is_torchrun(words) {
-        notes.lost(field, "python starts one process, which mostly uses one GPU: start the program with torchrun");
+        notes.lost(
+            field,
+            "python starts one process, which mostly uses one GPU: start the program with torchrun",
+        );
     }
     if first == "accelerate" || words.iter().any(|word| word.contains("accelerate launch")) {
-        notes.lost(field, "accelerate launch does not read PET_*: start the program with torchrun (docs/frameworks.md)");
+        notes.lost(
+            field,
+            "accelerate launch does not read PET_*: start the program with torchrun (docs/frameworks.md)",
+        );
     }
     if first == "mpirun" || first == "deepspeed" {
-        notes.lost(field, format!("{first} needs a host file, which there is none of: start the program with torchrun"));
+        notes.lost(
+            field,
+            format!("{first} needs a host file, which there is none of: start the program with torchrun"),
+        );
     }
 }
 
@@ -113,7 +127,10 @@ mod tests {
 
     #[test]
     fn flags_that_the_operator_sets_are_removed_and_the_programs_own_stay() {
-        assert_eq!(of("torchrun --nnodes=2 --nproc_per_node 8 train.py --nnodes=3"), "torchrun train.py --nnodes=3");
+        assert_eq!(
+            of("torchrun --nnodes=2 --nproc_per_node 8 train.py --nnodes=3"),
+            "torchrun train.py --nnodes=3"
+        );
         assert_eq!(
             of("python -m torch.distributed.run --standalone --max_restarts 3 -m my.module -x"),
             "python -m torch.distributed.run --max_restarts 3 -m my.module -x"
@@ -129,7 +146,10 @@ mod tests {
             check(&text.split(' ').map(str::to_owned).collect::<Vec<_>>(), gpus, "command", &mut notes);
             notes.into_vec().len()
         };
-        assert_eq!((lost("python train.py", 4), lost("python train.py", 1), lost("torchrun train.py", 4)), (1, 0, 0));
+        assert_eq!(
+            (lost("python train.py", 4), lost("python train.py", 1), lost("torchrun train.py", 4)),
+            (1, 0, 0)
+        );
         assert_eq!((lost("mpirun -np 4 x", 1), lost("accelerate launch x.py", 1)), (1, 1));
     }
 }

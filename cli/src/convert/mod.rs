@@ -62,18 +62,30 @@ pub struct ConvertArgs {
 /// # Errors
 /// When the file cannot be read or holds no job, or something was lost.
 pub fn run(args: &ConvertArgs) -> Result<()> {
-    let name = if args.file.as_os_str() == "-" { "standard input".to_owned() } else { args.file.display().to_string() };
+    let name = if args.file.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        args.file.display().to_string()
+    };
     let text = read(args).with_context(|| name.clone())?;
     let converted = convert(&text, args.image.as_deref()).with_context(|| name.clone())?;
     for one in &converted {
         for note in &one.notes {
-            eprintln!("{}: {}: {}: {}", note.level.as_str(), plain(&one.source), plain(&note.field), plain(&note.text));
+            eprintln!(
+                "{}: {}: {}: {}",
+                note.level.as_str(),
+                plain(&one.source),
+                plain(&note.field),
+                plain(&note.text)
+            );
         }
     }
     output::print(&text_of(args.output, &converted)?)?;
     let lost = converted.iter().flat_map(|one| &one.notes).filter(|note| note.level == Level::Lost).count();
     if lost > 0 && !args.allow_loss {
-        return Err(NotGood(format!("{name}: {lost} things were lost; see the comments in the manifests")).into());
+        return Err(
+            NotGood(format!("{name}: {lost} things were lost; see the comments in the manifests")).into()
+        );
     }
     Ok(())
 }

@@ -35,7 +35,8 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
             notes.changed(restart, "becomes spec.retries: a gang is started again as a whole");
         }
         let path = replicas.path("template");
-        let given = replicas.take("template").ok_or_else(|| ConvertError::field(path.clone(), "is missing"))?;
+        let given =
+            replicas.take("template").ok_or_else(|| ConvertError::field(path.clone(), "is missing"))?;
         replicas.rest(notes);
         workers += number;
         templates.push((path, given));
@@ -55,7 +56,10 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     spec.rest(notes);
     if !launch::is_torchrun(&template.words) {
         draft.set("rendezvous", "Env");
-        notes.changed("spec.pytorchReplicaSpecs", "rendezvous: Env sets MASTER_ADDR, RANK and WORLD_SIZE, one process for each worker");
+        notes.changed(
+            "spec.pytorchReplicaSpecs",
+            "rendezvous: Env sets MASTER_ADDR, RANK and WORLD_SIZE, one process for each worker",
+        );
     }
     let workers = Workers { min: range.0, max: range.1, gpus: template.gpus };
     Ok(draft.finish(workers, template, notes))
@@ -90,9 +94,20 @@ fn elastic(
     let max = policy.number("maxReplicas")?.unwrap_or(workers).max(min);
     let restarts = policy.path("maxRestarts");
     draft.retries(restarts, policy.number("maxRestarts")?, notes);
-    policy.ignore(&["rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf", "standalone", "nProcPerNode"]);
+    policy.ignore(&[
+        "rdzvBackend",
+        "rdzvHost",
+        "rdzvPort",
+        "rdzvId",
+        "rdzvConf",
+        "standalone",
+        "nProcPerNode",
+    ]);
     policy.lost("metrics", notes, "the plan decides the number of GPUs, not the load");
-    notes.changed("spec.elasticPolicy", "becomes the range of gpus: the number changes between attempts, not within one");
+    notes.changed(
+        "spec.elasticPolicy",
+        "becomes the range of gpus: the number changes between attempts, not within one",
+    );
     policy.rest(notes);
     Ok((min, max))
 }

@@ -28,7 +28,14 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
     let path = spec.path("entrypoint");
     let entrypoint = spec.text("entrypoint")?.ok_or_else(|| ConvertError::field(path, "is missing"))?;
-    spec.ignore(&["shutdownAfterJobFinishes", "submissionMode", "submitterPodTemplate", "submitterConfig", "jobId", "rayVersion"]);
+    spec.ignore(&[
+        "shutdownAfterJobFinishes",
+        "submissionMode",
+        "submitterPodTemplate",
+        "submitterConfig",
+        "jobId",
+        "rayVersion",
+    ]);
     spec.lost("runtimeEnvYAML", notes, "build the environment into the image, or give it to ray.init");
     spec.lost("clusterSelector", notes, "the cluster is made for the job");
     spec.lost("metadata", notes, "it is of Ray's own job");
@@ -48,7 +55,10 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     let one = range.1 <= 1;
     let command = if one { entrypoint } else { script(&entrypoint) };
     if !one {
-        notes.changed("spec.rayClusterSpec", "worker 0 is Ray's head, works too, and runs the entrypoint; there is no pod for the head alone");
+        notes.changed(
+            "spec.rayClusterSpec",
+            "worker 0 is Ray's head, works too, and runs the entrypoint; there is no pod for the head alone",
+        );
     }
     let at = template.container.clone();
     let containers = template.value.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
@@ -82,17 +92,24 @@ fn groups(cluster: &mut Fields, notes: &mut Notes) -> Result<(String, Value, (i6
         let max = group.number("maxReplicas")?.or(replicas).unwrap_or(1).max(min);
         let (min, max) = match replicas {
             // KubeRay's default for maxReplicas is far above any cluster.
-            Some(replicas) => (min.min(replicas.max(1)), if max > 512 { replicas.max(min) } else { max.max(replicas) }),
+            Some(replicas) => {
+                (min.min(replicas.max(1)), if max > 512 { replicas.max(min) } else { max.max(replicas) })
+            }
             None => (min, max.min(512).max(min)),
         };
         let template = group.path("template");
-        let given = group.take("template").ok_or_else(|| ConvertError::field(template.clone(), "is missing"))?;
+        let given =
+            group.take("template").ok_or_else(|| ConvertError::field(template.clone(), "is missing"))?;
         group.ignore(&["rayStartParams", "numOfHosts", "scaleStrategy"]);
         group.rest(notes);
         chosen = Some((template, given, (min, max)));
     }
     if let Some(chosen) = chosen {
-        head.lost("template", notes, "worker 0 is the head: what only the head had must go into the workers' template");
+        head.lost(
+            "template",
+            notes,
+            "worker 0 is the head: what only the head had must go into the workers' template",
+        );
         head.rest(notes);
         return Ok(chosen);
     }

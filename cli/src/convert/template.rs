@@ -48,7 +48,12 @@ pub struct Template {
 ///
 /// # Errors
 /// When it has no containers, or a field is of another type.
-pub fn convert(path: &str, template: Value, trains: Option<&str>, notes: &mut Notes) -> Result<Template, ConvertError> {
+pub fn convert(
+    path: &str,
+    template: Value,
+    trains: Option<&str>,
+    notes: &mut Notes,
+) -> Result<Template, ConvertError> {
     let mut fields = Fields::of(path, template)?;
     let mut metadata = fields.object("metadata")?;
     metadata.ignore(&["creationTimestamp", "name"]);
@@ -60,7 +65,10 @@ pub fn convert(path: &str, template: Value, trains: Option<&str>, notes: &mut No
         entries.retain(|key, _| {
             let own = key.starts_with("andreas.dev/");
             if own {
-                notes.lost(format!("{path}.metadata.{map}.{key}"), "keys under andreas.dev/ are set by the operator");
+                notes.lost(
+                    format!("{path}.metadata.{map}.{key}"),
+                    "keys under andreas.dev/ are set by the operator",
+                );
             }
             !own
         });
@@ -164,10 +172,16 @@ struct Container {
     value: Value,
 }
 
-fn container(path: String, container: Value, init: bool, notes: &mut Notes) -> Result<Container, ConvertError> {
+fn container(
+    path: String,
+    container: Value,
+    init: bool,
+    notes: &mut Notes,
+) -> Result<Container, ConvertError> {
     let mut fields = Fields::of(path, container)?;
     let name = fields.text("name")?.unwrap_or_else(|| "main".to_owned());
-    let sidecar = init && matches!(fields.take("restartPolicy"), Some(Value::String(policy)) if policy == "Always");
+    let sidecar =
+        init && matches!(fields.take("restartPolicy"), Some(Value::String(policy)) if policy == "Always");
     if !init {
         fields.lost("restartPolicy", notes, "a gang is started again as a whole: use spec.retries");
     }

@@ -40,8 +40,18 @@ pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Va
     let (runtime, nodes, processes) = match objects.iter().find(|object| is_runtime(object, &name)) {
         Some(runtime) => of_runtime(runtime, notes)?,
         None => {
-            notes.lost("spec.runtimeRef", format!("runtime {name} is not in the file: copy what it adds into the template"));
-            (Template { value: json!({"spec": {"containers": [{"name": CONTAINER}]}}), ..Template::default() }, 1, None)
+            notes.lost(
+                "spec.runtimeRef",
+                format!("runtime {name} is not in the file: copy what it adds into the template"),
+            );
+            (
+                Template {
+                    value: json!({"spec": {"containers": [{"name": CONTAINER}]}}),
+                    ..Template::default()
+                },
+                1,
+                None,
+            )
         }
     };
     let mut trainer = spec.object("trainer")?;
@@ -81,7 +91,10 @@ fn of_runtime(runtime: &Value, notes: &mut Notes) -> Result<(Template, i64, Opti
         let name = other["name"].as_str().unwrap_or_default();
         notes.lost(format!("runtime.replicatedJobs.{name}"), "its work must become init containers");
     }
-    let spec = Fields::of("runtime.spec.template.spec.replicatedJobs.template.spec", chosen["template"]["spec"].clone())?;
+    let spec = Fields::of(
+        "runtime.spec.template.spec.replicatedJobs.template.spec",
+        chosen["template"]["spec"].clone(),
+    )?;
     let parts = job::parts(spec, Some(CONTAINER), notes)?;
     Ok((parts.template, nodes, processes))
 }

@@ -225,7 +225,8 @@ fn host(
     let watts = |given: Option<i32>| given.map(|watts| Watts(f64::from(watts.max(0))));
     let given = row.map(|row| (watts(row.host_idle_watts), watts(row.host_busy_watts)));
     let known = given.is_some_and(|(idle, busy)| idle.is_some() || busy.is_some());
-    let max = row.map(|row| f64::from(row.max_watts)).or_else(|| board_power(gpu_type?).map(|(_, max)| max.0));
+    let max =
+        row.map(|row| f64::from(row.max_watts)).or_else(|| board_power(gpu_type?).map(|(_, max)| max.0));
     let (idle_given, busy_given) = given.unwrap_or_default();
     let table = max.map(|max| {
         let number = u32::try_from(gpus).unwrap_or(u32::MAX);
@@ -280,7 +281,9 @@ mod tests {
         let objects = objects();
         let jobs = objects.jobs.as_deref();
         assert_eq!(job_of("team-a/bert-large-2-0", jobs).as_deref(), Some("team-a/bert-large"));
-        for other in ["team-a/bert-large", "team-b/bert-large-2-0", "team-a/bert-large-x-0", "nonsense", "a/b-1"] {
+        for other in
+            ["team-a/bert-large", "team-b/bert-large-2-0", "team-a/bert-large-x-0", "nonsense", "a/b-1"]
+        {
             assert_eq!(job_of(other, jobs), None, "{other}");
         }
         assert_eq!(job_of("team-a/bert-large-2-0", None), None);

@@ -200,10 +200,8 @@ mod tests {
 
     fn done(names: &[&str], action: Action) -> (String, Vec<anyhow::Error>) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let (done, failed) = block_on(async {
-            Ok(all(&cluster(answer), "team-a", &names, action).await)
-        })
-        .unwrap();
+        let (done, failed) =
+            block_on(async { Ok(all(&cluster(answer), "team-a", &names, action).await) }).unwrap();
         (text_of(OutputArgs::default(), &done).unwrap(), failed)
     }
 

@@ -94,7 +94,11 @@ pub fn run(args: &LogsArgs) -> Result<()> {
                     if !args.no_prefix {
                         write!(out, "[{rank}] ")?;
                     }
-                    if terminal { out.write_all(printable(&text).as_bytes())? } else { out.write_all(&text)? }
+                    if terminal {
+                        out.write_all(printable(&text).as_bytes())?
+                    } else {
+                        out.write_all(&text)?
+                    }
                     out.write_all(b"\n")?;
                     if args.follow {
                         out.flush()?;

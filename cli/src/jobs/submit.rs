@@ -114,7 +114,8 @@ pub fn run(args: &SubmitArgs) -> Result<()> {
         create(&cluster, &namespace, &mut job, server).await
     })?;
     let how = if server { "would be created (checked by the API server)" } else { "created" };
-    let name = |made: &Value| format!("trainingjob/{}", made["metadata"]["name"].as_str().unwrap_or_default());
+    let name =
+        |made: &Value| format!("trainingjob/{}", made["metadata"]["name"].as_str().unwrap_or_default());
     output::print(&output::object(
         args.output,
         &made,
@@ -167,7 +168,9 @@ fn manifest(args: &SubmitArgs) -> Result<Value> {
     if !args.volume.is_empty() {
         let (mut mounts, mut volumes) = (Vec::new(), Vec::new());
         for (number, claim) in args.volume.iter().enumerate() {
-            let Some(path) = &claim.path else { bail!("--volume {}: the folder is missing: CLAIM:PATH", claim.name) };
+            let Some(path) = &claim.path else {
+                bail!("--volume {}: the folder is missing: CLAIM:PATH", claim.name)
+            };
             let name = format!("volume-{number}");
             mounts.push(json!({"name": name, "mountPath": path}));
             volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": claim.name}}));

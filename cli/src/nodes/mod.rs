@@ -90,11 +90,13 @@ pub fn run(args: &NodesArgs) -> Result<()> {
 fn text_of(args: &NodesArgs, mut views: Vec<NodeView>, now: Timestamp) -> Result<String> {
     if let Some(name) = &args.node {
         let found = views.into_iter().find(|view| view.name == *name);
-        let view = found
-            .ok_or_else(|| ClusterError::NotFound(format!("a node \"{name}\" with GPUs")))?;
-        return output::object(args.output, &view, |view| one(view, now), |view| {
-            format!("gpunode/{}", view.name)
-        });
+        let view = found.ok_or_else(|| ClusterError::NotFound(format!("a node \"{name}\" with GPUs")))?;
+        return output::object(
+            args.output,
+            &view,
+            |view| one(view, now),
+            |view| format!("gpunode/{}", view.name),
+        );
     }
     if args.unhealthy {
         views.retain(|view| !view.healthy);

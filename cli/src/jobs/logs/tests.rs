@@ -17,7 +17,8 @@ fn pod(attempt: i64, rank: usize, end: Option<(i32, &str)>) -> SlimPod {
     };
     let phase = if end.is_some() { "Failed" } else { "Running" };
     let name = format!("bert-large-{attempt}-{rank}");
-    let labels = json!({LABEL_ATTEMPT: attempt.to_string(), andreas_api::names::LABEL_INDEX: rank.to_string()});
+    let labels =
+        json!({LABEL_ATTEMPT: attempt.to_string(), andreas_api::names::LABEL_INDEX: rank.to_string()});
     let pod: Value = json!({
         "metadata": {"name": name, "labels": labels}, "spec": {"nodeName": "gpu-1"},
         "status": {"phase": phase, "containerStatuses": [{"name": "train", "state": state}]}});
@@ -50,9 +51,15 @@ fn an_attempt_and_a_rank_can_be_named() {
 
 #[test]
 fn without_pods_it_is_said_what_is_known_of_the_attempt() {
-    let error = |name: &str, attempt| workers(&job(name), Vec::new(), attempt, None, "train").unwrap_err().to_string();
+    let error = |name: &str, attempt| {
+        workers(&job(name), Vec::new(), attempt, None, "train").unwrap_err().to_string()
+    };
     assert_eq!(error("waits", None), "a pod of waits (it is Pending, WaitingForCapacity) does not exist");
-    assert!(error("broken", Some(1)).contains("it ended with ContainerFailed: No such file"), "{}", error("broken", Some(1)));
+    assert!(
+        error("broken", Some(1)).contains("it ended with ContainerFailed: No such file"),
+        "{}",
+        error("broken", Some(1))
+    );
 }
 
 #[test]
@@ -74,11 +81,15 @@ fn logs_are_read_worker_by_worker_with_the_flags() {
             false => (200, json!("a line")),
         }
     });
-    let found = workers(&job("bert-large"), vec![pod(2, 0, None), pod(2, 1, None)], None, None, "train").unwrap();
+    let found =
+        workers(&job("bert-large"), vec![pod(2, 0, None), pod(2, 1, None)], None, None, "train").unwrap();
     let read = block_on(async {
         Ok(streams(&cluster, "team-a", &args, Some("train"), &found).collect::<Vec<_>>().await)
     })
     .unwrap();
     assert!(matches!(&read[0], Line::Text { rank: 0, text } if text == b"\"a line\""), "{read:?}");
-    assert!(matches!(&read[1], Line::Missing { rank: 1, why } if why.contains("waiting to start")), "{read:?}");
+    assert!(
+        matches!(&read[1], Line::Missing { rank: 1, why } if why.contains("waiting to start")),
+        "{read:?}"
+    );
 }

@@ -87,8 +87,12 @@ fn without_pods(job: &SlimTrainingJob, attempt: Option<i64>) -> String {
     };
     match record {
         Some(record) => {
-            let line = if record.message.is_empty() { String::new() } else { format!(": {}", record.message) };
-            format!("{what} (it ended with {}{line}; spec.historyLimit keeps pods of ended attempts)", record.reason)
+            let line =
+                if record.message.is_empty() { String::new() } else { format!(": {}", record.message) };
+            format!(
+                "{what} (it ended with {}{line}; spec.historyLimit keeps pods of ended attempts)",
+                record.reason
+            )
         }
         None if attempt.is_none() && status.attempts == 0 => {
             let why = status.reason.map(|reason| format!(", {reason}")).unwrap_or_default();

@@ -53,7 +53,10 @@ fn who_submits_is_written_into_the_job() {
     let cluster = cluster(|request, body| match request.contains("selfsubjectreviews") {
         true => (201, json!({"metadata": {}, "status": {"userInfo": {"username": "ada@example.org"}}})),
         false => {
-            assert!(request.contains("/namespaces/team-a/trainingjobs?") && request.contains("dryRun=All"), "{request}");
+            assert!(
+                request.contains("/namespaces/team-a/trainingjobs?") && request.contains("dryRun=All"),
+                "{request}"
+            );
             (201, body)
         }
     });
