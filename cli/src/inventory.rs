@@ -13,7 +13,7 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::names::{DEFAULT_POLICY, GPU_RESOURCE};
 use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimTrainingJob};
 
-pub use node::{GpuView, Holder, NodeView};
+pub use node::{GpuView, NodeView};
 
 use crate::cluster::{Cluster, ClusterError, Selection};
 

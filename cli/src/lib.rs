@@ -10,6 +10,7 @@
 //!
 //! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
 
+mod account;
 mod ask;
 pub mod cluster;
 pub mod convert;
@@ -54,6 +55,7 @@ enum Command {
     Resume(jobs::ResumeArgs),
     Cancel(jobs::CancelArgs),
     Convert(convert::ConvertArgs),
+    Acct(account::AcctArgs),
 }
 
 /// Does what the arguments say.
@@ -77,6 +79,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Resume(args) => jobs::resume(&args),
         Command::Cancel(args) => jobs::cancel(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Acct(args) => account::run(&args),
     }
 }
 

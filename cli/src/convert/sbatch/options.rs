@@ -196,7 +196,7 @@ fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes
     let bad = || format!("{text:?} cannot be read");
     let count = || units::count(text).ok_or_else(bad);
     let memory = || units::memory(text).ok_or_else(bad);
-    let mut typed = |notes: &mut Notes| -> Result<i64, String> {
+    let typed = |notes: &mut Notes| -> Result<i64, String> {
         let (kind, number) = units::gpus(text).ok_or_else(bad)?;
         if let Some(kind) = kind {
             notes.lost(
