@@ -12,6 +12,7 @@
 
 mod account;
 mod ask;
+mod budget;
 pub mod cluster;
 pub mod convert;
 pub mod exit;
@@ -56,6 +57,7 @@ enum Command {
     Cancel(jobs::CancelArgs),
     Convert(convert::ConvertArgs),
     Acct(account::AcctArgs),
+    Budget(budget::BudgetArgs),
 }
 
 /// Does what the arguments say.
@@ -80,6 +82,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Cancel(args) => jobs::cancel(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Acct(args) => account::run(&args),
+        Command::Budget(args) => budget::run(&args),
     }
 }
 
