@@ -15,6 +15,7 @@ mod ask;
 mod budget;
 pub mod cluster;
 pub mod convert;
+mod doctor;
 pub mod exit;
 mod inventory;
 mod jobs;
@@ -23,13 +24,14 @@ pub mod output;
 mod plan;
 mod profile;
 mod reason;
+mod shell;
 mod simulate;
 mod snapshot;
 pub mod stdio;
 mod when;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Deadline-, weight- and energy-aware scheduling of training jobs: plan, simulate, predict.
 #[derive(Debug, Parser)]
@@ -58,6 +60,9 @@ enum Command {
     Convert(convert::ConvertArgs),
     Acct(account::AcctArgs),
     Budget(budget::BudgetArgs),
+    Doctor(doctor::DoctorArgs),
+    Completion(shell::CompletionArgs),
+    Man(shell::ManArgs),
 }
 
 /// Does what the arguments say.
@@ -83,6 +88,9 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Convert(args) => convert::run(&args),
         Command::Acct(args) => account::run(&args),
         Command::Budget(args) => budget::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completion(args) => shell::completion(&args, Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
     }
 }
 

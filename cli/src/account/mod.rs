@@ -6,6 +6,7 @@
 mod sum;
 
 use andreas_api::slim::SlimTrainingJob;
+use andreas_runtime::clock;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
@@ -107,7 +108,7 @@ pub fn run(args: &AcctArgs) -> Result<()> {
         let scope = cluster.scope(&args.namespaces);
         Ok(cluster.list::<SlimTrainingJob>(scope.namespace(), &Selection::default()).await?.items)
     })?;
-    let now = Timestamp::now();
+    let now = clock::now();
     let since = args.since.as_ref().map(|since| since.instant(now));
     let sums = sums(&jobs, &args.by, since, &args.time_zone, now);
     let incomplete: u64 = sums.iter().map(|sum| sum.incomplete).sum();

@@ -3,6 +3,7 @@
 mod view;
 mod windows;
 
+use andreas_runtime::clock;
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
@@ -40,7 +41,7 @@ pub fn run(args: &BudgetArgs) -> Result<()> {
     for note in &objects.notes {
         eprintln!("note: {note}");
     }
-    let now = Timestamp::now();
+    let now = clock::now();
     let budget = Budget::of(&objects, &objects.views(), now);
     let text = |budget: &Budget| text_of(budget, now);
     output::print(&output::object(args.output, &budget, text, |_| "energypolicy/default".to_owned())?)

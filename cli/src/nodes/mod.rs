@@ -1,5 +1,6 @@
 //! `kubectl-andreas nodes`: who holds which GPU, what it draws, which GPUs rest, and what is wrong.
 
+use andreas_runtime::clock;
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
@@ -84,7 +85,7 @@ pub fn run(args: &NodesArgs) -> Result<()> {
     for note in &objects.notes {
         eprintln!("note: {note}");
     }
-    output::print(&text_of(args, objects.views(), Timestamp::now())?)
+    output::print(&text_of(args, objects.views(), clock::now())?)
 }
 
 fn text_of(args: &NodesArgs, mut views: Vec<NodeView>, now: Timestamp) -> Result<String> {
