@@ -70,7 +70,10 @@ fn pages(command: Command) -> Result<Vec<(String, String)>> {
 
 fn page(command: Command, name: &str, pages: &mut Vec<(String, String)>) -> Result<()> {
     let mut text = Vec::new();
-    clap_mangen::Man::new(command.clone()).title(name.to_owned()).render(&mut text).context("a manual page")?;
+    clap_mangen::Man::new(command.clone())
+        .title(name.to_owned())
+        .render(&mut text)
+        .context("a manual page")?;
     pages.push((name.to_owned(), String::from_utf8(text).context("a manual page")?));
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         page(below.clone(), &format!("{name}-{}", below.get_name()), pages)?;
@@ -88,7 +91,12 @@ mod tests {
     fn every_command_has_a_page() {
         let pages = pages(crate::Cli::command()).unwrap();
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
-        for name in ["kubectl-andreas", "kubectl-andreas-queue", "kubectl-andreas-submit", "kubectl-andreas-profile-fit"] {
+        for name in [
+            "kubectl-andreas",
+            "kubectl-andreas-queue",
+            "kubectl-andreas-submit",
+            "kubectl-andreas-profile-fit",
+        ] {
             assert!(names.contains(&name), "{names:?}");
         }
         let submit = &pages.iter().find(|(name, _)| name == "kubectl-andreas-submit").unwrap().1;

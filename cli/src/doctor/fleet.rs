@@ -41,11 +41,13 @@ fn names(views: &[&NodeView]) -> String {
 fn nodes(objects: &Objects, checks: &mut Vec<Check>) {
     let views = objects.views();
     let name = "nodes with GPUs";
-    let planned: Vec<&NodeView> = views.iter().filter(|view| view.excluded.is_none() && view.gpus > 0).collect();
+    let planned: Vec<&NodeView> =
+        views.iter().filter(|view| view.excluded.is_none() && view.gpus > 0).collect();
     let gpus: u64 = planned.iter().map(|view| view.gpus).sum();
     let found = format!("{} of {} are planned, with {gpus} GPUs", planned.len(), views.len());
     if planned.is_empty() {
-        let fix = "nodes need nvidia.com/gpu in their allocatable: install NVIDIA's device plug-in or GPU operator";
+        let fix =
+            "nodes need nvidia.com/gpu in their allocatable: install NVIDIA's device plug-in or GPU operator";
         checks.push(Check::not(State::Failed, name, found, fix));
     } else {
         checks.push(Check::ok(name, found));
@@ -82,7 +84,9 @@ fn nodes(objects: &Objects, checks: &mut Vec<Check>) {
     for (health, nodes) in ill {
         let (state, fix) = match health {
             "NoGpuNode" | "AgentNotSeen" => (State::Warning, "see that the node agent runs there"),
-            _ if health.contains("GPUs") => (State::Warning, "kubectl andreas nodes NODE shows what is wrong"),
+            _ if health.contains("GPUs") => {
+                (State::Warning, "kubectl andreas nodes NODE shows what is wrong")
+            }
             _ => (State::Warning, "see the log of the node agent there"),
         };
         checks.push(Check::not(state, "agents and GPUs", format!("{health} on {}", names(&nodes)), fix));
@@ -96,7 +100,12 @@ fn own_clock(facts: &Facts) -> Check {
     }
     let how = if ahead > 0 { "ahead of" } else { "behind" };
     let message = format!("{} {how} the API server's", duration(ahead.abs()));
-    Check::not(State::Warning, name, message, "set it by NTP: times that are shown here count from the API server's clock")
+    Check::not(
+        State::Warning,
+        name,
+        message,
+        "set it by NTP: times that are shown here count from the API server's clock",
+    )
 }
 
 /// Kubelets write their own time into their Leases, and agents into their GpuNodes: what is later than the API server's time comes from
@@ -113,8 +122,8 @@ fn node_clocks(facts: &Facts, now: Timestamp) -> Check {
     for (node, renewed) in kubelets.iter().filter(|(node, _)| ours(node)) {
         let age = now.as_second() - renewed.as_second();
         match age {
-            ..-TOLERANCE => ahead.push(format!("{node} ({})", duration(-age))),
-            STALE.. => old.push(format!("{node} ({})", duration(age))),
+            age if age < -TOLERANCE => ahead.push(format!("{node} ({})", duration(-age))),
+            age if age >= STALE => old.push(format!("{node} ({})", duration(age))),
             _ => {}
         }
     }

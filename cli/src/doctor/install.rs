@@ -74,7 +74,12 @@ fn definitions(facts: &Facts) -> Check {
     if problems.is_empty() {
         return Check::ok(name, format!("{} are served as {VERSION}", RESOURCES.join(", ")));
     }
-    Check::not(State::Failed, name, problems.join("; "), "install the chart, or apply its crds/ (docs/installation.md)")
+    Check::not(
+        State::Failed,
+        name,
+        problems.join("; "),
+        "install the chart, or apply its crds/ (docs/installation.md)",
+    )
 }
 
 fn component(metadata: &ObjectMeta) -> &str {
@@ -93,7 +98,10 @@ fn deployment(facts: &Facts, part: &str) -> Check {
     let (wanted, ready) = (found.spec.replicas.unwrap_or(1), found.status.ready_replicas);
     let message = format!("{ready} of {wanted} pods are ready");
     let name = found.metadata.name.as_deref().unwrap_or_default();
-    let fix = format!("kubectl -n {} describe deployment {name}", found.metadata.namespace.as_deref().unwrap_or_default());
+    let fix = format!(
+        "kubectl -n {} describe deployment {name}",
+        found.metadata.namespace.as_deref().unwrap_or_default()
+    );
     match ready {
         0 => Check::not(State::Failed, part, message, fix),
         _ if ready < wanted => Check::not(State::Warning, part, message, fix),
@@ -133,7 +141,8 @@ fn releases(facts: &Facts) -> Check {
         let message = "the Deployments and DaemonSets may not be listed";
         return Check { name: name.into(), state: State::Unknown, message: message.into(), fix: None };
     };
-    let metadata = deployments.iter().map(|one| &one.metadata).chain(daemon_sets.iter().map(|one| &one.metadata));
+    let metadata =
+        deployments.iter().map(|one| &one.metadata).chain(daemon_sets.iter().map(|one| &one.metadata));
     let mut found: Vec<&str> =
         metadata.filter_map(|one| one.labels.as_ref()?.get(RELEASE).map(String::as_str)).collect();
     found.sort_unstable();
@@ -156,10 +165,12 @@ fn scheduler_profile(facts: &Facts) -> Check {
         Ok(maps) => maps,
     };
     let texts = |map: &ConfigMap| map.data.clone().unwrap_or_default().into_values().collect::<Vec<_>>();
-    let configurations = maps.iter().flat_map(texts).filter_map(|text| serde_saphyr::from_str::<Value>(&text).ok());
+    let configurations =
+        maps.iter().flat_map(texts).filter_map(|text| serde_saphyr::from_str::<Value>(&text).ok());
     let mut found = configurations.filter(|one| one["kind"] == "KubeSchedulerConfiguration");
     let Some(configuration) = found.next() else {
-        let fix = "look for it in the namespace of --operator-namespace; the chart makes it with scheduler.enabled";
+        let fix =
+            "look for it in the namespace of --operator-namespace; the chart makes it with scheduler.enabled";
         return Check::not(State::Failed, name, "there is no KubeSchedulerConfiguration", fix);
     };
     let list = |field: &str| configuration[field].as_array().cloned().unwrap_or_default();
@@ -193,7 +204,12 @@ fn certificate(secret: &CertificateSecret, now: Timestamp) -> Option<Check> {
     let pem = |bytes: &k8s_openapi::ByteString| String::from_utf8(bytes.0.clone()).unwrap_or_default();
     let certificate = secret.data.certificate.as_ref().map(pem)?;
     let Some(found) = validity(&certificate) else {
-        return Some(Check::not(State::Failed, name, "tls.crt is no certificate", "delete the Secret: it is made anew"));
+        return Some(Check::not(
+            State::Failed,
+            name,
+            "tls.crt is no certificate",
+            "delete the Secret: it is made anew",
+        ));
     };
     let left = found.until.as_second() - now.as_second();
     let message = format!("ends {}", ago_or_in(left));
@@ -221,10 +237,16 @@ fn policy(facts: &Facts) -> Vec<Check> {
         let own = policy.metadata.name.as_deref().unwrap_or_default();
         if own != DEFAULT_POLICY {
             let message = format!("{own} has no effect: only the one named {DEFAULT_POLICY} counts");
-            checks.push(Check::not(State::Warning, name, message, format!("kubectl delete energypolicy {own}")));
+            checks.push(Check::not(
+                State::Warning,
+                name,
+                message,
+                format!("kubectl delete energypolicy {own}"),
+            ));
         }
     }
-    let Some(policy) = policies.iter().find(|policy| policy.metadata.name.as_deref() == Some(DEFAULT_POLICY)) else {
+    let Some(policy) = policies.iter().find(|policy| policy.metadata.name.as_deref() == Some(DEFAULT_POLICY))
+    else {
         checks.push(Check::not(
             State::Warning,
             name,

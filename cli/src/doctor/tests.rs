@@ -27,7 +27,10 @@ fn deployment(component: &str, ready: i64) -> facts::SlimDeployment {
 }
 
 fn config(text: &str) -> k8s_openapi::api::core::v1::ConfigMap {
-    serde_json::from_value(json!({"metadata": {"name": "andreas-scheduler"}, "data": {"scheduler.yaml": text}})).unwrap()
+    serde_json::from_value(
+        json!({"metadata": {"name": "andreas-scheduler"}, "data": {"scheduler.yaml": text}}),
+    )
+    .unwrap()
 }
 
 const CONFIGURATION: &str = "kind: KubeSchedulerConfiguration
@@ -95,7 +98,12 @@ fn each_fault_is_named_with_what_to_do() {
 #[test]
 fn what_may_not_be_read_is_unknown_with_the_missing_right() {
     let mut facts = well();
-    let right = Right { verb: "list", group: String::new(), resource: "secrets".into(), namespace: Some("andreas-system".into()) };
+    let right = Right {
+        verb: "list",
+        group: String::new(),
+        resource: "secrets".into(),
+        namespace: Some("andreas-system".into()),
+    };
     facts.secrets = Err(ClusterError::Forbidden { right });
     let found = checks(&facts, now());
     let check = found.iter().find(|check| check.name == "certificates").unwrap();
