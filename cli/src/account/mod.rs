@@ -9,7 +9,6 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::clock;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 pub use self::sum::{Sum, sums};

@@ -56,7 +56,7 @@ fn text_of(budget: &Budget, now: Timestamp) -> String {
     let mut text = format!("Budget:    {} ({scope})", limit(budget.watts));
     if let Some(changes) = budget.changes {
         let when = ago_or_in(changes.as_second() - now.as_second());
-        text += &format!(", {when} {}", limit(budget.then_watts));
+        text += &format!(", {} {when}", limit(budget.then_watts));
     }
     text += "\n";
     let drawn = power(budget.drawn_watts as f64);
@@ -78,12 +78,14 @@ fn text_of(budget: &Budget, now: Timestamp) -> String {
         power(budget.gpu_watts as f64),
         power(budget.machine_watts as f64)
     );
-    text += &match budget.estimated_machines {
-        0 => format!(", {} nodes\n", budget.nodes),
-        estimated => {
-            format!(", {} nodes, {estimated} of them without a counter of the machine\n", budget.nodes)
-        }
-    };
+    text += &format!(", {} nodes\n", budget.nodes);
+    if budget.estimated_machines > 0 {
+        let number = budget.estimated_machines;
+        text += &format!("           {number} machines have no counter and are counted by the table\n");
+    }
+    if budget.unreported > 0 {
+        text += &format!("           {} nodes report nothing and are missing here\n", budget.unreported);
+    }
     if let Some(planned) = budget.planned_watts {
         text += &format!("Planned:   jobs {}\n", power(planned as f64));
     }

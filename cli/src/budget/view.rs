@@ -38,6 +38,8 @@ pub struct Budget {
     pub machine_watts: i64,
     /// Nodes whose machine is not measured and counts by the policy or the table.
     pub estimated_machines: u64,
+    /// Nodes of which no agent reports: their draw is missing.
+    pub unreported: u64,
     /// Nodes that count: those that are planned.
     pub nodes: u64,
     /// What starting and running jobs are planned to draw, W of IT; none where jobs may not be listed.
@@ -111,7 +113,8 @@ impl Budget {
             drawn_watts: ((gpu_watts + machine_watts) as f64 * factor).round() as i64,
             gpu_watts,
             machine_watts,
-            estimated_machines: counted.iter().filter(|view| !view.host_measured).count() as u64,
+            estimated_machines: number(&counted, |view| view.host_watts.is_some() && !view.host_measured),
+            unreported: number(&counted, |view| view.devices.is_empty()),
             nodes: counted.len() as u64,
             planned_watts: planned(objects),
             met: met.map(|met| met.status == "True"),
@@ -120,6 +123,10 @@ impl Budget {
             currency: policy.currency.clone(),
         }
     }
+}
+
+fn number(views: &[&NodeView], which: impl Fn(&NodeView) -> bool) -> u64 {
+    views.iter().filter(|view| which(view)).count() as u64
 }
 
 fn planned(objects: &Objects) -> Option<i64> {

@@ -64,7 +64,8 @@ fn without_pods_it_is_said_what_is_known_of_the_attempt() {
 
 #[test]
 fn logs_are_read_worker_by_worker_with_the_flags() {
-    use crate::cluster::testing::{cluster, refusal};
+    use crate::cluster::testing;
+    use crate::cluster::testing::refusal;
     use clap::Parser as _;
 
     #[derive(clap::Parser)]
@@ -73,17 +74,18 @@ fn logs_are_read_worker_by_worker_with_the_flags() {
         args: LogsArgs,
     }
     let args = Flags::parse_from(["logs", "bert-large", "--tail", "5", "--since", "1m"]).args;
-    let cluster = cluster(|request, _| {
+    let answer = |request: &str, _: Value| {
         assert!(request.contains("container=train") && request.contains("tailLines=5"), "{request}");
         assert!(request.contains("sinceSeconds=60"), "{request}");
         match request.contains("bert-large-2-1/log") {
             true => refusal(400, "BadRequest", "container is waiting to start: ContainerCreating", ""),
             false => (200, json!("a line")),
         }
-    });
+    };
     let found =
         workers(&job("bert-large"), vec![pod(2, 0, None), pod(2, 1, None)], None, None, "train").unwrap();
     let read = block_on(async {
+        let cluster = testing::cluster(answer);
         Ok(streams(&cluster, "team-a", &args, Some("train"), &found).collect::<Vec<_>>().await)
     })
     .unwrap();

@@ -50,7 +50,7 @@ fn flags_that_contradict_each_other_are_refused() {
 
 #[test]
 fn who_submits_is_written_into_the_job() {
-    let cluster = cluster(|request, body| match request.contains("selfsubjectreviews") {
+    let answer = |request: &str, body: Value| match request.contains("selfsubjectreviews") {
         true => (201, json!({"metadata": {}, "status": {"userInfo": {"username": "ada@example.org"}}})),
         false => {
             assert!(
@@ -59,9 +59,9 @@ fn who_submits_is_written_into_the_job() {
             );
             (201, body)
         }
-    });
+    };
     let mut job = manifest(&args("one --image i")).unwrap();
-    let made = block_on(async { create(&cluster, "team-a", &mut job, true).await }).unwrap();
+    let made = block_on(async { create(&cluster(answer), "team-a", &mut job, true).await }).unwrap();
     assert_eq!(made["metadata"]["annotations"][ANNOTATION_USER], "ada@example.org");
     assert_eq!((made["kind"].as_str(), made["spec"]["gpus"]["min"].as_i64()), (Some("TrainingJob"), Some(1)));
 }
