@@ -28,6 +28,7 @@ mod shell;
 mod simulate;
 mod snapshot;
 pub mod stdio;
+mod top;
 mod when;
 
 use anyhow::Result;
@@ -61,6 +62,7 @@ enum Command {
     Acct(account::AcctArgs),
     Budget(budget::BudgetArgs),
     Doctor(doctor::DoctorArgs),
+    Top(top::TopArgs),
     Completion(shell::CompletionArgs),
     Man(shell::ManArgs),
 }
@@ -89,6 +91,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Acct(args) => account::run(&args),
         Command::Budget(args) => budget::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Completion(args) => shell::completion(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
     }

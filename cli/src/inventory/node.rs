@@ -144,11 +144,6 @@ impl NodeView {
             ..Self::default()
         }
     }
-
-    /// Draw of the node, W: GPUs, and the machine where that is known.
-    pub fn watts(&self) -> i64 {
-        self.gpu_watts + self.host_watts.unwrap_or(0)
-    }
 }
 
 fn device(

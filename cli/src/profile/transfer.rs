@@ -215,7 +215,7 @@ status:
         };
         let seen = Arc::new(Mutex::new(Vec::new()));
         let calls = Arc::clone(&seen);
-        let answer = move |line: &str, body: Value| {
+        let answer = move |line: &str, body: serde_json::Value| {
             let mut calls = calls.lock().unwrap();
             calls.push((line.split('?').next().unwrap().to_owned(), body));
             match calls.len() {
