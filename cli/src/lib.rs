@@ -3,6 +3,14 @@
 //! **Holds** the commands' arguments, what they print, and the line protocol by which other schedulers and
 //! simulators use the planner ([`stdio`]).
 //!
+//! | commands | where their answers come from |
+//! |---|---|
+//! | `queue`, `explain`, `whatif`, `can` | the operator's query API (`ask`) |
+//! | `nodes`, `budget`, `top`, `acct`, `doctor` | objects of the API server (`inventory`, `account`, `doctor`) |
+//! | `submit`, `logs`, `suspend`, `resume`, `cancel` | they read and write TrainingJobs and their pods (`jobs`) |
+//! | `convert` | files ([`convert`]) |
+//! | `plan`, `simulate`, `profile`, `snapshot` | files, the planner and the predictor |
+//!
 //! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the planner, as
 //! the operator's do; those of other systems' methods from `andreas-baselines`.
 //!
@@ -34,7 +42,7 @@ mod when;
 use anyhow::Result;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Deadline-, weight- and energy-aware scheduling of training jobs: plan, simulate, predict.
+/// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account, plan.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-andreas", version, about, disable_help_subcommand = true)]
 pub struct Cli {
@@ -44,25 +52,25 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Plan(plan::PlanArgs),
-    Simulate(Box<simulate::SimulateArgs>),
-    Profile(profile::ProfileArgs),
-    Snapshot(snapshot::SnapshotArgs),
     Queue(ask::QueueArgs),
     Explain(ask::ExplainArgs),
     Whatif(ask::WhatIfArgs),
     Can(ask::CanArgs),
-    Nodes(nodes::NodesArgs),
+    Top(top::TopArgs),
     Submit(Box<jobs::SubmitArgs>),
     Logs(jobs::LogsArgs),
     Suspend(jobs::SuspendArgs),
     Resume(jobs::ResumeArgs),
     Cancel(jobs::CancelArgs),
     Convert(convert::ConvertArgs),
-    Acct(account::AcctArgs),
+    Nodes(nodes::NodesArgs),
     Budget(budget::BudgetArgs),
+    Acct(account::AcctArgs),
     Doctor(doctor::DoctorArgs),
-    Top(top::TopArgs),
+    Plan(plan::PlanArgs),
+    Simulate(Box<simulate::SimulateArgs>),
+    Profile(profile::ProfileArgs),
+    Snapshot(snapshot::SnapshotArgs),
     Completion(shell::CompletionArgs),
     Man(shell::ManArgs),
 }
@@ -73,25 +81,25 @@ enum Command {
 /// Whatever goes wrong, with the file and field it is about.
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
-        Command::Plan(args) => plan::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Profile(args) => profile::run(&args),
-        Command::Snapshot(args) => snapshot::run(&args),
         Command::Queue(args) => ask::queue(&args),
         Command::Explain(args) => ask::explain(&args),
         Command::Whatif(args) => ask::what_if(&args),
         Command::Can(args) => ask::can(&args),
-        Command::Nodes(args) => nodes::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Submit(args) => jobs::submit(&args),
         Command::Logs(args) => jobs::logs(&args),
         Command::Suspend(args) => jobs::suspend(&args),
         Command::Resume(args) => jobs::resume(&args),
         Command::Cancel(args) => jobs::cancel(&args),
         Command::Convert(args) => convert::run(&args),
-        Command::Acct(args) => account::run(&args),
+        Command::Nodes(args) => nodes::run(&args),
         Command::Budget(args) => budget::run(&args),
+        Command::Acct(args) => account::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Top(args) => top::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Snapshot(args) => snapshot::run(&args),
         Command::Completion(args) => shell::completion(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
     }

@@ -227,3 +227,29 @@ fn an_image_that_no_file_names_can_be_given() {
     assert!(of(script)[0].notes[0].field.ends_with(".image"));
     is_of_the_api(&given[0]);
 }
+
+#[test]
+fn no_line_that_is_missing_or_odd_makes_it_panic() {
+    let script = "#!/bin/bash\n#SBATCH -N 2 --gres=gpu:a100:8\n#SBATCH -t 1-0 -c 8\nexport A=1\nsrun torchrun x.py \\\n  -y\n";
+    for text in [JOB, PYTORCH_JOB, TRAIN_JOB, JOB_SET, RAY_JOB, script] {
+        let lines: Vec<&str> = text.lines().collect();
+        for at in 0..lines.len() {
+            let key = lines[at].split(':').next().unwrap_or_default();
+            for odd in ["", "null", "-9223372036854775808", "[[]]", "{a: {}}", "'\u{1F600}é'", "1e400", "~"]
+            {
+                let line = if odd.is_empty() { String::new() } else { format!("{key}: {odd}") };
+                let changed: Vec<&str> = lines
+                    .iter()
+                    .enumerate()
+                    .map(|(n, old)| if n == at { line.as_str() } else { old })
+                    .collect();
+                for one in convert(&changed.join("\n"), Some("i")).unwrap_or_default() {
+                    assert_eq!(one.job["kind"], "TrainingJob");
+                    let written = document(&one).unwrap();
+                    let read: Value = serde_saphyr::from_str(&written).unwrap();
+                    assert_eq!(read, one.job, "{written}");
+                }
+            }
+        }
+    }
+}
