@@ -33,11 +33,17 @@ impl Converted {
 /// # Errors
 /// When it is neither YAML nor a script, has no job, or a field has a value that is not its own.
 pub fn convert(text: &str, image: Option<&str>) -> Result<Vec<Converted>, ConvertError> {
-    let mut converted = if sbatch::is_script(text) { vec![sbatch::convert(text)?] } else { manifests(text)? };
+    let mut converted = if sbatch::is_script(text) { vec![script(text)?] } else { manifests(text)? };
     for one in &mut converted {
         complete(one, image);
     }
     Ok(converted)
+}
+
+fn script(text: &str) -> Result<Converted, ConvertError> {
+    let mut notes = Notes::default();
+    let (source, job) = sbatch::convert(text, &mut notes)?;
+    Ok(Converted { source, job, notes: notes.into_vec() })
 }
 
 fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {

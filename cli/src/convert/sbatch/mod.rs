@@ -7,7 +7,6 @@ mod units;
 use serde_json::{Map, Value, json};
 
 use self::options::Options;
-use super::documents::Converted;
 use super::draft::{Draft, Workers, duration_text};
 use super::error::ConvertError;
 use super::fields::Fields;
@@ -23,18 +22,17 @@ pub fn is_script(text: &str) -> bool {
     text.starts_with("#!") || text.lines().take(200).any(|line| line.starts_with("#SBATCH"))
 }
 
-/// The TrainingJob of a script.
+/// The TrainingJob of a script, and what the script is called.
 ///
 /// # Errors
 /// When the value of an option cannot be read.
-pub fn convert(text: &str) -> Result<Converted, ConvertError> {
-    let mut notes = Notes::default();
-    let options = options::read(text, &mut notes)?;
-    let program = script::read(text, &mut notes);
+pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), ConvertError> {
+    let options = options::read(text, notes)?;
+    let program = script::read(text, notes);
     let image = options.image.clone().or(program.image.clone());
     let name = options.name.clone();
     let metadata = json!({"name": name.as_deref().unwrap_or("batch")});
-    let mut draft = Draft::of(Fields::of("metadata", metadata)?, &mut notes)?;
+    let mut draft = Draft::of(Fields::of("metadata", metadata)?, notes)?;
     if let Some(seconds) = options.time {
         notes.changed(
             "--time",
@@ -54,13 +52,13 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
             format!("give the job a checkpoint with graceSeconds: {seconds}; the signal is SIGTERM"),
         );
     }
-    let workers = workers(&options, &mut notes);
+    let workers = workers(&options, notes);
     let value = template(&options, image, &program);
-    launch::check(&program.words, workers.gpus, "script", &mut notes);
+    launch::check(&program.words, workers.gpus, "script", notes);
     let template = Template { value, gpus: workers.gpus, ..Template::default() };
-    let job = draft.finish(workers, template, &mut notes);
+    let job = draft.finish(workers, template, notes);
     let source = format!("sbatch script {}", name.unwrap_or_else(|| "without a name".to_owned()));
-    Ok(Converted { source, job, notes: notes.into_vec() })
+    Ok((source, job))
 }
 
 /// Nodes and GPUs of each.

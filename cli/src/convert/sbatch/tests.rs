@@ -1,10 +1,11 @@
 //! Scripts and what becomes of them.
 
-use super::super::Level;
+use super::super::{Converted, Level};
 use super::*;
 
 fn of(text: &str) -> Converted {
-    convert(text).unwrap_or_else(|error| panic!("{error}"))
+    let mut found = super::super::convert(text, Some("i")).unwrap_or_else(|error| panic!("{error}"));
+    found.remove(0)
 }
 
 fn lost(one: &Converted) -> Vec<&str> {
@@ -54,7 +55,8 @@ fn options_after_the_first_command_do_not_count_and_errors_name_the_line() {
         ("-Z", "-Z"),
         ("'x", "quote"),
     ] {
-        let error = convert(&format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err().to_string();
+        let script = format!("#!/bin/sh\n#SBATCH {line}\n");
+        let error = convert(&script, &mut Notes::default()).unwrap_err().to_string();
         assert!(error.starts_with("line 2: ") && error.contains(problem), "{error}");
     }
 }
