@@ -44,7 +44,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account, plan.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl-andreas", version, about, disable_help_subcommand = true)]
+#[command(name = "kubectl-andreas", version, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
