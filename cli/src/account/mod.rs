@@ -113,7 +113,7 @@ pub fn run(args: &AcctArgs) -> Result<()> {
     let incomplete: u64 = sums.iter().map(|sum| sum.incomplete).sum();
     if incomplete > 0 {
         eprintln!(
-            "note: {incomplete} jobs have had more attempts than their status keeps; their GPU-hours are a lower bound"
+            "note: jobs with more attempts than their status keeps: {incomplete}; their GPU-hours are a lower bound"
         );
     }
     output::print(&text_of(args.output, args.no_headers, &args.by, &sums)?)

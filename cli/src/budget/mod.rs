@@ -81,10 +81,10 @@ fn text_of(budget: &Budget, now: Timestamp) -> String {
     text += &format!(", {} nodes\n", budget.nodes);
     if budget.estimated_machines > 0 {
         let number = budget.estimated_machines;
-        text += &format!("           {number} machines have no counter and are counted by the table\n");
+        text += &format!("           machines without a counter, taken from the table: {number}\n");
     }
     if budget.unreported > 0 {
-        text += &format!("           {} nodes report nothing and are missing here\n", budget.unreported);
+        text += &format!("           nodes without a report, not counted: {}\n", budget.unreported);
     }
     if let Some(planned) = budget.planned_watts {
         text += &format!("Planned:   jobs {}\n", power(planned as f64));

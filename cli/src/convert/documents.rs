@@ -22,9 +22,10 @@ pub struct Converted {
 }
 
 impl Converted {
-    /// Name of the TrainingJob.
+    /// Name of the TrainingJob, or the beginning of the name that the API server will make.
     pub fn name(&self) -> &str {
-        self.job["metadata"]["name"].as_str().unwrap_or_default()
+        let metadata = &self.job["metadata"];
+        metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or_default()
     }
 }
 

@@ -177,16 +177,16 @@ pub fn job_name(name: &str, field: &str, notes: &mut Notes) -> String {
     made.to_owned()
 }
 
-/// A duration as the API reads it.
+/// A duration as the API reads it: `1d30m`.
 pub fn duration_text(seconds: i64) -> String {
     let seconds = seconds.clamp(1, 999_999 * 86_400);
-    match seconds {
-        s if s % 86_400 == 0 => format!("{}d", s / 86_400),
-        s if s % 3600 == 0 && s / 3600 < 1_000_000 => format!("{}h", s / 3600),
-        s if s % 60 == 0 && s / 60 < 1_000_000 => format!("{}m", s / 60),
-        s if s < 1_000_000 => format!("{s}s"),
-        s => format!("{}d{}s", s / 86_400, s % 86_400),
-    }
+    let parts =
+        [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
+    parts
+        .into_iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, unit)| format!("{number}{unit}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -211,5 +211,6 @@ mod tests {
         for seconds in [1, 60, 3600, 86_400, 90_061, 1_234_567, 86_400 * 400 + 1] {
             assert_eq!(DurationText(duration_text(seconds)).seconds(), Some(seconds));
         }
+        assert_eq!(duration_text(88_200), "1d30m");
     }
 }

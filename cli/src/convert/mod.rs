@@ -83,9 +83,10 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
     output::print(&text_of(args.output, &converted)?)?;
     let lost = converted.iter().flat_map(|one| &one.notes).filter(|note| note.level == Level::Lost).count();
     if lost > 0 && !args.allow_loss {
-        return Err(
-            NotGood(format!("{name}: {lost} things were lost; see the comments in the manifests")).into()
-        );
+        return Err(NotGood(format!(
+            "{name}: something was lost ({lost}), see the comments in the manifests"
+        ))
+        .into());
     }
     Ok(())
 }
