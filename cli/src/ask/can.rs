@@ -20,7 +20,7 @@ use crate::when::{self, Deadline};
 /// The deadline is that of the manifest unless --deadline gives one. Needs the right to list TrainingJobs in the namespace.
 #[derive(Debug, Args)]
 pub struct CanArgs {
-    /// The TrainingJob; - for standard input
+    /// The job: TrainingJob, Job, PyTorchJob, TrainJob, JobSet, RayJob, or an sbatch script; - for standard input
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
     /// Deadline: an instant such as 2027-01-31T18:00:00Z, or a time from now such as 36h

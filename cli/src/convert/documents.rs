@@ -67,7 +67,7 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
             ("TrainJob", "trainer.kubeflow.org") => train_job::convert(object.clone(), &objects, &mut notes),
             ("JobSet", "jobset.x-k8s.io") => job_set::convert(object.clone(), &mut notes),
             ("RayJob", "ray.io") => ray_job::convert(object.clone(), &mut notes),
-            ("TrainingJob", GROUP) => Ok(object.clone()),
+            ("TrainingJob", "" | GROUP) => Ok(object.clone()),
             ("TrainingRuntime" | "ClusterTrainingRuntime", "trainer.kubeflow.org") => continue,
             _ => {
                 others.push(if kind.is_empty() { "an object without kind".to_owned() } else { source });
