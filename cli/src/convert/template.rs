@@ -27,6 +27,10 @@ const REFUSED: [(&str, &str); 11] = [
     ("schedulingGroup", "gangs start as a whole anyway"),
 ];
 
+/// Labels that the API server gives to the pods of a Job.
+const JOB_LABELS: [&str; 4] =
+    ["controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
+
 /// A template without what the operator sets, and what it asked for.
 #[derive(Debug, Default, PartialEq)]
 pub struct Template {
@@ -61,6 +65,7 @@ pub fn convert(
     for map in ["labels", "annotations"] {
         let mut entries = metadata.object(map)?;
         entries.lost("kueue.x-k8s.io/queue-name", notes, "Kueue must not hold pods of TrainingJobs");
+        entries.ignore(&JOB_LABELS);
         let Value::Object(mut entries) = entries.into_value() else { continue };
         entries.retain(|key, _| {
             let own = key.starts_with("andreas.dev/");
