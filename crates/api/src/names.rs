@@ -55,6 +55,8 @@ pub const LABEL_ALLOCATION: &str = "andreas.dev/allocation";
 
 /// TrainingJob label: name of its TrainingProfile, where `spec.profile` names none.
 pub const LABEL_PROFILE: &str = "andreas.dev/profile";
+/// TrainingJob annotation: who submitted it, as `kubectl andreas submit` writes it. A claim of its author, for accounts.
+pub const ANNOTATION_USER: &str = "andreas.dev/user";
 /// TrainingProfile annotation: the program whose runs share it.
 pub const ANNOTATION_PROGRAM: &str = "andreas.dev/program";
 /// TrainingProfile label: who made it. Those that the operator made are removed when no job has used them for long.
