@@ -199,12 +199,11 @@ impl ShadowPrices {
         };
         let prices = &instance.prices;
         let energy = now.billed * (prices.integral(begin) - prices.integral(delay));
-        // The rest is charged like a deferred start, less so for a cheap change. A free change will be made
-        // when its time comes, an expensive one may no longer pay off.
-        let premium = DELAY_PENALTY
-            * (lost / (DEAR * cost_table.periods.unit())).min(1.0)
-            * data.weight
-            * (begin - delay);
+        // The rest is charged like a deferred start, less so for a cheap change. A cheap change will be made
+        // when its time comes, an expensive one may no longer pay off. A free one is charged in full: nothing
+        // else keeps a plan from postponing it at every decision.
+        let dear = if lost > 0.0 { (lost / (DEAR * cost_table.periods.unit())).min(1.0) } else { 1.0 };
+        let premium = DELAY_PENALTY * dear * data.weight * (begin - delay);
         let first = energy + time_in_system(data, now, delay, done);
         first + rest + cost_table.wear(instance, data, then) + premium
     }
