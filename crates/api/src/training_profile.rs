@@ -114,6 +114,24 @@ pub struct TrainingProfileStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub finished_runs: Vec<FinishedRun>,
+    /// What restarts of runs with this profile took, newest last.
+    #[serde(deserialize_with = "crate::known::items", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub restarts: Vec<ObservedRestart>,
+}
+
+/// What a restart took: the stop of one attempt and the start of the next one, without the time between them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ObservedRestart {
+    /// Name of the TrainingJob and the attempt that was started: `<job>-<attempt>`.
+    #[schemars(length(max = 253))]
+    pub run: String,
+    /// Seconds from the request to stop to the end of the last worker, and from the next allocation to its first progress.
+    #[schemars(range(min = 1, max = 3600))]
+    pub seconds: i64,
+    /// When the started attempt first reported progress.
+    pub at: Time,
 }
 
 /// How long a run took from its beginning to its end.

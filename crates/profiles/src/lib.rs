@@ -1,8 +1,8 @@
 //! Converts a `TrainingProfile` to the predictor's input. The operator and `kubectl andreas profile` share
 //! it, so both use the same data.
 //!
-//! **In**: spec and status of the resource. **Out**: the predictor's [`Profile`], and which observations to
-//! keep if there are too many. **Not here**: a client, fitting.
+//! **In**: spec and status of the resource. **Out**: the predictor's [`Profile`], which observations to keep if
+//! there are too many, and what a restart takes. **Not here**: a client, fitting.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -95,6 +95,26 @@ pub fn trim_observations(rows: &mut Vec<StatusObservation>) {
     }
 }
 
+/// Restarts that must have been observed before their time counts.
+const MIN_RESTARTS: usize = 3;
+/// An observed restart counts for at most this many times the median.
+const MAX_OF_MEDIAN: i64 = 4;
+
+/// Seconds that a restart of runs with this profile takes: the upper quartile of those observed. `None` before
+/// there are three.
+#[must_use]
+pub fn restart_time(status: &TrainingProfileStatus) -> Option<Seconds> {
+    let mut seconds: Vec<i64> =
+        status.restarts.iter().map(|restart| restart.seconds.clamp(1, 3_600)).collect();
+    if seconds.len() < MIN_RESTARTS {
+        return None;
+    }
+    seconds.sort_unstable();
+    let most = seconds[seconds.len() / 2] * MAX_OF_MEDIAN;
+    let upper = (seconds.len() * 3).div_ceil(4) - 1;
+    Some(Seconds(seconds[upper].min(most) as f64))
+}
+
 /// Number of GPUs or nodes: at least one.
 fn count(value: i32) -> u32 {
     u32::try_from(value).unwrap_or(1).max(1)
@@ -144,6 +164,22 @@ mod tests {
         assert!(same_run(&row(3, "A", 1), &row(3, "B", 1)));
         let later = StatusObservation { at: row(4, "A", 1).at, ..row(3, "A", 1) };
         assert!(!same_run(&row(3, "A", 1), &later));
+    }
+
+    #[test]
+    fn a_restart_takes_the_upper_quartile_of_those_seen_once_there_are_three() {
+        let seen = |seconds: &[i64]| {
+            let row = |(n, seconds): (usize, &i64)| json!({"run": format!("a-{n}"), "seconds": seconds, "at": instant(n as i64)});
+            let rows: Vec<_> = seconds.iter().enumerate().map(row).collect();
+            restart_time(&serde_json::from_value(json!({"restarts": rows})).unwrap()).map(|time| time.0)
+        };
+        assert_eq!(seen(&[]), None);
+        assert_eq!(seen(&[60, 70]), None);
+        assert_eq!(seen(&[80, 60, 70, 90]), Some(80.0));
+        // One that waited for its volume is bounded by the others.
+        assert_eq!(seen(&[60, 3_600, 70]), Some(280.0));
+        // Values that the schema would reject are clamped.
+        assert_eq!(seen(&[-5, 0, 1]), Some(1.0));
     }
 
     fn instant(second: i64) -> String {

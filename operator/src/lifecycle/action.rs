@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use andreas_api::training_profile::{FinishedRun, Observation};
+use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
 use andreas_api::{Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -116,6 +116,8 @@ pub enum ProfileUpdate {
     },
     /// A run finished.
     Finished(FinishedRun),
+    /// A run was stopped by the plan and started again.
+    Restart(ObservedRestart),
 }
 
 /// What a job holds. Its placement is `status.allocation`.

@@ -141,6 +141,14 @@ impl<'a> Draft<'a> {
         self.stop(reason, message.into(), None, None);
     }
 
+    /// Stops the attempt for the plan: a restart of the job.
+    pub fn ask_to_stop_for_plan(&mut self, reason: Reason, message: impl Into<String>) {
+        self.ask_to_stop(reason, message);
+        if let Some(stop) = &mut self.status.stop {
+            stop.planned = true;
+        }
+    }
+
     /// Stops the rest of an attempt that has been judged.
     pub fn stop_judged(&mut self, judgement: &Judgement) {
         let judgement = &self.limit_unexplained(judgement.clone());
@@ -185,6 +193,7 @@ impl<'a> Draft<'a> {
             since: now,
             outcome,
             exit_code,
+            planned: false,
         });
         self.status.phase = Phase::Stopping;
         self.status.reason = Some(reason.as_str().into());

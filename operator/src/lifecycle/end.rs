@@ -6,7 +6,7 @@ use andreas_api::names;
 use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::{Allocation, AttemptRecord, Consumption, Progress};
-use andreas_api::training_profile::{FinishedRun, Observation};
+use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
 use andreas_api::{Outcome, Phase, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -29,6 +29,8 @@ const AFTER_REFUSAL: i64 = 10;
 const MIN_TIMED: i64 = 100;
 /// Maximum backoff, s.
 const MAX_BACK_OFF: i64 = 300;
+/// Maximum seconds of an observed restart, as in the schema.
+const MAX_RESTART: i64 = 3_600;
 
 /// Closes the attempt.
 pub(super) fn close_attempt(
@@ -72,6 +74,8 @@ fn ended_at(d: &Draft<'_>, members: &Members<'_>, allocation: &Allocation) -> Ti
 
 fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: Time) {
     let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt);
+    let stopped = judgement.outcome == Outcome::Stopped;
+    let planned_stop = d.status.stop.as_ref().filter(|stop| stop.planned && stopped);
     let record = AttemptRecord {
         attempt: allocation.attempt,
         outcome: judgement.outcome,
@@ -82,6 +86,7 @@ fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
         gpus: allocation.gpus,
         placement: allocation.placement.clone(),
         started: allocation.running_time.clone(),
+        planned_stop: planned_stop.map(|stop| stop.since.clone()),
         ended,
         milli_percent: progress.map_or(0, |p| p.milli_percent),
         joules: d.o.energy.attempt_joules.max(0),
@@ -185,6 +190,9 @@ fn update_profile(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
             at: ended.clone(),
         }));
     }
+    if let Some(restart) = observed_restart(d, allocation, &run) {
+        d.learned.push(ProfileUpdate::Restart(restart));
+    }
     if finished && judgement.reason != Reason::CompletedEarly {
         let earlier = d
             .status
@@ -194,6 +202,24 @@ fn update_profile(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
         let seconds = earlier.sum::<i64>().saturating_add(seconds.max(0)).max(1);
         d.learned.push(ProfileUpdate::Finished(FinishedRun { run, seconds, at: ended.clone() }));
     }
+}
+
+/// What the restart before this attempt took. The attempt before it must have been stopped by the plan, and the pace
+/// must be timed: what was trained before the first report is not part of the restart. Nor is the time in the queue.
+fn observed_restart(d: &Draft<'_>, allocation: &Allocation, run: &str) -> Option<ObservedRestart> {
+    let progress = d.status.progress.as_ref().filter(|p| p.attempt == allocation.attempt)?;
+    let first = progress.first.as_ref()?;
+    let before = d.status.history.iter().rev().find(|record| record.started.is_some())?;
+    let stop = seconds_between(before.planned_stop.as_ref()?.0, before.ended.0).max(0);
+    if !progress.stepwise || progress.millis_per_epoch <= 0 || progress.timed_milli_epochs < MIN_TIMED {
+        return None;
+    }
+    let done = i64::from((first.milli_percent - progress.attempt_start).max(0));
+    let epochs = i64::from(d.o.job.spec.epochs.max(1));
+    let trained = done.saturating_mul(epochs).saturating_mul(progress.millis_per_epoch) / 100_000_000;
+    let start = (seconds_between(allocation.since.0, first.at.0) - trained).max(0);
+    let seconds = stop.saturating_add(start).clamp(1, MAX_RESTART);
+    Some(ObservedRestart { run: run.to_owned(), seconds, at: first.at.clone() })
 }
 
 fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
@@ -243,6 +269,7 @@ fn unreported_end(attempt: i64, at: Time) -> Progress {
         timed_milli_epochs: 0,
         ended: true,
         stepwise: false,
+        first: None,
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn stop_for_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
         Some(planned) if planned.runs_on(&allocation.nodes, allocation.gpus_per_worker) => false,
         Some(Planned::Run { gpu_type, nodes, gpus_per_worker, .. }) => {
             let to = nodes.join(", ");
-            d.ask_to_stop(
+            d.ask_to_stop_for_plan(
                 Reason::Stopping,
                 if nodes.len() == 1 {
                     format!("moves to {gpus_per_worker} x {gpu_type} on {to}")
@@ -46,7 +46,7 @@ pub(super) fn stop_for_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
                 Reason::PowerBudget | Reason::BudgetInfeasible | Reason::DeferredForEnergy => reason,
                 _ => Reason::Preempted,
             };
-            d.ask_to_stop(reason, message);
+            d.ask_to_stop_for_plan(reason, message);
             true
         }
     }

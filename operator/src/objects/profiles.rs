@@ -26,6 +26,8 @@ pub(crate) use unused::remove as remove_unused;
 
 /// Maximum run times kept, newest last.
 const MAX_FINISHED: usize = 16;
+/// Maximum restarts kept, newest last.
+const MAX_RESTARTS: usize = 16;
 /// Maximum GPU types kept as too small.
 const MAX_TYPES: usize = 32;
 /// Maximum pending updates of one profile; more would not be kept.
@@ -55,6 +57,12 @@ pub fn merge(status: &mut TrainingProfileStatus, learned: &[ProfileUpdate]) {
                 if !status.finished_runs.iter().any(|old| old.run == new.run && old.at == new.at) {
                     status.finished_runs.push(new.clone());
                     trim(&mut status.finished_runs, MAX_FINISHED);
+                }
+            }
+            ProfileUpdate::Restart(new) => {
+                if !status.restarts.iter().any(|old| old.run == new.run && old.at == new.at) {
+                    status.restarts.push(new.clone());
+                    trim(&mut status.restarts, MAX_RESTARTS);
                 }
             }
         }
@@ -166,7 +174,7 @@ async fn try_learn(shared: &Shared, key: &ObjectKey, learned: &[ProfileUpdate]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_api::training_profile::{FinishedRun, Observation};
+    use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -213,6 +221,20 @@ mod tests {
             merge(&mut status, &[finished("d-1", 90, 3_000 + n)]);
         }
         assert_eq!(status.finished_runs.len(), 16);
+    }
+
+    #[test]
+    fn restarts_are_kept_once_each_and_the_last_sixteen_of_them() {
+        let restart = |n: i64| {
+            let at = Time(Timestamp::from_second(n).expect("a time"));
+            ProfileUpdate::Restart(ObservedRestart { run: format!("a-{n}"), seconds: n + 1, at })
+        };
+        let mut status = TrainingProfileStatus::default();
+        for n in 0..20 {
+            merge(&mut status, &[restart(n), restart(n)]);
+        }
+        let kept: Vec<i64> = status.restarts.iter().map(|restart| restart.seconds).collect();
+        assert_eq!(kept, (5..=20).collect::<Vec<_>>());
     }
 
     #[test]

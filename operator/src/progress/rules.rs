@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use andreas_api::TrainingJobStatus;
-use andreas_api::training_job::{Progress, TrainingJobSpec};
+use andreas_api::training_job::{FirstReport, Progress, TrainingJobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
@@ -98,6 +98,8 @@ pub fn judge(
         timed_milli_epochs,
         ended,
         stepwise: claim.stepwise || same.is_some_and(|progress| progress.stepwise),
+        first: same
+            .map_or(Some(FirstReport { at: Time(at), milli_percent }), |progress| progress.first.clone()),
     };
     let Some(same) = same else { return ReportAction::Write(progress) };
     if newly_ended || milli_percent >= NEARLY_DONE && floor < NEARLY_DONE {

@@ -19,7 +19,7 @@ use super::holders::Holding;
 use super::nodes::Cluster;
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
-use super::{admits, job_id, node_name};
+use super::{admits, job_id, node_name, restarts};
 use crate::energy::{draws, rules};
 use crate::index::{ClusterIndex, gpu_memory};
 use crate::instants;
@@ -252,8 +252,8 @@ pub(super) fn job(
             Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).clamp(0.0, running_for)),
             None => Seconds(running_for),
         },
-        restart: None,
-        restarts_last_day: 0,
+        restart: restarts::observed_time(index, &index.profile_key(job)),
+        restarts_last_day: restarts::last_day(status, now),
         state,
     }
 }
@@ -321,17 +321,17 @@ fn with_exploration(
     // A job without a deadline has no tardiness or miss; its turnaround counts at least a tenth.
     let share =
         if deadline.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
+    let profile = index.profile_key(job);
     let costs = ExplorationCosts {
         per_joule: rules::price_at(policy, now.as_second()).0,
         per_second: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)).0
             * share,
-        restart: rules::restart_time(policy),
+        restart: restarts::observed_time(index, &profile).unwrap_or(rules::restart_time(policy)),
         epochs: outlook.epochs_left,
         available: deadline.map(|due| Seconds(due.0.duration_since(now).as_secs_f64())),
     };
     let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let seen = held.filter(|_| outlook.observed.is_some_and(|seen| seen.epochs >= 1.0));
-    let profile = index.profile_key(job);
     let Table { times, draws, .. } = corrected.unwrap_or(table);
     let held_type = held.map(|held| held.gpu_type.as_str());
     let may = |name: &str| held_type == Some(name) || !explorations.contains(&(profile.clone(), name.into()));

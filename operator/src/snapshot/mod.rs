@@ -23,6 +23,7 @@ mod lost;
 pub mod nodes;
 pub mod places;
 mod quota;
+mod restarts;
 #[cfg(test)]
 mod tests;
 mod volumes;

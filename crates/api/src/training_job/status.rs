@@ -205,6 +205,9 @@ pub struct StopRequest {
     /// Exit code of the member that failed first, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// The plan asked for it, in favour of another job or of another place. Default: `false`, somebody else did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub planned: bool,
 }
 
 /// How far a run is. A claim of the training program, bounded and never taken back within an attempt.
@@ -240,6 +243,20 @@ pub struct Progress {
     /// The figure is counted, by steps or epochs. Otherwise it is a percentage of which nobody knows how it came about.
     #[serde(default)]
     pub stepwise: bool,
+    /// The first report of this attempt. Absent for attempts that reported to an earlier release first.
+    #[serde(default, deserialize_with = "known::optional", skip_serializing_if = "Option::is_none")]
+    pub first: Option<FirstReport>,
+}
+
+/// The first report of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FirstReport {
+    /// When it was received (the operator's clock).
+    pub at: Time,
+    /// Thousandths of a percent done by then.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub milli_percent: i32,
 }
 
 /// What is expected of a run.
@@ -342,6 +359,9 @@ pub struct AttemptRecord {
     /// When all members ran; absent when they never did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
+    /// When the plan asked it to stop; absent where it ended otherwise. Such attempts that ran count as restarts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_stop: Option<Time>,
     /// When the last member ended.
     pub ended: Time,
     /// Milli-percent of the run when it ended.

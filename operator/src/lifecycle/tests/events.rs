@@ -212,6 +212,7 @@ impl World {
             timed_milli_epochs: 0,
             ended: false,
             stepwise: true,
+            first: None,
         });
         self.step_until_stable();
         self

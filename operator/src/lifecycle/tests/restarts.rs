@@ -1,7 +1,10 @@
+use andreas_api::training_job::FirstReport;
 use andreas_api::{Outcome, Phase, Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::world::*;
+use crate::lifecycle::*;
 
 #[test]
 fn half_a_gang_made_before_a_crash_is_completed() {
@@ -107,4 +110,54 @@ fn a_pod_that_the_caches_do_not_show_yet_after_a_start_has_not_vanished() {
     assert_eq!(world.phase(), Phase::Running);
     world.wait(1);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "Vanished"));
+}
+
+/// The present attempt has reported this much, by counted steps since `first` seconds.
+fn report_since(world: &mut World, first: i64, milli_percent: i32) {
+    world.report(milli_percent);
+    let progress = world.job.status.as_mut().unwrap().progress.as_mut().unwrap();
+    progress.attempt_start = 40_000.min(milli_percent);
+    progress.timed_milli_epochs = 2_000;
+    progress.first = Some(FirstReport { at: Time(at(first)), milli_percent: 50_000 });
+}
+
+#[test]
+fn what_a_restart_by_the_plan_takes_is_learned_without_the_queue_and_without_training() {
+    // Given a run of ten epochs of 60 s that the plan stops at 100 s, and that has stopped 30 s later,
+    let mut world = World::running(json!({"epochs": 10, "checkpoint": {"claimName": "ckpt"}}), &["n1"], 1);
+    world.wait(100).report(40_000).plan_wait(Reason::Preempted, "in favour of team/urgent");
+    world.wait(30).leave(143);
+    assert_eq!(world.status().history.last().unwrap().planned_stop, Some(Time(at(100))));
+    // when it gets GPUs at 1,000 s, and its first report at 1,110 s counts one epoch more than before,
+    world.wait(870).plan_run(&["n2"], 1).bind_all().run_all();
+    let since = world.status().allocation.unwrap().since.0;
+    world.wait(400);
+    report_since(&mut world, 1_110, 90_000);
+    world.plan_wait(Reason::Preempted, "again").wait(5).leave(143);
+    // then the restart took the stop, and the start less the epoch.
+    let start = at(1_110).duration_since(since).as_secs() - 60;
+    let restarts: Vec<i64> = world
+        .learned
+        .iter()
+        .filter_map(|update| match update {
+            ProfileUpdate::Restart(restart) => Some(restart.seconds),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(restarts, [30 + start]);
+}
+
+#[test]
+fn a_stop_by_the_user_or_a_failure_is_no_restart_by_the_plan() {
+    let mut held = World::running(json!({"checkpoint": {"claimName": "ckpt"}}), &["n1"], 1);
+    held.wait(100).edit(json!({"suspend": true})).wait(5).leave(143);
+    assert_eq!(held.last().0, Outcome::Stopped);
+    assert_eq!(held.status().history.last().unwrap().planned_stop, None);
+    // A run that ended by itself before the plan's stop reached it was not stopped.
+    let mut done = World::running(json!({}), &["n1"], 1);
+    done.wait(100).report(100_000).plan_wait(Reason::Preempted, "");
+    done.now += 1;
+    done.leave(0);
+    assert_eq!(done.last().0, Outcome::Finished);
+    assert_eq!(done.status().history.last().unwrap().planned_stop, None);
 }

@@ -32,8 +32,9 @@ fn last_used(profile: &SlimTrainingProfile) -> Timestamp {
     let status = profile.status.as_ref();
     let seen = status.into_iter().flat_map(|status| status.observations.iter().map(|seen| seen.at.0));
     let finished = status.into_iter().flat_map(|status| status.finished_runs.iter().map(|run| run.at.0));
+    let restarts = status.into_iter().flat_map(|status| status.restarts.iter().map(|restart| restart.at.0));
     let made = profile.metadata.creation_timestamp.iter().map(|made| made.0);
-    seen.chain(finished).chain(made).max().unwrap_or(Timestamp::MAX)
+    seen.chain(finished).chain(restarts).chain(made).max().unwrap_or(Timestamp::MAX)
 }
 
 /// A profile and its last use.

@@ -81,6 +81,24 @@ fn a_slow_run_is_written_before_its_progress_timeout_by_whichever_replica_hears_
 }
 
 #[test]
+fn the_first_report_of_an_attempt_is_kept_with_its_later_ones() {
+    // Given an attempt whose predecessor had reported 40 %,
+    let held = status(progress(1, 40_000, 100));
+    let ReportAction::Write(first) = judged(&held, None, reported(45_000), 105, 1) else {
+        panic!("not written")
+    };
+    // then its first report is kept,
+    let kept = FirstReport { at: Time(at(105)), milli_percent: 45_000 };
+    assert_eq!((first.attempt_start, first.first.clone()), (40_000, Some(kept.clone())));
+    // whatever it reports later.
+    let held = status(serde_json::to_value(&first).expect("json"));
+    let ReportAction::Write(next) = judged(&held, None, reported(60_000), 200, 1) else {
+        panic!("not written")
+    };
+    assert_eq!(next.first, Some(kept));
+}
+
+#[test]
 fn what_did_not_move_is_never_due() {
     let held = status(progress(2, 40_500, 100));
     assert_eq!(judged(&held, Some("90s"), reported(40_500), 10_000, 1), ReportAction::Nothing);

@@ -48,6 +48,27 @@ fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_policys_run_time_or_its_n
 }
 
 #[test]
+fn a_job_is_planned_with_its_restarts_of_the_day_and_what_its_profiles_restarts_took() {
+    let planned = |restarts: Value| {
+        let mut world = World::default();
+        let mut status = holds(2, "n1", 1);
+        status["history"] = json!([{"attempt": 1, "outcome": "Stopped", "reason": "Stopping", "gpuType": GPU, "gpus": 1,
+            "placement": "n1", "started": at(-90), "ended": at(5), "plannedStop": at(0)}]);
+        world.node("n1", json!({}), json!({})).profile("bert", json!({"restarts": restarts})).job(
+            "runs",
+            json!({"profile": "bert"}),
+            status,
+            Claim::Running { since: at(20) },
+        );
+        let job = world.snapshot().jobs.remove(0);
+        (job.restart.map(|time| time.0), job.restarts_last_day)
+    };
+    let took = |seconds: i64| json!({"run": format!("a-{seconds}"), "seconds": seconds, "at": at(0)});
+    assert_eq!(planned(json!([took(200), took(210)])), (None, 1), "the policy's time");
+    assert_eq!(planned(json!([took(200), took(210), took(190)])), (Some(210.0), 1));
+}
+
+#[test]
 fn what_a_stop_loses_is_what_stops_of_its_family_have_lost() {
     let lost = |checkpoint: Value| {
         let mut world = World::default();
