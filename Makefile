@@ -160,13 +160,13 @@ quickstart: control-plane build ## Run the commands of docs/quickstart.md on the
 
 .PHONY: crds
 crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests
-	UPDATE=1 $(CARGO) test -q -p andreas-api --locked --test crds
-	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test scenarios api_chart::
-	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test files chart_golden::
+	UPDATE=1 $(CARGO) test -q --workspace --locked --test crds
+	UPDATE=1 $(CARGO) test -q --workspace --locked --test scenarios -- api_chart::
+	UPDATE=1 $(CARGO) test -q --workspace --locked --test files -- chart_golden::
 
 .PHONY: metrics-docs
 metrics-docs: prepare ## Write docs/metrics.md from the lists of metrics in the code
-	UPDATE=1 $(CARGO) test -q -p andreas-e2e --locked --test files the_documentation
+	UPDATE=1 $(CARGO) test -q --workspace --locked --test files -- the_documentation
 
 .PHONY: openapi
 openapi: ## Write docs/openapi.json from the types of the query API

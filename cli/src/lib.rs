@@ -3,6 +3,14 @@
 //! **Holds** the commands' arguments, what they print, and the line protocol by which other schedulers and
 //! simulators use the planner ([`stdio`]).
 //!
+//! | commands | where their answers come from |
+//! |---|---|
+//! | `queue`, `explain`, `whatif`, `can` | the operator's query API (`ask`) |
+//! | `nodes`, `budget`, `top`, `acct`, `doctor` | objects of the API server (`inventory`, `account`, `doctor`) |
+//! | `submit`, `logs`, `suspend`, `resume`, `cancel` | they read and write TrainingJobs and their pods (`jobs`) |
+//! | `convert` | files ([`convert`]) |
+//! | `plan`, `simulate`, `profile`, `snapshot` | files, the planner and the predictor |
+//!
 //! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the planner, as
 //! the operator's do; those of other systems' methods from `andreas-baselines`.
 //!
@@ -10,23 +18,33 @@
 //!
 //! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
 
+mod account;
 mod ask;
+mod budget;
 pub mod cluster;
+pub mod convert;
+mod doctor;
 pub mod exit;
+mod inventory;
+mod jobs;
+mod nodes;
 pub mod output;
 mod plan;
 mod profile;
 mod reason;
+mod shell;
 mod simulate;
 mod snapshot;
 pub mod stdio;
+mod top;
+mod when;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Deadline-, weight- and energy-aware scheduling of training jobs: plan, simulate, predict.
+/// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account, plan.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl-andreas", version, about, disable_help_subcommand = true)]
+#[command(name = "kubectl-andreas", version, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -34,14 +52,27 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Plan(plan::PlanArgs),
-    Simulate(Box<simulate::SimulateArgs>),
-    Profile(profile::ProfileArgs),
-    Snapshot(snapshot::SnapshotArgs),
     Queue(ask::QueueArgs),
     Explain(ask::ExplainArgs),
     Whatif(ask::WhatIfArgs),
     Can(ask::CanArgs),
+    Top(top::TopArgs),
+    Submit(Box<jobs::SubmitArgs>),
+    Logs(jobs::LogsArgs),
+    Suspend(jobs::SuspendArgs),
+    Resume(jobs::ResumeArgs),
+    Cancel(jobs::CancelArgs),
+    Convert(convert::ConvertArgs),
+    Nodes(nodes::NodesArgs),
+    Budget(budget::BudgetArgs),
+    Acct(account::AcctArgs),
+    Doctor(doctor::DoctorArgs),
+    Plan(plan::PlanArgs),
+    Simulate(Box<simulate::SimulateArgs>),
+    Profile(profile::ProfileArgs),
+    Snapshot(snapshot::SnapshotArgs),
+    Completion(shell::CompletionArgs),
+    Man(shell::ManArgs),
 }
 
 /// Does what the arguments say.
@@ -50,14 +81,27 @@ enum Command {
 /// Whatever goes wrong, with the file and field it is about.
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
-        Command::Plan(args) => plan::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Profile(args) => profile::run(&args),
-        Command::Snapshot(args) => snapshot::run(&args),
         Command::Queue(args) => ask::queue(&args),
         Command::Explain(args) => ask::explain(&args),
         Command::Whatif(args) => ask::what_if(&args),
         Command::Can(args) => ask::can(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Submit(args) => jobs::submit(&args),
+        Command::Logs(args) => jobs::logs(&args),
+        Command::Suspend(args) => jobs::suspend(&args),
+        Command::Resume(args) => jobs::resume(&args),
+        Command::Cancel(args) => jobs::cancel(&args),
+        Command::Convert(args) => convert::run(&args),
+        Command::Nodes(args) => nodes::run(&args),
+        Command::Budget(args) => budget::run(&args),
+        Command::Acct(args) => account::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Snapshot(args) => snapshot::run(&args),
+        Command::Completion(args) => shell::completion(&args, Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
     }
 }
 

@@ -173,3 +173,36 @@ fn without_an_operator_it_is_said_whom_was_asked() {
     assert!(!missing.status.success());
     assert!(text(&missing.stderr).contains("http://127.0.0.1:9/snapshot"), "{}", text(&missing.stderr));
 }
+
+#[test]
+fn what_a_conversion_loses_is_an_exit_code_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("train.sbatch");
+    let path = file.to_str().unwrap();
+    let convert = |script: &str, more: &[&str]| {
+        std::fs::write(&file, script).unwrap();
+        andreas(&[&["convert", "-f", path], more].concat())
+    };
+    let whole = convert("#!/bin/sh\n#SBATCH --gpus=1\npython train.py\n", &["--image", "example.org/i"]);
+    assert_eq!(whole.status.code(), Some(0), "{}", text(&whole.stderr));
+    assert!(text(&whole.stdout).contains("kind: TrainingJob"));
+    let lossy = "#!/bin/sh\n#SBATCH --gpus=1 --array=1-5\npython train.py\n";
+    let lost = convert(lossy, &["--image", "example.org/i"]);
+    assert_eq!(lost.status.code(), Some(5));
+    assert!(text(&lost.stdout).contains("# lost: --array") && text(&lost.stderr).contains("lost: "));
+    assert_eq!(convert(lossy, &["--image", "example.org/i", "--allow-loss"]).status.code(), Some(0));
+    let broken = convert("#!/bin/sh\n#SBATCH --gpus=many:x\n", &[]);
+    assert_eq!(broken.status.code(), Some(1));
+    assert!(text(&broken.stderr).contains(&format!("{path}: line 2: --gpus")), "{}", text(&broken.stderr));
+}
+
+#[test]
+fn a_manifest_is_printed_without_a_cluster() {
+    let words = ["submit", "one", "--image", "example.org/i", "--dry-run", "--", "torchrun", "train.py"];
+    let made = andreas(&words);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    assert!(text(&made.stdout).contains("- torchrun"), "{}", text(&made.stdout));
+    let page = andreas(&["man"]);
+    assert!(text(&page.stdout).contains(".TH kubectl-andreas"), "{}", text(&page.stdout));
+    assert!(text(&andreas(&["completion", "bash"]).stdout).contains("_kubectl"));
+}

@@ -102,8 +102,9 @@ fn the_nodes_of_a_gang_are_of_one_class() {
     line["new_jobs"][0]["epoch_s"] = json!({"V100": [null, null, null, 200]});
     line["new_jobs"][0]["power_w"] = json!({"V100": [null, null, null, 900]});
     line["new_jobs"][0]["spread"] = json!({"2": 1.1});
+    line["new_jobs"][0]["req_gpus"] = json!(4);
     let small = |id: &str| {
-        json!({"id": id, "submit_s": 0, "weight": 0.001, "epochs_left": 10, "movable": false, "allowed": [2],
+        json!({"id": id, "submit_s": 0, "weight": 0.001, "epochs_left": 10, "movable": false, "allowed": [2], "req_gpus": 2,
                "epoch_s": {"V100": [null, 600]}, "power_w": {"V100": [null, 400]}})
     };
     line["new_jobs"].as_array_mut().unwrap().extend([small("a"), small("b")]);

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use andreas_api::DurationText;
 use andreas_query::{Can, CanRequest, path};
 use anyhow::Result;
 use clap::Args;
@@ -14,39 +13,24 @@ use super::{AskArgs, job_file, text};
 use crate::cluster::block_on;
 use crate::exit::NotGood;
 use crate::output;
+use crate::when::{self, Deadline};
 
 /// Can: the probability that a job submitted now would meet a deadline. Nothing is created.
 ///
 /// The deadline is that of the manifest unless --deadline gives one. Needs the right to list TrainingJobs in the namespace.
 #[derive(Debug, Args)]
 pub struct CanArgs {
-    /// The TrainingJob; - for standard input
+    /// The job: TrainingJob, Job, PyTorchJob, TrainJob, JobSet, RayJob, or an sbatch script; - for standard input
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
     /// Deadline: an instant such as 2027-01-31T18:00:00Z, or a time from now such as 36h
-    #[arg(long, value_name = "WHEN", value_parser = deadline)]
+    #[arg(long, value_name = "WHEN", value_parser = when::deadline)]
     deadline: Option<Deadline>,
     /// Exit with code 5 if the probability is lower, percent
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(i32).range(1..=100))]
     at_least: Option<i32>,
     #[command(flatten)]
     ask: AskArgs,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Deadline {
-    At(Timestamp),
-    After(DurationText),
-}
-
-fn deadline(text: &str) -> Result<Deadline, String> {
-    let after = DurationText(text.to_owned());
-    if after.seconds().is_some_and(|seconds| seconds > 0) {
-        return Ok(Deadline::After(after));
-    }
-    let at = text.parse::<Timestamp>();
-    at.map(Deadline::At)
-        .map_err(|_| format!("{text:?} is neither an instant (2027-01-31T18:00:00Z) nor a duration (36h)"))
 }
 
 /// Runs the subcommand.
@@ -89,18 +73,4 @@ fn text_of(answer: &Can, now: Timestamp) -> String {
         None => text += "Start:     never: no node can run it\n",
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_deadline_is_an_instant_or_a_duration() {
-        assert_eq!(deadline("36h"), Ok(Deadline::After(DurationText("36h".into()))));
-        assert!(matches!(deadline("2027-01-31T18:00:00Z"), Ok(Deadline::At(_))));
-        for wrong in ["", "0s", "tomorrow", "-1h"] {
-            assert!(deadline(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -4,12 +4,18 @@ use std::path::Path;
 
 use andreas_query::{JobObject, request::JobMetadata};
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
-/// Reads a TrainingJob from a YAML or JSON file; `-` is standard input.
+use crate::convert;
+use crate::output::plain;
+
+/// Stands for an image that the file does not name: the answer does not depend on it.
+const IMAGE: &str = "unknown";
+
+/// Reads a job from a YAML or JSON file or an sbatch script; `-` is standard input. What is no TrainingJob is converted as `convert`
+/// does.
 ///
 /// # Errors
-/// When the file cannot be read, or is of another kind.
+/// When the file cannot be read, or has no job or several.
 pub fn read(file: &Path) -> Result<JobObject> {
     let name = file.display();
     let text = match file.as_os_str() == "-" {
@@ -20,21 +26,27 @@ pub fn read(file: &Path) -> Result<JobObject> {
 }
 
 fn parse(text: &str) -> Result<JobObject> {
-    let object: Value = serde_saphyr::from_str(text).context("is not one object as YAML or JSON")?;
-    match object["kind"].as_str() {
-        Some("TrainingJob") => {}
-        Some(kind) => bail!("is a {kind} and not a TrainingJob; kubectl andreas convert makes one of it"),
-        None => bail!("kind: is missing"),
+    let mut found = convert::convert(text, Some(IMAGE))?;
+    let (Some(one), true) = (found.pop(), found.is_empty()) else {
+        bail!("holds several jobs: ask about one at a time");
+    };
+    if one.notes.iter().any(|note| note.level == convert::Level::Lost) {
+        eprintln!(
+            "note: {} is converted and loses something: see kubectl andreas convert",
+            plain(&one.source)
+        );
     }
-    if !object["spec"].is_object() {
+    if !one.job["spec"].is_object() {
         bail!("spec: is missing");
     }
-    let name = object["metadata"]["name"].as_str().map(str::to_owned);
-    Ok(JobObject { metadata: JobMetadata { name }, spec: object["spec"].clone() })
+    let name = one.job["metadata"]["name"].as_str().map(str::to_owned);
+    Ok(JobObject { metadata: JobMetadata { name }, spec: one.job["spec"].clone() })
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -47,5 +59,14 @@ mod tests {
         assert!(error("spec: {}").contains("kind"));
         assert!(error("kind: TrainingJob").contains("spec"));
         assert!(error("[").contains("YAML"));
+    }
+
+    #[test]
+    fn other_jobs_are_converted() {
+        let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec: {template: {spec: {containers: \
+                   [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]}}}\n";
+        let read = parse(job).unwrap();
+        assert_eq!((read.metadata.name.as_deref(), &read.spec["gpus"]["min"]), (Some("a"), &Value::from(2)));
+        assert!(parse(&format!("{job}---\n{job}")).unwrap_err().to_string().contains("several"));
     }
 }

@@ -19,7 +19,7 @@ use crate::output::{self, money, plain};
 #[derive(Debug, Args)]
 #[group(id = "change", required = true, multiple = true, args = ["file", "nodes", "budget", "without"])]
 pub struct WhatIfArgs {
-    /// A TrainingJob that is submitted now; - for standard input
+    /// A job that is submitted now: TrainingJob, Job, PyTorchJob, TrainJob, JobSet, RayJob, or an sbatch script; - for standard input
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Nodes that are added, for example +1xA100x8: one node with eight GPUs of the cluster's type A100

@@ -62,9 +62,12 @@ impl Right {
             (andreas_api::names::GROUP, "gpunodes" | "energypolicies") => {
                 "the chart's ClusterRole andreas-power-admin"
             }
-            (_, "nodes" | "namespaces" | "customresourcedefinitions") => "a cluster administrator's role",
+            (_, "nodes" | "namespaces" | "customresourcedefinitions" | "leases") => {
+                "a cluster administrator's role"
+            }
             _ if self.namespace.is_none() => "a ClusterRoleBinding to the ClusterRole view",
             (_, "serviceaccounts/token") => "the ClusterRole admin in that namespace",
+            (_, "secrets") => "the ClusterRole edit in that namespace",
             _ if reads => "the ClusterRole view in that namespace",
             _ => "the ClusterRole edit in that namespace",
         }

@@ -38,7 +38,7 @@ pub enum Format {
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// How to print
-    #[arg(long = "output", short, value_name = "FORMAT", value_enum, default_value_t)]
+    #[arg(long = "output", short = 'o', value_name = "FORMAT", value_enum, default_value_t)]
     pub format: Format,
     /// Leave the headings of tables out
     #[arg(long)]

@@ -215,7 +215,7 @@ status:
         };
         let seen = Arc::new(Mutex::new(Vec::new()));
         let calls = Arc::clone(&seen);
-        let cluster = testing::cluster(move |line, body| {
+        let answer = move |line: &str, body: serde_json::Value| {
             let mut calls = calls.lock().unwrap();
             calls.push((line.split('?').next().unwrap().to_owned(), body));
             match calls.len() {
@@ -224,12 +224,14 @@ status:
                 2 => testing::refusal(409, "Conflict", "the object has been modified", "bert"),
                 _ => (200, here(6)),
             }
-        });
+        };
         // when a profile is imported,
         let object =
             json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bert"}, "spec": {}});
         let brought = parse(PROFILE, "profile").unwrap().status.unwrap();
-        let count = block_on(async { store(&cluster, "lab", "bert", &object, brought).await }).unwrap();
+        let count =
+            block_on(async { store(&testing::cluster(answer), "lab", "bert", &object, brought).await })
+                .unwrap();
         // then it is read again, and both runs are written, of the version that was read.
         assert_eq!(count, 2);
         let calls = seen.lock().unwrap();

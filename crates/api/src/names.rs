@@ -55,6 +55,8 @@ pub const LABEL_ALLOCATION: &str = "andreas.dev/allocation";
 
 /// TrainingJob label: name of its TrainingProfile, where `spec.profile` names none.
 pub const LABEL_PROFILE: &str = "andreas.dev/profile";
+/// TrainingJob annotation: who submitted it, as `kubectl andreas submit` writes it. A claim of its author, for accounts.
+pub const ANNOTATION_USER: &str = "andreas.dev/user";
 /// TrainingProfile annotation: the program whose runs share it.
 pub const ANNOTATION_PROGRAM: &str = "andreas.dev/program";
 /// TrainingProfile label: who made it. Those that the operator made are removed when no job has used them for long.
@@ -94,7 +96,7 @@ pub mod env {
     /// Index of the worker, likewise.
     pub const PLAIN_RANK: &str = "RANK";
     /// Number of workers, likewise.
-    pub const PLAIN_WORLD_SIZE: &str = "WORLD_SIZE";
+    pub const PLAIN_WORKERS: &str = "WORLD_SIZE";
     /// Full address to post progress to.
     pub const PROGRESS_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";
     /// File with the CA of that address.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
-use andreas_core::StepFunction;
+use andreas_core::{StepFunction, Watts};
 use andreas_planner::Snapshot;
 use andreas_simulator::readers::{self, Format, TraceRange, peak};
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
@@ -122,6 +122,10 @@ fn gandiva_fair_gives_gpu_time_by_tickets() {
 #[test]
 fn powerflow_is_thriftier_and_no_slower_than_fixed_requests_under_the_same_budget() {
     let mut scenario = scenario("195job.csv.gz", 16);
+    // The paper's watts are those of GPUs alone.
+    for node in &mut scenario.nodes {
+        (node.host_idle, node.host_busy) = (Watts::ZERO, Watts::ZERO);
+    }
     scenario.budget = Some(StepFunction::flat(peak(&scenario.gpu_types, &scenario.nodes) * 0.8));
     let (own, fixed) = (run(&scenario, Method::Powerflow), run(&scenario, Method::FifoFixed));
     for replayed in [&own, &fixed] {

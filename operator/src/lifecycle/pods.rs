@@ -447,7 +447,7 @@ fn environment(
         all.push((env::PLAIN_MASTER_ADDR, master));
         all.push((env::PLAIN_MASTER_PORT, port.to_string()));
         all.push((env::PLAIN_RANK, index.to_string()));
-        all.push((env::PLAIN_WORLD_SIZE, allocation.nodes.len().to_string()));
+        all.push((env::PLAIN_WORKERS, allocation.nodes.len().to_string()));
     }
     if let Some(checkpoint) = &job.spec.checkpoint {
         all.push((env::CHECKPOINT_DIR, checkpoint.path.clone()));

@@ -24,6 +24,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "api_objects", sender: "tenants, through the API server", run: targets::api_objects },
     Target { name: "certificates", sender: "whoever connects by TLS", run: targets::certificates },
+    Target { name: "job_manifests", sender: "whoever calls `convert`", run: targets::job_manifests },
     Target { name: "kubelet_pod_resources", sender: "the kubelet", run: targets::kubelet_pod_resources },
     Target { name: "planner_lines", sender: "whoever calls `plan --stdio`", run: targets::planner_lines },
     Target { name: "progress_reports", sender: "training programs", run: targets::progress_reports },

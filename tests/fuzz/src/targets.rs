@@ -59,6 +59,15 @@ pub fn certificates(bytes: &[u8]) {
     let _ = Tls::load(TlsFiles { certificate, key, clients: None, oldest: MinTlsVersion::Tls12 });
 }
 
+/// Manifests and sbatch scripts that become TrainingJobs: each has a spec, and can be written and read again.
+pub fn job_manifests(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    for one in andreas_cli::convert::convert(text, Some("image")).unwrap_or_default() {
+        assert!(one.job["kind"] == "TrainingJob", "{}", one.source);
+        serde_json::to_vec(&one.job).expect("what was converted can be written");
+    }
+}
+
 /// Answers of the kubelet's PodResources API.
 pub fn kubelet_pod_resources(bytes: &[u8]) {
     let _ = ListPodResourcesResponse::decode(bytes);

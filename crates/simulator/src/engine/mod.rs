@@ -272,7 +272,9 @@ impl<'a> Replay<'a> {
                 job.epochs_left += (run.ready - self.now).0.max(0.0) / run.pace;
             }
             job.lost = live.unsaved;
-            job.restarts_last_day = live.restarts_last_day(self.now);
+            // Free restarts, as in the published instances, are not limited either.
+            let free = self.scenario.restart <= Seconds::ZERO;
+            job.restarts_last_day = if free { 0 } else { live.restarts_last_day(self.now) };
             job.state = match &live.run {
                 Some(run) if !self.conditions.memoryless => {
                     JobState::Running { placement: run.place.clone(), since: run.since }

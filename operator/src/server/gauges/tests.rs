@@ -74,6 +74,7 @@ fn scrape(index: ClusterIndex, act: impl Fn(&Metrics), now: Timestamp) -> String
 fn everything(metrics: &Metrics) {
     metrics.wrote("status", "ok");
     metrics.decided("Run");
+    metrics.answered("queue", "ok");
     metrics.planned(LastPlan {
         at: at(1),
         jobs: 2,

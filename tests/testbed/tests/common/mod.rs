@@ -1,5 +1,5 @@
 //! What the test bed's own tests share.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod waiting;

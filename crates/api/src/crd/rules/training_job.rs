@@ -213,7 +213,7 @@ pub(super) const RULES: &[Rule] = &[
     immutable!(
         "profileMatching",
         "profileMatching cannot change: delete the TrainingJob and apply it again",
-        Example::create("spec: {profileMatching: Off}").then("spec: {weight: 3}"),
-        Example::create("").then("spec: {profileMatching: Off}")
+        Example::create("spec: {profileMatching: 'Off'}").then("spec: {weight: 3}"),
+        Example::create("").then("spec: {profileMatching: 'Off'}")
     ),
 ];

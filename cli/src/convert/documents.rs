@@ -1,0 +1,144 @@
+//! A file as documents, and each document by its kind.
+
+use andreas_api::names::GROUP;
+use serde_json::Value;
+
+use super::error::ConvertError;
+use super::notes::{Note, Notes};
+use super::{job, job_set, pytorch_job, ray_job, sbatch, train_job};
+
+/// Most documents of a file.
+const MAX_DOCUMENTS: usize = 1000;
+
+/// A TrainingJob and what became of the job that it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Converted {
+    /// Kind and name of what it was.
+    pub source: String,
+    /// The TrainingJob.
+    pub job: Value,
+    /// What was lost or changed.
+    pub notes: Vec<Note>,
+}
+
+impl Converted {
+    /// Name of the TrainingJob, or the beginning of the name that the API server will make.
+    pub fn name(&self) -> &str {
+        let metadata = &self.job["metadata"];
+        metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or_default()
+    }
+}
+
+/// The TrainingJobs for all jobs of a file; `image` is for containers without one.
+///
+/// # Errors
+/// When it is neither YAML nor a script, has no job, or a field has a value that is not its own.
+pub fn convert(text: &str, image: Option<&str>) -> Result<Vec<Converted>, ConvertError> {
+    let mut converted = if sbatch::is_script(text) { vec![script(text)?] } else { manifests(text)? };
+    for one in &mut converted {
+        complete(one, image);
+    }
+    Ok(converted)
+}
+
+fn script(text: &str) -> Result<Converted, ConvertError> {
+    let mut notes = Notes::default();
+    let (source, job) = sbatch::convert(text, &mut notes)?;
+    Ok(Converted { source, job, notes: notes.into_vec() })
+}
+
+fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| ConvertError::Syntax(first_line(&error)))?;
+    let objects: Vec<Value> =
+        documents.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
+    if objects.len() > MAX_DOCUMENTS {
+        return Err(ConvertError::NoJob(format!(": it has more than {MAX_DOCUMENTS} documents")));
+    }
+    let (mut converted, mut others) = (Vec::new(), Vec::new());
+    for (number, object) in objects.iter().enumerate() {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let name = object["metadata"]["name"].as_str().or(object["metadata"]["generateName"].as_str());
+        let source = format!("{kind} {}", name.unwrap_or("without a name"));
+        let mut notes = Notes::default();
+        let made = match (kind, group(object)) {
+            ("Job", "batch") => job::convert(object.clone(), &mut notes),
+            ("PyTorchJob", "kubeflow.org") => pytorch_job::convert(object.clone(), &mut notes),
+            ("TrainJob", "trainer.kubeflow.org") => train_job::convert(object.clone(), &objects, &mut notes),
+            ("JobSet", "jobset.x-k8s.io") => job_set::convert(object.clone(), &mut notes),
+            ("RayJob", "ray.io") => ray_job::convert(object.clone(), &mut notes),
+            ("TrainingJob", "" | GROUP) => Ok(object.clone()),
+            ("TrainingRuntime" | "ClusterTrainingRuntime", "trainer.kubeflow.org") => continue,
+            _ => {
+                others.push(if kind.is_empty() { "an object without kind".to_owned() } else { source });
+                continue;
+            }
+        };
+        let at = |error| ConvertError::Document {
+            document: format!("document {}: {source}", number + 1),
+            error: Box::new(error),
+        };
+        converted.push(Converted { job: made.map_err(at)?, source, notes: notes.into_vec() });
+    }
+    if converted.is_empty() {
+        let others = if others.is_empty() { String::new() } else { format!(", but {}", others.join(", ")) };
+        return Err(ConvertError::NoJob(others));
+    }
+    if let Some(first) = converted.first_mut() {
+        let note = |other: String| Note {
+            level: super::Level::Changed,
+            field: other,
+            text: "is no job and is not written: apply it from the file as before".to_owned(),
+        };
+        first.notes.extend(others.into_iter().map(note));
+    }
+    Ok(converted)
+}
+
+/// The group of an object's apiVersion.
+fn group(object: &Value) -> &str {
+    object["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
+}
+
+/// The objects of a list, or the object.
+fn items(document: Value) -> Vec<Value> {
+    match document {
+        Value::Object(mut list) if list.get("kind").and_then(Value::as_str) == Some("List") => {
+            match list.remove("items") {
+                Some(Value::Array(items)) => items,
+                _ => Vec::new(),
+            }
+        }
+        other => vec![other],
+    }
+}
+
+/// Gives an image to containers that have none.
+fn complete(one: &mut Converted, image: Option<&str>) {
+    let Some(containers) =
+        one.job.pointer_mut("/spec/template/spec/containers").and_then(Value::as_array_mut)
+    else {
+        return;
+    };
+    for (number, container) in containers.iter_mut().enumerate() {
+        let Some(container) = container.as_object_mut() else { continue };
+        if container.get("image").and_then(Value::as_str).is_some_and(|image| !image.is_empty()) {
+            continue;
+        }
+        match image {
+            Some(image) => drop(container.insert("image".to_owned(), image.into())),
+            None => one.notes.insert(
+                0,
+                Note {
+                    level: super::Level::Lost,
+                    field: format!("spec.template.spec.containers[{number}].image"),
+                    text: "the file names no image: fill it in, or give --image".to_owned(),
+                },
+            ),
+        }
+    }
+}
+
+fn first_line(error: &dyn std::fmt::Display) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,216 @@
+//! A TrainingJob in the making: name, counts of GPUs, limits of time, template.
+
+use andreas_api::names::{GROUP, MAX_JOB_NAME, VERSION};
+use serde_json::{Map, Value, json};
+
+use super::error::ConvertError;
+use super::fields::Fields;
+use super::notes::Notes;
+use super::template::Template;
+
+/// Most GPUs of a TrainingJob.
+const MAX_GPUS: i64 = 4096;
+/// Most nodes of a TrainingJob.
+const MAX_NODES: i64 = 512;
+/// What kubectl keeps of the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// How many workers a job has, and GPUs in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// Fewest workers.
+    pub min: i64,
+    /// Most workers.
+    pub max: i64,
+    /// GPUs of one.
+    pub gpus: i64,
+}
+
+impl Workers {
+    /// A fixed number.
+    pub fn fixed(workers: i64, gpus: i64) -> Self {
+        Self { min: workers, max: workers, gpus }
+    }
+}
+
+/// A TrainingJob in the making.
+#[derive(Debug)]
+pub struct Draft {
+    metadata: Map<String, Value>,
+    spec: Map<String, Value>,
+}
+
+impl Draft {
+    /// With name, namespace, labels and annotations of an object.
+    ///
+    /// # Errors
+    /// Where one of them is of another type.
+    pub fn of(mut metadata: Fields, notes: &mut Notes) -> Result<Self, ConvertError> {
+        let mut kept = Map::new();
+        if let Some(name) = metadata.text("name")? {
+            kept.insert("name".into(), job_name(&name, "metadata.name", notes).into());
+        } else if let Some(prefix) = metadata.text("generateName")? {
+            kept.insert("generateName".into(), prefix.into());
+        } else {
+            notes.lost("metadata.name", "is missing: the TrainingJob is called converted");
+            kept.insert("name".into(), "converted".into());
+        }
+        if let Some(namespace) = metadata.text("namespace")? {
+            kept.insert("namespace".into(), namespace.into());
+        }
+        for map in ["labels", "annotations"] {
+            let mut entries = metadata.object(map)?;
+            entries.ignore(&[LAST_APPLIED]);
+            entries.lost(
+                "kueue.x-k8s.io/queue-name",
+                notes,
+                "Kueue does not manage TrainingJobs: weight and deadline order them",
+            );
+            if !entries.is_empty() {
+                kept.insert(map.into(), entries.into_value());
+            }
+        }
+        metadata.lost("ownerReferences", notes, "the owner does not know TrainingJobs");
+        metadata.lost("finalizers", notes, "the program behind it does not know TrainingJobs");
+        Ok(Self { metadata: kept, spec: Map::new() })
+    }
+
+    /// Sets a field of the spec.
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) {
+        self.spec.insert(name.to_owned(), value.into());
+    }
+
+    /// Sets retries from a limit of failures.
+    pub fn retries(&mut self, field: String, limit: Option<i64>, notes: &mut Notes) {
+        if let Some(limit) = limit {
+            let bounded = limit.clamp(0, 100);
+            if bounded != limit {
+                notes.changed(field, format!("{limit} is bounded to retries: {bounded}"));
+            }
+            self.set("retries", bounded);
+        }
+    }
+
+    /// Sets the longest run of an attempt from seconds.
+    pub fn max_run_time(&mut self, field: String, seconds: Option<i64>, notes: &mut Notes) {
+        if let Some(seconds) = seconds.filter(|seconds| *seconds > 0) {
+            notes.changed(field, "limits each attempt (maxRunTime) and not the whole life of the job");
+            self.set("maxRunTime", duration_text(seconds));
+        }
+    }
+
+    /// Sets the time after which the object goes.
+    pub fn ttl(&mut self, seconds: Option<i64>) {
+        if let Some(seconds) = seconds {
+            self.set("ttlSecondsAfterFinished", seconds.clamp(0, 31_536_000));
+        }
+    }
+
+    /// The TrainingJob with these workers of this template.
+    pub fn finish(mut self, workers: Workers, template: Template, notes: &mut Notes) -> Value {
+        let mut gpus = self.gpus(workers, notes);
+        if !template.types.is_empty() {
+            gpus.insert("types".into(), template.types.iter().take(32).map(String::as_str).collect());
+        }
+        self.set("gpus", Value::Object(gpus));
+        if let Some(seconds) = template.max_run_time.filter(|_| !self.spec.contains_key("maxRunTime")) {
+            self.set("maxRunTime", duration_text(seconds));
+        }
+        if let Some(container) = template.container {
+            self.set("container", container);
+        }
+        self.set("template", template.value);
+        json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"),
+            "kind": "TrainingJob",
+            "metadata": self.metadata,
+            "spec": self.spec,
+        })
+    }
+
+    fn gpus(&self, workers: Workers, notes: &mut Notes) -> Map<String, Value> {
+        let per = if workers.gpus > 0 {
+            workers.gpus
+        } else {
+            notes.lost(
+                "nvidia.com/gpu",
+                "the job asks for no GPU: a TrainingJob has one at least in each worker",
+            );
+            1
+        };
+        let bounded = |workers: i64| workers.max(1).saturating_mul(per).clamp(1, MAX_GPUS);
+        let (min, max) = (bounded(workers.min), bounded(workers.max.max(workers.min)));
+        if workers.max.max(1).saturating_mul(per) > MAX_GPUS || workers.max > MAX_NODES {
+            notes.lost("gpus", format!("a TrainingJob has at most {MAX_GPUS} GPUs on {MAX_NODES} nodes"));
+        }
+        let mut gpus = Map::new();
+        gpus.insert("min".into(), min.into());
+        if max > min {
+            gpus.insert("max".into(), max.into());
+        }
+        let nodes = workers.max.clamp(1, MAX_NODES).min(max);
+        if nodes > 1 {
+            gpus.insert("maxNodes".into(), nodes.into());
+            notes.changed(
+                "gpus",
+                format!("{max} GPUs in total on at most {nodes} nodes: they may come from fewer"),
+            );
+        }
+        gpus
+    }
+}
+
+/// A name that a TrainingJob may have.
+pub fn job_name(name: &str, field: &str, notes: &mut Notes) -> String {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let lower = name.to_ascii_lowercase();
+    let mut made: String = lower.chars().map(|c| if allowed(c) { c } else { '-' }).collect();
+    if !made.starts_with(|c: char| c.is_ascii_lowercase()) {
+        made.insert_str(0, "job-");
+    }
+    made.truncate(MAX_JOB_NAME);
+    let made = made.trim_end_matches('-');
+    let made = if made.is_empty() { "job" } else { made };
+    if made != name {
+        notes.changed(field, format!("the name is {made}: at most {MAX_JOB_NAME} characters, a host name"));
+    }
+    made.to_owned()
+}
+
+/// A duration as the API reads it: `1d30m`.
+pub fn duration_text(seconds: i64) -> String {
+    let seconds = seconds.clamp(1, 999_999 * 86_400);
+    let parts =
+        [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
+    parts
+        .into_iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, unit)| format!("{number}{unit}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_api::DurationText;
+
+    use super::*;
+
+    #[test]
+    fn a_name_becomes_a_host_name() {
+        let name = |name: &str| job_name(name, "metadata.name", &mut Notes::default());
+        assert_eq!(name("resnet-50"), "resnet-50");
+        assert_eq!(
+            (name("My_Job.v2"), name("50x"), name("---")),
+            ("my-job-v2".into(), "job-50x".into(), "job".into())
+        );
+        assert_eq!(name(&"x".repeat(80)).len(), MAX_JOB_NAME);
+    }
+
+    #[test]
+    fn durations_can_be_read_again() {
+        for seconds in [1, 60, 3600, 86_400, 90_061, 1_234_567, 86_400 * 400 + 1] {
+            assert_eq!(DurationText(duration_text(seconds)).seconds(), Some(seconds));
+        }
+        assert_eq!(duration_text(88_200), "1d30m");
+    }
+}

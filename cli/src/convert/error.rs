@@ -1,0 +1,45 @@
+//! What makes a file impossible to convert.
+
+use thiserror::Error;
+
+/// A file that cannot be converted, with the document and field.
+#[derive(Debug, Error)]
+pub enum ConvertError {
+    /// It is no YAML.
+    #[error("is neither YAML nor an sbatch script: {0}")]
+    Syntax(String),
+    /// It has no job of a known kind.
+    #[error("holds no Job, PyTorchJob, TrainJob, JobSet, RayJob or sbatch script{0}")]
+    NoJob(String),
+    /// A field has a value that is not its own.
+    #[error("{field}: {problem}")]
+    Field {
+        /// Path of the field.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A line of a script cannot be read.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An error of one of several documents.
+    #[error("{document}: {error}")]
+    Document {
+        /// Which one: its number, kind and name.
+        document: String,
+        /// What is wrong with it.
+        error: Box<ConvertError>,
+    },
+}
+
+impl ConvertError {
+    /// Of a field.
+    pub fn field(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Field { field: field.into(), problem: problem.into() }
+    }
+}

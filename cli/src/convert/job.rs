@@ -1,0 +1,88 @@
+//! A Job of Kubernetes.
+
+use serde_json::Value;
+
+use super::draft::{Draft, Workers};
+use super::error::ConvertError;
+use super::fields::Fields;
+use super::notes::Notes;
+use super::template::{self, Template};
+
+/// What a Job's spec describes.
+pub struct JobParts {
+    /// Pods that run at once.
+    pub workers: i64,
+    /// Its template.
+    pub template: Template,
+}
+
+/// The TrainingJob of a Job.
+///
+/// # Errors
+/// When a field is missing or of another type.
+pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
+    let mut fields = Fields::of("", object)?;
+    let mut draft = Draft::of(fields.object("metadata")?, notes)?;
+    let mut spec = fields.object("spec")?;
+    if spec.truth("suspend")? {
+        draft.set("suspend", true);
+    }
+    draft.ttl(spec.number("ttlSecondsAfterFinished")?);
+    let backoff = spec.path("backoffLimit");
+    draft.retries(backoff, spec.number("backoffLimit")?, notes);
+    let limit = spec.path("activeDeadlineSeconds");
+    draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
+    let parts = parts(spec, None, notes)?;
+    let workers = Workers::fixed(parts.workers, parts.template.gpus);
+    Ok(draft.finish(workers, parts.template, notes))
+}
+
+/// Pods and template of a Job's spec; retries, limits of time and suspension are taken before.
+///
+/// # Errors
+/// When a field is missing or of another type.
+pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Result<JobParts, ConvertError> {
+    spec.ignore(&[
+        "selector",
+        "manualSelector",
+        "podReplacementPolicy",
+        "backoffLimit",
+        "activeDeadlineSeconds",
+    ]);
+    let workers = spec.number("parallelism")?.unwrap_or(1).max(1);
+    let path = spec.path("completions");
+    if let Some(completions) = spec.number("completions")?.filter(|number| *number > workers) {
+        notes.lost(
+            path,
+            format!(
+                "{completions} runs of {workers} at once are several jobs: submit one TrainingJob for each"
+            ),
+        );
+    }
+    let indexed = spec.text("completionMode")?.is_some_and(|mode| mode == "Indexed");
+    if indexed && workers > 1 {
+        notes.changed(
+            spec.path("completionMode"),
+            "the index of a worker is PET_NODE_RANK and not JOB_COMPLETION_INDEX",
+        );
+    } else if workers > 1 {
+        notes.lost(
+            spec.path("parallelism"),
+            "the pods become workers of one gang: independent runs are one TrainingJob each",
+        );
+    }
+    spec.lost(
+        "podFailurePolicy",
+        notes,
+        "failures of the program use spec.retries, those of the cluster do not",
+    );
+    spec.lost("successPolicy", notes, "a gang is done when all workers are");
+    spec.lost("backoffLimitPerIndex", notes, "a gang is started again as a whole: use spec.retries");
+    spec.lost("maxFailedIndexes", notes, "a gang is started again as a whole: use spec.retries");
+    spec.lost("managedBy", notes, "a TrainingJob has one operator");
+    let path = spec.path("template");
+    let given = spec.take("template").ok_or_else(|| ConvertError::field(path.clone(), "is missing"))?;
+    let template = template::convert(&path, given, trains, notes)?;
+    spec.rest(notes);
+    Ok(JobParts { workers, template })
+}

@@ -1,0 +1,71 @@
+//! A JobSet.
+
+use serde_json::Value;
+
+use super::draft::{Draft, Workers};
+use super::error::ConvertError;
+use super::fields::Fields;
+use super::job;
+use super::notes::Notes;
+
+/// The TrainingJob of a JobSet: its jobs with GPUs become one gang.
+///
+/// # Errors
+/// When a field is missing or of another type.
+pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
+    let mut fields = Fields::of("", object)?;
+    let mut draft = Draft::of(fields.object("metadata")?, notes)?;
+    let mut spec = fields.object("spec")?;
+    if spec.truth("suspend")? {
+        draft.set("suspend", true);
+    }
+    draft.ttl(spec.number("ttlSecondsAfterFinished")?);
+    let mut failure = spec.object("failurePolicy")?;
+    let restarts = failure.path("maxRestarts");
+    draft.retries(restarts, failure.number("maxRestarts")?, notes);
+    failure.lost("rules", notes, "failures of the program use spec.retries, those of the cluster do not");
+    failure.changed("restartStrategy", notes, "a gang is started again as a whole");
+    failure.rest(notes);
+    spec.changed("network", notes, "workers find each other by PET_MASTER_ADDR");
+    spec.lost("successPolicy", notes, "a gang is done when all workers are");
+    spec.lost("startupPolicy", notes, "all workers start together");
+    spec.lost("coordinator", notes, "the coordinator is worker 0: PET_MASTER_ADDR");
+    spec.lost("managedBy", notes, "a TrainingJob has one operator");
+    let path = spec.path("replicatedJobs");
+    let jobs = spec.list("replicatedJobs")?;
+    spec.rest(notes);
+    let at = jobs.iter().position(asks_for_gpus).unwrap_or(0);
+    let mut chosen = None;
+    for (number, job) in jobs.into_iter().enumerate() {
+        let mut fields = Fields::of(format!("{path}[{number}]"), job)?;
+        let name = fields.text("name")?.unwrap_or_default();
+        if number == at {
+            chosen = Some(fields);
+        } else {
+            notes.lost(format!("{path}.{name}"), "a gang has one template: its pods are not made");
+        }
+    }
+    let Some(mut job) = chosen else { return Err(ConvertError::field(path, "is missing or empty")) };
+    let replicas = job.number("replicas")?.unwrap_or(1).max(1);
+    job.lost("dependsOn", notes, "all workers start together");
+    job.ignore(&["groupName"]);
+    let mut template = job.object("template")?;
+    job.rest(notes);
+    template.ignore(&["metadata"]);
+    let mut inner = template.object("spec")?;
+    template.rest(notes);
+    let limit = inner.path("activeDeadlineSeconds");
+    draft.max_run_time(limit, inner.number("activeDeadlineSeconds")?, notes);
+    let parts = job::parts(inner, None, notes)?;
+    let workers = Workers::fixed(replicas.saturating_mul(parts.workers), parts.template.gpus);
+    Ok(draft.finish(workers, parts.template, notes))
+}
+
+fn asks_for_gpus(job: &Value) -> bool {
+    let containers = job["template"]["spec"]["template"]["spec"]["containers"].as_array();
+    containers.is_some_and(|all| {
+        all.iter().any(|one| {
+            ["limits", "requests"].iter().any(|kind| !one["resources"][kind]["nvidia.com/gpu"].is_null())
+        })
+    })
+}

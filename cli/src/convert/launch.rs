@@ -1,0 +1,155 @@
+//! How a program is started: what of the launcher's flags the operator sets itself.
+
+use serde_json::Value;
+
+use super::notes::Notes;
+
+/// Launchers that read `PET_*`.
+const LAUNCHERS: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
+/// Their flags that say where the others are, and whether a value follows.
+const FLAGS: [(&str, bool); 16] = [
+    ("nnodes", true),
+    ("nproc_per_node", true),
+    ("nproc-per-node", true),
+    ("node_rank", true),
+    ("node-rank", true),
+    ("master_addr", true),
+    ("master-addr", true),
+    ("master_port", true),
+    ("master-port", true),
+    ("rdzv_backend", true),
+    ("rdzv-backend", true),
+    ("rdzv_endpoint", true),
+    ("rdzv-endpoint", true),
+    ("rdzv_id", true),
+    ("rdzv-id", true),
+    ("standalone", false),
+];
+/// Variables that the operator sets.
+pub const OWN_VARIABLES: [&str; 10] = [
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "NODE_RANK",
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+];
+
+/// Whether these words start a program by torchrun.
+pub fn is_torchrun(words: &[String]) -> bool {
+    let name = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    words.iter().take(6).any(|word| LAUNCHERS.contains(&name(word).as_str()))
+        || words.iter().any(|word| word.contains("torchrun ") || word.contains("torch.distributed.run "))
+}
+
+/// Removes the launcher's flags that the operator sets through the environment. Only words before the program's own are touched.
+pub fn without_launcher_flags(words: Vec<String>, field: &str, notes: &mut Notes) -> Vec<String> {
+    let name = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let Some(at) = words.iter().position(|word| LAUNCHERS.contains(&name(word).as_str())) else {
+        return words;
+    };
+    let (mut kept, mut removed) = (words[..=at].to_vec(), Vec::new());
+    let mut rest = words[at + 1..].iter();
+    while let Some(word) = rest.next() {
+        if !word.starts_with('-') {
+            kept.push(word.clone());
+            break;
+        }
+        let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+        match FLAGS.iter().find(|(name, _)| *name == flag) {
+            Some((_, valued)) => {
+                removed.push(word.clone());
+                if *valued && !word.contains('=') {
+                    removed.extend(rest.next().cloned());
+                }
+            }
+            None => {
+                kept.push(word.clone());
+                // `-m module`, `--max_restarts 3`: a value of a flag is not the program.
+                if !word.contains('=')
+                    && !["-m", "--module", "--no_python", "--no-python"].contains(&word.as_str())
+                {
+                    kept.extend(rest.next().cloned());
+                }
+            }
+        }
+    }
+    kept.extend(rest.cloned());
+    if !removed.is_empty() {
+        notes.changed(field, format!("{} removed: torchrun reads them from PET_*", removed.join(" ")));
+    }
+    kept
+}
+
+/// Texts of a list.
+pub fn words(value: Option<&Value>) -> Vec<String> {
+    let items = value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Notes what of a program's start cannot follow the number of GPUs that a plan gives.
+pub fn check(words: &[String], gpus: i64, field: &str, notes: &mut Notes) {
+    let first =
+        words.first().map(|word| word.rsplit('/').next().unwrap_or_default().to_owned()).unwrap_or_default();
+    let script = words.iter().any(|word| word.contains(".py"));
+    if gpus > 1 && first.starts_with("python") && script && !is_torchrun(words) {
+        notes.lost(
+            field,
+            "python starts one process, which mostly uses one GPU: start the program with torchrun",
+        );
+    }
+    if first == "accelerate" || words.iter().any(|word| word.contains("accelerate launch")) {
+        notes.lost(
+            field,
+            "accelerate launch does not read PET_*: start the program with torchrun (docs/frameworks.md)",
+        );
+    }
+    if first == "mpirun" || first == "deepspeed" {
+        notes.lost(
+            field,
+            format!("{first} needs a host file, which there is none of: start the program with torchrun"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> String {
+        let words = text.split(' ').map(str::to_owned).collect();
+        without_launcher_flags(words, "command", &mut Notes::default()).join(" ")
+    }
+
+    #[test]
+    fn flags_that_the_operator_sets_are_removed_and_the_programs_own_stay() {
+        assert_eq!(
+            of("torchrun --nnodes=2 --nproc_per_node 8 train.py --nnodes=3"),
+            "torchrun train.py --nnodes=3"
+        );
+        assert_eq!(
+            of("python -m torch.distributed.run --standalone --max_restarts 3 -m my.module -x"),
+            "python -m torch.distributed.run --max_restarts 3 -m my.module -x"
+        );
+        assert_eq!(of("python train.py --node_rank 1"), "python train.py --node_rank 1");
+        assert_eq!(of("torchrun --nnodes"), "torchrun");
+    }
+
+    #[test]
+    fn a_program_without_torchrun_on_several_gpus_is_noted() {
+        let lost = |text: &str, gpus| {
+            let mut notes = Notes::default();
+            check(&text.split(' ').map(str::to_owned).collect::<Vec<_>>(), gpus, "command", &mut notes);
+            notes.into_vec().len()
+        };
+        assert_eq!(
+            (lost("python train.py", 4), lost("python train.py", 1), lost("torchrun train.py", 4)),
+            (1, 0, 0)
+        );
+        assert_eq!((lost("mpirun -np 4 x", 1), lost("accelerate launch x.py", 1)), (1, 1));
+    }
+}

@@ -1,0 +1,139 @@
+//! `kubectl-andreas convert`: TrainingJobs from the jobs that people have.
+//!
+//! **Holds** one module for each kind that is read, what all of them share ([`template`], [`launch`], [`draft`]), and the reader of
+//! fields ([`fields`]): a field that nobody takes is reported as lost, so that nothing gets lost in silence.
+//!
+//! **Flows**: text in; TrainingJobs with [`Note`]s out ([`convert`]). No cluster is asked.
+//!
+//! **Must never be here**: I/O but for reading the file. A panic on any input.
+
+mod documents;
+mod draft;
+mod error;
+mod fields;
+mod job;
+mod job_set;
+mod launch;
+mod notes;
+mod pytorch_job;
+mod ray_job;
+mod sbatch;
+mod template;
+mod train_job;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+pub use self::documents::{Converted, convert};
+pub use self::error::ConvertError;
+pub use self::notes::{Level, Note};
+
+use crate::exit::NotGood;
+use crate::output::{self, Format, OutputArgs, plain};
+
+/// Largest file that is read, bytes.
+const MAX_FILE: u64 = 16 << 20;
+
+/// Convert: write TrainingJobs for Jobs, PyTorchJobs, TrainJobs, JobSets, RayJobs and sbatch scripts.
+///
+/// The manifests go to standard output, with what was lost or changed as comments; the same goes to standard error. Exit code 5: something
+/// was lost that a person must see to. No cluster is asked, and nothing is created. A TrainJob takes what it leaves to its runtime from
+/// the TrainingRuntime or ClusterTrainingRuntime in the same file.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// Manifests (YAML or JSON) or an sbatch script; - for standard input
+    #[arg(long, short, value_name = "FILE")]
+    file: PathBuf,
+    /// Image where the file names none, as in sbatch scripts
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// Exit with code 0 although something was lost
+    #[arg(long)]
+    allow_loss: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// When the file cannot be read or holds no job, or something was lost.
+pub fn run(args: &ConvertArgs) -> Result<()> {
+    let name = if args.file.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        args.file.display().to_string()
+    };
+    let text = read(args).with_context(|| name.clone())?;
+    let converted = convert(&text, args.image.as_deref()).with_context(|| name.clone())?;
+    for one in &converted {
+        for note in &one.notes {
+            eprintln!(
+                "{}: {}: {}: {}",
+                note.level.as_str(),
+                plain(&one.source),
+                plain(&note.field),
+                plain(&note.text)
+            );
+        }
+    }
+    output::print(&text_of(args.output, &converted)?)?;
+    let lost = converted.iter().flat_map(|one| &one.notes).filter(|note| note.level == Level::Lost).count();
+    if lost > 0 && !args.allow_loss {
+        return Err(NotGood(format!(
+            "{name}: something was lost ({lost}), see the comments in the manifests"
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+fn read(args: &ConvertArgs) -> Result<String> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    if args.file.as_os_str() == "-" {
+        std::io::stdin().take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    } else {
+        std::fs::File::open(&args.file)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    }
+    if bytes.len() as u64 > MAX_FILE {
+        bail!("is larger than {} MiB", MAX_FILE >> 20);
+    }
+    String::from_utf8(bytes).context("is no text in UTF-8")
+}
+
+fn text_of(args: OutputArgs, converted: &[Converted]) -> Result<String> {
+    let name = |one: &Converted| format!("trainingjob/{}", one.name());
+    match args.format {
+        Format::Name => Ok(converted.iter().map(|one| plain(&name(one)) + "\n").collect()),
+        Format::Json => {
+            let jobs: Vec<&Value> = converted.iter().map(|one| &one.job).collect();
+            match jobs.as_slice() {
+                [job] => output::document(Format::Json, job),
+                jobs => output::document(
+                    Format::Json,
+                    &serde_json::json!({"apiVersion": "v1", "kind": "List", "items": jobs}),
+                ),
+            }
+        }
+        _ => {
+            let documents: Result<Vec<String>> = converted.iter().map(document).collect();
+            Ok(documents?.join("---\n"))
+        }
+    }
+}
+
+/// One manifest, below what was lost or changed.
+fn document(one: &Converted) -> Result<String> {
+    let mut text = format!("# From {}, by kubectl andreas convert.\n", plain(&one.source));
+    for note in &one.notes {
+        text += &format!("# {}: {}: {}\n", note.level.as_str(), plain(&note.field), plain(&note.text));
+    }
+    Ok(text + &output::document(Format::Yaml, &one.job)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Times, sizes and counts as sbatch reads them.
+
+/// `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes`, `days-hours:minutes:seconds`, as
+/// seconds. `None`: something else, or no limit.
+pub fn time(text: &str) -> Option<i64> {
+    let numbers = |text: &str| -> Option<Vec<i64>> {
+        let digits = |part: &str| (1..=9).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        text.split(':').map(|part| digits(part).then(|| part.parse().ok()).flatten()).collect()
+    };
+    let seconds = match text.split_once('-') {
+        Some((days, rest)) => {
+            let days = *numbers(days)?.first()?;
+            let rest = numbers(rest)?;
+            let part = |at: usize| rest.get(at).copied().unwrap_or(0);
+            (rest.len() <= 3).then(|| days * 86_400 + part(0) * 3600 + part(1) * 60 + part(2))?
+        }
+        None => match numbers(text)?.as_slice() {
+            [minutes] => minutes * 60,
+            [minutes, seconds] => minutes * 60 + seconds,
+            [hours, minutes, seconds] => hours * 3600 + minutes * 60 + seconds,
+            _ => return None,
+        },
+    };
+    (seconds > 0).then_some(seconds)
+}
+
+/// `4000`, `16G`, `512M` as MiB.
+pub fn memory(text: &str) -> Option<i64> {
+    let (number, factor) = match text.chars().last()? {
+        'K' | 'k' => (&text[..text.len() - 1], 1.0 / 1024.0),
+        'M' | 'm' => (&text[..text.len() - 1], 1.0),
+        'G' | 'g' => (&text[..text.len() - 1], 1024.0),
+        'T' | 't' => (&text[..text.len() - 1], 1024.0 * 1024.0),
+        _ => (text, 1.0),
+    };
+    let mib = number.parse::<f64>().ok()? * factor;
+    (0.0..=1e9).contains(&mib).then(|| mib.ceil() as i64).filter(|mib| *mib > 0)
+}
+
+/// `4`, or with a type `a100:4`: type and number.
+pub fn gpus(text: &str) -> Option<(Option<String>, i64)> {
+    // `gpu:a100:4(S:0-1)`: sockets do not matter here.
+    let text = text.split('(').next().unwrap_or_default();
+    match text.rsplit_once(':') {
+        Some((kind, number)) => Some((Some(kind.to_owned()).filter(|kind| !kind.is_empty()), count(number)?)),
+        None => match count(text) {
+            Some(number) => Some((None, number)),
+            None if !text.is_empty() => Some((Some(text.to_owned()), 1)),
+            None => None,
+        },
+    }
+}
+
+/// A number from 1 to a million.
+pub fn count(text: &str) -> Option<i64> {
+    text.trim().parse().ok().filter(|number| (1..=1_000_000).contains(number))
+}
+
+/// `2` or `2-4`.
+pub fn range(text: &str) -> Option<(i64, i64)> {
+    let (min, max) = text.split_once('-').unwrap_or((text, text));
+    let (min, max) = (count(min)?, count(max)?);
+    (min <= max).then_some((min, max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_six_forms() {
+        for (text, seconds) in [
+            ("90", 5_400),
+            ("10:30", 630),
+            ("24:00:00", 86_400),
+            ("2-12", 216_000),
+            ("1-00:30", 88_200),
+            ("1-01:01:01", 90_061),
+        ] {
+            assert_eq!(time(text), Some(seconds), "{text}");
+        }
+        for wrong in ["", "0", "UNLIMITED", "1:2:3:4", "1-", "-1", "1.5"] {
+            assert_eq!(time(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_counts_and_ranges_are_read() {
+        assert_eq!(
+            (memory("4000"), memory("16G"), memory("1T"), memory("512K")),
+            (Some(4000), Some(16_384), Some(1 << 20), Some(1))
+        );
+        assert!(["", "G", "-1", "0", "lots", "é"].iter().all(|text| memory(text).is_none()));
+        assert_eq!(gpus("a100:4"), Some((Some("a100".into()), 4)));
+        assert_eq!(
+            (gpus("8"), gpus("v100"), gpus("a100:8(S:0-1)")),
+            (Some((None, 8)), Some((Some("v100".into()), 1)), Some((Some("a100".into()), 8)))
+        );
+        assert_eq!(
+            (range("2"), range("2-4"), range("4-2"), range("0")),
+            (Some((2, 2)), Some((2, 4)), None, None)
+        );
+        assert_eq!(gpus(""), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! Jobs of every kind and the TrainingJobs that they become.
+
+use serde_json::json;
+
+use super::*;
+
+fn of(text: &str) -> Vec<Converted> {
+    convert(text, None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn text(text: &str) -> String {
+    text_of(OutputArgs::default(), &of(text)).unwrap()
+}
+
+/// The API reads every field of the spec.
+fn is_of_the_api(one: &Converted) {
+    let read: andreas_api::TrainingJob = serde_json::from_value(one.job.clone()).unwrap();
+    let written = serde_json::to_value(&read.spec).unwrap();
+    fn kept(given: &Value, written: &Value, path: &str) {
+        match given {
+            Value::Object(fields) => {
+                fields
+                    .iter()
+                    .for_each(|(name, value)| kept(value, &written[name], &format!("{path}.{name}")));
+            }
+            Value::Array(items) => {
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(n, item)| kept(item, &written[n], &format!("{path}[{n}]")));
+            }
+            Value::Bool(false) => {}
+            // A quantity may be a number.
+            Value::Number(number) if written.is_string() => {
+                assert_eq!(written, &number.to_string(), "{path}")
+            }
+            _ => assert_eq!(given, written, "{path}"),
+        }
+    }
+    kept(&one.job["spec"], &written, "spec");
+}
+
+const JOB: &str = "
+apiVersion: batch/v1
+kind: Job
+metadata: {name: resnet, namespace: vision, labels: {team: vision, kueue.x-k8s.io/queue-name: q}}
+spec:
+  backoffLimit: 2
+  activeDeadlineSeconds: 86400
+  ttlSecondsAfterFinished: 600
+  podFailurePolicy: {rules: []}
+  template:
+    spec:
+      restartPolicy: OnFailure
+      priorityClassName: high
+      terminationGracePeriodSeconds: 120
+      nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB, zone: a}
+      containers:
+        - name: proxy
+          image: example.org/proxy
+        - name: train
+          image: example.org/train
+          command: [python, train.py]
+          resources: {limits: {nvidia.com/gpu: 4, memory: 16Gi}, requests: {cpu: 4}}
+";
+
+#[test]
+fn a_job_keeps_its_template_and_loses_what_the_operator_sets() {
+    insta::assert_snapshot!(text(JOB));
+    is_of_the_api(&of(JOB)[0]);
+}
+
+const PYTORCH_JOB: &str = "
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: bert}
+spec:
+  nprocPerNode: '8'
+  elasticPolicy: {minReplicas: 1, maxReplicas: 4, rdzvBackend: c10d}
+  runPolicy: {backoffLimit: 3, cleanPodPolicy: None}
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 4
+      restartPolicy: OnFailure
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: example.org/bert
+              command: [torchrun, --nnodes=1:4, --nproc_per_node, '8', train.py]
+              env: [{name: MASTER_PORT, value: '1234'}, {name: SEED, value: '1'}]
+              resources: {limits: {nvidia.com/gpu: 8}}
+";
+
+#[test]
+fn a_pytorch_job_becomes_a_gang_with_a_range() {
+    insta::assert_snapshot!(text(PYTORCH_JOB));
+    is_of_the_api(&of(PYTORCH_JOB)[0]);
+    let env = PYTORCH_JOB.replace("[torchrun, --nnodes=1:4, --nproc_per_node, '8', train.py]", "[/start.sh]");
+    assert_eq!(of(&env)[0].job["spec"]["rendezvous"], "Env");
+}
+
+const TRAIN_JOB: &str = "
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata: {name: torch}
+spec:
+  mlPolicy: {numNodes: 1, torch: {numProcPerNode: auto}}
+  template:
+    spec:
+      replicatedJobs:
+        - name: node
+          template:
+            metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+            spec:
+              template:
+                spec:
+                  containers: [{name: node, image: example.org/runtime, env: [{name: A, value: '1'}, {name: B, value: '1'}]}]
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: llm}
+spec:
+  runtimeRef: {name: torch}
+  trainer:
+    numNodes: 2
+    numProcPerNode: 4
+    command: [torchrun, tune.py]
+    env: [{name: B, value: '2'}]
+    resourcesPerNode: {requests: {nvidia.com/gpu: 4, cpu: 8}}
+";
+
+#[test]
+fn a_train_job_takes_from_its_runtime_what_it_leaves_to_it() {
+    insta::assert_snapshot!(text(TRAIN_JOB));
+    is_of_the_api(&of(TRAIN_JOB)[0]);
+    let alone = TRAIN_JOB.split("---\n").nth(1).unwrap();
+    let lost: Vec<String> = of(alone)[0].notes.iter().map(|note| note.field.clone()).collect();
+    assert_eq!(lost[..2], ["spec.template.spec.containers[0].image", "spec.runtimeRef"]);
+}
+
+const JOB_SET: &str = "
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: set}
+spec:
+  failurePolicy: {maxRestarts: 5}
+  network: {enableDNSHostnames: true}
+  replicatedJobs:
+    - name: driver
+      template: {spec: {template: {spec: {containers: [{name: d, image: example.org/driver}]}}}}
+    - name: workers
+      replicas: 2
+      template:
+        spec:
+          parallelism: 2
+          completions: 2
+          completionMode: Indexed
+          backoffLimit: 0
+          template:
+            spec:
+              containers:
+                - {name: w, image: example.org/worker, resources: {limits: {nvidia.com/gpu: '8'}}}
+";
+
+#[test]
+fn a_job_set_becomes_the_gang_of_its_jobs_with_gpus() {
+    insta::assert_snapshot!(text(JOB_SET));
+    is_of_the_api(&of(JOB_SET)[0]);
+}
+
+const RAY_JOB: &str = "
+apiVersion: ray.io/v1
+kind: RayJob
+metadata: {name: tune}
+spec:
+  entrypoint: python tune.py --epochs 3
+  shutdownAfterJobFinishes: true
+  rayClusterSpec:
+    rayVersion: '2.40.0'
+    headGroupSpec:
+      rayStartParams: {}
+      template: {spec: {containers: [{name: head, image: example.org/ray}]}}
+    workerGroupSpecs:
+      - groupName: gpus
+        replicas: 3
+        minReplicas: 1
+        maxReplicas: 5
+        template:
+          spec: {containers: [{name: worker, image: example.org/ray, resources: {limits: {nvidia.com/gpu: 1}}}]}
+";
+
+#[test]
+fn a_ray_job_becomes_a_gang_whose_first_worker_is_the_head() {
+    insta::assert_snapshot!(text(RAY_JOB));
+    is_of_the_api(&of(RAY_JOB)[0]);
+}
+
+#[test]
+fn several_documents_and_lists_are_read_and_other_objects_named() {
+    let two = format!("{JOB}---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\n---\n{JOB_SET}");
+    let found = of(&two);
+    assert_eq!(found.iter().map(Converted::name).collect::<Vec<_>>(), ["resnet", "set"]);
+    assert!(found[0].notes.iter().any(|note| note.field == "Service s"), "{:?}", found[0].notes);
+    let job: Value = serde_saphyr::from_str(JOB).unwrap();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [job, job]}).to_string();
+    assert_eq!(of(&list).len(), 2);
+}
+
+#[test]
+fn errors_name_the_document_and_the_field() {
+    let error = |text: &str| convert(text, None).unwrap_err().to_string();
+    let broken = JOB.replace("parallelism", "x").replace("backoffLimit: 2", "backoffLimit: many");
+    assert_eq!(error(&broken), "document 1: Job resnet: spec.backoffLimit: is not a whole number");
+    assert!(error("kind: Job\napiVersion: batch/v1\n").contains("spec.template: is missing"));
+    assert!(error("kind: CronJob\napiVersion: batch/v1\nmetadata: {name: c}").contains("but CronJob c"));
+    assert!(error("[").starts_with("is neither YAML"), "{}", error("["));
+    assert!(error("").starts_with("holds no Job"));
+}
+
+#[test]
+fn an_image_that_no_file_names_can_be_given() {
+    let script = "#!/bin/bash\n#SBATCH --gpus=1\npython train.py\n";
+    let given = convert(script, Some("example.org/i")).unwrap();
+    assert_eq!(given[0].job["spec"]["template"]["spec"]["containers"][0]["image"], "example.org/i");
+    assert!(given[0].notes.is_empty(), "{:?}", given[0].notes);
+    assert!(of(script)[0].notes[0].field.ends_with(".image"));
+    is_of_the_api(&given[0]);
+}
+
+#[test]
+fn no_line_that_is_missing_or_odd_makes_it_panic() {
+    let script = "#!/bin/bash\n#SBATCH -N 2 --gres=gpu:a100:8\n#SBATCH -t 1-0 -c 8\nexport A=1\nsrun torchrun x.py \\\n  -y\n";
+    for text in [JOB, PYTORCH_JOB, TRAIN_JOB, JOB_SET, RAY_JOB, script] {
+        let lines: Vec<&str> = text.lines().collect();
+        for at in 0..lines.len() {
+            let key = lines[at].split(':').next().unwrap_or_default();
+            for odd in ["", "null", "-9223372036854775808", "[[]]", "{a: {}}", "'\u{1F600}é'", "1e400", "~"]
+            {
+                let line = if odd.is_empty() { String::new() } else { format!("{key}: {odd}") };
+                let changed: Vec<&str> = lines
+                    .iter()
+                    .enumerate()
+                    .map(|(n, old)| if n == at { line.as_str() } else { old })
+                    .collect();
+                for one in convert(&changed.join("\n"), Some("i")).unwrap_or_default() {
+                    assert_eq!(one.job["kind"], "TrainingJob");
+                    let written = document(&one).unwrap();
+                    let read: Value = serde_saphyr::from_str(&written).unwrap();
+                    assert_eq!(read, one.job, "{written}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A cluster that is well, and what is said of each thing that is not.
+
+use k8s_openapi::ByteString;
+use serde_json::json;
+
+use super::*;
+use crate::cluster::Right;
+use crate::inventory::testing::{NOW, objects, policy};
+
+/// A self-signed certificate from 2026-11-24 to 2036-11-21.
+const CERTIFICATE: &str = include_str!("certificate.pem");
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+fn labels(component: &str) -> serde_json::Value {
+    json!({"app.kubernetes.io/component": component, "app.kubernetes.io/version": env!("CARGO_PKG_VERSION")})
+}
+
+fn deployment(component: &str, ready: i64) -> facts::SlimDeployment {
+    let name = format!("andreas-{component}");
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "andreas-system", "labels": labels(component)},
+        "spec": {"replicas": 2}, "status": {"readyReplicas": ready}}))
+    .unwrap()
+}
+
+fn config(text: &str) -> k8s_openapi::api::core::v1::ConfigMap {
+    serde_json::from_value(
+        json!({"metadata": {"name": "andreas-scheduler"}, "data": {"scheduler.yaml": text}}),
+    )
+    .unwrap()
+}
+
+const CONFIGURATION: &str = "kind: KubeSchedulerConfiguration
+profiles: [{schedulerName: andreas}]
+extenders: [{filterVerb: filter}, {bindVerb: bind}]
+";
+
+fn secret(pem: &str) -> facts::CertificateSecret {
+    let mut secret: facts::CertificateSecret =
+        serde_json::from_value(json!({"metadata": {"name": "andreas-operator-tls"}})).unwrap();
+    secret.data.certificate = Some(ByteString(pem.as_bytes().to_vec()));
+    secret
+}
+
+fn well() -> Facts {
+    let definition = |plural: &&'static str| {
+        let definition = json!({"metadata": {"name": plural}, "spec": {"versions": [{"name": "v1alpha1", "served": true}]},
+            "status": {"conditions": [{"type": "Established", "status": "True"}]}});
+        (*plural, Ok(serde_json::from_value(definition).unwrap()))
+    };
+    let mut objects = objects();
+    objects.gpu_nodes.truncate(1);
+    objects.nodes.as_mut().unwrap().truncate(1);
+    let daemon_set = json!({"metadata": {"name": "agent", "labels": labels("agent")},
+        "status": {"desiredNumberScheduled": 1, "numberReady": 1}});
+    Facts {
+        version: Ok(("1".into(), "36".into())),
+        own_clock: 0,
+        definitions: facts::RESOURCES.iter().map(definition).collect(),
+        deployments: Ok(vec![deployment("operator", 2), deployment("scheduler", 2)]),
+        daemon_sets: Ok(vec![serde_json::from_value(daemon_set).unwrap()]),
+        config_maps: Ok(vec![config(CONFIGURATION)]),
+        secrets: Ok(vec![secret(CERTIFICATE)]),
+        policies: Ok(vec![serde_json::from_value(policy()).unwrap()]),
+        objects: Ok(objects),
+        kubelets: Ok(vec![("gpu-1".into(), "2026-11-24T11:59:55Z".parse().unwrap())]),
+    }
+}
+
+fn text(facts: &Facts, at: Timestamp) -> String {
+    text_of(OutputArgs::default(), &checks(facts, at)).unwrap()
+}
+
+#[test]
+fn a_cluster_that_is_well_passes_every_check() {
+    insta::assert_snapshot!(text(&well(), now()));
+}
+
+#[test]
+fn each_fault_is_named_with_what_to_do() {
+    let mut facts = well();
+    facts.version = Ok(("1".into(), "31+".into()));
+    facts.own_clock = -90;
+    let missing = ClusterError::NotFound("gpunodes".into());
+    facts.definitions.insert("gpunodes", Err(missing));
+    facts.deployments = Ok(vec![deployment("operator", 1)]);
+    facts.config_maps = Ok(vec![config("kind: KubeSchedulerConfiguration\nprofiles: []\n")]);
+    facts.secrets = Ok(vec![secret("nonsense"), secret(CERTIFICATE)]);
+    facts.policies = Ok(vec![]);
+    facts.objects = Ok(objects());
+    facts.kubelets = Ok(vec![("gpu-1".into(), "2026-11-24T12:05:00Z".parse().unwrap())]);
+    insta::assert_snapshot!(text(&facts, now()));
+}
+
+#[test]
+fn what_may_not_be_read_is_unknown_with_the_missing_right() {
+    let mut facts = well();
+    let right = Right {
+        verb: "list",
+        group: String::new(),
+        resource: "secrets".into(),
+        namespace: Some("andreas-system".into()),
+    };
+    facts.secrets = Err(ClusterError::Forbidden { right });
+    let found = checks(&facts, now());
+    let check = found.iter().find(|check| check.name == "certificates").unwrap();
+    assert_eq!(check.state, State::Unknown);
+    assert!(check.message.contains("list secrets in namespace andreas-system"), "{}", check.message);
+    assert!(check.fix.as_deref().unwrap_or_default().contains("kubectl auth can-i"), "{:?}", check.fix);
+}
+
+#[test]
+fn a_certificate_that_has_ended_or_ends_soon_is_said() {
+    let state = |at: &str| {
+        let found = checks(&well(), at.parse().unwrap());
+        found.iter().find(|check| check.name.starts_with("certificate ")).map(|check| check.state)
+    };
+    assert_eq!(state("2026-11-25T00:00:00Z"), Some(State::Ok));
+    assert_eq!(state("2036-11-20T00:00:00Z"), Some(State::Warning));
+    assert_eq!(state("2037-01-01T00:00:00Z"), Some(State::Failed));
+}

@@ -1,0 +1,299 @@
+//! One node: its GPUs, who holds them, what they draw, and whether they can be used.
+
+use std::collections::BTreeMap;
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::gpu_node::{GpuCondition, GpuNodeStatus, GpuState, HostPower as MeasuredHost};
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
+use andreas_core::{HostPower, Watts, board_power};
+use serde::Serialize;
+
+use super::{Objects, gpu_type, gpus};
+
+/// Reading of a host that covers all of it beside the GPUs.
+const WHOLE_PLATFORM: &str = "RaplPlatform";
+
+/// One node with GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeView {
+    /// Its name.
+    pub name: String,
+    /// GPU type; none where neither labels nor a job say it.
+    pub gpu_type: Option<String>,
+    /// Number of GPUs.
+    pub gpus: u64,
+    /// Held by a pod.
+    pub held: u64,
+    /// Free and awake.
+    pub free: u64,
+    /// Free and in low power.
+    pub resting: u64,
+    /// Not to be used.
+    pub unhealthy: u64,
+    /// Draw of the GPUs, W.
+    pub gpu_watts: i64,
+    /// Draw of the machine beside its GPUs, W; none where it is not known.
+    pub host_watts: Option<i64>,
+    /// That draw is measured; else it is from the policy or a table.
+    pub host_measured: bool,
+    /// Who holds GPUs.
+    pub holders: Vec<Holder>,
+    /// Why the node's GPUs are not planned; none where they are.
+    pub excluded: Option<String>,
+    /// That in a sentence.
+    pub excluded_message: Option<String>,
+    /// `ok`, or what is wrong.
+    pub health: String,
+    /// All is well, as far as the agent knows.
+    pub healthy: bool,
+    /// Version of the node's agent.
+    pub agent_version: Option<String>,
+    /// Since when no GPU is held.
+    pub empty_since: Option<jiff::Timestamp>,
+    /// Its GPUs.
+    pub devices: Vec<GpuView>,
+}
+
+/// Who holds GPUs of a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// The pod, as `namespace/name`.
+    pub pod: String,
+    /// The TrainingJob, as `namespace/name`; none for pods of others.
+    pub job: Option<String>,
+    /// GPUs that it holds here.
+    pub gpus: u64,
+    /// Their draw, W.
+    pub watts: i64,
+}
+
+impl Holder {
+    /// The job, else the pod.
+    pub fn name(&self) -> &str {
+        self.job.as_deref().unwrap_or(&self.pod)
+    }
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuView {
+    /// NVML's UUID.
+    pub uuid: String,
+    /// `Held`, `Free`, `Resting`, `Unhealthy`.
+    pub state: &'static str,
+    /// The job that holds it, else the pod, as `namespace/name`.
+    pub holder: Option<String>,
+    /// Draw, W.
+    pub watts: i32,
+    /// Power limit that is wanted for its holder, W.
+    pub limit_watts: Option<i32>,
+    /// Since when it is held.
+    pub held_since: Option<jiff::Timestamp>,
+    /// What is wrong with it.
+    pub problems: Vec<String>,
+}
+
+impl NodeView {
+    pub(super) fn of(node: &SlimGpuNode, objects: &Objects, policy: &EnergyPolicySpec) -> Self {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let status = node.status.clone().unwrap_or_default();
+        let jobs = objects.jobs.as_deref();
+        let devices: Vec<GpuView> =
+            status.gpus.iter().map(|gpu| device(gpu, &node.spec.limits, jobs)).collect();
+        let count = |state: &str| devices.iter().filter(|gpu| gpu.state == state).count() as u64;
+        let machine = objects.node(&name);
+        let labelled = machine.and_then(|machine| gpu_type(machine, policy)).map(str::to_owned);
+        let gpu_type = labelled.or_else(|| type_by_jobs(&name, jobs));
+        let number = (devices.len() as u64).max(machine.map_or(0, gpus));
+        let held = count("Held");
+        let host = host(policy, gpu_type.as_deref(), number, status.host_power.as_ref(), held > 0);
+        let excluded = node.spec.excluded.as_ref();
+        let (health, healthy) = health(node, &status, &devices);
+        Self {
+            name,
+            gpu_type,
+            gpus: number,
+            held,
+            free: count("Free"),
+            resting: count("Resting"),
+            unhealthy: count("Unhealthy"),
+            gpu_watts: status.gpus.iter().map(|gpu| i64::from(gpu.watts.max(0))).sum(),
+            host_watts: host.map(|(watts, _)| watts),
+            host_measured: host.is_some_and(|(_, measured)| measured),
+            holders: holders(&status, jobs),
+            excluded: excluded.map(|why| why.reason.clone()),
+            excluded_message: excluded.map(|why| why.message.clone()),
+            health,
+            healthy,
+            agent_version: status.agent_version.clone(),
+            empty_since: status.empty_since.as_ref().map(|at| at.0),
+            devices,
+        }
+    }
+
+    /// A node with GPUs of which no agent reports.
+    pub(super) fn without_agent(node: &SlimNode, policy: &EnergyPolicySpec) -> Self {
+        Self {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            gpu_type: gpu_type(node, policy).map(str::to_owned),
+            gpus: gpus(node),
+            health: "NoGpuNode".to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+fn device(
+    gpu: &GpuState,
+    limits: &[andreas_api::gpu_node::PodPowerLimit],
+    jobs: Option<&[SlimTrainingJob]>,
+) -> GpuView {
+    let limit = |pod: &str| limits.iter().find(|limit| limit.pod == pod).map(|limit| limit.watts);
+    let problem = |problem: &andreas_api::gpu_node::GpuProblem| match problem.xid {
+        Some(xid) => format!("{} {xid}", problem.reason),
+        None => problem.reason.clone(),
+    };
+    GpuView {
+        uuid: gpu.uuid.clone(),
+        state: match gpu.state {
+            GpuCondition::Held => "Held",
+            GpuCondition::Free => "Free",
+            GpuCondition::Resting => "Resting",
+            GpuCondition::Unhealthy => "Unhealthy",
+        },
+        holder: gpu.holder.as_deref().map(|pod| job_of(pod, jobs).unwrap_or_else(|| pod.to_owned())),
+        watts: gpu.watts,
+        limit_watts: gpu.holder.as_deref().and_then(limit),
+        held_since: gpu.held_since.as_ref().map(|at| at.0),
+        problems: gpu.problems.iter().map(problem).collect(),
+    }
+}
+
+fn holders(status: &GpuNodeStatus, jobs: Option<&[SlimTrainingJob]>) -> Vec<Holder> {
+    let mut held: BTreeMap<&str, (u64, i64)> = BTreeMap::new();
+    for gpu in &status.gpus {
+        if let Some(pod) = gpu.holder.as_deref() {
+            let entry = held.entry(pod).or_default();
+            *entry = (entry.0 + 1, entry.1 + i64::from(gpu.watts.max(0)));
+        }
+    }
+    let of = |(pod, (gpus, watts)): (&str, (u64, i64))| Holder {
+        pod: pod.to_owned(),
+        job: job_of(pod, jobs),
+        gpus,
+        watts,
+    };
+    held.into_iter().map(of).collect()
+}
+
+/// The TrainingJob of a pod `namespace/job-attempt-index`, if there is such a job.
+pub(crate) fn job_of(pod: &str, jobs: Option<&[SlimTrainingJob]>) -> Option<String> {
+    let (namespace, name) = pod.split_once('/')?;
+    let mut parts = name.rsplitn(3, '-');
+    let (index, attempt, job) = (parts.next()?, parts.next()?, parts.next()?);
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let known = jobs?.iter().any(|known| {
+        known.metadata.namespace.as_deref() == Some(namespace) && known.metadata.name.as_deref() == Some(job)
+    });
+    (number(index) && number(attempt) && known).then(|| format!("{namespace}/{job}"))
+}
+
+fn type_by_jobs(node: &str, jobs: Option<&[SlimTrainingJob]>) -> Option<String> {
+    let allocations = jobs?.iter().filter_map(|job| job.status.as_ref()?.allocation.as_ref());
+    let mut here = allocations.filter(|allocation| allocation.nodes.iter().any(|name| name == node));
+    here.next().map(|allocation| allocation.gpu_type.clone())
+}
+
+/// Draw of the machine beside its GPUs, W, and whether it is measured: the administrator's word, a counter, a table.
+fn host(
+    policy: &EnergyPolicySpec,
+    gpu_type: Option<&str>,
+    gpus: u64,
+    reading: Option<&MeasuredHost>,
+    busy: bool,
+) -> Option<(i64, bool)> {
+    let reading = reading.filter(|reading| reading.watts > 0);
+    let row = policy.gpu_types.iter().find(|row| Some(row.name.as_str()) == gpu_type);
+    let watts = |given: Option<i32>| given.map(|watts| Watts(f64::from(watts.max(0))));
+    let given = row.map(|row| (watts(row.host_idle_watts), watts(row.host_busy_watts)));
+    let known = given.is_some_and(|(idle, busy)| idle.is_some() || busy.is_some());
+    let max =
+        row.map(|row| f64::from(row.max_watts)).or_else(|| board_power(gpu_type?).map(|(_, max)| max.0));
+    let (idle_given, busy_given) = given.unwrap_or_default();
+    let table = max.map(|max| {
+        let number = u32::try_from(gpus).unwrap_or(u32::MAX);
+        let power = HostPower::of(Watts(max), number).known(idle_given, busy_given);
+        if busy { power.busy.0 } else { power.idle.0 }
+    });
+    match (reading, table) {
+        (Some(reading), _) if !known && reading.source == WHOLE_PLATFORM => {
+            Some((i64::from(reading.watts), true))
+        }
+        // Counters of processors and memory are a lower bound.
+        (Some(reading), Some(table)) if !known && f64::from(reading.watts) > table => {
+            Some((i64::from(reading.watts), true))
+        }
+        (_, Some(table)) => Some((table.round() as i64, false)),
+        (Some(reading), None) => Some((i64::from(reading.watts), true)),
+        (None, None) => None,
+    }
+}
+
+/// In a word or two what is wrong with a node, and whether nothing is.
+fn health(node: &SlimGpuNode, status: &GpuNodeStatus, devices: &[GpuView]) -> (String, bool) {
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    match ready {
+        None => return ("AgentNotSeen".to_owned(), false),
+        Some(ready) if ready.status != "True" => return (ready.reason.clone(), false),
+        Some(_) => {}
+    }
+    let problem = |gpu: &&GpuView| gpu.problems.first().cloned();
+    let broken: Vec<&GpuView> = devices.iter().filter(|gpu| gpu.state == "Unhealthy").collect();
+    if !broken.is_empty() {
+        let why = broken.iter().find_map(problem).map(|why| format!(": {why}")).unwrap_or_default();
+        return (format!("{} of {} GPUs{why}", broken.len(), devices.len()), false);
+    }
+    if let Some(excluded) = &node.spec.excluded {
+        return (excluded.reason.clone(), excluded.reason == "NotSelected");
+    }
+    let warnings: Vec<&GpuView> = devices.iter().filter(|gpu| !gpu.problems.is_empty()).collect();
+    match warnings.iter().find_map(problem) {
+        Some(why) => (format!("warning: {why}"), true),
+        None => ("ok".to_owned(), true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::objects;
+    use super::*;
+
+    #[test]
+    fn a_holder_is_the_job_whose_pod_it_is() {
+        let objects = objects();
+        let jobs = objects.jobs.as_deref();
+        assert_eq!(job_of("team-a/bert-large-2-0", jobs).as_deref(), Some("team-a/bert-large"));
+        for other in
+            ["team-a/bert-large", "team-b/bert-large-2-0", "team-a/bert-large-x-0", "nonsense", "a/b-1"]
+        {
+            assert_eq!(job_of(other, jobs), None, "{other}");
+        }
+        assert_eq!(job_of("team-a/bert-large-2-0", None), None);
+    }
+
+    #[test]
+    fn the_machine_counts_as_measured_or_by_the_table() {
+        let policy = EnergyPolicySpec::default();
+        let reading = |watts, source: &str| MeasuredHost { watts, source: source.into() };
+        let a100 = Some("NVIDIA-A100-SXM4-80GB");
+        assert_eq!(host(&policy, a100, 8, None, false), Some((1000, false)));
+        let platform = reading(700, "RaplPlatform");
+        assert_eq!(host(&policy, a100, 8, Some(&platform), true), Some((700, true)));
+        let packages = reading(400, "RaplPackages");
+        assert_eq!(host(&policy, a100, 8, Some(&packages), true), Some((1600, false)), "a lower bound");
+        assert_eq!(host(&policy, Some("unheard-of"), 8, None, true), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! `kubectl-andreas suspend`, `resume`, `cancel`.
+
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::{Phase, TrainingJob};
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::cluster::{Cluster, ConnectArgs, block_on};
+use crate::output::{self, Column, Format, OutputArgs};
+
+/// Which jobs, and how to print what was done.
+#[derive(Debug, Args)]
+pub struct ControlArgs {
+    /// Names of TrainingJobs
+    #[arg(value_name = "JOB", required = true)]
+    jobs: Vec<String>,
+    /// Their namespace; that of the context without
+    #[arg(long, short, value_name = "NAME", help_heading = "Cluster")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    cluster: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Suspend: stop running jobs with a checkpoint, and hold waiting ones, until they are resumed.
+///
+/// Sets spec.suspend. A job without a checkpoint starts again from its beginning later. Needs the right to patch TrainingJobs.
+#[derive(Debug, Args)]
+pub struct SuspendArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+/// Resume: let suspended jobs be planned again.
+///
+/// Needs the right to patch TrainingJobs.
+#[derive(Debug, Args)]
+pub struct ResumeArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+/// Cancel: end jobs for good.
+///
+/// Deletes the TrainingJobs with their pods; checkpoints stay. What the jobs used is no longer in `acct` then: suspend a job to keep
+/// its record. Needs the right to delete TrainingJobs.
+#[derive(Debug, Args)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Suspend,
+    Resume,
+    Cancel,
+}
+
+/// What was done to a job.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Done {
+    namespace: String,
+    name: String,
+    action: &'static str,
+    /// Phase before the operator has seen it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<Phase>,
+}
+
+const COLUMNS: [Column<Done>; 4] = [
+    Column::text("NAME", |done| done.name.clone()),
+    Column::text("ACTION", |done| done.action.to_owned()),
+    Column::text("PHASE", |done| done.phase.map(|phase| phase.as_str().to_owned()).unwrap_or_default()),
+    Column::text("NAMESPACE", |done| done.namespace.clone()),
+];
+
+/// Runs `suspend`.
+///
+/// # Errors
+/// When a job does not exist, or a right is missing.
+pub fn suspend(args: &SuspendArgs) -> Result<()> {
+    run(&args.control, Action::Suspend)
+}
+
+/// Runs `resume`.
+///
+/// # Errors
+/// When a job does not exist, or a right is missing.
+pub fn resume(args: &ResumeArgs) -> Result<()> {
+    run(&args.control, Action::Resume)
+}
+
+/// Runs `cancel`.
+///
+/// # Errors
+/// When a job does not exist, or a right is missing.
+pub fn cancel(args: &CancelArgs) -> Result<()> {
+    run(&args.control, Action::Cancel)
+}
+
+/// Does it to every job; the first error is returned after the others were tried.
+fn run(args: &ControlArgs, action: Action) -> Result<()> {
+    let (done, failed) = block_on(async {
+        let cluster = Cluster::connect(&args.cluster).await?;
+        let namespace = cluster.namespace_or(args.namespace.as_deref());
+        Ok(all(&cluster, &namespace, &args.jobs, action).await)
+    })?;
+    output::print(&text_of(args.output, &done)?)?;
+    let mut failed = failed.into_iter();
+    match failed.next() {
+        None => Ok(()),
+        Some(first) => {
+            failed.for_each(|error| eprintln!("error: {error:#}"));
+            Err(first)
+        }
+    }
+}
+
+async fn all(
+    cluster: &Cluster,
+    namespace: &str,
+    jobs: &[String],
+    action: Action,
+) -> (Vec<Done>, Vec<anyhow::Error>) {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for name in jobs {
+        match one(cluster, namespace, name, action).await {
+            Ok(one) => done.push(one),
+            Err(error) => failed.push(error),
+        }
+    }
+    (done, failed)
+}
+
+async fn one(cluster: &Cluster, namespace: &str, name: &str, action: Action) -> Result<Done> {
+    let of = |action, phase| Done { namespace: namespace.to_owned(), name: name.to_owned(), action, phase };
+    let held = match action {
+        Action::Cancel => {
+            cluster.delete::<TrainingJob>(Some(namespace), name).await?;
+            return Ok(of("cancelled", None));
+        }
+        Action::Suspend => true,
+        Action::Resume => false,
+    };
+    let change = json!({"spec": {"suspend": held}});
+    let job: SlimTrainingJob = cluster.merge(Some(namespace), name, None, &change).await?;
+    let phase = job.status.map(|status| status.phase).unwrap_or_default();
+    let action = match (phase.is_terminal(), held) {
+        (true, _) => "unchanged",
+        (false, true) => "suspended",
+        (false, false) => "resumed",
+    };
+    Ok(of(action, Some(phase)))
+}
+
+fn text_of(args: OutputArgs, done: &[Done]) -> Result<String> {
+    match args.format {
+        Format::Table => Ok(done.iter().map(sentence).collect()),
+        _ => output::list(args, &COLUMNS, done, |done| format!("trainingjob/{}", done.name)),
+    }
+}
+
+fn sentence(done: &Done) -> String {
+    let name = output::plain(&done.name);
+    match (done.action, done.phase) {
+        ("unchanged", Some(phase)) => format!("trainingjob/{name} has ended already: {}\n", phase.as_str()),
+        (action, _) => format!("trainingjob/{name} {action}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::cluster::testing::{cluster, refusal};
+    use crate::exit;
+    use crate::inventory::testing::jobs;
+
+    fn answer(request: &str, body: Value) -> (u16, Value) {
+        let path = "/apis/andreas.dev/v1alpha1/namespaces/team-a/trainingjobs/";
+        let name = request.split(path).nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
+        let found = jobs().as_array().unwrap().iter().find(|job| job["metadata"]["name"] == name).cloned();
+        match (request.split(' ').next(), found) {
+            (_, None) => refusal(404, "NotFound", "not found", name),
+            (Some("PATCH"), Some(mut job)) => {
+                job["spec"]["suspend"] = body["spec"]["suspend"].clone();
+                assert!(job["spec"]["suspend"].is_boolean(), "{body}");
+                (200, job)
+            }
+            (Some("DELETE"), Some(_)) => (200, json!({"kind": "Status", "status": "Success"})),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn done(names: &[&str], action: Action) -> (String, Vec<anyhow::Error>) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let (done, failed) =
+            block_on(async { Ok(all(&cluster(answer), "team-a", &names, action).await) }).unwrap();
+        (text_of(OutputArgs::default(), &done).unwrap(), failed)
+    }
+
+    #[test]
+    fn jobs_are_suspended_resumed_and_cancelled_by_name() {
+        assert_eq!(done(&["bert-large"], Action::Suspend).0, "trainingjob/bert-large suspended\n");
+        assert_eq!(done(&["waits"], Action::Resume).0, "trainingjob/waits resumed\n");
+        assert_eq!(done(&["bert-large"], Action::Cancel).0, "trainingjob/bert-large cancelled\n");
+        assert_eq!(done(&["broken"], Action::Suspend).0, "trainingjob/broken has ended already: Failed\n");
+    }
+
+    #[test]
+    fn a_job_that_is_none_does_not_keep_the_others() {
+        let (text, failed) = done(&["nobody", "waits"], Action::Suspend);
+        assert_eq!(text, "trainingjob/waits suspended\n");
+        assert_eq!(exit::code(&failed[0]), exit::NOT_FOUND);
+        assert!(failed[0].to_string().contains("\"nobody\" in namespace team-a"), "{}", failed[0]);
+    }
+
+    #[test]
+    fn names_and_json_say_the_same() {
+        let rows = [Done { namespace: "a".into(), name: "b".into(), action: "cancelled", phase: None }];
+        let of = |format| text_of(OutputArgs { format, no_headers: false }, &rows).unwrap();
+        assert_eq!(of(Format::Name), "trainingjob/b\n");
+        let json: Value = serde_json::from_str(&of(Format::Json)).unwrap();
+        assert_eq!(json["items"][0], json!({"namespace": "a", "name": "b", "action": "cancelled"}));
+    }
+}

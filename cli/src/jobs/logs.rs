@@ -1,0 +1,173 @@
+//! `kubectl-andreas logs`: what the workers of a job print, each line with the rank of its worker.
+
+mod lines;
+mod workers;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use andreas_api::names::{LABEL_ATTEMPT, LABEL_JOB};
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use anyhow::Result;
+use clap::Args;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, LogParams};
+
+use self::lines::{Line, lines, printable};
+use self::workers::{Worker, workers};
+use crate::cluster::{Cluster, ClusterError, ConnectArgs, Right, Selection, block_on};
+use crate::output::plain;
+use crate::when;
+
+/// Between two questions for the log of a container that has not started.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Logs: what all workers of a job print, each line with the rank of its worker, the one that failed first at the top.
+///
+/// Without --attempt, the newest attempt that has pods. The last attempts keep their pods (spec.historyLimit). With --follow the
+/// lines of all workers come as they are written, until the attempt ends. Needs the rights to get the TrainingJob and its pods' logs.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// Name of the TrainingJob
+    #[arg(value_name = "JOB")]
+    job: String,
+    /// Attempt, from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    attempt: Option<i64>,
+    /// Only the worker of this rank, from 0
+    #[arg(long, value_name = "N")]
+    rank: Option<usize>,
+    /// Container; the one that trains without
+    #[arg(long, short, value_name = "NAME")]
+    container: Option<String>,
+    /// Go on until the attempt ends
+    #[arg(long, short)]
+    follow: bool,
+    /// Only so many lines from the end of each worker's log
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
+    tail: Option<i64>,
+    /// Only lines of this last time, for example 10m
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    since: Option<andreas_api::DurationText>,
+    /// Begin each line with its time
+    #[arg(long)]
+    timestamps: bool,
+    /// Lines without the rank of their worker
+    #[arg(long)]
+    no_prefix: bool,
+    /// Namespace; that of the context without
+    #[arg(long, short, value_name = "NAME", help_heading = "Cluster")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    cluster: ConnectArgs,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// When there is no such job, it has no pods, or a right is missing.
+pub fn run(args: &LogsArgs) -> Result<()> {
+    block_on(async {
+        let cluster = Cluster::connect(&args.cluster).await?;
+        let namespace = cluster.namespace_or(args.namespace.as_deref());
+        let job: SlimTrainingJob = cluster.get(Some(&namespace), &args.job).await?;
+        let mut labels = format!("{LABEL_JOB}={}", args.job);
+        if let Some(attempt) = args.attempt {
+            labels += &format!(",{LABEL_ATTEMPT}={attempt}");
+        }
+        let pods = cluster.list::<SlimPod>(Some(&namespace), &Selection::labels(labels)).await?.items;
+        let container = args.container.as_deref().or_else(|| job.spec.training_container());
+        let found = workers(&job, pods, args.attempt, args.rank, container.unwrap_or_default())?;
+        for worker in &found {
+            if let Some(end) = &worker.failure {
+                eprintln!("rank {} failed: {}", worker.rank, plain(end));
+            }
+        }
+        let mut open = streams(&cluster, &namespace, args, container, &found);
+        let terminal = std::io::stdout().is_terminal();
+        let mut out = std::io::stdout().lock();
+        while let Some(line) = open.next().await {
+            match line {
+                Line::Text { rank, text } => {
+                    if !args.no_prefix {
+                        write!(out, "[{rank}] ")?;
+                    }
+                    if terminal {
+                        out.write_all(printable(&text).as_bytes())?
+                    } else {
+                        out.write_all(&text)?
+                    }
+                    out.write_all(b"\n")?;
+                    if args.follow {
+                        out.flush()?;
+                    }
+                }
+                Line::Missing { rank, why } => eprintln!("rank {rank}: {}", plain(&why)),
+                Line::Refused(error) => return Err(error.into()),
+            }
+        }
+        Ok(out.flush()?)
+    })
+}
+
+/// The lines of all workers: one worker after the other, or as they come with `--follow`.
+fn streams<'a>(
+    cluster: &'a Cluster,
+    namespace: &'a str,
+    args: &'a LogsArgs,
+    container: Option<&'a str>,
+    workers: &'a [Worker],
+) -> BoxStream<'a, Line> {
+    let params = LogParams {
+        container: container.map(str::to_owned),
+        follow: args.follow,
+        tail_lines: args.tail,
+        since_seconds: args.since.as_ref().and_then(andreas_api::DurationText::seconds),
+        timestamps: args.timestamps,
+        ..LogParams::default()
+    };
+    let one = move |worker: &'a Worker| of_worker(cluster, namespace, worker, params.clone());
+    if args.follow {
+        stream::select_all(workers.iter().map(one)).boxed()
+    } else {
+        stream::iter(workers).flat_map(one).boxed()
+    }
+}
+
+fn of_worker<'a>(
+    cluster: &'a Cluster,
+    namespace: &'a str,
+    worker: &'a Worker,
+    params: LogParams,
+) -> BoxStream<'a, Line> {
+    let rank = worker.rank;
+    stream::once(async move {
+        let pods: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+        let right = Right::of::<Pod>("get", Some(namespace)).on("log");
+        loop {
+            let opened = pods.log_stream(&worker.pod, &params).await;
+            let error = match opened {
+                Ok(reader) => return lines(rank, Box::pin(reader)).boxed(),
+                Err(error) => ClusterError::from_client(error, cluster.url(), &right, Some(&worker.pod)),
+            };
+            // 400: the container has not started.
+            let waits = matches!(error, ClusterError::Refused(_)) && params.follow && !worker.ended;
+            if !waits {
+                let line = match error {
+                    ClusterError::Refused(why) => Line::Missing { rank, why },
+                    ClusterError::NotFound(_) => Line::Missing { rank, why: "its pod is gone".to_owned() },
+                    error => Line::Refused(error),
+                };
+                return stream::iter([line]).boxed();
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    })
+    .flatten()
+    .boxed()
+}
+
+#[cfg(test)]
+mod tests;

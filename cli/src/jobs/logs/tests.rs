@@ -1,0 +1,97 @@
+//! Which workers are shown, and in which order.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::inventory::testing::jobs;
+
+fn job(name: &str) -> SlimTrainingJob {
+    let jobs: Vec<SlimTrainingJob> = serde_json::from_value(jobs()).unwrap();
+    jobs.into_iter().find(|job| job.metadata.name.as_deref() == Some(name)).unwrap()
+}
+
+fn pod(attempt: i64, rank: usize, end: Option<(i32, &str)>) -> SlimPod {
+    let state = match end {
+        Some((code, at)) => json!({"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at}}),
+        None => json!({"running": {}}),
+    };
+    let phase = if end.is_some() { "Failed" } else { "Running" };
+    let name = format!("bert-large-{attempt}-{rank}");
+    let labels =
+        json!({LABEL_ATTEMPT: attempt.to_string(), andreas_api::names::LABEL_INDEX: rank.to_string()});
+    let pod: Value = json!({
+        "metadata": {"name": name, "labels": labels}, "spec": {"nodeName": "gpu-1"},
+        "status": {"phase": phase, "containerStatuses": [{"name": "train", "state": state}]}});
+    serde_json::from_value(pod).unwrap()
+}
+
+#[test]
+fn the_worker_that_failed_first_comes_first() {
+    let pods = vec![
+        pod(1, 0, None),
+        pod(2, 0, None),
+        pod(2, 3, Some((1, "2026-11-24T11:00:09Z"))),
+        pod(2, 2, Some((134, "2026-11-24T11:00:02Z"))),
+        pod(2, 1, Some((0, "2026-11-24T11:00:00Z"))),
+    ];
+    let found = workers(&job("bert-large"), pods, None, None, "train").unwrap();
+    assert_eq!(found.iter().map(|worker| worker.rank).collect::<Vec<_>>(), [2, 3, 0, 1]);
+    assert_eq!(found[0].failure.as_deref(), Some("exit code 134 (Error) on gpu-1"));
+    assert_eq!((found[0].pod.as_str(), found[0].ended, found[2].ended), ("bert-large-2-2", true, false));
+}
+
+#[test]
+fn an_attempt_and_a_rank_can_be_named() {
+    let pods = || vec![pod(1, 0, None), pod(1, 1, None), pod(2, 0, None)];
+    let found = workers(&job("bert-large"), pods(), Some(1), Some(1), "train").unwrap();
+    assert_eq!(found.iter().map(|worker| worker.pod.as_str()).collect::<Vec<_>>(), ["bert-large-1-1"]);
+    let error = workers(&job("bert-large"), pods(), None, Some(7), "train").unwrap_err();
+    assert_eq!(error.to_string(), "a worker of rank 7 in attempt 2 does not exist");
+}
+
+#[test]
+fn without_pods_it_is_said_what_is_known_of_the_attempt() {
+    let error = |name: &str, attempt| {
+        workers(&job(name), Vec::new(), attempt, None, "train").unwrap_err().to_string()
+    };
+    assert_eq!(error("waits", None), "a pod of waits (it is Pending, WaitingForCapacity) does not exist");
+    assert!(
+        error("broken", Some(1)).contains("it ended with ContainerFailed: No such file"),
+        "{}",
+        error("broken", Some(1))
+    );
+}
+
+#[test]
+fn logs_are_read_worker_by_worker_with_the_flags() {
+    use crate::cluster::testing;
+    use crate::cluster::testing::refusal;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: LogsArgs,
+    }
+    let args = Flags::parse_from(["logs", "bert-large", "--tail", "5", "--since", "1m"]).args;
+    let answer = |request: &str, _: Value| {
+        assert!(request.contains("container=train") && request.contains("tailLines=5"), "{request}");
+        assert!(request.contains("sinceSeconds=60"), "{request}");
+        match request.contains("bert-large-2-1/log") {
+            true => refusal(400, "BadRequest", "container is waiting to start: ContainerCreating", ""),
+            false => (200, json!("a line")),
+        }
+    };
+    let found =
+        workers(&job("bert-large"), vec![pod(2, 0, None), pod(2, 1, None)], None, None, "train").unwrap();
+    let read = block_on(async {
+        let cluster = testing::cluster(answer);
+        Ok(streams(&cluster, "team-a", &args, Some("train"), &found).collect::<Vec<_>>().await)
+    })
+    .unwrap();
+    assert!(matches!(&read[0], Line::Text { rank: 0, text } if text == b"\"a line\""), "{read:?}");
+    assert!(
+        matches!(&read[1], Line::Missing { rank: 1, why } if why.contains("waiting to start")),
+        "{read:?}"
+    );
+}

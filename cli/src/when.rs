@@ -1,0 +1,107 @@
+//! Instants and durations as people write them on the command line.
+
+use andreas_api::DurationText;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+
+/// A deadline: an instant, or a time from now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Deadline {
+    /// At that instant.
+    At(Timestamp),
+    /// So long after the job's creation.
+    After(DurationText),
+}
+
+/// Parses `2027-01-31T18:00:00Z` or `36h`.
+///
+/// # Errors
+/// Where the text is neither.
+pub fn deadline(text: &str) -> Result<Deadline, String> {
+    let after = DurationText(text.to_owned());
+    if after.seconds().is_some_and(|seconds| seconds > 0) {
+        return Ok(Deadline::After(after));
+    }
+    let at = text.parse::<Timestamp>();
+    at.map(Deadline::At)
+        .map_err(|_| format!("{text:?} is neither an instant (2027-01-31T18:00:00Z) nor a duration (36h)"))
+}
+
+/// The start of a period that ends now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Since {
+    /// From that instant.
+    At(Timestamp),
+    /// From so many seconds ago.
+    Ago(i64),
+}
+
+impl Since {
+    /// As an instant.
+    pub fn instant(&self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(at) => *at,
+            Self::Ago(seconds) => Timestamp::from_second(now.as_second().saturating_sub(*seconds))
+                .unwrap_or(Timestamp::UNIX_EPOCH),
+        }
+    }
+}
+
+/// Parses `2027-01-31T18:00:00Z`, `2027-01-31` (its beginning in UTC) or `30d` (so long ago).
+///
+/// # Errors
+/// Where the text is none of them.
+pub fn since(text: &str) -> Result<Since, String> {
+    if let Some(seconds) = DurationText(text.to_owned()).seconds().filter(|seconds| *seconds > 0) {
+        return Ok(Since::Ago(seconds));
+    }
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return Ok(Since::At(at));
+    }
+    let day = text.parse::<Date>().ok().and_then(|day| day.to_zoned(TimeZone::UTC).ok());
+    day.map(|day| Since::At(day.timestamp()))
+        .ok_or_else(|| format!("{text:?} is neither a date (2027-01-31), an instant, nor a duration (30d)"))
+}
+
+/// Parses a duration longer than zero: `90s`, `1h30m`.
+///
+/// # Errors
+/// Where the text is no such duration.
+pub fn duration(text: &str) -> Result<DurationText, String> {
+    let duration = DurationText(text.to_owned());
+    match duration.seconds() {
+        Some(seconds) if seconds > 0 => Ok(duration),
+        _ => Err(format!("{text:?} is not a duration such as 90s or 1h30m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_an_instant_or_a_duration() {
+        assert_eq!(deadline("36h"), Ok(Deadline::After(DurationText("36h".into()))));
+        assert!(matches!(deadline("2027-01-31T18:00:00Z"), Ok(Deadline::At(_))));
+        for wrong in ["", "0s", "tomorrow", "-1h"] {
+            assert!(deadline(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_period_begins_at_a_date_or_some_time_ago() {
+        let now: Timestamp = "2027-02-01T00:00:00Z".parse().unwrap();
+        for (text, instant) in [
+            ("1d", "2027-01-31T00:00:00Z"),
+            ("2027-01-15", "2027-01-15T00:00:00Z"),
+            ("2027-01-15T12:00:00+01:00", "2027-01-15T11:00:00Z"),
+        ] {
+            assert_eq!(since(text).unwrap().instant(now), instant.parse().unwrap(), "{text}");
+        }
+        for wrong in ["", "0d", "January", "2027-13-01"] {
+            assert!(since(wrong).is_err(), "{wrong}");
+        }
+        assert!(duration("0s").is_err() && duration("15m").is_ok());
+    }
+}
