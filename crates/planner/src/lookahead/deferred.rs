@@ -54,7 +54,11 @@ impl DeferredCosts {
                     let cost = shadow_prices.changing(instance, cost_table, (job, i), &change) + more + again;
                     if cost < changing[i] {
                         changing[i] = cost;
-                        starts[i] = news.change_start(&change);
+                        // A free change needs no room to be expected: it is tried when it is due.
+                        starts[i] = match restart > 0.0 {
+                            true => news.change_start(&change),
+                            false => ChangeStart { charged: start as u8, expected: start as u8 },
+                        };
                     }
                 }
             }
