@@ -6,7 +6,7 @@ use andreas_api::energy_policy::{BudgetWindow, PowerBudgetScope, TariffWindow};
 use andreas_api::names::ANNOTATION_MAX_WEIGHT;
 use andreas_api::{Decimal, EnergyPolicySpec};
 use andreas_core::{CostRate, EnergyPrice, Seconds, Tariff, Time, Watts};
-use andreas_planner::{Lateness, PowerBudget};
+use andreas_planner::{DEFAULT_WEAR, Lateness, PowerBudget};
 use andreas_runtime::watch::ObjectKey;
 use jiff::tz::TimeZone;
 use kube::ResourceExt;
@@ -84,6 +84,11 @@ pub fn restart_time(policy: &EnergyPolicySpec) -> Seconds {
     Seconds(policy.preemption.restart_time.seconds_or(120).max(0) as f64)
 }
 
+/// Time of a job's weight and draw that a restart must be worth besides.
+pub fn restart_wear(policy: &EnergyPolicySpec) -> Seconds {
+    Seconds(policy.preemption.restart_wear.seconds_or(DEFAULT_WEAR.0 as i64).max(0) as f64)
+}
+
 /// Effective weight of a job, in plans and costs. It is the job's own, bounded by the namespace's annotation
 /// `andreas.dev/max-weight`. An annotation that is not a whole number is ignored.
 pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32 {
@@ -140,6 +145,7 @@ mod tests {
         assert_eq!(lateness(&policy(json!({"prices": {"agingPeriod": "0s"}}))).aging, None);
         assert_eq!(late_rate(&EnergyPolicySpec::default(), 10), CostRate(0.2 / 3_600.0));
         assert_eq!(restart_time(&EnergyPolicySpec::default()), Seconds(120.0));
+        assert_eq!(restart_wear(&EnergyPolicySpec::default()), DEFAULT_WEAR);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use andreas_api::energy_policy::Limits;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{DEFAULT_WEAR, GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -260,7 +260,7 @@ pub fn build(
         budget: rules::budget(policy, second, Seconds(grace as f64)),
         lateness: rules::lateness(policy),
         restart: rules::restart_time(policy),
-        wear: DEFAULT_WEAR,
+        wear: rules::restart_wear(policy),
         horizon: None,
         gpu_types,
         nodes: cluster.planned(),

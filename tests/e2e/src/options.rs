@@ -134,7 +134,7 @@ impl Default for Options {
 /// The rules for runs of seconds: what a restart costs and how long a run stays are scaled like the runs.
 pub fn short_runs() -> Value {
     json!({
-        "preemption": {"restartTime": "2s", "minRunTime": "3s"},
+        "preemption": {"restartTime": "2s", "restartWear": "2s", "minRunTime": "3s"},
         "unknownJobs": {"runTime": "60s"},
         "placementTimeout": "20s",
     })

@@ -170,6 +170,20 @@ async fn promtool_finds_no_fault(jobs: &[scrape::Job], promtool: &Path) -> Resul
     Ok(())
 }
 
+/// What a test bed with healthy whole GPUs and no meter of hosts has no samples of, and what nobody asks or causes here.
+const NO_DATA_HERE: [&str; 10] = [
+    "andreas_gpu_problem",
+    "andreas_gpu_rest_effect_watts",
+    "andreas_gpu_shared_energy_estimate_joules_total",
+    "andreas_gpu_uncorrected_memory_errors",
+    "andreas_gpu_xid_errors_total",
+    "andreas_host_energy_joules_total",
+    "andreas_host_power_watts",
+    "andreas_predictor_refused_namespace_rows",
+    "andreas_queries_total",
+    "andreas_query_duration_seconds_bucket",
+];
+
 async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
     let mut empty: BTreeMap<String, String> = BTreeMap::new();
     for entry in std::fs::read_dir(chart::folder().join("files/dashboards"))? {
@@ -181,6 +195,9 @@ async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
                 let query =
                     values.iter().fold(query.to_owned(), |query, (name, value)| query.replace(name, value));
                 ensure!(!query.contains('$'), "not filled in: {query}");
+                if NO_DATA_HERE.iter().any(|metric| query.contains(metric)) {
+                    continue;
+                }
                 empty.insert(query, format!("{}: {}", board["title"], panel["title"]));
             }
         }

@@ -87,7 +87,7 @@ async fn a_tenant_gets_every_answer_about_its_own_jobs_and_no_name_of_others() -
         let all = |name: &str| {
             job(name)
                 .epochs(600, 1.0)
-                .spec("gpus", json!({"min": 8, "max": 8}))
+                .spec("gpus", json!({"min": 4, "max": 4}))
                 .spec("preemption", json!("Never"))
         };
         let secret = all("secret").namespace("rival");

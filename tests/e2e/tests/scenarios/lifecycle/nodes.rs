@@ -23,8 +23,8 @@ async fn a_drain_of_one_member_moves_the_whole_gang() -> Result<()> {
         c.submit(&tj).await?;
         c.wait_for_percent(&tj, 10).await?;
         let node = node_of(&c.observer.seen(), &key, 1)?;
-        // when an administrator drains one node (without --force: the pods have a controller)
-        c.kubectl(&format!("drain {node} --ignore-daemonsets --timeout=60s")).await?;
+        // when an administrator drains one node (without --force: the pods have a controller; their shared memory is an emptyDir)
+        c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=60s")).await?;
         // then it runs elsewhere, and no retry is used
         c.observer
             .until("running without that node", DEFAULT_TIMEOUT, |s| {

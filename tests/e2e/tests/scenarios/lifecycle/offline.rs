@@ -13,26 +13,25 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 /// What `kubectl andreas` prints.
-fn kubectl_andreas(args: &[&str], path: &str) -> Result<Vec<u8>> {
+fn kubectl_andreas(args: &[&str]) -> Result<Vec<u8>> {
     let program = workspace_binary("kubectl-andreas")?;
-    let output = Command::new(program).args(args).env("PATH", path).output()?;
+    let output = Command::new(program).args(args).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(output.stdout)
 }
 
 /// Jobs that the offline plan wants elsewhere than the cluster has them, or `None` while the snapshot still has jobs on their way.
-fn differences(c: &Cluster, path: &str) -> Result<Option<Vec<String>>> {
+fn differences(c: &Cluster, from: &[&str]) -> Result<Option<Vec<String>>> {
     let file = c.testbed.data_dir().join("snapshot.json");
     let name = file.display().to_string();
-    kubectl_andreas(&["snapshot", "--out", &name], path)?;
+    kubectl_andreas(&[&["snapshot", "--out", &name], from].concat())?;
     let saved: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
     let jobs = saved["jobs"].as_array().context("jobs")?;
     let settled = |job: &Value| job["state"] == "Waiting" || job["state"]["Running"].is_object();
     if jobs.len() != 5 || !jobs.iter().all(settled) {
         return Ok(None);
     }
-    let plan: Value =
-        serde_json::from_slice(&kubectl_andreas(&["plan", "--snapshot", &name, "--json"], path)?)?;
+    let plan: Value = serde_json::from_slice(&kubectl_andreas(&["plan", "--snapshot", &name, "--json"])?)?;
     let planned = plan["jobs"].as_object().with_context(|| plan.to_string())?;
     let differs = planned.iter().filter_map(|(key, planned)| {
         let status = c.observer.seen().status(key);
@@ -45,28 +44,6 @@ fn differences(c: &Cluster, path: &str) -> Result<Option<Vec<String>>> {
         (live != run).then(|| format!("{key}: live {live:?}, offline {run:?}"))
     });
     Ok(Some(differs.collect()))
-}
-
-/// A folder with a kubectl that asks the real API server for tokens, and says of the operator what it would say of a pod: the operator
-/// is a plain process here, and pretend kubelets forward no ports.
-fn with_kubectl(c: &Cluster) -> Result<String> {
-    let folder = c.testbed.data_dir().join("bin");
-    std::fs::create_dir_all(&folder)?;
-    let script = folder.join("kubectl");
-    let (real, config) = (c.testbed.programs().path("kubectl"), c.testbed.kubeconfig());
-    let port = c.operators.first().context("an operator")?.progress.port();
-    let text = format!(
-        "#!/bin/sh\ncase $1 in\n\
-         create) exec {} --kubeconfig {} \"$@\" ;;\n\
-         get) echo pod/andreas-operator-0 ;;\n\
-         port-forward) echo \"Forwarding from 127.0.0.1:{port} -> 8443\"; exec sleep 60 ;;\n\
-         *) exit 1 ;;\nesac\n",
-        real.display(),
-        config.display()
-    );
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    Ok(format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default()))
 }
 
 /// Given a cluster with more jobs than room; when a snapshot of it is planned on another machine, then each job is where the plan has it.
@@ -83,19 +60,18 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
                 running.count() == 2
             })
             .await?;
-        let path = with_kubectl(c)?;
-        // A token and an authority of one's own do as well.
+        // With a token and an authority of one's own: pretend kubelets forward no ports.
         let token = c.testbed.data_dir().join("token");
         std::fs::write(&token, pages::reader(c).await?)?;
         let ca = c.testbed.pki().ca_file();
         let [token, ca] = [token, ca].map(|file| file.display().to_string());
         let url = pages::url(c)?;
-        kubectl_andreas(&["snapshot", "--url", &url, "--token-file", &token, "--ca-file", &ca], &path)?;
-        ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca], &path).is_err(), "no token");
+        ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca]).is_err(), "no token");
+        let from = ["--url", &url, "--token-file", &token, "--ca-file", &ca];
         // The last plan may be older than what runs now, until the next one.
         let mut last = None;
         let waited = until("the plans are the same", DEFAULT_TIMEOUT, async || {
-            last = differences(c, &path)?;
+            last = differences(c, &from)?;
             Ok(last.as_ref().is_some_and(Vec::is_empty))
         })
         .await;
