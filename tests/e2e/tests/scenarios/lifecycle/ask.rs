@@ -10,6 +10,8 @@ use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -41,11 +43,22 @@ async fn service(c: &Cluster) -> Result<tokio::task::JoinHandle<()>> {
         "spec": {"ports": [{"name": "progress", "port": 8443, "targetPort": at.port()}]},
     }))
     .await?;
+    // The API server's proxy goes by Endpoints, and only to addresses of pods.
+    let (pod, ip) = (json!({"name": "andreas-operator-0", "namespace": SYSTEM}), at.ip().to_string());
     c.apply(&json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "andreas-operator-1", "namespace": SYSTEM, "labels": {"kubernetes.io/service-name": "andreas-operator"}},
-        "endpoints": [{"addresses": [at.ip().to_string()], "conditions": {"ready": true}}],
-        "ports": [{"name": "progress", "port": at.port(), "protocol": "TCP"}],
+        "apiVersion": "v1", "kind": "Pod", "metadata": pod,
+        "spec": {"schedulerName": "none", "containers": [{"name": "operator", "image": "none"}]},
+    }))
+    .await?;
+    let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
+    let pods: Api<Pod> = Api::namespaced(c.testbed.client(), SYSTEM);
+    pods.patch_status("andreas-operator-0", &PatchParams::default(), &Patch::Merge(&status)).await?;
+    c.apply(&json!({
+        "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "andreas-operator", "namespace": SYSTEM},
+        "subsets": [{
+            "addresses": [{"ip": ip, "targetRef": {"kind": "Pod", "name": "andreas-operator-0", "namespace": SYSTEM}}],
+            "ports": [{"name": "progress", "port": at.port(), "protocol": "TCP"}],
+        }],
     }))
     .await?;
     Ok(forward)
