@@ -20,6 +20,7 @@ use crate::driver::Driver;
 use crate::network::Network;
 use crate::node::{Common, Gpus, Node};
 use crate::pods::Pods;
+use crate::policies::Enforcer;
 
 /// How long a cluster of some nodes may take to be ready on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -85,6 +86,11 @@ impl Kubelets {
     /// The pods that have an object and are on one of the nodes.
     pub fn pod_infos(&self) -> Vec<PodInfo> {
         self.pods.pod_infos(&self.nodes)
+    }
+
+    /// Enforces NetworkPolicies on all nodes from now on; see [`Enforcer`].
+    pub fn enforce_network_policies(&self, testbed: &Testbed) -> Enforcer {
+        Enforcer::start(&testbed.client(), &self.nodes)
     }
 
     /// All nodes lose their power.

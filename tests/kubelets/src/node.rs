@@ -192,9 +192,14 @@ impl Node {
         self.started.load(Ordering::Relaxed)
     }
 
+    /// Its process 1; 0 without power.
+    pub(crate) fn first(&self) -> i32 {
+        self.first.load(Ordering::Relaxed)
+    }
+
     /// Whether it is on.
     pub(crate) fn has_power(&self) -> bool {
-        self.first.load(Ordering::Relaxed) != 0
+        self.first() != 0
     }
 
     /// Whether nothing was broken on that GPU.

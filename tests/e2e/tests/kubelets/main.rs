@@ -6,6 +6,7 @@
 #[path = "../both/mod.rs"]
 mod both;
 mod faults;
+mod policies;
 mod training;
 
 use andreas_e2e::cluster::{Cluster, Options};

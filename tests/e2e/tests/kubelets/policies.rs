@@ -1,0 +1,146 @@
+//! NetworkPolicies in force: those of the chart, and of a tenant that denies by default.
+
+use std::path::Path;
+use std::time::Duration;
+
+use andreas_api::phase::{Phase, Reason};
+use andreas_e2e::chart::{self, SYSTEM};
+use andreas_e2e::cluster::Cluster;
+use andreas_e2e::install;
+use andreas_e2e::job::job;
+use andreas_e2e::keeper::at_full_length;
+use andreas_e2e::scenario::scenario;
+use andreas_testbed::wait::until;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::both::{ended_well, small};
+use crate::{nodes, real};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The agents' namespace.
+const AGENTS: &str = "andreas-node";
+
+/// Longer than a program may say nothing before its job's status says so.
+const NO_REPORT: Duration = Duration::from_secs(660);
+
+/// Whether a connection can be opened from a pod's network.
+async fn reaches(c: &Cluster, from: &str, address: &str, port: u16) -> Result<bool> {
+    let pods = nodes(c)?.pod_infos();
+    let pod = pods.iter().find(|pod| pod.name.starts_with(from) && !pod.pids.is_empty());
+    let pid =
+        pod.and_then(|pod| pod.pids.values().next()).with_context(|| format!("no process of {from}"))?;
+    let open = format!("exec 3<>/dev/tcp/{address}/{port}");
+    let mut command = tokio::process::Command::new("nsenter");
+    command.args(["--target", &pid.to_string(), "--net", "--", "timeout", "2", "bash", "-c", &open]);
+    Ok(command.output().await.context("running nsenter")?.status.success())
+}
+
+/// The address of the one pod with such labels.
+async fn address(c: &Cluster, namespace: &str, labels: &str) -> Result<String> {
+    let columns = "-o=jsonpath={.items[0].status.podIP}";
+    let found = c.kubectl(&format!("get pods -n {namespace} -l {labels} {columns}")).await?;
+    ensure!(!found.is_empty(), "no pod {labels} in {namespace}");
+    Ok(found)
+}
+
+async fn restarts(c: &Cluster) -> Result<String> {
+    let columns = "-o=jsonpath={.items[*].status.containerStatuses[*].restartCount}";
+    c.kubectl(&format!("get pods -n {SYSTEM} {columns}")).await
+}
+
+fn namespaced(manifest: &str, namespace: &str) -> Result<Value> {
+    let file = Path::new(&chart::folder()).join("../../deploy/examples").join(manifest);
+    let mut object: Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
+    object["metadata"]["namespace"] = json!(namespace);
+    Ok(object)
+}
+
+/// Given the chart's NetworkPolicies with metrics for one namespace alone, and a tenant whose namespace denies everything; when policies
+/// are enforced, then probes, plans, binds and reports go on, a pod of a tenant no longer reaches the metrics, a taken-over operator
+/// reaches no pod of a tenant, and jobs of the closed namespace report once the example is applied, and not before.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_closed() -> Result<()> {
+    scenario(real(2), async |c| {
+        let api_server = c.testbed.api_server_url().rsplit_once(':').context("a port")?.1.to_owned();
+        let api_server: u16 = api_server.trim_end_matches('/').parse()?;
+        let monitoring =
+            json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}});
+        let values =
+            json!({"networkPolicy": {"apiServerPorts": [443, api_server], "metricsFrom": [monitoring]}});
+        install::upgrade_to(&c.testbed, &chart::folder(), &values).await?;
+
+        // before they are enforced, a pod reaches everything that listens
+        let stranger = small(job("stranger").epochs(2_000, 0.5));
+        c.submit(&stranger).await?;
+        c.wait_for_percent(&stranger, 0).await?;
+        c.wait_for_phase(&stranger, Phase::Running).await?;
+        let operator = address(c, SYSTEM, "app.kubernetes.io/component=operator").await?;
+        let agent = address(c, AGENTS, "app.kubernetes.io/component=agent").await?;
+        let dns = address(c, "kube-system", "k8s-app=kube-dns").await?;
+        for (to, port) in [(&operator, 8443), (&operator, 9090), (&agent, 9090), (&dns, 8080)] {
+            ensure!(reaches(c, "stranger", to, port).await?, "{to}:{port} is closed before");
+        }
+        ensure!(reaches(c, "andreas-operator", &dns, 8080).await?, "{dns}:8080 is closed before");
+
+        // when they are
+        c.kubectl("create namespace monitoring").await?;
+        c.make_namespace("team").await?;
+        c.apply(&json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "deny", "namespace": "team"},
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+        }))
+        .await?;
+        let restarted = restarts(c).await?;
+        let _enforcer = nodes(c)?.enforce_network_policies(&c.testbed);
+        until("the metrics are closed", LIMIT, async || Ok(!reaches(c, "stranger", &operator, 9090).await?))
+            .await?;
+        // then what they close is closed, and what they allow is open
+        ensure!(!reaches(c, "stranger", &agent, 9090).await?, "an agent's metrics are open to a tenant");
+        ensure!(!reaches(c, "andreas-operator", &dns, 8080).await?, "the operator reaches more than DNS");
+        ensure!(reaches(c, "andreas-operator", &dns, 53).await?, "the operator does not reach DNS");
+        ensure!(reaches(c, "stranger", &operator, 8443).await?, "nobody can report");
+        // and workers in their node's network can report too
+        for node in nodes(c)?.nodes() {
+            let open = format!("exec 3<>/dev/tcp/{operator}/8443");
+            node.run(&["timeout", "2", "bash", "-c", &open]).await?;
+        }
+
+        // when the closed namespace has a job without the example, nothing is heard of it though it runs
+        let silent = small(job("silent").namespace("team").epochs(1_500, 0.5));
+        c.submit(&silent).await?;
+        c.wait_for_phase(&silent, Phase::Running).await?;
+        let before = c.observer.seen().milli_percent(&stranger.key());
+        let key = stranger.key();
+        c.observer.until("others report", LIMIT, |seen| seen.milli_percent(&key) > before).await?;
+        let heard = c.observer.seen().status(&silent.key()).progress;
+        ensure!(heard.is_none(), "it reported: {heard:?}");
+        ensure!(!reaches(c, "silent", &operator, 8443).await?, "the namespace is open");
+        if at_full_length() {
+            let key = silent.key();
+            let said =
+                |seen: &andreas_e2e::seen::ClusterHistory| seen.has_reason(&key, Reason::ProgressUnknown);
+            c.observer.until("the status says so", NO_REPORT, said).await?;
+        }
+        c.kubectl("delete tj silent -n team").await?;
+
+        // when the example is applied, a gang over two nodes meets and reports
+        let mut example = namespaced("07-tenant-network-policy.yaml", "team")?;
+        example["metadata"]["name"] = json!("training");
+        c.apply(&example).await?;
+        let gang = small(job("gang").namespace("team").gpus(6, 2).epochs(20, 0.5));
+        c.submit(&gang).await?;
+        c.wait_for_percent(&gang, 10).await?;
+        ensure!(!reaches(c, "gang-1-0", &operator, 9090).await?, "a worker reaches the operator's metrics");
+        ensure!(!reaches(c, "stranger", &address(c, "team", "andreas.dev/index=0").await?, 29_500).await?);
+        c.wait_for_phase(&gang, Phase::Succeeded).await?;
+        ended_well(c, &gang)?;
+        // and no probe of ours failed meanwhile
+        let now = restarts(c).await?;
+        ensure!(now == restarted, "containers were started again: {restarted}, now {now}");
+        c.kubectl("delete tj stranger").await.map(drop)
+    })
+    .await
+}
