@@ -54,6 +54,10 @@ pub async fn scenario(options: Options, run: impl AsyncFnOnce(&mut Cluster) -> R
 pub fn what_must_hold(cluster: &Cluster) -> Result<()> {
     let violations: Vec<String> = cluster.observer.seen().violations.iter().cloned().collect();
     ensure!(violations.is_empty(), "{}", violations.join("; "));
+    let partial = cluster.observer.seen().longest_partial_gang;
+    if !partial.is_zero() {
+        println!("part of a gang for {:.1} s at most", partial.as_secs_f64());
+    }
     if cluster.binds_by_extender() {
         let bindings = Bindings::read(cluster)?;
         ensure!(bindings.by_others.is_empty(), "bound by others than the extender: {:?}", bindings.by_others);

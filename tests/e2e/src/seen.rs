@@ -99,6 +99,8 @@ pub struct ClusterHistory {
     pub violations: BTreeSet<String>,
     /// What the pretend kubelets say of containers and GPUs.
     pub devices: Devices,
+    /// The longest that only a part of a gang was alive.
+    pub longest_partial_gang: Duration,
     unreachable_nodes: BTreeSet<String>,
     /// UIDs of pods whose node was deleted under them: a machine without object is proven dead, and so are its
     /// containers.
@@ -115,6 +117,7 @@ impl Default for ClusterHistory {
             node_gpus: BTreeMap::new(),
             violations: BTreeSet::new(),
             devices: Devices::default(),
+            longest_partial_gang: Duration::ZERO,
             unreachable_nodes: BTreeSet::new(),
             lost: BTreeSet::new(),
             partial_since: BTreeMap::new(),
@@ -188,7 +191,9 @@ impl ClusterHistory {
             }
         }
         for ((uid, attempt), since) in &partial {
-            if now.duration_since(*since) > PARTIAL_GANG_LIMIT {
+            let partial = now.duration_since(*since);
+            self.longest_partial_gang = self.longest_partial_gang.max(partial);
+            if partial > PARTIAL_GANG_LIMIT {
                 self.violations.insert(format!("job {uid}, attempt {attempt}: half a gang for too long"));
             }
         }

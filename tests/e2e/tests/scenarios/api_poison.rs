@@ -330,6 +330,7 @@ async fn accepted_edges_can_be_read(client: &Client) -> Result<()> {
             tried.push(json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
         }
     }
+    println!("{} manifests at the edges of the schema", tried.len());
     ensure!(tried.len() > 200, "only {} edges", tried.len());
     let answers = futures::stream::iter(tried).map(async |change| -> Result<bool> {
         match create(client, &job("edge", &change)?, true).await.with_context(|| change.to_string())? {

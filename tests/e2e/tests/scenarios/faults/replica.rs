@@ -108,6 +108,12 @@ async fn nothing_is_deleted_by_an_older_look(c: &mut Cluster) -> Result<()> {
     ensure!(c.faults()?.until(DEFAULT_TIMEOUT, refused).await, "the older answers led to no write");
     ensure!(uid_of_pod(c, "again-1-0").as_ref() == Some(&new), "the new job's pod was deleted");
     c.faults()?.remove(rule);
+    let records = c.faults()?.records();
+    let codes = records.0.iter().filter(|r| r.name.starts_with("again")).filter_map(|r| r.status);
+    println!(
+        "writes that an older look led to and that were refused: {}",
+        codes.filter(|code| [404, 409].contains(code)).count()
+    );
     c.edit(&tj.key(), &json!({"weight": 20})).await?;
     c.observer
         .until("seen again", DEFAULT_TIMEOUT, |s| {

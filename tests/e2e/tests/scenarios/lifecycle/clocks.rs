@@ -30,6 +30,7 @@ async fn a_run_is_well(operator_clock: i64, kubelets_clock: i64) -> Result<()> {
             let metrics = scrape::text(c.operators[0].admin).await?;
             let skew = metrics.lines().find_map(|line| line.strip_prefix("andreas_clock_skew_seconds "));
             let skew: f64 = skew.context("no skew is reported")?.parse()?;
+            println!("skew of {skew:.1} s reported");
             ensure!((skew - operator_clock as f64).abs() < 10.0, "{skew} s reported");
         }
         // when it is stopped with a checkpoint and goes on
@@ -43,6 +44,7 @@ async fn a_run_is_well(operator_clock: i64, kubelets_clock: i64) -> Result<()> {
         ensure!(outcomes == [Outcome::Stopped, Outcome::Finished], "{:?}", status.history);
         ensure!(status.user_failures == 0 && status.cluster_failures == 0, "{status:?}");
         ensure!(status.excluded_nodes.is_empty(), "{:?}", status.excluded_nodes);
+        println!("operator {operator_clock} s, nodes {kubelets_clock} s ahead: {outcomes:?}");
         Ok(())
     })
     .await

@@ -51,11 +51,15 @@ async fn a_pod_deleted_by_force_is_not_doubled() -> Result<()> {
         c.wait_for_percent(&tj, 10).await?;
         c.kubectl("delete pod forced-1-0 --force --grace-period=0").await?;
         let deleted = Instant::now();
-        // then a second attempt comes after the grace of the first, not at once
+        // then a second attempt comes after the grace of the first (4 s), not at once
         c.observer.until("a second attempt", DEFAULT_TIMEOUT, |s| s.status(&key).attempts == 2).await?;
         ensure!(
             deleted.elapsed() >= Duration::from_millis(3_500),
             "the grace of the first was not waited for"
+        );
+        println!(
+            "second attempt {:.1} s after the pod of the first was deleted by force",
+            deleted.elapsed().as_secs_f64()
         );
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
@@ -87,8 +91,10 @@ async fn a_silent_node_waits_for_proof_and_its_run_goes_on() -> Result<()> {
         let node = node_of(&c.observer.seen(), &key, 0)?;
         // when its node falls silent
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
+        let silent = Instant::now();
         // then that is said, and no second attempt is made
         c.wait_for_reason(&tj, Reason::NodeNotReady).await?;
+        println!("said {:.1} s after the last sign of the node", silent.elapsed().as_secs_f64());
         c.assert_holds("one attempt", Duration::from_secs(5), |s| s.status(&key).attempts == 1).await?;
         // and when the node comes back, the run has gone on
         andreas_e2e::nodes::client(&c.testbed).back(&node).await?;
@@ -115,6 +121,7 @@ async fn a_silent_nodes_run_starts_elsewhere_where_the_policy_says_so() -> Resul
         c.submit(&exclusive).await?;
         c.wait_for_phase(&exclusive, Phase::Running).await?;
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
+        let silent = Instant::now();
         c.observer
             .until("running elsewhere", DEFAULT_TIMEOUT, |s| {
                 let status = s.status(&key);
@@ -123,6 +130,7 @@ async fn a_silent_nodes_run_starts_elsewhere_where_the_policy_says_so() -> Resul
                     && status.allocation.is_some_and(|a| a.nodes[0] != node)
             })
             .await?;
+        println!("runs elsewhere {:.1} s after the last sign of the node", silent.elapsed().as_secs_f64());
         // but never a run whose checkpoint two attempts would corrupt
         let exclusive = exclusive.key();
         c.assert_holds("one attempt", Duration::from_secs(5), |s| s.status(&exclusive).attempts == 1).await
@@ -139,6 +147,13 @@ async fn a_rebooted_node_is_the_clusters_failure() -> Result<()> {
         c.wait_for_percent(&tj, 10).await?;
         let node = node_of(&c.observer.seen(), &key, 0)?;
         andreas_e2e::nodes::client(&c.testbed).reboot(&node, Duration::from_secs(2)).await?;
+        let rebooted = Instant::now();
+        c.observer
+            .until("a second attempt runs", DEFAULT_TIMEOUT, |s| {
+                s.status(&key).attempts == 2 && s.phase(&key) == Phase::Running
+            })
+            .await?;
+        println!("runs again {:.1} s after a reboot of 2 s began", rebooted.elapsed().as_secs_f64());
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.user_failures == 0 && status.cluster_failures == 1, "{status:?}");

@@ -204,6 +204,7 @@ async fn a_straight_run_costs_three_status_writes() -> Result<()> {
                 event.object_ref.resource == "trainingjobs" && event.object_ref.subresource == "status";
             writes += usize::from(status && event.object_ref.name == "frugal" && event.verb == "patch");
         }
+        println!("{writes} status writes");
         ensure!(writes == 3, "{writes} status writes");
         Ok(())
     })
