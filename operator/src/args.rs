@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use andreas_adopt::Kind;
 use andreas_planner::MethodName;
 use andreas_runtime::admin::AdminArgs;
 use andreas_runtime::certificates::CertificateLifetimeArgs;
@@ -95,6 +96,15 @@ pub struct RunArgs {
     /// Scope of learned predictions: which namespaces' training profiles count for a job.
     #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = LearningScope::Namespace)]
     pub learning_trust: LearningScope,
+    /// Kinds of jobs that are adopted, separated by commas: Job, JobSet, TrainJob, PyTorchJob, RayJob. Kinds that the
+    /// cluster does not have are waited for.
+    #[arg(long, env = "ANDREAS_ADOPT", value_delimiter = ',', value_parser = kind, value_name = "KINDS")]
+    pub adopt: Vec<Kind>,
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    let names = || Kind::ALL.map(Kind::name).join(", ");
+    Kind::parse(text).ok_or_else(|| format!("{text} cannot be adopted; these can: {}", names()))
 }
 
 /// Progress endpoint for training programs.

@@ -32,6 +32,7 @@
 //! | [`planning`] | one loop: when to plan, and delivery of decisions |
 //! | [`query`] | answers of the query API: when, why, what would help |
 //! | [`executor`] | the other loop: workers, actions, events |
+//! | [`adoption`] | TrainingJobs that stand for adopted jobs of other kinds |
 //! | [`args`] | flags |
 //! | [`server`] | process setup: caches, endpoints, certificates, leader election, loops |
 //!
@@ -40,6 +41,7 @@
 //! Planning policy (planner), prediction (predictor), checks at binding (extender), or state that must
 //! survive a restart: the API server is the only store.
 
+pub mod adoption;
 pub mod args;
 pub mod energy;
 pub mod executor;

@@ -5,7 +5,6 @@ use std::path::Path;
 use andreas_query::{JobObject, request::JobMetadata};
 use anyhow::{Context, Result, bail};
 
-use crate::convert;
 use crate::output::plain;
 
 /// Stands for an image that the file does not name: the answer does not depend on it.
@@ -26,11 +25,11 @@ pub fn read(file: &Path) -> Result<JobObject> {
 }
 
 fn parse(text: &str) -> Result<JobObject> {
-    let mut found = convert::convert(text, Some(IMAGE))?;
+    let mut found = andreas_convert::convert(text, Some(IMAGE))?;
     let (Some(one), true) = (found.pop(), found.is_empty()) else {
         bail!("holds several jobs: ask about one at a time");
     };
-    if one.notes.iter().any(|note| note.level == convert::Level::Lost) {
+    if one.notes.iter().any(|note| note.level == andreas_convert::Level::Lost) {
         eprintln!(
             "note: {} is converted and loses something: see kubectl andreas convert",
             plain(&one.source)

@@ -39,6 +39,8 @@ pub const LABEL_GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";
 pub const LABEL_GKE_SHARING: &str = "cloud.google.com/gke-gpu-sharing-strategy";
 /// Label of GKE: how many pods may share one GPU.
 pub const LABEL_GKE_SHARED_CLIENTS: &str = "cloud.google.com/gke-max-shared-clients-per-gpu";
+/// Label of a node: its host name, by which pods are bound to one node.
+pub const LABEL_HOSTNAME: &str = "kubernetes.io/hostname";
 /// Label of the cloud's machine type; the last of the default type labels.
 pub const LABEL_INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
@@ -52,6 +54,35 @@ pub const LABEL_ATTEMPT: &str = "andreas.dev/attempt";
 pub const LABEL_INDEX: &str = "andreas.dev/index";
 /// Pod label: generation of the allocation that the pod carries out.
 pub const LABEL_ALLOCATION: &str = "andreas.dev/allocation";
+
+/// Label of a Job, JobSet, TrainJob, PyTorchJob or RayJob with the value `true`: ANDREAS plans it and starts it.
+pub const LABEL_ADOPT: &str = "andreas.dev/adopt";
+/// Pod label: UID of the TrainingJob that stands for the adopted workload whose pod it is.
+pub const LABEL_ADOPTED: &str = "andreas.dev/adopted";
+/// Pod label: attempt of the adopted workload, from 1.
+pub const LABEL_ADOPTED_ATTEMPT: &str = "andreas.dev/adopted-attempt";
+/// Annotation of an adopted workload: the attempt that it was last released for.
+pub const ANNOTATION_ADOPTED_ATTEMPT: &str = "andreas.dev/adopted-attempt";
+/// Annotation of an adopted workload: what its pod templates said before ANDREAS chose nodes, to be restored.
+pub const ANNOTATION_FOUND: &str = "andreas.dev/found";
+/// Scheduling gate of adopted pods that are spread over several nodes: removed when the pod's node is chosen.
+pub const GATE_NODE: &str = "andreas.dev/node";
+/// Annotation of an adopted workload: `spec.deadline`.
+pub const ANNOTATION_DEADLINE: &str = "andreas.dev/deadline";
+/// Annotation of an adopted workload: `spec.deadlineAfter`, from the creation of the workload.
+pub const ANNOTATION_DEADLINE_AFTER: &str = "andreas.dev/deadline-after";
+/// Annotation of an adopted workload: `spec.weight`.
+pub const ANNOTATION_WEIGHT: &str = "andreas.dev/weight";
+/// Annotation of an adopted workload: `spec.epochs`.
+pub const ANNOTATION_EPOCHS: &str = "andreas.dev/epochs";
+/// Annotation of an adopted workload: `spec.profile`.
+pub const ANNOTATION_PROFILE: &str = "andreas.dev/profile";
+/// Annotation of an adopted workload: `spec.preemption`.
+pub const ANNOTATION_PREEMPTION: &str = "andreas.dev/preemption";
+/// Annotation of an adopted workload: `true` if it goes on where it was after it was stopped.
+pub const ANNOTATION_CHECKPOINT: &str = "andreas.dev/checkpoint";
+/// Annotation of an adopted workload: `spec.gpus.types`, separated by commas.
+pub const ANNOTATION_GPU_TYPES: &str = "andreas.dev/gpu-types";
 
 /// TrainingJob label: name of its TrainingProfile, where `spec.profile` names none.
 pub const LABEL_PROFILE: &str = "andreas.dev/profile";

@@ -119,6 +119,8 @@ reasons! {
     TemplateRejected,
     /// A pod of the name that is needed belongs to somebody else.
     NameInUse,
+    /// Somebody else starts or stops the adopted job, or it cannot be adopted.
+    NotAdopted,
     /// A node of the job is not ready, and nothing proves it dead.
     NodeNotReady,
     /// Ended with exit 0 and less than 99 % reported.

@@ -144,6 +144,13 @@ pub struct SlimPod {
 }
 resource_like!(SlimPod, Pod);
 
+/// A scheduling gate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SlimGate {
+    /// Its name.
+    pub name: String,
+}
+
 /// What a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -152,6 +159,9 @@ pub struct SlimPodSpec {
     pub node_name: Option<String>,
     /// Scheduler responsible.
     pub scheduler_name: Option<String>,
+    /// What must be taken away before it is scheduled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scheduling_gates: Vec<SlimGate>,
     /// Grace period of its termination, seconds.
     pub termination_grace_period_seconds: Option<i64>,
     /// Its containers.

@@ -114,6 +114,31 @@ pub struct TrainingJobSpec {
     #[serde(default = "default_history_limit")]
     #[schemars(range(min = 0, max = 20))]
     pub history_limit: i32,
+    /// The job of another kind that this TrainingJob stands for. Only the operator sets it, when it adopts a job with the label
+    /// `andreas.dev/adopt`. Its pods are that job's own; they are started and stopped by that job's switch `suspend`. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopts: Option<AdoptedJob>,
+}
+
+/// A job of another kind that a TrainingJob stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdoptedJob {
+    /// Its API group and version.
+    #[schemars(length(min = 1, max = 128))]
+    pub api_version: String,
+    /// Its kind: Job, JobSet, TrainJob, PyTorchJob or RayJob.
+    #[schemars(length(min = 1, max = 63))]
+    pub kind: String,
+    /// Its name, in the same namespace.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Its UID.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
+    /// Its pods with GPUs.
+    #[schemars(range(min = 1, max = 4096))]
+    pub pods: i32,
 }
 
 fn default_weight() -> i32 {

@@ -13,6 +13,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::Executor;
+use super::adopted;
 use super::dry_runs::DryRunLookup;
 use super::requeue::{Requeue, back_off};
 use crate::index::{number, owner};
@@ -33,9 +34,9 @@ pub async fn carry_out(
     actions: Vec<Action>,
 ) -> Result<(), Requeue> {
     // A gang's deletes and wakes go out together; creations keep their order.
-    let (at_once, in_order): (Vec<Action>, Vec<Action>) = actions
-        .into_iter()
-        .partition(|action| matches!(action, Action::DeletePod { .. } | Action::Wake { .. }));
+    let (at_once, in_order): (Vec<Action>, Vec<Action>) = actions.into_iter().partition(|action| {
+        matches!(action, Action::DeletePod { .. } | Action::Wake { .. } | Action::Place { .. })
+    });
     for result in join_all(at_once.into_iter().map(|action| one(executor, key, job, action))).await {
         result?;
     }
@@ -59,6 +60,12 @@ async fn one(
             let pod = ObjectKey { namespace: key.namespace.clone(), name };
             delete_pod(shared, key, job, &pod, &uid, grace, why).await
         }
+        Action::Release { attempt, nodes } => adopted::release(shared, key, job, attempt, &nodes).await,
+        Action::Hold => adopted::hold(shared, key, job).await,
+        Action::Place { name, uid, node } => {
+            let pod = ObjectKey { namespace: key.namespace.clone(), name };
+            adopted::place(shared, key, job, &pod, &uid, &node).await
+        }
         Action::Wake { node, value } => wake(shared, key, job, &node, value).await,
         Action::DryRun { gpus, pod } => dry_run(executor, key, job, gpus, &pod).await,
         Action::BackOff { message } => {
@@ -72,11 +79,11 @@ async fn one(
     }
 }
 
-fn uid(job: &SlimTrainingJob) -> &str {
+pub(super) fn uid(job: &SlimTrainingJob) -> &str {
     job.metadata.uid.as_deref().unwrap_or_default()
 }
 
-fn failed(
+pub(super) fn failed(
     shared: &Shared,
     key: &ObjectKey,
     job: &SlimTrainingJob,
@@ -92,7 +99,7 @@ fn failed(
 }
 
 /// Records the result of creating the pods and requeues the job: its next step decides.
-fn report(
+pub(super) fn report(
     shared: &Shared,
     key: &ObjectKey,
     job: &SlimTrainingJob,
@@ -108,7 +115,7 @@ fn report(
 
 /// The pods, or objects they need, were not created and the API server gave no verdict: keeps its message and
 /// retries.
-fn not_made(
+pub(super) fn not_made(
     shared: &Shared,
     key: &ObjectKey,
     job: &SlimTrainingJob,
@@ -167,7 +174,7 @@ async fn create_service(
 }
 
 /// Generation of the allocation that is carried out.
-fn job_generation(shared: &Shared, key: &ObjectKey) -> i64 {
+pub(super) fn job_generation(shared: &Shared, key: &ObjectKey) -> i64 {
     let index = shared.index.lock();
     let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
     status.and_then(|status| status.allocation.as_ref()).map_or(0, |allocation| allocation.generation)

@@ -68,6 +68,11 @@ impl Events {
 
     /// Queues an event for the user of a job.
     pub fn publish(&self, job: &SlimTrainingJob, note: &EventNote) {
+        self.publish_about(job.object_ref(&()), note);
+    }
+
+    /// Queues an event about an object.
+    pub fn publish_about(&self, about: ObjectReference, note: &EventNote) {
         let event = Event {
             type_: if note.warning { EventType::Warning } else { EventType::Normal },
             reason: note.reason.as_str().to_owned(),
@@ -75,7 +80,7 @@ impl Events {
             action: "Scheduling".to_owned(),
             secondary: None,
         };
-        if self.queue.try_send((event, job.object_ref(&()), Instant::now())).is_err() {
+        if self.queue.try_send((event, about, Instant::now())).is_err() {
             tracing::debug!("event dropped: too many wait");
         }
     }

@@ -11,6 +11,7 @@
 //! | [`observe`] | index and ledger to `Observed` |
 //! | [`work`] | one step of one job |
 //! | [`actions`] | pods, services, deletes, wakes, dry runs |
+//! | [`adopted`] | jobs of other kinds: released, stopped |
 //! | [`requeue`] | when a job is stepped again |
 //! | [`dry_runs`] | one dry run for equal workers |
 //! | [`start_burst`] | starts go first, records wait |
@@ -21,6 +22,7 @@
 //! **Never here**: decisions about jobs (lifecycle) or plans (planner).
 
 pub mod actions;
+pub mod adopted;
 pub mod dry_runs;
 pub mod events;
 pub mod fair;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use andreas_adopt::Workload;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{LABEL_ATTEMPT, LABEL_GPU_MEMORY, LABEL_JOB_UID};
@@ -31,6 +32,7 @@ use crate::snapshot::single_node_claim;
 pub struct JobInput {
     /// The job.
     pub job: Arc<SlimTrainingJob>,
+    workload: Option<Arc<Workload>>,
     pods: Vec<Arc<SlimPod>>,
     deleted: Vec<DeletedPod>,
     nodes: BTreeMap<String, NodeFact>,
@@ -78,6 +80,7 @@ impl JobInput {
         Some(Self {
             policy: PolicyView::of(&spec),
             first_seen: memory.first_seen(now),
+            workload: index.workload_of(&job).cloned(),
             job,
             pods,
             deleted,
@@ -118,7 +121,8 @@ impl JobInput {
     ) -> Option<PendingEnergy> {
         let allocation = self.job.status.as_ref()?.allocation.as_ref()?;
         let record = step.status.history.last().filter(|record| record.attempt == allocation.attempt)?;
-        let complete = record.measured || allocation.nodes.len() != self.members.len();
+        let (pods, gpus_per_pod) = pods(&self.job, allocation);
+        let complete = record.measured || pods != self.members.len();
         let agents = self.members.iter().all(|member| {
             let node = ObjectKey { namespace: String::new(), name: member.node.clone() };
             agent_status(index, &node).is_some()
@@ -126,7 +130,7 @@ impl JobInput {
         (!complete && agents).then(|| PendingEnergy {
             attempt: allocation.attempt,
             members: self.members.clone(),
-            gpus_per_worker: allocation.gpus_per_worker,
+            gpus_per_worker: gpus_per_pod,
             joules: record.joules,
             micros: self.energy.attempt_micros,
             observation: step.learned.iter().find_map(|update| match update {
@@ -181,6 +185,7 @@ impl JobInput {
             .collect();
         crate::lifecycle::step(&Observed {
             job: &self.job,
+            workload: self.workload.as_deref(),
             pods: &pods,
             deleted: &deleted,
             nodes: &self.nodes,
@@ -202,6 +207,14 @@ impl JobInput {
             reports_lost: self.memory.reports_lost,
             settings: &self.settings,
         })
+    }
+}
+
+/// Pods of an attempt, and GPUs of each. Those of an adopted workload may share nodes.
+fn pods(job: &SlimTrainingJob, allocation: &Allocation) -> (usize, i32) {
+    match &job.spec.adopts {
+        Some(adopts) => (usize::try_from(adopts.pods).unwrap_or(0), allocation.gpus / adopts.pods.max(1)),
+        None => (allocation.nodes.len(), allocation.gpus_per_worker),
     }
 }
 
@@ -253,8 +266,8 @@ fn energy(
         ..EnergyView::default()
     };
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let whole = allocation.filter(|allocation| allocation.nodes.len() == members.len());
-    if let Some(used) = whole.and_then(|a| measured::of(index, members, a.gpus_per_worker)) {
+    let pods = allocation.map(|allocation| pods(job, allocation)).filter(|(pods, _)| *pods == members.len());
+    if let Some(used) = pods.and_then(|(_, gpus_per_pod)| measured::of(index, members, gpus_per_pod)) {
         view.attempt_joules = used.joules;
         view.attempt_micros = measured::price(policy, micros, joules, used.joules, now);
         view.measured = true;

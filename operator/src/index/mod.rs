@@ -5,7 +5,8 @@
 //! dirty jobs ([`ClusterIndex::take_dirty`]), and [`Signals`] such as "a job is dirty" and "plan again".
 //!
 //! A pod is ours if it has our label **and** a controller reference to that TrainingJob. All others, our
-//! orphans included, are foreign and count as use of their node.
+//! orphans included, are foreign and count as use of their node. A pod of an adopted workload is read as a
+//! member of the TrainingJob that stands for it (`adopted`).
 //!
 //! What single objects say is read here too ([`usable`], [`takes`], [`is_member`]...), without the policy.
 //!
@@ -14,6 +15,7 @@
 //!
 //! **Never here**: I/O, decisions. The clock only records when something was seen.
 
+mod adopted;
 pub mod foreign;
 mod holding;
 mod nodes;
@@ -25,6 +27,7 @@ pub mod store;
 mod templates;
 mod vanished;
 mod watched;
+mod workloads;
 mod written;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -41,6 +44,7 @@ use andreas_runtime::watch::ObjectKey;
 use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
+pub use adopted::is_adopted;
 pub use foreign::{ForeignPod, SlimNamespace};
 pub use nodes::{agent_status, broken_gpus, gpu_memory, usable, whole_gpus};
 pub use pods::{containers_seen_ended, controller, is_member, job_label, name_of, number, owner, takes};
@@ -49,6 +53,7 @@ pub use store::Origin;
 use store::{Change, Store};
 use templates::Templates;
 use vanished::VanishedPods;
+pub use workloads::Workloads;
 
 /// Signals to the waiting loops.
 #[derive(Debug, Default)]
@@ -61,6 +66,8 @@ pub struct Signals {
     pub rewound: Notify,
     /// Agents must be asked for GPU holders.
     pub holders: Notify,
+    /// A job of another kind that asks for adoption changed, or one that stands for it.
+    pub adoption: Notify,
 }
 
 /// The cluster's state.
@@ -88,6 +95,8 @@ pub struct ClusterIndex {
     pub claims: Store<SlimPersistentVolumeClaim>,
     /// PersistentVolumes.
     pub volumes: Store<SlimPersistentVolume>,
+    /// Jobs of other kinds that ask for adoption.
+    pub workloads: Workloads,
     templates: Templates,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     deleted: BTreeMap<ObjectKey, Vec<DeletedPod>>,
@@ -274,6 +283,9 @@ impl ClusterIndex {
         for node in self.jobs.get(&key).map(|job| nodes_of(job).to_vec()).unwrap_or_default() {
             self.allocated_on.entry(node).or_default().insert(key.clone());
         }
+        if self.jobs.get(&key).is_some_and(|job| job.spec.adopts.is_some()) {
+            self.signals.adoption.notify_one();
+        }
         self.mark(key);
     }
 
@@ -291,6 +303,9 @@ impl ClusterIndex {
 
     fn drop_job_state(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
         self.unindex_job(key, old);
+        if old.spec.adopts.is_some() {
+            self.signals.adoption.notify_one();
+        }
         self.deleted.remove(key);
         self.pending_energy.retain(|_, owner| owner != key);
         // State kept elsewhere is dropped when the marked job is not found.
@@ -298,7 +313,8 @@ impl ClusterIndex {
         self.replan();
     }
 
-    fn apply_pod(&mut self, pod: SlimPod, origin: Origin) {
+    fn apply_pod(&mut self, mut pod: SlimPod, origin: Origin) {
+        adopted::as_member(&mut pod);
         let key = ObjectKey::of(&pod);
         let mut was_on = None;
         match self.pods.apply(pod, origin) {
@@ -333,7 +349,10 @@ impl ClusterIndex {
         }
     }
 
-    fn delete_pod(&mut self, key: &ObjectKey, last: Option<SlimPod>) {
+    fn delete_pod(&mut self, key: &ObjectKey, mut last: Option<SlimPod>) {
+        if let Some(last) = &mut last {
+            adopted::as_member(last);
+        }
         let Some(old) = self.pods.delete(key, last.as_ref().map(|pod| &pod.metadata)) else { return };
         self.unindex_pod(key, &old);
         // The deletion event carries the last state, which may hold an end not seen before.

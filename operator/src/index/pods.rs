@@ -6,6 +6,7 @@ use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_runtime::watch::ObjectKey;
 use kube::api::ObjectMeta;
 
+use super::adopted::is_adopted;
 use super::quantity::{self, Amounts};
 
 /// Name and UID of the TrainingJob that controls a pod with our label; `None`: not ours.
@@ -25,9 +26,12 @@ pub fn owner(meta: &ObjectMeta) -> Option<(ObjectKey, &str)> {
 /// be forged; an owner alone may be orphaned or relabelled.
 pub fn is_member(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
-    controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
-        kind == "TrainingJob" && owner_name == name && owner_uid == uid
-    }) && pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_JOB_UID)) == Some(uid)
+    // What a pod's labels say of an adopted workload is believed of the jobs that stand for one alone.
+    is_adopted(pod) == job.spec.adopts.is_some()
+        && controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
+            kind == "TrainingJob" && owner_name == name && owner_uid == uid
+        })
+        && pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_JOB_UID)) == Some(uid)
 }
 
 /// Kind, name and UID of a pod's controller.

@@ -56,6 +56,24 @@ pub enum Action {
         /// The reason.
         why: DeleteReason,
     },
+    /// Start the adopted workload on these nodes.
+    Release {
+        /// The attempt.
+        attempt: i64,
+        /// The nodes of its allocation.
+        nodes: Vec<String>,
+    },
+    /// Stop the adopted workload.
+    Hold,
+    /// Let an adopted workload's gated pod onto its node.
+    Place {
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+        /// The node.
+        node: String,
+    },
     /// Raise `GpuNode.spec.wake` of this node to at least this value.
     Wake {
         /// The node.

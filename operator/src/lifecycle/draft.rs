@@ -37,7 +37,7 @@ pub(super) struct Draft<'a> {
     facts: BTreeSet<TimedFact>,
     /// The template is refused, or pods of an older job block this one. No GPUs are planned.
     pub not_plannable: bool,
-    /// Message that the template was accepted; goes out with the next write.
+    /// Message that the template was accepted, for the next write.
     pub accepted: Option<String>,
 }
 
@@ -177,8 +177,7 @@ impl<'a> Draft<'a> {
     }
 
     fn stop(&mut self, reason: Reason, message: String, outcome: Option<Outcome>, exit_code: Option<i32>) {
-        let now = self.now();
-        let bound = self.bound_at();
+        let (now, bound) = (self.now(), self.bound_at());
         let generation = self.count_decision();
         let Some(allocation) = &mut self.status.allocation else { return };
         // An unbound pod must not be bound any more: its label no longer matches.
@@ -227,7 +226,8 @@ impl<'a> Draft<'a> {
     }
 
     pub fn delete(&mut self, pod: &andreas_api::slim::SlimPod, why: DeleteReason) {
-        if pod.metadata.deletion_timestamp.is_some() {
+        // An adopted workload's controller deletes its pods.
+        if pod.metadata.deletion_timestamp.is_some() || self.o.job.spec.adopts.is_some() {
             return;
         }
         if let (Some(name), Some(uid)) = (&pod.metadata.name, &pod.metadata.uid) {

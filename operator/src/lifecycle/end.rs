@@ -56,7 +56,7 @@ pub(super) fn close_attempt(
         Outcome::ClusterFailure => d.status.cluster_failures = d.status.cluster_failures.saturating_add(1),
         Outcome::Withdrawn => {}
     }
-    let used_up = d.status.user_failures > d.o.job.spec.retries;
+    let used_up = d.status.user_failures > d.o.job.spec.retries || d.o.job.spec.adopts.is_some();
     if judgement.outcome == Outcome::UserFailure && (used_up || judgement.reason == Reason::MaxRunTime) {
         return fail(d, judgement, ended);
     }
@@ -222,6 +222,15 @@ fn observed_restart(d: &Draft<'_>, allocation: &Allocation, run: &str) -> Option
     Some(ObservedRestart { run: run.to_owned(), seconds, at: first.at.clone() })
 }
 
+/// An adopted workload ended without an attempt of ours.
+pub(super) fn ended_unplanned(d: &mut Draft<'_>, judgement: &Judgement) {
+    let now = d.now();
+    match judgement.outcome {
+        Outcome::Finished => succeed(d, judgement, now),
+        _ => fail(d, judgement, now),
+    }
+}
+
 fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     d.status.phase = Phase::Succeeded;
     complete_at(d, ended.clone());
@@ -277,6 +286,9 @@ fn fail(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
     let retries = d.o.job.spec.retries;
     let (reason, message) = if judgement.reason == Reason::MaxRunTime {
         (Reason::MaxRunTime, judgement.message.clone())
+    } else if d.o.job.spec.adopts.is_some() {
+        // Retries are its own controller's.
+        (Reason::RetriesExhausted, judgement.message.clone())
     } else {
         (Reason::RetriesExhausted, format!("{} (all {retries} retries are used)", judgement.message))
     };

@@ -7,17 +7,20 @@ use andreas_api::slim::{SlimContainerState, SlimPod, SlimTerminated, SlimTrainin
 use andreas_api::training_job::Allocation;
 use jiff::Timestamp;
 
+use super::adopted;
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
-use crate::index::{containers_seen_ended, controller, is_member, name_of};
+use crate::index::{containers_seen_ended, controller, is_adopted, is_member, name_of};
 use crate::instants::{CLOCK_SKEW, after, seconds_between};
 
 /// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
 fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
-    controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
-        kind == "TrainingJob" && owner_name == name && owner_uid != uid
-    }) && label(pod, names::LABEL_JOB) == Some(name)
+    is_adopted(pod) == job.spec.adopts.is_some()
+        && controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
+            kind == "TrainingJob" && owner_name == name && owner_uid != uid
+        })
+        && label(pod, names::LABEL_JOB) == Some(name)
 }
 
 pub(super) fn label<'a>(pod: &'a SlimPod, key: &str) -> Option<&'a String> {
@@ -245,6 +248,9 @@ pub(super) struct Members<'a> {
 
 impl<'a> Members<'a> {
     pub fn of(o: &Observed<'a>, allocation: Option<&'a Allocation>) -> Self {
+        if let Some(adopts) = &o.job.spec.adopts {
+            return adopted::members(o, allocation, usize::try_from(adopts.pods).unwrap_or(1));
+        }
         let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
         let mut gang: Vec<Member<'a>> = nodes
             .iter()

@@ -40,6 +40,7 @@
 //! * `template`: whether the template can become a pod.
 //! * `start`: Pending to Starting to Running; `late`: start time-outs.
 //! * `run`: what ends a running attempt; `readiness`: nodes that are not ready; `stop`: until the pods have ended.
+//! * `adopted`: a job that stands for one of another kind, whose pods its own controller makes.
 //! * `cancel`: a job that is being deleted.
 //! * [`judge`]: the outcome of an attempt; `end`: what follows from it.
 //! * [`notices`]: events about predictions and waits.
@@ -48,6 +49,7 @@
 //! Progress reports are validated beside the progress server.
 
 pub mod action;
+mod adopted;
 mod cancel;
 mod draft;
 mod end;

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use andreas_adopt::Workload;
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
@@ -18,6 +19,8 @@ use crate::energy::LateEnergy;
 pub struct Observed<'a> {
     /// The job as last read or written.
     pub job: &'a SlimTrainingJob,
+    /// The workload of another kind that the job stands for. `None`: it stands for none, or the workload is not known.
+    pub workload: Option<&'a Workload>,
     /// Every pod with our label whose owner or job-name label is this job. That includes kept earlier
     /// attempts, older UIDs of the same name and forged pods. Membership is decided here.
     pub pods: &'a [&'a SlimPod],

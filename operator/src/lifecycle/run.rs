@@ -77,7 +77,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
 }
 
 /// The plan keeps the GPUs and changes their power limit: no restart, no new generation.
-fn limit(d: &mut Draft<'_>, allocation: &Allocation) {
+pub(super) fn limit(d: &mut Draft<'_>, allocation: &Allocation) {
     let Some(Planned::Run { limit_watts, watts, .. }) = d.decision() else { return };
     let limit = limit_watts.filter(|w| *w >= 1);
     if limit != allocation.power_limit_watts
@@ -149,7 +149,7 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
 }
 
 /// Sets the condition for an attempt without reports. A healthy attempt gets none: it would cost a write.
-fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
+pub(super) fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
     let reported = d.status.progress.as_ref().is_some_and(|p| p.attempt == allocation.attempt);
     let shown = status::condition(&d.status.conditions, condition::PROGRESSING)
         .is_some_and(|c| c.reason == Reason::ProgressUnknown.as_str());

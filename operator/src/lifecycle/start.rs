@@ -16,7 +16,7 @@ use super::member::{Member, Members, given_up, given_up_at, is_over, number, pro
 use super::observed::{CreationOutcome, Planned};
 use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text};
-use super::{late, pods, run, stop, template};
+use super::{adopted, late, pods, run, stop, template};
 use crate::instants::after;
 
 /// An agent without an answer for this long, ms, is dead and its settings are restored. Its setter restores
@@ -46,7 +46,8 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
         }
         return d.requeue_at(backoff.until);
     }
-    if !template::fits(d) {
+    let fits = if spec.adopts.is_some() { adopted::may_wait(d) } else { template::fits(d) };
+    if !fits || d.status.phase.is_terminal() {
         return;
     }
     if refused_under_older_rules(d) {
@@ -210,7 +211,7 @@ fn backoff_text(words: &str) -> String {
 }
 
 /// Stops the attempt if the server refused a pod or a name is taken. The executor has deleted the created pods.
-fn stop_if_refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+pub(super) fn stop_if_refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     if d.o.creation.generation != allocation.generation {
         return false;
     }
@@ -225,32 +226,11 @@ fn stop_if_refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     true
 }
 
-/// Creates the missing pods once no earlier one can run and the GPUs are free and awake.
+/// Creates the missing pods once there is room.
 fn create_pods(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
-    if let Some(node) = allocation.nodes.iter().find(|n| !d.o.nodes.contains_key(*n)) {
-        let message = format!("node {node} was deleted");
-        let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).excluding(node);
-        return d.stop_judged(&judgement);
+    if !has_room(d, allocation, members) {
+        return;
     }
-    if late::released_since(d, allocation).is_some() && late::is_late(d, allocation) {
-        return late::withdraw_unmade(d, members);
-    }
-    let taken = |n: &&String| d.o.nodes.get(*n).is_some_and(|f| f.open_gpus < allocation.gpus_per_worker);
-    if let Some(node) = allocation.nodes.iter().find(taken) {
-        // No pod of ours could leave to make room; only a new plan helps.
-        let message = format!("GPUs of {node} were taken by other pods or have failed");
-        return d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForCapacity, message));
-    }
-    let waits = match not_released(d, allocation, members) {
-        Some(why) => Some(why),
-        None => wake_gpus(d, allocation),
-    };
-    if let Some(why) = waits {
-        d.status.reason = Some(Reason::WaitingForRelease.as_str().into());
-        return d.set_condition(condition::RUNNING, ConditionValue::False, Reason::WaitingForRelease, &why);
-    }
-    set_starting(d);
-    late::is_late(d, allocation);
     if d.o.creation.generation == allocation.generation && d.o.creation.outcome == CreationOutcome::Made {
         return;
     }
@@ -262,7 +242,41 @@ fn create_pods(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>
     d.actions.push(Action::CreatePods { generation: allocation.generation, pods });
 }
 
-fn set_starting(d: &mut Draft<'_>) {
+/// Whether pods may be created now: no earlier one can run, and the GPUs are free and awake. Withdraws an allocation that
+/// cannot be had any more.
+pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> bool {
+    if let Some(node) = allocation.nodes.iter().find(|n| !d.o.nodes.contains_key(*n)) {
+        let message = format!("node {node} was deleted");
+        let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message).excluding(node);
+        d.stop_judged(&judgement);
+        return false;
+    }
+    if late::released_since(d, allocation).is_some() && late::is_late(d, allocation) {
+        late::withdraw_unmade(d, members);
+        return false;
+    }
+    let taken = |n: &&String| d.o.nodes.get(*n).is_some_and(|f| f.open_gpus < allocation.gpus_per_worker);
+    if let Some(node) = allocation.nodes.iter().find(taken) {
+        // No pod of ours could leave to make room; only a new plan helps.
+        let message = format!("GPUs of {node} were taken by other pods or have failed");
+        d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForCapacity, message));
+        return false;
+    }
+    let waits = match not_released(d, allocation, members) {
+        Some(why) => Some(why),
+        None => wake_gpus(d, allocation),
+    };
+    if let Some(why) = waits {
+        d.status.reason = Some(Reason::WaitingForRelease.as_str().into());
+        d.set_condition(condition::RUNNING, ConditionValue::False, Reason::WaitingForRelease, &why);
+        return false;
+    }
+    set_starting(d);
+    late::is_late(d, allocation);
+    true
+}
+
+pub(super) fn set_starting(d: &mut Draft<'_>) {
     d.status.reason = Some(Reason::PodsStarting.as_str().into());
     d.set_condition(
         condition::RUNNING,
@@ -324,7 +338,7 @@ fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
 }
 
 /// Watches binding and start of the pods.
-fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
+pub(super) fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) {
     set_starting(d);
     let now = d.o.now;
     if !members.gang.iter().all(Member::bound) {

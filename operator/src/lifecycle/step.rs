@@ -5,7 +5,7 @@ use andreas_api::Phase;
 use super::action::Step;
 use super::draft::Draft;
 use super::observed::Observed;
-use super::{cancel, end, run, start, stop};
+use super::{adopted, cancel, end, run, start, stop};
 use crate::instants;
 
 /// Maximum phases in one step: Pending, Starting, Running, Stopping, Pending again, Suspended.
@@ -22,10 +22,13 @@ pub fn step(observed: &Observed<'_>) -> Step {
     d.status.observed_generation = metadata.generation;
     d.status.deadline = instants::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
     end::correct_energy(&mut d);
+    let adopts = observed.job.spec.adopts.is_some();
     for _ in 0..MAX_PHASES {
         let phase = d.status.phase;
         match phase {
             Phase::Pending | Phase::Suspended => start::waiting(&mut d),
+            Phase::Starting if adopts => adopted::starting(&mut d),
+            Phase::Running if adopts => adopted::running(&mut d),
             Phase::Starting => start::starting(&mut d),
             Phase::Running => run::running(&mut d),
             Phase::Stopping => stop::stopping(&mut d),

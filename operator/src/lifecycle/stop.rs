@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::judge::Case;
 use super::member::{Members, is_over};
 use super::observed::Planned;
-use super::{end, readiness};
+use super::{adopted, end, readiness};
 
 /// Stops the attempt if the user suspended the job or no longer allows its allocation.
 pub(super) fn stop_for_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
@@ -57,6 +57,9 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
         return d.lose_allocation();
     };
+    if d.o.job.spec.adopts.is_some() {
+        return adopted::stopping(d, &allocation, &stop);
+    }
     let members = Members::of(d.o, Some(&allocation));
     let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };

@@ -10,6 +10,7 @@ mod gauges;
 mod pages;
 mod query;
 mod snapshot;
+mod workloads;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -35,6 +36,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::adoption;
 use crate::args::{RunArgs, SchedulerMode};
 use crate::executor::dry_runs::DryRunCache;
 use crate::executor::events::Events;
@@ -109,6 +111,13 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let tasks = TaskTracker::new();
     let cached = caches::start_watches(&client, &index, &watch_metrics, &health, &tasks, &servers_end);
 
+    tasks.spawn(workloads::watch(
+        args.adopt.clone(),
+        client.clone(),
+        Arc::clone(&index),
+        watch_metrics.clone(),
+        servers_end.clone(),
+    ));
     let admin = admin::bind(&args.admin).await?.serve(
         Arc::new(registry),
         health.clone(),
@@ -368,6 +377,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         loops_end.clone(),
     ));
     loops.spawn(nodes::run(Arc::clone(&shared), loops_end.clone()));
+    loops.spawn(adoption::run(Arc::clone(&shared), events.clone(), loops_end.clone()));
     loops.spawn(profiles::run(Arc::clone(&shared), profile_updates, loops_end.clone()));
     if let Some(certificates) = with.certificates {
         loops.spawn(certificates.lead(Arc::clone(&shared), loops_end.clone()));

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::TrainingJobStatus;
 use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{self, Allocation, Profiling};
+use andreas_api::{TrainingJobSpec, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_estimates::{RunFacts, unknown_rule};
-use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, Placement, Preemption};
+use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -233,7 +233,7 @@ pub(super) fn job(
         weight: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)),
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
-        spread: table.spread.clone(),
+        spread: spread(table, spec),
         limits,
         limits_count: given.limits.unwrap_or_default(),
         unknown: unknown.cost,
@@ -256,6 +256,13 @@ pub(super) fn job(
         restarts_last_day: restarts::last_day(status, now),
         state,
     }
+}
+
+/// Effects of several nodes, for numbers of nodes that the job can use. The pods of an adopted workload are spread evenly.
+fn spread(table: &Table, spec: &TrainingJobSpec) -> Vec<MultiNodeEffect> {
+    let pods = spec.adopts.as_ref().and_then(|adopts| u32::try_from(adopts.pods).ok());
+    let even = |effect: &&MultiNodeEffect| pods.is_none_or(|pods| pods.is_multiple_of(effect.nodes.max(1)));
+    table.spread.iter().filter(even).cloned().collect()
 }
 
 /// Treats a limit that is no longer offered as none. The plan lifts it; until then the job draws less than

@@ -204,6 +204,46 @@ impl Writer {
         .await
     }
 
+    /// Merge patch of a TrainingJob's spec.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn patch_job(&self, job: &ObjectKey, body: &Value) -> Result<SlimTrainingJob, WriteError> {
+        self.patch(&SlimTrainingJob::url_path(&(), Some(&job.namespace)), &job.name, body).await
+    }
+
+    /// Merge patch of an object of any kind at this URL.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub async fn patch<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        name: &str,
+        body: &Value,
+    ) -> Result<T, WriteError> {
+        let params = manager();
+        self.send("adopted", || Request::new(url).patch(name, &params, &Patch::Merge(body))).await
+    }
+
+    /// Replaces an object of any kind at this URL; the object holds the version that it was read in.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a conflict if the object changed since it was read.
+    pub async fn replace(&self, url: &str, name: &str, object: &Value) -> Result<Value, WriteError> {
+        let params = PostParams { dry_run: false, field_manager: Some(FIELD_MANAGER.into()) };
+        let body = serde_json::to_vec(object).map_err(Error::SerdeError)?;
+        self.send("adopted", || Request::new(url).replace(name, &params, body.clone())).await
+    }
+
+    /// A consistent read of an object of any kind at this URL; `None` if absent.
+    ///
+    /// # Errors
+    /// The API server's error.
+    pub async fn get_object(&self, url: &str, name: &str) -> Result<Option<Value>, Error> {
+        get(&self.client, url, name).await
+    }
+
     /// Creates an object; returns the response as `A`.
     ///
     /// # Errors

@@ -60,18 +60,20 @@ async fn render(testbed: &Testbed, templates: &[&str], values: &[(&str, &str)]) 
     Ok(text)
 }
 
-/// Applies everything but the chart's own pods, and waits until the definitions are served.
+/// Applies everything but the chart's own pods, with the right to adopt jobs of these kinds, and waits until the definitions are served.
 ///
 /// # Errors
 /// When the chart does not render or the API server refuses an object.
-pub async fn install(testbed: &Testbed) -> Result<()> {
+pub async fn install(testbed: &Testbed, adopt: &[&str]) -> Result<()> {
     testbed.kubectl(["create", "namespace", SYSTEM]).await?.checked()?;
     let definitions = render(testbed, &["templates/crds.yaml"], &[]).await?;
     testbed.kubectl_apply(&definitions).await?.checked()?;
+    let kinds = format!("{{{}}}", adopt.join(","));
+    let values = [("adoption.kinds", kinds.as_str())];
     let rest = render(
         testbed,
         &["templates/rbac/*.yaml", "templates/policies/*.yaml", "templates/priorityclass.yaml"],
-        &[],
+        if adopt.is_empty() { &[] } else { &values },
     )
     .await?;
     testbed.kubectl_apply(&rest).await?.checked()?;

@@ -120,7 +120,7 @@ impl Cluster {
             let chart = options.older.as_ref().map_or_else(chart::folder, Older::chart);
             install::upgrade_to(&testbed, &chart, values).await?;
         } else if inventory.is_none() {
-            chart::install(&testbed).await.context("installing the chart's objects")?;
+            chart::install(&testbed, options.adopt).await.context("installing the chart's objects")?;
         }
         let machines: Arc<dyn Machines> = match &real_nodes {
             Some(nodes) => Arc::new(Arc::clone(nodes)),
@@ -258,6 +258,9 @@ impl Cluster {
             spec = spec.args(["--scheduler-mode", "affinity"]);
         }
         spec = spec.args(&self.options.operator_args);
+        if !self.options.adopt.is_empty() {
+            spec = spec.args(["--adopt", &self.options.adopt.join(",")]);
+        }
         for (name, value) in self.clock(Clock::Operator, self.options.operator_clock)? {
             spec = spec.env(name, value);
         }

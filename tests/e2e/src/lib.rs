@@ -11,11 +11,13 @@
 //!
 //! What must never be here: a shortcut around the API server, a figure that was not measured.
 
+pub mod adoption;
 pub mod api;
 pub mod apply;
 pub mod beds;
 pub mod chart;
 pub mod cluster;
+pub mod controllers;
 pub mod devices;
 pub mod install;
 pub mod job;

@@ -87,6 +87,8 @@ pub struct Options {
     pub clocks_can_be_set: bool,
     /// The chart's node agents run on every GPU node, beside plain processes. [`Options::install`] brings them by itself.
     pub agents: bool,
+    /// Kinds of jobs that are adopted, beside their controllers; see [`crate::adoption`].
+    pub adopt: &'static [&'static str],
     /// Keeps the machine busy: at most one other scenario of this program runs beside it.
     pub heavy: bool,
 }
@@ -99,6 +101,7 @@ impl Options {
             && self.data_dir.is_none()
             && self.control_plane_args.is_empty()
             && self.node_monitor_grace_period == usual.node_monitor_grace_period
+            && self.adopt.is_empty()
             && !(self.simulated || self.heavy)
     }
 }
@@ -126,6 +129,7 @@ impl Default for Options {
             kubelets_clock: 0,
             clocks_can_be_set: false,
             agents: false,
+            adopt: &[],
             heavy: false,
         }
     }

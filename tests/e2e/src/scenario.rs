@@ -92,7 +92,8 @@ impl Bindings {
             .seen()
             .pods
             .values()
-            .filter(|p| !p.label(names::LABEL_JOB).is_empty())
+            // Pods of adopted jobs are bound by the scheduler that their owner chose.
+            .filter(|p| !p.label(names::LABEL_JOB).is_empty() && p.label(names::LABEL_ADOPTED).is_empty())
             .map(|p| format!("{}/{}", p.pod.namespace().unwrap_or_default(), p.pod.name_any()))
             .collect();
         let mut bindings = Self::default();

@@ -3,6 +3,7 @@
 mod parts;
 mod world;
 
+mod adopted;
 mod cancel;
 mod clocks;
 mod edits;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::instants::after;
+use andreas_adopt::Workload;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Prediction, ProfileSource, UsedProfile};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus, names};
@@ -21,6 +22,8 @@ pub fn at(seconds: i64) -> Timestamp {
 
 pub struct World {
     pub job: SlimTrainingJob,
+    /// The workload of another kind that the job stands for.
+    pub workload: Option<Workload>,
     pub pods: BTreeMap<String, SlimPod>,
     pub gone: Vec<(SlimPod, Timestamp)>,
     pub nodes: BTreeMap<String, NodeFact>,
@@ -75,6 +78,7 @@ impl World {
         let nodes = ["n1", "n2", "n3", "n4"].map(|n| (n.to_owned(), node()));
         Self {
             job: serde_json::from_value(job).unwrap(),
+            workload: None,
             pods: BTreeMap::new(),
             gone: Vec::new(),
             nodes: nodes.into(),
@@ -130,6 +134,7 @@ impl World {
             .collect();
         step(&Observed {
             job: &self.job,
+            workload: self.workload.as_ref(),
             pods: &pods,
             deleted: &gone,
             nodes: &self.nodes,
@@ -248,6 +253,25 @@ impl World {
                     pod.metadata.deletion_timestamp = Some(Time(after(now, grace)));
                     pod.metadata.deletion_grace_period_seconds = Some(grace);
                 }
+                true
+            }
+            Action::Release { attempt, .. } => {
+                let workload = self.workload.as_mut().unwrap();
+                assert!(workload.suspended, "it is released once");
+                workload.suspended = false;
+                let annotations = workload.metadata.annotations.get_or_insert_default();
+                annotations.insert(names::ANNOTATION_ADOPTED_ATTEMPT.into(), attempt.to_string());
+                true
+            }
+            Action::Hold => {
+                self.workload.as_mut().unwrap().suspended = true;
+                true
+            }
+            Action::Place { name, node, .. } => {
+                let pod = self.pods.get_mut(&name).unwrap();
+                pod.spec.scheduling_gates.clear();
+                let annotations = pod.metadata.annotations.get_or_insert_default();
+                annotations.insert(names::GATE_NODE.into(), node);
                 true
             }
             Action::Wake { node, value } => {

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 async fn bed(name: &str) -> Testbed {
     let bed =
         Testbed::builder().name(name).without_scheduler().without_controller_manager().start().await.unwrap();
-    chart::install(&bed).await.unwrap();
+    chart::install(&bed, &[]).await.unwrap();
     // Nobody makes it without the controller manager.
     create(&bed.client(), &account("default"), false).await.unwrap().accepted().unwrap();
     bed

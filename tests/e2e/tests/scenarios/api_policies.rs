@@ -27,7 +27,7 @@ struct Stage {
 
 async fn stage() -> Result<Stage> {
     let bed = Testbed::builder().name("api-policies").without_scheduler().start().await?;
-    chart::install(&bed).await?;
+    chart::install(&bed, &[]).await?;
     // The garbage collector looks for new kinds when it starts, and then every 30 seconds.
     bed.restart(Component::ControllerManager).await?;
     let admin = bed.client();

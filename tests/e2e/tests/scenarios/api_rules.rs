@@ -18,7 +18,7 @@ async fn bed() -> Testbed {
         .start()
         .await
         .unwrap();
-    chart::install(&bed).await.unwrap();
+    chart::install(&bed, &[]).await.unwrap();
     bed
 }
 

@@ -4,6 +4,7 @@
 //! One program holds them all: they mostly wait, so several run side by side (`make e2e`).
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod adoption;
 mod agent;
 mod api_chart;
 mod api_kubectl;

@@ -166,6 +166,25 @@ pub(super) const RULES: &[Rule] = &[
         Example::create("spec: {checkpoint: {claimName: models}}").then("spec: {checkpoint: null}")
     ),
     immutable!(
+        "adopts",
+        "the adopted job cannot change: ANDREAS makes a TrainingJob for each",
+        Example::create(
+            "spec: {adopts: {apiVersion: batch/v1, kind: Job, name: a, uid: u, pods: 1}}"
+        )
+        .then("spec: {weight: 20}"),
+        Example::create(
+            "spec: {adopts: {apiVersion: batch/v1, kind: Job, name: a, uid: u, pods: 1}}"
+        )
+        .then("spec: {adopts: {name: b}}")
+    ),
+    immutable_presence!(
+        "adopts",
+        "the adopted job cannot change: ANDREAS makes a TrainingJob for each",
+        Example::create("").then("spec: {weight: 20}"),
+        Example::create("")
+            .then("spec: {adopts: {apiVersion: batch/v1, kind: Job, name: a, uid: u, pods: 1}}")
+    ),
+    immutable!(
         "epochs",
         "epochs cannot change: progress is counted in them; delete the TrainingJob and apply it again",
         Example::create("spec: {epochs: 90}").then("spec: {gpus: {min: 2}}"),

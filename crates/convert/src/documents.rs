@@ -60,25 +60,18 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let name = object["metadata"]["name"].as_str().or(object["metadata"]["generateName"].as_str());
         let source = format!("{kind} {}", name.unwrap_or("without a name"));
-        let mut notes = Notes::default();
-        let made = match (kind, group(object)) {
-            ("Job", "batch") => job::convert(object.clone(), &mut notes),
-            ("PyTorchJob", "kubeflow.org") => pytorch_job::convert(object.clone(), &mut notes),
-            ("TrainJob", "trainer.kubeflow.org") => train_job::convert(object.clone(), &objects, &mut notes),
-            ("JobSet", "jobset.x-k8s.io") => job_set::convert(object.clone(), &mut notes),
-            ("RayJob", "ray.io") => ray_job::convert(object.clone(), &mut notes),
-            ("TrainingJob", "" | GROUP) => Ok(object.clone()),
-            ("TrainingRuntime" | "ClusterTrainingRuntime", "trainer.kubeflow.org") => continue,
-            _ => {
-                others.push(if kind.is_empty() { "an object without kind".to_owned() } else { source });
-                continue;
-            }
-        };
         let at = |error| ConvertError::Document {
             document: format!("document {}: {source}", number + 1),
             error: Box::new(error),
         };
-        converted.push(Converted { job: made.map_err(at)?, source, notes: notes.into_vec() });
+        match (kind, group(object)) {
+            ("TrainingRuntime" | "ClusterTrainingRuntime", "trainer.kubeflow.org") => {}
+            _ => match self::object(object, &objects).map_err(at)? {
+                Some(made) => converted.push(made),
+                None if kind.is_empty() => others.push("an object without kind".to_owned()),
+                None => others.push(source),
+            },
+        }
     }
     if converted.is_empty() {
         let others = if others.is_empty() { String::new() } else { format!(", but {}", others.join(", ")) };
@@ -93,6 +86,28 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
         first.notes.extend(others.into_iter().map(note));
     }
     Ok(converted)
+}
+
+/// The TrainingJob for one object; `None`: its kind is none that is read. `others` are objects that it may refer to, as
+/// a TrainJob refers to its runtime.
+///
+/// # Errors
+/// When a field has a value that is not its own.
+pub fn object(object: &Value, others: &[Value]) -> Result<Option<Converted>, ConvertError> {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let name = object["metadata"]["name"].as_str().or(object["metadata"]["generateName"].as_str());
+    let source = format!("{kind} {}", name.unwrap_or("without a name"));
+    let mut notes = Notes::default();
+    let job = match (kind, group(object)) {
+        ("Job", "batch") => job::convert(object.clone(), &mut notes),
+        ("PyTorchJob", "kubeflow.org") => pytorch_job::convert(object.clone(), &mut notes),
+        ("TrainJob", "trainer.kubeflow.org") => train_job::convert(object.clone(), others, &mut notes),
+        ("JobSet", "jobset.x-k8s.io") => job_set::convert(object.clone(), &mut notes),
+        ("RayJob", "ray.io") => ray_job::convert(object.clone(), &mut notes),
+        ("TrainingJob", "" | GROUP) => Ok(object.clone()),
+        _ => return Ok(None),
+    }?;
+    Ok(Some(Converted { source, job, notes: notes.into_vec() }))
 }
 
 /// The group of an object's apiVersion.

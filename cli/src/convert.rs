@@ -1,35 +1,15 @@
 //! `kubectl-andreas convert`: TrainingJobs from the jobs that people have.
 //!
-//! **Holds** one module for each kind that is read, what all of them share ([`template`], [`launch`], [`draft`]), and the reader of
-//! fields ([`fields`]): a field that nobody takes is reported as lost, so that nothing gets lost in silence.
+//! **Holds** the command line. What becomes of a job is in the crate `convert`.
 //!
-//! **Flows**: text in; TrainingJobs with [`Note`]s out ([`convert`]). No cluster is asked.
-//!
-//! **Must never be here**: I/O but for reading the file. A panic on any input.
-
-mod documents;
-mod draft;
-mod error;
-mod fields;
-mod job;
-mod job_set;
-mod launch;
-mod notes;
-mod pytorch_job;
-mod ray_job;
-mod sbatch;
-mod template;
-mod train_job;
+//! **Must never be here**: I/O but for reading the file.
 
 use std::path::PathBuf;
 
+use andreas_convert::{Converted, Level, convert};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
-
-pub use self::documents::{Converted, convert};
-pub use self::error::ConvertError;
-pub use self::notes::{Level, Note};
 
 use crate::exit::NotGood;
 use crate::output::{self, Format, OutputArgs, plain};

@@ -1,0 +1,101 @@
+//! The kinds that can be adopted.
+
+use serde_json::Value;
+
+/// A kind that can be adopted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `batch/v1` Job.
+    Job,
+    /// JobSet.
+    JobSet,
+    /// TrainJob of Kubeflow Trainer 2. Its pods are those of the JobSet of its name that Trainer makes for it.
+    TrainJob,
+    /// PyTorchJob of Kubeflow's training operator.
+    PyTorchJob,
+    /// RayJob of KubeRay.
+    RayJob,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Job, Self::JobSet, Self::TrainJob, Self::PyTorchJob, Self::RayJob];
+
+    /// API group.
+    pub const fn group(self) -> &'static str {
+        match self {
+            Self::Job => "batch",
+            Self::JobSet => "jobset.x-k8s.io",
+            Self::TrainJob => "trainer.kubeflow.org",
+            Self::PyTorchJob => "kubeflow.org",
+            Self::RayJob => "ray.io",
+        }
+    }
+
+    /// Version that is read and written.
+    pub const fn version(self) -> &'static str {
+        match self {
+            Self::Job | Self::PyTorchJob | Self::RayJob => "v1",
+            Self::JobSet => "v1alpha2",
+            Self::TrainJob => "v1alpha1",
+        }
+    }
+
+    /// Name of the kind.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Job => "Job",
+            Self::JobSet => "JobSet",
+            Self::TrainJob => "TrainJob",
+            Self::PyTorchJob => "PyTorchJob",
+            Self::RayJob => "RayJob",
+        }
+    }
+
+    /// Name in URLs.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Job => "jobs",
+            Self::JobSet => "jobsets",
+            Self::TrainJob => "trainjobs",
+            Self::PyTorchJob => "pytorchjobs",
+            Self::RayJob => "rayjobs",
+        }
+    }
+
+    /// `group/version`.
+    pub fn api_version(self) -> String {
+        format!("{}/{}", self.group(), self.version())
+    }
+
+    /// URL of the kind in a namespace.
+    pub fn url(self, namespace: &str) -> String {
+        format!("/apis/{}/{}/namespaces/{namespace}/{}", self.group(), self.version(), self.plural())
+    }
+
+    /// The kind of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The kind whose objects of the same name hold the pod templates.
+    pub const fn templates_in(self) -> Self {
+        match self {
+            Self::TrainJob => Self::JobSet,
+            other => other,
+        }
+    }
+
+    /// JSON pointer to the object that has the field `suspend`.
+    pub(crate) const fn suspend_in(self) -> &'static str {
+        match self {
+            Self::PyTorchJob => "/spec/runPolicy",
+            _ => "/spec",
+        }
+    }
+
+    /// Whether an object is suspended.
+    pub fn is_suspended(self, object: &Value) -> bool {
+        object.pointer(self.suspend_in()).is_some_and(|spec| spec["suspend"] == true)
+    }
+}

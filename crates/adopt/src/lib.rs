@@ -1,0 +1,57 @@
+//! Jobs of other kinds, adopted: planned, released, accounted and stopped as if they were TrainingJobs.
+//!
+//! An adopted job (the *workload*) keeps its kind, its pods and its controller. The operator makes a TrainingJob for it (the
+//! *mirror*, `spec.adopts`), so that plans, predictions, status, questions and bills know only TrainingJobs. What differs is how
+//! pods begin and end: the workload's own switch `suspend`.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`kind`] | the kinds that can be adopted |
+//! | [`workload`] | what a watch keeps of a workload: whether it is suspended, whether it has ended |
+//! | [`groups`] | its pod templates with GPUs, and how many pods each makes |
+//! | [`request`] | deadline, weight and the like, from its annotations |
+//! | [`mirror`] | the TrainingJob made for it |
+//! | [`release`] | the changes of a workload: released on nodes, stopped, restored |
+//!
+//! **In**: objects as JSON. **Out**: the mirror, changed objects.
+//!
+//! **Must never be here**: I/O, a clock, or a panic on any input.
+
+pub mod groups;
+pub mod kind;
+pub mod mirror;
+pub mod release;
+pub mod request;
+pub mod workload;
+
+pub use groups::{Group, groups};
+pub use kind::Kind;
+pub use mirror::{mirror, name};
+pub use release::{Directives, direct, hold, release, restore};
+pub use request::Request;
+pub use workload::{End, Workload};
+
+/// Why a workload is not adopted, for its owner.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// An annotation has a value that is not its own.
+    #[error("annotation {name}: {problem}")]
+    Annotation {
+        /// The annotation.
+        name: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The workload is another program's to start.
+    #[error("{0}")]
+    ManagedByOther(String),
+    /// It does not ask for GPUs in a way that can be planned.
+    #[error("{0}")]
+    Gpus(String),
+    /// It could not be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] andreas_convert::ConvertError),
+}
+
+#[cfg(test)]
+mod tests;

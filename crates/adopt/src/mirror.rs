@@ -1,0 +1,184 @@
+//! The TrainingJob that stands for a workload.
+
+use andreas_api::names::{ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
+use serde_json::{Map, Value, json};
+
+use crate::AdoptError;
+use crate::groups::{Group, groups};
+use crate::request::Request;
+use crate::workload::Workload;
+
+/// Label by which Kueue manages an object.
+const KUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// Values of `spec.managedBy` that mean the kind's own controller.
+const OWN_CONTROLLERS: [&str; 5] = [
+    "kubernetes.io/job-controller",
+    "jobset.sigs.k8s.io/jobset-controller",
+    "trainer.kubeflow.org/trainjob-controller",
+    "kubeflow.org/training-operator",
+    "ray.io/kuberay-operator",
+];
+/// Most GPUs and nodes of a TrainingJob.
+const MAX_GPUS: i64 = 4096;
+const MAX_NODES: i64 = 512;
+/// Characters of the UID in a name that was changed.
+const UID_PART: usize = 5;
+
+/// Name of the mirror: kind and name of the workload; with a part of its UID where that is no name of a TrainingJob.
+pub fn name(workload: &Workload) -> String {
+    let own = workload.metadata.name.as_deref().unwrap_or_default();
+    let wanted = format!("{}-{own}", workload.kind.name().to_lowercase());
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if wanted.len() <= MAX_JOB_NAME && wanted.chars().all(allowed) && !wanted.ends_with('-') {
+        return wanted;
+    }
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    let part: String = uid.chars().filter(char::is_ascii_alphanumeric).take(UID_PART).collect();
+    let room = MAX_JOB_NAME - UID_PART - 1;
+    let kept: String = wanted.chars().map(|c| if allowed(c) { c } else { '-' }).take(room).collect();
+    format!("{}-{}", kept.trim_end_matches('-'), part.to_ascii_lowercase())
+}
+
+/// The mirror of a workload. `object` is the workload; `templates` is the object that holds its pod templates, the same one for
+/// most kinds ([`crate::Kind::templates_in`]).
+///
+/// # Errors
+/// Why it is not adopted.
+pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<Value, AdoptError> {
+    may_be_adopted(workload, object)?;
+    let request = Request::of(workload)?;
+    let kind = workload.kind;
+    let found = groups(kind.templates_in(), templates);
+    let size = Size::of(&found)?;
+    let draft = andreas_convert::object(templates, &[])?.map(|made| made.job).unwrap_or_default();
+    let mut spec = Map::new();
+    let mut gpus = json!({"min": size.gpus});
+    if size.nodes > 1 {
+        gpus["maxNodes"] = size.nodes.into();
+    }
+    let mut types = request.types.clone();
+    if types.is_empty() {
+        let drafted = draft["spec"]["gpus"]["types"].as_array().into_iter().flatten();
+        types.extend(drafted.filter_map(Value::as_str).map(Into::into));
+    }
+    if !types.is_empty() {
+        gpus["types"] = types.into();
+    }
+    spec.insert("gpus".into(), gpus);
+    let mut template = draft["spec"]["template"].clone();
+    if size.pods > 1 {
+        // The pods of one node are planned as one worker.
+        spec.insert("resourcesPer".into(), "Gpu".into());
+        per_gpu(&mut template, size.gpus_per_pod);
+    }
+    spec.insert("template".into(), template);
+    if let Some(container) = draft["spec"]["container"].as_str() {
+        spec.insert("container".into(), container.into());
+    }
+    spec.extend(request.mutable);
+    spec.extend(request.fixed);
+    let meta = &workload.metadata;
+    let (own, uid) = (meta.name.clone().unwrap_or_default(), meta.uid.clone().unwrap_or_default());
+    spec.insert(
+        "adopts".into(),
+        json!({"apiVersion": kind.api_version(), "kind": kind.name(), "name": own, "uid": uid, "pods": size.pods}),
+    );
+    let mut metadata = json!({
+        "name": name(workload),
+        "namespace": meta.namespace,
+        "ownerReferences": [{
+            "apiVersion": kind.api_version(), "kind": kind.name(), "name": own, "uid": uid, "controller": true,
+        }],
+    });
+    if let Some(profile) = meta.labels.as_ref().and_then(|labels| labels.get(LABEL_PROFILE)) {
+        metadata["labels"] = json!({ LABEL_PROFILE: profile });
+    }
+    if let Some(user) = workload.annotation(ANNOTATION_USER) {
+        metadata["annotations"] = json!({ ANNOTATION_USER: user });
+    }
+    Ok(json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "TrainingJob", "metadata": metadata, "spec": spec,
+    }))
+}
+
+fn may_be_adopted(workload: &Workload, object: &Value) -> Result<(), AdoptError> {
+    if workload.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(KUEUE)) {
+        let words = format!("Kueue starts it (label {KUEUE}): remove one of the two labels");
+        return Err(AdoptError::ManagedByOther(words));
+    }
+    let manager = object.pointer("/spec/managedBy").or(object.pointer("/spec/runPolicy/managedBy"));
+    if let Some(other) = manager.and_then(Value::as_str).filter(|name| !OWN_CONTROLLERS.contains(name)) {
+        return Err(AdoptError::ManagedByOther(format!("managedBy gives it to {other}")));
+    }
+    if let Some(owner) = workload.controller() {
+        return Err(AdoptError::ManagedByOther(format!("{owner} made it and starts it: label that instead")));
+    }
+    Ok(())
+}
+
+/// How much a workload asks for.
+struct Size {
+    gpus: i64,
+    pods: i64,
+    gpus_per_pod: i64,
+    nodes: i64,
+}
+
+impl Size {
+    fn of(groups: &[Group]) -> Result<Self, AdoptError> {
+        let Some(first) = groups.first() else {
+            return Err(AdoptError::Gpus("its pods ask for no GPUs (nvidia.com/gpu)".into()));
+        };
+        let pods: i64 = groups.iter().fold(0, |sum, group| sum.saturating_add(group.pods));
+        let gpus = groups
+            .iter()
+            .fold(0, |sum: i64, group| sum.saturating_add(group.pods.saturating_mul(group.gpus)));
+        if gpus > MAX_GPUS {
+            return Err(AdoptError::Gpus(format!("it asks for {gpus} GPUs, the most is {MAX_GPUS}")));
+        }
+        // Every node of a plan gives the same number of GPUs: pods of different sizes stay on one node.
+        let alike = groups.iter().all(|group| group.gpus == first.gpus);
+        let nodes = if alike { pods.min(MAX_NODES) } else { 1 };
+        Ok(Self { gpus, pods, gpus_per_pod: first.gpus, nodes })
+    }
+}
+
+/// Divides the requests of a template by the GPUs of a pod.
+fn per_gpu(template: &mut Value, gpus: i64) {
+    if gpus <= 1 {
+        return;
+    }
+    let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
+    for container in containers.into_iter().flatten() {
+        for kind in ["requests", "limits"] {
+            let resources = container["resources"].get_mut(kind).and_then(Value::as_object_mut);
+            for quantity in resources.into_iter().flat_map(|map| map.values_mut()) {
+                if let Some(part) = part_of(quantity, gpus) {
+                    *quantity = part.into();
+                }
+            }
+        }
+    }
+}
+
+/// A part of a quantity, to a thousandth of its unit and never too little.
+fn part_of(quantity: &Value, parts: i64) -> Option<String> {
+    let text = quantity.as_str().map(str::to_owned).or_else(|| quantity.as_i64().map(|n| n.to_string()))?;
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    // An exponent is rare and stays as it is.
+    let number: f64 =
+        number.parse().ok().filter(|_| !unit.starts_with(['e', 'E']) || unit == "E" || unit == "Ei")?;
+    let thousandths = (number * 1_000.0 / parts as f64).ceil();
+    Some(format!("{}{unit}", thousandths / 1_000.0))
+}
+
+/// Fields of a mirror that change with the annotations of its workload: those of the request, and `null` for those no longer given.
+pub fn changes(request: &Request) -> Value {
+    let mut fields: Map<String, Value> = ["deadline", "deadlineAfter", "weight", "preemption"]
+        .into_iter()
+        .map(|name| (name.to_owned(), Value::Null))
+        .collect();
+    fields.extend(request.mutable.clone());
+    fields.into()
+}

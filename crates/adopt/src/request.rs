@@ -1,0 +1,84 @@
+//! What a workload's annotations ask for.
+
+use andreas_api::names::{
+    ANNOTATION_CHECKPOINT, ANNOTATION_DEADLINE, ANNOTATION_DEADLINE_AFTER, ANNOTATION_EPOCHS,
+    ANNOTATION_GPU_TYPES, ANNOTATION_PREEMPTION, ANNOTATION_PROFILE, ANNOTATION_WEIGHT,
+};
+use andreas_api::{DurationText, names};
+use serde_json::{Map, Value, json};
+
+use crate::AdoptError;
+use crate::workload::Workload;
+
+/// Fields of the mirror's spec that annotations set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// Those that may change: deadline, weight, preemption.
+    pub mutable: Map<String, Value>,
+    /// Those that are read once: epochs, profile, checkpoint.
+    pub fixed: Map<String, Value>,
+    /// GPU types allowed; empty: any.
+    pub types: Vec<String>,
+}
+
+impl Request {
+    /// Reads the annotations.
+    ///
+    /// # Errors
+    /// When one of them has a value that is not its own.
+    pub fn of(workload: &Workload) -> Result<Self, AdoptError> {
+        let mut request = Self::default();
+        let mutable = &mut request.mutable;
+        if let Some(text) = workload.annotation(ANNOTATION_DEADLINE) {
+            let instant = text.parse::<jiff::Timestamp>();
+            instant
+                .map_err(|_| wrong(ANNOTATION_DEADLINE, text, "no instant such as 2026-12-01T08:00:00Z"))?;
+            mutable.insert("deadline".into(), text.into());
+        }
+        if let Some(text) = workload.annotation(ANNOTATION_DEADLINE_AFTER) {
+            if mutable.contains_key("deadline") {
+                let problem = format!("not together with {ANNOTATION_DEADLINE}");
+                return Err(AdoptError::Annotation { name: ANNOTATION_DEADLINE_AFTER, problem });
+            }
+            let seconds = DurationText(text.to_owned()).seconds();
+            seconds.ok_or_else(|| wrong(ANNOTATION_DEADLINE_AFTER, text, "no duration such as 36h"))?;
+            mutable.insert("deadlineAfter".into(), text.into());
+        }
+        if let Some(weight) = number(workload, ANNOTATION_WEIGHT, 1000)? {
+            mutable.insert("weight".into(), weight.into());
+        }
+        if let Some(text) = workload.annotation(ANNOTATION_PREEMPTION) {
+            if !matches!(text, "Allowed" | "Never") {
+                return Err(wrong(ANNOTATION_PREEMPTION, text, "neither Allowed nor Never"));
+            }
+            mutable.insert("preemption".into(), text.into());
+        }
+        let fixed = &mut request.fixed;
+        if let Some(epochs) = number(workload, ANNOTATION_EPOCHS, 10_000_000)? {
+            fixed.insert("epochs".into(), epochs.into());
+        }
+        if let Some(text) = workload.annotation(ANNOTATION_PROFILE) {
+            fixed.insert("profile".into(), text.into());
+        }
+        match workload.annotation(ANNOTATION_CHECKPOINT) {
+            None | Some("false") => {}
+            // The program saves where it likes: the operator mounts nothing.
+            Some("true") => drop(fixed.insert("checkpoint".into(), json!({}))),
+            Some(text) => return Err(wrong(ANNOTATION_CHECKPOINT, text, "neither true nor false")),
+        }
+        let types = workload.annotation(ANNOTATION_GPU_TYPES).unwrap_or_default();
+        request.types = types.split(',').map(str::trim).filter(|t| !t.is_empty()).map(Into::into).collect();
+        Ok(request)
+    }
+}
+
+fn number(workload: &Workload, name: &'static str, most: i64) -> Result<Option<i64>, AdoptError> {
+    let Some(text) = workload.annotation(name) else { return Ok(None) };
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.map(Some).ok_or_else(|| wrong(name, text, &format!("no whole number from 1 to {most}")))
+}
+
+fn wrong(name: &'static str, text: &str, what: &str) -> AdoptError {
+    let shown: String = text.chars().take(names::MAX_JOB_NAME).collect();
+    AdoptError::Annotation { name, problem: format!("{shown:?} is {what}") }
+}

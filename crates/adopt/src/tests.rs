@@ -1,0 +1,170 @@
+//! Workloads of every kind: what is planned for them, and what changes when they are released.
+
+use andreas_api::names::{ANNOTATION_WEIGHT, LABEL_ADOPT, LABEL_JOB};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(gpus: i64) -> Value {
+    json!({"spec": {"restartPolicy": "Never", "containers": [{
+        "name": "train", "image": "example.org/train",
+        "resources": {"limits": {"nvidia.com/gpu": gpus}, "requests": {"cpu": "3", "memory": "10Gi"}},
+    }]}})
+}
+
+fn object(kind: Kind, spec: Value) -> Value {
+    json!({
+        "apiVersion": kind.api_version(), "kind": kind.name(),
+        "metadata": {"name": "a", "namespace": "team", "uid": "8f1d2c", "labels": {LABEL_ADOPT: "true"}},
+        "spec": spec,
+    })
+}
+
+fn job(pods: i64, gpus: i64) -> Value {
+    object(
+        Kind::Job,
+        json!({"suspend": true, "parallelism": pods, "completions": pods, "template": pod(gpus)}),
+    )
+}
+
+/// Each kind with two pods of two GPUs.
+fn all() -> Vec<(Kind, Value)> {
+    let set = json!({"suspend": true, "replicatedJobs": [
+        {"name": "driver", "replicas": 1, "template": {"spec": {"template": pod(0)}}},
+        {"name": "node", "replicas": 2, "template": {"spec": {"template": pod(2)}}}]});
+    let roles = json!({"Master": {"replicas": 1, "template": pod(2)}, "Worker": {"template": pod(2)}});
+    let ray = json!({"suspend": true, "entrypoint": "python a.py", "rayClusterSpec": {
+        "headGroupSpec": {"template": pod(0)},
+        "workerGroupSpecs": [{"groupName": "g", "replicas": 2, "template": pod(2)}]}});
+    vec![
+        (Kind::Job, job(2, 2)),
+        (Kind::JobSet, object(Kind::JobSet, set)),
+        (
+            Kind::PyTorchJob,
+            object(Kind::PyTorchJob, json!({"runPolicy": {"suspend": true}, "pytorchReplicaSpecs": roles})),
+        ),
+        (Kind::RayJob, object(Kind::RayJob, ray)),
+    ]
+}
+
+fn workload(kind: Kind, object: &Value) -> Workload {
+    Workload::of(kind, object).expect("a workload")
+}
+
+fn directives(hostname: Option<&str>) -> Directives {
+    Directives { job: "job-a".into(), uid: "m1".into(), attempt: 3, hostname: hostname.map(Into::into) }
+}
+
+#[test]
+fn every_kind_is_planned_with_the_gpus_of_all_its_pods() {
+    for (kind, object) in all() {
+        let made = mirror(&workload(kind, &object), &object, &object).expect("adopted");
+        let read: andreas_api::TrainingJob = serde_json::from_value(made.clone()).expect("of the API");
+        let adopts = read.spec.adopts.expect("adopts");
+        assert_eq!((adopts.kind.as_str(), adopts.pods), (kind.name(), 2));
+        assert_eq!((read.spec.gpus.min, read.spec.gpus.max_nodes), (4, 2), "{made}");
+        // A node may get both pods: requests are those of a GPU.
+        let requests = &made["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"];
+        assert_eq!((&requests["cpu"], &requests["memory"]), (&json!("1.5"), &json!("5Gi")), "{made}");
+        assert!(made["spec"].get("suspend").is_none() && made["metadata"].get("labels").is_none(), "{made}");
+    }
+}
+
+#[test]
+fn a_released_workload_runs_on_its_node_and_is_as_found_when_it_is_given_back() {
+    for (kind, found) in all() {
+        let groups = groups(kind, &found);
+        let mut object = found.clone();
+        direct(&mut object, &groups, &directives(Some("n1")));
+        release(kind, &mut object, 3);
+        let seen = workload(kind, &object);
+        assert_eq!((seen.suspended, seen.attempt()), (false, Some(3)));
+        for group in &groups {
+            let template = object.pointer(&group.template).expect("a template");
+            assert_eq!(template["spec"]["nodeSelector"]["kubernetes.io/hostname"], "n1");
+            assert_eq!(template["metadata"]["labels"][LABEL_JOB], "job-a");
+            assert!(template["spec"].get("schedulingGates").is_none());
+        }
+        // Stopped, and released again on several nodes.
+        hold(kind, &mut object);
+        assert!(workload(kind, &object).suspended);
+        direct(&mut object, &groups, &directives(None));
+        for group in &groups {
+            let spec = &object.pointer(&group.template).expect("a template")["spec"];
+            assert_eq!(spec["schedulingGates"], json!([{"name": "andreas.dev/node"}]));
+            assert_eq!(spec["nodeSelector"], json!({}));
+        }
+        assert!(restore(&mut object));
+        object["metadata"].as_object_mut().expect("metadata").remove("annotations");
+        let mut expected = found.clone();
+        for group in &groups {
+            expected.pointer_mut(&group.template).expect("a template")["metadata"] = json!({});
+        }
+        assert_eq!(object, expected);
+    }
+}
+
+#[test]
+fn what_another_program_starts_is_left_alone() {
+    let mut kueue = job(1, 1);
+    kueue["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("q");
+    let mut other = job(1, 1);
+    other["spec"]["managedBy"] = json!("example.com/other");
+    let mut owned = job(1, 1);
+    owned["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "x/v1", "kind": "CronJob", "name": "c", "uid": "u", "controller": true}]);
+    for object in [kueue, other, owned] {
+        let refused = mirror(&workload(Kind::Job, &object), &object, &object).expect_err("left alone");
+        assert!(matches!(refused, AdoptError::ManagedByOther(_)), "{refused}");
+    }
+    let none = job(1, 0);
+    let refused = mirror(&workload(Kind::Job, &none), &none, &none).expect_err("no GPUs");
+    assert!(matches!(refused, AdoptError::Gpus(_)), "{refused}");
+}
+
+#[test]
+fn a_bad_annotation_is_named() {
+    let mut object = job(1, 1);
+    object["metadata"]["annotations"] = json!({ANNOTATION_WEIGHT: "heavy"});
+    let refused = mirror(&workload(Kind::Job, &object), &object, &object).expect_err("a bad weight");
+    assert_eq!(
+        refused.to_string(),
+        "annotation andreas.dev/weight: \"heavy\" is no whole number from 1 to 1000"
+    );
+    object["metadata"]["annotations"] = json!({ANNOTATION_WEIGHT: "50", "andreas.dev/deadline-after": "2h"});
+    let made = mirror(&workload(Kind::Job, &object), &object, &object).expect("adopted");
+    assert_eq!((&made["spec"]["weight"], &made["spec"]["deadlineAfter"]), (&json!(50), &json!("2h")));
+}
+
+#[test]
+fn names_are_those_of_training_jobs() {
+    let named = |own: &str| {
+        let mut object = job(1, 1);
+        object["metadata"]["name"] = json!(own);
+        name(&workload(Kind::Job, &object))
+    };
+    assert_eq!(named("bert"), "job-bert");
+    assert_eq!(named("bert.v2"), "job-bert-v2-8f1d2");
+    assert_eq!(named(&"x".repeat(60)).len(), andreas_api::names::MAX_JOB_NAME);
+}
+
+#[test]
+fn the_end_of_each_kind_is_read() {
+    let end = |kind: Kind, status: Value| {
+        let mut object = object(kind, json!({}));
+        object["status"] = status;
+        workload(kind, &object).end.map(|end| end.succeeded)
+    };
+    let condition = |kind: &str| json!({"conditions": [{"type": kind, "status": "True", "message": "m"}]});
+    assert_eq!(end(Kind::Job, condition("Complete")), Some(true));
+    assert_eq!(end(Kind::Job, condition("Failed")), Some(false));
+    assert_eq!(end(Kind::Job, condition("Suspended")), None);
+    assert_eq!(end(Kind::JobSet, condition("Completed")), Some(true));
+    assert_eq!(end(Kind::TrainJob, condition("Complete")), Some(true));
+    assert_eq!(end(Kind::PyTorchJob, condition("Succeeded")), Some(true));
+    assert_eq!(
+        end(Kind::RayJob, json!({"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"})),
+        Some(true)
+    );
+    assert_eq!(end(Kind::RayJob, json!({"jobDeploymentStatus": "Running"})), None);
+}

@@ -1,0 +1,165 @@
+//! What a watch keeps of a workload.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
+use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, LABEL_ADOPT};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::kind::Kind;
+
+/// How a workload ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// It did what it should.
+    pub succeeded: bool,
+    /// Its controller's words.
+    pub message: String,
+}
+
+/// State of a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// Its kind.
+    pub kind: Kind,
+    /// Name, UID, versions, labels and annotations.
+    pub metadata: ObjectMeta,
+    /// Its switch `suspend` is set.
+    pub suspended: bool,
+    /// Its end.
+    pub end: Option<End>,
+}
+
+impl Workload {
+    /// Reads an object of that kind; `None` if its metadata are not an object's.
+    pub fn of(kind: Kind, object: &Value) -> Option<Self> {
+        let mut metadata = object["metadata"].clone();
+        if let Some(fields) = metadata.as_object_mut() {
+            fields.remove("managedFields");
+        }
+        let metadata = serde_json::from_value(metadata).ok()?;
+        Some(Self { kind, metadata, suspended: kind.is_suspended(object), end: end(kind, &object["status"]) })
+    }
+
+    /// Its owner asks for adoption.
+    pub fn asks(&self) -> bool {
+        let label = self.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_ADOPT));
+        label.is_some_and(|value| value == "true")
+    }
+
+    /// The attempt that it was last released for.
+    pub fn attempt(&self) -> Option<i64> {
+        self.annotation(ANNOTATION_ADOPTED_ATTEMPT)?.parse().ok()
+    }
+
+    /// An annotation.
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// Another object made it and starts it.
+    pub fn controller(&self) -> Option<String> {
+        let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
+        let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+        Some(format!("{} {}", owner.kind, owner.name))
+    }
+}
+
+fn end(kind: Kind, status: &Value) -> Option<End> {
+    let condition = |names: &[&str]| -> Option<String> {
+        let all = status["conditions"].as_array()?;
+        let is = |one: &&Value| {
+            one["status"] == "True" && one["type"].as_str().is_some_and(|name| names.contains(&name))
+        };
+        let found = all.iter().find(is)?;
+        let part = |name: &str| found[name].as_str().unwrap_or_default();
+        Some(if part("message").is_empty() { part("reason").into() } else { part("message").into() })
+    };
+    if kind == Kind::RayJob {
+        let text = |name: &str| status[name].as_str().unwrap_or_default();
+        let said = [text("message"), text("reason"), text("jobStatus")];
+        let message = said.into_iter().find(|words| !words.is_empty()).unwrap_or_default().to_owned();
+        return match text("jobDeploymentStatus") {
+            "Complete" => Some(End { succeeded: text("jobStatus") == "SUCCEEDED", message }),
+            "Failed" => Some(End { succeeded: false, message }),
+            _ => None,
+        };
+    }
+    let good: &[&str] = match kind {
+        Kind::JobSet => &["Completed"],
+        Kind::PyTorchJob => &["Succeeded"],
+        _ => &["Complete"],
+    };
+    let succeeded = condition(good).map(|message| End { succeeded: true, message });
+    succeeded.or_else(|| condition(&["Failed"]).map(|message| End { succeeded: false, message }))
+}
+
+/// A kind as a type.
+pub trait Tag: Send + Sync + 'static {
+    /// The kind.
+    const KIND: Kind;
+}
+
+/// A workload of one kind, as it is watched.
+#[derive(Clone, Debug)]
+pub struct Watched<T> {
+    /// The workload.
+    pub workload: Workload,
+    kind: PhantomData<T>,
+}
+
+impl<'de, T: Tag> Deserialize<'de> for Watched<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let object = Value::deserialize(deserializer)?;
+        let workload = Workload::of(T::KIND, &object);
+        let workload = workload.ok_or_else(|| serde::de::Error::custom("metadata cannot be read"))?;
+        Ok(Self { workload, kind: PhantomData })
+    }
+}
+
+impl<T: Tag> kube::Resource for Watched<T> {
+    type DynamicType = ();
+    type Scope = kube::core::NamespaceResourceScope;
+
+    fn kind(_: &()) -> Cow<'_, str> {
+        T::KIND.name().into()
+    }
+
+    fn group(_: &()) -> Cow<'_, str> {
+        T::KIND.group().into()
+    }
+
+    fn version(_: &()) -> Cow<'_, str> {
+        T::KIND.version().into()
+    }
+
+    fn plural(_: &()) -> Cow<'_, str> {
+        T::KIND.plural().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.workload.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.workload.metadata
+    }
+}
+
+macro_rules! tags {
+    ($($tag:ident),+) => {
+        $(
+            #[doc = concat!(stringify!($tag), "s.")]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $tag;
+
+            impl Tag for $tag {
+                const KIND: Kind = Kind::$tag;
+            }
+        )+
+    };
+}
+
+tags!(Job, JobSet, TrainJob, PyTorchJob, RayJob);

@@ -1,0 +1,27 @@
+//! TrainingJobs from the jobs that people have.
+//!
+//! **Holds** one module for each kind that is read, what all of them share (`template`, `launch`, `draft`), and the reader of
+//! fields (`fields`): a field that nobody takes is reported as lost, so that nothing gets lost in silence.
+//!
+//! **Flows**: text in; TrainingJobs with [`Note`]s out ([`convert`]). One object in; one TrainingJob out ([`object`]).
+//!
+//! **Must never be here**: I/O, or a panic on any input.
+
+mod documents;
+mod draft;
+mod error;
+mod fields;
+mod job;
+mod job_set;
+mod launch;
+mod notes;
+mod pytorch_job;
+mod ray_job;
+mod sbatch;
+mod template;
+mod train_job;
+
+pub use documents::{Converted, convert, object};
+pub use draft::{duration_text, job_name};
+pub use error::ConvertError;
+pub use notes::{Level, Note};

@@ -1,0 +1,207 @@
+//! TrainingJobs that stand for adopted jobs of other kinds: made, changed and removed with them.
+//!
+//! **In**: the index (workloads and TrainingJobs). **Out**: TrainingJobs with `spec.adopts`, owned by their workload; events about
+//! workloads that cannot be adopted.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`todo`] | what must be done, from the index (pure) |
+//! | this one | doing it, and telling the owners what was refused |
+//!
+//! **Never here**: when a workload runs (lifecycle), or how it is released (executor).
+
+pub mod todo;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use andreas_adopt::{Workload, mirror};
+use andreas_api::slim::SlimTrainingJob;
+use andreas_api::{Reason, TrainingJob};
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio_util::sync::CancellationToken;
+
+use crate::executor::events::Events;
+use crate::lifecycle::EventNote;
+use crate::shared::Shared;
+use crate::writes::{Refusal, WriteError};
+use todo::Todo;
+
+/// Interval of checking although nothing changed: what was refused may be accepted now.
+const EVERY: Duration = Duration::from_secs(30);
+/// A refused workload is tried again after this time.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
+
+/// A workload that was refused.
+struct Refused {
+    version: Option<String>,
+    message: String,
+    at: Instant,
+}
+
+/// Maintains them until `shutdown`.
+pub async fn run(shared: Arc<Shared>, events: Events, shutdown: CancellationToken) {
+    let mut refused: BTreeMap<String, Refused> = BTreeMap::new();
+    let signals = shared.index.lock().signals();
+    loop {
+        let all = {
+            let index = shared.index.lock();
+            refused.retain(|uid, _| index.workloads.get(uid).is_some());
+            todo::all(&index)
+        };
+        for one in all {
+            if shutdown.is_cancelled() {
+                return;
+            }
+            done(&shared, &events, &mut refused, one).await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(EVERY) => {}
+            () = signals.adoption.notified() => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+async fn done(shared: &Shared, events: &Events, refused: &mut BTreeMap<String, Refused>, todo: Todo) {
+    let (result, workload) = match todo {
+        Todo::Make(workload) => {
+            let uid = workload.metadata.uid.clone().unwrap_or_default();
+            let waits = refused.get(&uid).is_some_and(|before| {
+                before.version == workload.metadata.resource_version && before.at.elapsed() < TRY_AGAIN
+            });
+            if waits {
+                return;
+            }
+            (make(shared, &workload).await, workload)
+        }
+        Todo::Refuse(workload, message) => (Err(Failure::Owner(Reason::NotAdopted, message)), workload),
+        Todo::Change(job, workload, body) => {
+            let changed = shared.writer.patch_job(&job, &body).await;
+            let changed = changed.map(|answer| shared.index.lock().wrote_job(answer));
+            (changed.map_err(Failure::of), workload)
+        }
+        Todo::Remove(job) => {
+            if let Err(error) = remove(shared, &job).await {
+                tracing::warn!(%error, job = job.metadata.name, "not given back, tried again");
+            }
+            return;
+        }
+    };
+    let uid = workload.metadata.uid.clone().unwrap_or_default();
+    let (reason, message) = match result {
+        Ok(()) => {
+            refused.remove(&uid);
+            return;
+        }
+        Err(Failure::Later(error)) => {
+            return tracing::warn!(error = &error as &dyn std::error::Error, "not adopted, tried again");
+        }
+        Err(Failure::Owner(reason, message)) => (reason, message),
+    };
+    let version = workload.metadata.resource_version.clone();
+    let known = refused.get(&uid).is_some_and(|before| before.message == message);
+    refused.insert(uid, Refused { version, message: message.clone(), at: Instant::now() });
+    if !known {
+        let message = format!("not planned by ANDREAS: {message}");
+        events.publish_about(reference(&workload), &EventNote { warning: true, reason, message });
+    }
+}
+
+/// Why something was not done.
+enum Failure {
+    /// The owner of the workload must see to it.
+    Owner(Reason, String),
+    /// The API server gave no verdict.
+    Later(WriteError),
+}
+
+impl Failure {
+    fn of(error: WriteError) -> Self {
+        match error.refusal().for_user() {
+            Some((_, message)) => Self::Owner(Reason::NotAdopted, message),
+            None => Self::Later(error),
+        }
+    }
+}
+
+async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
+    let (kind, meta) = (workload.kind, &workload.metadata);
+    let (namespace, name) =
+        (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let read = async |kind: andreas_adopt::Kind| {
+        shared
+            .writer
+            .get_object(&kind.url(namespace), name)
+            .await
+            .map_err(|error| Failure::Later(error.into()))
+    };
+    let Some(object) = read(kind).await? else { return Ok(()) };
+    let Some(workload) =
+        Workload::of(kind, &object).filter(|live| live.metadata.uid == meta.uid && live.asks())
+    else {
+        return Ok(());
+    };
+    let holder = kind.templates_in();
+    let templates = if holder == kind { Some(object.clone()) } else { read(holder).await? };
+    let Some(templates) = templates else {
+        let words = format!("its {} is not there yet", holder.name());
+        return Err(Failure::Owner(Reason::NotAdopted, words));
+    };
+    let refusal = |words: String| Failure::Owner(Reason::NotAdopted, words);
+    let made = mirror(&workload, &object, &templates).map_err(|error| refusal(error.to_string()))?;
+    let made: TrainingJob = serde_json::from_value(made).map_err(|error| refusal(error.to_string()))?;
+    let result =
+        shared.writer.create::<TrainingJob, SlimTrainingJob>("adopt", Some(namespace), &made, false).await;
+    match result {
+        Ok(answer) => {
+            shared.index.lock().wrote_job(answer);
+            Ok(())
+        }
+        // The watch shows it soon, ours or another.
+        Err(error) if error.refusal() == Refusal::Exists => Ok(()),
+        Err(error) => Err(Failure::of(error)),
+    }
+}
+
+/// Gives a workload back: its templates become what they were if it is suspended, and its TrainingJob goes.
+async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError> {
+    let Some((kind, adopts)) = todo::adopted(job) else { return Ok(()) };
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let url = kind.url(namespace);
+    let object = shared.writer.get_object(&url, &adopts.name).await?;
+    if let Some(mut object) = object.filter(|object| object["metadata"]["uid"] == adopts.uid.as_str()) {
+        if Workload::of(kind, &object).is_some_and(|workload| workload.asks()) {
+            return Ok(());
+        }
+        let suspended = kind.is_suspended(&object);
+        let holder = kind.templates_in();
+        if suspended && holder != kind {
+            let url = holder.url(namespace);
+            if let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await?
+                && andreas_adopt::restore(&mut templates)
+            {
+                shared.writer.replace(&url, &adopts.name, &templates).await?;
+            }
+        }
+        if suspended && andreas_adopt::restore(&mut object) {
+            shared.writer.replace(&url, &adopts.name, &object).await?;
+        }
+    }
+    let key = andreas_runtime::watch::ObjectKey::of(job);
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    shared.writer.delete::<TrainingJob>(&key, uid, None, None).await.map(drop)
+}
+
+fn reference(workload: &Workload) -> ObjectReference {
+    let meta = &workload.metadata;
+    ObjectReference {
+        api_version: Some(workload.kind.api_version()),
+        kind: Some(workload.kind.name().to_owned()),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,174 @@
+//! Jobs of other kinds: released on their nodes, stopped, their gated pods let onto nodes.
+//!
+//! Each object is read live and written as a whole with its version: fields that we do not know are kept, and nobody's edit is lost.
+
+use std::sync::Arc;
+
+use andreas_adopt::{Directives, Kind, Workload, direct, groups, hold as stop, release as start};
+use andreas_api::names::{GATE_NODE, LABEL_HOSTNAME};
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::training_job::AdoptedJob;
+use andreas_runtime::watch::ObjectKey;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::actions::{failed, job_generation, not_made, report, uid};
+use super::requeue::Requeue;
+use crate::lifecycle::CreationOutcome;
+use crate::shared::Shared;
+use crate::writes::{Refusal, WriteError};
+
+/// The workload of a job.
+fn adopted(job: &SlimTrainingJob) -> Option<(Kind, &AdoptedJob)> {
+    let adopts = job.spec.adopts.as_ref()?;
+    Some((Kind::parse(&adopts.kind)?, adopts))
+}
+
+/// Starts the workload on these nodes.
+pub(super) async fn release(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    attempt: i64,
+    nodes: &[String],
+) -> Result<(), Requeue> {
+    let Some((kind, adopts)) = adopted(job) else { return Ok(()) };
+    let generation = job_generation(shared, key);
+    match try_release(shared, key, job, (kind, adopts), attempt, nodes).await {
+        Ok(()) => Ok(()),
+        // Edited meanwhile, or not there any more: the next step sees it.
+        Err(error) if matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound) => {
+            failed(shared, key, job, "release the adopted job", &error)
+        }
+        Err(error) => match error.refusal().for_user() {
+            Some((reason, message)) => {
+                report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
+                Err(Requeue::Now)
+            }
+            None => not_made(shared, key, job, generation, "release the adopted job", &error),
+        },
+    }
+}
+
+async fn try_release(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    (kind, adopts): (Kind, &AdoptedJob),
+    attempt: i64,
+    nodes: &[String],
+) -> Result<(), WriteError> {
+    let Some(mut object) = read(shared, kind, key, adopts).await? else { return Ok(()) };
+    if !kind.is_suspended(&object) {
+        // Released before, and the answer was lost, or started by somebody else.
+        note(shared, kind, &object);
+        return Ok(());
+    }
+    let hostname = match nodes {
+        [node] => {
+            let node_key = ObjectKey { namespace: String::new(), name: node.clone() };
+            let index = shared.index.lock();
+            let label =
+                index.nodes.get(&node_key).and_then(|node| node.labels().get(LABEL_HOSTNAME).cloned());
+            Some(label.unwrap_or_else(|| node.clone()))
+        }
+        _ => None,
+    };
+    let directives = Directives { job: key.name.clone(), uid: uid(job).to_owned(), attempt, hostname };
+    let holder = kind.templates_in();
+    if holder == kind {
+        let found = groups(kind, &object);
+        direct(&mut object, &found, &directives);
+    } else {
+        let url = holder.url(&key.namespace);
+        let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await? else { return Ok(()) };
+        let found = groups(holder, &templates);
+        direct(&mut templates, &found, &directives);
+        shared.writer.replace(&url, &adopts.name, &templates).await?;
+    }
+    start(kind, &mut object, attempt);
+    let answer = shared.writer.replace(&kind.url(&key.namespace), &adopts.name, &object).await?;
+    note(shared, kind, &answer);
+    Ok(())
+}
+
+/// Stops the workload.
+pub(super) async fn hold(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+) -> Result<(), Requeue> {
+    let Some((kind, adopts)) = adopted(job) else { return Ok(()) };
+    let stopped = async {
+        let Some(mut object) = read(shared, kind, key, adopts).await? else { return Ok(()) };
+        if kind.is_suspended(&object) {
+            note(shared, kind, &object);
+            return Ok(());
+        }
+        stop(kind, &mut object);
+        let answer = shared.writer.replace(&kind.url(&key.namespace), &adopts.name, &object).await?;
+        note(shared, kind, &answer);
+        Ok::<(), WriteError>(())
+    };
+    stopped.await.or_else(|error| failed(shared, key, job, "stop the adopted job", &error))
+}
+
+/// The workload's object, if it is still the one that was adopted and asks for it.
+async fn read(
+    shared: &Arc<Shared>,
+    kind: Kind,
+    key: &ObjectKey,
+    adopts: &AdoptedJob,
+) -> Result<Option<Value>, WriteError> {
+    let object = shared.writer.get_object(&kind.url(&key.namespace), &adopts.name).await?;
+    Ok(object.filter(|object| {
+        object["metadata"]["uid"] == adopts.uid.as_str()
+            && Workload::of(kind, object).is_some_and(|workload| workload.asks())
+    }))
+}
+
+fn note(shared: &Arc<Shared>, kind: Kind, object: &Value) {
+    if let Some(workload) = Workload::of(kind, object) {
+        shared.index.lock().wrote_workload(workload);
+    }
+}
+
+/// Lets a gated pod onto its node.
+pub(super) async fn place(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    pod: &ObjectKey,
+    pod_uid: &str,
+    node: &str,
+) -> Result<(), Requeue> {
+    let placed = async {
+        let url = <SlimPod as kube::Resource>::url_path(&(), Some(&pod.namespace));
+        let live = shared.writer.get_object(&url, &pod.name).await?;
+        let Some(live) = live.filter(|live| live["metadata"]["uid"] == pod_uid) else { return Ok(()) };
+        let gates = live["spec"]["schedulingGates"].as_array().cloned().unwrap_or_default();
+        let rest: Vec<Value> = gates.into_iter().filter(|gate| gate["name"] != GATE_NODE).collect();
+        let node_key = ObjectKey { namespace: String::new(), name: node.to_owned() };
+        let label = shared
+            .index
+            .lock()
+            .nodes
+            .get(&node_key)
+            .and_then(|node| node.labels().get(LABEL_HOSTNAME).cloned());
+        let body = json!({
+            "metadata": {
+                "uid": pod_uid,
+                "resourceVersion": live["metadata"]["resourceVersion"],
+                "annotations": {GATE_NODE: node},
+            },
+            "spec": {
+                "schedulingGates": if rest.is_empty() { Value::Null } else { rest.into() },
+                "nodeSelector": {LABEL_HOSTNAME: label.unwrap_or_else(|| node.to_owned())},
+            },
+        });
+        let answer: SlimPod = shared.writer.patch(&url, &pod.name, &body).await?;
+        shared.index.lock().wrote_pod(answer);
+        Ok::<(), WriteError>(())
+    };
+    placed.await.or_else(|error| failed(shared, key, job, "place a pod of the adopted job", &error))
+}

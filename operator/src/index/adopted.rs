@@ -1,0 +1,44 @@
+//! Pods of adopted workloads, read as members of the TrainingJob that stands for the workload.
+//!
+//! Their controller is another one, so their labels say whose they are. The operator writes those labels into the workload's pod
+//! template; only who may create pods in a namespace can write them there otherwise, and such a pod counts in that namespace only.
+
+use andreas_api::names::{
+    GROUP, LABEL_ADOPTED, LABEL_ADOPTED_ATTEMPT, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, LABEL_JOB_UID,
+    VERSION,
+};
+use andreas_api::slim::SlimPod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use super::pods::controller;
+
+/// Gives a pod of an adopted workload the labels and the owner of a member.
+pub(super) fn as_member(pod: &mut SlimPod) {
+    if controller(pod).is_some_and(|(kind, ..)| kind == "TrainingJob") {
+        return;
+    }
+    let Some(labels) = &mut pod.metadata.labels else { return };
+    let (Some(job), Some(uid)) = (labels.get(LABEL_JOB).cloned(), labels.get(LABEL_ADOPTED).cloned()) else {
+        return;
+    };
+    labels.insert(LABEL_JOB_UID.to_owned(), uid.clone());
+    let attempt = labels.get(LABEL_ADOPTED_ATTEMPT).cloned().unwrap_or_default();
+    labels.insert(LABEL_ATTEMPT.to_owned(), attempt);
+    labels.remove(LABEL_INDEX);
+    pod.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: format!("{GROUP}/{VERSION}"),
+        kind: "TrainingJob".to_owned(),
+        name: job,
+        uid,
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+}
+
+/// The pod is of an adopted workload. Pods that the operator made have an index.
+pub fn is_adopted(pod: &SlimPod) -> bool {
+    pod.metadata
+        .labels
+        .as_ref()
+        .is_some_and(|labels| labels.contains_key(LABEL_ADOPTED) && !labels.contains_key(LABEL_INDEX))
+}

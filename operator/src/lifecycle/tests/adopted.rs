@@ -1,0 +1,156 @@
+//! Jobs that stand for a workload of another kind, whose pods its own controller makes.
+
+use andreas_adopt::{End, Kind, Workload};
+use andreas_api::names::{GATE_NODE, LABEL_ADOPTED, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID};
+use andreas_api::{Outcome, Phase, Reason};
+use serde_json::{Value, json};
+
+use super::world::*;
+use crate::lifecycle::*;
+
+/// A suspended Job with so many pods of one GPU, and the TrainingJob that stands for it.
+fn adopted(pods: i32) -> World {
+    let mut world = World::new(json!({
+        "gpus": {"min": pods, "maxNodes": pods},
+        "adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "w1", "pods": pods},
+    }));
+    let object = json!({
+        "metadata": {"name": "a", "namespace": "team", "uid": "w1", "labels": {"andreas.dev/adopt": "true"}},
+        "spec": {"suspend": true},
+    });
+    world.workload = Workload::of(Kind::Job, &object);
+    world
+}
+
+impl World {
+    /// The Job's controller makes pods for the attempt in force, as the index reads them.
+    fn controller_makes(&mut self, names: &[&str], gated: bool) {
+        let workload = self.workload.as_ref().unwrap();
+        let attempt = workload.attempt().unwrap().to_string();
+        for name in names {
+            let mut pod: Value = json!({
+                "metadata": {
+                    "name": name, "namespace": "team",
+                    "labels": {
+                        LABEL_JOB: "bert", LABEL_ADOPTED: "12345678-job", LABEL_JOB_UID: "12345678-job",
+                        LABEL_ATTEMPT: attempt,
+                    },
+                    "ownerReferences": [{
+                        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert",
+                        "uid": "12345678-job", "controller": true,
+                    }],
+                },
+                "spec": {"containers": [{"name": "train"}]},
+            });
+            if gated {
+                pod["spec"]["schedulingGates"] = json!([{"name": GATE_NODE}]);
+            }
+            self.admit(pod);
+        }
+    }
+
+    fn run_on(&mut self, nodes: &[(&str, &str)]) {
+        for (name, node) in nodes {
+            let now = at(self.now);
+            let pod = self.pods.get_mut(*name).unwrap();
+            pod.spec.node_name = Some((*node).to_owned());
+            pod.status.phase = "Running".into();
+            container(pod).running =
+                Some(serde_json::from_value(json!({"startedAt": now.to_string()})).unwrap());
+        }
+        self.step_until_stable();
+    }
+}
+
+#[test]
+fn a_workload_is_released_once_runs_and_ends_with_its_own_end() {
+    let mut world = adopted(1);
+    world.now = 1;
+    world.plan_run(&["n1"], 1);
+    // Then it is released, and no pod is made by us.
+    assert_eq!((world.phase(), world.workload.as_ref().unwrap().suspended), (Phase::Starting, false));
+    assert!(world.pods.is_empty() && world.dry_runs == 0 && world.services.is_empty());
+    world.controller_makes(&["a-0"], false);
+    world.run_on(&[("a-0", "n1")]);
+    assert_eq!((world.phase(), world.writes), (Phase::Running, 2));
+    // A pod that fails and is replaced is its controller's affair.
+    let now = at(world.now);
+    end(world.pods.get_mut("a-0").unwrap(), 1, "Error", "", now);
+    world.step_until_stable();
+    world.controller_makes(&["a-1"], false);
+    world.run_on(&[("a-1", "n1")]);
+    assert_eq!((world.phase(), world.status().user_failures), (Phase::Running, 0));
+    // The end is that of the workload.
+    let now = at(world.now);
+    end(world.pods.get_mut("a-1").unwrap(), 0, "Completed", "", now);
+    world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into() });
+    world.step_until_stable();
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert!(world.deleted.is_empty());
+}
+
+#[test]
+fn a_failed_workload_is_not_tried_again() {
+    let mut world = adopted(1);
+    world.plan_run(&["n1"], 1);
+    world.controller_makes(&["a-0"], false);
+    world.run_on(&[("a-0", "n1")]);
+    let now = at(world.now);
+    end(world.pods.get_mut("a-0").unwrap(), 1, "Error", "", now);
+    let failed = End { succeeded: false, message: "BackoffLimitExceeded".into() };
+    world.workload.as_mut().unwrap().end = Some(failed);
+    world.step_until_stable();
+    assert_eq!(world.phase(), Phase::Failed);
+    assert_eq!(world.condition("Failed").message, "BackoffLimitExceeded");
+}
+
+#[test]
+fn a_plan_stops_it_by_its_switch_and_starts_it_again() {
+    let mut world = adopted(1);
+    world.plan_run(&["n1"], 1);
+    world.controller_makes(&["a-0"], false);
+    world.run_on(&[("a-0", "n1")]);
+    world.plan_wait(Reason::Preempted, "another is worth more");
+    assert_eq!(world.phase(), Phase::Stopping);
+    assert!(world.workload.as_ref().unwrap().suspended && world.deleted.is_empty());
+    // Its GPUs are in use until its controller has removed the pod.
+    world.remove("a-0");
+    world.wait(100);
+    world.step_until_stable();
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
+    world.plan_run(&["n2"], 1);
+    let workload = world.workload.as_ref().unwrap();
+    assert_eq!((workload.suspended, workload.attempt()), (false, Some(2)));
+}
+
+#[test]
+fn pods_on_several_nodes_are_let_onto_them_evenly() {
+    let mut world = adopted(4);
+    world.plan_run(&["n1", "n2"], 2);
+    world.controller_makes(&["a-0", "a-1", "a-2", "a-3"], true);
+    world.step_until_stable();
+    let node = |name: &str| world.pods[name].metadata.annotations.as_ref().unwrap()[GATE_NODE].clone();
+    let mut nodes = ["a-0", "a-1", "a-2", "a-3"].map(node);
+    nodes.sort();
+    assert_eq!(nodes, ["n1", "n1", "n2", "n2"]);
+}
+
+#[test]
+fn what_others_start_or_stop_is_left_alone_for_a_while() {
+    // Suspended by somebody else while it runs: the attempt is withdrawn, and tried again later.
+    let mut world = adopted(1);
+    world.plan_run(&["n1"], 1);
+    world.controller_makes(&["a-0"], false);
+    world.run_on(&[("a-0", "n1")]);
+    world.workload.as_mut().unwrap().suspended = true;
+    world.remove("a-0");
+    world.wait(100);
+    world.step_until_stable();
+    assert_eq!((world.phase(), world.last()), (Phase::Pending, (Outcome::Withdrawn, "NotAdopted".into())));
+    assert!(world.status().not_before.is_some());
+    // Started by somebody else while it waits: not planned.
+    let mut world = adopted(1);
+    world.workload.as_mut().unwrap().suspended = false;
+    world.step_until_stable();
+    assert_eq!((world.reason(), world.claim.clone()), ("NotAdopted".into(), Some(Claim::Nothing)));
+}

@@ -1,0 +1,187 @@
+//! `batch/v1` Jobs with the label `andreas.dev/adopt`.
+
+use std::time::Duration;
+
+use andreas_api::names::ANNOTATION_FOUND;
+use andreas_api::phase::Phase;
+use andreas_e2e::adoption::{workload, writes};
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use anyhow::{Context as _, Result, ensure};
+
+use super::{get, nodes_of, options, wait_for, wait_until_given_back};
+
+const JOB: &[&str] = &["Job"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_adopted_job_is_planned_runs_on_its_node_and_is_accounted() -> Result<()> {
+    scenario(options(2, JOB), async |c| {
+        // given a suspended Job that asks for adoption, with a deadline and a weight
+        let tune =
+            workload("Job", "tune").pods(2, 2).annotation("deadline-after", "1h").annotation("weight", "40");
+        c.apply(&tune.build()).await?;
+        wait_for(c, &tune, Phase::Running).await?;
+        // then a TrainingJob stands for it, with what the annotations say
+        let key = tune.mirror();
+        let mirror = c.observer.seen().job(&key).cloned().context("no TrainingJob")?;
+        ensure!(mirror.spec.weight == 40 && mirror.spec.deadline_after.is_some(), "{:?}", mirror.spec);
+        let status = c.observer.seen().status(&key);
+        let allocation = status.allocation.context("no allocation")?;
+        ensure!(allocation.gpus == 4, "{allocation:?}");
+        // and its pods run where the plan says
+        let nodes = nodes_of(c, &tune);
+        ensure!(
+            nodes.len() == 2 && nodes.iter().all(|n| allocation.nodes.contains(n)),
+            "{nodes:?}, {allocation:?}"
+        );
+        wait_for(c, &tune, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&key);
+        let used = status.consumption.context("no energy")?;
+        ensure!(used.joules > 0 && status.history.len() == 1, "{used:?} {:?}", status.history);
+        let object = get(c, &tune).await?;
+        ensure!(object["status"]["succeeded"] == 2, "{}", object["status"]);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_adopted_job_gives_way_to_a_heavier_one_and_goes_on_later() -> Result<()> {
+    scenario(options(1, JOB), async |c| {
+        // given an adopted Job on all GPUs of the only node
+        let long = workload("Job", "long").pods(2, 2).epochs(60, 0.3).annotation("weight", "1");
+        c.apply(&long.build()).await?;
+        wait_for(c, &long, Phase::Running).await?;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        // when a heavier TrainingJob comes
+        let urgent = job("urgent").gpus(4, 1).epochs(6, 0.3).spec("weight", 1000.into());
+        c.submit(&urgent).await?;
+        c.wait_for_phase(&urgent, Phase::Running).await?;
+        // then the Job is suspended, not failed
+        let object = get(c, &long).await?;
+        ensure!(object["spec"]["suspend"] == true, "{}", object["spec"]["suspend"]);
+        c.wait_for_phase(&urgent, Phase::Succeeded).await?;
+        // and resumed
+        wait_for(c, &long, Phase::Running).await?;
+        let status = c.observer.seen().status(&long.mirror());
+        ensure!(status.restarts == 1 && status.attempts == 2, "{} {}", status.restarts, status.attempts);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_label_a_job_is_as_it_was_found() -> Result<()> {
+    scenario(options(1, JOB), async |c| {
+        // given an adopted Job that waits because a TrainingJob has the GPUs, and was never released
+        let first = job("first").gpus(4, 1).epochs(60, 0.3).spec("preemption", "Never".into());
+        c.submit(&first).await?;
+        c.wait_for_phase(&first, Phase::Running).await?;
+        let waits = workload("Job", "waits").pods(1, 4);
+        c.apply(&waits.build()).await?;
+        let key = waits.mirror();
+        c.observer.until("it is planned", DEFAULT_TIMEOUT, |s| s.job(&key).is_some()).await?;
+        let found = get(c, &waits).await?;
+        // when its label goes
+        c.kubectl(&format!("label {} andreas.dev/adopt-", waits.resource())).await?;
+        wait_until_given_back(c, &waits).await?;
+        // then it is suspended as before
+        let left = get(c, &waits).await?;
+        ensure!(left["spec"] == found["spec"] && left["spec"]["suspend"] == true, "{}", left["spec"]);
+        c.kubectl("delete trainingjob first").await?;
+
+        // given another that was stopped after it had run
+        let ran = workload("Job", "ran").pods(1, 4).epochs(100, 0.3);
+        c.apply(&ran.build()).await?;
+        let found = get(c, &ran).await?;
+        wait_for(c, &ran, Phase::Running).await?;
+        let (_, name) =
+            ran.mirror().split_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())).context("a key")?;
+        c.edit(&ran.mirror(), &serde_json::json!({"suspend": true})).await?;
+        wait_for(c, &ran, Phase::Suspended).await?;
+        ensure!(!get(c, &ran).await?["metadata"]["annotations"][ANNOTATION_FOUND].is_null());
+        // when its label goes, then its template is what it was
+        c.kubectl(&format!("label {} andreas.dev/adopt-", ran.resource())).await?;
+        wait_until_given_back(c, &ran).await?;
+        let left = get(c, &ran).await?;
+        ensure!(left["spec"] == found["spec"], "{}\n{}", left["spec"], found["spec"]);
+
+        // given one that runs: it goes on, and its GPUs stay in use
+        let runs = workload("Job", "runs").pods(1, 4).epochs(40, 0.3);
+        c.apply(&runs.build()).await?;
+        wait_for(c, &runs, Phase::Running).await?;
+        c.kubectl(&format!("label {} andreas.dev/adopt-", runs.resource())).await?;
+        wait_until_given_back(c, &runs).await?;
+        let next = job("next").gpus(4, 1).epochs(3, 0.3);
+        c.submit(&next).await?;
+        c.wait_for_phase(&next, Phase::Succeeded).await?;
+        let left = get(c, &runs).await?;
+        ensure!(left["status"]["succeeded"] == 1, "it ended well before: {}", left["status"]);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_adopted_is_said_on_the_job() -> Result<()> {
+    scenario(options(1, JOB), async |c| {
+        let bad = workload("Job", "bad").annotation("weight", "heavy");
+        let queued = workload("Job", "queued").label("kueue.x-k8s.io/queue-name", "q");
+        c.apply(&bad.build()).await?;
+        c.apply(&queued.build()).await?;
+        for (of, words) in [(&bad, "no whole number"), (&queued, "Kueue starts it")] {
+            let name = of.resource().replace("jobs.batch/", "");
+            let said = async || {
+                let events = c.kubectl(&format!("events --for job/{name} -o json")).await?;
+                Ok(events.contains(words) && events.contains("NotAdopted"))
+            };
+            andreas_testbed::wait::until(&format!("an event of {name}"), DEFAULT_TIMEOUT, said).await?;
+            ensure!(get(c, of).await?["spec"]["suspend"] == true);
+        }
+        // Mended, it is planned.
+        c.kubectl("annotate job bad andreas.dev/weight=20 --overwrite").await?;
+        wait_for(c, &bad, Phase::Succeeded).await?;
+        // A bound of the namespace holds here too.
+        c.kubectl("annotate namespace default andreas.dev/max-weight=5").await?;
+        let heavy = workload("Job", "heavy").annotation("weight", "50");
+        c.apply(&heavy.build()).await?;
+        let said = async || Ok(c.kubectl("events --for job/heavy -o json").await?.contains("above 5"));
+        andreas_testbed::wait::until("an event of heavy", DEFAULT_TIMEOUT, said).await?;
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adoption_costs_a_bounded_number_of_writes() -> Result<()> {
+    scenario(options(1, JOB), async |c| {
+        // given the writes of a Job that its user starts
+        let alone = workload("Job", "alone").not_adopted();
+        c.apply(&alone.build()).await?;
+        c.kubectl("patch job alone --type=merge -p {\"spec\":{\"suspend\":false}}").await?;
+        c.kubectl("wait job/alone --for=condition=Complete --timeout=60s").await?;
+        let before = writes(c)?;
+        // when the same Job is adopted
+        let adopted = workload("Job", "adopted");
+        c.apply(&adopted.build()).await?;
+        wait_for(c, &adopted, Phase::Succeeded).await?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let after = writes(c)?;
+        // then it costs these writes more
+        let events = |resource: &str| resource == "events";
+        let without: usize = before.iter().filter(|((r, _), _)| !events(r)).map(|(_, n)| n).sum();
+        let all: usize = after.iter().filter(|((r, _), _)| !events(r)).map(|(_, n)| n).sum();
+        let more = (all - without) as i64 - without as i64;
+        println!("without {without}, with {}: {more} more", all - without);
+        for ((resource, user), count) in &after {
+            println!(
+                "{resource} by {user}: {} alone, {}",
+                before.get(&(resource.clone(), user.clone())).unwrap_or(&0),
+                count
+            );
+        }
+        ensure!(more <= 6, "{more} writes more");
+        Ok(())
+    })
+    .await
+}

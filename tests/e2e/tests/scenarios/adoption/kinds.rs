@@ -1,0 +1,145 @@
+//! JobSets, TrainJobs, PyTorchJobs and RayJobs, each with its real controller.
+
+use std::time::Duration;
+
+use andreas_api::phase::Phase;
+use andreas_e2e::adoption::{Workload, workload};
+use andreas_e2e::cluster::Cluster;
+use andreas_e2e::controllers;
+use andreas_e2e::job::job;
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_testbed::wait::until;
+use anyhow::{Context as _, Result, ensure};
+
+use super::{get, nodes_of, options, wait_for, wait_until_given_back};
+
+/// Planned, on its node, accounted, done.
+async fn runs(c: &mut Cluster, kind: &'static str) -> Result<Workload> {
+    let runs = workload(kind, "runs").pods(2, 2).annotation("deadline-after", "1h");
+    c.apply(&runs.build()).await?;
+    wait_for(c, &runs, Phase::Running).await?;
+    let status = c.observer.seen().status(&runs.mirror());
+    let allocation = status.allocation.context("no allocation")?;
+    let nodes = nodes_of(c, &runs);
+    ensure!(
+        allocation.gpus == 4 && nodes.len() == 2 && nodes.iter().all(|node| allocation.nodes.contains(node)),
+        "{nodes:?}, {allocation:?}"
+    );
+    Ok(runs)
+}
+
+async fn is_done(c: &mut Cluster, runs: &Workload) -> Result<()> {
+    wait_for(c, runs, Phase::Succeeded).await?;
+    let status = c.observer.seen().status(&runs.mirror());
+    let used = status.consumption.context("no energy")?;
+    ensure!(used.joules > 0 && status.history.len() == 1, "{used:?} {:?}", status.history);
+    Ok(())
+}
+
+/// Gives way to a heavier job, goes on later, and is left suspended when its label goes.
+async fn gives_way(c: &mut Cluster, kind: &'static str) -> Result<()> {
+    let long = workload(kind, "long").pods(2, 2).epochs(200, 0.3).annotation("weight", "1");
+    c.apply(&long.build()).await?;
+    wait_for(c, &long, Phase::Running).await?;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let urgent = job("urgent").gpus(4, 1).epochs(6, 0.3).spec("weight", 1000.into());
+    c.submit(&urgent).await?;
+    c.wait_for_phase(&urgent, Phase::Running).await?;
+    let suspended = |object: &serde_json::Value| {
+        object["spec"]["suspend"] == true || object["spec"]["runPolicy"]["suspend"] == true
+    };
+    ensure!(suspended(&get(c, &long).await?), "it is not suspended");
+    c.wait_for_phase(&urgent, Phase::Succeeded).await?;
+    wait_for(c, &long, Phase::Running).await?;
+    let status = c.observer.seen().status(&long.mirror());
+    ensure!(status.attempts == 2 && status.restarts == 1, "{} {}", status.attempts, status.restarts);
+    c.edit(&long.mirror(), &serde_json::json!({"suspend": true})).await?;
+    wait_for(c, &long, Phase::Suspended).await?;
+    c.kubectl(&format!("label {} andreas.dev/adopt-", long.resource())).await?;
+    wait_until_given_back(c, &long).await?;
+    let left = get(c, &long).await?;
+    ensure!(suspended(&left), "it was started");
+    ensure!(left["metadata"]["annotations"]["andreas.dev/found"].is_null(), "{}", left["metadata"]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_set_is_adopted() -> Result<()> {
+    scenario(options(1, &["JobSet"]), async |c| {
+        let _controller = controllers::job_set(c).await?;
+        let job_set = runs(c, "JobSet").await?;
+        is_done(c, &job_set).await?;
+        gives_way(c, "JobSet").await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_train_job_is_adopted() -> Result<()> {
+    scenario(options(1, &["TrainJob"]), async |c| {
+        let _job_set = controllers::job_set(c).await?;
+        let _controller = controllers::trainer(c).await?;
+        let train_job = runs(c, "TrainJob").await?;
+        is_done(c, &train_job).await?;
+        gives_way(c, "TrainJob").await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pytorch_job_is_adopted() -> Result<()> {
+    scenario(options(1, &["PyTorchJob"]), async |c| {
+        let _controller = controllers::training_operator(c).await?;
+        let pytorch_job = runs(c, "PyTorchJob").await?;
+        is_done(c, &pytorch_job).await?;
+        gives_way(c, "PyTorchJob").await
+    })
+    .await
+}
+
+/// KubeRay asks Ray's head how the program does. There is no Ray here: the end of the job is written by the test in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ray_job_is_adopted() -> Result<()> {
+    scenario(options(1, &["RayJob"]), async |c| {
+        let _controller = controllers::kuberay(c).await?;
+        let ray_job = runs(c, "RayJob").await?;
+        let status = r#"{"status":{"jobDeploymentStatus":"Complete","jobStatus":"SUCCEEDED"}}"#;
+        let ended = async || {
+            let name = ray_job.resource();
+            c.testbed
+                .kubectl(["patch", &name, "--subresource=status", "--type=merge", "-p", status])
+                .await?
+                .checked()?;
+            Ok(get(c, &ray_job).await?["status"]["jobDeploymentStatus"] == "Complete")
+        };
+        until("the end in place of Ray's head", DEFAULT_TIMEOUT, ended).await?;
+        c.kubectl("delete raycluster --all").await?;
+        is_done(c, &ray_job).await?;
+        gives_way(c, "RayJob").await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_over_several_nodes_are_let_onto_them_evenly() -> Result<()> {
+    scenario(options(2, &["Job", "PyTorchJob"]), async |c| {
+        // given more GPUs than a node has
+        let wide = workload("Job", "wide").pods(4, 2);
+        c.apply(&wide.build()).await?;
+        wait_for(c, &wide, Phase::Running).await?;
+        let mut nodes = nodes_of(c, &wide);
+        nodes.sort();
+        ensure!(nodes == ["a100-0", "a100-0", "a100-1", "a100-1"], "{nodes:?}");
+        wait_for(c, &wide, Phase::Succeeded).await?;
+        // and a kind that is installed while the operator runs
+        let _controller = controllers::training_operator(c).await?;
+        let late = workload("PyTorchJob", "late").pods(2, 4);
+        c.apply(&late.build()).await?;
+        wait_for(c, &late, Phase::Running).await?;
+        let mut nodes = nodes_of(c, &late);
+        nodes.sort();
+        ensure!(nodes == ["a100-0", "a100-1"], "{nodes:?}");
+        wait_for(c, &late, Phase::Succeeded).await
+    })
+    .await
+}

@@ -1,0 +1,44 @@
+//! Jobs of other kinds that are planned, released on their nodes, accounted and stopped as TrainingJobs are.
+
+mod job;
+mod kinds;
+mod kueue;
+
+use andreas_api::names::{LABEL_ADOPTED, LABEL_JOB};
+use andreas_api::phase::Phase;
+use andreas_e2e::adoption::Workload;
+use andreas_e2e::cluster::{Cluster, Options, a100};
+use andreas_e2e::scenario::DEFAULT_TIMEOUT;
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+fn options(nodes: usize, adopt: &'static [&'static str]) -> Options {
+    Options { groups: vec![a100(nodes)], adopt, ..Options::default() }
+}
+
+async fn wait_for(c: &mut Cluster, of: &Workload, phase: Phase) -> Result<()> {
+    let key = of.mirror();
+    let what = format!("{key} {}", phase.as_str());
+    c.observer.until(&what, DEFAULT_TIMEOUT, |s| s.phase(&key) == phase).await
+}
+
+/// Waits until the TrainingJob that stands for it is gone.
+async fn wait_until_given_back(c: &mut Cluster, of: &Workload) -> Result<()> {
+    let key = of.mirror();
+    let what = format!("{key} is gone");
+    c.observer.until(&what, DEFAULT_TIMEOUT, |s| s.jobs.get(&key).is_some_and(|job| job.deleted)).await
+}
+
+async fn get(c: &Cluster, of: &Workload) -> Result<Value> {
+    let text = c.kubectl(&format!("get {} -o json", of.resource())).await?;
+    serde_json::from_str(&text).context("an object")
+}
+
+/// Nodes of the pods of an adopted job.
+fn nodes_of(c: &Cluster, of: &Workload) -> Vec<String> {
+    let name = of.mirror().replace("default/", "");
+    let seen = c.observer.seen();
+    let own =
+        seen.pods.values().filter(|pod| pod.label(LABEL_JOB) == name && !pod.label(LABEL_ADOPTED).is_empty());
+    own.filter_map(|pod| pod.pod.spec.node_name.clone()).collect()
+}
