@@ -167,12 +167,15 @@ impl Workload {
     }
 }
 
+/// Writes by resource (with subresource) and user.
+pub type Writes = BTreeMap<(String, String), usize>;
+
 /// Writes in the namespace `default` that succeeded, by resource (with subresource) and user, from the audit log. Leases and Nodes are
 /// not in a namespace of users.
 ///
 /// # Errors
 /// When the log cannot be read.
-pub fn writes(cluster: &Cluster) -> Result<BTreeMap<(String, String), usize>> {
+pub fn writes(cluster: &Cluster) -> Result<Writes> {
     let mut writes = BTreeMap::new();
     for event in cluster.testbed.audit_log()? {
         let event = event?;

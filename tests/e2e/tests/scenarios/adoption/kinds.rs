@@ -6,12 +6,11 @@ use andreas_api::phase::Phase;
 use andreas_e2e::adoption::{Workload, workload};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::controllers;
-use andreas_e2e::job::job;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 
-use super::{get, nodes_of, options, wait_for, wait_until_given_back};
+use super::{get, long, nodes_of, options, profiles, urgent, wait_for, wait_until_given_back};
 
 /// Planned, on its node, accounted, done.
 async fn runs(c: &mut Cluster, kind: &'static str) -> Result<Workload> {
@@ -38,11 +37,12 @@ async fn is_done(c: &mut Cluster, runs: &Workload) -> Result<()> {
 
 /// Gives way to a heavier job, goes on later, and is left suspended when its label goes.
 async fn gives_way(c: &mut Cluster, kind: &'static str) -> Result<()> {
-    let long = workload(kind, "long").pods(2, 2).epochs(200, 0.3).annotation("weight", "1");
+    profiles(c).await?;
+    let long = long(kind);
     c.apply(&long.build()).await?;
     wait_for(c, &long, Phase::Running).await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let urgent = job("urgent").gpus(4, 1).epochs(6, 0.3).spec("weight", 1000.into());
+    let urgent = urgent();
     c.submit(&urgent).await?;
     c.wait_for_phase(&urgent, Phase::Running).await?;
     let suspended = |object: &serde_json::Value| {

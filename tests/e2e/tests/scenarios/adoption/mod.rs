@@ -6,8 +6,9 @@ mod kueue;
 
 use andreas_api::names::{LABEL_ADOPTED, LABEL_JOB};
 use andreas_api::phase::Phase;
-use andreas_e2e::adoption::Workload;
-use andreas_e2e::cluster::{Cluster, Options, a100};
+use andreas_e2e::adoption::{Workload, workload};
+use andreas_e2e::cluster::{A100, Cluster, Options, a100};
+use andreas_e2e::job::{Job, job, measured, profile};
 use andreas_e2e::scenario::DEFAULT_TIMEOUT;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -41,4 +42,22 @@ fn nodes_of(c: &Cluster, of: &Workload) -> Vec<String> {
     let own =
         seen.pods.values().filter(|pod| pod.label(LABEL_JOB) == name && !pod.label(LABEL_ADOPTED).is_empty());
     own.filter_map(|pod| pod.pod.spec.node_name.clone()).collect()
+}
+
+/// Profiles of a long run and a short one: a run of unknown length is not stopped before it has run as long as others do.
+async fn profiles(c: &Cluster) -> Result<()> {
+    c.apply(&profile("long", &[measured(A100, 4, 200_000, 800)])).await?;
+    c.apply(&profile("short", &[measured(A100, 4, 300, 800)])).await?;
+    Ok(())
+}
+
+/// A short TrainingJob on all four GPUs of a node that outweighs everything.
+fn urgent() -> Job {
+    job("urgent").gpus(4, 1).epochs(6, 0.3).spec("weight", 1000.into()).spec("profile", "short".into())
+}
+
+/// A long run of that kind on all four GPUs of a node.
+fn long(kind: &'static str) -> Workload {
+    let long = workload(kind, "long").pods(2, 2).epochs(400, 0.3).annotation("weight", "1");
+    long.annotation("profile", "long").annotation("checkpoint", "true")
 }
