@@ -83,6 +83,12 @@ kubelets: control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, 
 	tests/kubelets/prepare
 	$(ON_REAL_NODES) --nocapture $(addsuffix ::,$(TESTS))
 
+.PHONY: adoption
+adoption: control-plane build-tests ## Jobs of other kinds beside their real controllers and Kueue, which are built from Go modules first (15 min)
+	tests/tools/build adoption >/dev/null
+	tests/tools/build kueue >/dev/null
+	$(SCENARIOS) -- --test-threads=2 --nocapture --include-ignored adoption::
+
 .PHONY: frameworks
 frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 300 MB, 5 GB of disk, 20 min
 	tests/kubelets/available

@@ -30,8 +30,8 @@ struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    async fn new(cluster: &'a Cluster) -> Result<Self> {
-        let folder = built("adoption").await?;
+    async fn new(cluster: &'a Cluster, set: &str) -> Result<Self> {
+        let folder = built(set).await?;
         let ports =
             [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
         Ok(Self { cluster, folder, ports })
@@ -156,7 +156,7 @@ fn put(certificate: &Path, key: &Path, folder: &Path) -> Result<()> {
 /// # Errors
 /// When it is not ready in time.
 pub async fn job_set(cluster: &Cluster) -> Result<Process> {
-    let setup = Setup::new(cluster).await?;
+    let setup = Setup::new(cluster, "adoption").await?;
     setup.definitions("jobset").await?;
     let certificates = setup.certificates("jobset-manager")?;
     let configuration = setup.configuration(
@@ -178,7 +178,7 @@ pub async fn job_set(cluster: &Cluster) -> Result<Process> {
 /// # Errors
 /// When it is not ready in time.
 pub async fn trainer(cluster: &Cluster) -> Result<Process> {
-    let setup = Setup::new(cluster).await?;
+    let setup = Setup::new(cluster, "adoption").await?;
     setup.definitions("trainer").await?;
     setup
         .own_certificates(
@@ -215,7 +215,7 @@ pub async fn trainer(cluster: &Cluster) -> Result<Process> {
 /// # Errors
 /// When it is not ready in time.
 pub async fn training_operator(cluster: &Cluster) -> Result<Process> {
-    let setup = Setup::new(cluster).await?;
+    let setup = Setup::new(cluster, "adoption").await?;
     setup.definitions("training-operator").await?;
     setup
         .own_certificates(
@@ -239,7 +239,7 @@ pub async fn training_operator(cluster: &Cluster) -> Result<Process> {
 /// # Errors
 /// When it is not ready in time.
 pub async fn kuberay(cluster: &Cluster) -> Result<Process> {
-    let setup = Setup::new(cluster).await?;
+    let setup = Setup::new(cluster, "adoption").await?;
     setup.definitions("kuberay").await?;
     let args = [
         format!("--health-probe-bind-address={}", setup.address(0)),
@@ -254,7 +254,7 @@ pub async fn kuberay(cluster: &Cluster) -> Result<Process> {
 /// # Errors
 /// When it is not ready in time.
 pub async fn kueue(cluster: &Cluster, settings: Value) -> Result<Process> {
-    let setup = Setup::new(cluster).await?;
+    let setup = Setup::new(cluster, "kueue").await?;
     setup.definitions("kueue").await?;
     let certificates = setup.certificates("kueue-manager")?;
     // Kueue has this path in its code.

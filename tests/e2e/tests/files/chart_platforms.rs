@@ -310,8 +310,8 @@ async fn policies_are_left_out_one_by_one() {
         found.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     };
     for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
-        assert_eq!(names(&objects("default").await, kind).len(), 6);
+        assert_eq!(names(&objects("default").await, kind).len(), 7);
         let left = names(&objects("extras").await, kind);
-        assert_eq!(left, ["andreas-gpunode-status", "andreas-max-weight", "andreas-pods"]);
+        assert_eq!(left, ["andreas-adopts", "andreas-gpunode-status", "andreas-max-weight", "andreas-pods"]);
     }
 }

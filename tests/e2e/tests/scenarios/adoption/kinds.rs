@@ -64,6 +64,7 @@ async fn gives_way(c: &mut Cluster, kind: &'static str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "builds the controllers: make adoption"]
 async fn a_job_set_is_adopted() -> Result<()> {
     scenario(options(1, &["JobSet"]), async |c| {
         let _controller = controllers::job_set(c).await?;
@@ -75,6 +76,7 @@ async fn a_job_set_is_adopted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "builds the controllers: make adoption"]
 async fn a_train_job_is_adopted() -> Result<()> {
     scenario(options(1, &["TrainJob"]), async |c| {
         let _job_set = controllers::job_set(c).await?;
@@ -87,6 +89,7 @@ async fn a_train_job_is_adopted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "builds the controllers: make adoption"]
 async fn a_pytorch_job_is_adopted() -> Result<()> {
     scenario(options(1, &["PyTorchJob"]), async |c| {
         let _controller = controllers::training_operator(c).await?;
@@ -99,6 +102,7 @@ async fn a_pytorch_job_is_adopted() -> Result<()> {
 
 /// KubeRay asks Ray's head how the program does. There is no Ray here: the end of the job is written by the test in its place.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "builds the controllers: make adoption"]
 async fn a_ray_job_is_adopted() -> Result<()> {
     scenario(options(1, &["RayJob"]), async |c| {
         let _controller = controllers::kuberay(c).await?;
@@ -121,6 +125,7 @@ async fn a_ray_job_is_adopted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "builds the controllers: make adoption"]
 async fn pods_over_several_nodes_are_let_onto_them_evenly() -> Result<()> {
     scenario(options(2, &["Job", "PyTorchJob"]), async |c| {
         // given more GPUs than a node has
