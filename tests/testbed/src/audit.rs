@@ -6,8 +6,12 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
+
+/// Time until a line that is no event is read a second time.
+const SECOND_LOOK: Duration = Duration::from_millis(200);
 
 /// The audit log could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +25,9 @@ pub enum AuditError {
         source: io::Error,
     },
     /// A complete line that is no audit event.
-    #[error("not an audit event: {line}")]
+    #[error("not an audit event: {line:?}")]
     Parse {
-        /// The line, shortened.
+        /// The line.
         line: String,
         /// Why.
         source: serde_json::Error,
@@ -147,6 +151,15 @@ impl AuditLog {
         Ok(self)
     }
 
+    fn next_event(&mut self) -> Result<Option<AuditEvent>, AuditError> {
+        let line = self.next_line();
+        let line = line.map_err(|source| AuditError::Read { path: self.path.clone(), source })?;
+        let event = line.map(|line| {
+            serde_json::from_str(&line).map_err(|source| AuditError::Parse { line: line.clone(), source })
+        });
+        event.transpose()
+    }
+
     fn next_line(&mut self) -> io::Result<Option<String>> {
         let mut line = String::new();
         let bytes = self.reader.read_line(&mut line)?;
@@ -164,13 +177,18 @@ impl Iterator for AuditLog {
     type Item = Result<AuditEvent, AuditError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.next_line() {
-            Err(source) => Some(Err(AuditError::Read { path: self.path.clone(), source })),
-            Ok(None) => None,
-            Ok(Some(line)) => Some(
-                serde_json::from_str(&line)
-                    .map_err(|source| AuditError::Parse { line: line.chars().take(200).collect(), source }),
-            ),
+        let begin = self.offset;
+        match self.next_event() {
+            // On a very busy machine, a line near the end was read with a part missing. If it is so in the file, it stays so.
+            Err(AuditError::Parse { .. }) => {
+                std::thread::sleep(SECOND_LOOK);
+                self.offset = begin;
+                match self.reader.seek(SeekFrom::Start(begin)) {
+                    Ok(_) => self.next_event().transpose(),
+                    Err(source) => Some(Err(AuditError::Read { path: self.path.clone(), source })),
+                }
+            }
+            first => first.transpose(),
         }
     }
 }
@@ -198,5 +216,23 @@ mod tests {
         writeln!(file, "{rest}").unwrap();
         assert_eq!(log.next().unwrap().unwrap().object_ref.name, "p");
         assert!(log.next().is_none());
+    }
+
+    #[test]
+    fn a_line_that_stays_broken_is_an_error_and_one_that_is_mended_is_read() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "{}", LINE.replacen(':', " ", 1)).unwrap();
+        let mut log = AuditLog::open(file.path(), 0).unwrap();
+        assert!(matches!(log.next(), Some(Err(AuditError::Parse { .. }))));
+        assert!(log.next().is_none());
+        // when the line is mended between the two looks
+        let path = file.path().to_owned();
+        let mending = std::thread::spawn(move || {
+            std::thread::sleep(SECOND_LOOK / 20);
+            std::fs::write(path, format!("{LINE}\n")).unwrap();
+        });
+        let mut log = AuditLog::open(file.path(), 0).unwrap();
+        assert!(log.next().unwrap().unwrap().is_binding());
+        mending.join().unwrap();
     }
 }

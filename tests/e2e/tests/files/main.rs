@@ -3,6 +3,7 @@
 
 mod chart_golden;
 mod chart_platforms;
+mod evidence;
 mod examples;
 mod images;
 mod imports;

@@ -72,15 +72,15 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         install::upgrade_to(&c.testbed, &chart::folder(), &values).await?;
 
         // before they are enforced, a pod reaches everything that listens
-        let stranger = small(job("stranger").epochs(2_000, 0.5));
-        c.submit(&stranger).await?;
-        c.wait_for_percent(&stranger, 0).await?;
-        c.wait_for_phase(&stranger, Phase::Running).await?;
+        let bystander = small(job("bystander").epochs(2_000, 0.5));
+        c.submit(&bystander).await?;
+        c.wait_for_percent(&bystander, 0).await?;
+        c.wait_for_phase(&bystander, Phase::Running).await?;
         let operator = address(c, SYSTEM, "app.kubernetes.io/component=operator").await?;
         let agent = address(c, AGENTS, "app.kubernetes.io/component=agent").await?;
         let dns = address(c, "kube-system", "k8s-app=kube-dns").await?;
         for (to, port) in [(&operator, 8443), (&operator, 9090), (&agent, 9090), (&dns, 8080)] {
-            ensure!(reaches(c, "stranger", to, port).await?, "{to}:{port} is closed before");
+            ensure!(reaches(c, "bystander", to, port).await?, "{to}:{port} is closed before");
         }
         ensure!(reaches(c, "andreas-operator", &dns, 8080).await?, "{dns}:8080 is closed before");
 
@@ -95,13 +95,13 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         .await?;
         let restarted = restarts(c).await?;
         let _enforcer = nodes(c)?.enforce_network_policies(&c.testbed);
-        until("the metrics are closed", LIMIT, async || Ok(!reaches(c, "stranger", &operator, 9090).await?))
+        until("the metrics are closed", LIMIT, async || Ok(!reaches(c, "bystander", &operator, 9090).await?))
             .await?;
         // then what they close is closed, and what they allow is open
-        ensure!(!reaches(c, "stranger", &agent, 9090).await?, "an agent's metrics are open to a tenant");
+        ensure!(!reaches(c, "bystander", &agent, 9090).await?, "an agent's metrics are open to a tenant");
         ensure!(!reaches(c, "andreas-operator", &dns, 8080).await?, "the operator reaches more than DNS");
         ensure!(reaches(c, "andreas-operator", &dns, 53).await?, "the operator does not reach DNS");
-        ensure!(reaches(c, "stranger", &operator, 8443).await?, "nobody can report");
+        ensure!(reaches(c, "bystander", &operator, 8443).await?, "nobody can report");
         // and workers in their node's network can report too
         for node in nodes(c)?.nodes() {
             let open = format!("exec 3<>/dev/tcp/{operator}/8443");
@@ -112,11 +112,11 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         let silent = small(job("silent").namespace("team").epochs(1_500, 0.5));
         c.submit(&silent).await?;
         c.wait_for_phase(&silent, Phase::Running).await?;
-        let before = c.observer.seen().milli_percent(&stranger.key());
-        let key = stranger.key();
+        let before = c.observer.seen().milli_percent(&bystander.key());
+        let key = bystander.key();
         c.observer.until("others report", LIMIT, |seen| seen.milli_percent(&key) > before).await?;
-        let heard = c.observer.seen().status(&silent.key()).progress;
-        ensure!(heard.is_none(), "it reported: {heard:?}");
+        let received = c.observer.seen().status(&silent.key()).progress;
+        ensure!(received.is_none(), "it reported: {received:?}");
         ensure!(!reaches(c, "silent", &operator, 8443).await?, "the namespace is open");
         if at_full_length() {
             let key = silent.key();
@@ -134,13 +134,13 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         c.submit(&gang).await?;
         c.wait_for_percent(&gang, 10).await?;
         ensure!(!reaches(c, "gang-1-0", &operator, 9090).await?, "a worker reaches the operator's metrics");
-        ensure!(!reaches(c, "stranger", &address(c, "team", "andreas.dev/index=0").await?, 29_500).await?);
+        ensure!(!reaches(c, "bystander", &address(c, "team", "andreas.dev/index=0").await?, 29_500).await?);
         c.wait_for_phase(&gang, Phase::Succeeded).await?;
         ended_well(c, &gang)?;
         // and no probe of ours failed meanwhile
         let now = restarts(c).await?;
         ensure!(now == restarted, "containers were started again: {restarted}, now {now}");
-        c.kubectl("delete tj stranger").await.map(drop)
+        c.kubectl("delete tj bystander").await.map(drop)
     })
     .await
 }
