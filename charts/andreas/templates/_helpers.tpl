@@ -83,3 +83,10 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- $policies := (index . 0).Values.policies -}}
 {{- if and $policies.enabled (not (has (index . 1) $policies.disabled)) -}}true{{- end -}}
 {{- end -}}
+
+{{/* Annotations of an object of `helm test`, with its place in their order. */}}
+{{- define "andreas.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

@@ -1,11 +1,13 @@
-//! Commands that act on one's own jobs: `suspend`, `resume`, `cancel`, `logs`, `submit`.
+//! Commands that act on one's own jobs: `suspend`, `resume`, `cancel`, `wait`, `logs`, `submit`.
 //!
 //! **Flows**: flags in; patches, deletions and creations of TrainingJobs, and logs of their pods out. The operator does the rest.
 
 mod control;
 mod logs;
 mod submit;
+mod wait;
 
 pub use control::{CancelArgs, ResumeArgs, SuspendArgs, cancel, resume, suspend};
 pub use logs::{LogsArgs, run as logs};
 pub use submit::{SubmitArgs, run as submit};
+pub use wait::{WaitArgs, run as wait};

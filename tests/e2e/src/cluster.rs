@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::slim::SlimTrainingJob;
-use andreas_kubelets::{Kubelets as RealNodes, Network};
+use andreas_kubelets::{Images, Kubelets as RealNodes, Network, Registry};
 use andreas_test_nodes::Forward;
 use andreas_testbed::faults::FaultProxy;
 use andreas_testbed::wait::until;
@@ -31,6 +31,7 @@ use crate::install;
 use crate::machines::Machines;
 use crate::observer::Observer;
 use crate::older::Older;
+use crate::release;
 use crate::storage::Storage;
 use crate::wrong_clock;
 
@@ -86,6 +87,7 @@ pub struct Cluster {
     options: Options,
     /// What the control plane held before, where another scenario may use it next.
     inventory: Option<Inventory>,
+    _registry: Option<Registry>,
     _storage: Storage,
     _ports: Vec<Arc<PortLease>>,
 }
@@ -107,18 +109,24 @@ impl Cluster {
             (control_plane(&options).await.context("starting the control plane")?, None)
         };
         let real = !options.real_nodes.is_empty();
-        let mut real_nodes = None;
+        let (mut real_nodes, mut registry) = (None, None);
         let faults = options.fault_proxy.then(|| testbed.fault_proxy()).transpose()?;
         if let Some(values) = &options.install {
             if real {
-                let nodes = RealNodes::start(&testbed, options.real_nodes.clone()).await;
+                let images = if options.release.is_some() { Images::Pulled } else { Images::Loaded };
+                let nodes = RealNodes::start(&testbed, options.real_nodes.clone(), images).await;
                 real_nodes = Some(Arc::new(nodes.context("starting the nodes")?));
             } else {
                 start_kubelets(&testbed, &options, &[]).await?;
             }
             pods_behind_proxy(&testbed, faults.as_ref()).await?;
-            let chart = options.older.as_ref().map_or_else(chart::folder, Older::chart);
-            install::upgrade_to(&testbed, &chart, values).await?;
+            if let Some(release) = &options.release {
+                registry = Some(Registry::start(&testbed).await?);
+                release::install(&testbed, release).await?;
+            } else {
+                let chart = options.older.as_ref().map_or_else(chart::folder, Older::chart);
+                install::upgrade_to(&testbed, &chart, values).await?;
+            }
         } else if inventory.is_none() {
             chart::install(&testbed, options.adopt).await.context("installing the chart's objects")?;
         }
@@ -147,6 +155,7 @@ impl Cluster {
             faults,
             options,
             inventory,
+            _registry: registry,
             _storage: storage,
             _ports: vec![],
         };

@@ -120,7 +120,10 @@ pub async fn pods(testbed: &Testbed) -> Result<Vec<String>> {
 
 /// Waits until admission has learnt of our kinds, which takes it up to half a minute after their definition: until it no longer
 /// says to the operator that it has not. An administrator is not asked.
-async fn kinds_known(testbed: &Testbed) -> Result<()> {
+///
+/// # Errors
+/// When that takes longer, with what was said last.
+pub(crate) async fn kinds_known(testbed: &Testbed) -> Result<()> {
     let owned = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "owned", "namespace": "default", "ownerReferences": [{

@@ -2,7 +2,7 @@
 //!
 //! [`cluster`] starts the whole product on a test bed: control plane ([`beds`] lend it from scenario to scenario), the chart's
 //! objects, operator, extender, scheduler profile, GPU nodes, as [`options`] say. [`install`] does what a platform team does with helm, also with an
-//! [`older`] release. [`observer`] watches from outside, [`seen`] and [`devices`] check what must never happen.
+//! [`older`] release; [`release`] installs from a release's files. [`observer`] watches from outside, [`seen`] and [`devices`] check what must never happen.
 //! [`scenario`] is the frame of a scenario, [`job`] its words. [`workload`] turns rows of a production trace into
 //! TrainingJobs. [`pages`] reads the operator's pages. [`scrape`] points a Prometheus at a cluster. [`api`] asks the
 //! API server alone, without our programs. [`keeper`] starts programs again that ended, and [`soak`] lets everything
@@ -28,6 +28,7 @@ pub mod observer;
 pub mod older;
 pub mod options;
 pub mod pages;
+pub mod release;
 pub mod scenario;
 pub mod scrape;
 pub mod seen;

@@ -70,6 +70,9 @@ pub struct Options {
     pub install: Option<Value>,
     /// With [`Options::install`]: a release before this one is installed, with its own programs; those of this version stand ready.
     pub older: Option<Older>,
+    /// On real nodes: the files of a release (`hack/release`), with which it is installed, by its own script and from a registry that
+    /// took its images, in place of the repository's chart. Without values of the chart.
+    pub release: Option<PathBuf>,
     /// A folder that stays at the end.
     pub data_dir: Option<PathBuf>,
     /// For thousands of nodes: containers are simulated, node leases are not renewed, nobody observes.
@@ -121,6 +124,7 @@ impl Default for Options {
             node_monitor_grace_period: Duration::from_secs(50),
             install: None,
             older: None,
+            release: None,
             data_dir: None,
             simulated: false,
             control_plane_args: Vec::new(),

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::cgroups::Cgroups;
 use crate::driver::Driver;
+use crate::images::Images;
 use crate::network::Network;
 use crate::node::{Common, Gpus, Node};
 use crate::pods::Pods;
@@ -38,7 +39,7 @@ impl Kubelets {
     ///
     /// # Errors
     /// When a program is missing or a node is not ready in time, with what its kubelet logged last.
-    pub async fn start(testbed: &Testbed, gpus: Vec<Gpus>) -> Result<Self> {
+    pub async fn start(testbed: &Testbed, gpus: Vec<Gpus>, images: Images) -> Result<Self> {
         ensure!(gpus.len() <= usize::from(Network::MAX_NODES), "at most {} nodes", Network::MAX_NODES);
         let name = testbed.data_dir().file_name().context("the test bed's folder has a name")?;
         let common = Common {
@@ -48,6 +49,7 @@ impl Kubelets {
             library: workspace_library("libnvidia_ml.so")?,
             proxy: testbed.kubeconfig_for_user("system:kube-proxy", None)?,
             status_seconds: 10,
+            archives: images.archives()?,
         };
         apply(testbed, include_str!("../manifests/cluster.yaml")).await?;
         apply(testbed, include_str!("../manifests/gpus.yaml")).await?;

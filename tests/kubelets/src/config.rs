@@ -6,9 +6,12 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::network::Network;
+use crate::registry::Registry;
 
 /// Image of the container that holds a pod's namespaces.
 pub(crate) const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
+/// The network plug-ins' configuration, in the node's folder.
+pub(crate) const CNI: &str = "cni/10-nodes.conflist";
 /// Where containers find the simulated driver's description of the node's GPUs.
 pub(crate) const DRIVER: &str = "/run/nvidia-sim";
 
@@ -34,10 +37,14 @@ impl NodeFiles<'_> {
     pub fn write(&self) -> Result<()> {
         self.put("resolv.conf", "nameserver 127.0.0.1\n")?;
         self.put("containerd.toml", &self.containerd())?;
+        let registry = Registry::address();
+        // Plain HTTP.
+        let host = format!("server = \"http://{registry}\"\n[host.\"http://{registry}\"]\n");
+        self.put(&format!("registries/{registry}/hosts.toml"), &host)?;
         self.put("container-runtime.toml", &self.container_runtime())?;
         self.put("kubelet.yaml", &json_text(&self.kubelet()))?;
         self.put("proxy.yaml", &json_text(&self.proxy()))?;
-        self.put("cni/10-nodes.conflist", &json_text(&self.cni()))?;
+        self.put(CNI, &json_text(&self.cni()))?;
         self.put("cdi/nvidia.json", &json_text(&self.devices()))
     }
 
@@ -66,6 +73,8 @@ impl NodeFiles<'_> {
             "version = 3\n\
              [plugins.'io.containerd.cri.v1.images'.pinned_images]\n\
              sandbox = '{PAUSE}'\n\
+             [plugins.'io.containerd.cri.v1.images'.registry]\n\
+             config_path = '{registries}'\n\
              [plugins.'io.containerd.cri.v1.runtime']\n\
              restrict_oom_score_adj = {restricted}\n\
              {runtime}]\n\
@@ -85,6 +94,7 @@ impl NodeFiles<'_> {
             nvidia = self.program("nvidia-container-runtime"),
             programs = self.programs.display(),
             cni = self.at("cni"),
+            registries = self.at("registries"),
         )
     }
 

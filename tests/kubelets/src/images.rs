@@ -6,22 +6,38 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Names one archive more.
 const ENV_MORE: &str = "ANDREAS_NODE_IMAGE";
+/// Of what else a cluster runs, beside the product.
+const OF_CLUSTERS: [&str; 4] = ["pause", "coredns", "nvidia", "kube-scheduler"];
 
-/// The archives, loaded into every node before its kubelet starts: nothing is pulled.
-pub(crate) fn archives() -> Result<Vec<PathBuf>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-images");
-    let missing = || format!("no images in {}: run tests/kubelets/images", folder.display());
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(&folder).with_context(missing)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "tar") {
-            found.push(path.canonicalize()?);
+/// Where nodes have images from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Images {
+    /// All are loaded into every node before its kubelet starts: nothing is pulled.
+    #[default]
+    Loaded,
+    /// The product's are pulled from a [`Registry`](crate::Registry); those of every cluster are loaded.
+    Pulled,
+}
+
+impl Images {
+    /// The archives that are loaded.
+    pub(crate) fn archives(self) -> Result<Vec<PathBuf>> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-images");
+        let missing = || format!("no images in {}: run tests/kubelets/images", folder.display());
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&folder).with_context(missing)? {
+            let path = entry?.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let wanted = self == Self::Loaded || OF_CLUSTERS.iter().any(|of| name.starts_with(of));
+            if wanted && path.extension().is_some_and(|extension| extension == "tar") {
+                found.push(path.canonicalize()?);
+            }
         }
+        ensure!(!found.is_empty(), missing());
+        if let Some(path) = std::env::var_os(ENV_MORE) {
+            found.push(PathBuf::from(path).canonicalize().context(ENV_MORE)?);
+        }
+        found.sort();
+        Ok(found)
     }
-    ensure!(!found.is_empty(), missing());
-    if let Some(path) = std::env::var_os(ENV_MORE) {
-        found.push(PathBuf::from(path).canonicalize().context(ENV_MORE)?);
-    }
-    found.sort();
-    Ok(found)
 }

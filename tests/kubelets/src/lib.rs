@@ -2,11 +2,11 @@
 //! machine.
 //!
 //! *What it holds.* [`Network`]: the bridge that stands for the machines' network. [`Node`]: one machine, which can lose its power
-//! or restart a service. [`Kubelets`]: the nodes of a test bed, and what a cluster has beside them (`cluster`). `config`: the files
-//! that a node's programs read. `cgroups`: the place of each node in the machine's cgroups. `images`: archives of the programs
-//! that run as containers. `pods`: which pods are on the nodes and what they hold. `driver`: tells the simulated drivers.
-//! `policies`: enforces NetworkPolicies. The script `node` beside the sources is a node's first process, `isolated` starts a program
-//! in a network of its own, where all of this has to run.
+//! or restart a service. [`Kubelets`]: the nodes of a test bed, and what a cluster has beside them (`cluster`). [`Registry`]: of
+//! images, which the nodes pull from or not ([`Images`]). `config`: the files that a node's programs read. `cgroups`: the place of
+//! each node in the machine's cgroups. `pods`: which pods are on the nodes and what they hold. `driver`: tells the simulated
+//! drivers. `policies`: enforces NetworkPolicies. `trouble`: what can be set wrong on a node while it runs. The script `node` beside
+//! the sources is a node's first process, `isolated` starts a program in a network of its own, where all of this has to run.
 //!
 //! *What flows in and out.* A test bed whose API server listens at [`Network::ADDRESS`] goes in; Ready nodes with
 //! `nvidia.com/gpu`, labelled by GPU feature discovery, come out.
@@ -22,12 +22,17 @@ mod network;
 mod node;
 mod pods;
 mod policies;
+mod registry;
+mod trouble;
 
 pub use cluster::Kubelets;
+pub use images::Images;
 pub use network::Network;
 pub use node::{Gpus, Node, Service};
 pub use nvidia_ml::Fault;
 pub use policies::Enforcer;
+pub use registry::Registry;
+pub use trouble::Cni;
 
 /// Whether this program runs in namespaces of its own, where real nodes can run: it was started by `tests/kubelets/isolated`.
 pub fn isolated() -> bool {

@@ -17,7 +17,6 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroups::Cgroups;
 use crate::config::NodeFiles;
-use crate::images;
 use crate::network::Network;
 
 /// What a step of a node's start may take on a busy machine.
@@ -65,6 +64,8 @@ pub(crate) struct Common<'a> {
     pub library: PathBuf,
     /// kube-proxy's kubeconfig.
     pub proxy: PathBuf,
+    /// Images that are loaded.
+    pub archives: Vec<PathBuf>,
     /// Seconds between two reports of a node's status (kubelet's default: 10).
     pub status_seconds: u32,
 }
@@ -108,7 +109,7 @@ impl Node {
         std::fs::write(folder.join("node.env"), env)?;
         std::fs::write(folder.join("hierarchies"), common.cgroups.lines())?;
         let archives: String =
-            images::archives()?.iter().map(|archive| format!("{}\n", archive.display())).collect();
+            common.archives.iter().map(|archive| format!("{}\n", archive.display())).collect();
         std::fs::write(folder.join("images"), archives)?;
         std::fs::copy(testbed.kubeconfig_for_node(&name)?, folder.join("kubelet.kubeconfig"))?;
         NodeFiles {
@@ -164,6 +165,11 @@ impl Node {
     /// The socket of the kubelet's PodResources API, as this machine sees it.
     pub fn pod_resources(&self) -> PathBuf {
         self.folder.join("lib/kubelet/pod-resources/kubelet.sock")
+    }
+
+    /// Where its programs' files lie.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Its file system's `/var/log`.

@@ -67,6 +67,9 @@ pub(crate) struct Faults {
     /// `TRAINER_OOM_AT`, only on `TRAINER_OOM_TYPES` (comma separated) when given.
     pub oom_at: Option<f64>,
     pub oom_types: Option<Vec<String>>,
+    /// `TRAINER_ALLOCATE_AT`: takes `TRAINER_ALLOCATE_MIB` (1024) of the machine's memory, and keeps them.
+    pub allocate_at: Option<f64>,
+    pub allocate_mib: u32,
     /// `TRAINER_FAIL_ATTEMPTS`: only in the first so many attempts.
     pub attempts: Option<u32>,
     /// `TRAINER_FAIL_RANK`: which rank it hits (0).
@@ -140,6 +143,8 @@ impl Settings {
                 oom_at: fraction(env, "TRAINER_OOM_AT")?,
                 oom_types: env("TRAINER_OOM_TYPES")
                     .map(|list| list.split(',').map(|name| name.trim().to_owned()).collect()),
+                allocate_at: fraction(env, "TRAINER_ALLOCATE_AT")?,
+                allocate_mib: count("TRAINER_ALLOCATE_MIB", 1024)?,
                 attempts: match env("TRAINER_FAIL_ATTEMPTS") {
                     Some(_) => Some(number(env, "TRAINER_FAIL_ATTEMPTS", "a number", |_: &u32| true, 0)?),
                     None => None,
@@ -210,6 +215,7 @@ mod tests {
             ("TRAINER_SECONDS_PER_EPOCH", "{"),
             ("PET_NODE_RANK", "1"),
             ("TRAINER_EXIT_CODE", "999"),
+            ("TRAINER_ALLOCATE_MIB", "0"),
         ] {
             let error = read(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name), "{name}={value}: {error}");

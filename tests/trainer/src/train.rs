@@ -68,7 +68,7 @@ pub(crate) fn train(settings: &Settings, stop: &Stop) -> Result<End, std::io::Er
         Err(error) => return Ok(after_gang_error(&error, stop)),
     };
     let reporter = Reporter::start(settings.report.clone().filter(|_| settings.rank == 0));
-    let run = Run { settings, store, gang, reporter, stop, attempt, step: first, first };
+    let run = Run { settings, store, gang, reporter, stop, attempt, step: first, first, taken: Vec::new() };
     Ok(run.all())
 }
 
@@ -82,6 +82,8 @@ struct Run<'a> {
     /// Steps done.
     step: u64,
     first: u64,
+    /// Memory that was taken as told.
+    taken: Vec<u8>,
 }
 
 impl Run<'_> {
@@ -166,18 +168,24 @@ impl Run<'_> {
     }
 
     /// What was told to go wrong at this point of the run.
-    fn fault(&self) -> Option<End> {
+    fn fault(&mut self) -> Option<End> {
         let (settings, faults) = (self.settings, &self.settings.faults);
         if faults.attempts.is_some_and(|attempts| self.attempt > attempts) || settings.rank != faults.rank {
             return None;
         }
-        let due = |at: Option<f64>| at.is_some_and(|at| self.share() >= at);
+        let share = self.share();
+        let due = |at: Option<f64>| at.is_some_and(|at| share >= at);
         if due(faults.fail_at) {
             eprintln!(
                 "RuntimeError: training failed at step {} as told (exit {})",
                 self.step, faults.exit_code
             );
             return Some(End::Failed { code: faults.exit_code });
+        }
+        if due(faults.allocate_at) && self.taken.is_empty() {
+            say(settings, &format!("taking {} MiB", faults.allocate_mib));
+            // Written to, not only reserved.
+            self.taken = vec![1; faults.allocate_mib as usize * 1024 * 1024];
         }
         let too_small =
             |types: &Vec<String>| types.iter().any(|name| settings.gpu_type.contains(name.as_str()));

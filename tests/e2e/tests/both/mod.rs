@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use andreas_api::phase::Phase;
+use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Cluster, Options};
+use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
 use anyhow::{Result, ensure};
@@ -25,14 +26,15 @@ pub fn ended_well(cluster: &Cluster, job: &Job) -> Result<()> {
     Ok(())
 }
 
-async fn ends_well(c: &mut Cluster, job: &Job) -> Result<()> {
+/// The job ends well, also where it lost its node on the way.
+pub async fn ends_well(c: &mut Cluster, job: &Job) -> Result<()> {
     let key = job.key();
     c.observer.until("the job ends", LIMIT, |seen| seen.phase(&key) == Phase::Succeeded).await?;
     ended_well(c, job)
 }
 
 /// The first node of a job that runs.
-fn node_of(c: &Cluster, job: &Job) -> String {
+pub fn node_of(c: &Cluster, job: &Job) -> String {
     let allocation = c.observer.seen().status(&job.key()).allocation;
     allocation.and_then(|a| a.nodes.first().cloned()).unwrap_or_default()
 }
@@ -97,6 +99,56 @@ pub async fn a_drained_node_sends_its_job_to_another(options: Options) -> Result
         let status = c.observer.seen().status(&moved.key());
         let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
         ensure!(!node.is_empty() && !last.contains(&node), "it ran on {last} again");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn an_image_that_cannot_be_pulled_is_the_users_failure(options: Options) -> Result<()> {
+    scenario(options, async |c| {
+        let beside = small(job("beside").epochs(60, 0.3));
+        let missing = small(job("missing")).container("image", json!("registry.example/team/none:1"));
+        let missing = missing.spec("startTimeout", json!("8s")).spec("retries", json!(1));
+        c.submit(&beside).await?;
+        c.submit(&missing).await?;
+        c.wait_for_phase(&missing, Phase::Failed).await?;
+        // then each attempt cost a retry, and says why
+        let status = c.observer.seen().status(&missing.key());
+        ensure!((status.user_failures, status.cluster_failures) == (2, 0), "{status:?}");
+        for attempt in &status.history {
+            let seen = (attempt.outcome, attempt.reason.as_str());
+            ensure!(seen == (Outcome::UserFailure, Reason::StartTimeout.as_str()), "{attempt:?}");
+            let named = ["ErrImagePull", "ImagePullBackOff"].iter().any(|reason| attempt.message.contains(reason));
+            ensure!(named, "{attempt:?}");
+        }
+        // and it kept no other from its GPUs
+        c.wait_for_phase(&beside, Phase::Succeeded).await?;
+        ended_well(c, &beside)
+    })
+    .await
+}
+
+pub async fn our_own_programs_are_killed_under_a_gang(options: Options) -> Result<()> {
+    scenario(options, async |c| {
+        let gang = small(job("gang").gpus(8, 2).epochs(60, 0.5));
+        c.submit(&gang).await?;
+        c.wait_for_percent(&gang, 1).await?;
+        // when every container of ours is killed
+        let ours = [
+            ("andreas-operator-", "operator", 1),
+            ("andreas-scheduler-", "extender", 1),
+            ("andreas-scheduler-", "kube-scheduler", 1),
+            ("andreas-node-agent-", "agent", 2),
+            ("andreas-node-agent-", "setter", 2),
+        ];
+        for (pod, container, pods) in ours {
+            let killed = install::kill(&*c.machines, pod, container).await?;
+            ensure!(killed == pods, "{killed} of {container}");
+        }
+        // then the gang ends in its first attempt
+        ends_well(c, &gang).await?;
+        let status = c.observer.seen().status(&gang.key());
+        ensure!((status.attempts, status.restarts) == (1, 0), "{status:?}");
         Ok(())
     })
     .await

@@ -80,6 +80,11 @@ async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn our_own_programs_are_killed_under_a_gang() -> Result<()> {
+    both::our_own_programs_are_killed_under_a_gang(real(2)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_drained_node_sends_its_job_to_another() -> Result<()> {
     both::a_drained_node_sends_its_job_to_another(real(2)).await
 }

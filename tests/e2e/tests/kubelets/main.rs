@@ -3,10 +3,13 @@
 //!
 //! `make kubelets` runs them, one after another, in namespaces of their own.
 
+mod around;
 #[path = "../both/mod.rs"]
 mod both;
 mod faults;
+mod pods;
 mod policies;
+mod release;
 mod training;
 
 use andreas_e2e::cluster::{Cluster, Options};

@@ -46,7 +46,7 @@ async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled
 }
 
 /// What the kernel says of a process: a line of `/proc/PID/status`, by the program's name.
-async fn of_process(node: &Node, program: &str, field: &str) -> Result<String> {
+pub async fn of_process(node: &Node, program: &str, field: &str) -> Result<String> {
     // The kernel keeps 15 characters of a name.
     let short = &program[..program.len().min(15)];
     let script = format!(

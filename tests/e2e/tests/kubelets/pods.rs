@@ -1,0 +1,90 @@
+//! What a real kubelet and a real kernel do to a pod: images that cannot be pulled, memory that runs out. A user's own mistakes
+//! cost the user's retries; a machine that is short of memory does not.
+
+use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_e2e::cluster::Cluster;
+use andreas_e2e::job::{Job, job};
+use andreas_e2e::scenario::scenario;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::both::{self, ended_well, ends_well, node_of, small};
+use crate::{nodes, real};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_cannot_be_pulled_is_the_users_failure() -> Result<()> {
+    both::an_image_that_cannot_be_pulled_is_the_users_failure(real(1)).await
+}
+
+/// A worker that may have 64 MiB and takes 256.
+fn greedy(name: &str) -> Job {
+    let resources =
+        json!({"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
+    let greedy = job(name).epochs(20, 0.3).checkpoint(15).container("resources", resources);
+    greedy.env("TRAINER_ALLOCATE_AT", 0.3).env("TRAINER_ALLOCATE_MIB", 256)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_takes_more_memory_than_its_limit_is_the_users_failure() -> Result<()> {
+    scenario(real(1), async |c| {
+        let beside = small(job("beside").epochs(120, 0.3));
+        let (ends, resumes) = (greedy("ends").spec("retries", json!(0)), greedy("resumes"));
+        let resumes = resumes.env("TRAINER_FAIL_ATTEMPTS", 1);
+        for job in [&beside, &ends, &resumes] {
+            c.submit(job).await?;
+        }
+        // then the kernel ends it, and its status says so
+        c.wait_for_phase(&ends, Phase::Failed).await?;
+        let first = c.observer.seen().status(&ends.key()).history[0].clone();
+        let seen = (first.outcome, first.reason.as_str(), first.exit_code);
+        ensure!(seen == (Outcome::UserFailure, Reason::OutOfMemory.as_str(), Some(137)), "{first:?}");
+        // and where a retry is left, the next attempt goes on from the checkpoint
+        c.wait_for_phase(&resumes, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&resumes.key());
+        ensure!((status.user_failures, status.attempts) == (1, 2), "{status:?}");
+        let said = c.kubectl("logs resumes-2-0").await?;
+        ensure!(!said.contains("from step 0 "), "{said}");
+        // and the neighbour noticed nothing
+        let status = c.observer.seen().status(&beside.key());
+        ensure!((status.attempts, status.user_failures) == (1, 0), "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// What a node's memory has left, by its kubelet: MiB.
+async fn free_mib(c: &Cluster, node: &str) -> Result<u64> {
+    let text = c.kubectl(&format!("get --raw /api/v1/nodes/{node}/proxy/stats/summary")).await?;
+    let summary: Value = serde_json::from_str(&text)?;
+    let bytes = summary["node"]["memory"]["availableBytes"].as_u64();
+    Ok(bytes.with_context(|| format!("no memory in {text}"))? / (1024 * 1024))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_short_of_memory_evicts_a_worker_at_the_clusters_expense() -> Result<()> {
+    /// What the worker may still take until the kubelet sees pressure, and what it takes, MiB.
+    const ROOM: u64 = 400;
+    const TAKEN: u64 = 800;
+    scenario(real(2), async |c| {
+        let evicted = small(job("evicted").gpus(4, 1).epochs(100, 0.3).checkpoint(15))
+            .env("TRAINER_ALLOCATE_AT", 0.3)
+            .env("TRAINER_ALLOCATE_MIB", TAKEN)
+            .env("TRAINER_FAIL_ATTEMPTS", 1);
+        c.submit(&evicted).await?;
+        c.wait_for_percent(&evicted, 1).await?;
+        // given a node that evicts when 400 MiB more are taken
+        let node = node_of(c, &evicted);
+        let threshold = free_mib(c, &node).await?.saturating_sub(ROOM);
+        nodes(c)?.node(&node)?.evict_below(threshold).await?;
+        // when its worker takes 800, it is evicted, and goes on elsewhere
+        ends_well(c, &evicted).await?;
+        let status = c.observer.seen().status(&evicted.key());
+        let first = &status.history[0];
+        ensure!(status.cluster_failures == 1 && first.outcome == Outcome::ClusterFailure, "{status:?}");
+        ensure!(first.message.contains("memory"), "{first:?}");
+        let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
+        ensure!(!node.is_empty() && !last.contains(&node), "it ran on {last} again");
+        ended_well(c, &evicted)
+    })
+    .await
+}

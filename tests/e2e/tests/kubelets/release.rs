@@ -1,0 +1,102 @@
+//! A release, from its files to a cluster whose nodes pull every image by its digest from a registry, and the smoke test of the
+//! installation's page.
+
+use std::path::{Path, PathBuf};
+
+use andreas_e2e::cluster::{Cluster, Options};
+use andreas_e2e::scenario::scenario;
+use andreas_e2e::{install, release};
+use andreas_kubelets::Registry;
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
+use serde_json::Value;
+
+use crate::training::of_process;
+use crate::{nodes, real};
+
+/// What `tests/kubelets/images` wrote.
+fn files() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-release")
+}
+
+/// The commands of a page's first block of `sh` below a heading.
+fn commands(page: &str, heading: &str) -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let (_, rest) = text.split_once(&format!("\n## {heading}\n")).with_context(|| format!("{page}: no {heading}"))?;
+    let (_, rest) = rest.split_once("\n```sh\n").context("a block of sh")?;
+    Ok(rest.split_once("\n```").context("the end of the block")?.0.to_owned())
+}
+
+/// The digest that the registry's index of an image has in the release's chart.
+fn pins() -> Result<Vec<String>> {
+    let folder = files();
+    let chart = std::fs::read_dir(&folder)?.flatten().map(|entry| entry.path()).find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("andreas-") && name.ends_with(".tgz")
+    });
+    let mut tar = std::process::Command::new("tar");
+    let output = tar.arg("-xzOf").arg(chart.context("a chart")?).arg("andreas/values.yaml").output()?;
+    let values: Value = serde_saphyr::from_str(&String::from_utf8(output.stdout)?)?;
+    let pinned = [("operator", "image"), ("extender", "image"), ("agent", "image"), ("test", "image"), ("test", "trainer")];
+    let digest = |(section, key): (&str, &str)| values[section][key]["digest"].as_str().map(str::to_owned);
+    pinned.into_iter().map(|pin| digest(pin).filter(|digest| !digest.is_empty()).context("a digest")).collect()
+}
+
+/// Every container of ours runs an image of the registry, by a digest of the chart, that its node has pulled.
+async fn pulled_by_digest(c: &Cluster) -> Result<()> {
+    let (registry, pins) = (Registry::address(), pins()?);
+    let mut seen = 0;
+    for namespace in ["andreas-system", "andreas-node"] {
+        let pods = Api::<Pod>::namespaced(c.testbed.client(), namespace).list(&ListParams::default()).await?;
+        for pod in pods {
+            let name = pod.name_any();
+            for status in pod.status.and_then(|status| status.container_statuses).unwrap_or_default() {
+                if status.image_id.contains("kube-scheduler") || status.name == "kube-scheduler" {
+                    continue;
+                }
+                let digest = status.image_id.split_once('@').map(|(_, digest)| digest).unwrap_or_default();
+                let ours = status.image_id.starts_with(&format!("{registry}/andreas/"));
+                ensure!(ours && pins.iter().any(|pin| pin == digest), "{name}: {}: {}", status.name, status.image_id);
+                seen += 1;
+            }
+        }
+    }
+    ensure!(seen >= 2 + 2 * 2, "{seen} containers");
+    let pulled = c.kubectl("get events --all-namespaces --field-selector reason=Pulled --output=jsonpath={.items[*].message}").await?;
+    let fetched = pulled.matches(&format!("Successfully pulled image \"{registry}/andreas/")).count();
+    ensure!(fetched >= 3, "{fetched} were pulled: {pulled}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test() -> Result<()> {
+    let options = Options { release: Some(files()), ..real(2) };
+    scenario(options, async |c| {
+        // given the release's images in a registry, and its chart installed by its script
+        pulled_by_digest(c).await?;
+        for (program, user) in [("andreas-operator", "65532"), ("andreas-extender", "65532")] {
+            let on = c.kubectl("get pods --namespace andreas-system --output=jsonpath={.items[*].spec.nodeName}").await?;
+            let mut found = 0;
+            for node in nodes(c)?.nodes().iter().filter(|node| on.contains(node.name())) {
+                if let Ok(uid) = of_process(node, program, "Uid").await {
+                    ensure!(uid.split_whitespace().all(|uid| uid == user), "{program} runs as {uid}");
+                    found += 1;
+                }
+            }
+            ensure!(found > 0, "{program} runs nowhere");
+        }
+        // then what the installation's page says shows that it works, a job to its end included
+        let smoke = commands("docs/installation.md", "See that it works")?;
+        let said = release::bash(&c.testbed, &files(), &smoke).await?;
+        println!("{smoke}\n{said}");
+        ensure!(said.contains("helm test") || said.contains("Phase:"), "helm said nothing of the test: {said}");
+        let left = c.kubectl("get trainingjobs --all-namespaces --output=name").await?;
+        ensure!(left.trim().is_empty(), "the test left {left}");
+        // and it goes as it came
+        install::uninstall(&c.testbed).await
+    })
+    .await
+}
