@@ -17,6 +17,7 @@ CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 SCENARIOS := $(CARGO) test --workspace --locked --no-fail-fast --test scenarios
 ON_REAL_NODES := tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --test kubelets -- --test-threads=1
 UPGRADE_FROM ?= 61e0588
+VERSIONS ?= 1.34 1.35
 
 .PHONY: help
 help: ## Show this list
@@ -88,6 +89,19 @@ adoption: control-plane build-tests ## Jobs of other kinds beside their real con
 	tests/tools/build adoption >/dev/null
 	tests/tools/build kueue >/dev/null
 	$(SCENARIOS) -- --test-threads=2 --nocapture --include-ignored adoption::
+
+.PHONY: versions
+versions: control-plane nvidia build-tests ## Scenarios on real nodes of the older supported versions of Kubernetes, each built once (root; 10 min of CPU each)
+	tests/kubelets/available
+	for version in $(VERSIONS); do \
+	  export ANDREAS_KUBERNETES=$$version; \
+	  tests/tools/build >/dev/null; tests/kubelets/prepare; \
+	  $(ON_REAL_NODES) --nocapture training::; \
+	done
+
+.PHONY: buildah
+buildah: prepare ## The trainer's Dockerfile, built by buildah on base images made of Debian's packages (root, 10 min)
+	@tests/buildah
 
 .PHONY: frameworks
 frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 300 MB, 5 GB of disk, 20 min

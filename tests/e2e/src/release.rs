@@ -16,7 +16,10 @@ use crate::install;
 /// When the script fails, or a pod is not ready in time.
 pub async fn install(testbed: &Testbed, release: &Path) -> Result<()> {
     let (script, registry) = (release.join("install").display().to_string(), Registry::address());
-    println!("{}", bash(testbed, release, &format!("{script} --push {registry} --dest-tls-verify=false")).await?);
+    println!(
+        "{}",
+        bash(testbed, release, &format!("{script} --push {registry} --dest-tls-verify=false")).await?
+    );
     bash(testbed, release, &format!("{script} --set image.registry={registry}")).await?;
     install::rolled_out(testbed).await?;
     install::kinds_known(testbed).await
@@ -62,7 +65,8 @@ fn command_line(testbed: &Testbed, release: &Path) -> Result<PathBuf> {
         .map(|entry| entry.path())
         .find(|path| path.to_string_lossy().ends_with(&wanted))
         .context("the release has no command line for this machine")?;
-    let unpacked = std::process::Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&folder).status()?;
+    let unpacked =
+        std::process::Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&folder).status()?;
     ensure!(unpacked.success(), "tar: {unpacked}");
     Ok(folder)
 }

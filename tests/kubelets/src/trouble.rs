@@ -53,7 +53,8 @@ impl Node {
 
 /// Changes a file of JSON.
 fn change(file: &Path, how: impl FnOnce(&mut Value)) -> Result<()> {
-    let mut value = serde_json::from_slice(&std::fs::read(file)?).with_context(|| file.display().to_string())?;
+    let mut value =
+        serde_json::from_slice(&std::fs::read(file)?).with_context(|| file.display().to_string())?;
     how(&mut value);
     std::fs::write(file, format!("{value:#}\n")).with_context(|| file.display().to_string())
 }

@@ -118,7 +118,8 @@ pub async fn an_image_that_cannot_be_pulled_is_the_users_failure(options: Option
         for attempt in &status.history {
             let seen = (attempt.outcome, attempt.reason.as_str());
             ensure!(seen == (Outcome::UserFailure, Reason::StartTimeout.as_str()), "{attempt:?}");
-            let named = ["ErrImagePull", "ImagePullBackOff"].iter().any(|reason| attempt.message.contains(reason));
+            let named =
+                ["ErrImagePull", "ImagePullBackOff"].iter().any(|reason| attempt.message.contains(reason));
             ensure!(named, "{attempt:?}");
         }
         // and it kept no other from its GPUs

@@ -11,8 +11,8 @@ use andreas_kubelets::Cni;
 use andreas_testbed::wait::until;
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
 use kube::Api;
+use kube::api::ListParams;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::both::{ended_well, ends_well, node_of, small};
@@ -61,7 +61,10 @@ async fn our_own_programs_that_hang_are_restarted_and_jobs_go_on() -> Result<()>
         for (namespace, _, container) in OURS {
             let again = async || Ok(matches!(restarts(c, namespace, container).await?, (1.., true)));
             until(&format!("{container} is started again"), LIMIT, again).await?;
-            println!("{container}: ready again {:.0} s after it began to hang", began.elapsed().as_secs_f64());
+            println!(
+                "{container}: ready again {:.0} s after it began to hang",
+                began.elapsed().as_secs_f64()
+            );
         }
         // and the same attempt goes on, and what was submitted meanwhile runs
         let done = c.observer.seen().milli_percent(&long.key()) / 1000;
@@ -147,7 +150,8 @@ async fn while_pods_get_no_network_jobs_run_elsewhere_or_wait() -> Result<()> {
 
         // when a Ready node gives pods no network, the start takes too long, at the cluster's expense
         nodes(c)?.node(second)?.set_cni(Cni::Failing)?;
-        let four = small(job("four").gpus(4, 1).epochs(4, 0.3)).spec("startTimeout", serde_json::json!("10s"));
+        let four =
+            small(job("four").gpus(4, 1).epochs(4, 0.3)).spec("startTimeout", serde_json::json!("10s"));
         c.submit(&four).await?;
         c.wait_for_reason(&four, Reason::StartTimeout).await?;
         nodes(c)?.node(second)?.set_cni(Cni::Whole)?;

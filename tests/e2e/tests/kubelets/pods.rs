@@ -18,8 +18,7 @@ async fn an_image_that_cannot_be_pulled_is_the_users_failure() -> Result<()> {
 
 /// A worker that may have 64 MiB and takes 256.
 fn greedy(name: &str) -> Job {
-    let resources =
-        json!({"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
+    let resources = json!({"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}});
     let greedy = job(name).epochs(20, 0.3).checkpoint(15).container("resources", resources);
     greedy.env("TRAINER_ALLOCATE_AT", 0.3).env("TRAINER_ALLOCATE_MIB", 256)
 }

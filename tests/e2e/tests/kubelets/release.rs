@@ -25,7 +25,8 @@ fn files() -> PathBuf {
 fn commands(page: &str, heading: &str) -> Result<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let (_, rest) = text.split_once(&format!("\n## {heading}\n")).with_context(|| format!("{page}: no {heading}"))?;
+    let (_, rest) =
+        text.split_once(&format!("\n## {heading}\n")).with_context(|| format!("{page}: no {heading}"))?;
     let (_, rest) = rest.split_once("\n```sh\n").context("a block of sh")?;
     Ok(rest.split_once("\n```").context("the end of the block")?.0.to_owned())
 }
@@ -40,9 +41,18 @@ fn pins() -> Result<Vec<String>> {
     let mut tar = std::process::Command::new("tar");
     let output = tar.arg("-xzOf").arg(chart.context("a chart")?).arg("andreas/values.yaml").output()?;
     let values: Value = serde_saphyr::from_str(&String::from_utf8(output.stdout)?)?;
-    let pinned = [("operator", "image"), ("extender", "image"), ("agent", "image"), ("test", "image"), ("test", "trainer")];
+    let pinned = [
+        ("operator", "image"),
+        ("extender", "image"),
+        ("agent", "image"),
+        ("test", "image"),
+        ("test", "trainer"),
+    ];
     let digest = |(section, key): (&str, &str)| values[section][key]["digest"].as_str().map(str::to_owned);
-    pinned.into_iter().map(|pin| digest(pin).filter(|digest| !digest.is_empty()).context("a digest")).collect()
+    pinned
+        .into_iter()
+        .map(|pin| digest(pin).filter(|digest| !digest.is_empty()).context("a digest"))
+        .collect()
 }
 
 /// Every container of ours runs an image of the registry, by a digest of the chart, that its node has pulled.
@@ -59,7 +69,12 @@ async fn pulled_by_digest(c: &Cluster) -> Result<()> {
                 }
                 let digest = status.image_id.split_once('@').map(|(_, digest)| digest).unwrap_or_default();
                 let ours = status.image_id.starts_with(&format!("{registry}/andreas/"));
-                ensure!(ours && pins.iter().any(|pin| pin == digest), "{name}: {}: {}", status.name, status.image_id);
+                ensure!(
+                    ours && pins.iter().any(|pin| pin == digest),
+                    "{name}: {}: {}",
+                    status.name,
+                    status.image_id
+                );
                 seen += 1;
             }
         }
@@ -78,7 +93,9 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
         // given the release's images in a registry, and its chart installed by its script
         pulled_by_digest(c).await?;
         for (program, user) in [("andreas-operator", "65532"), ("andreas-extender", "65532")] {
-            let on = c.kubectl("get pods --namespace andreas-system --output=jsonpath={.items[*].spec.nodeName}").await?;
+            let on = c
+                .kubectl("get pods --namespace andreas-system --output=jsonpath={.items[*].spec.nodeName}")
+                .await?;
             let mut found = 0;
             for node in nodes(c)?.nodes().iter().filter(|node| on.contains(node.name())) {
                 if let Ok(uid) = of_process(node, program, "Uid").await {
@@ -92,7 +109,10 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
         let smoke = commands("docs/installation.md", "See that it works")?;
         let said = release::bash(&c.testbed, &files(), &smoke).await?;
         println!("{smoke}\n{said}");
-        ensure!(said.contains("helm test") || said.contains("Phase:"), "helm said nothing of the test: {said}");
+        ensure!(
+            said.contains("helm test") || said.contains("Phase:"),
+            "helm said nothing of the test: {said}"
+        );
         let left = c.kubectl("get trainingjobs --all-namespaces --output=name").await?;
         ensure!(left.trim().is_empty(), "the test left {left}");
         // and it goes as it came

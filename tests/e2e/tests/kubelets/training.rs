@@ -22,7 +22,13 @@ async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled
         // given nodes that NVIDIA's own programs labelled, and whose GPUs NVIDIA's device plug-in offers
         let api: Api<NodeObject> = Api::all(c.testbed.client());
         for node in nodes(c)?.nodes() {
-            let labels = api.get(node.name()).await?.labels().clone();
+            let object = api.get(node.name()).await?;
+            let labels = object.labels().clone();
+            let info = object.status.and_then(|status| status.node_info).context("what the node is")?;
+            println!("{}: kubelet {}, {}", node.name(), info.kubelet_version, info.container_runtime_version);
+            // As `make versions` asks for it.
+            let wanted = std::env::var("ANDREAS_KUBERNETES").unwrap_or_default();
+            ensure!(info.kubelet_version.starts_with(&format!("v{wanted}")), "{}", info.kubelet_version);
             let says = |key: &str| labels.get(&format!("nvidia.com/{key}")).map(String::as_str);
             ensure!(says("gpu.product") == Some("NVIDIA-A100-SXM4-80GB"), "{labels:?}");
             ensure!(says("gpu.count") == Some("4") && says("mig.strategy") == Some("single"), "{labels:?}");
