@@ -105,6 +105,9 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
             }
             ensure!(found > 0, "{program} runs nowhere");
         }
+        // once the operator has seen this scenario's policy
+        c.kubectl("wait energypolicy default --for=jsonpath={.status.observedGeneration}=1 --timeout=60s")
+            .await?;
         // then what the installation's page says shows that it works, a job to its end included
         let smoke = commands("docs/installation.md", "See that it works")?;
         let said = release::bash(&c.testbed, &files(), &smoke).await?;
