@@ -99,10 +99,6 @@ versions: control-plane nvidia build-tests ## Scenarios on real nodes of the old
 	  $(ON_REAL_NODES) --nocapture training::; \
 	done
 
-.PHONY: buildah
-buildah: prepare ## The trainer's Dockerfile, built by buildah on base images made of Debian's packages (root, 10 min)
-	@tests/buildah
-
 .PHONY: frameworks
 frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 300 MB, 5 GB of disk, 20 min
 	tests/kubelets/available
