@@ -134,8 +134,8 @@ hostile: control-plane build-tests ## A tenant with an ordinary account does its
 
 .PHONY: kills
 kills: export ANDREAS_LONG := 1
-kills: build-tests ## The node agent's two processes are killed a thousand times at random moments; then a thousand kills and faults of the driver
-	$(CARGO) test --workspace --locked --test processes -- at_any_moment --test-threads=1 --nocapture
+kills: build-tests ## The node agent's two processes are killed a thousand times at random moments; then a thousand kills and faults of the driver; energy over a minute
+	$(CARGO) test --workspace --locked --test processes -- at_any_moment energy_of_a_replayed --test-threads=1 --nocapture
 
 .PHONY: hardware
 hardware: export UPDATE := 1
