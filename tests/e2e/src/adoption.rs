@@ -133,7 +133,11 @@ impl Workload {
                 }
                 (
                     "kubeflow.org/v1",
-                    json!({"runPolicy": {"suspend": true, "cleanPodPolicy": "None"}, "pytorchReplicaSpecs": roles}),
+                    json!({
+                        // The test trainer does not know `auto`.
+                        "nprocPerNode": "1",
+                        "runPolicy": {"suspend": true, "cleanPodPolicy": "None"}, "pytorchReplicaSpecs": roles,
+                    }),
                 )
             }
             "RayJob" => (

@@ -57,10 +57,10 @@ impl<'a> Setup<'a> {
             let bed = &self.cluster.testbed;
             bed.kubectl(["apply", "--server-side", "-f", &path.to_string_lossy()]).await?.checked()?;
         }
+        // Where a definition has no conditions yet, kubectl gives up at once.
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
         let bed = &self.cluster.testbed;
-        bed.kubectl(["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"])
-            .await?
-            .checked()?;
+        until("definitions are served", READY_LIMIT, async || Ok(bed.kubectl(wait).await?.success())).await?;
         Ok(())
     }
 
@@ -98,6 +98,9 @@ impl<'a> Setup<'a> {
         let spec = ProcessSpec::new(program, self.folder.join(program))
             .args(args)
             .env("KUBECONFIG", bed.kubeconfig())
+            // KubeRay's pods ask Ray's head by them; there is no Ray here.
+            .env("ENABLE_INIT_CONTAINER_INJECTION", "false")
+            .env("ENABLE_PROBES_INJECTION", "false")
             .holding(self.ports[0].clone())
             .holding(self.ports[1].clone())
             .holding(self.ports[2].clone());
