@@ -16,7 +16,12 @@ PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team-a/trainjobs/bert/sta
 
 def make_ca(folder: Path, name: str) -> Path:
     """A certificate authority of its own; the path of its certificate."""
-    certificate = folder / f"{name}.crt"
+    certificate, settings = folder / f"{name}.crt", folder / f"{name}.cnf"
+    # Not by -addext: OpenSSL 1.1 adds to what its own file says, so that an extension comes twice.
+    settings.write_text(
+        "[req]\ndistinguished_name=subject\nx509_extensions=authority\n[subject]\n[authority]\n"
+        "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\nsubjectKeyIdentifier=hash\n"
+    )
     _openssl(
         "req",
         "-x509",
@@ -33,10 +38,8 @@ def make_ca(folder: Path, name: str) -> Path:
         str(folder / f"{name}.key"),
         "-out",
         str(certificate),
-        "-addext",
-        "keyUsage=critical,keyCertSign",
-        "-addext",
-        "basicConstraints=critical,CA:TRUE",
+        "-config",
+        str(settings),
     )
     return certificate
 

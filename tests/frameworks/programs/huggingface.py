@@ -68,6 +68,8 @@ def main() -> None:
         report_to="kubeflow" if CALLBACK == "own" and "KUBEFLOW_TRAINER_SERVER_URL" in os.environ else "none",
         enable_jit_checkpoint=CALLBACK == "own",
         use_cpu=not torch.cuda.is_available(),
+        # Without it accelerate takes MPI where PyTorch has it, as Debian's does: each process would train alone.
+        ddp_backend=None if torch.cuda.is_available() else "gloo",
         disable_tqdm=True,
     )
     callbacks = [Curve()]

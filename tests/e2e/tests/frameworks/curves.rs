@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use andreas_e2e::cluster::Cluster;
 use anyhow::{Context as _, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// One line of a curve.
 #[derive(Clone, Debug, Deserialize)]
@@ -60,17 +60,31 @@ fn results() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// What `seconds` counts of a run: from its submission to its end, the stop between included.
+#[derive(Serialize)]
+struct Facts {
+    seconds: f64,
+}
+
 /// Keeps what was seen, for docs/frameworks.md.
-pub fn save_transcript(name: &str, transcript: &str, with: &Curve, without: &Curve) -> Result<()> {
+pub fn save_transcript(
+    name: &str,
+    transcript: &str,
+    seconds: f64,
+    with: &Curve,
+    without: &Curve,
+) -> Result<()> {
     let folder = results()?;
+    let resumed =
+        with.resumed_after().map_or_else(|| "never".to_owned(), |step| format!("after step {step}"));
     let summary = format!(
-        "{transcript}\nresumed after step {:?}; loss at the end {:.6}, without a stop {:.6}\n",
-        with.resumed_after(),
+        "{transcript}\nresumed {resumed}; loss at the end {:.6}, without a stop {:.6}\n",
         with.last_loss()?,
         without.last_loss()?
     );
     println!("{summary}");
     std::fs::write(folder.join(format!("{name}.txt")), summary)?;
+    std::fs::write(folder.join(format!("{name}.json")), serde_json::to_string(&Facts { seconds })?)?;
     std::fs::write(folder.join(format!("{name}.jsonl")), &with.text)?;
     std::fs::write(folder.join(format!("{name}-whole.jsonl")), &without.text)?;
     Ok(())

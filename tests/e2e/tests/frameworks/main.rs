@@ -6,7 +6,7 @@
 
 mod curves;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::{Cluster, Options};
@@ -60,10 +60,9 @@ async fn until_percent(c: &mut Cluster, job: &Job, percent: i32) -> Result<()> {
         .await
 }
 
-/// What all pods of an attempt printed.
-async fn printed(c: &Cluster, job: &str, attempt: i64) -> Result<String> {
-    let selector = format!("andreas.dev/job={job},andreas.dev/attempt={attempt}");
-    c.kubectl(&format!("logs --selector {selector} --prefix --tail 40")).await
+/// A command and what it printed.
+async fn shown(c: &Cluster, command: &str) -> Result<String> {
+    Ok(format!("$ kubectl {command}\n{}\n", c.kubectl(command).await?))
 }
 
 /// Runs a program on `first` GPUs over both nodes, stops it, lets it go on with `second`, and compares its loss with
@@ -75,17 +74,19 @@ async fn stops_and_resumes(
     (first, second): (i32, i32),
     percent: i32,
 ) -> Result<()> {
-    let key = run.key();
+    let (began, key) = (Instant::now(), run.key());
     let stopped = run.clone().gpus(first, 2);
     c.submit(&stopped).await?;
     until_percent(c, &stopped, percent).await?;
-    let mut transcript = c.kubectl("get trainingjobs,pods -o wide").await?;
+    let pods = "get pods -o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,STATUS:.status.phase";
+    let jobs = "get trainingjobs";
+    let mut transcript = shown(c, jobs).await? + &shown(c, pods).await?;
     c.edit(&key, &json!({"suspend": true})).await?;
     until(c, &stopped, Phase::Suspended).await?;
     let status = c.observer.seen().status(&key);
     ensure!(status.history.last().is_some_and(|a| a.outcome == Outcome::Stopped), "{:?}", status.history);
     let saved = c.observer.seen().milli_percent(&key);
-    transcript += &c.kubectl("get trainingjobs").await?;
+    transcript += &shown(c, jobs).await?;
     // On another number of GPUs.
     c.edit(&key, &json!({"gpus": {"min": second, "max": second, "maxNodes": 1}, "suspend": false})).await?;
     until(c, &stopped, Phase::Succeeded).await?;
@@ -94,14 +95,19 @@ async fn stops_and_resumes(
     ensure!(status.attempts == 2 && status.user_failures == 0, "{status:?}");
     ensure!(progress.milli_percent == 100_000 && progress.stepwise, "{progress:?}");
     ensure!(progress.attempt_start > 0 && progress.attempt_start >= saved - 5_000, "{saved}: {progress:?}");
-    transcript += &printed(c, name, 2).await?;
+    // The first line and the last one of its rank 0, without the framework's warnings.
+    let log = c.kubectl(&format!("logs {name}-2-0")).await?;
+    let said: Vec<&str> =
+        log.lines().filter(|l| l.starts_with("attempt") || l.starts_with("finished")).collect();
+    transcript += &format!("$ kubectl logs {name}-2-0\n{}\n\n", said.join("\n"));
+    let seconds = began.elapsed().as_secs_f64();
 
     let whole = run.named(&format!("{name}-whole")).gpus(second, 1);
     c.submit(&whole).await?;
     until(c, &whole, Phase::Succeeded).await?;
-    transcript += &c.kubectl("get trainingjobs").await?;
+    transcript += &shown(c, jobs).await?;
     let (with, without) = (Curve::of(c, name).await?, Curve::of(c, &format!("{name}-whole")).await?);
-    save_transcript(name, &transcript, &with, &without)?;
+    save_transcript(name, &transcript, seconds, &with, &without)?;
     let (a, b) = (with.last_loss()?, without.last_loss()?);
     ensure!((a - b).abs() <= 0.01 * b, "loss {a} with a stop, {b} without");
     let mut numbers = vec![first, second];
