@@ -100,15 +100,16 @@ versions: control-plane nvidia build-tests ## Scenarios on real nodes of the old
 	done
 
 .PHONY: frameworks
-frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 300 MB, 5 GB of disk, 20 min
+frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 260 MB, 5 GB of disk, 30 min
 	tests/kubelets/available
 	tests/kubelets/prepare
 	tests/frameworks/image >/dev/null
 	ANDREAS_NODE_IMAGE=$(CURDIR)/target/frameworks/image.tar tests/kubelets/isolated \
 	  $(CARGO) test --offline --workspace --locked --test frameworks -- --test-threads=1 --nocapture
+	tests/frameworks/page
 
 .PHONY: python
-python: ## Tests of the Python package, under every Python from 3.9 that is here
+python: ## Tests of the Python package, under every Python from 3.9 that is here, and those that PYTHONS="3.9 3.15" names (root)
 	@hack/python
 
 .PHONY: certificates

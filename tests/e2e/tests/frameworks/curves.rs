@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use andreas_e2e::cluster::Cluster;
 use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// One line of a curve.
 #[derive(Clone, Debug, Deserialize)]
@@ -60,20 +60,8 @@ fn results() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What `seconds` counts of a run: from its submission to its end, the stop between included.
-#[derive(Serialize)]
-struct Facts {
-    seconds: f64,
-}
-
 /// Keeps what was seen, for docs/frameworks.md.
-pub fn save_transcript(
-    name: &str,
-    transcript: &str,
-    seconds: f64,
-    with: &Curve,
-    without: &Curve,
-) -> Result<()> {
+pub fn save_transcript(name: &str, transcript: &str, with: &Curve, without: &Curve) -> Result<()> {
     let folder = results()?;
     let resumed =
         with.resumed_after().map_or_else(|| "never".to_owned(), |step| format!("after step {step}"));
@@ -84,7 +72,6 @@ pub fn save_transcript(
     );
     println!("{summary}");
     std::fs::write(folder.join(format!("{name}.txt")), summary)?;
-    std::fs::write(folder.join(format!("{name}.json")), serde_json::to_string(&Facts { seconds })?)?;
     std::fs::write(folder.join(format!("{name}.jsonl")), &with.text)?;
     std::fs::write(folder.join(format!("{name}-whole.jsonl")), &without.text)?;
     Ok(())
