@@ -69,7 +69,7 @@ def main() -> None:
         enable_jit_checkpoint=CALLBACK == "own",
         use_cpu=not torch.cuda.is_available(),
         # Without it accelerate takes MPI where PyTorch has it, as Debian's does: each process would train alone.
-        ddp_backend=None if torch.cuda.is_available() else "gloo",
+        ddp_backend="gloo" if "WORLD_SIZE" in os.environ and not torch.cuda.is_available() else None,
         disable_tqdm=True,
     )
     callbacks = [Curve()]
