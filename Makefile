@@ -13,9 +13,10 @@ TARGET ?= scheduler_requests
 MINUTES ?= 10
 ADVISORIES ?=
 TESTS ?=
+PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 SCENARIOS := $(CARGO) test --workspace --locked --no-fail-fast --test scenarios
-ON_REAL_NODES := tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --test kubelets -- --test-threads=1
+ON_REAL_NODES := tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --no-fail-fast --test kubelets --test transcripts -- --test-threads=1
 UPGRADE_FROM ?= 61e0588
 VERSIONS ?= 1.34 1.35
 
@@ -171,9 +172,11 @@ lint: prepare ## Formatting and lints
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
-.PHONY: quickstart
-quickstart: control-plane build ## Run the commands of docs/quickstart.md on the demo's cluster, and write what they print
-	@$(CARGO) run -q --locked --bin quickstart
+.PHONY: transcripts
+transcripts: control-plane build ## Run the commands of pages on the demo's cluster, and write what they print: PAGES="docs/ask.md" (root)
+	tests/kubelets/available
+	tests/kubelets/prepare
+	tests/kubelets/isolated $(CARGO) run -q --offline --locked --bin transcripts -- $(PAGES)
 
 .PHONY: crds
 crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests

@@ -2,15 +2,15 @@
 //! with GPU nodes: real ones where the machine allows them.
 //!
 //! [`nodes`] says which nodes, `screen` shows the live table, `power` reads the nodes' meters, [`baselines`] replays the same arrivals under other methods.
-//! [`quickstart`] runs the commands of the quickstart page on the same cluster.
+//! [`pages`] runs the commands of pages on the same cluster.
 //!
 //! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's
 //! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
 
 pub mod baselines;
 pub mod nodes;
+pub mod pages;
 mod power;
-pub mod quickstart;
 mod screen;
 mod summary;
 
