@@ -166,7 +166,7 @@ bench-quick: bench-build ## A row for every benchmark at reduced size, to the te
 lint: prepare ## Formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --workspace --test scenarios --test upgrade --test kubelets --test frameworks --locked -- -D warnings
+	$(CARGO) clippy --workspace --test scenarios --test upgrade --test kubelets --test frameworks --test transcripts --locked -- -D warnings
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -177,6 +177,17 @@ transcripts: control-plane build ## Run the commands of pages on the demo's clus
 	tests/kubelets/available
 	tests/kubelets/prepare
 	tests/kubelets/isolated $(CARGO) run -q --offline --locked --bin transcripts -- $(PAGES)
+
+.PHONY: pictures
+pictures: control-plane prometheus build docs ## Pictures of dashboards, report and site into docs/images, by Chromium and a real Prometheus
+	@tests/tools/build kube-state-metrics >/dev/null
+	@$(CARGO) run -q --locked --bin pictures
+
+.PHONY: answers
+answers: control-plane build ## Ask whatif before each of the demo's 40 jobs, and compare with what then happens (root)
+	tests/kubelets/available
+	tests/kubelets/prepare
+	tests/kubelets/isolated $(CARGO) run -q --offline --locked --bin answers
 
 .PHONY: crds
 crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests

@@ -89,7 +89,7 @@ function element(name, attributes, parent) {
 function clock(seconds) { return new Date(seconds * 1000).toISOString().slice(11, 16); }
 function axis(svg, width, bottom, left, right) {
   const place = at => left + (at - start) / (end - start) * (width - left - right);
-  const step = [15, 30, 60, 120, 300, 600, 1800, 3600, 7200].find(s => (end - start) / s <= 7) || 14400;
+  const step = [15, 30, 60, 120, 300, 600, 1800, 3600, 7200].find(s => (end - start) / s <= Math.max(2, (width - left) / 95)) || 14400;
   for (let at = Math.ceil(start / step) * step; at < end; at += step) {
     element("line", {x1: place(at), x2: place(at), y1: 4, y2: bottom, stroke: "#eef0f1"}, svg);
     element("text", {x: place(at), y: bottom + 12, "text-anchor": "middle", text: step < 60 ? new Date(at * 1000).toISOString().slice(11, 19) : clock(at)}, svg);
@@ -143,7 +143,7 @@ function timeseries(box, panel, series, width, height, annotations) {
     for (const piece of pieces) {
       const top = piece.map(([at, , , value]) => `${place(at)},${y(value)}`);
       const floor = piece.map(([at, , under]) => `${place(at)},${y(stacked ? under : Math.max(low, 0))}`).reverse();
-      element("path", {d: `M${[...top, ...floor].join("L")}Z`, fill: one.tint, opacity: stacked ? 0.35 : 0.08}, svg);
+      element("path", {d: `M${[...top, ...floor].join("L")}Z`, fill: one.tint, opacity: stacked ? 0.35 : series.length > 4 ? 0 : 0.08}, svg);
       element("path", {d: `M${top.join("L")}`, fill: "none", stroke: one.tint, "stroke-width": 1.4, "stroke-linecap": "round"}, svg);
     }
   }
@@ -156,7 +156,9 @@ function timeline(box, panel, series, width, height, annotations) {
   const place = axis(svg, width, bottom, left, right), each = (bottom - 8) / series.length;
   series.forEach((one, n) => {
     const top = 6 + n * each, tall = Math.max(2, each * 0.8);
-    element("text", {x: left - 5, y: top + tall / 2 + 3, "text-anchor": "end", text: one.name.slice(0, 32)}, svg);
+    if (each >= 9 || n % Math.ceil(9 / each) === 0) {
+      element("text", {x: left - 5, y: top + tall / 2 + 3, "text-anchor": "end", text: one.name.slice(0, 32)}, svg);
+    }
     let from = null;
     one.values.forEach(([at, value], i) => {
       if (from === null) from = at;

@@ -7,9 +7,11 @@
 //! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's
 //! figures come from the objects and the audit log. Anything that did not happen as reported makes the run fail.
 
+pub mod answers;
 pub mod baselines;
 pub mod nodes;
 pub mod pages;
+pub mod pictures;
 mod power;
 mod screen;
 mod summary;

@@ -57,9 +57,7 @@ fn word(word: &str) -> Option<String> {
 pub fn difference(stands: &[String], printed: &[String]) -> Option<(String, String)> {
     let longer = stands.len().max(printed.len());
     let line = |of: &[String], n: usize| of.get(n).cloned().unwrap_or_else(|| "(nothing)".to_owned());
-    (0..longer)
-        .find(|n| stands.get(*n) != printed.get(*n))
-        .map(|n| (line(stands, n), line(printed, n)))
+    (0..longer).find(|n| stands.get(*n) != printed.get(*n)).map(|n| (line(stands, n), line(printed, n)))
 }
 
 #[cfg(test)]
@@ -69,10 +67,10 @@ mod tests {
     #[test]
     fn figures_do_not_count_and_words_do() {
         let of = |text: &str| shape(&text.lines().collect::<Vec<_>>());
-        assert_eq!(of("POS  START     END\n 1   in 3m20s  in 1h05m (58m to 1h20m)"), [
-            "POS START END",
-            "# in # in # (# to #)"
-        ]);
+        assert_eq!(
+            of("POS  START     END\n 1   in 3m20s  in 1h05m (58m to 1h20m)"),
+            ["POS START END", "# in # in # (# to #)"]
+        );
         assert_eq!(of("bert-1-0  40 %  2026-11-24T08:00:00Z"), of("bert-1-0  9 %  2027-01-01T09:30:00Z"));
         assert_eq!(of("[####   ] 12 kW"), of("[#      ] 9 kW"));
         assert_eq!(of("a  3\na  4\nb"), ["a #", "b"]);

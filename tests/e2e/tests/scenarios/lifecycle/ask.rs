@@ -5,7 +5,7 @@ use std::path::Path;
 
 use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::chart::SYSTEM;
-use andreas_e2e::cluster::{Cluster, Options, a100};
+use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
 use andreas_testbed::workspace_binary;
@@ -149,6 +149,30 @@ async fn a_tenant_gets_every_answer_about_its_own_jobs_and_no_name_of_others() -
             let (code, out, err) = ask(&tenant, args).await?;
             println!("$ kubectl andreas {}\n{out}", args.join(" "));
             ensure!(code == 0 && !out.contains("secret") && !out.contains("rival"), "{code} {out} {err}");
+        }
+        // The other commands: what it may see is its own, in any of their formats.
+        let image = ["--image", "registry.example/train:1", "--types", A100];
+        for (args, expected) in [
+            (&["top", "--once"][..], &[0][..]),
+            (&["acct", "--by", "job", "-o", "csv"], &[0]),
+            (&["acct", "--by", "namespace"], &[0]),
+            (&[&["submit", "mine"], &image[..]].concat(), &[0]),
+            (&["suspend", "mine"], &[0]),
+            (&["resume", "mine", "-o", "name"], &[0]),
+            (&["cancel", "mine"], &[0]),
+            (&["logs", "second"], &[0, 1]),
+            // Nodes, policy and the programs of the system are not a tenant's to read.
+            (&["doctor"], &[0, 5]),
+            (&["nodes", "-o", "json"], &[3]),
+            (&["budget"], &[0, 3]),
+            (&["top", "--once", "-A"], &[3]),
+            (&["acct", "-A"], &[3]),
+        ] {
+            let (code, out, err) = ask(&tenant, args).await?;
+            println!("$ kubectl andreas {}: {code}\n{out}{err}", args.join(" "));
+            ensure!(expected.contains(&code), "{args:?}: {code} {out} {err}");
+            let said = format!("{out}{err}");
+            ensure!(!said.contains("secret") && !said.contains("rival"), "{args:?}: {said}");
         }
         // What is not its own is refused, and a job of others is like one that does not exist.
         for (args, expected) in [
