@@ -69,7 +69,7 @@ test: control-plane prometheus nvidia lint supply-chain build-tests ## Everythin
 .PHONY: check
 check: lint ## Lints and unit tests: before every commit
 	$(CARGO) test --workspace --lib --locked --no-fail-fast
-	$(CARGO) test --workspace --test files --locked -- imports:: words::
+	$(CARGO) test --workspace --test files --locked -- imports:: lengths:: words::
 
 .PHONY: test-crates
 test-crates: control-plane prometheus nvidia build-tests ## Every test but the scenarios

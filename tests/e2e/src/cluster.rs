@@ -5,6 +5,8 @@
 //! service-account tokens, which is quicker and lets a scenario stop and start them. What [`Cluster::start`] starts ends
 //! with it.
 
+mod kubelets;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,13 +18,14 @@ use andreas_test_nodes::Forward;
 use andreas_testbed::faults::FaultProxy;
 use andreas_testbed::wait::until;
 use andreas_testbed::{
-    Component, Inventory, Kubelets, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed,
-    workspace_binary,
+    Component, Inventory, PortLease, Process, ProcessSpec, SchedulerConfig, Testbed, workspace_binary,
 };
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
+
+use kubelets::start_kubelets;
 
 use crate::apply::apply;
 use crate::beds;
@@ -45,8 +48,6 @@ const PROGRESS_ADDRESS: &str = "10.96.200.1:8443";
 const PROGRESS_HOST: &str = "andreas-operator.andreas-system.svc";
 /// How long one of our programs may take to be ready on a busy machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// Longer than any run.
-const NEVER_SECONDS: u64 = 7 * 24 * 3600;
 
 /// One replica of the operator.
 pub struct Operator {
@@ -453,64 +454,6 @@ async fn control_plane(options: &Options) -> Result<Testbed> {
         builder = builder.extra_arg(*component, arg);
     }
     Ok(builder.start().await?)
-}
-
-async fn start_kubelets(testbed: &Testbed, options: &Options, operators: &[Operator]) -> Result<()> {
-    let installed = options.install.is_some();
-    let mut nodes: Vec<Value> = Vec::new();
-    for g in &options.groups {
-        let mut group = json!({
-            "namePrefix": g.prefix, "count": g.count, "gpu": g.gpu, "gpus": g.gpus, "gpuMemoryMiB": g.memory_mib,
-        });
-        if installed {
-            group["taints"] = json!(["nvidia.com/gpu=present:NoSchedule"]);
-        }
-        if options.older.is_some() {
-            // It takes `single`, which the GPU operator writes on every node, for MIG in use.
-            group["labels"] = json!({"nvidia.com/mig.strategy": "none"});
-        }
-        nodes.push(group);
-    }
-    let recorded = options.recorded.iter();
-    nodes.extend(recorded.map(|set| json!({"namePrefix": format!("{set}-"), "count": 1, "recorded": set})));
-    let mut images =
-        vec![json!({"image": "andreas.dev/trainer", "program": workspace_binary("andreas-trainer")?})];
-    let mut config = json!({
-        // A node that is alive must be heard several times before it counts as silent.
-        "leaseRenewSeconds": (options.node_monitor_grace_period.as_secs() / 5).clamp(1, 10),
-    });
-    if options.simulated {
-        config["containers"] = json!("simulated");
-        config["leaseRenewSeconds"] = json!(NEVER_SECONDS);
-    }
-    if installed {
-        nodes.push(json!({"namePrefix": "system-", "count": 2, "cpu": "8", "memory": "32Gi"}));
-    }
-    if installed || options.agents {
-        if let Some(older) = &options.older {
-            images.extend(older.images());
-            config["hostPaths"] = json!([older.programs()]);
-        }
-        images.extend(install::images(testbed)?);
-        config["nvmlLibrary"] = json!(install::nvml_library()?);
-    }
-    let forwards = operators.iter().take(1).map(|operator| {
-        json!({"listen": PROGRESS_ADDRESS, "to": operator.progress.to_string(), "names": [PROGRESS_HOST]})
-    });
-    config["forwards"] = forwards.collect();
-    config["nodes"] = json!(nodes);
-    config["images"] = json!(images);
-    let path = testbed.data_dir().join("nodes.json");
-    std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
-    let program = workspace_binary("pretend-kubelets")?;
-    let clock = if options.clocks_can_be_set {
-        wrong_clock::settable(&Clock::Kubelets.file(testbed))?
-    } else {
-        wrong_clock::environment(options.kubelets_clock)?
-    };
-    let program = wrong_clock::wrapped(program, &clock, testbed.data_dir())?;
-    let kubelets = Kubelets { program, args: vec!["--config".into(), path.into()] };
-    Ok(testbed.start_kubelets(&kubelets).await?)
 }
 
 /// `namespace/name` as its two parts.

@@ -5,7 +5,7 @@
 //! at the scenario's tick, if any, and at the last plan's [`Plan::next_event`].
 //!
 //! The cost of a stop and a start (checkpoint, stop, start, load) is the scenario's `restart`, spent on the new
-//! GPUs at full draw; a first start costs `first_start`. Who takes over GPUs waits until the one before has stopped. A
+//! GPUs at full draw; a first start costs `first_start`. A job that takes over GPUs waits until their holder has stopped. A
 //! job on a sleeping node waits until it is up. Training since the last checkpoint is repeated.
 
 mod error;
@@ -14,12 +14,13 @@ mod learning;
 mod live;
 mod meter;
 mod nodes;
+mod result;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use andreas_core::{JobId, NodeName, Seconds, Time};
-use andreas_planner::{DEFAULT_WEAR, Job, JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
+use andreas_planner::{DEFAULT_WEAR, JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
 
 use error::NoisyPredictions;
 pub use error::PredictionError;
@@ -30,8 +31,9 @@ use live::{ActiveJob, Run};
 use meter::Meter;
 use nodes::NodeStates;
 pub use nodes::Sleep;
+use result::outcome;
 
-use crate::outcome::{JobOutcome, Replayed, Segment, Summary, percentile};
+use crate::outcome::{JobOutcome, Replayed, Segment, Summary};
 use crate::scenario::Scenario;
 
 /// Computes a plan from a snapshot.
@@ -365,7 +367,7 @@ impl<'a> Replay<'a> {
         let delays = &self.scenario.delays;
         let up = nodes.iter().map(|node| self.nodes.wake(self.scenario, *node, self.now));
         let up = up.fold(self.now, |a, b| if b > a { b } else { a });
-        // A job that moves stops within its restart; others wait for whoever leaves.
+        // A job that moves stops within its restart; others wait for the leaving job.
         let left = !again && nodes.iter().any(|node| vacated[*node]);
         let left = self.now + Seconds(if left { delays.stop_s } else { 0.0 });
         let draws_from = Time(up.0.max(left.0)) + Seconds(delays.bind_s);
@@ -494,51 +496,5 @@ impl<'a> Replay<'a> {
             self.done.push(outcome(&live, Some(self.now), bill));
         }
         self.done.len() > before
-    }
-
-    fn finish(mut self) -> Replayed {
-        self.meter.finish(self.scenario, self.now, &mut self.sum);
-        self.sum.unfinished = self.live.iter().filter(|live| self.scenario.counts(&live.truth)).count();
-        for i in 0..self.live.len() {
-            self.stop(i);
-            let live = &self.live[i];
-            self.done.push(outcome(live, None, andreas_core::Money::ZERO));
-        }
-        let mut jobs: Vec<Option<JobOutcome>> = vec![None; self.scenario.jobs.len()];
-        let index: BTreeMap<&JobId, usize> =
-            self.scenario.jobs.iter().enumerate().map(|(i, j): (usize, &Job)| (&j.id, i)).collect();
-        for job in self.done {
-            if let Some(i) = index.get(&job.id) {
-                jobs[*i] = Some(job);
-            }
-        }
-        let sum = &mut self.sum;
-        self.turnarounds.sort_by(f64::total_cmp);
-        let count = self.turnarounds.len().max(1) as f64;
-        sum.mean_turnaround = Seconds(self.turnarounds.iter().sum::<f64>() / count);
-        sum.p95_turnaround = Seconds(percentile(&self.turnarounds, 0.95));
-        sum.total = sum.energy_cost + sum.tardiness_cost + sum.miss_cost + sum.turnaround_cost;
-        sum.total_with_idle = sum.total + sum.idle_cost;
-        sum.makespan = self.scenario.jobs.first().map_or(Seconds::ZERO, |j| self.last_end - j.submit);
-        sum.mean_gap = (self.gaps.1 > 0).then(|| self.gaps.0 / self.gaps.1 as f64);
-        Replayed {
-            summary: self.sum,
-            jobs: jobs.into_iter().flatten().collect(),
-            segments: self.segments,
-            power: self.meter.power,
-        }
-    }
-}
-
-fn outcome(live: &ActiveJob, finish: Option<Time>, lateness_cost: andreas_core::Money) -> JobOutcome {
-    JobOutcome {
-        id: live.truth.id.clone(),
-        submit: live.truth.submit,
-        deadline: live.truth.deadline,
-        start: live.start,
-        finish,
-        energy: live.energy,
-        lateness_cost,
-        restarts: live.restarts,
     }
 }

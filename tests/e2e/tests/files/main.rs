@@ -8,6 +8,7 @@ mod evidence;
 mod examples;
 mod images;
 mod imports;
+mod lengths;
 mod links;
 mod metrics_files;
 mod reference;
