@@ -52,13 +52,8 @@ fn fixed_requests_ask_for_what_the_user_asked_for_on_the_fastest_type() {
     let mut snapshot = cluster(1);
     snapshot.gpu_types.push(GpuTypeInfo { name: "H100".into(), idle: Watts(60.0), max: Watts(700.0) });
     snapshot.nodes.push(Node { name: "fast".into(), gpu_type: "H100".into(), ..snapshot.nodes[0].clone() });
-    let row = |kind: &str, gpus: u32, epoch: f64| Estimate {
-        gpu_type: kind.into(),
-        gpus: GpuCount(gpus),
-        epoch: Seconds(epoch),
-        power: Watts(300.0 * f64::from(gpus)),
-        draw: None,
-        rel_std: 0.0,
+    let row = |kind: &str, gpus: u32, epoch: f64| {
+        Estimate::new(kind.into(), GpuCount(gpus), Seconds(epoch), Watts(300.0 * f64::from(gpus)))
     };
     let rows = [row("A100", 2, 100.0), row("A100", 4, 60.0), row("H100", 2, 50.0), row("H100", 4, 40.0)];
     for n in 0..5 {

@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use andreas_baselines::{Accounting, Method, Options, plan};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Plan, Preemption,
-    Resources, Snapshot, Worker,
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Placement, Plan, Snapshot,
 };
 use jiff::{civil::DateTime, tz::TimeZone};
 use serde_json::Value;
@@ -84,16 +83,12 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
             .unwrap()
             .iter()
             .map(|(name, node)| Node {
-                name: NodeName::from(name.as_str()),
-                gpu_type: GpuType::from(node["GPUtype"].as_str().unwrap()),
-                gpus: GpuCount(node["total_nGPUs"].as_u64().unwrap() as u32),
                 free_gpus: GpuCount(node["free_nGPUs"].as_u64().unwrap() as u32 + held_on(name)),
-                host_idle: Watts::ZERO,
-                host_busy: Watts::ZERO,
-                sleep: None,
-                foreign_power: None,
-                gang_class: 0,
-                free: Resources::default(),
+                ..Node::new(
+                    NodeName::from(name.as_str()),
+                    GpuType::from(node["GPUtype"].as_str().unwrap()),
+                    GpuCount(node["total_nGPUs"].as_u64().unwrap() as u32),
+                )
             })
             .collect(),
         namespaces: vec![],
@@ -113,38 +108,13 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
 fn adapt_job(id: &str, job: &Value, current: Option<&Value>) -> Job {
     let profile = job["ProfilingData"].as_object().unwrap();
     let rows = profile.iter().flat_map(|(kind, times)| {
-        times.as_object().unwrap().iter().map(|(count, epoch)| Estimate {
-            gpu_type: GpuType::from(kind.as_str()),
-            gpus: gpus(count),
-            epoch: Seconds(number(epoch)),
-            power: Watts::ZERO,
-            draw: None,
-            rel_std: 0.0,
+        times.as_object().unwrap().iter().map(|(count, epoch)| {
+            Estimate::new(GpuType::from(kind.as_str()), gpus(count), Seconds(number(epoch)), Watts::ZERO)
         })
     });
     let submit = instant(&job["SubmissionTime"]);
     Job {
-        id: id.into(),
-        namespace: "samples".into(),
-        submit,
         deadline: Some(instant(&job["Deadline"])),
-        weight: CostRate(WEIGHTS[job["Priority"].as_u64().unwrap() as usize - 1]),
-        epochs_left: number(&job["Epochs"]),
-        estimates: rows.collect(),
-        spread: vec![],
-        limits: vec![],
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
-        requested_gpus: None,
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        restart: None,
-        restarts_last_day: 0,
         state: current.map_or(JobState::Waiting, |at| JobState::Running {
             placement: Placement {
                 gpu_type: GpuType::from(at["GPUtype"].as_str().unwrap()),
@@ -154,6 +124,14 @@ fn adapt_job(id: &str, job: &Value, current: Option<&Value>) -> Job {
             },
             since: submit,
         }),
+        ..Job::new(
+            id.into(),
+            "samples".into(),
+            submit,
+            CostRate(WEIGHTS[job["Priority"].as_u64().unwrap() as usize - 1]),
+            number(&job["Epochs"]),
+            rows.collect(),
+        )
     }
 }
 

@@ -7,10 +7,7 @@ use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Method, Options, plan};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, JobId, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement, Preemption, Resources,
-    Snapshot, Worker,
-};
+use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Placement, Snapshot};
 
 fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().skip(1).map(|line| line.split(',').collect())
@@ -44,41 +41,17 @@ fn load(jobs: &str, times: &str, nodes: &str, costs: &str) -> Instance {
         });
     }
     let job = |row: Vec<&str>| Job {
-        id: row[0].into(),
-        namespace: "trace".into(),
-        submit: Time(number(row[1])),
         deadline: Some(Time(number(row[2]))),
-        weight: CostRate(number(row[3])),
-        epochs_left: 1.0,
-        estimates: tables[row[0]].clone().into(),
-        spread: vec![],
-        limits: vec![],
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
-        requested_gpus: None,
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        restart: None,
-        restarts_last_day: 0,
-        state: JobState::Waiting,
+        ..Job::new(
+            row[0].into(),
+            "trace".into(),
+            Time(number(row[1])),
+            CostRate(number(row[3])),
+            1.0,
+            tables[row[0]].clone().into(),
+        )
     };
-    let node = |row: Vec<&str>| Node {
-        name: row[0].into(),
-        gpu_type: row[1].into(),
-        gpus: GpuCount(row[2].parse().unwrap()),
-        free_gpus: GpuCount(row[2].parse().unwrap()),
-        host_idle: Watts::ZERO,
-        host_busy: Watts::ZERO,
-        sleep: None,
-        foreign_power: None,
-        gang_class: 0,
-        free: Resources::default(),
-    };
+    let node = |row: Vec<&str>| Node::new(row[0].into(), row[1].into(), GpuCount(row[2].parse().unwrap()));
     let mut jobs: Vec<Job> = rows(jobs).map(job).collect();
     jobs.sort_by(|a, b| a.submit.total_cmp(&b.submit));
     Instance { jobs, nodes: rows(nodes).map(node).collect(), costs: by_type }

@@ -25,7 +25,7 @@ pub struct Run {
     pub(crate) last: (Time, Seconds, f64),
 }
 
-/// 10 %, 50 % and 90 % quantiles; infinite where so many futures do not get there.
+/// 10 %, 50 % and 90 % quantiles; infinite where that share of futures does not get there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantiles {
     /// Reached by then with 10 % probability.
@@ -79,8 +79,7 @@ impl JobForecast {
         let times =
             |pick: fn(&Run) -> Time| runs.iter().map(|run| run.as_ref().map_or(never, pick)).collect();
         let count = runs.len().max(1) as f64;
-        let share =
-            if job.deadline.is_some() { rules.turnaround_share } else { rules.turnaround_share.max(0.1) };
+        let share = rules.share(job.deadline.is_some());
         let (mut on_time, mut energy, mut late, mut turnaround) = (0.0, 0.0, 0.0, 0.0);
         for run in &runs {
             let end = run.as_ref().map_or(now + NEVER, |run| run.end);

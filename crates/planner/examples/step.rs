@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options,
-    Placement, Preemption, Resources, Snapshot, Worker, plan,
+    DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, JobState, Lateness, MethodName, Node, Options, Placement,
+    Resources, Snapshot, Worker, plan,
 };
 
 /// Speed of a GPU against the slowest type, its idle and its training watts, GPUs per node.
@@ -39,41 +39,35 @@ fn job(i: usize, now: f64, rng: &mut SeededRng) -> Job {
     let (base, scaling) = (hours * 3600.0 * 6.5 / 100.0, rng.between(0.7, 0.95));
     let estimates = TYPES.iter().flat_map(|(name, speed, _, watts, widest)| {
         [1, 2, 4, 8].into_iter().filter(|g| g <= widest).map(move |gpus: u32| Estimate {
-            gpu_type: (*name).into(),
-            gpus: GpuCount(gpus),
-            epoch: Seconds(base / speed / f64::from(gpus).powf(scaling)),
-            power: Watts(watts * f64::from(gpus)),
-            draw: None,
             rel_std: 0.1,
+            ..Estimate::new(
+                (*name).into(),
+                GpuCount(gpus),
+                Seconds(base / speed / f64::from(gpus).powf(scaling)),
+                Watts(watts * f64::from(gpus)),
+            )
         })
     });
     let submit = now - rng.between(0.0, 40_000.0);
+    let deadline = Some(Time(submit + hours * 3600.0 * rng.between(0.3, 1.5)));
+    let weight = CostRate(rng.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0);
     Job {
-        id: format!("team/job-{i:05}").into(),
-        namespace: "team".into(),
-        submit: Time(submit),
-        deadline: Some(Time(submit + hours * 3600.0 * rng.between(0.3, 1.5))),
-        weight: CostRate(rng.between(0.1, 10.0) * 0.02 / 3600.0 * 10.0),
-        epochs_left: 100.0,
-        estimates: estimates.collect(),
-        spread: vec![],
-        limits: vec![],
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
+        deadline,
         requested_gpus: Some(GpuCount(1 << (rng.next() * 4.0) as u32)),
         worker: Worker {
             per_gpu: Resources { cpu_milli: Some(8000), ..Resources::default() },
             ..Worker::default()
         },
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
         min_run: Seconds(300.0),
         lost: Seconds(60.0),
-        restart: None,
-        restarts_last_day: 0,
-        state: JobState::Waiting,
+        ..Job::new(
+            format!("team/job-{i:05}").into(),
+            "team".into(),
+            Time(submit),
+            weight,
+            100.0,
+            estimates.collect(),
+        )
     }
 }
 
@@ -83,16 +77,9 @@ fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
         .map(|i| {
             let (kind, _, _, _, gpus) = TYPES[i % TYPES.len()];
             Node {
-                name: format!("node-{i:05}").into(),
-                gpu_type: kind.into(),
-                gpus: GpuCount(gpus),
-                free_gpus: GpuCount(gpus),
-                host_idle: Watts::ZERO,
                 host_busy: Watts(200.0),
-                sleep: None,
-                foreign_power: None,
-                gang_class: 0,
                 free: Resources { cpu_milli: Some(96_000), pods: Some(110), ..Resources::default() },
+                ..Node::new(format!("node-{i:05}").into(), kind.into(), GpuCount(gpus))
             }
         })
         .collect();

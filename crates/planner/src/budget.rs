@@ -166,8 +166,8 @@ fn next_limit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> O
             c.offered && same && c.draw_mw() < now.draw_mw()
         })
         .map(|(i, c)| {
-            let dearer = cost(c.time, c.power) - cost(now.time, now.power);
-            (dearer / (now.draw - c.draw).max(1e-3), job, i)
+            let extra_cost = cost(c.time, c.power) - cost(now.time, now.power);
+            (extra_cost / (now.draw - c.draw).max(1e-3), job, i)
         })
         .min_by(|a, b| a.0.total_cmp(&b.0).then(a.2.cmp(&b.2)))
 }

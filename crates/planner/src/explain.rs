@@ -62,8 +62,8 @@ impl<'a, 'b> Explainer<'a, 'b> {
         let instance = self.instance;
         let data = &instance.jobs[job];
         let none = Vec::new();
-        let in_vain = instance.budget_mw.is_some_and(|allowed| instance.floor_mw > allowed);
-        if self.stopped.contains(&job) && !in_vain {
+        let budget_is_infeasible = instance.budget_mw.is_some_and(|allowed| instance.floor_mw > allowed);
+        if self.stopped.contains(&job) && !budget_is_infeasible {
             let message = "it was stopped to keep the power budget".to_owned();
             return (WaitReason::PowerBudget, self.jobs_with_most_power(job), message);
         }

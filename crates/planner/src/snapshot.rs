@@ -3,6 +3,8 @@
 //! A snapshot saved to a file can be planned again later on any machine, with the same result.
 //! [`Snapshot::check`](crate::Snapshot::check) validates the numbers.
 
+mod new;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -112,6 +114,13 @@ pub struct Lateness {
     pub aging: Option<Seconds>,
 }
 
+impl Lateness {
+    /// Cost of a second in the system of a job with or without deadline, as a share of a second late.
+    pub fn share(&self, has_deadline: bool) -> f64 {
+        if has_deadline { self.turnaround_share } else { self.turnaround_share.max(0.1) }
+    }
+}
+
 /// A GPU model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuTypeInfo {
@@ -162,11 +171,6 @@ impl Node {
     /// What the first job there adds to the node's draw without its GPUs.
     pub fn overhead(&self) -> Watts {
         Watts((self.host_busy.0 - self.host_idle.0).max(0.0))
-    }
-
-    /// Whether it is powered off.
-    pub fn is_asleep(&self) -> bool {
-        self.sleep.is_some_and(|sleep| sleep.state == NodePower::Asleep)
     }
 }
 

@@ -44,13 +44,8 @@ fn room_that_is_free_is_used_by_a_job_that_means_to_change() {
     // Given a job that is in time on eight GPUs alone, a node with two free and one that is free in an hour,
     let mut snapshot = cluster(2);
     (snapshot.restart, snapshot.wear) = (Seconds(10.0), Seconds::ZERO);
-    let row = |gpus: u32, epoch: f64| Estimate {
-        gpu_type: "A100".into(),
-        gpus: GpuCount(gpus),
-        epoch: Seconds(epoch),
-        power: Watts(300.0 * f64::from(gpus)),
-        draw: None,
-        rel_std: 0.0,
+    let row = |gpus: u32, epoch: f64| {
+        Estimate::new("A100".into(), GpuCount(gpus), Seconds(epoch), Watts(300.0 * f64::from(gpus)))
     };
     let never = |job: Job| Job { preemption: Preemption::Never, ..job };
     snapshot.jobs = vec![

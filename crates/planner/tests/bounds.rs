@@ -17,13 +17,13 @@ fn packing(n: usize, node: u32, jobs: usize, sizes: &[u32]) -> Snapshot {
     }
     snapshot.jobs = (0..jobs)
         .map(|i| {
-            let row = |gpus: u32| Estimate {
-                gpu_type: "A100".into(),
-                gpus: GpuCount(gpus),
-                epoch: Seconds(HOUR * (1.0 + (i % 7) as f64) / f64::from(gpus)),
-                power: Watts(300.0 * f64::from(gpus)),
-                draw: None,
-                rel_std: 0.0,
+            let row = |gpus: u32| {
+                Estimate::new(
+                    "A100".into(),
+                    GpuCount(gpus),
+                    Seconds(HOUR * (1.0 + (i % 7) as f64) / f64::from(gpus)),
+                    Watts(300.0 * f64::from(gpus)),
+                )
             };
             Job {
                 estimates: [row(sizes[i % sizes.len()])].into(),

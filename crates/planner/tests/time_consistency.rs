@@ -10,8 +10,8 @@ mod world;
 
 use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Estimate, IntendedChange, Job, JobState, LimitEffect, Node, Options, Placement, Preemption, Resources,
-    Snapshot, Worker, plan,
+    Estimate, IntendedChange, Job, JobState, LimitEffect, Node, Options, Placement, Preemption, Snapshot,
+    Worker, plan,
 };
 use proptest::prelude::*;
 use scenarios::{HOUR, cluster, job, on, place, running};
@@ -24,20 +24,8 @@ fn roomy(mut snapshot: Snapshot, gpus: &[u32]) -> Snapshot {
     snapshot.namespaces.clear();
     snapshot.lateness.aging = None;
     let types: Vec<_> = snapshot.gpu_types.iter().map(|kind| kind.name.clone()).collect();
-    snapshot.nodes = (0..36)
-        .map(|i| Node {
-            name: format!("n{i:02}").into(),
-            gpu_type: types[i % 3].clone(),
-            gpus: GpuCount(8),
-            free_gpus: GpuCount(8),
-            host_idle: Watts::ZERO,
-            host_busy: Watts::ZERO,
-            sleep: None,
-            foreign_power: None,
-            gang_class: 0,
-            free: Resources::default(),
-        })
-        .collect();
+    snapshot.nodes =
+        (0..36).map(|i| Node::new(format!("n{i:02}").into(), types[i % 3].clone(), GpuCount(8))).collect();
     snapshot.jobs.truncate(3);
     for (i, job) in snapshot.jobs.iter_mut().enumerate() {
         job.preemption = Preemption::Allowed;
@@ -143,13 +131,8 @@ fn slow_and_fast() -> Snapshot {
         max: Watts(100.0),
     });
     snapshot.nodes[1].gpu_type = "T4".into();
-    let row = |kind: &str, hours: f64, watts: f64| Estimate {
-        gpu_type: kind.into(),
-        gpus: GpuCount(8),
-        epoch: Seconds(hours * HOUR / 10.0),
-        power: Watts(watts),
-        draw: None,
-        rel_std: 0.0,
+    let row = |kind: &str, hours: f64, watts: f64| {
+        Estimate::new(kind.into(), GpuCount(8), Seconds(hours * HOUR / 10.0), Watts(watts))
     };
     let limit =
         LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.045, power_factor: 0.7 };
@@ -229,13 +212,13 @@ fn a_change_without_room_now_aims_at_a_start_at_which_nothing_happens_and_the_jo
     // Given a job that is in time on eight GPUs alone, a node with two free ones and one that is free in an hour,
     let mut snapshot = cluster(2);
     (snapshot.restart, snapshot.wear) = (Seconds(10.0), Seconds::ZERO);
-    let row = |gpus: u32, hours: f64| Estimate {
-        gpu_type: "A100".into(),
-        gpus: GpuCount(gpus),
-        epoch: Seconds(hours * HOUR / 10.0),
-        power: Watts(300.0 * f64::from(gpus)),
-        draw: None,
-        rel_std: 0.0,
+    let row = |gpus: u32, hours: f64| {
+        Estimate::new(
+            "A100".into(),
+            GpuCount(gpus),
+            Seconds(hours * HOUR / 10.0),
+            Watts(300.0 * f64::from(gpus)),
+        )
     };
     let never = |job: Job| Job { preemption: Preemption::Never, ..job };
     let elastic = Job {

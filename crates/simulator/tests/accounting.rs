@@ -5,46 +5,22 @@
 
 use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MethodName, Node, Options, Preemption,
-    Resources, Snapshot, Worker, plan,
-};
+use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, MethodName, Node, Options, Snapshot, plan};
 use andreas_simulator::{
     Conditions, Delays, Failure, PredictionError, Replayed, Scenario, Sleep, SleepModel, replay,
 };
 
 fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
     Job {
-        id: id.into(),
-        namespace: "trace".into(),
-        submit: Time(submit),
         deadline: deadline.map(Time),
-        weight: CostRate(0.01),
-        epochs_left: epochs,
-        estimates: [Estimate {
-            gpu_type: "T4".into(),
-            gpus: GpuCount(2),
-            epoch: Seconds(100.0),
-            power: Watts(140.0),
-            draw: None,
-            rel_std: 0.0,
-        }]
-        .into(),
-        spread: vec![],
-        limits: vec![],
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
-        requested_gpus: None,
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        restart: None,
-        restarts_last_day: 0,
-        state: JobState::Waiting,
+        ..Job::new(
+            id.into(),
+            "trace".into(),
+            Time(submit),
+            CostRate(0.01),
+            epochs,
+            [Estimate::new("T4".into(), GpuCount(2), Seconds(100.0), Watts(140.0))].into(),
+        )
     }
 }
 
@@ -54,18 +30,7 @@ fn scenario(jobs: Vec<Job>) -> Scenario {
         tickets: Tickets::default(),
         name: "test".into(),
         gpu_types: vec![GpuTypeInfo { name: "T4".into(), idle: Watts(10.0), max: Watts(70.0) }],
-        nodes: vec![Node {
-            name: "n1".into(),
-            gpu_type: "T4".into(),
-            gpus: GpuCount(4),
-            free_gpus: GpuCount(4),
-            host_idle: Watts::ZERO,
-            host_busy: Watts(100.0),
-            sleep: None,
-            foreign_power: None,
-            gang_class: 0,
-            free: Resources::default(),
-        }],
+        nodes: vec![Node { host_busy: Watts(100.0), ..Node::new("n1".into(), "T4".into(), GpuCount(4)) }],
         tariff: StepFunction::flat(EnergyPrice(1.0)),
         budget: None,
         lateness: Lateness::default(),

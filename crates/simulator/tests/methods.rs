@@ -5,10 +5,7 @@
 
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Preemption, Resources, Snapshot,
-    Worker,
-};
+use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, Node, Snapshot};
 use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario, replay};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -17,39 +14,27 @@ fn job(i: usize, rng: &mut ChaCha8Rng) -> Job {
     let submit = rng.random_range(0.0..20_000.0);
     let (length, watts) = (rng.random_range(50.0..2000.0), rng.random_range(60.0..250.0));
     let rows = [("A100", 1.0), ("T4", 3.0)].into_iter().flat_map(|(kind, slower)| {
-        [1_u32, 2, 4].map(|gpus| Estimate {
-            gpu_type: kind.into(),
-            gpus: GpuCount(gpus),
-            epoch: Seconds(length * slower / f64::from(gpus).powf(0.8)),
-            power: Watts(watts * f64::from(gpus) / slower),
-            draw: None,
-            rel_std: 0.0,
+        [1_u32, 2, 4].map(|gpus| {
+            Estimate::new(
+                kind.into(),
+                GpuCount(gpus),
+                Seconds(length * slower / f64::from(gpus).powf(0.8)),
+                Watts(watts * f64::from(gpus) / slower),
+            )
         })
     });
     let late = rng.random_bool(0.8).then(|| Time(submit + rng.random_range(500.0..40_000.0)));
     Job {
-        id: format!("j{i:02}").into(),
-        namespace: "trace".into(),
-        submit: Time(submit),
         deadline: late,
-        weight: CostRate(rng.random_range(1e-5..1e-3)),
-        epochs_left: f64::from(rng.random_range(1..8_u32)),
-        estimates: rows.collect(),
-        spread: vec![],
-        limits: vec![],
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
         requested_gpus: Some(GpuCount(rng.random_range(0..3_u32).pow(2).max(1))),
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        restart: None,
-        restarts_last_day: 0,
-        state: JobState::Waiting,
+        ..Job::new(
+            format!("j{i:02}").into(),
+            "trace".into(),
+            Time(submit),
+            CostRate(rng.random_range(1e-5..1e-3)),
+            f64::from(rng.random_range(1..8_u32)),
+            rows.collect(),
+        )
     }
 }
 
@@ -57,16 +42,8 @@ fn job(i: usize, rng: &mut ChaCha8Rng) -> Job {
 fn scenario(seed: u64) -> Scenario {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let node = |name: &str, kind: &str, overhead: f64| Node {
-        name: name.into(),
-        gpu_type: kind.into(),
-        gpus: GpuCount(4),
-        free_gpus: GpuCount(4),
-        host_idle: Watts::ZERO,
         host_busy: Watts(overhead),
-        sleep: None,
-        foreign_power: None,
-        gang_class: 0,
-        free: Resources::default(),
+        ..Node::new(name.into(), kind.into(), GpuCount(4))
     };
     let kind = |name: &str, idle: f64, max: f64| GpuTypeInfo {
         name: name.into(),

@@ -24,12 +24,8 @@ fn job(spec: Value, status: Value) -> SlimTrainingJob {
 /// 100 s per epoch on one A.
 fn table() -> Table {
     let row = andreas_planner::Estimate {
-        gpu_type: "A".into(),
-        gpus: GpuCount(1),
-        epoch: Seconds(100.0),
-        power: Watts(300.0),
-        draw: None,
         rel_std: 0.2,
+        ..andreas_planner::Estimate::new("A".into(), GpuCount(1), Seconds(100.0), Watts(300.0))
     };
     Table {
         rows: vec![row].into(),

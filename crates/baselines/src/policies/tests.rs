@@ -3,8 +3,8 @@
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobPlan, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, Plan,
-    PowerBudget, Preemption, Resources, Snapshot, Worker,
+    Estimate, GpuTypeInfo, Job, JobPlan, JobState, Lateness, LimitEffect, Node, Placement, Plan, PowerBudget,
+    Preemption, Snapshot,
 };
 
 use crate::{JobMemory, Memory, Method, Options, Scheduler, Tickets};
@@ -35,18 +35,7 @@ fn kind(name: &str) -> GpuTypeInfo {
 }
 
 fn node(name: &str, gpu_type: &str) -> Node {
-    Node {
-        name: name.into(),
-        gpu_type: gpu_type.into(),
-        gpus: GpuCount(8),
-        free_gpus: GpuCount(8),
-        host_idle: Watts::ZERO,
-        host_busy: Watts::ZERO,
-        sleep: None,
-        foreign_power: None,
-        gang_class: 0,
-        free: Resources::default(),
-    }
+    Node::new(name.into(), gpu_type.into(), GpuCount(8))
 }
 
 /// A job with a time for each number of GPUs, 250 W per GPU; the first number is the requested one.
@@ -54,40 +43,20 @@ fn job(name: &str, times: &[(u32, f64)]) -> Job {
     let (namespace, _) = name.split_once('/').unwrap();
     let row = |(gpus, time): &(u32, f64)| row("A100", *gpus, *time, 250.0);
     Job {
-        id: name.into(),
-        namespace: namespace.into(),
-        submit: Time(-HOUR),
-        deadline: None,
-        weight: CostRate(1e-3),
-        epochs_left: 1.0,
-        estimates: times.iter().map(row).collect(),
-        spread: vec![],
-        limits: vec![],
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
         requested_gpus: Some(GpuCount(times[0].0)),
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        restart: None,
-        restarts_last_day: 0,
-        state: JobState::Waiting,
+        ..Job::new(
+            name.into(),
+            namespace.into(),
+            Time(-HOUR),
+            CostRate(1e-3),
+            1.0,
+            times.iter().map(row).collect(),
+        )
     }
 }
 
 fn row(gpu_type: &str, gpus: u32, time: f64, watts: f64) -> Estimate {
-    Estimate {
-        gpu_type: gpu_type.into(),
-        gpus: GpuCount(gpus),
-        epoch: Seconds(time),
-        power: Watts(watts * f64::from(gpus)),
-        draw: None,
-        rel_std: 0.0,
-    }
+    Estimate::new(gpu_type.into(), GpuCount(gpus), Seconds(time), Watts(watts * f64::from(gpus)))
 }
 
 fn running(job: Job, node: &str, gpus: u32) -> Job {

@@ -92,10 +92,7 @@ impl<'a> JobContext<'a, '_> {
         let lateness = &self.snapshot.lateness;
         let (age, fully_aged) = self.age(job);
         let weight = job.weight.0 * age;
-        let share = match job.deadline {
-            Some(_) => lateness.turnaround_share,
-            None => lateness.turnaround_share.max(0.1),
-        };
+        let share = lateness.share(job.deadline.is_some());
         let restart = job.restart.unwrap_or(self.snapshot.restart).0;
         let lost = restart + job.lost.0;
         let listed = || configs.iter().filter(|c| c.listed);

@@ -6,8 +6,8 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    DEFAULT_WEAR, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Placement,
-    Plan, PowerBudget, Preemption, Resources, Snapshot, WaitReason, Worker,
+    DEFAULT_WEAR, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Placement, Plan,
+    PowerBudget, Snapshot, WaitReason,
 };
 
 pub const HOUR: f64 = 3600.0;
@@ -15,16 +15,8 @@ pub const HOUR: f64 = 3600.0;
 /// `n` nodes with eight GPUs (idle 50 W, training 300 W each) and an overhead of 100 W.
 pub fn cluster(n: usize) -> Snapshot {
     let node = |i: usize| Node {
-        name: format!("n{i}").into(),
-        gpu_type: "A100".into(),
-        gpus: GpuCount(8),
-        free_gpus: GpuCount(8),
-        host_idle: Watts::ZERO,
         host_busy: Watts(100.0),
-        sleep: None,
-        foreign_power: None,
-        gang_class: 0,
-        free: Resources::default(),
+        ..Node::new(format!("n{i}").into(), "A100".into(), GpuCount(8))
     };
     Snapshot {
         now: Time(0.0),
@@ -49,38 +41,15 @@ pub fn cluster(n: usize) -> Snapshot {
 
 /// A job that takes an hour on `gpus` GPUs and can run on nothing else.
 pub fn job(name: &str, gpus: u32) -> Job {
-    Job {
-        id: format!("team/{name}").into(),
-        namespace: "team".into(),
-        submit: Time(-HOUR),
-        deadline: None,
-        weight: CostRate(10.0 * 0.02 / HOUR),
-        epochs_left: 10.0,
-        estimates: [Estimate {
-            gpu_type: "A100".into(),
-            gpus: GpuCount(gpus),
-            epoch: Seconds(HOUR / 10.0),
-            power: Watts(300.0 * f64::from(gpus)),
-            draw: None,
-            rel_std: 0.0,
-        }]
-        .into(),
-        spread: vec![],
-        limits: vec![],
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
-        requested_gpus: None,
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: vec![],
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        restart: None,
-        restarts_last_day: 0,
-        state: JobState::Waiting,
-    }
+    Job::new(
+        format!("team/{name}").into(),
+        "team".into(),
+        Time(-HOUR),
+        CostRate(10.0 * 0.02 / HOUR),
+        10.0,
+        [Estimate::new("A100".into(), GpuCount(gpus), Seconds(HOUR / 10.0), Watts(300.0 * f64::from(gpus)))]
+            .into(),
+    )
 }
 
 pub fn on(nodes: &[&str], gpus: u32) -> Placement {

@@ -10,8 +10,8 @@ use andreas_core::{
     Watts,
 };
 use andreas_planner::{
-    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MultiNodeEffect,
-    Namespace, Node, Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Worker,
+    Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, MultiNodeEffect, Namespace, Node,
+    Placement, Plan, PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
 use proptest::prelude::*;
 
@@ -27,16 +27,10 @@ fn node(i: usize) -> impl Strategy<Value = Node> {
     });
     (0..3_usize, 1..=8_u32, 0..=2_u32, 0.0..400.0, free).prop_map(
         move |(kind, gpus, foreign, overhead, free)| Node {
-            name: NodeName::from(format!("n{i:02}")),
-            gpu_type: TYPES[kind].into(),
-            gpus: GpuCount(gpus),
             free_gpus: GpuCount(gpus.saturating_sub(foreign)),
-            host_idle: Watts::ZERO,
             host_busy: Watts(overhead),
-            sleep: None,
-            foreign_power: None,
-            gang_class: 0,
             free,
+            ..Node::new(NodeName::from(format!("n{i:02}")), TYPES[kind].into(), GpuCount(gpus))
         },
     )
 }
@@ -46,12 +40,13 @@ fn estimates() -> impl Strategy<Value = Arc<[Estimate]>> {
     rows.prop_map(|rows| {
         let by_type = rows.into_iter().zip(TYPES).flat_map(|((epoch, watts, rel_std, scaling), kind)| {
             [1_u32, 2, 4, 8].into_iter().map(move |gpus| Estimate {
-                gpu_type: kind.into(),
-                gpus: GpuCount(gpus),
-                epoch: Seconds(epoch / f64::from(gpus).powf(scaling)),
-                power: Watts(watts * f64::from(gpus)),
-                draw: None,
                 rel_std: if rel_std < 0.2 { 0.0 } else { rel_std },
+                ..Estimate::new(
+                    kind.into(),
+                    GpuCount(gpus),
+                    Seconds(epoch / f64::from(gpus).powf(scaling)),
+                    Watts(watts * f64::from(gpus)),
+                )
             })
         });
         by_type.collect()
@@ -74,13 +69,7 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
         let (movable, never, young, state, pick) = held;
         let names = |list: Vec<usize>| list.into_iter().map(|n| NodeName::from(format!("n{n:02}"))).collect();
         let job = Job {
-            id: JobId::from(format!("ns{namespace}/job{i:02}")),
-            namespace: NamespaceName::from(format!("ns{namespace}")),
-            submit: Time(NOW + submit),
             deadline: deadline.map(|d| Time(NOW + d)),
-            weight: CostRate(weight),
-            epochs_left,
-            estimates,
             spread: if gang { vec![MultiNodeEffect { nodes: 2, time_factor: 1.1 }] } else { vec![] },
             limits: if limits {
                 vec![LimitEffect {
@@ -92,9 +81,6 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
             } else {
                 vec![]
             },
-            limits_count: LimitsCount::AtOnce,
-            unknown: None,
-            requested_gpus: None,
             worker: Worker {
                 per_gpu: Resources { cpu_milli: Some(cpu), ..Resources::default() },
                 quota_per_gpu: [("requests.nvidia.com/gpu".into(), 1)].into(),
@@ -107,9 +93,14 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
             movable,
             min_run: Seconds(if young { 1e6 } else { 0.0 }),
             lost: Seconds(100.0),
-            restart: None,
-            restarts_last_day: 0,
-            state: JobState::Waiting,
+            ..Job::new(
+                JobId::from(format!("ns{namespace}/job{i:02}")),
+                NamespaceName::from(format!("ns{namespace}")),
+                Time(NOW + submit),
+                CostRate(weight),
+                epochs_left,
+                estimates,
+            )
         };
         (job, state, pick)
     })

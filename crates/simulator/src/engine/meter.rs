@@ -229,12 +229,7 @@ pub(super) fn lateness(scenario: &Scenario, live: &ActiveJob, finish: Time, sum:
     let job = &live.truth;
     let rules = &scenario.lateness;
     let turnaround = finish - job.submit;
-    let share = match job.deadline {
-        Some(_) => rules.turnaround_share,
-        // Jobs without a deadline need some cost to be started.
-        None => rules.turnaround_share.max(0.1),
-    };
-    let mut bill = job.weight * (turnaround * share);
+    let mut bill = job.weight * (turnaround * rules.share(job.deadline.is_some()));
     sum.turnaround_cost += bill;
     if let Some(deadline) = job.deadline {
         sum.with_deadline += 1;

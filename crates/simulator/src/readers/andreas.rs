@@ -11,9 +11,7 @@ use std::path::Path;
 
 use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, Node, Preemption, Resources, Worker,
-};
+use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, Node};
 use serde::Deserialize;
 
 use super::ReadError;
@@ -82,14 +80,12 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
                 format!("GPU-costs.csv has no {kind}"),
             ));
         };
-        times.entry(row.id).or_default().push(Estimate {
-            power: Watts(slope * f64::from(row.gpus)),
-            draw: None,
-            gpu_type: kind,
-            gpus: GpuCount(row.gpus),
-            epoch: Seconds(row.time),
-            rel_std: 0.0,
-        });
+        times.entry(row.id).or_default().push(Estimate::new(
+            kind,
+            GpuCount(row.gpus),
+            Seconds(row.time),
+            Watts(slope * f64::from(row.gpus)),
+        ));
     }
     let file = in_folder(folder, "Lof_Selectjobs.csv");
     let mut jobs = Vec::new();
@@ -108,18 +104,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         .map(|row| {
             let gpu_type = GpuType::from(row.kind);
             let overhead = lines.get(&gpu_type).map_or(0.0, |(base, _)| *base);
-            Node {
-                name: row.id.into(),
-                gpu_type,
-                gpus: GpuCount(row.gpus),
-                free_gpus: GpuCount(row.gpus),
-                host_idle: Watts::ZERO,
-                host_busy: Watts(overhead),
-                sleep: None,
-                foreign_power: None,
-                gang_class: 0,
-                free: Resources::default(),
-            }
+            Node { host_busy: Watts(overhead), ..Node::new(row.id.into(), gpu_type, GpuCount(row.gpus)) }
         })
         .collect();
     let name = folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
@@ -185,27 +170,7 @@ fn affine(rates: &[CostRate]) -> (f64, f64) {
 
 fn job(row: JobRow, table: Vec<Estimate>) -> Job {
     Job {
-        id: row.id.into(),
-        namespace: "trace".into(),
-        submit: Time(row.submit),
         deadline: Some(Time(row.deadline)),
-        weight: CostRate(row.weight),
-        epochs_left: 1.0,
-        estimates: table.into(),
-        spread: Vec::new(),
-        limits: Vec::new(),
-        limits_count: LimitsCount::AtOnce,
-        unknown: None,
-        requested_gpus: None,
-        worker: Worker::default(),
-        candidates: None,
-        forbidden: Vec::new(),
-        preemption: Preemption::Allowed,
-        movable: true,
-        min_run: Seconds::ZERO,
-        lost: Seconds::ZERO,
-        restart: None,
-        restarts_last_day: 0,
-        state: JobState::Waiting,
+        ..Job::new(row.id.into(), "trace".into(), Time(row.submit), CostRate(row.weight), 1.0, table.into())
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, HostPower, Seconds, StepFunction, Tariff, Time, Watts};
-use andreas_planner::{GpuTypeInfo, Lateness, Node, Resources};
+use andreas_planner::{GpuTypeInfo, Lateness, Node};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -459,15 +459,8 @@ fn steps<T: Copy>(windows: &[(f64, f64)], value: impl Fn(f64) -> T) -> Result<St
 
 fn node(name: String, gpu_type: &str, gpus: u32, host: HostPower) -> Node {
     Node {
-        name: name.into(),
-        gpu_type: gpu_type.into(),
-        gpus: GpuCount(gpus),
-        free_gpus: GpuCount(gpus),
         host_idle: host.idle,
         host_busy: host.busy,
-        sleep: None,
-        foreign_power: None,
-        gang_class: 0,
-        free: Resources::default(),
+        ..Node::new(name.into(), gpu_type.into(), GpuCount(gpus))
     }
 }

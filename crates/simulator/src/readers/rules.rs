@@ -6,9 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
-use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Node, Preemption, Worker,
-};
+use andreas_planner::{Estimate, GpuTypeInfo, Job, LimitEffect, MultiNodeEffect, Node};
 use andreas_predictor::Features;
 use serde::Deserialize;
 
@@ -109,14 +107,12 @@ impl JobRules {
                 };
                 let Some(time) = at(times, gpus) else { continue };
                 spans.insert(span);
-                rows.push(Estimate {
-                    gpu_type: kind.name.clone(),
-                    gpus: GpuCount(gpus),
-                    epoch: Seconds(unit * time / epochs),
-                    power: self.watts(variant, kind, gpus),
-                    draw: None,
-                    rel_std: 0.0,
-                });
+                rows.push(Estimate::new(
+                    kind.name.clone(),
+                    GpuCount(gpus),
+                    Seconds(unit * time / epochs),
+                    self.watts(variant, kind, gpus),
+                ));
             }
         }
         let short = |r: &Estimate| r.epoch.0 * epochs <= self.patience * row.duration_s;
@@ -140,31 +136,21 @@ impl JobRules {
             ..Features::default()
         };
         let job = Job {
-            id: row.id.as_str().into(),
-            namespace: row.namespace.as_deref().unwrap_or("trace").into(),
-            submit: Time(submit),
             deadline: slack.map(|s| Time(submit + s)),
-            weight: input.lateness * (weight * row.weight.unwrap_or(1.0)),
-            epochs_left: epochs,
             limits: if self.limits { limits(variant, &rows) } else { Vec::new() },
-            estimates: rows.into(),
             spread: spans
                 .into_iter()
                 .filter_map(|s| Some(MultiNodeEffect { nodes: s, time_factor: *self.spread.get(&s)? }))
                 .collect(),
-            limits_count: LimitsCount::AtOnce,
-            unknown: None,
             requested_gpus: Some(GpuCount(row.gpus)),
-            worker: Worker::default(),
-            candidates: None,
-            forbidden: Vec::new(),
-            preemption: Preemption::Allowed,
-            movable: true,
-            min_run: Seconds::ZERO,
-            lost: Seconds::ZERO,
-            restart: None,
-            restarts_last_day: 0,
-            state: JobState::Waiting,
+            ..Job::new(
+                row.id.as_str().into(),
+                row.namespace.as_deref().unwrap_or("trace").into(),
+                Time(submit),
+                input.lateness * (weight * row.weight.unwrap_or(1.0)),
+                epochs,
+                rows.into(),
+            )
         };
         Some((job, features))
     }

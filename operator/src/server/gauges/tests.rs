@@ -100,12 +100,13 @@ fn everything(metrics: &Metrics) {
     after.restarts = 1;
     metrics.wrote_status(&written, &after);
     let row = andreas_planner::Estimate {
-        gpu_type: "A".into(),
-        gpus: andreas_core::GpuCount(2),
-        epoch: andreas_core::Seconds(100.0),
-        power: andreas_core::Watts(300.0),
-        draw: None,
         rel_std: 0.2,
+        ..andreas_planner::Estimate::new(
+            "A".into(),
+            andreas_core::GpuCount(2),
+            andreas_core::Seconds(100.0),
+            andreas_core::Watts(300.0),
+        )
     };
     let times = vec![andreas_predictor::LogNormal {
         median: 100.0,
