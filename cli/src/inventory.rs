@@ -84,12 +84,6 @@ pub fn gpus(node: &SlimNode) -> u64 {
     node.status.allocatable.get(GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()).unwrap_or(0)
 }
 
-/// GPU type of a node by its labels: the first of the policy's type labels that it has.
-pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
-    let labels = node.metadata.labels.as_ref()?;
-    policy.type_labels.iter().find_map(|key| labels.get(key)).map(String::as_str)
-}
-
 /// The value, or none and a note where the right is missing.
 fn allowed<T>(
     read: Result<T, ClusterError>,

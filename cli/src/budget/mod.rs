@@ -1,7 +1,6 @@
 //! `kubectl-andreas budget`: the power budget now, its windows, and what is drawn against it.
 
 mod view;
-mod windows;
 
 use andreas_runtime::clock;
 use anyhow::Result;

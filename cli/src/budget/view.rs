@@ -1,11 +1,13 @@
 //! The power budget of an instant and what is drawn against it.
 
+use andreas_api::Phase;
 use andreas_api::energy_policy::PowerBudgetScope;
-use andreas_api::{EnergyPolicySpec, Phase};
+use andreas_core::{Seconds, Time, Watts};
+use andreas_policy::rules;
+use andreas_policy::windows::Window;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::windows::{self, Window};
 use crate::inventory::{NodeView, Objects};
 
 /// The budget now, and what is drawn against it.
@@ -38,7 +40,7 @@ pub struct Budget {
     pub machine_watts: i64,
     /// Nodes whose machine is not measured and counts by the policy or the table.
     pub estimated_machines: u64,
-    /// Nodes of which no agent reports: their draw is missing.
+    /// Nodes without an agent's report: their draw is missing.
     pub unreported: u64,
     /// Nodes that count: those that are planned.
     pub nodes: u64,
@@ -73,28 +75,31 @@ impl Budget {
     pub fn of(objects: &Objects, views: &[NodeView], now: Timestamp) -> Self {
         let policy = objects.policy();
         let budget = &policy.power_budget;
-        let zone = windows::zone(&budget.time_zone);
-        let all: Vec<Window<Option<i64>>> =
-            budget.windows.iter().filter_map(|w| Window::new(&w.from, &w.to, Some(w.watts))).collect();
-        let clock = zone.to_datetime(now).time();
+        let zone = rules::zone(&budget.time_zone);
         let covers = |w: &andreas_api::energy_policy::BudgetWindow| {
-            Window::new(&w.from, &w.to, ()).is_some_and(|window| window.covers(clock))
+            Window::new(&w.from, &w.to, ()).is_some_and(|window| window.covers(&zone, now))
         };
         let counting = budget.windows.iter().position(covers);
-        let change = windows::next(&all, budget.watts, &zone, now);
+        let limit = rules::budget(&policy, now.as_second(), Seconds::ZERO).map(|limit| limit.watts);
+        let watts_at = |at: Time| {
+            let watts: Option<Watts> = limit.as_ref()?.at(at);
+            watts.filter(|watts| *watts < rules::UNLIMITED).map(|watts| watts.0.round() as i64)
+        };
+        let present = Time(now.as_second() as f64);
+        let change = limit.as_ref().and_then(|limit| limit.next_edge(present));
         let counted: Vec<&NodeView> = views.iter().filter(|view| view.excluded.is_none()).collect();
         let gpu_watts: i64 = counted.iter().map(|view| view.gpu_watts).sum();
         let machine_watts: i64 = counted.iter().filter_map(|view| view.host_watts).sum();
-        let pue = policy.pue.value_or(1.0).max(1.0);
+        let pue = rules::pue(&policy);
         let facility = budget.scope == PowerBudgetScope::Facility;
         let factor = if facility { pue } else { 1.0 };
         let conditions = objects.policy.as_ref().and_then(|policy| policy.status.as_ref());
         let met = conditions.and_then(|status| status.conditions.iter().find(|one| one.type_ == "BudgetMet"));
         Self {
             policy: objects.policy.is_some(),
-            watts: windows::at(&all, budget.watts, &zone, now),
-            changes: change.map(|(at, _)| at),
-            then_watts: change.and_then(|(_, watts)| watts),
+            watts: watts_at(present),
+            changes: change.and_then(|at| Timestamp::from_second(at.0 as i64).ok()),
+            then_watts: change.and_then(watts_at),
             scope: if facility { "Facility" } else { "IT" },
             margin_percent: budget.margin_percent,
             pue,
@@ -119,7 +124,7 @@ impl Budget {
             planned_watts: planned(objects),
             met: met.map(|met| met.status == "True"),
             message: met.map(|met| met.message.clone()),
-            price_per_kwh: price(&policy, pue, now),
+            price_per_kwh: rules::price_at(&policy, now.as_second()).0 * 3.6e6,
             currency: policy.currency.clone(),
         }
     }
@@ -134,15 +139,4 @@ fn planned(objects: &Objects) -> Option<i64> {
     let statuses = jobs.filter_map(|job| job.status.as_ref());
     let busy = statuses.filter(|status| matches!(status.phase, Phase::Starting | Phase::Running));
     Some(busy.filter_map(|status| Some(i64::from(status.allocation.as_ref()?.watts))).sum())
-}
-
-/// Price of a kWh at an instant, PUE included.
-fn price(policy: &EnergyPolicySpec, pue: f64, now: Timestamp) -> f64 {
-    let tariff = &policy.prices.tariff;
-    let window = |w: &andreas_api::energy_policy::TariffWindow| {
-        Window::new(&w.from, &w.to, w.energy_per_kwh.value_or(0.0))
-    };
-    let all: Vec<Window<f64>> = tariff.windows.iter().filter_map(window).collect();
-    let base = policy.prices.energy_per_kwh.value_or(0.0);
-    windows::at(&all, base, &windows::zone(&tariff.time_zone), now) * pue
 }

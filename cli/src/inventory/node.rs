@@ -1,17 +1,14 @@
-//! One node: its GPUs, who holds them, what they draw, and whether they can be used.
+//! One node: its GPUs, their holders and draw, and whether they can be used.
 
 use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::{GpuCondition, GpuNodeStatus, GpuState, HostPower as MeasuredHost};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
-use andreas_core::{HostPower, Watts, board_power};
+use andreas_policy::{boards, gpu_type};
 use serde::Serialize;
 
-use super::{Objects, gpu_type, gpus};
-
-/// Reading of a host that covers all of it beside the GPUs.
-const WHOLE_PLATFORM: &str = "RaplPlatform";
+use super::{Objects, gpus};
 
 /// One node with GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -37,7 +34,7 @@ pub struct NodeView {
     pub host_watts: Option<i64>,
     /// That draw is measured; else it is from the policy or a table.
     pub host_measured: bool,
-    /// Who holds GPUs.
+    /// Pods that hold GPUs.
     pub holders: Vec<Holder>,
     /// Why the node's GPUs are not planned; none where they are.
     pub excluded: Option<String>,
@@ -45,7 +42,7 @@ pub struct NodeView {
     pub excluded_message: Option<String>,
     /// `ok`, or what is wrong.
     pub health: String,
-    /// All is well, as far as the agent knows.
+    /// The agent reports no problem.
     pub healthy: bool,
     /// Version of the node's agent.
     pub agent_version: Option<String>,
@@ -55,7 +52,7 @@ pub struct NodeView {
     pub devices: Vec<GpuView>,
 }
 
-/// Who holds GPUs of a node.
+/// A pod that holds GPUs of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
@@ -134,7 +131,7 @@ impl NodeView {
         }
     }
 
-    /// A node with GPUs of which no agent reports.
+    /// A node with GPUs and without an agent's report.
     pub(super) fn without_agent(node: &SlimNode, policy: &EnergyPolicySpec) -> Self {
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
@@ -207,7 +204,7 @@ fn type_by_jobs(node: &str, jobs: Option<&[SlimTrainingJob]>) -> Option<String> 
     here.next().map(|allocation| allocation.gpu_type.clone())
 }
 
-/// Draw of the machine beside its GPUs, W, and whether it is measured: the administrator's word, a counter, a table.
+/// Draw of the machine beside its GPUs, W, and whether it is measured. `None`: neither described nor measured.
 fn host(
     policy: &EnergyPolicySpec,
     gpu_type: Option<&str>,
@@ -215,31 +212,13 @@ fn host(
     reading: Option<&MeasuredHost>,
     busy: bool,
 ) -> Option<(i64, bool)> {
-    let reading = reading.filter(|reading| reading.watts > 0);
-    let row = policy.gpu_types.iter().find(|row| Some(row.name.as_str()) == gpu_type);
-    let watts = |given: Option<i32>| given.map(|watts| Watts(f64::from(watts.max(0))));
-    let given = row.map(|row| (watts(row.host_idle_watts), watts(row.host_busy_watts)));
-    let known = given.is_some_and(|(idle, busy)| idle.is_some() || busy.is_some());
-    let max =
-        row.map(|row| f64::from(row.max_watts)).or_else(|| board_power(gpu_type?).map(|(_, max)| max.0));
-    let (idle_given, busy_given) = given.unwrap_or_default();
-    let table = max.map(|max| {
-        let number = u32::try_from(gpus).unwrap_or(u32::MAX);
-        let power = HostPower::of(Watts(max), number).known(idle_given, busy_given);
-        if busy { power.busy.0 } else { power.idle.0 }
-    });
-    match (reading, table) {
-        (Some(reading), _) if !known && reading.source == WHOLE_PLATFORM => {
-            Some((i64::from(reading.watts), true))
-        }
-        // Counters of processors and memory are a lower bound.
-        (Some(reading), Some(table)) if !known && f64::from(reading.watts) > table => {
-            Some((i64::from(reading.watts), true))
-        }
-        (_, Some(table)) => Some((table.round() as i64, false)),
-        (Some(reading), None) => Some((i64::from(reading.watts), true)),
-        (None, None) => None,
-    }
+    let Some(gpu_type) = gpu_type.filter(|name| boards::described(name, policy)) else {
+        return reading.filter(|reading| reading.watts > 0).map(|reading| (i64::from(reading.watts), true));
+    };
+    let board = boards::board(gpu_type, policy);
+    let power = board.measured_host(gpus, reading, busy);
+    let watts = if busy { power.busy } else { power.idle };
+    Some((watts.0.round() as i64, board.host_reading(gpus, reading, busy).is_some()))
 }
 
 /// In a word or two what is wrong with a node, and whether nothing is.

@@ -38,7 +38,7 @@ pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Tim
 }
 
 /// Cost of lateness and time in the system up to now or completion, millionths. `weight` is the effective one
-/// ([`rules::bounded_weight`]), without ageing.
+/// ([`super::weight`]), without ageing.
 pub fn lateness_micros(job: &SlimTrainingJob, weight: i32, policy: &EnergyPolicySpec, now: Timestamp) -> i64 {
     let Some(created) = job.metadata.creation_timestamp.as_ref().map(|time| time.0) else { return 0 };
     let ended = job.status.as_ref().and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
@@ -47,9 +47,7 @@ pub fn lateness_micros(job: &SlimTrainingJob, weight: i32, policy: &EnergyPolicy
     let late = due.map_or(Seconds::ZERO, |due| since(due, until));
     let lateness = rules::lateness(policy);
     let missed = if late.0 > 0.0 { lateness.late_fixed } else { Seconds::ZERO };
-    // A job without a deadline has no tardiness or miss; its turnaround counts at least a tenth.
-    let share = if due.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
-    let counted = late + missed + since(created, until) * share;
+    let counted = late + missed + since(created, until) * lateness.share(due.is_some());
     whole((rules::late_rate(policy, weight) * counted).0 * 1e6)
 }
 

@@ -27,7 +27,7 @@ use andreas_api::names::{
 use andreas_api::slim::SlimNode;
 use kube::ResourceExt;
 
-use super::boards;
+use super::{boards, gpu_type};
 use crate::index::{ClusterIndex, agent_status, quantity, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
@@ -41,9 +41,6 @@ const TRACES: [&str; 5] = [
     "k8s.amazonaws.com/accelerator",
     "kubernetes.azure.com/accelerator",
 ];
-
-/// Type label values without GPU information: these distributions write their own name as the machine type.
-const NO_TYPES: [&str; 3] = ["", "k3s", "rke2"];
 
 /// Maximum names of excluded nodes in one message.
 const NAMED: usize = 3;
@@ -240,17 +237,6 @@ pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a
         Exclusion::NoTypeLabel
     };
     NodeUse::Excluded(why)
-}
-
-/// The GPU type by labels alone: the first of the policy's type labels that the node has.
-pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
-    let labels = node.labels();
-    policy
-        .type_labels
-        .iter()
-        .filter_map(|label| labels.get(label))
-        .map(String::as_str)
-        .find(|value| !NO_TYPES.contains(value))
 }
 
 fn selected(node: &SlimNode, policy: &EnergyPolicySpec) -> bool {

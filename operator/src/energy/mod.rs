@@ -5,8 +5,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`rules`] | tariff, budget and cost of lateness over time, as the planner takes them |
-//! | [`boards`] | idle and maximum power of GPU types |
+//! | [`rules`], [`boards`], [`gpu_type`] | of `andreas-policy`: prices and budget over time, power of GPU types and hosts |
+//! | [`weight`] | the weight of a job within its namespace's bound |
 //! | [`inventory`] | which nodes are planned, as which GPU type, and why others are excluded |
 //! | [`types`] | facts of the cluster's GPU types; what one GPU counts for against the budget |
 //! | [`limits`] | the power limits that a type's GPUs support and the policy allows |
@@ -18,16 +18,15 @@
 //! **Never here**: predictions of a run (predict), decisions (planner, lifecycle), I/O.
 
 pub mod bill;
-pub mod boards;
 pub mod budget;
 pub mod draws;
 pub mod inventory;
 pub mod limits;
 pub mod measured;
-pub mod rules;
 pub mod types;
-pub mod windows;
+pub mod weight;
 
-pub use inventory::{Exclusion, Inventory, NodeUse, gpu_type};
+pub use andreas_policy::{boards, gpu_type, rules};
+pub use inventory::{Exclusion, Inventory, NodeUse};
 pub use measured::LateEnergy;
 pub use types::{TypeDraw, TypeFacts, Types};

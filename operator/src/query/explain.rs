@@ -18,7 +18,7 @@ use super::hypothetical::{self, Hypothetical};
 use super::jobs::{expected, micros, percent, queued};
 use super::view::{View, visible};
 use super::what_if::{Changed, currency};
-use crate::energy::rules::bounded_weight;
+use crate::energy::weight::bounded_weight;
 use crate::predict::sampled::timestamp;
 use crate::snapshot::job_id;
 
@@ -88,7 +88,7 @@ pub fn explain(
 ) -> Result<Explanation, QueryError> {
     let key = ObjectKey::of(job.as_ref());
     let id = job_id(&key);
-    let place = view.place(&id);
+    let place = view.position(&id);
     let ahead = place.map(|place| visible(view.order()[..place].iter().rev(), &key.namespace, MAX_NAMES));
     let shown = queued(view, job, place, ahead);
     let refused = |error: andreas_planner::SnapshotError| QueryError::Refused(error.to_string());

@@ -20,6 +20,7 @@ use super::nodes::Cluster;
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};
+use crate::energy::weight::bounded_weight;
 use crate::energy::{draws, rules};
 use crate::index::{ClusterIndex, gpu_memory};
 use crate::instants;
@@ -230,7 +231,7 @@ pub(super) fn job(
         namespace: NamespaceName::new(key.namespace.as_str()),
         submit: time(created),
         deadline: instants::deadline(spec, job.metadata.creation_timestamp.as_ref()).map(|d| time(d.0)),
-        weight: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)),
+        weight: rules::late_rate(policy, bounded_weight(index, &key.namespace, spec.weight)),
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
         spread: spread(table, spec),
@@ -324,15 +325,11 @@ fn with_exploration(
         return rows;
     }
     let deadline = instants::deadline(spec, job.metadata.creation_timestamp.as_ref());
-    let lateness = rules::lateness(policy);
-    // A job without a deadline has no tardiness or miss; its turnaround counts at least a tenth.
-    let share =
-        if deadline.is_some() { lateness.turnaround_share } else { lateness.turnaround_share.max(0.1) };
+    let share = rules::lateness(policy).share(deadline.is_some());
     let profile = index.profile_key(job);
     let costs = ExplorationCosts {
         per_joule: rules::price_at(policy, now.as_second()).0,
-        per_second: rules::late_rate(policy, rules::bounded_weight(index, &key.namespace, spec.weight)).0
-            * share,
+        per_second: rules::late_rate(policy, bounded_weight(index, &key.namespace, spec.weight)).0 * share,
         restart: restarts::observed_time(index, &profile).unwrap_or(rules::restart_time(policy)),
         epochs: outlook.epochs_left,
         available: deadline.map(|due| Seconds(due.0.duration_since(now).as_secs_f64())),

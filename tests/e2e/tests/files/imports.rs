@@ -255,3 +255,32 @@ fn imports_are_read_as_the_compiler_does() -> Result<()> {
 fn split(path: &str) -> Module {
     path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
+
+/// Our crates in `[dependencies]`, without the common beginning of their names.
+fn dependencies(manifest: &str) -> BTreeSet<&str> {
+    let section =
+        manifest.split("\n[").find_map(|part| part.strip_prefix("dependencies]\n")).unwrap_or_default();
+    let names = section.lines().filter_map(|line| line.split(['.', ' ']).next()?.strip_prefix("andreas-"));
+    names.collect()
+}
+
+#[test]
+fn the_page_of_the_architecture_has_the_dependencies_of_each_crate() -> Result<()> {
+    let page = fs::read_to_string(root().join("docs/architecture.md"))?;
+    let table = page.split("| crate | uses | what it is |").nth(1).context("no table of crates")?;
+    let mut before = BTreeSet::new();
+    for line in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (name, uses) = (cells[1].trim_matches('`'), cells[2]);
+        let written: BTreeSet<&str> = uses.split(", ").filter(|name| *name != "-").collect();
+        let folder = [format!("crates/{name}"), name.to_owned()].map(|folder| root().join(folder));
+        let folder = folder.iter().find(|folder| folder.is_dir()).with_context(|| name.to_owned())?;
+        let manifest = fs::read_to_string(folder.join("Cargo.toml"))?;
+        ensure!(dependencies(&manifest) == written, "{name} uses {:?}", dependencies(&manifest));
+        ensure!(written.is_subset(&before), "{name} stands above one of {written:?}");
+        before.insert(name);
+    }
+    let folders = fs::read_dir(root().join("crates"))?.count() + 4;
+    ensure!(before.len() == folders, "{} crates in the table, {folders} folders", before.len());
+    Ok(())
+}

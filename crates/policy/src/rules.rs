@@ -3,16 +3,15 @@
 use std::collections::BTreeSet;
 
 use andreas_api::energy_policy::{BudgetWindow, PowerBudgetScope, TariffWindow};
-use andreas_api::names::ANNOTATION_MAX_WEIGHT;
 use andreas_api::{Decimal, EnergyPolicySpec};
 use andreas_core::{CostRate, EnergyPrice, Seconds, Tariff, Time, Watts};
 use andreas_planner::{DEFAULT_WEAR, Lateness, PowerBudget};
-use andreas_runtime::watch::ObjectKey;
 use jiff::tz::TimeZone;
-use kube::ResourceExt;
 
-use super::windows::{self, Window, daily};
-use crate::index::ClusterIndex;
+use crate::windows::{self, Window, daily};
+
+/// The budget between windows if only windows limit power: above any cluster's draw.
+pub const UNLIMITED: Watts = Watts(1e12);
 
 /// Power usage effectiveness, at least 1.
 pub fn pue(policy: &EnergyPolicySpec) -> f64 {
@@ -24,7 +23,7 @@ fn price(per_kwh: &Decimal, policy: &EnergyPolicySpec) -> EnergyPrice {
 }
 
 /// The policy's time zone of this name; UTC if it is not known, which the policy's status then says.
-fn zone(name: &str) -> TimeZone {
+pub fn zone(name: &str) -> TimeZone {
     windows::time_zone(name).unwrap_or(TimeZone::UTC)
 }
 
@@ -50,8 +49,6 @@ pub fn price_at(policy: &EnergyPolicySpec, at: i64) -> EnergyPrice {
 
 /// The power budget over time; `look_ahead`: the longest grace period.
 pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Option<PowerBudget> {
-    /// Base power if only windows limit it, W: above any cluster's draw.
-    const UNLIMITED: f64 = 1e12;
     let budget = &policy.power_budget;
     if !budget.limits_power() {
         return None;
@@ -59,7 +56,7 @@ pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Optio
     let watts = |w: i64| Watts(w.max(1) as f64);
     let window = |w: &BudgetWindow| Window::new(&w.from, &w.to, watts(w.watts));
     let windows: Vec<_> = budget.windows.iter().filter_map(window).collect();
-    let base = budget.watts.map_or(Watts(UNLIMITED), watts);
+    let base = budget.watts.map_or(UNLIMITED, watts);
     Some(PowerBudget {
         watts: daily(&windows, base, &zone(&budget.time_zone), now),
         margin: (f64::from(budget.margin_percent) / 100.0).clamp(0.0, 0.9),
@@ -87,15 +84,6 @@ pub fn restart_time(policy: &EnergyPolicySpec) -> Seconds {
 /// Time of a job's weight and draw that a restart must be worth besides.
 pub fn restart_wear(policy: &EnergyPolicySpec) -> Seconds {
     Seconds(policy.preemption.restart_wear.seconds_or(DEFAULT_WEAR.0 as i64).max(0) as f64)
-}
-
-/// Effective weight of a job, in plans and costs. It is the job's own, bounded by the namespace's annotation
-/// `andreas.dev/max-weight`. An annotation that is not a whole number is ignored.
-pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32 {
-    let key = ObjectKey { namespace: String::new(), name: namespace.to_owned() };
-    let annotations = index.namespaces.get(&key).map(|namespace| namespace.annotations());
-    let bound = annotations.and_then(|all| all.get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
-    bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
 }
 
 /// Cost per second of lateness of a job with this weight.
@@ -153,25 +141,5 @@ mod tests {
         let policy = policy(json!({"powerBudget": {"watts": 1, "timeZone": "Mars/Phobos"}}));
         assert_eq!(unknown_zones(&policy), BTreeSet::from(["Mars/Phobos"]));
         assert!(unknown_zones(&EnergyPolicySpec::default()).is_empty());
-    }
-
-    #[test]
-    fn a_namespace_bounds_the_weight_of_its_jobs() {
-        use crate::index::SlimNamespace;
-        use andreas_runtime::watch::Index;
-
-        let mut index = ClusterIndex::new();
-        let mut namespace = |version: u32, bound: &str| {
-            let object: SlimNamespace = serde_json::from_value(serde_json::json!({
-                "metadata": {"name": "team", "resourceVersion": version.to_string(),
-                    "annotations": {"andreas.dev/max-weight": bound}}}))
-            .expect("a namespace");
-            index.apply(object);
-            [5, 500].map(|weight| bounded_weight(&index, "team", weight))
-        };
-        assert_eq!(namespace(1, "20"), [5, 20]);
-        assert_eq!(namespace(2, "0"), [1, 1]);
-        assert_eq!(namespace(3, "a lot"), [5, 500]);
-        assert_eq!(bounded_weight(&index, "other", 500), 500);
     }
 }

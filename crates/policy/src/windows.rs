@@ -24,7 +24,9 @@ impl<T> Window<T> {
         Some(Self { from: time_of_day(from)?, to: time_of_day(to)?, value })
     }
 
-    fn covers(&self, at: civil::Time) -> bool {
+    /// Whether it covers an instant, by the clock in `zone`.
+    pub fn covers(&self, zone: &TimeZone, at: Timestamp) -> bool {
+        let at = zone.to_datetime(at).time();
         if self.from < self.to { (self.from..self.to).contains(&at) } else { at >= self.from || at < self.to }
     }
 }
@@ -49,8 +51,7 @@ pub fn daily<T: Copy + PartialEq>(
     now: i64,
 ) -> StepFunction<T> {
     let value = |at: Timestamp| {
-        let clock = zone.to_datetime(at).time();
-        windows.iter().find(|window| window.covers(clock)).map_or(base, |window| window.value)
+        windows.iter().find(|window| window.covers(zone, at)).map_or(base, |window| window.value)
     };
     let mut steps: Vec<(Time, T)> = Vec::new();
     for at in edges(windows, zone, now) {

@@ -1,7 +1,7 @@
 //! Idle and maximum power of GPU types that the administrator does not describe.
 //!
 //! `EnergyPolicy.spec.gpuTypes` overrides the table `andreas_core::board_power`. Types in neither take the
-//! agents' readings ([`super::inventory`]).
+//! agents' readings, which the caller adds to the policy.
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::HostPower as MeasuredHost;
@@ -19,28 +19,28 @@ pub struct Board {
 }
 
 impl Board {
-    /// Draw of a node with this many GPUs of the type besides them: the administrator's, else the table's.
+    /// Draw of a host with this many GPUs of the type, without the GPUs: from the policy, else from the table.
     pub fn host(&self, gpus: u64) -> HostPower {
         let [idle, busy] = self.host;
         HostPower::of(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
     }
 
     /// The same with what the node's agent measures, for a node with or without a job. A counter of the whole
-    /// platform replaces the table, but not the administrator's word. One of processors and memory alone is a lower
+    /// platform replaces the table, but not the policy. One of processors and memory alone is a lower
     /// bound: fans, network and losses are not in it.
     pub fn measured_host(&self, gpus: u64, measured: Option<&MeasuredHost>, busy: bool) -> HostPower {
+        let (host, reading) = (self.host(gpus), self.host_reading(gpus, measured, busy));
+        if busy { host.known(None, reading) } else { host.known(reading, None) }
+    }
+
+    /// The reading that [`Self::measured_host`] uses, if any.
+    pub fn host_reading(&self, gpus: u64, measured: Option<&MeasuredHost>, busy: bool) -> Option<Watts> {
+        let from_policy = self.host.iter().any(Option::is_some);
+        let reading = measured.filter(|reading| reading.watts > 0 && !from_policy)?;
+        let watts = Watts(f64::from(reading.watts.clamp(0, MOST_HOST_WATTS)));
         let host = self.host(gpus);
-        let watts = |reading: &MeasuredHost| Watts(f64::from(reading.watts.clamp(0, MOST_HOST_WATTS)));
-        let said = self.host.iter().any(Option::is_some);
-        let Some(reading) = measured.filter(|reading| reading.watts > 0 && !said) else { return host };
-        let now = if busy { host.busy } else { host.idle };
-        if reading.source != WHOLE_PLATFORM && watts(reading) <= now {
-            return host;
-        }
-        match busy {
-            true => host.known(None, Some(watts(reading))),
-            false => host.known(Some(watts(reading)), None),
-        }
+        let known = if busy { host.busy } else { host.idle };
+        (reading.source == WHOLE_PLATFORM || watts > known).then_some(watts)
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(found.host(4), HostPower { idle: Watts(50.0), busy: Watts(80.0) });
         let whole = MeasuredHost { watts: 500, source: WHOLE_PLATFORM.into() };
         assert_eq!(found.measured_host(4, Some(&whole), true), found.host(4), "the administrator says so");
-        // Nobody describes the host: the table does, never with 0.
+        // The policy does not describe the host: the table does, never with 0.
         let default = board("Tesla-T4", &EnergyPolicySpec::default());
         assert_eq!(default.host(4).idle, Watts(150.0));
     }

@@ -1,0 +1,53 @@
+//! What an EnergyPolicy says of an instant and of a node: the rules that the operator and the command line share.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`rules`] | tariff, budget and cost of lateness over time, as the planner takes them |
+//! | [`windows`] | daily windows in a time zone |
+//! | [`boards`] | idle and maximum power of GPU types, and the draw of hosts |
+//! | [`gpu_type`] | the GPU type of a node by its labels |
+//!
+//! **In**: an [`EnergyPolicySpec`], labels of nodes, agents' readings. **Out**: plain values.
+//!
+//! **Not allowed**: a clock, I/O, the state of a cluster.
+
+pub mod boards;
+pub mod rules;
+pub mod windows;
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::slim::SlimNode;
+use kube::ResourceExt;
+
+/// Type label values without GPU information: these distributions write their own name as the machine type.
+const NO_TYPES: [&str; 3] = ["", "k3s", "rke2"];
+
+/// The GPU type by labels alone: the first of the policy's type labels that the node has.
+#[must_use]
+pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
+    let labels = node.labels();
+    policy
+        .type_labels
+        .iter()
+        .filter_map(|label| labels.get(label))
+        .map(String::as_str)
+        .find(|value| !NO_TYPES.contains(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_type_that_names_the_distribution_is_no_gpu_type() {
+        let node = |labels: serde_json::Value| -> SlimNode {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "n", "labels": labels}}))
+                .expect("a node")
+        };
+        let policy =
+            EnergyPolicySpec { type_labels: vec!["a".into(), "b".into()], ..EnergyPolicySpec::default() };
+        let k3s = node(serde_json::json!({"a": "k3s", "b": "Tesla-T4"}));
+        assert_eq!(gpu_type(&k3s, &policy), Some("Tesla-T4"));
+        assert_eq!(gpu_type(&node(serde_json::json!({"a": ""})), &policy), None);
+    }
+}
