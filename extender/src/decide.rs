@@ -1,15 +1,11 @@
 //! Decides whether a pod belongs to ANDREAS and which node it may go to. Pure: all state comes in as
 //! arguments.
 
-use andreas_api::names::{
-    GROUP, LABEL_ALLOCATION, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, LABEL_JOB_UID, pod_name,
-};
+use andreas_api::names::{LABEL_ALLOCATION, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, pod_name};
+use andreas_api::pod_owner::pod_owner;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::jobs::Job;
-
-/// Kind of the controller that marks a pod as a worker pod.
-const OWNER_KIND: &str = "TrainingJob";
 
 /// Ownership of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,28 +104,20 @@ impl Refusal {
     }
 }
 
-/// Reads a pod's ownership. A worker pod needs label **and** controller; admission policies protect both.
+/// Reads a pod's ownership ([`pod_owner`]) and identity.
 #[must_use]
 pub fn ownership(pod: &ObjectMeta) -> Ownership {
     let labels = pod.labels.as_ref();
     let label = |name: &'static str| labels.and_then(|labels| labels.get(name));
-    let owners = pod.owner_references.as_deref().unwrap_or_default();
-    let group = |version: &str| version.split_once('/').is_some_and(|(group, _)| group == GROUP);
-    let owner = owners.iter().find(|owner| {
-        owner.controller == Some(true) && owner.kind == OWNER_KIND && group(&owner.api_version)
-    });
-    let (Some(uid), Some(owner)) = (label(LABEL_JOB_UID), owner) else { return Ownership::Foreign };
-    if uid.is_empty() || owner.uid != *uid {
-        return Ownership::Foreign;
-    }
+    let Some(owner) = pod_owner(pod) else { return Ownership::Foreign };
     let number = |name| label(name).and_then(|text| text.parse::<i64>().ok()).ok_or(Refusal::Label(name));
     let read = || {
-        if label(LABEL_JOB) != Some(&owner.name) {
+        if label(LABEL_JOB).map(String::as_str) != Some(owner.name) {
             return Err(Refusal::Label(LABEL_JOB));
         }
         Ok(WorkerPod {
-            job_uid: uid.clone(),
-            job_name: owner.name.clone(),
+            job_uid: owner.uid.to_owned(),
+            job_name: owner.name.to_owned(),
             namespace: pod.namespace.clone().unwrap_or_default(),
             pod_name: pod.name.clone().unwrap_or_default(),
             attempt: number(LABEL_ATTEMPT)?,

@@ -16,11 +16,6 @@ pub struct DurationText(
 );
 
 impl DurationText {
-    /// From whole seconds.
-    pub fn from_seconds(seconds: i64) -> Self {
-        Self(format!("{}s", seconds.max(0)))
-    }
-
     /// Seconds; `None` where the text is not of the pattern.
     pub fn seconds(&self) -> Option<i64> {
         let mut total: i64 = 0;

@@ -34,7 +34,7 @@ pub struct EnergyPolicySpec {
     pub pue: Decimal,
     /// Power that the cluster may draw. Default: no limit.
     pub power_budget: PowerBudget,
-    /// What is assumed of jobs of which nothing is known.
+    /// Assumptions for jobs without estimates or earlier runs.
     pub unknown_jobs: UnknownJobs,
     /// What it costs to stop a run and go on later.
     pub preemption: PreemptionRules,
@@ -218,11 +218,11 @@ pub struct BudgetWindow {
     pub watts: i64,
 }
 
-/// What is assumed of jobs of which nothing is known.
+/// Assumptions for jobs without estimates or earlier runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnknownJobs {
-    /// Assumed run time of a job of which nothing is known, where no run of its namespace has finished. Default: `4h`.
+    /// Assumed run time of such a job while no run of its namespace has finished. Default: `4h`.
     pub run_time: DurationText,
     /// `On`: a job that names no profile shares that of earlier runs of the same program. `Off`: each has one of its own name, whatever
     /// its `profileMatching`. Default: `On`. Holds for jobs that have not been planned yet.

@@ -10,7 +10,7 @@ use crate::training_job::GpuRequest;
 const OF_NOMINAL: i64 = 93;
 
 impl GpuRequest {
-    /// Whether a GPU with so many MiB (the node's label `nvidia.com/gpu.memory`) has the memory that is asked for. Judged for
+    /// Whether a GPU with this many MiB (the node's label `nvidia.com/gpu.memory`) has the memory that is asked for. Judged for
     /// each node: boards of one product name may differ.
     pub fn memory_fits(&self, mib: i64) -> bool {
         self.memory_gib.is_none_or(|gib| {

@@ -135,7 +135,7 @@ pub struct GpuState {
     /// When the holder took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_since: Option<Time>,
-    /// The most that its board draws, W: the highest power limit that its driver takes, also where nobody may set one.
+    /// Maximum draw of its board, W: the highest power limit that its driver accepts, even if limits cannot be set.
     /// Absent where the driver does not say. Counted for types that neither the policy nor the table of boards
     /// describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

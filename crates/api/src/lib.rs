@@ -16,6 +16,7 @@ pub mod gpu_node;
 mod known;
 pub mod names;
 pub mod phase;
+pub mod pod_owner;
 pub mod shared_template;
 pub mod slim;
 pub mod training_job;

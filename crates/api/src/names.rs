@@ -86,11 +86,11 @@ pub const ANNOTATION_GPU_TYPES: &str = "andreas.dev/gpu-types";
 
 /// TrainingJob label: name of its TrainingProfile, where `spec.profile` names none.
 pub const LABEL_PROFILE: &str = "andreas.dev/profile";
-/// TrainingJob annotation: who submitted it, as `kubectl andreas submit` writes it. A claim of its author, for accounts.
+/// TrainingJob annotation: the submitting user, written by `kubectl andreas submit`. Not verified; for accounts.
 pub const ANNOTATION_USER: &str = "andreas.dev/user";
 /// TrainingProfile annotation: the program whose runs share it.
 pub const ANNOTATION_PROGRAM: &str = "andreas.dev/program";
-/// TrainingProfile label: who made it. Those that the operator made are removed when no job has used them for long.
+/// TrainingProfile label: the program that made it. Those that the operator made are removed when no job has used them for long.
 pub const LABEL_MADE_BY: &str = "andreas.dev/made-by";
 
 /// Annotation written with the Binding: generation of the allocation.

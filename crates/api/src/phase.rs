@@ -117,7 +117,7 @@ reasons! {
     MaxRunTime,
     /// The API server refuses the pod.
     TemplateRejected,
-    /// A pod of the name that is needed belongs to somebody else.
+    /// A pod of the required name belongs to another owner.
     NameInUse,
     /// Somebody else starts or stops the adopted job, or it cannot be adopted.
     NotAdopted,

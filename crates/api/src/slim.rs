@@ -99,7 +99,7 @@ slim_custom_resource!(
     gpu_node::GpuNodeStatus
 );
 
-/// A TrainingJob as the extender needs it: who it is and what it has been given.
+/// A TrainingJob as the extender needs it: its identity and allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocatedJob {
     /// Name, UID, versions.
@@ -437,7 +437,7 @@ pub struct SlimQuotaStatus {
     pub used: BTreeMap<String, Quantity>,
 }
 
-/// A Service: only who it is.
+/// A Service: its metadata only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlimService {
     /// Name, UID, owners; no `managedFields`.

@@ -44,7 +44,7 @@ pub struct TrainingJobSpec {
     #[serde(default = "default_epochs")]
     #[schemars(range(min = 1, max = 10_000_000))]
     pub epochs: i32,
-    /// How many GPUs, of which types, over how many nodes. Default: one GPU of any type.
+    /// Number of GPUs, their types, and number of nodes. Default: one GPU of any type.
     #[serde(default)]
     pub gpus: GpuRequest,
     /// Name of the TrainingProfile of this namespace that describes such runs: same model, data and batch. Its times and watts are what
@@ -106,7 +106,7 @@ pub struct TrainingJobSpec {
     /// `true` holds a waiting run, and stops a running one with a checkpoint. `false` lets it go on. Default: `false`.
     #[serde(default)]
     pub suspend: bool,
-    /// Deletes the object so many seconds after its end. Default: it is kept.
+    /// Seconds from the job's end to the deletion of the object. Default: it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<i32>,

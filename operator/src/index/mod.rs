@@ -4,9 +4,9 @@
 //! **Out**: the objects by name ([`store::Store`]), each job's members, foreign use per node, the set of
 //! dirty jobs ([`ClusterIndex::take_dirty`]), and [`Signals`] such as "a job is dirty" and "plan again".
 //!
-//! A pod is ours if it has our label **and** a controller reference to that TrainingJob. All others, our
-//! orphans included, are foreign and count as use of their node. A pod of an adopted workload is read as a
-//! member of the TrainingJob that stands for it (`adopted`).
+//! A pod is ours by label **and** controller reference ([`pod_owner`](andreas_api::pod_owner::pod_owner)). All
+//! others, our orphans included, are foreign and count as use of their node. A pod of an adopted workload is read
+//! as a member of the TrainingJob that stands for it (`adopted`).
 //!
 //! What single objects say is read here too ([`usable`], [`takes`], [`is_member`]...), without the policy.
 //!
@@ -47,7 +47,7 @@ use tokio::sync::Notify;
 pub use adopted::is_adopted;
 pub use foreign::{ForeignPod, SlimNamespace};
 pub use nodes::{agent_status, broken_gpus, gpu_memory, usable, whole_gpus};
-pub use pods::{containers_seen_ended, controller, is_member, job_label, name_of, number, owner, takes};
+pub use pods::{containers_seen_ended, is_member, job_label, name_of, number, owner, takes};
 pub use quantity::Amounts;
 pub use store::Origin;
 use store::{Change, Store};
@@ -62,6 +62,8 @@ pub struct Signals {
     pub dirty: Notify,
     /// An input of the plan changed.
     pub plan: Notify,
+    /// Steps have read every decision, or no job waits for its step.
+    pub stepped: Notify,
     /// The API server went back to an older state: cached data is invalid.
     pub rewound: Notify,
     /// Agents must be asked for GPU holders.

@@ -2,6 +2,7 @@
 
 use andreas_api::gpu_node::namespaced_pod_name;
 use andreas_api::names;
+use andreas_api::pod_owner::{PodOwner, pod_owner};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_runtime::watch::ObjectKey;
 use kube::api::ObjectMeta;
@@ -9,38 +10,25 @@ use kube::api::ObjectMeta;
 use super::adopted::is_adopted;
 use super::quantity::{self, Amounts};
 
-/// Name and UID of the TrainingJob that controls a pod with our label; `None`: not ours.
+/// Name and UID of the TrainingJob that a pod works for ([`pod_owner`]); `None`: not ours. The label by which pods
+/// are watched must name it too.
 pub fn owner(meta: &ObjectMeta) -> Option<(ObjectKey, &str)> {
-    let label = meta.labels.as_ref()?.get(names::LABEL_JOB)?;
-    let owners = meta.owner_references.as_deref().unwrap_or_default();
-    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
-    let group = owner.api_version.split_once('/').map(|(group, _)| group);
-    let ours = owner.kind == "TrainingJob" && group == Some(names::GROUP) && owner.name == *label;
-    ours.then(|| {
-        let namespace = meta.namespace.clone().unwrap_or_default();
-        (ObjectKey { namespace, name: owner.name.clone() }, owner.uid.as_str())
-    })
+    let owner = labelled_owner(meta)?;
+    let namespace = meta.namespace.clone().unwrap_or_default();
+    Some((ObjectKey { namespace, name: owner.name.to_owned() }, owner.uid))
 }
 
-/// A pod is ours if it has our label **and** a controller reference to this object's UID. A label alone may
-/// be forged; an owner alone may be orphaned or relabelled.
+fn labelled_owner(meta: &ObjectMeta) -> Option<PodOwner<'_>> {
+    let label = meta.labels.as_ref()?.get(names::LABEL_JOB)?;
+    pod_owner(meta).filter(|owner| owner.name == label)
+}
+
+/// Whether a pod works for this very object: name and UID.
 pub fn is_member(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
     // What a pod's labels say of an adopted workload is believed of the jobs that stand for one alone.
     is_adopted(pod) == job.spec.adopts.is_some()
-        && controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
-            kind == "TrainingJob" && owner_name == name && owner_uid == uid
-        })
-        && pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::LABEL_JOB_UID)) == Some(uid)
-}
-
-/// Kind, name and UID of a pod's controller.
-pub fn controller(pod: &SlimPod) -> Option<(&str, &str, &str)> {
-    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
-    owners
-        .iter()
-        .find(|o| o.controller == Some(true))
-        .map(|o| (o.kind.as_str(), o.name.as_str(), o.uid.as_str()))
+        && labelled_owner(&pod.metadata).is_some_and(|owner| owner.name == name && owner.uid == uid)
 }
 
 /// The number in one of our labels.

@@ -12,7 +12,7 @@ fn pod(name: &str, version: u64, owned: bool, node: Option<&str>, phase: &str) -
     let owners = if owned { json!([owner("bert", "j1")]) } else { json!([]) };
     serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": version.to_string(),
-                     "labels": {"andreas.dev/job": "bert"}, "ownerReferences": owners},
+                     "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": "j1"}, "ownerReferences": owners},
         "spec": {"nodeName": node, "containers": [{"name": "train", "resources": {"requests": {"nvidia.com/gpu": "2", "cpu": "4"}}}]},
         "status": {"phase": phase},
     }))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::names;
+use andreas_api::pod_owner::controlling_job;
 use andreas_api::slim::{SlimContainerState, SlimPod, SlimTerminated, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use jiff::Timestamp;
@@ -10,16 +11,15 @@ use jiff::Timestamp;
 use super::adopted;
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
-use crate::index::{containers_seen_ended, controller, is_adopted, is_member, name_of};
+use crate::index::{containers_seen_ended, is_adopted, is_member, name_of};
 use crate::instants::{CLOCK_SKEW, after, seconds_between};
 
 /// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
 fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     let (Some(uid), Some(name)) = (&job.metadata.uid, &job.metadata.name) else { return false };
+    let owner = controlling_job(&pod.metadata);
     is_adopted(pod) == job.spec.adopts.is_some()
-        && controller(pod).is_some_and(|(kind, owner_name, owner_uid)| {
-            kind == "TrainingJob" && owner_name == name && owner_uid != uid
-        })
+        && owner.is_some_and(|owner| owner.name == name && owner.uid != uid)
         && label(pod, names::LABEL_JOB) == Some(name)
 }
 

@@ -1,12 +1,12 @@
 //! Which parts of an object have one owner as a whole (`x-kubernetes-map-type: atomic`).
 //!
-//! With every write the API server notes for each field who set it, and compares all fields of the object for that. Where a
-//! part is only ever written as a whole, or by one writer, the notes say nothing, and what they cost comes with every status:
-//! a status has no owner but our own programs, and a pod template cannot change once the job exists.
+//! With every write the API server records the manager of each field, which costs time and space. A part that is only
+//! written as a whole, or by one writer, needs no such record: a status is written by our programs only, and a pod template
+//! cannot change once the job exists.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 
-/// Marks them.
+/// Marks `status` and `spec.template` as atomic.
 pub fn apply(schema: &mut JSONSchemaProps) {
     for path in [&["status"][..], &["spec", "template"]] {
         if let Some(part) = at(schema, path) {

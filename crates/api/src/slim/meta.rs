@@ -176,11 +176,11 @@ impl<'de, T: Deserialize<'de> + Required> Deserialize<'de> for Bounded<T> {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 let mut kept: Vec<T> = Vec::new();
-                let mut mattering = 0;
+                let mut required = 0;
                 while let Some(item) = seq.next_element::<T>()? {
-                    let is_required = item.is_required() && mattering < MAX_OTHER_ITEMS;
-                    mattering += usize::from(is_required);
-                    if kept.len() - mattering.min(kept.len()) < MAX_OTHER_ITEMS || is_required {
+                    let is_required = item.is_required() && required < MAX_OTHER_ITEMS;
+                    required += usize::from(is_required);
+                    if kept.len() - required.min(kept.len()) < MAX_OTHER_ITEMS || is_required {
                         kept.push(item);
                     }
                 }

@@ -192,7 +192,7 @@ pub struct StopRequest {
     /// Why: a reason of the closed set.
     #[schemars(length(max = 64))]
     pub reason: String,
-    /// For people: in favour of whom, for example.
+    /// Details for people, for example the job that needs the GPUs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub message: String,
@@ -205,7 +205,7 @@ pub struct StopRequest {
     /// Exit code of the member that failed first, where one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The plan asked for it, in favour of another job or of another place. Default: `false`, somebody else did.
+    /// Whether the plan caused it, for another job or another placement. Default: `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub planned: bool,
 }
@@ -240,7 +240,7 @@ pub struct Progress {
     /// The program has said that it is at its end: a plain 100, which says nothing of how far it came.
     #[serde(default)]
     pub ended: bool,
-    /// The figure is counted, by steps or epochs. Otherwise it is a percentage of which nobody knows how it came about.
+    /// The figure is counted, by steps or epochs. Otherwise it is a percentage of unknown origin.
     #[serde(default)]
     pub stepwise: bool,
     /// The first report of this attempt. Absent for attempts that reported to an earlier release first.

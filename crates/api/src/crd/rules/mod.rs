@@ -2,7 +2,7 @@
 //! refuses. The test on the real API server walks this table, so a rule without effect cannot stay.
 //!
 //! What one field alone can say (range, length, pattern) is in the types. What needs more than the object (its time of
-//! creation, its namespace, who asks) is in the chart's ValidatingAdmissionPolicies.
+//! creation, its namespace, the requesting user) is in the chart's ValidatingAdmissionPolicies.
 
 mod others;
 mod template;
