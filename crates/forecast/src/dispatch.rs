@@ -10,9 +10,6 @@ use andreas_planner::Snapshot;
 
 use crate::live::Live;
 
-/// Maximum waiting jobs that get GPUs; those behind them have no start.
-const MAX_DISPATCHED: usize = 20_000;
-
 /// GPUs by the instant at which they become free, earliest first.
 #[derive(Default)]
 struct Pool {
@@ -48,8 +45,8 @@ impl Pool {
     }
 }
 
-/// Ends every job that can start.
-pub(crate) fn rest(snapshot: &Snapshot, all: &mut [Live<'_>], now: Time) {
+/// Ends every job that can start; of those that wait, the first `most`.
+pub(crate) fn rest(snapshot: &Snapshot, all: &mut [Live<'_>], now: Time, most: usize) {
     let mut idle: BTreeMap<&GpuType, u32> = BTreeMap::new();
     let mut largest: BTreeMap<&GpuType, u32> = BTreeMap::new();
     for node in &snapshot.nodes {
@@ -84,7 +81,7 @@ pub(crate) fn rest(snapshot: &Snapshot, all: &mut [Live<'_>], now: Time) {
         a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a.2.cmp(&b.2))
     };
     waiting.sort_by(|a, b| order(&key(a), &key(b)));
-    for live in waiting.into_iter().take(MAX_DISPATCHED) {
+    for live in waiting.into_iter().take(most) {
         let gone = live.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
         let most_nodes = live.job.spread.iter().map(|spread| spread.nodes).max().unwrap_or(1);
         let fits = |name: &GpuType, gpus: u32| {

@@ -10,6 +10,9 @@ use crate::live::{Live, NOTHING};
 /// Minimum time between two plans of a future.
 const APART: Seconds = Seconds(1.0);
 
+/// Maximum waiting jobs that get GPUs at the end of a future; those behind them have no start.
+const MAX_DISPATCHED: usize = 20_000;
+
 /// The rest of every job's life in one future, in the snapshot's order; `None` where it never starts.
 pub(crate) fn run(
     snapshot: &Snapshot,
@@ -32,7 +35,7 @@ pub(crate) fn run(
             }
         }
         if left == 0 || all.iter().all(|live| live.ended.is_some() || live.active.is_some()) {
-            dispatch::rest(snapshot, &mut all, now);
+            dispatch::rest(snapshot, &mut all, now, MAX_DISPATCHED);
             return Ok(all.into_iter().map(|live| live.ended).collect());
         }
         let ends = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
@@ -44,11 +47,11 @@ pub(crate) fn run(
             .chain(snapshot.budget.as_ref().and_then(|budget| budget.watts.next_edge(now)));
         let next = match next {
             Some(end) => edge.fold(end, Time::min),
-            // Everybody waits: for an edge of tariff or budget, or for what the plan waits for.
+            // All jobs wait: for an edge of tariff or budget, or for what the plan waits for.
             None => match edge.chain(asked).reduce(Time::min) {
                 Some(at) => at,
                 None => {
-                    dispatch::rest(snapshot, &mut all, now);
+                    dispatch::rest(snapshot, &mut all, now, MAX_DISPATCHED);
                     return Ok(all.into_iter().map(|live| live.ended).collect());
                 }
             },

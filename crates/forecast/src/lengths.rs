@@ -32,7 +32,7 @@ impl Lengths {
         Self { futures, normals }
     }
 
-    /// The number of a job, by its place in the snapshot, in a future.
+    /// Standard normal draw of a job, by its index in the snapshot, in a future.
     pub fn normal(&self, job: usize, future: usize) -> f64 {
         self.normals[job * self.futures + future]
     }

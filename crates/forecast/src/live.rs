@@ -10,7 +10,7 @@ use crate::job_forecast::Run;
 
 /// Part of an epoch that counts as no remaining work (rounding).
 pub(crate) const NOTHING: f64 = 1e-9;
-/// Length of a run of which the table says nothing.
+/// Epoch time of a run without any estimate.
 const UNKNOWN: Seconds = Seconds(3_600.0);
 
 /// A job in a future.
@@ -184,11 +184,11 @@ impl<'a> Live<'a> {
     }
 }
 
-fn of_row(row: &Estimate, slower: f64, thriftier: f64, normal: f64) -> Pace {
+fn of_row(row: &Estimate, time_factor: f64, power_factor: f64, normal: f64) -> Pace {
     let sigma = row.rel_std;
-    let mean = row.epoch * slower;
+    let mean = row.epoch * time_factor;
     let epoch = mean * libm::exp(sigma * normal - sigma * sigma / 2.0);
-    Pace { epoch, mean, rel_std: sigma, watts: row.power.0 * thriftier }
+    Pace { epoch, mean, rel_std: sigma, watts: row.power.0 * power_factor }
 }
 
 /// Pace of a job on a placement. One that its table lacks has the pace of the nearest row of its type, else of
@@ -204,9 +204,9 @@ fn pace(job: &Job, place: &Placement, normal: f64) -> Pace {
     let nodes = u32::try_from(place.nodes.len()).unwrap_or(u32::MAX);
     let spread = job.spread.iter().find(|s| s.nodes == nodes).map_or(1.0, |s| s.time_factor);
     let limit = job.limits.iter().find(|l| l.gpu_type == place.gpu_type && Some(l.limit) == place.limit);
-    let (slower, thriftier) = limit.map_or((1.0, 1.0), |l| (l.time_factor, l.power_factor));
+    let (time_factor, power_factor) = limit.map_or((1.0, 1.0), |l| (l.time_factor, l.power_factor));
     match nearest.or_else(slowest) {
-        Some(row) => of_row(row, spread * slower, thriftier, normal),
+        Some(row) => of_row(row, spread * time_factor, power_factor, normal),
         None => {
             let epoch = UNKNOWN / job.epochs_left.max(NOTHING);
             Pace { epoch, mean: epoch, rel_std: 0.0, watts: 0.0 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+#[derive(Clone)]
 struct Asked {
     name: &'static str,
     gpus: u32,
@@ -120,4 +121,22 @@ fn settings_divide_the_work() {
     assert_eq!(Settings::within(16_000, 16, 100), Settings { futures: 16, plans: 10, seed: 0 });
     assert_eq!(Settings::within(16_000, 16, 10_000).plans, 0);
     assert_eq!(Settings::within(0, 1_000, 0).futures, MAX_FUTURES);
+}
+
+#[test]
+fn expected_starts_follow_the_ends_of_runs_by_deadline() {
+    let due = |name, gpus, epochs, deadline| Asked { deadline: Some(deadline), ..job(name, gpus, epochs) };
+    let running = Asked { state: runs(4), ..job("runs", 4, 30.0) };
+    let waiting =
+        [due("later", 4, 10.0, 9_000.0), due("sooner", 2, 20.0, 5_000.0), due("never", 8, 20.0, 1_000.0)];
+    let snapshot = snapshot(&[vec![running], waiting.into()].concat());
+    let options = Options { method: "fifo".parse().expect("a method"), ..Options::default() };
+    let plan = plan(&snapshot, &options).expect("a plan");
+    let starts = expected_starts(&snapshot, &plan, 10);
+    let start = |name: &str| starts.get(&JobId::new(format!("team/{name}"))).map(|time| time.0);
+    assert_eq!(start("sooner"), Some(400.0));
+    assert_eq!(start("later"), Some(600.0), "it needs the two that the other takes first");
+    assert_eq!(start("never"), None);
+    assert_eq!(start("runs"), None);
+    assert_eq!(expected_starts(&snapshot, &plan, 0).len(), 0);
 }

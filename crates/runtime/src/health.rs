@@ -5,10 +5,10 @@
 //! limit.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// The health of one process. Clones share it.
@@ -19,7 +19,7 @@ pub struct Health {
 
 #[derive(Debug, Default)]
 struct Inner {
-    conditions: Mutex<Vec<(String, Arc<AtomicBool>)>>,
+    conditions: Mutex<Vec<(String, ReadyHandle)>>,
     beats: Mutex<Vec<Watched>>,
 }
 
@@ -40,9 +40,9 @@ impl Health {
     /// Adds a readiness condition that does not hold yet. `/readyz` shows `name`.
     #[must_use = "a condition that is never set keeps the server unready"]
     pub fn register(&self, name: impl Into<String>) -> ReadyHandle {
-        let flag = Arc::new(AtomicBool::new(false));
-        self.inner.conditions.lock().push((name.into(), Arc::clone(&flag)));
-        ReadyHandle { flag }
+        let handle = ReadyHandle { holds: watch::Sender::new(false) };
+        self.inner.conditions.lock().push((name.into(), handle.clone()));
+        handle
     }
 
     /// Adds a heartbeat. The process counts as hung if [`Heartbeat::beat`] is not called for longer than
@@ -58,11 +58,7 @@ impl Health {
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
         let conditions = self.inner.conditions.lock();
-        conditions
-            .iter()
-            .filter(|(_, flag)| !flag.load(Ordering::Acquire))
-            .map(|(name, _)| name.clone())
-            .collect()
+        conditions.iter().filter(|(_, condition)| !condition.is_set()).map(|(name, _)| name.clone()).collect()
     }
 
     /// Names of the heartbeats that are overdue; empty when alive.
@@ -77,24 +73,30 @@ impl Health {
 /// One readiness condition. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ReadyHandle {
-    flag: Arc<AtomicBool>,
+    holds: watch::Sender<bool>,
 }
 
 impl ReadyHandle {
     /// Sets the condition.
     pub fn set(&self) {
-        self.flag.store(true, Ordering::Release);
+        self.holds.send_replace(true);
     }
 
     /// Clears the condition.
     pub fn unset(&self) {
-        self.flag.store(false, Ordering::Release);
+        self.holds.send_replace(false);
     }
 
     /// Whether the condition holds.
     #[must_use]
     pub fn is_set(&self) -> bool {
-        self.flag.load(Ordering::Acquire)
+        *self.holds.borrow()
+    }
+
+    /// Waits until the condition holds.
+    pub async fn wait(&self) {
+        // The sender is in `self`, so the channel is open.
+        let _ = self.holds.subscribe().wait_for(|holds| *holds).await;
     }
 }
 

@@ -14,8 +14,9 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
+use crate::energy::bill;
 use crate::energy::measured::{self, LateEnergy, PendingEnergy};
-use crate::energy::{bill, rules};
+use crate::energy::weight::bounded_weight;
 use crate::index::{
     Amounts, ClusterIndex, DeletedPod, agent_status, broken_gpus, is_member, job_label, name_of, number,
     owner, takes,
@@ -157,7 +158,7 @@ impl JobInput {
 
     /// Planned and observed outlook if the run deviates enough for a new plan.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
-        let (table, planned) = (self.memory.table.as_ref()?, self.memory.planned?);
+        let (table, planned) = (self.memory.predictions.table.as_ref()?, self.memory.predictions.outlook?);
         let seen = outlook(&self.job, self.job.status.as_ref(), table, self.now);
         seen.deviates_from(&planned).then_some((planned, seen))
     }
@@ -258,7 +259,7 @@ fn energy(
 ) -> EnergyView {
     let (joules, micros) = bill::attempt_energy(job, policy, now);
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
-    let weight = rules::bounded_weight(index, namespace, job.spec.weight);
+    let weight = bounded_weight(index, namespace, job.spec.weight);
     let mut view = EnergyView {
         attempt_joules: joules,
         attempt_micros: micros,

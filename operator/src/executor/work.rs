@@ -28,7 +28,10 @@ pub async fn step(executor: &Arc<Executor>, key: &ObjectKey) -> Requeue {
     let shared = &executor.shared;
     if let Some(wait) = executor.rate_limits.delay(key, unobserved_edit(shared, key)) {
         // Plans do not wait for a job that backs off.
-        shared.ledger.lock().mark_delivered(key);
+        let last = shared.ledger.lock().mark_delivered(key);
+        if last {
+            shared.index.lock().signals().stepped.notify_one();
+        }
         return Requeue::After(wait);
     }
     if let Err(again) = read_unanswered(shared, key).await {
@@ -85,7 +88,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
         publish_notices(executor, key, &seen.job, &step.status);
     }
     if !step.learned.is_empty() {
-        let table = shared.ledger.lock().get(key).and_then(|memory| memory.table.clone());
+        let table = shared.ledger.lock().get(key).and_then(|memory| memory.predictions.table.clone());
         if let Some(table) = table {
             shared.metrics.learned(&table, &step.learned);
         }
@@ -168,7 +171,7 @@ fn reconcile_energy(executor: &Executor, key: &ObjectKey, seen: &JobInput, step:
             memory.pending_energy.take_if(|pending_energy| pending_energy.attempt == late.attempt)
     {
         let seen_draw = paid.observation.map(|run| Observation { watts: late.watts, ..run });
-        if let (Some(table), Some(run)) = (&memory.table, &seen_draw) {
+        if let (Some(table), Some(run)) = (&memory.predictions.table, &seen_draw) {
             shared.metrics.metered(table, run);
         }
         let update = seen_draw.map(ProfileUpdate::Observation);
@@ -199,7 +202,9 @@ fn read_input(executor: &Executor, key: &ObjectKey) -> Option<JobInput> {
     let mut seen = JobInput::gather(&index, remembered, key, settings, clock::now());
     match &mut seen {
         Some(seen) => {
-            ledger.mark_delivered(key);
+            if ledger.mark_delivered(key) {
+                index.signals().stepped.notify_one();
+            }
             seen.hold_back(&index, &ledger);
             if let Some(memory) = ledger.get_mut(key, uid(&seen.job)) {
                 memory.reserve(seen.decision(), clock::now());
@@ -333,7 +338,7 @@ fn written(
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
     memory.pending = None;
     memory.last_write = clock::now();
-    let first_sampled = memory.first_sampled;
+    let first_sampled = memory.predictions.first_sampled;
     executor.rate_limits.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         requeue_dependents(&mut index, &ledger, key);

@@ -18,6 +18,19 @@ use crate::predict::forecast::{self, Waiting};
 use crate::predict::sampled::Sampled;
 use crate::predict::{Outlook, Table};
 
+/// Predictions of a job with the last plan. Only planning writes them.
+#[derive(Clone, Debug, Default)]
+pub struct Predictions {
+    /// Time and power by configuration.
+    pub table: Option<Arc<Table>>,
+    /// Its outlook in that plan.
+    pub outlook: Option<Outlook>,
+    /// Its forecast if it waits.
+    pub waiting: Waiting,
+    /// The first sampled forecast, to be compared with its end.
+    pub first_sampled: Option<Sampled>,
+}
+
 /// Memory of one job.
 #[derive(Clone, Debug)]
 pub struct JobMemory {
@@ -41,18 +54,8 @@ pub struct JobMemory {
     pub reserving: bool,
     /// Jobs, with their attempts, that must end before this one's pods are created.
     pub after: Vec<(ObjectKey, i64)>,
-    /// Predictions from the last plan.
-    pub table: Option<Arc<Table>>,
-    /// Probability of being on time if it waits now, by the last plan.
-    pub on_time: Option<f64>,
-    /// Expected start if it waits, by the last plan.
-    pub starts: Option<Timestamp>,
-    /// Its last sampled forecast, while that is fresh.
-    pub sampled: Option<Sampled>,
-    /// The first one, to be compared with its end.
-    pub first_sampled: Option<Sampled>,
-    /// Its outlook in the last plan.
-    pub planned: Option<Outlook>,
+    /// Predictions with the last plan.
+    pub predictions: Predictions,
     /// When it last requested a plan because it deviated from the last one.
     pub plan_requested: Option<Timestamp>,
     /// When the facts that time-outs count from were first seen, on the monotonic clock.
@@ -85,12 +88,7 @@ impl JobMemory {
             target: None,
             reserving: false,
             after: Vec::new(),
-            table: None,
-            on_time: None,
-            starts: None,
-            sampled: None,
-            first_sampled: None,
-            planned: None,
+            predictions: Predictions::default(),
             plan_requested: None,
             first_seen: BTreeMap::new(),
             last_write: started,
@@ -117,8 +115,8 @@ impl JobMemory {
         if status.is_some_and(|status| status.phase.is_terminal()) {
             return None;
         }
-        let waiting = Waiting { on_time: self.on_time, starts: self.starts, sampled: self.sampled };
-        Some(forecast::prediction(job, status, self.table.as_ref()?, now, waiting))
+        let Predictions { table, waiting, .. } = &self.predictions;
+        Some(forecast::prediction(job, status, table.as_ref()?, now, *waiting))
     }
 
     /// Records that exactly these facts hold.

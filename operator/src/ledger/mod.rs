@@ -25,7 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::lifecycle::{Claim, DecisionFor, Planned};
 use backoff::Backoffs;
-pub use memory::{JobMemory, NextPlacement};
+pub use memory::{JobMemory, NextPlacement, Predictions};
 
 /// Minimum time between plan requests because of deviating runs: of all jobs together and of each.
 const REQUEST_EVERY: SignedDuration = SignedDuration::from_secs(2);
@@ -133,14 +133,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// A step has read the job's decision.
-    pub fn mark_delivered(&mut self, key: &ObjectKey) {
-        self.undelivered.remove(key);
+    /// A step has read the job's decision. `true`: it was the last of them.
+    pub fn mark_delivered(&mut self, key: &ObjectKey) -> bool {
+        self.undelivered.remove(key) && self.undelivered.is_empty()
     }
 
-    /// Number of decisions that no step has read yet.
-    pub fn undelivered(&self) -> usize {
-        self.undelivered.len()
+    /// Whether steps have read every decision.
+    pub fn is_delivered(&self) -> bool {
+        self.undelivered.is_empty()
     }
 
     /// Withdraws the grants of an older plan while a new one is made. Decisions to wait, stop or continue
@@ -291,13 +291,12 @@ mod tests {
         assert!(ledger.decide(&key("gets"), run("n1"), Vec::new()));
         assert!(ledger.decide(&key("goes-on"), run("n2"), Vec::new()));
         assert!(ledger.decide(&key("waits"), DecisionFor { basis: 0, planned: wait }, Vec::new()));
-        assert_eq!(ledger.undelivered(), 3);
-        ledger.mark_delivered(&key("waits"));
+        assert!(!ledger.is_delivered() && !ledger.mark_delivered(&key("waits")));
         ledger.revoke_grants(|key, _| key.name == "goes-on");
         let left: Vec<_> =
             ledger.iter().filter(|(_, m)| m.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
         assert_eq!(left, ["goes-on", "waits"]);
-        assert_eq!(ledger.undelivered(), 0);
+        assert!(ledger.is_delivered());
         assert!(!ledger.decide(&key("goes-on"), run("n2"), Vec::new()), "the same word again is no news");
     }
 }

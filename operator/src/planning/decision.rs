@@ -69,8 +69,8 @@ fn draw(placement: &Placement, job: &Job) -> i32 {
     let row = job.estimates.iter().find(|row| row.gpu_type == placement.gpu_type && row.gpus == total);
     let limit =
         job.limits.iter().find(|l| l.gpu_type == placement.gpu_type && Some(l.limit) == placement.limit);
-    let thriftier = limit.map_or(1.0, |limit| limit.power_factor);
-    row.map_or(0, |row| (row.power.0 * thriftier).round().clamp(0.0, f64::from(i32::MAX)) as i32)
+    let power_factor = limit.map_or(1.0, |limit| limit.power_factor);
+    row.map_or(0, |row| (row.power.0 * power_factor).round().clamp(0.0, f64::from(i32::MAX)) as i32)
 }
 
 #[cfg(test)]

@@ -4,20 +4,18 @@
 //! decisions in the ledger, forecasts, metrics.
 //!
 //! A plan uses one snapshot of index and ledger. From the snapshot until its delivery, an older plan's
-//! decisions grant nothing ([`Ledger::revoke_grants`](crate::ledger::Ledger::withhold)), so two plans never grant
+//! decisions grant nothing ([`Ledger::revoke_grants`](crate::ledger::Ledger::revoke_grants)), so two plans never grant
 //! the same GPU. The next plan waits until steps have read this one's decisions.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`decision`] | a plan's decision for one job, in the lifecycle's types |
-//! | [`queue`] | expected starts of waiting jobs |
 //! | [`last`] | the last plan with its input, for `/snapshot` and the query API |
 //!
 //! **Never here**: writes; the executor, which this loop meets in the ledger only.
 
 mod decision;
 pub mod last;
-pub mod queue;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,16 +28,17 @@ use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::energy::inventory::largest_node;
 use crate::index::ClusterIndex;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Predictions};
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::metrics::LastPlan;
+use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;
-use crate::predict::sampled::Forecasts;
+use crate::predict::sampled::{Forecasts, timestamp};
 use crate::predict::{LearningScope, Tables};
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
@@ -100,7 +99,7 @@ pub async fn run(
             () = sleep_until(until) => {}
             () = shutdown.cancelled() => return,
         }
-        wait_until(&shared, DELIVERED_WITHIN, |_, ledger| ledger.undelivered() == 0).await;
+        wait_until(&shared, DELIVERED_WITHIN, |_, ledger| ledger.is_delivered()).await;
         number += 1;
         // Everything logged before this line is in the plan.
         tracing::debug!(plan = number, "takes a snapshot");
@@ -168,6 +167,9 @@ pub struct FromLastPlan {
 /// Maximum jobs excluded from one snapshot because of invalid values.
 const MAX_INVALID_JOBS: usize = 64;
 
+/// Maximum waiting jobs with an expected start before the first forecast by sampling.
+const MAX_EXPECTED_STARTS: usize = 2_000;
+
 /// Builds a snapshot and plan. A job with invalid values is excluded and named; it must not block the others.
 pub fn make(
     index: &ClusterIndex,
@@ -184,7 +186,7 @@ pub fn make(
         let error = match andreas_planner::plan(&built.snapshot, options) {
             Ok(plan) => {
                 let took = started.elapsed();
-                built.starts = queue::expected_starts(&built.snapshot, &plan);
+                built.starts = andreas_forecast::expected_starts(&built.snapshot, &plan, MAX_EXPECTED_STARTS);
                 built.limited = observed(&mut built, options);
                 return (caches, built, Ok((plan, took)));
             }
@@ -227,15 +229,18 @@ async fn debounce(signal: &tokio::sync::Notify, pace: PlanCadence) {
 
 /// Waits until a condition holds, with a time-out: a late plan is better than none.
 async fn wait_until(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIndex, &Ledger) -> bool) {
+    let signals = shared.index.lock().signals();
     let end = Instant::now() + within;
-    while Instant::now() < end {
+    loop {
         {
             let index = shared.index.lock();
             if holds(&index, &shared.ledger.lock()) {
                 return;
             }
         }
-        sleep(Duration::from_millis(5)).await;
+        if timeout_at(end, signals.stepped.notified()).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -369,13 +374,18 @@ fn forecasts(
         let Some(memory) = ledger.get_mut(key, job.metadata.uid.as_deref().unwrap_or_default()) else {
             continue;
         };
-        memory.planned = Some(*outlook);
-        memory.table = Some(Arc::clone(table));
         let id = snapshot::job_id(key);
-        memory.on_time = plan.jobs.get(&id).map(|job_plan| job_plan.on_time);
-        memory.starts = built.starts.get(&id).and_then(|start| Timestamp::from_second(start.0 as i64).ok());
-        memory.sampled = sampled.as_ref().and_then(|sampled| sampled.of(&id));
-        memory.first_sampled = memory.first_sampled.or(memory.sampled);
+        let waiting = Waiting {
+            on_time: plan.jobs.get(&id).map(|job_plan| job_plan.on_time),
+            starts: built.starts.get(&id).and_then(|start| timestamp(*start)),
+            sampled: sampled.as_ref().and_then(|sampled| sampled.of(&id)),
+        };
+        memory.predictions = Predictions {
+            table: Some(Arc::clone(table)),
+            outlook: Some(*outlook),
+            waiting,
+            first_sampled: memory.predictions.first_sampled.or(waiting.sampled),
+        };
         let Some(new) = memory.forecast(job, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
         // A first forecast or another risk class is worth a step, which decides on the write.

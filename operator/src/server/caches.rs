@@ -1,7 +1,6 @@
 //! One watch per kind, all into one index.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use andreas_api::names::LABEL_JOB;
 use andreas_api::slim::{
@@ -25,11 +24,10 @@ pub struct Cached {
 
 impl Cached {
     /// Waits until every first list is in.
-    pub async fn wait(&self) -> bool {
-        while !self.ready.iter().all(ReadyHandle::is_set) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    pub async fn wait(&self) {
+        for cache in &self.ready {
+            cache.wait().await;
         }
-        true
     }
 }
 

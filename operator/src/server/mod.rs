@@ -168,7 +168,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let settings = settings(&args)?;
     let identity = identity(&args)?;
     let filled = tokio::select! {
-        filled = cached.wait() => filled,
+        () = cached.wait() => true,
         () = stop.cancelled() => false,
     };
     let result = if filled {
