@@ -1,4 +1,4 @@
-//! Exit codes. They are documented in `docs/cli.md`; scripts hold on to them.
+//! Exit codes. They are documented in `docs/cli.md`; scripts hold on to them. 2 is clap's, for bad arguments.
 
 use std::fmt;
 
@@ -6,8 +6,6 @@ use crate::cluster::ClusterError;
 
 /// Something went wrong.
 pub const FAILED: u8 = 1;
-/// The arguments make no sense (clap's own code).
-pub const USAGE: u8 = 2;
 /// A right is missing, or the credentials are not accepted.
 pub const NO_RIGHT: u8 = 3;
 /// There is no such object.

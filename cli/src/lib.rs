@@ -107,7 +107,7 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Whether an error says that nobody reads our output any more.
+/// Whether an error says that the reader of our output has closed it.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)

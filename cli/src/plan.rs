@@ -144,7 +144,7 @@ struct Share {
     tickets: Option<f64>,
 }
 
-/// A snapshot, and how whoever saved it plans.
+/// A saved snapshot, and a scheduler with the options that were saved with it.
 fn read(file: &Path) -> Result<(Snapshot, Scheduler)> {
     let name = file.display();
     let text = fs::read(file).with_context(|| format!("{name}"))?;

@@ -33,7 +33,7 @@ pub struct ManArgs {
 /// Runs `completion`.
 ///
 /// # Errors
-/// When nobody reads it any more.
+/// When the reader has closed standard output.
 pub fn completion(args: &CompletionArgs, mut command: Command) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, PROGRAM, &mut script);

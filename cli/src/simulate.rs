@@ -110,12 +110,12 @@ enum Correction {
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Known {
-    /// The truth, but for --mape, which --correction corrects
+    /// The true times, with the error of --mape, which --correction corrects
     Perfect,
-    /// What the predictor says: from model and batch alone, or from a table that is off by --mape; then from every epoch and every
-    /// job, with the operator's rule for jobs of which nothing is known. --correction says nothing
+    /// Predicted: from model and batch, or from a table with the error of --mape; then from every epoch and every job, with the
+    /// operator's rule for unknown jobs. --correction has no effect
     Learning,
-    /// The predictor's first word stands, whatever is observed
+    /// The first prediction, without any observation
     None,
 }
 

@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 pub enum Deadline {
     /// At that instant.
     At(Timestamp),
-    /// So long after the job's creation.
+    /// This long after the job's creation.
     After(DurationText),
 }
 
@@ -33,7 +33,7 @@ pub fn deadline(text: &str) -> Result<Deadline, String> {
 pub enum Since {
     /// From that instant.
     At(Timestamp),
-    /// From so many seconds ago.
+    /// From this many seconds ago.
     Ago(i64),
 }
 
@@ -48,7 +48,7 @@ impl Since {
     }
 }
 
-/// Parses `2027-01-31T18:00:00Z`, `2027-01-31` (its beginning in UTC) or `30d` (so long ago).
+/// Parses `2027-01-31T18:00:00Z`, `2027-01-31` (its beginning in UTC) or `30d` (30 days ago).
 ///
 /// # Errors
 /// Where the text is none of them.

@@ -106,7 +106,7 @@ pub fn owner(name: &str, uid: &str) -> Value {
     json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": name, "uid": uid, "controller": true})
 }
 
-/// A node that is ready, with so many GPUs of a type.
+/// A ready node with this many GPUs of a type.
 pub fn gpu_node(name: &str, gpu_type: &str, gpus: u32) -> Value {
     json!({
         "metadata": {"name": name, "resourceVersion": "1",

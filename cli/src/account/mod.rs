@@ -20,8 +20,8 @@ use crate::when::{self, Since};
 /// Acct: energy, money, GPU-hours and lateness of jobs, by namespace, user, profile or month.
 ///
 /// A job counts whole in the period in which it ended; jobs that have not ended count in the present one, with what they have used so far.
-/// Deleted jobs do not count (spec.ttlSecondsAfterFinished). The user is who submitted the job by `kubectl andreas submit`, by its own
-/// account (annotation andreas.dev/user). Lateness is what it counts in plans; nobody pays it. Needs the right to list TrainingJobs.
+/// Deleted jobs do not count (spec.ttlSecondsAfterFinished). The user is the account
+/// that ran `kubectl andreas submit` (annotation andreas.dev/user). Lateness is its price in plans, not a payment. Needs the right to list TrainingJobs.
 #[derive(Debug, Args)]
 pub struct AcctArgs {
     /// What to add up by; may be repeated
@@ -50,7 +50,7 @@ pub struct AcctArgs {
 pub enum Group {
     /// Namespace of the job.
     Namespace,
-    /// Who submitted it.
+    /// User that submitted it.
     User,
     /// Its TrainingProfile.
     Profile,

@@ -145,7 +145,7 @@ impl<'a> Operator<'a> {
             let to = PodPort { namespace, pod: &name, port: self.args.operator_port };
             let request = self.request(method, path.to_owned())?.body(Full::new(Bytes::from(body.clone())));
             let request = request.map_err(|error| ClusterError::Failed(error.to_string()))?;
-            // The token is the caller's own: nobody but that pod may get it, and the tunnel ends there.
+            // The token is the caller's own. The tunnel ends at that pod, so only the pod gets it.
             match self.cluster.ask_pod(&to, &Authority::Tunnel, request, MAX_ANSWER, timeout).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => last = error,

@@ -11,7 +11,7 @@ pub enum ClusterError {
     /// No kubeconfig, or one that cannot be used.
     #[error("kubeconfig: {0}")]
     Configuration(String),
-    /// Nobody answers at the API server's address, or not in time.
+    /// The API server does not answer, or not in time.
     #[error("the API server at {url} does not answer: {cause}")]
     Unreachable {
         /// Its address.
@@ -19,7 +19,7 @@ pub enum ClusterError {
         /// The innermost cause.
         cause: String,
     },
-    /// The API server does not know who asks.
+    /// The API server does not accept the credentials.
     #[error("the API server does not accept the credentials of the kubeconfig: {0}")]
     Unauthorized(String),
     /// The right is missing.
@@ -38,7 +38,7 @@ pub enum ClusterError {
     /// The API server does not serve the kind.
     #[error("the cluster does not serve {0}: is ANDREAS installed there? (docs/installation.md)")]
     NotServed(String),
-    /// Somebody else wrote the object meanwhile.
+    /// Another client wrote the object meanwhile.
     #[error("{0}")]
     Conflict(String),
     /// The object is refused: schema, admission, quota, or it exists.

@@ -1,6 +1,5 @@
 //! Objects of the API server: read, listed in pages, written. Every error names the right or the object.
 
-use andreas_api::names::GROUP;
 use http::Request;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -259,16 +258,5 @@ impl Cluster {
         };
         let answer: SelfSubjectAccessReview = self.create(None, &review, false).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
-    }
-
-    /// Whether the kinds of ANDREAS are served.
-    ///
-    /// # Errors
-    /// When the API server does not answer.
-    pub async fn serves_andreas(&self) -> Result<bool, ClusterError> {
-        let right = Right { verb: "get", group: String::new(), resource: "apis".into(), namespace: None };
-        let groups = self.client.list_api_groups().await;
-        let groups = groups.map_err(|error| ClusterError::from_client(error, self.url(), &right, None))?;
-        Ok(groups.groups.iter().any(|group| group.name == GROUP))
     }
 }

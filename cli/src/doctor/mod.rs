@@ -40,9 +40,9 @@ pub struct DoctorArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// All is well.
+    /// As it should be.
     Ok,
-    /// It works, but somebody should see to it.
+    /// It works, but needs attention.
     Warning,
     /// Something does not work.
     Failed,

@@ -45,7 +45,7 @@ pub struct LogsArgs {
     /// Go on until the attempt ends
     #[arg(long, short)]
     follow: bool,
-    /// Only so many lines from the end of each worker's log
+    /// Lines from the end of each worker's log; default: all
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(i64).range(0..))]
     tail: Option<i64>,
     /// Only lines of this last time, for example 10m

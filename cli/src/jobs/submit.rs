@@ -124,7 +124,7 @@ pub fn run(args: &SubmitArgs) -> Result<()> {
     )?)
 }
 
-/// Creates the job with the name of who asks in an annotation, which `acct` groups by. It is no proof of anything.
+/// Creates the job, with the caller's name in an annotation that `acct` groups by. The annotation proves nothing.
 async fn create(cluster: &Cluster, namespace: &str, job: &mut Value, dry_run: bool) -> Result<Value> {
     let review: Option<SelfSubjectReview> =
         cluster.create(None, &SelfSubjectReview::default(), false).await.ok();

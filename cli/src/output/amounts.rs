@@ -29,7 +29,7 @@ pub fn power(watts: f64) -> String {
     }
 }
 
-/// Energy of so many joules: `0.042 kWh`, `12.40 kWh`, `1.240 MWh`.
+/// Energy in joules as `0.042 kWh`, `12.40 kWh`, `1.240 MWh`.
 pub fn energy(joules: i64) -> String {
     let kwh = joules as f64 / 3.6e6;
     match kwh.abs() {
@@ -39,7 +39,7 @@ pub fn energy(joules: i64) -> String {
     }
 }
 
-/// Money of so many millionths of the currency, without its name: `0.31`, `0.0042`.
+/// Money in millionths of the currency, without its name: `0.31`, `0.0042`.
 pub fn money(micros: i64) -> String {
     let amount = micros as f64 / 1e6;
     if amount.abs() < 0.095 && micros != 0 { format!("{amount:.4}") } else { format!("{amount:.2}") }

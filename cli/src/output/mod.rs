@@ -51,10 +51,10 @@ struct Items<'a, T> {
     items: &'a [T],
 }
 
-/// A list in the format that is asked for; `name` gives the line of `-o name`.
+/// A list in the requested format; `name` gives the line of `-o name`.
 ///
 /// # Errors
-/// When a row is not to be written as JSON or YAML.
+/// When a row cannot be written as JSON or YAML.
 pub fn list<T: Serialize>(
     args: OutputArgs,
     columns: &[Column<T>],
@@ -70,10 +70,10 @@ pub fn list<T: Serialize>(
     }
 }
 
-/// One thing in the format that is asked for; `text` gives what people read, `name` the line of `-o name`.
+/// One value in the requested format; `text` gives the table form, `name` the line of `-o name`.
 ///
 /// # Errors
-/// When it is not to be written as JSON or YAML.
+/// When it cannot be written as JSON or YAML.
 pub fn object<T: Serialize>(
     args: OutputArgs,
     value: &T,
@@ -90,7 +90,7 @@ pub fn object<T: Serialize>(
 /// As JSON, or as YAML.
 ///
 /// # Errors
-/// When the value is not to be written so.
+/// When the value cannot be written so.
 pub fn document<T: Serialize>(format: Format, value: &T) -> Result<String> {
     match format {
         Format::Yaml => serde_saphyr::to_string(value).context("as YAML"),
@@ -101,7 +101,7 @@ pub fn document<T: Serialize>(format: Format, value: &T) -> Result<String> {
 /// Writes to standard output.
 ///
 /// # Errors
-/// When nobody reads it any more.
+/// When the reader has closed it.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;

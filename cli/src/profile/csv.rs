@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use andreas_predictor::screen::{MAX_EPOCH, MAX_GPUS, MAX_WATTS, MIN_EPOCH};
 use andreas_predictor::table::Sample;
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -20,13 +21,6 @@ pub(super) const COLUMNS: [&str; 10] = [
 ];
 /// Without these a row says nothing.
 const NEEDED: [&str; 3] = ["profile", "gpu_type", "gpus"];
-/// Longest epoch: a year.
-const MAX_EPOCH_S: f64 = 31_536_000.0;
-/// Shortest epoch that a clock can measure.
-const MIN_EPOCH_S: f64 = 1e-6;
-/// Most watts of one GPU.
-const MAX_GPU_W: f64 = 10_000.0;
-const MAX_GPUS: f64 = 65_536.0;
 /// GPUs of one node where a row does not say how many nodes there were.
 pub(super) const USUAL_NODE: u32 = 8;
 
@@ -167,7 +161,7 @@ impl Row<'_> {
     }
 
     fn count(&self, column: &str) -> Result<Option<u32>> {
-        let Some(value) = self.number(column, 1.0, MAX_GPUS)? else { return Ok(None) };
+        let Some(value) = self.number(column, 1.0, f64::from(MAX_GPUS))? else { return Ok(None) };
         if value.fract() != 0.0 {
             return Err(self.bad(column, "is no whole number"));
         }
@@ -194,9 +188,9 @@ impl Row<'_> {
             gpu_type: needed("gpu_type")?,
             gpus,
             nodes: nodes.unwrap_or(gpus.div_ceil(USUAL_NODE)),
-            power_limit_w: self.number("power_limit_w", 1.0, MAX_GPU_W)?,
-            epoch_s: measured("epoch_s", MIN_EPOCH_S, MAX_EPOCH_S)?,
-            power_w: measured("power_w", 0.1, MAX_GPU_W * f64::from(gpus))?,
+            power_limit_w: self.number("power_limit_w", 1.0, MAX_WATTS)?,
+            epoch_s: measured("epoch_s", MIN_EPOCH, MAX_EPOCH)?,
+            power_w: measured("power_w", 0.1, MAX_WATTS * f64::from(gpus))?,
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use andreas_predictor::evaluation::{
-    Baseline, Half, HoldOut, Outcome, Setting, ask, ask_baseline, floor, median, splits,
+    Baseline, Half, HoldOut, Outcome, Setting, evaluate, evaluate_baseline, floor, median, splits,
 };
 use andreas_predictor::table::Sample;
 use anyhow::Result;
@@ -32,7 +32,7 @@ pub struct EvaluateArgs {
     /// Ask about half of the models only, by the hash of their names; default: all
     #[arg(long, value_enum)]
     half: Option<WhichHalf>,
-    /// Only rows on at most so many nodes
+    /// Only rows on at most N nodes
     #[arg(long, value_name = "N")]
     max_nodes: Option<u32>,
     /// A line for every job
@@ -73,7 +73,7 @@ enum Name {
     Nothing,
 }
 
-/// Which rows go together moves the error of known settings by a tenth: so many times over.
+/// Repetitions with other folds. Which rows share a fold changes the error of known settings by a tenth.
 const SHUFFLES: u32 = 4;
 
 impl Name {
@@ -141,8 +141,8 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
                 continue;
             }
             let asked = Answers {
-                outcome: ask(&splits, &gpus),
-                answers: Baseline::ALL.map(|b| ask_baseline(&splits, b)),
+                outcome: evaluate(&splits, &gpus),
+                answers: Baseline::ALL.map(|b| evaluate_baseline(&splits, b)),
             };
             println!("{}", asked.line(label));
             if args.by_job {

@@ -93,7 +93,7 @@ fn read_text(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| file.display().to_string())
 }
 
-/// Six significant digits: what is read back is what was meant.
+/// Formats with six significant digits.
 fn number(x: f64) -> String {
     if x > 0.0 && x.is_finite() && !(1e-6..1e15).contains(&x) {
         return format!("{x:.5e}");
@@ -102,7 +102,7 @@ fn number(x: f64) -> String {
     format!("{x:.*}", usize::try_from(digits).unwrap_or(0))
 }
 
-/// The same without zeros that say nothing.
+/// The same without trailing zeros.
 fn number_of(x: f64) -> String {
     let text = number(x);
     if text.contains('.') && !text.contains('e') {

@@ -78,8 +78,8 @@ pub(super) fn get(name: &str, place: &Where) -> Result<TrainingProfile> {
     })
 }
 
-/// What is worth taking along: name, labels, spec, and of the status what was learned. Who ran it is another cluster's affair,
-/// but one run stays told from another.
+/// The parts that are useful in another cluster: name, labels, spec, and what was learned. Runs keep their names, so that a
+/// later import adds each run once.
 fn exported(profile: &TrainingProfile) -> serde_json::Value {
     let mut status = profile.status.clone().unwrap_or_default();
     status.finished_runs.sort_by(|a, b| a.at.0.cmp(&b.at.0).then(a.run.cmp(&b.run)));

@@ -1,25 +1,25 @@
-//! What a curve over the number of GPUs is drawn for: the batch and the GPUs of a node as most rows have them.
+//! The workload that a curve over GPUs is drawn for: the most common batch and GPUs per node of the rows.
 
 use super::csv::USUAL_NODE;
 
-/// The batch that goes with a number of GPUs.
+/// The batch as a function of the number of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Batch {
     Unknown,
-    /// The same over all GPUs together.
+    /// Constant over all GPUs together.
     Global(f64),
-    /// The same on each.
+    /// Constant on each GPU.
     PerGpu(f64),
 }
 
-/// How a profile was mostly run on a GPU type.
+/// Most common batch and GPUs per node of a profile's rows on a GPU type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TypicalWorkload {
     batch: Batch,
     per_node: u32,
 }
 
-/// The number that is there most often, and how often; of several the one in the middle.
+/// The most common number and its count; the middle one of several.
 fn most(mut numbers: Vec<f64>) -> Option<(f64, usize)> {
     numbers.sort_by(f64::total_cmp);
     let same = |a: &f64, b: &f64| (a - b).abs() <= 1e-9 * b.abs();
@@ -30,7 +30,7 @@ fn most(mut numbers: Vec<f64>) -> Option<(f64, usize)> {
 }
 
 impl TypicalWorkload {
-    /// Of rows on GPUs, nodes, with a batch.
+    /// From rows of (GPUs, nodes, batch).
     pub fn of(rows: impl Iterator<Item = (u32, u32, Option<f64>)>) -> Self {
         let rows: Vec<(u32, u32, Option<f64>)> = rows.collect();
         let batches = |of: fn(f64, f64) -> f64| {
@@ -52,7 +52,7 @@ impl TypicalWorkload {
         Self { batch, per_node: per_node.max(least) }
     }
 
-    /// With so many GPUs.
+    /// Batch of all GPUs together, for this many GPUs.
     pub fn batch(&self, gpus: u32) -> Option<f64> {
         match self.batch {
             Batch::Unknown => None,
@@ -61,7 +61,7 @@ impl TypicalWorkload {
         }
     }
 
-    /// That so many GPUs are on.
+    /// Nodes for this many GPUs.
     pub fn nodes(&self, gpus: u32) -> u32 {
         gpus.div_ceil(self.per_node).max(1)
     }

@@ -38,7 +38,7 @@ pub enum Accounting {
 }
 
 impl Accounting {
-    /// The generator of random numbers that goes with it.
+    /// Random number generator: the original's for a catalogue, else the planner's.
     pub(crate) fn generator(&self) -> Generator {
         match self {
             Self::Predicted => Generator::ChaCha8,

@@ -33,7 +33,7 @@ const COLOURS: [RGBColor; 6] = [
 /// Mean width of a letter, in parts of the size of the font.
 const LETTER: f64 = 0.58;
 
-/// Colour of the series of this number.
+/// Colour of a series by its index.
 pub fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
 }
@@ -76,7 +76,7 @@ pub fn number(value: &f64) -> String {
     format!("{}", (value * 1e6).round() / 1e6)
 }
 
-/// Escapes text for XML, without what XML 1.0 has no place for.
+/// Escapes text for XML and drops characters that XML 1.0 forbids.
 pub fn escape(text: &str) -> String {
     let text: String = text.chars().filter(|c| *c >= ' ' && !matches!(c, '\u{fffe}' | '\u{ffff}')).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

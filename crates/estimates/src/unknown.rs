@@ -1,4 +1,4 @@
-//! The rule for runs of which nothing is known: neither an estimate from the user nor a run of the family.
+//! The rule for unknown runs: no estimate from the user, and no earlier run of the profile.
 //!
 //! Only the *scale* of such a run is unknown; how configurations compare is known to 12 to 25 %. So it is offered every
 //! configuration, and what it may lose is bounded instead: the planner charges GPUs beyond the fewest until the first
@@ -38,8 +38,8 @@ pub struct UnknownRule {
     pub limits: bool,
 }
 
-/// The rule for a run with these predictions. One without progress reports is known once it has run as long as runs
-/// do.
+/// The rule for a run with these predictions. A run without progress reports counts as known once it has run for the
+/// usual time.
 pub fn unknown_rule(predictions: &[Prediction], facts: &RunFacts) -> UnknownRule {
     let prior = !predictions.is_empty() && predictions.iter().all(|p| p.epoch.source == Source::Prior);
     if !prior || facts.reported || facts.running_for.0 > 0.0 && facts.running_for >= facts.usual_run {

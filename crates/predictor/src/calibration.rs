@@ -86,7 +86,7 @@ impl Factors {
             let held: Vec<&&ProfileSamples> = asked.iter().skip(fold).step_by(FOLDS).collect();
             let others = model.members.iter().filter(|m| held.iter().all(|f| f.name != m.name));
             let population = Population::fit(model.quantity, &others.collect::<Vec<_>>());
-            errors.extend(held.iter().map(|f| ask(model, model.expect_from(&population, f), f)));
+            errors.extend(held.iter().map(|f| held_out_errors(model, model.expect_from(&population, f), f)));
         }
         let Self(start) = Self::start(model.quantity);
         Self(std::array::from_fn(|i| {
@@ -116,7 +116,7 @@ fn factor(profiles: &[&[f64]], start: f64) -> f64 {
 }
 
 /// Errors of a held-out profile by evidence, with `expected` as prior.
-fn ask(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> Errors {
+fn held_out_errors(model: &QuantityModel, expected: Expected, profile: &ProfileSamples) -> Errors {
     let errors = |rows: &[QuantitySample], asked: &[QuantitySample]| {
         let level = match model.quantity {
             Quantity::Time => model.free_level(rows, &expected),

@@ -78,7 +78,7 @@ impl Curves<'_> {
             known.source(cell, self.watts.count(&cell.gpu_type))
         };
         // A measured configuration keeps its value, even above the nameplate.
-        if !known.all().any(|c| c.is(cell)) {
+        if !known.all().any(|c| c.same_setting(cell)) {
             let board = self.law.board(&cell.gpu_type);
             let floor = libm::log(board.idle.max(0.5));
             log = log.clamp(floor, libm::log(board.max).max(floor) + 0.05);

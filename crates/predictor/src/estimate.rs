@@ -12,7 +12,7 @@ const Z90: f64 = 1.281_551_565_544_600_4;
 pub(crate) const FACTOR_THREE: f64 = 1.098_612_288_668_109_8 / Z90;
 
 /// Largest standard deviation of the log that a mean is taken with: a factor of 13 each way between p10 and
-/// p90. The mean of anything wider is decided by a tail that nobody observed.
+/// p90. The mean of anything wider is decided by an unobserved tail.
 pub const WIDEST: f64 = 2.0;
 
 /// Mean of a log-normal quantity relative to its median, for a standard deviation `sigma` of the log.

@@ -39,7 +39,7 @@ impl Known {
 
     /// The table's value, if the table is used as it is.
     pub fn given_value(&self, cell: &AggregatedSample) -> Option<Value> {
-        let given = self.table.iter().find(|c| c.is(cell)).filter(|_| self.is_used_as_given())?;
+        let given = self.table.iter().find(|c| c.same_setting(cell)).filter(|_| self.is_used_as_given())?;
         Some(Value { log: given.log, sigma: self.trust.sigma(), source: Source::UserGiven })
     }
 
@@ -51,7 +51,7 @@ impl Known {
         sample: &QuantitySample,
         cell: &AggregatedSample,
     ) -> Option<Value> {
-        let row = self.table.iter().position(|c| c.is(cell)).filter(|_| self.seen.is_empty())?;
+        let row = self.table.iter().position(|c| c.same_setting(cell)).filter(|_| self.seen.is_empty())?;
         let (detail, left) = curve.posterior.detail(row)?;
         let (mean, variance) = curve.predict_log(sample);
         let variance = (variance - RESIDUAL_VARIANCE + left).max(0.0);
@@ -69,14 +69,14 @@ impl Known {
 
     /// Source of the curve's answer; `count` rows are on the type.
     pub fn source(&self, cell: &AggregatedSample, count: usize) -> Source {
-        if let Some(seen) = self.seen.iter().find(|s| s.is(cell)) {
+        if let Some(seen) = self.seen.iter().find(|s| s.same_setting(cell)) {
             let trust = TABLE_SPREAD * TABLE_SPREAD / (TABLE_SPREAD * TABLE_SPREAD + seen.noise * seen.noise);
-            if trust >= 0.5 || !self.table.iter().any(|t| t.is(cell)) {
+            if trust >= 0.5 || !self.table.iter().any(|t| t.same_setting(cell)) {
                 return Source::Observed;
             }
         }
         let on_type = |cells: &[AggregatedSample]| cells.iter().any(|s| s.gpu_type == cell.gpu_type);
-        if self.table.iter().any(|t| t.is(cell)) {
+        if self.table.iter().any(|t| t.same_setting(cell)) {
             return Source::UserGiven;
         }
         match count {

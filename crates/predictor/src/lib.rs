@@ -2,7 +2,7 @@
 //! randomness.
 //!
 //! **In**: the GPU types ([`GpuModel`]); one profile ([`Profile`]: the user's table and the
-//! observations since); all other profiles, of which only the tenant's own count; the run time assumed of an unknown job
+//! observations since); all other profiles, only the tenant's own count; the run time assumed of an unknown job
 //! ([`Prior`]).
 //! **Out**: for every configuration, seconds per epoch and watts of the whole gang. Each is an
 //! [`LogNormal`]: log-normal median, spread and [`Source`]. Also the probability of being on time,
@@ -58,7 +58,7 @@ mod ratio;
 mod regression;
 mod samples;
 mod scale;
-mod screen;
+pub mod screen;
 mod spread;
 pub mod table;
 mod table_trust;

@@ -132,7 +132,7 @@ impl Population {
             prior,
             ratios: self.ratios.clone(),
             siblings: by_type.into_iter().map(|(t, found)| (t, of_type(found))).collect(),
-            level: (!siblings.is_empty()).then(|| level_of(siblings)),
+            level: (!siblings.is_empty()).then(|| common_intercept(siblings)),
         }
     }
 }
@@ -144,7 +144,7 @@ fn shrunk_mean(start: f64, sure: f64, found: &[(f64, f64)]) -> (f64, f64) {
     (sum / total, total)
 }
 
-fn level_of(siblings: &[&FittedProfile]) -> ParameterEstimate {
+fn common_intercept(siblings: &[&FittedProfile]) -> ParameterEstimate {
     let n = siblings.len() as f64;
     let mean = siblings.iter().map(|m| m.found[INTERCEPT].mean).sum::<f64>() / n;
     let off = |m: &FittedProfile| m.found[INTERCEPT].mean - mean;

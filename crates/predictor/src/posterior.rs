@@ -259,7 +259,7 @@ impl Posterior {
     }
 
     /// The profile's intercept on a type, relative to its own intercept.
-    pub fn level_on(&self, kind: u16) -> ParameterEstimate {
+    pub fn intercept_on(&self, kind: u16) -> ParameterEstimate {
         let slope = |p: usize, i: usize| {
             if p == INTERCEPT && self.rows[i].setting.kind == kind { self.slopes[i][p] } else { 0.0 }
         };

@@ -110,7 +110,7 @@ impl QuantityModel {
 
     /// Fits the profiles with the current prior, and the prior to them.
     fn refit(&mut self, profiles: &[ProfileSamples]) {
-        self.members = profiles.iter().filter_map(|f| self.member(f)).collect();
+        self.members = profiles.iter().filter_map(|f| self.fitted_profile(f)).collect();
         self.population = Population::fit(self.quantity, &self.members.iter().collect::<Vec<_>>());
     }
 
@@ -153,7 +153,7 @@ impl QuantityModel {
         Curve { posterior, expected, type_index, counts, spans, level: level.mean }
     }
 
-    fn member(&self, profile: &ProfileSamples) -> Option<FittedProfile> {
+    fn fitted_profile(&self, profile: &ProfileSamples) -> Option<FittedProfile> {
         if profile.samples.is_empty() {
             return None;
         }
@@ -177,7 +177,7 @@ impl QuantityModel {
         let types = curve.counts.len().max(1) as f64;
         let on = curve.type_index.iter().map(|(kind, gpu_type)| {
             // With a free intercept, only differences between types are known.
-            let mut at = curve.posterior.level_on(kind);
+            let mut at = curve.posterior.intercept_on(kind);
             at.variance = (at.variance - within / types).max(0.0);
             let at = at.alone(0.0, within * (1.0 - 1.0 / types));
             // Relative to the analytic prior: the expected part plus the fitted part.

@@ -62,7 +62,7 @@ impl AggregatedSample {
     }
 
     /// Same configuration, batch and limit.
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn same_setting(&self, other: &Self) -> bool {
         self.gpus == other.gpus && self.differs_in_gpus_only(other)
     }
 
@@ -102,7 +102,7 @@ pub(crate) fn observed<'a>(
     rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(order(a, b)));
     rows.truncate(MAX_ROWS);
     rows.sort_by(|(a, _), (b, _)| order(a, b));
-    let cells = rows.chunk_by(|(a, _), (b, _)| order_of_place(a, b).is_eq()).map(together);
+    let cells = rows.chunk_by(|(a, _), (b, _)| order_of_place(a, b).is_eq()).map(merged);
     spread(&cells.collect::<Vec<_>>(), MAX_CELLS)
 }
 
@@ -135,7 +135,7 @@ fn order(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
 }
 
 /// One aggregated sample of rows sorted by value: weighted median, and noise by epochs.
-fn together(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
+fn merged(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
     let total: f64 = rows.iter().map(|(c, _)| c.epochs).sum();
     let mut below = 0.0;
     let mut log = rows[0].0.log;

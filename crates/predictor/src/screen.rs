@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use crate::Observation;
 
 /// Longest epoch, seconds: a year.
-pub(crate) const MAX_EPOCH: f64 = 31_536_000.0;
+pub const MAX_EPOCH: f64 = 31_536_000.0;
 /// Shortest epoch, seconds: a microsecond, below the clocks' resolution.
-pub(crate) const MIN_EPOCH: f64 = 1e-6;
+pub const MIN_EPOCH: f64 = 1e-6;
 /// Highest draw of a board, watts.
-pub(crate) const MAX_WATTS: f64 = 10_000.0;
+pub const MAX_WATTS: f64 = 10_000.0;
 /// Most GPUs of a gang.
-const MAX_GPUS: u32 = 65_536;
+pub const MAX_GPUS: u32 = 65_536;
 
 /// Why an observation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

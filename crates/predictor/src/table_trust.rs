@@ -45,7 +45,7 @@ impl Default for TableTrust {
 fn errors(table: &[AggregatedSample], seen: &[AggregatedSample]) -> Vec<TypeError> {
     let mut types: BTreeMap<&GpuType, (f64, f64)> = BTreeMap::new();
     for seen in seen {
-        let Some(given) = table.iter().find(|given| given.is(seen)) else { continue };
+        let Some(given) = table.iter().find(|given| given.same_setting(seen)) else { continue };
         let weight = 1.0 / (seen.noise * seen.noise + ROW * ROW);
         let sums = types.entry(&seen.gpu_type).or_default();
         let error = (seen.log - given.log).clamp(-MAX_LOG_ERROR, MAX_LOG_ERROR);

@@ -1,4 +1,4 @@
-//! One tenant's model: learned from its own profiles, whoever else there is.
+//! One tenant's model, learned from its own profiles only.
 
 use std::collections::BTreeMap;
 

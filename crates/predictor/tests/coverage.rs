@@ -7,7 +7,7 @@
 
 mod common;
 
-use andreas_predictor::evaluation::{HoldOut, Outcome, Setting, ask, splits};
+use andreas_predictor::evaluation::{HoldOut, Outcome, Setting, evaluate, splits};
 use andreas_predictor::table::{Sample, boards};
 use common::tables::table;
 
@@ -19,7 +19,7 @@ fn covered(setting: Setting, isolated: bool) {
             sample.profile = format!("{0}/{0}", sample.profile);
         }
         let gpus = boards(&samples, andreas_core::board_power);
-        all.join(name, ask(&splits(&samples, setting, HoldOut::Job, None), &gpus));
+        all.join(name, evaluate(&splits(&samples, setting, HoldOut::Job, None), &gpus));
     }
     for power in [false, true] {
         let (covered, error) = (all.coverage(power), all.coverage_error(power));

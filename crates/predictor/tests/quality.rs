@@ -4,7 +4,9 @@
 
 mod common;
 
-use andreas_predictor::evaluation::{Baseline, HoldOut, Outcome, Setting, ask, ask_baseline, median, splits};
+use andreas_predictor::evaluation::{
+    Baseline, HoldOut, Outcome, Setting, evaluate, evaluate_baseline, median, splits,
+};
 use andreas_predictor::table::{Sample, boards};
 use common::tables::table;
 
@@ -13,7 +15,7 @@ fn asked(samples: &[Sample], setting: Setting) -> (Outcome, Outcome) {
     let each = if matches!(setting, Setting::NewType(_)) { 3 } else { 1 };
     let splits: Vec<_> = splits(samples, setting, HoldOut::Job, None).into_iter().step_by(each).collect();
     let gpus = boards(samples, andreas_core::board_power);
-    (ask(&splits, &gpus), ask_baseline(&splits, Baseline::Physics))
+    (evaluate(&splits, &gpus), evaluate_baseline(&splits, Baseline::Physics))
 }
 
 #[test]

@@ -134,7 +134,7 @@ impl Access {
         Arc::new(Self { client, reviews, by_address: Reviews::by_address(), kept: Mutex::default() })
     }
 
-    /// Returns the user of the request, who may `get` the path.
+    /// Returns the user of the request if it may `get` the path.
     ///
     /// # Errors
     /// [`Denied`]
@@ -142,7 +142,7 @@ impl Access {
         self.permit(headers.get(header::AUTHORIZATION), Right::Path(path), peer).await
     }
 
-    /// Returns the user whose token an `Authorization` header (or one like it) holds, and who has the right.
+    /// Returns the user of the token in an `Authorization` header (or one like it) if it has the right.
     ///
     /// # Errors
     /// [`Denied`]

@@ -16,7 +16,7 @@ use crate::gpu::Sample;
 
 /// Longer gaps are not attributed: the holder is unknown. Two minutes.
 const MAX_GAP: Duration = Duration::from_secs(120);
-/// Longest interval of which a part is estimated after the counter began anew. In a longer one the GPU was away.
+/// Longest interval that is partly estimated after the counter began anew. In a longer one the GPU was gone.
 const ESTIMATED_GAP: Duration = Duration::from_secs(5);
 
 /// State of a GPU for energy attribution.

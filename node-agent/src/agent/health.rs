@@ -81,9 +81,9 @@ impl XidErrors {
         self.latched.remove(uuid);
     }
 
-    /// The error that makes a GPU unhealthy.
+    /// The Xid error that makes a GPU unhealthy.
     #[must_use]
-    pub fn of(&self, uuid: &str) -> Option<u64> {
+    pub fn fatal_error(&self, uuid: &str) -> Option<u64> {
         self.latched.get(uuid).copied()
     }
 }
@@ -160,15 +160,15 @@ mod tests {
         for xid in APPLICATION_XIDS {
             errors.add(&event("GPU-a", xid));
         }
-        assert_eq!(errors.of("GPU-a"), None);
+        assert_eq!(errors.fatal_error("GPU-a"), None);
         errors.add(&event("GPU-a", 48));
         errors.add(&event("GPU-a", 45));
         errors.add(&event("GPU-a", 63));
-        assert_eq!((errors.of("GPU-a"), errors.of("GPU-b")), (Some(48), None));
-        let found = problems(None, errors.of("GPU-a"), Some(&Sample::default()));
+        assert_eq!((errors.fatal_error("GPU-a"), errors.fatal_error("GPU-b")), (Some(48), None));
+        let found = problems(None, errors.fatal_error("GPU-a"), Some(&Sample::default()));
         assert_eq!((found.len(), found[0].xid, found[0].fatal), (1, Some(48), true));
         errors.clear("GPU-a");
-        assert_eq!(errors.of("GPU-a"), None);
+        assert_eq!(errors.fatal_error("GPU-a"), None);
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl ReconcileLoop {
                 holder,
                 processes: gpu.sample.as_ref().map_or(0, |sample| sample.contexts()),
                 rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
-                healthy: gpu.sample.is_some() && self.deps.xids.of(uuid).is_none(),
+                healthy: gpu.sample.is_some() && self.deps.xids.fatal_error(uuid).is_none(),
             };
             (uuid.clone(), observation)
         };

@@ -30,7 +30,7 @@ pub struct SharedEnergy {
 }
 
 impl SharedEnergy {
-    /// Adds the energy of an interval (J) to those who held slices at its begin. `slices`: who holds them from now on; a pod
+    /// Adds the energy of an interval (J) to the pods that held slices at its begin. `slices`: the holders from now on; a pod
     /// that holds none any more is forgotten. Returns the energy by namespace.
     pub fn update(&mut self, uuid: &str, slices: Option<&Slices>, joules: f64) -> BTreeMap<String, f64> {
         let mut by_namespace = BTreeMap::new();

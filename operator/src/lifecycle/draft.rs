@@ -1,4 +1,4 @@
-//! A step under construction: the new status and everything that goes with it.
+//! A step under construction: the new status with its actions and events.
 
 use std::collections::BTreeSet;
 

@@ -97,9 +97,9 @@ impl<'a> Case<'a> {
     pub fn judge(&self) -> Option<Judgement> {
         let decided = self.stop.and_then(|s| self.decided_before(s));
         // A cluster failure that was counted as the user's stays so.
-        let firm = [Reason::MaxRunTime, Reason::ClusterFailure, Reason::Vanished];
+        let final_reasons = [Reason::MaxRunTime, Reason::ClusterFailure, Reason::Vanished];
         if let Some(kept) = &decided
-            && (kept.outcome != Outcome::UserFailure || firm.contains(&kept.reason))
+            && (kept.outcome != Outcome::UserFailure || final_reasons.contains(&kept.reason))
         {
             return decided;
         }

@@ -33,7 +33,7 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
 
 /// Withdraws a gang whose pods were not all created in time. No node is excluded; the next job of this
 /// namespace would fail the same way.
-pub(super) fn withdraw_unmade(d: &mut Draft<'_>, members: &Members<'_>) {
+pub(super) fn withdraw_uncreated(d: &mut Draft<'_>, members: &Members<'_>) {
     let missing = members.gang.iter().filter(|m| m.pod().is_none()).count();
     let words = d.o.creation.error_message.as_deref().map(status::bounded);
     let message = format!(
@@ -51,8 +51,8 @@ pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
     let unbound: Vec<&Member<'_>> = members.gang.iter().filter(|m| !m.bound()).collect();
     let words = unbound.iter().find_map(|m| {
         let conditions = &m.pod()?.status.conditions;
-        let said = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")?;
-        (!said.message.is_empty()).then(|| said.message.clone())
+        let condition = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")?;
+        (!condition.message.is_empty()).then(|| condition.message.clone())
     });
     let message = format!(
         "{} of {} workers not bound within {}: {}",

@@ -252,7 +252,7 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
         return false;
     }
     if late::released_since(d, allocation).is_some() && late::is_late(d, allocation) {
-        late::withdraw_unmade(d, members);
+        late::withdraw_uncreated(d, members);
         return false;
     }
     let taken = |n: &&String| d.o.nodes.get(*n).is_some_and(|f| f.open_gpus < allocation.gpus_per_worker);

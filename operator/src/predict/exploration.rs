@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_look_makes_nothing_cheaper_than_a_part_of_its_median_cost() {
-        // Given a type of which nearly nothing is known, and a draw of 300 W, the mean of a wide spread.
+        // Given an almost unknown type, and a draw of 300 W, the mean of a wide spread.
         let (rows, times) = rows(100.0, 1.9, Source::Regression);
         let draw =
             LogNormal { median: 300.0 / mean_over_median(0.3), sigma: 0.3, source: Source::Regression };

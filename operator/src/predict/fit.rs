@@ -180,8 +180,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// It matches this request.
-    pub fn is(&self, wanted: &FitRequest) -> bool {
+    /// Whether it was fitted for this request.
+    pub fn matches(&self, wanted: &FitRequest) -> bool {
         self.basis == wanted.basis
     }
 }

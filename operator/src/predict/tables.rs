@@ -91,7 +91,7 @@ impl Tables {
         let wanted = FitRequest::of(index, models, self.trust);
         let model = match &self.learner {
             Some(learner) => learner.latest(wanted),
-            None if self.model.as_ref().is_some_and(|model| model.is(&wanted)) => return,
+            None if self.model.as_ref().is_some_and(|model| model.matches(&wanted)) => return,
             None => Arc::new(wanted.fit()),
         };
         if !self.model.as_ref().is_some_and(|old| Arc::ptr_eq(old, &model)) {
@@ -103,7 +103,7 @@ impl Tables {
     /// A job's table over its allowed types; call [`Tables::refresh`] first. `None` before the
     /// first refresh.
     pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
-        self.ask(index, job, types, None)
+        self.table(index, job, types, None)
     }
 
     /// The same, corrected by the current attempt's observed pace: its other configurations on that type, and
@@ -116,10 +116,10 @@ impl Tables {
         seen: Pace,
     ) -> Option<Arc<Table>> {
         let allocation = job.status.as_ref()?.allocation.as_ref()?;
-        self.ask(index, job, types, Some(ObservedPace::of(allocation, seen)?))
+        self.table(index, job, types, Some(ObservedPace::of(allocation, seen)?))
     }
 
-    fn ask(
+    fn table(
         &mut self,
         index: &ClusterIndex,
         job: &SlimTrainingJob,

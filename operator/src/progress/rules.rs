@@ -72,13 +72,13 @@ pub fn judge(
     let same = held.filter(|progress| progress.attempt == attempt);
     let floor = same.map_or(0, |progress| progress.milli_percent);
     let ended = same.is_some_and(|progress| progress.ended) || claim.forced_end;
-    let said = if !claim.is_plain_hundred() || history.can_be_done(status, at) {
+    let claimed = if !claim.is_plain_hundred() || history.can_be_done(status, at) {
         claim.milli_percent
     } else {
         // It shows that the program has ended, not its progress.
         history.best.map_or(0, |(best, _)| best)
     };
-    let milli_percent = said.clamp(floor, 100_000);
+    let milli_percent = claimed.clamp(floor, 100_000);
     let newly_ended = ended && !same.is_some_and(|progress| progress.ended);
     if same.is_some() && milli_percent == floor && !newly_ended {
         return ReportAction::Nothing;

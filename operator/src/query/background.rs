@@ -1,4 +1,4 @@
-//! The thread that makes views: on the leader after its plans, on other replicas while somebody asks.
+//! The thread that makes views: on the leader after its plans, on other replicas while there are questions.
 //!
 //! It rests several times as long as it worked, so forecasts use a bounded part of a core.
 

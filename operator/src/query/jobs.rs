@@ -129,7 +129,7 @@ pub fn queue(view: &View, namespace: &str, jobs: &[Arc<SlimTrainingJob>]) -> Que
         .filter(open)
         .map(|job| {
             let id = job_id(&andreas_runtime::watch::ObjectKey::of(job.as_ref()));
-            let place = view.place(&id);
+            let place = view.position(&id);
             let row = queued(view, job, place, ahead.get(&id).cloned());
             let group = match row.phase {
                 Phase::Running => 0,

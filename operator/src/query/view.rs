@@ -84,8 +84,8 @@ impl View {
         &self.order
     }
 
-    /// Place of a waiting job in that order, from 0.
-    pub fn place(&self, id: &JobId) -> Option<usize> {
+    /// Position of a waiting job in the queue, from 0.
+    pub fn position(&self, id: &JobId) -> Option<usize> {
         self.place.get(id).copied()
     }
 }

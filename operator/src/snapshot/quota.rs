@@ -153,8 +153,8 @@ fn requests(spec: &SlimPodSpec, name: &str) -> u64 {
     let containers = at_most(spec, |c| of(&c.resources), 0, u64::saturating_add, u64::max);
     let whole = spec.resources.as_ref().filter(|_| of_whole_pods(name));
     let asked = whole.and_then(|whole| {
-        let unsaid = || (containers == 0).then(|| amount(name, &whole.limits)).flatten();
-        amount(name, &whole.requests).or_else(unsaid)
+        let limits_as_requests = || (containers == 0).then(|| amount(name, &whole.limits)).flatten();
+        amount(name, &whole.requests).or_else(limits_as_requests)
     });
     asked.unwrap_or(containers).saturating_add(amount(name, &spec.overhead).unwrap_or(0))
 }

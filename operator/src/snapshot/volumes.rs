@@ -155,12 +155,12 @@ mod tests {
             let claim = json!({"metadata": {"name": name, "namespace": "team", "resourceVersion": "2"}, "spec": {"accessModes": modes}});
             index.apply(serde_json::from_value::<SlimPersistentVolumeClaim>(claim).expect("a claim"));
         }
-        let said = |checkpoint: &str, volume: &str| {
+        let message = |checkpoint: &str, volume: &str| {
             let spec = json!({"checkpoint": {"claimName": checkpoint}, "template": {"spec": {"containers": [],
                 "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": volume}}]}}});
             single_node_claim(&index, "team", &serde_json::from_value(spec).expect("a spec"))
         };
-        let words = said("data", "shared");
+        let words = message("data", "shared");
         assert_eq!(
             words.as_deref(),
             Some(
@@ -168,10 +168,11 @@ mod tests {
             )
         );
         assert!(
-            said("shared", "pod").is_some_and(|words| words.starts_with("template.spec.volumes: claim pod"))
+            message("shared", "pod")
+                .is_some_and(|words| words.starts_with("template.spec.volumes: claim pod"))
         );
         // A missing or unbound claim is unknown.
-        assert_eq!((said("shared", "missing"), said("unbound", "shared")), (None, None));
+        assert_eq!((message("shared", "missing"), message("unbound", "shared")), (None, None));
     }
 
     #[test]

@@ -36,8 +36,10 @@ pub(in super::super) fn svg(title: &str, charts: &[Chart]) -> String {
     });
     // A file has no page that says which ink it has.
     let drawn = drawn.unwrap_or_else(|error| {
-        let said = escape(&error.to_string());
-        format!("<svg xmlns=\"http://www.w3.org/2000/svg\"><text y=\"20\">not drawn: {said}</text></svg>\n")
+        let message = escape(&error.to_string());
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\"><text y=\"20\">not drawn: {message}</text></svg>\n"
+        )
     });
     drawn.replacen("<svg ", "<svg style=\"color:#222;background:#fff\" ", 1)
 }

@@ -48,7 +48,7 @@ type AssignmentList = Vec<(usize, Assignment)>;
 /// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
-    let touchable: Vec<bool> = instance
+    let movable: Vec<bool> = instance
         .jobs
         .iter()
         .map(|d| match d.holding {
@@ -57,7 +57,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
             Holding::Committed { .. } => false,
         })
         .collect();
-    let mut search = Search::new(instance, options, current, touchable);
+    let mut search = Search::new(instance, options, current, movable);
     search.run();
     if matches!(options.accounting, Accounting::Catalogue(_)) {
         return search.outcome();
@@ -67,9 +67,9 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let mut outcome = search.outcome();
     for _ in 1..ROUNDS {
         let current = outcome.assignments.clone();
-        let touchable = search.movable_after(&current);
+        let movable = search.movable_after(&current);
         let trials = outcome.trials;
-        search = Search::new(instance, options, current, touchable);
+        search = Search::new(instance, options, current, movable);
         search.run();
         let mut next = search.outcome();
         let stable = next.assignments == outcome.assignments;
@@ -87,7 +87,7 @@ struct Search<'a, 'b> {
     options: &'a Options,
     /// Current assignments; changes are charged against them.
     current: Vec<Option<Assignment>>,
-    touchable: Vec<bool>,
+    movable: Vec<bool>,
     /// Assignments that must not change.
     base: PartialPlan,
     /// Jobs to plan, highest pressure first; the first `fully_aged` of them stay in front.
@@ -114,9 +114,9 @@ impl<'a, 'b> Search<'a, 'b> {
         instance: &'a Instance<'b>,
         options: &'a Options,
         current: Vec<Option<Assignment>>,
-        touchable: Vec<bool>,
+        movable: Vec<bool>,
     ) -> Self {
-        let mut base = PartialPlan::after(instance, &current, &touchable);
+        let mut base = PartialPlan::after(instance, &current, &movable);
         let stopped = enforce(instance, &mut base);
         let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.assignments[*j].is_none()).collect();
         let scratch = base.ledger.clone();
@@ -124,7 +124,7 @@ impl<'a, 'b> Search<'a, 'b> {
             instance,
             options,
             current,
-            touchable,
+            movable,
             base,
             candidates: vec![Candidates::default(); instance.jobs.len()],
             fully_aged: 0,
@@ -417,20 +417,20 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Jobs that the next decision could still move once the plan is carried out.
     fn movable_after(&self, assignments: &[Option<Assignment>]) -> Vec<bool> {
-        let touchable = |(job, assignment): (usize, &Option<Assignment>)| {
+        let movable = |(job, assignment): (usize, &Option<Assignment>)| {
             let data = &self.instance.jobs[job];
             if assignment.is_none() {
                 return true;
             }
             if self.same_gpus(job, assignment.as_ref()) {
-                return self.touchable[job];
+                return self.movable[job];
             }
             if data.leaving().is_some() {
                 return false;
             }
             data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
         };
-        assignments.iter().enumerate().map(touchable).collect()
+        assignments.iter().enumerate().map(movable).collect()
     }
 
     fn outcome(&mut self) -> Outcome {

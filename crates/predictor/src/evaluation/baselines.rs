@@ -33,15 +33,15 @@ impl Baseline {
     pub(super) fn answer(self, split: &TrainTestSplit<'_>, s: &Sample) -> f64 {
         let scaling = |s: &Sample| (0.1 + 0.9 / f64::from(s.gpus)).ln();
         match self {
-            Self::Constant => level(split, s, |_| 0.0).exp(),
-            Self::Amdahl => (level(split, s, scaling) + scaling(s)).exp(),
+            Self::Constant => intercept(split, s, |_| 0.0).exp(),
+            Self::Amdahl => (intercept(split, s, scaling) + scaling(s)).exp(),
             Self::Physics => physics(split, s).unwrap_or(f64::NAN),
         }
     }
 }
 
 /// Mean log of the nearest known rows, less the scaling law.
-fn level(split: &TrainTestSplit<'_>, s: &Sample, law: impl Fn(&Sample) -> f64) -> f64 {
+fn intercept(split: &TrainTestSplit<'_>, s: &Sample, law: impl Fn(&Sample) -> f64) -> f64 {
     let of = |keep: &dyn Fn(&Sample) -> bool| {
         let rows = split.train.iter().filter(|k| keep(k));
         let values: Vec<f64> = rows.filter_map(|k| Some(k.epoch_s?.ln() - law(k))).collect();
@@ -83,6 +83,6 @@ fn physics(split: &TrainTestSplit<'_>, s: &Sample) -> Option<f64> {
     // A ridge too small to matter makes constant columns solvable.
     (0..4).for_each(|i| square[i * 4 + i] += 1e-6);
     Cholesky::new(4, square)?.solve(&mut right);
-    let said: f64 = scaled(s).iter().zip(&right).map(|(a, b)| a * b).sum();
-    Some(said.max(1e-9) / s.batch.unwrap_or(1.0))
+    let predicted: f64 = scaled(s).iter().zip(&right).map(|(a, b)| a * b).sum();
+    Some(predicted.max(1e-9) / s.batch.unwrap_or(1.0))
 }

@@ -121,7 +121,7 @@ impl Outcome {
 }
 
 /// Answers of this predictor.
-pub fn ask(splits: &[TrainTestSplit<'_>], gpus: &[GpuModel]) -> Outcome {
+pub fn evaluate(splits: &[TrainTestSplit<'_>], gpus: &[GpuModel]) -> Outcome {
     let mut answers = Vec::new();
     for split in splits {
         let known = profiles(split.train.iter().copied());
@@ -147,7 +147,7 @@ pub fn ask(splits: &[TrainTestSplit<'_>], gpus: &[GpuModel]) -> Outcome {
 }
 
 /// Answers of a baseline (times only).
-pub fn ask_baseline(splits: &[TrainTestSplit<'_>], baseline: Baseline) -> Outcome {
+pub fn evaluate_baseline(splits: &[TrainTestSplit<'_>], baseline: Baseline) -> Outcome {
     let answer = |split: &TrainTestSplit<'_>, sample: &Sample| Answer {
         profile: sample.profile.clone(),
         epoch: sample.epoch_s.map(|t| (t, baseline.answer(split, sample))),

@@ -81,12 +81,6 @@ impl Leadership {
         self.shared.lost.cancelled().await;
     }
 
-    /// A token that is cancelled when leadership is lost or released.
-    #[must_use]
-    pub fn lost_token(&self) -> CancellationToken {
-        self.shared.lost.clone()
-    }
-
     /// `leaseTransitions` at our takeover. It grows with every leader (a fencing token).
     #[must_use]
     pub fn transitions(&self) -> i32 {

@@ -88,17 +88,6 @@ where
         }
     }
 
-    /// The events as a stream.
-    pub fn into_stream(self) -> impl futures::Stream<Item = Event<T>> + Send
-    where
-        T: Send + 'static,
-    {
-        futures::stream::unfold(self, |mut watcher| async move {
-            let event = watcher.next().await;
-            Some((event, watcher))
-        })
-    }
-
     async fn open(&mut self) {
         let State::Listed { version } = &self.state else { return };
         let version = version.clone();

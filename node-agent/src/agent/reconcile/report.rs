@@ -25,7 +25,7 @@ impl ReconcileLoop {
             let Some(gpu) = self.deps.monitor.gpus().get(uuid) else { continue };
             let (labels, sample, driver) =
                 (labels(uuid, gpu), gpu.sample.clone(), gpu.facts.as_ref().and_then(|facts| facts.limit_mw));
-            let found = problems(gpu.fault(), self.deps.xids.of(uuid), sample.as_ref());
+            let found = problems(gpu.fault(), self.deps.xids.fatal_error(uuid), sample.as_ref());
             let refused = self.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
             let for_good = refused.is_some_and(is_final);
             let (actual, wanted) =

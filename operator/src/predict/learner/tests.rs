@@ -91,7 +91,7 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
         wanted.fit()
     });
     let first = learner.latest(pending(1));
-    assert!(first.is(&pending(1)) && first.fit.rows == 1);
+    assert!(first.matches(&pending(1)) && first.fit.rows == 1);
     // When others are requested, then no caller waits: the first one is used.
     assert!(Arc::ptr_eq(&learner.latest(pending(2)), &first));
     until("in hand", || learner.shared.state.lock().fitting.is_some());
@@ -111,7 +111,7 @@ fn before_the_first_model_a_plan_has_one_that_knows_no_family() {
         }
     });
     let bare = learner.latest_within(pending(2), Duration::from_millis(20));
-    assert_eq!((bare.fit.profiles, bare.is(&pending(2))), (0, false));
+    assert_eq!((bare.fit.profiles, bare.matches(&pending(2))), (0, false));
     // The next plan does not wait again: it would for a day.
     assert_eq!(learner.latest_within(pending(2), DAY).fit.profiles, 0);
 }
@@ -139,7 +139,9 @@ fn the_latest_request_counts_and_a_panic_does_not_end_learning() {
     for profiles in [2, 3, 4] {
         learner.latest_within(pending(profiles), Duration::ZERO);
     }
-    until("the latest", || learner.shared.state.lock().model.as_ref().is_some_and(|m| m.is(&pending(4))));
+    until("the latest", || {
+        learner.shared.state.lock().model.as_ref().is_some_and(|m| m.matches(&pending(4)))
+    });
     assert!(calls.load(Ordering::SeqCst) <= 3, "what nobody wants any more is not made");
 }
 
