@@ -1,6 +1,6 @@
 //! Decision table.
 
-use andreas_api::names::{LABEL_JOB, pod_name};
+use andreas_api::names::{LABEL_JOB, LABEL_JOB_UID, pod_name};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::*;
