@@ -7,14 +7,13 @@ use andreas_api::names::{
     GROUP, LABEL_ADOPTED, LABEL_ADOPTED_ATTEMPT, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, LABEL_JOB_UID,
     VERSION,
 };
+use andreas_api::pod_owner::controlling_job;
 use andreas_api::slim::SlimPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::pods::controller;
-
 /// Gives a pod of an adopted workload the labels and the owner of a member.
 pub(super) fn as_member(pod: &mut SlimPod) {
-    if controller(pod).is_some_and(|(kind, ..)| kind == "TrainingJob") {
+    if controlling_job(&pod.metadata).is_some() {
         return;
     }
     let Some(labels) = &mut pod.metadata.labels else { return };
