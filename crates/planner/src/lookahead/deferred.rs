@@ -45,11 +45,15 @@ impl DeferredCosts {
             let restart = one_restart(instance, cost_table, job, later.item);
             let again = postponed_again(instance, cost_table, job, later);
             let news_start = news.first(later.start, later.class);
+            let happens = news_start == Some(later.start);
             // At a start at which nothing happens a change costs one more restart. Where there is room it is then
             // cheaper now, so no plan postpones it again and again; where there is none, it may aim at any start.
-            let any = (news_start != Some(later.start)).then_some((later.start, restart));
+            let best = (later.start, if happens { 0.0 } else { restart });
+            // The start after that at which something happens saves the additional restart. Where restarts are free
+            // there is none to save, and a job would only stay where it is for longer than its best start says.
+            let next = news_start.filter(|_| !happens && restart > 0.0).map(|start| (start, 0.0));
             for i in cost_table.of(job) {
-                for (start, more) in news_start.map(|start| (start, 0.0)).into_iter().chain(any) {
+                for (start, more) in next.into_iter().chain([best]) {
                     let change = DeferredStart { start, ..*later };
                     let cost = shadow_prices.changing(instance, cost_table, (job, i), &change) + more + again;
                     if cost < changing[i] {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::choosers::{Choosers, cheapest};
 use super::classes::Classes;
-use super::cost_table::{CostTable, DELAY_PENALTY, time_in_system};
+use super::cost_table::{CostTable, time_in_system};
 use super::periods::{PERIODS, Periods, Price};
 use super::track::Track;
 use crate::instance::{Instance, JobData};
@@ -192,13 +192,8 @@ impl ShadowPrices {
         let prices = &instance.prices;
         let energy = now.billed * (prices.integral(begin) - prices.integral(delay));
         // The time up to it is charged, less so for a cheap change. A cheap change will be made when its time comes,
-        // an expensive one may no longer pay off. A free one is charged like a deferred start: nothing else keeps
-        // plans from postponing it again and again.
-        let share = if lost > 0.0 {
-            CHANGE_PENALTY * (lost / (DEAR * cost_table.periods.unit())).min(1.0)
-        } else {
-            DELAY_PENALTY
-        };
+        // an expensive one may no longer pay off. A free one commits to nothing.
+        let share = CHANGE_PENALTY * (lost / (DEAR * cost_table.periods.unit())).min(1.0);
         let premium = share * data.weight * (begin - delay);
         let first = energy + time_in_system(data, now, delay, done);
         first + rest + cost_table.wear(instance, data, then) + premium
