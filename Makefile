@@ -16,13 +16,13 @@ TESTS ?=
 PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 SCENARIOS := $(CARGO) test --workspace --locked --no-fail-fast --test scenarios
-ON_REAL_NODES := tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --no-fail-fast --test kubelets --test transcripts -- --test-threads=1
+ON_REAL_NODES := tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --no-fail-fast --test kubelets -- --test-threads=1
 UPGRADE_FROM ?= 61e0588
 VERSIONS ?= 1.34 1.35
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: prepare
 prepare:
@@ -177,6 +177,12 @@ transcripts: control-plane build ## Run the commands of pages on the demo's clus
 	tests/kubelets/available
 	tests/kubelets/prepare
 	tests/kubelets/isolated $(CARGO) run -q --offline --locked --bin transcripts -- $(PAGES)
+
+.PHONY: compare-transcripts
+compare-transcripts: control-plane nvidia build-tests ## Run the commands of all pages again, and compare the shape of what they print (root)
+	tests/kubelets/available
+	tests/kubelets/prepare
+	tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --test transcripts -- --nocapture
 
 .PHONY: pictures
 pictures: control-plane prometheus build docs ## Pictures of dashboards, report and site into docs/images, by Chromium and a real Prometheus

@@ -79,8 +79,8 @@ fn end(kind: Kind, status: &Value) -> Option<End> {
     };
     if kind == Kind::RayJob {
         let text = |name: &str| status[name].as_str().unwrap_or_default();
-        let said = [text("message"), text("reason"), text("jobStatus")];
-        let message = said.into_iter().find(|words| !words.is_empty()).unwrap_or_default().to_owned();
+        let texts = [text("message"), text("reason"), text("jobStatus")];
+        let message = texts.into_iter().find(|words| !words.is_empty()).unwrap_or_default().to_owned();
         return match text("jobDeploymentStatus") {
             "Complete" => Some(End { succeeded: text("jobStatus") == "SUCCEEDED", message }),
             "Failed" => Some(End { succeeded: false, message }),

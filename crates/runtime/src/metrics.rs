@@ -231,10 +231,10 @@ pub fn classic(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut help = "";
     for line in openmetrics.lines() {
-        if let Some(said) = line.strip_prefix("# HELP ") {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
             // Its name depends on the type, which follows.
-            help = said.split_once(' ').map_or("", |(_, help)| help);
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|said| said.rsplit_once(' '))
+            help = rest.split_once(' ').map_or("", |(_, help)| help);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.rsplit_once(' '))
         {
             let suffix = if kind == "counter" { "_total" } else { "" };
             let kind =
@@ -377,13 +377,13 @@ mod tests {
         let other = Metric::counter("andreas_spent_joules_total", &["tenant"], "Else");
         let missing = Metric::gauge("andreas_missing", &[], "Missing");
         let wrong = deviations(&text, &[&[other, TOOK, missing], PROCESS].concat()).join("\n");
-        for said in [
+        for error in [
             "labels are to be",
             "Spent.",
             "andreas_missing is not there",
             "andreas_seen_timestamp_seconds is not",
         ] {
-            assert!(wrong.contains(said), "{wrong}");
+            assert!(wrong.contains(error), "{wrong}");
         }
         let ill = [Metric::gauge("andreas_jobs_total", &[], ""), Metric::gauge("andreasJobs", &["pod"], "x")];
         assert_eq!(ill_named(&ill).len(), 4);

@@ -181,12 +181,12 @@ fn stopped_otherwise(d: &mut Draft<'_>, workload: &Workload, allocation: &Alloca
 }
 
 fn judged(end: &End) -> Judgement {
-    let said =
+    let message =
         |otherwise: &str| if end.message.is_empty() { otherwise.to_owned() } else { end.message.clone() };
     if end.succeeded {
-        Judgement::new(Outcome::Finished, Reason::Completed, said("it is complete"))
+        Judgement::new(Outcome::Finished, Reason::Completed, message("it is complete"))
     } else {
-        Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, said("it failed"))
+        Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message("it failed"))
     }
 }
 

@@ -82,14 +82,14 @@ impl ActiveJob {
             1 => 1.0,
             _ => job.spread.iter().find(|s| s.nodes as usize == span)?.time_factor,
         };
-        let (slower, thriftier) = match place.limit {
+        let (slower, power_factor) = match place.limit {
             None => (1.0, 1.0),
             Some(limit) => {
                 let effect = job.limits.iter().find(|l| l.gpu_type == place.gpu_type && l.limit == limit)?;
                 (effect.time_factor, effect.power_factor)
             }
         };
-        Some((row.epoch.0 * spread * slower, row.power.0 * thriftier))
+        Some((row.epoch.0 * spread * slower, row.power.0 * power_factor))
     }
 
     /// End of the job if it keeps its current GPUs; `None` while it holds none.
