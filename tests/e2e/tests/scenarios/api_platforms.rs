@@ -46,7 +46,15 @@ handler: nvidia
 /// left out.
 async fn install(bed: &Testbed, args: &[&str]) -> Result<Vec<Value>> {
     let folder = chart::folder().display().to_string();
-    let fixed = ["template", "andreas", &folder, "--namespace", SYSTEM, "--set", "crds.enabled=false"];
+    let fixed = [
+        "template",
+        "andreas",
+        &folder,
+        "--namespace",
+        SYSTEM,
+        "--set",
+        "crds.enabled=false,test.enabled=false",
+    ];
     let text = bed.helm(fixed.into_iter().chain(args.iter().copied())).await?.checked()?.stdout;
     let known = text.split("\n---\n").filter(|text| !text.contains("kind: SecurityContextConstraints"));
     bed.kubectl_apply(&known.collect::<Vec<_>>().join("\n---\n")).await?.checked()?;

@@ -1,9 +1,12 @@
 //! Every rule of the definitions, each with its accepted and its rejected example, on the real API server.
 
+use std::time::Duration;
+
 use andreas_api::crd::rules::{self, Example, Rule};
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, yaml};
 use andreas_e2e::chart;
 use andreas_testbed::Testbed;
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use serde_json::Value;
@@ -19,7 +22,19 @@ async fn bed() -> Testbed {
         .await
         .unwrap();
     chart::install(&bed, &[]).await.unwrap();
+    anyone_may_adopt(&bed).await.unwrap();
     bed
+}
+
+/// The rules are tried here, not who may set `spec.adopts`.
+async fn anyone_may_adopt(bed: &Testbed) -> Result<()> {
+    bed.kubectl(["delete", "validatingadmissionpolicybinding", "andreas-adopts"]).await?.checked()?;
+    let rule = rules::all().find(|rule| rule.accepted.create.contains("adopts")).context("a rule")?;
+    let object = example(rule.kind, rule.accepted.create)?;
+    let client = bed.client();
+    let allowed = async || Ok(create(&client, &object, true).await?.accepted().is_ok());
+    until("the policy is gone", Duration::from_secs(60), allowed).await?;
+    Ok(())
 }
 
 fn example(kind: &str, patch: &str) -> Result<Value> {
