@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
@@ -100,31 +100,6 @@ pub async fn a_drained_node_sends_its_job_to_another(options: Options) -> Result
         let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
         ensure!(!node.is_empty() && !last.contains(&node), "it ran on {last} again");
         Ok(())
-    })
-    .await
-}
-
-pub async fn an_image_that_cannot_be_pulled_is_the_users_failure(options: Options) -> Result<()> {
-    scenario(options, async |c| {
-        let beside = small(job("beside").epochs(60, 0.3));
-        let missing = small(job("missing")).container("image", json!("registry.example/team/none:1"));
-        let missing = missing.spec("startTimeout", json!("8s")).spec("retries", json!(1));
-        c.submit(&beside).await?;
-        c.submit(&missing).await?;
-        c.wait_for_phase(&missing, Phase::Failed).await?;
-        // then each attempt cost a retry, and says why
-        let status = c.observer.seen().status(&missing.key());
-        ensure!((status.user_failures, status.cluster_failures) == (2, 0), "{status:?}");
-        for attempt in &status.history {
-            let seen = (attempt.outcome, attempt.reason.as_str());
-            ensure!(seen == (Outcome::UserFailure, Reason::StartTimeout.as_str()), "{attempt:?}");
-            let named =
-                ["ErrImagePull", "ImagePullBackOff"].iter().any(|reason| attempt.message.contains(reason));
-            ensure!(named, "{attempt:?}");
-        }
-        // and it kept no other from its GPUs
-        c.wait_for_phase(&beside, Phase::Succeeded).await?;
-        ended_well(c, &beside)
     })
     .await
 }

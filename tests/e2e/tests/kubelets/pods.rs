@@ -8,12 +8,33 @@ use andreas_e2e::scenario::scenario;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::both::{self, ended_well, ends_well, node_of, small};
+use crate::both::{ended_well, ends_well, node_of, small};
 use crate::{nodes, real};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_cannot_be_pulled_is_the_users_failure() -> Result<()> {
-    both::an_image_that_cannot_be_pulled_is_the_users_failure(real(1)).await
+    scenario(real(1), async |c| {
+        let beside = small(job("beside").epochs(60, 0.3));
+        let missing = small(job("missing")).container("image", json!("registry.example/team/none:1"));
+        let missing = missing.spec("startTimeout", json!("8s")).spec("retries", json!(1));
+        c.submit(&beside).await?;
+        c.submit(&missing).await?;
+        c.wait_for_phase(&missing, Phase::Failed).await?;
+        // then each attempt cost a retry, and says why
+        let status = c.observer.seen().status(&missing.key());
+        ensure!((status.user_failures, status.cluster_failures) == (2, 0), "{status:?}");
+        for attempt in &status.history {
+            let seen = (attempt.outcome, attempt.reason.as_str());
+            ensure!(seen == (Outcome::UserFailure, Reason::StartTimeout.as_str()), "{attempt:?}");
+            let named =
+                ["ErrImagePull", "ImagePullBackOff"].iter().any(|reason| attempt.message.contains(reason));
+            ensure!(named, "{attempt:?}");
+        }
+        // and it kept no other from its GPUs
+        c.wait_for_phase(&beside, Phase::Succeeded).await?;
+        ended_well(c, &beside)
+    })
+    .await
 }
 
 /// A worker that may have 64 MiB and takes 256.

@@ -26,11 +26,6 @@ async fn a_drained_node_sends_its_job_to_another() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_cannot_be_pulled_is_the_users_failure() -> Result<()> {
-    both::an_image_that_cannot_be_pulled_is_the_users_failure(pretend()).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn our_own_programs_are_killed_under_a_gang() -> Result<()> {
     both::our_own_programs_are_killed_under_a_gang(pretend()).await
 }
