@@ -20,7 +20,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 /// How long a query may stay empty: some scrapes, and what happens on the cluster meanwhile.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn policy() -> Value {
     let mut policy = short_runs();
