@@ -179,7 +179,8 @@ impl Iterator for AuditLog {
     fn next(&mut self) -> Option<Self::Item> {
         let begin = self.offset;
         match self.next_event() {
-            // On a very busy machine, a line near the end was read with a part missing. If it is so in the file, it stays so.
+            // Twice, on a very busy machine, a line near the end did not parse; why is not known. If the file itself is
+            // broken there, the second reading says so.
             Err(AuditError::Parse { .. }) => {
                 std::thread::sleep(SECOND_LOOK);
                 self.offset = begin;
