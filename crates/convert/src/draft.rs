@@ -75,6 +75,20 @@ impl Draft {
         Ok(Self { metadata: kept, spec: Map::new() })
     }
 
+    /// The beginning of a job of another kind, and its spec without what was taken: metadata, and whether it is suspended.
+    ///
+    /// # Errors
+    /// When a field is missing or of another type.
+    pub fn begin(object: Value, notes: &mut Notes) -> Result<(Self, Fields), ConvertError> {
+        let mut fields = Fields::of("", object)?;
+        let mut draft = Self::of(fields.object("metadata")?, notes)?;
+        let mut spec = fields.object("spec")?;
+        if spec.truth("suspend")? {
+            draft.set("suspend", true);
+        }
+        Ok((draft, spec))
+    }
+
     /// Sets a field of the spec.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) {
         self.spec.insert(name.to_owned(), value.into());

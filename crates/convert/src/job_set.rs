@@ -13,12 +13,7 @@ use super::notes::Notes;
 /// # Errors
 /// When a field is missing or of another type.
 pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
-    let mut fields = Fields::of("", object)?;
-    let mut draft = Draft::of(fields.object("metadata")?, notes)?;
-    let mut spec = fields.object("spec")?;
-    if spec.truth("suspend")? {
-        draft.set("suspend", true);
-    }
+    let (mut draft, mut spec) = Draft::begin(object, notes)?;
     draft.ttl(spec.number("ttlSecondsAfterFinished")?);
     let mut failure = spec.object("failurePolicy")?;
     let restarts = failure.path("maxRestarts");

@@ -16,12 +16,7 @@ const PORT: u16 = 6379;
 /// # Errors
 /// When a field is missing or of another type.
 pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
-    let mut fields = Fields::of("", object)?;
-    let mut draft = Draft::of(fields.object("metadata")?, notes)?;
-    let mut spec = fields.object("spec")?;
-    if spec.truth("suspend")? {
-        draft.set("suspend", true);
-    }
+    let (mut draft, mut spec) = Draft::begin(object, notes)?;
     draft.ttl(spec.number("ttlSecondsAfterFinished")?);
     let (backoff, limit) = (spec.path("backoffLimit"), spec.path("activeDeadlineSeconds"));
     draft.retries(backoff, spec.number("backoffLimit")?, notes);

@@ -19,12 +19,7 @@ const ANCESTOR: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 /// # Errors
 /// When a field is missing or of another type.
 pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Value, ConvertError> {
-    let mut fields = Fields::of("", object)?;
-    let mut draft = Draft::of(fields.object("metadata")?, notes)?;
-    let mut spec = fields.object("spec")?;
-    if spec.truth("suspend")? {
-        draft.set("suspend", true);
-    }
+    let (mut draft, mut spec) = Draft::begin(object, notes)?;
     let limit = spec.path("activeDeadlineSeconds");
     draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
     spec.lost("managedBy", notes, "a TrainingJob has one operator");
