@@ -91,6 +91,10 @@ pub fn policy(nodes: &Nodes) -> Value {
         })
     });
     let mut policy = cluster::short_runs();
+    // What a restart takes here, and what it must be worth besides in the ratio of the policy's defaults (120 s and 300 s).
+    let (restart, wear) = if nodes.real_count() > 0 { ("6s", "15s") } else { ("2s", "5s") };
+    policy["preemption"]["restartTime"] = json!(restart);
+    policy["preemption"]["restartWear"] = json!(wear);
     policy["powerBudget"] = json!({"watts": nodes.budget()});
     policy["gpuTypes"] = json!(types);
     // Idle times of a run of two minutes are short.
