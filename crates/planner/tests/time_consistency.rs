@@ -10,11 +10,11 @@ mod world;
 
 use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Estimate, IntendedChange, Job, JobState, LimitEffect, Node, Options, Placement, Preemption, Snapshot,
-    Worker, plan,
+    Estimate, GpuTypeInfo, IntendedChange, Job, JobState, LimitEffect, MethodName, Node, Options, Placement,
+    Preemption, Snapshot, Worker, plan,
 };
 use proptest::prelude::*;
-use scenarios::{HOUR, cluster, job, on, place, running};
+use scenarios::{HOUR, budget, cluster, job, on, place, running};
 
 /// Up to three running jobs, each alone on its node, and twelve free nodes of each type. Nothing is scarce, the
 /// tariff is flat, and times are exact.
@@ -244,5 +244,59 @@ fn a_change_without_room_now_aims_at_a_start_at_which_nothing_happens_and_the_jo
         assert_eq!(place(&next, "team/elastic"), Some(&on(&["n1"], 2)));
         let change = next.intended.iter().find(|change| change.job.as_str() == "team/elastic").unwrap();
         assert!((HOUR - 1.0..2.0 * HOUR).contains(&change.at.0), "{:?}", change.at);
+    }
+}
+
+/// A job that may have a fast board that the power budget can never hold, or a slow one that it can, does not wait
+/// for the fast one: no instant comes at which it could start there.
+#[test]
+fn no_job_waits_for_watts_that_no_budget_ever_has() {
+    // Given an idle cluster whose budget leaves less than the fast board takes,
+    let mut snapshot = cluster(1);
+    snapshot.gpu_types.push(GpuTypeInfo { name: "T4".into(), idle: Watts(10.0), max: Watts(70.0) });
+    snapshot.nodes.push(Node::new("t".into(), "T4".into(), GpuCount(4)));
+    snapshot.budget = budget(440.0 + 1000.0);
+    // and jobs of minutes that are ten times as fast there,
+    snapshot.jobs = (0..4)
+        .map(|i| {
+            let row = |kind: &str, epoch: f64, watts: f64| {
+                Estimate::new(kind.into(), GpuCount(4), Seconds(epoch), Watts(watts))
+            };
+            let rows = [row("A100", 6.0, 1400.0), row("T4", 60.0, 250.0)];
+            Job { estimates: rows.into(), ..job(&format!("j{i}"), 4) }
+        })
+        .collect();
+    // when this is decided again and again,
+    for _ in 0..3 {
+        let decided = plan(&snapshot, &Options::default()).unwrap();
+        // then one of them runs on the slow one.
+        let runs = decided.jobs.values().filter_map(|job| job.decision.placement());
+        let kinds: Vec<String> = runs.map(|placement| placement.gpu_type.to_string()).collect();
+        assert_eq!(kinds, ["T4"]);
+        snapshot.now = snapshot.now + Seconds(30.0);
+        (snapshot.prices, snapshot.intended) = (decided.prices, decided.intended);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+
+    /// On an idle cluster with a flat tariff and a flat budget something starts where anything fits: nothing would
+    /// be different at the next decision.
+    #[test]
+    fn an_idle_cluster_does_not_wait(mut snapshot in world::snapshots(), watts in 1000.0..9000.0_f64) {
+        snapshot.tariff = StepFunction::flat(snapshot.tariff.at(snapshot.now).unwrap());
+        snapshot.budget = budget(watts);
+        snapshot.lateness.aging = None;
+        for job in &mut snapshot.jobs {
+            job.state = JobState::Waiting;
+        }
+        let fifo = Options { method: MethodName::Fifo, ..Options::default() };
+        let starts = |options: &Options| {
+            let decided = plan(&snapshot, options).unwrap();
+            decided.jobs.values().filter(|job| job.decision.placement().is_some()).count()
+        };
+        prop_assume!(starts(&fifo) > 0);
+        prop_assert!(starts(&Options::default()) > 0);
     }
 }

@@ -9,7 +9,7 @@ use andreas_api::phase::{Phase, Reason};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::TrainingJobStatus;
 use andreas_testbed::Component;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use kube::ResourceExt as _;
 use tokio::sync::Semaphore;
 
@@ -41,7 +41,8 @@ pub async fn scenario(options: Options, run: impl AsyncFnOnce(&mut Cluster) -> R
         let seen = describe(&cluster.observer.seen());
         let logs = cluster.logs();
         cluster.stop().await;
-        return Err(error.context(format!("seen last:\n{seen}\n{logs}")));
+        // What failed stands first: where a long output is cut, its begin stays.
+        return Err(anyhow!("{error:#}\nseen last:\n{seen}\n{logs}"));
     }
     cluster.end().await;
     Ok(())

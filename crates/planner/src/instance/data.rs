@@ -104,6 +104,7 @@ impl Config {
 }
 
 /// Demand of a job for one resource, per worker, GPU and gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub what: usize,
     pub fixed: u64,

@@ -144,6 +144,9 @@ impl Chooser {
         let begins = cost_table.periods.begins();
         let costs = &mut self.costs[i * begins.len()..][..begins.len()];
         for (s, begin) in begins.iter().enumerate() {
+            if !item.may_start(s) {
+                continue;
+            }
             if costs[s].is_nan() {
                 costs[s] = cost_table.at(instance, self.job, first + i, s);
             }

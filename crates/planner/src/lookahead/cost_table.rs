@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::classes::{Class, Classes, Mask};
+use super::feasible::Feasible;
 use super::periods::Periods;
 use crate::instance::{Config, Instance, JobData, TypeData};
 use crate::snapshot::JobState;
@@ -23,6 +24,8 @@ pub(super) struct Column {
     classes: u32,
     /// Index of the spread of its time.
     spread: u32,
+    /// Bit by start: whether budget and quotas then could hold it on an otherwise idle cluster.
+    starts: u16,
     /// The job's first column with the same GPUs and nodes; such columns differ only in the power limit.
     pub hardware: u32,
     /// GPUs of the whole gang.
@@ -46,6 +49,11 @@ impl Column {
     pub fn possible(&self) -> bool {
         self.classes != 0
     }
+
+    /// Whether an otherwise idle cluster could hold it from a start on. Otherwise no plan waits for that start.
+    pub fn may_start(&self, start: usize) -> bool {
+        self.starts & 1 << start != 0
+    }
 }
 
 /// Uncertainty of a time.
@@ -57,31 +65,38 @@ struct Spread {
 }
 
 /// Sets of classes, each stored once: there are few sets and many columns.
-struct Sets<'a> {
-    classes: &'a Classes,
+struct Sets {
     list: Vec<Mask>,
     known: BTreeMap<Mask, u32>,
     /// Last query at each position of a table; tables are alike.
-    recent: Vec<((usize, i64, usize), u32)>,
+    recent: Vec<(Query, Holders)>,
 }
 
-impl<'a> Sets<'a> {
-    fn new(classes: &'a Classes) -> Self {
-        Self { classes, list: vec![0], known: BTreeMap::from([(0, 0)]), recent: Vec::new() }
+/// Index of a set of classes, and the least overhead of their nodes in milliwatts.
+type Holders = (u32, i128);
+
+/// Type, GPUs of a node and nodes of a configuration; set of nodes and demand of the job.
+type Query = (usize, i64, u32, usize, usize);
+
+impl Sets {
+    fn new() -> Self {
+        Self { list: vec![0], known: BTreeMap::from([(0, 0)]), recent: Vec::new() }
     }
 
-    /// Set of the classes that could hold a worker with this many GPUs; `at` is its position in the job's
-    /// table.
-    fn of(&mut self, at: usize, kind: usize, gpus: i64, set: usize) -> u32 {
-        let asked = (kind, gpus, set);
+    /// Set of the classes that could hold a configuration; `at` is its position in the job's table.
+    fn of(&mut self, feasible: &Feasible<'_, '_>, at: usize, data: &JobData<'_>) -> Holders {
+        let config = &data.configs[at];
+        let asked = (config.kind, config.gpus, config.nodes, data.admits, feasible.demands);
         if let Some((_, found)) = self.recent.get(at).filter(|(before, _)| *before == asked) {
             return *found;
         }
         let next = self.list.len() as u32;
-        let found = *self.known.entry(self.classes.mask(kind, gpus, set)).or_insert_with_key(|mask| {
+        let (mask, overhead_mw) = feasible.classes(data, config);
+        let set = *self.known.entry(mask).or_insert_with_key(|mask| {
             self.list.push(*mask);
             next
         });
+        let found = (set, overhead_mw);
         match self.recent.get_mut(at) {
             Some(slot) => *slot = (asked, found),
             None => self.recent.push((asked, found)),
@@ -130,7 +145,7 @@ impl CostTable {
         let most = instance.types.iter().map(most).collect();
         let periods = Periods::of(instance);
         let count = instance.jobs.iter().map(|j| j.configs.len()).sum();
-        let mut sets = Sets::new(classes);
+        let mut sets = Sets::new();
         let mut cost_table = Self {
             fragmentation: instance.prices.integral(periods.unit() * FRAGMENTED_PART),
             periods,
@@ -145,16 +160,22 @@ impl CostTable {
             most,
             phi: Phi::new(),
         };
+        let periods = cost_table.periods;
+        let mut feasible = Feasible::new(instance, classes, &periods);
         for data in &instance.jobs {
             let delay = start_delay(instance, data);
             cost_table.delay.push(delay);
+            feasible.job(data);
             let mut last: Option<(&Config, u32)> = None;
             for (config, at) in data.configs.iter().zip(0..) {
-                let set = match config.listed {
-                    true => sets.of(at as usize, config.kind, config.gpus, data.admits),
-                    false => 0,
-                };
+                let (mut set, mut starts) = (0, 0);
+                if config.listed {
+                    let (holders, overhead_mw) = sets.of(&feasible, at as usize, data);
+                    starts = feasible.starts(data, config, overhead_mw);
+                    set = if starts != 0 { holders } else { 0 };
+                }
                 let mut item = cost_table.item(instance, config, set);
+                item.starts = starts;
                 // Columns that differ only in the limit are adjacent.
                 let first =
                     last.filter(|(before, _)| config.same_hardware(before)).map_or(at, |(_, first)| first);
@@ -183,6 +204,7 @@ impl CostTable {
         Column {
             classes,
             spread: (self.spreads.len() - 1) as u32,
+            starts: u16::MAX,
             hardware: 0,
             gpus,
             time: config.time,

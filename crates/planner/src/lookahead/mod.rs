@@ -21,6 +21,7 @@ mod cost_table;
 mod deferred;
 mod dual;
 mod exact;
+mod feasible;
 mod improve;
 mod patterns;
 mod periods;
@@ -75,16 +76,36 @@ struct Context<'a, 'b> {
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let cost_table = CostTable::new(instance, &classes);
-    let shadow_prices = ShadowPrices::new(instance, &classes, &cost_table, options.gap);
-    let deferred = DeferredCosts::new(instance, &classes, &cost_table, &shadow_prices);
-    let context = Context {
+    let priced = ShadowPrices::new(instance, &classes, &cost_table, options.gap);
+    let outcome = decide_at(instance, options, (&classes, &cost_table, &priced));
+    if !waits_for_nothing(instance, &cost_table, &outcome) {
+        return outcome;
+    }
+    decide_at(
         instance,
         options,
-        classes: &classes,
-        cost_table: &cost_table,
-        shadow_prices: &shadow_prices,
-        deferred: &deferred,
-    };
+        (&classes, &cost_table, &ShadowPrices::none(instance, &classes, &cost_table)),
+    )
+}
+
+/// Whether a plan leaves the whole cluster idle although neither tariff nor budget changes before it would start
+/// something. Then nothing happens until the next decision, which would postpone all again. Prices lead there where
+/// what fits as a whole does not fit by their averages, such as the overhead of nodes per GPU.
+fn waits_for_nothing(instance: &Instance<'_>, cost_table: &CostTable, outcome: &Outcome) -> bool {
+    let idle = outcome.assignments.iter().all(Option::is_none)
+        && instance.jobs.iter().all(|data| matches!(data.holding, Holding::Nothing));
+    let news = periods::edges(instance).first().copied().unwrap_or(f64::INFINITY);
+    idle && outcome.wake.is_some_and(|begin| begin + cost_table.periods.unit() <= news)
+}
+
+/// Makes one decision at these prices.
+fn decide_at(
+    instance: &Instance<'_>,
+    options: &Options,
+    (classes, cost_table, shadow_prices): (&Classes, &CostTable, &ShadowPrices),
+) -> Outcome {
+    let deferred = DeferredCosts::new(instance, classes, cost_table, shadow_prices);
+    let context = Context { instance, options, classes, cost_table, shadow_prices, deferred: &deferred };
     let mut current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
     let mut touchable: Vec<bool> = instance
         .jobs
@@ -120,7 +141,7 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
         waiting_cost: Some(waiting_cost),
         ended_early: options.method == MethodName::Exact && cost - bound > TIE * cost.abs(),
         intended,
-        prices: Some(shadow_prices.publish(instance, &classes)),
+        prices: Some(shadow_prices.publish(instance, classes)),
         wake,
     }
 }

@@ -86,6 +86,16 @@ impl ShadowPrices {
         }
     }
 
+    /// No prices: nothing is scarce.
+    pub fn none(instance: &Instance<'_>, classes: &Classes, cost_table: &CostTable) -> Self {
+        Self {
+            gpu: vec![Price::default(); classes.list.len()],
+            watt: Price::default(),
+            budget: instance.snapshot.budget.is_some(),
+            periods: cost_table.periods,
+        }
+    }
+
     /// Exports the prices for the plan and the next decision.
     pub fn publish(&self, instance: &Instance<'_>, classes: &Classes) -> Prices {
         let rates = |price: &Price| price.rate[..self.periods.count() - 1].to_vec();
@@ -131,6 +141,9 @@ impl ShadowPrices {
                 continue;
             }
             for (s, begin) in cost_table.periods.begins().iter().enumerate().skip(1) {
+                if !item.may_start(s) {
+                    continue;
+                }
                 let base = cost_table.at(instance, job, i, s) + item.fragmentation;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
                     if cost_table.rising {
@@ -229,22 +242,39 @@ fn watt_step(instance: &Instance<'_>) -> f64 {
     (instance.prices.integral(3600.0) / 3600.0 * 0.1).max(1e-12)
 }
 
-/// Watts of the budget left for jobs in each period.
+/// Watts of the budget left for jobs in each period, on average.
 fn watts(instance: &Instance<'_>, periods: &Periods) -> Option<[f64; PERIODS]> {
+    budget_by_period(instance, periods, |watts, part| watts * part, |sum, watts| sum + watts).map(|budget| {
+        let mut left = [0.0; PERIODS];
+        for (left, mean) in left.iter_mut().zip(budget) {
+            *left = (mean - instance.floor_mw as f64 / 1e3).max(0.0);
+        }
+        left
+    })
+}
+
+/// Highest budget of each period, in watts.
+pub(super) fn most_watts(instance: &Instance<'_>, periods: &Periods) -> Option<Vec<f64>> {
+    budget_by_period(instance, periods, |watts, _| watts, f64::max)
+}
+
+/// The budget less its margin by period: the watts of each step of the budget and its part of the period, folded.
+fn budget_by_period(
+    instance: &Instance<'_>,
+    periods: &Periods,
+    of_step: impl Fn(f64, f64) -> f64,
+    fold: impl Fn(f64, f64) -> f64,
+) -> Option<Vec<f64>> {
     let budget = instance.snapshot.budget.as_ref()?;
     let now = instance.snapshot.now;
     let begins = periods.begins();
-    let mut capacity = [0.0; PERIODS];
-    for (p, capacity) in capacity.iter_mut().enumerate().take(begins.len()) {
-        let to = begins.get(p + 1).copied().unwrap_or(begins[p] * 2.0);
-        let pieces =
-            budget.watts.pieces(now + andreas_core::Seconds(begins[p]), now + andreas_core::Seconds(to));
-        let sum: f64 = pieces.map(|(begin, end, watts)| watts.0 * (end - begin).0).sum();
-        let mean = sum / (to - begins[p]);
-        let watts = mean * (1.0 - budget.margin) / budget.scope_factor;
-        *capacity = (watts - instance.floor_mw as f64 / 1e3).max(0.0);
-    }
-    Some(capacity)
+    let of_period = |(p, &from): (usize, &f64)| {
+        let to = begins.get(p + 1).copied().unwrap_or(from * 2.0);
+        let steps = budget.watts.pieces(now + andreas_core::Seconds(from), now + andreas_core::Seconds(to));
+        let watts = steps.map(|(begin, end, watts)| of_step(watts.0, (end - begin).0 / (to - from)));
+        watts.fold(0.0, &fold) * (1.0 - budget.margin) / budget.scope_factor
+    };
+    Some(begins.iter().enumerate().map(of_period).collect())
 }
 
 /// Prices of the last decision, shifted to the present.
