@@ -100,6 +100,10 @@ versions: control-plane nvidia build-tests ## Scenarios on real nodes of the old
 	  $(ON_REAL_NODES) --nocapture training::; \
 	done
 
+.PHONY: buildah
+buildah: prepare ## The trainer's Dockerfile, built by buildah on base images made of Debian's packages (root, Debian 12; 5 min, 0.5 GB)
+	@tests/buildah
+
 .PHONY: frameworks
 frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 260 MB, 5 GB of disk, 30 min
 	tests/kubelets/available
