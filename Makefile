@@ -235,6 +235,12 @@ sbom: prepare ## A bill of materials (CycloneDX) for each program, into target/s
 release: prepare ## All files of a release into target/release-files/: RELEASE_ARGS="--arch amd64 --url https://example.org/v0.1.0"
 	@hack/release $(RELEASE_ARGS)
 
+.PHONY: install-release
+install-release: control-plane nvidia build-tests ## Install what `make release` wrote, from these files alone, on real nodes that pull by digest from a registry (root)
+	tests/kubelets/available
+	tests/kubelets/prepare
+	ANDREAS_RELEASE=$(CURDIR)/target/release-files $(ON_REAL_NODES) --nocapture release::
+
 .PHONY: images
 images: prepare ## Images as OCI archives, without a container engine, into target/images/: IMAGES_ARGS="--arch amd64 operator extender"
 	@hack/images $(IMAGES_ARGS)
