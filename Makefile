@@ -100,6 +100,10 @@ versions: control-plane nvidia build-tests ## Scenarios on real nodes of the old
 	  $(ON_REAL_NODES) --nocapture training::; \
 	done
 
+.PHONY: buildah
+buildah: prepare ## The trainer's Dockerfile, built by buildah on base images made of Debian's packages (root, Debian 12; 5 min, 0.5 GB)
+	@tests/buildah
+
 .PHONY: frameworks
 frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 260 MB, 5 GB of disk, 30 min
 	tests/kubelets/available
@@ -230,6 +234,12 @@ sbom: prepare ## A bill of materials (CycloneDX) for each program, into target/s
 .PHONY: release
 release: prepare ## All files of a release into target/release-files/: RELEASE_ARGS="--arch amd64 --url https://example.org/v0.1.0"
 	@hack/release $(RELEASE_ARGS)
+
+.PHONY: install-release
+install-release: control-plane nvidia build-tests ## Install what `make release` wrote, from these files alone, on real nodes that pull by digest from a registry (root)
+	tests/kubelets/available
+	tests/kubelets/prepare
+	ANDREAS_RELEASE=$(CURDIR)/target/release-files $(ON_REAL_NODES) --nocapture release::
 
 .PHONY: images
 images: prepare ## Images as OCI archives, without a container engine, into target/images/: IMAGES_ARGS="--arch amd64 operator extender"

@@ -5,7 +5,7 @@
 //! or restart a service. [`Kubelets`]: the nodes of a test bed, and what a cluster has beside them (`cluster`). [`Registry`]: of
 //! images, which the nodes pull from or not ([`Images`]). `config`: the files that a node's programs read. `cgroups`: the place of
 //! each node in the machine's cgroups. `pods`: which pods are on the nodes and what they hold. `driver`: tells the simulated
-//! drivers. `policies`: enforces NetworkPolicies. `trouble`: what can be set wrong on a node while it runs. The script `node` beside
+//! drivers. `policies`: enforces NetworkPolicies. `trouble`, `clock`: what can be set wrong on a node while it runs. The script `node` beside
 //! the sources is a node's first process, `isolated` starts a program in a network of its own, where all of this has to run.
 //!
 //! *What flows in and out.* A test bed whose API server listens at [`Network::ADDRESS`] goes in; Ready nodes with
@@ -14,6 +14,7 @@
 //! *What must never be here.* The product: nothing here knows TrainingJobs.
 
 mod cgroups;
+mod clock;
 mod cluster;
 mod config;
 mod driver;
@@ -25,6 +26,7 @@ mod policies;
 mod registry;
 mod trouble;
 
+pub use clock::WrongClock;
 pub use cluster::Kubelets;
 pub use images::Images;
 pub use network::Network;

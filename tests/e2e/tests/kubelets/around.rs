@@ -1,5 +1,5 @@
-//! What fails around a job: our own programs hang, names are not found, pods get no network, a clock is wrong. Jobs wait or go on;
-//! none is lost, and none counts it against its user.
+//! What fails around a job: our own programs hang, names are not found, pods get no network. Jobs wait or go on; none
+//! is lost, and none counts it against its user.
 
 use std::time::{Duration, Instant};
 

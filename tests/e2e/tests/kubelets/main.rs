@@ -6,6 +6,7 @@
 mod around;
 #[path = "../both/mod.rs"]
 mod both;
+mod clocks;
 mod faults;
 mod pods;
 mod policies;

@@ -16,9 +16,10 @@ use serde_json::Value;
 use crate::training::of_process;
 use crate::{nodes, real};
 
-/// What `tests/kubelets/images` wrote.
+/// What `tests/kubelets/images` wrote, of debug builds, or the release that `ANDREAS_RELEASE` names (`make install-release`).
 fn files() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-release")
+    let named = std::env::var_os("ANDREAS_RELEASE").map(PathBuf::from);
+    named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-release"))
 }
 
 /// The commands of a page's first block of `sh` below a heading.
