@@ -203,7 +203,7 @@ fn unexplained(schema: &Value, path: &str, found: &mut Vec<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
         let text = field["description"].as_str().unwrap_or_default();
-        if text.is_empty() || !required.contains(&name.as_str()) && !text.contains("Default: ") {
+        if text.is_empty() || !required.contains(&name.as_str()) && !text.contains("Default:") {
             found.push(format!("{path}: {text:?}"));
         }
         if name == "template" {

@@ -158,9 +158,9 @@ fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_befor
     assert_eq!((before.now, now.now), (Time(100.0), Time(250.0)));
     // 30 epochs of 10 s from 100 on: half of them are done at 250.
     assert_eq!((of(&before, "runs").finish.p50, of(&now, "runs").finish.p50), (Time(400.0), Time(400.0)));
-    // It was started at 100, and has not been seen to train: all of its 200 s are to come.
+    // The plan started it at 100, and it has not been seen to train: all of its 200 s are to come.
     let starts = of(&now, "starts");
-    assert_eq!((starts.start.p50, starts.finish.p50), (Time(100.0), Time(450.0)));
+    assert_eq!((starts.start.p50, starts.finish.p50), (Time(250.0), Time(450.0)));
     assert_eq!(of(&now, "waits").start.p50, Time(450.0));
     // Past its expected end a run ends from one moment to the next, but not in the past.
     let late = later(&snapshot, &first, Time(1_000.0));
