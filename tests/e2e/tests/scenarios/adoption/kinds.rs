@@ -86,8 +86,8 @@ async fn left_as_found(c: &Cluster, of: &Workload) -> Result<()> {
     };
     let clean = |labels: &Value, spec: &Value| {
         let of = |name: &str| !labels[format!("andreas.dev/{name}")].is_null();
-        let told = of("adopted") || of("job") || of("adopted-attempt");
-        !told && spec["nodeSelector"]["kubernetes.io/hostname"].is_null() && spec["schedulingGates"].is_null()
+        let ours = of("adopted") || of("job") || of("adopted-attempt");
+        !ours && spec["nodeSelector"]["kubernetes.io/hostname"].is_null() && spec["schedulingGates"].is_null()
     };
     until("its Jobs are made again", DEFAULT_TIMEOUT, async || {
         let jobs = list("jobs").await?;
@@ -104,7 +104,8 @@ async fn left_as_found(c: &Cluster, of: &Workload) -> Result<()> {
         };
         Ok(pods.iter().filter(runs).count() == 2)
     })
-    .await
+    .await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
