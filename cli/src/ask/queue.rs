@@ -1,6 +1,6 @@
 //! `kubectl-andreas queue`: the jobs of a namespace and when they are expected to start and end.
 
-use andreas_query::{Queue, QueuedJob, path};
+use andreas_query::{DEFAULT_QUEUE, MAX_QUEUE, Queue, QueuedJob, path};
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
@@ -18,6 +18,9 @@ use crate::output::{self, Column, duration, short_gpu_type};
 pub struct QueueArgs {
     #[command(flatten)]
     ask: AskArgs,
+    /// Maximum jobs in the answer.
+    #[arg(long, default_value_t = DEFAULT_QUEUE as u32, value_parser = clap::value_parser!(u32).range(1..=MAX_QUEUE as i64), value_name = "N")]
+    limit: u32,
 }
 
 /// A row, with the instant that times count from.
@@ -63,13 +66,17 @@ const COLUMNS: [Column<Row>; 13] = [
 pub fn run(args: &QueueArgs) -> Result<()> {
     let queue: Queue = block_on(async {
         let operator = Operator::connect(&args.ask).await?;
-        operator.get(&path::queue(&operator.namespace)).await
+        operator.get(&path::queue_of(&operator.namespace, args.limit as usize)).await
     })?;
     if queue.jobs.is_empty() {
         eprintln!(
             "no job of namespace {} is open; {} wait in the whole cluster",
             queue.namespace, queue.waiting
         );
+    }
+    let more = (queue.open as usize).saturating_sub(queue.jobs.len());
+    if more > 0 {
+        eprintln!("{more} more open jobs are not shown: use --limit");
     }
     let now = Timestamp::now();
     let rows: Vec<Row> = queue.jobs.into_iter().map(|job| Row { job, now }).collect();

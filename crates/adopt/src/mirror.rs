@@ -1,11 +1,12 @@
 //! The TrainingJob that stands for a workload.
 
-use andreas_api::names::{ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
+use andreas_api::names::{ANNOTATION_GPUS, ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
 use serde_json::{Map, Value, json};
 
 use crate::AdoptError;
 use crate::groups::{Group, groups};
-use crate::request::Request;
+use crate::kind::Kind;
+use crate::request::{MAX_GPUS, Request, Totals};
 use crate::workload::Workload;
 
 /// Label by which Kueue manages an object.
@@ -18,8 +19,8 @@ const OWN_CONTROLLERS: [&str; 5] = [
     "kubeflow.org/training-operator",
     "ray.io/kuberay-operator",
 ];
-/// Most GPUs and nodes of a TrainingJob.
-const MAX_GPUS: i64 = 4096;
+/// Most nodes of a TrainingJob, and numbers in `spec.gpus.counts`.
+const MAX_COUNTS: usize = 64;
 const MAX_NODES: i64 = 512;
 /// Characters of the UID in a name that was changed.
 const UID_PART: usize = 5;
@@ -49,10 +50,13 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     let request = Request::of(workload)?;
     let kind = workload.kind;
     let found = groups(kind.templates_in(), templates);
-    let size = Size::of(&found)?;
+    let mut size = Size::of(&found)?;
     let draft = andreas_convert::object(templates, &[])?.map(|made| made.job).unwrap_or_default();
     let mut spec = Map::new();
     let mut gpus = json!({"min": size.gpus});
+    if let Some(totals) = &request.gpus {
+        gpus = size.follow(totals, kind, templates)?;
+    }
     if size.nodes > 1 {
         gpus["maxNodes"] = size.nodes.into();
     }
@@ -66,7 +70,7 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     }
     spec.insert("gpus".into(), gpus);
     let mut template = draft["spec"]["template"].clone();
-    if size.pods > 1 {
+    if size.pods > 1 || size.elastic {
         // The pods of one node are planned as one worker.
         spec.insert("resourcesPer".into(), "Gpu".into());
         per_gpu(&mut template, size.gpus_per_pod);
@@ -79,10 +83,13 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     spec.extend(request.fixed);
     let meta = &workload.metadata;
     let (own, uid) = (meta.name.clone().unwrap_or_default(), meta.uid.clone().unwrap_or_default());
-    spec.insert(
-        "adopts".into(),
-        json!({"apiVersion": kind.api_version(), "kind": kind.name(), "name": own, "uid": uid, "pods": size.pods}),
-    );
+    let mut adopts = json!({
+        "apiVersion": kind.api_version(), "kind": kind.name(), "name": own, "uid": uid, "pods": size.pods,
+    });
+    if size.elastic {
+        adopts["gpusPerPod"] = size.gpus_per_pod.into();
+    }
+    spec.insert("adopts".into(), adopts);
     let mut metadata = json!({
         "name": name(workload),
         "namespace": meta.namespace,
@@ -122,6 +129,8 @@ struct Size {
     pods: i64,
     gpus_per_pod: i64,
     nodes: i64,
+    /// The number of pods follows the plan.
+    elastic: bool,
 }
 
 impl Size {
@@ -139,7 +148,37 @@ impl Size {
         // Every node of a plan gives the same number of GPUs: pods of different sizes stay on one node.
         let alike = groups.iter().all(|group| group.gpus == first.gpus);
         let nodes = if alike { pods.min(MAX_NODES) } else { 1 };
-        Ok(Self { gpus, pods, gpus_per_pod: first.gpus, nodes })
+        Ok(Self { gpus, pods, gpus_per_pod: first.gpus, nodes, elastic: false })
+    }
+
+    /// Lets the number of pods follow the plan. Returns `spec.gpus`.
+    fn follow(&mut self, totals: &Totals, kind: Kind, object: &Value) -> Result<Value, AdoptError> {
+        let wrong = |problem: String| AdoptError::Annotation { name: ANNOTATION_GPUS, problem };
+        if kind != Kind::Job {
+            return Err(wrong(format!("the number of pods of a {} does not change", kind.name())));
+        }
+        let spec = &object["spec"];
+        if !spec["completions"].is_null() && spec["completionMode"] != "Indexed" {
+            let words = "a Job with completions changes its number of pods only with completionMode: Indexed";
+            return Err(wrong(words.to_owned()));
+        }
+        let each = self.gpus_per_pod;
+        let all = totals.of_pods(each);
+        let (Some(least), Some(most)) = (all.first().copied(), all.last().copied()) else {
+            return Err(wrong(format!("no number of it is a multiple of the {each} GPUs of a pod")));
+        };
+        (self.gpus, self.pods, self.elastic) = (most, most / each, true);
+        self.nodes = self.pods.min(MAX_NODES);
+        let mut gpus = json!({"min": least, "max": most});
+        // A range means what it means in a TrainingJob; pods of several GPUs leave some of it out.
+        let whole = matches!(totals, Totals::Range(..)) && each == 1;
+        if all.len() > 1 && !whole {
+            if all.len() > MAX_COUNTS {
+                return Err(wrong(format!("it has {} numbers, the most is {MAX_COUNTS}", all.len())));
+            }
+            gpus["counts"] = all.into();
+        }
+        Ok(gpus)
     }
 }
 

@@ -16,6 +16,9 @@ use crate::kind::Kind;
 const FOUND: [&str; 4] =
     ["/metadata/labels", "/spec/nodeSelector", "/spec/tolerations", "/spec/schedulingGates"];
 
+/// What is restored of a Job whose number of pods followed the plan, below `spec`.
+const SIZE: [&str; 2] = ["/parallelism", "/completions"];
+
 /// What the pods of an attempt are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directives {
@@ -27,13 +30,18 @@ pub struct Directives {
     pub attempt: i64,
     /// Value of the label `kubernetes.io/hostname` of the only node. `None`: several nodes; the pods are gated and each gets its own.
     pub hostname: Option<String>,
+    /// Number of pods of a Job, where it follows the plan.
+    pub pods: Option<i64>,
 }
 
 /// Writes the directives into the templates of these groups; what was there before is noted in an annotation.
 pub fn direct(object: &mut Value, groups: &[Group], directives: &Directives) {
-    let found = found(object, groups);
+    let found = found(object, groups, directives.pods.is_some());
     if object["metadata"]["annotations"][ANNOTATION_FOUND].is_null() {
         *at(object, &["metadata", "annotations", ANNOTATION_FOUND]) = found.to_string().into();
+    }
+    if let Some(pods) = directives.pods {
+        resize(object, pods);
     }
     for group in groups {
         let Some(template) = object.pointer_mut(&group.template) else { continue };
@@ -73,6 +81,34 @@ pub fn direct(object: &mut Value, groups: &[Group], directives: &Directives) {
     }
 }
 
+/// What a release left in the template of a Job that a JobSet made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// Any of it.
+    Any,
+    /// The only node of an attempt.
+    Node,
+}
+
+impl Leftover {
+    /// Whether a pod template has it.
+    pub fn is_in(self, template: &Value) -> bool {
+        let labels = &template["metadata"]["labels"];
+        let ours = !labels[LABEL_ADOPTED].is_null();
+        ours && (self == Self::Any || !template["spec"]["nodeSelector"][HOSTNAME].is_null())
+    }
+}
+
+/// Gives a Job so many pods. An Indexed Job whose pods all run at once completes with as many.
+fn resize(object: &mut Value, pods: i64) {
+    let spec = at(object, &["spec"]);
+    let at_once = spec["parallelism"].as_i64().unwrap_or(1);
+    if spec["completions"].as_i64() == Some(at_once) {
+        *at(spec, &["completions"]) = pods.into();
+    }
+    *at(spec, &["parallelism"]) = pods.into();
+}
+
 /// Starts a workload for an attempt. Its templates were [`direct`]ed before, or are with the same write.
 pub fn release(kind: Kind, object: &mut Value, attempt: i64) {
     *at(object, &["metadata", "annotations", ANNOTATION_ADOPTED_ATTEMPT]) = attempt.to_string().into();
@@ -94,7 +130,8 @@ pub fn restore(object: &mut Value) -> bool {
     let parsed = found.as_ref().and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
     let templates: Map<String, Value> = parsed.unwrap_or_default();
     for (path, parts) in &templates {
-        for part in FOUND {
+        let all: &[&str] = if path == "/spec" { &SIZE } else { &FOUND };
+        for part in all.iter().copied() {
             let Some((parent, field)) = part.rsplit_once('/') else { continue };
             let Some(place) = object.pointer_mut(&format!("{path}{parent}")).and_then(Value::as_object_mut)
             else {
@@ -109,13 +146,14 @@ pub fn restore(object: &mut Value) -> bool {
     attempt.is_some() || found.is_some()
 }
 
-fn found(object: &Value, groups: &[Group]) -> Value {
-    let of = |group: &Group| {
-        let template = object.pointer(&group.template).unwrap_or(&Value::Null);
-        let parts = FOUND.iter().filter_map(|part| Some((*part, template.pointer(part)?.clone())));
-        (group.template.clone(), Value::from_iter(parts))
+fn found(object: &Value, groups: &[Group], sized: bool) -> Value {
+    let of = |path: &str, parts: &[&str]| {
+        let place = object.pointer(path).unwrap_or(&Value::Null);
+        let parts = parts.iter().filter_map(|part| Some((*part, place.pointer(part)?.clone())));
+        (path.to_owned(), Value::from_iter(parts))
     };
-    Value::from_iter(groups.iter().map(of))
+    let size = sized.then(|| of("/spec", &SIZE));
+    Value::from_iter(groups.iter().map(|group| of(&group.template, &FOUND)).chain(size))
 }
 
 fn set_suspend(kind: Kind, object: &mut Value, suspend: bool) {

@@ -2,13 +2,16 @@
 
 use andreas_api::names::{
     ANNOTATION_CHECKPOINT, ANNOTATION_DEADLINE, ANNOTATION_DEADLINE_AFTER, ANNOTATION_EPOCHS,
-    ANNOTATION_GPU_TYPES, ANNOTATION_PREEMPTION, ANNOTATION_PROFILE, ANNOTATION_WEIGHT,
+    ANNOTATION_GPU_TYPES, ANNOTATION_GPUS, ANNOTATION_PREEMPTION, ANNOTATION_PROFILE, ANNOTATION_WEIGHT,
 };
 use andreas_api::{DurationText, names};
 use serde_json::{Map, Value, json};
 
 use crate::AdoptError;
 use crate::workload::Workload;
+
+/// Most GPUs of a TrainingJob.
+pub(crate) const MAX_GPUS: i64 = 4096;
 
 /// Fields of the mirror's spec that annotations set.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +22,41 @@ pub struct Request {
     pub fixed: Map<String, Value>,
     /// GPU types allowed; empty: any.
     pub types: Vec<String>,
+    /// GPUs that it may be given; `None`: those that its pods ask for.
+    pub gpus: Option<Totals>,
+}
+
+/// Total numbers of GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Totals {
+    /// All from the first to the second.
+    Range(i64, i64),
+    /// These, in ascending order.
+    List(Vec<i64>),
+}
+
+impl Totals {
+    /// Reads `2-8`, `2,4,8` or `4`.
+    fn parse(text: &str, most: i64) -> Option<Self> {
+        let number = |text: &str| text.trim().parse().ok().filter(|number| (1..=most).contains(number));
+        if let Some((from, to)) = text.split_once('-') {
+            let (from, to) = (number(from)?, number(to)?);
+            return (from <= to).then_some(Self::Range(from, to));
+        }
+        let mut all: Vec<i64> = text.split(',').map(number).collect::<Option<_>>()?;
+        all.sort_unstable();
+        all.dedup();
+        Some(Self::List(all))
+    }
+
+    /// Those that pods with so many GPUs each can have.
+    pub fn of_pods(&self, each: i64) -> Vec<i64> {
+        let each = each.max(1);
+        match self {
+            Self::Range(from, to) => (1..=to / each).map(|pods| pods * each).filter(|n| n >= from).collect(),
+            Self::List(all) => all.iter().copied().filter(|number| number % each == 0).collect(),
+        }
+    }
 }
 
 impl Request {
@@ -67,6 +105,12 @@ impl Request {
             Some(text) => return Err(wrong(ANNOTATION_CHECKPOINT, text, "neither true nor false")),
         }
         let types = workload.annotation(ANNOTATION_GPU_TYPES).unwrap_or_default();
+        if let Some(text) = workload.annotation(ANNOTATION_GPUS) {
+            let read = Totals::parse(text, MAX_GPUS);
+            let read =
+                read.ok_or_else(|| wrong(ANNOTATION_GPUS, text, "neither 2-8 nor 2,4,8, up to 4096"))?;
+            request.gpus = Some(read);
+        }
         request.types = types.split(',').map(str::trim).filter(|t| !t.is_empty()).map(Into::into).collect();
         Ok(request)
     }

@@ -1,6 +1,6 @@
 //! Workloads of every kind: what is planned for them, and what changes when they are released.
 
-use andreas_api::names::{ANNOTATION_WEIGHT, LABEL_ADOPT, LABEL_JOB};
+use andreas_api::names::{ANNOTATION_GPUS, ANNOTATION_WEIGHT, LABEL_ADOPT, LABEL_JOB};
 use serde_json::{Value, json};
 
 use super::*;
@@ -52,7 +52,13 @@ fn workload(kind: Kind, object: &Value) -> Workload {
 }
 
 fn directives(hostname: Option<&str>) -> Directives {
-    Directives { job: "job-a".into(), uid: "m1".into(), attempt: 3, hostname: hostname.map(Into::into) }
+    Directives {
+        job: "job-a".into(),
+        uid: "m1".into(),
+        attempt: 3,
+        hostname: hostname.map(Into::into),
+        pods: None,
+    }
 }
 
 #[test]
@@ -101,6 +107,67 @@ fn a_released_workload_runs_on_its_node_and_is_as_found_when_it_is_given_back() 
             expected.pointer_mut(&group.template).expect("a template")["metadata"] = json!({});
         }
         assert_eq!(object, expected);
+    }
+}
+
+/// An Indexed Job with so many pods and the annotation `andreas.dev/gpus`.
+fn elastic(pods: i64, gpus: i64, may: &str) -> Value {
+    let mut object = job(pods, gpus);
+    object["metadata"]["annotations"] = json!({ANNOTATION_GPUS: may});
+    object["spec"]["completionMode"] = json!("Indexed");
+    object
+}
+
+#[test]
+fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() {
+    for (may, gpus, adopts) in [
+        ("2-6", json!({"min": 2, "max": 6, "counts": [2, 4, 6], "maxNodes": 3}), 3),
+        ("8, 2", json!({"min": 2, "max": 8, "counts": [2, 8], "maxNodes": 4}), 4),
+        ("4", json!({"min": 4, "max": 4, "maxNodes": 2}), 2),
+    ] {
+        let object = elastic(2, 2, may);
+        let made = mirror(&workload(Kind::Job, &object), &object, &object).expect("adopted");
+        assert_eq!(made["spec"]["gpus"], gpus, "{may}");
+        let read: andreas_api::TrainingJob = serde_json::from_value(made).expect("of the API");
+        let of = read.spec.adopts.expect("adopts");
+        assert_eq!((of.pods, of.gpus_per_pod, of.pods_on(2)), (adopts, Some(2), 1));
+    }
+    let found = elastic(2, 2, "2-6");
+    let mut object = found.clone();
+    let groups = groups(Kind::Job, &object);
+    for pods in [3, 1] {
+        direct(&mut object, &groups, &Directives { pods: Some(pods), ..directives(Some("n1")) });
+        assert_eq!(
+            (&object["spec"]["parallelism"], &object["spec"]["completions"]),
+            (&json!(pods), &json!(pods))
+        );
+    }
+    assert!(restore(&mut object));
+    let expected = (&found["spec"]["parallelism"], &found["spec"]["completions"]);
+    assert_eq!((&object["spec"]["parallelism"], &object["spec"]["completions"]), expected);
+    // Where pods take turns, only those at once change.
+    object["spec"]["completions"] = json!(10);
+    direct(&mut object, &groups, &Directives { pods: Some(3), ..directives(None) });
+    assert_eq!((&object["spec"]["parallelism"], &object["spec"]["completions"]), (&json!(3), &json!(10)));
+}
+
+#[test]
+fn a_number_of_gpus_that_cannot_follow_the_plan_is_refused_with_the_annotation() {
+    let refused = |kind: Kind, object: &Value| {
+        let refused = mirror(&workload(kind, object), object, object).expect_err("refused");
+        assert!(refused.to_string().starts_with("annotation andreas.dev/gpus: "), "{refused}");
+    };
+    for text in ["", "0-4", "4-2", "many", "1,,2", "5000"] {
+        refused(Kind::Job, &elastic(1, 1, text));
+    }
+    refused(Kind::Job, &elastic(1, 2, "3"));
+    refused(Kind::Job, &elastic(1, 2, "1-4000"));
+    let mut fixed = elastic(2, 1, "1-4");
+    fixed["spec"]["completionMode"] = json!("NonIndexed");
+    refused(Kind::Job, &fixed);
+    for (kind, mut object) in all().into_iter().filter(|(kind, _)| *kind != Kind::Job) {
+        object["metadata"]["annotations"] = json!({ANNOTATION_GPUS: "2-4"});
+        refused(kind, &object);
     }
 }
 

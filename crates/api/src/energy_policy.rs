@@ -27,33 +27,38 @@ pub struct EnergyPolicySpec {
     /// Currency of every price, for example `EUR`: a label for people, no conversion. Default: `EUR`.
     #[schemars(length(min = 1, max = 16))]
     pub currency: String,
-    /// Prices of energy and of lateness.
+    /// Prices of energy and of lateness. Default: that of each of its fields.
     pub prices: Prices,
     /// Power usage effectiveness of the site: power of the facility per power of IT, a decimal from 1 to 5. Default: `1.3`. Multiplies the
     /// price of energy.
     pub pue: Decimal,
     /// Power that the cluster may draw. Default: no limit.
     pub power_budget: PowerBudget,
-    /// Assumptions for jobs without estimates or earlier runs.
+    /// Assumptions for jobs without estimates or earlier runs. Default: that of each of its fields.
     pub unknown_jobs: UnknownJobs,
-    /// What it costs to stop a run and go on later.
+    /// What it costs to stop a run and go on later. Default: that of each of its fields.
     pub preemption: PreemptionRules,
-    /// A gang that is not wholly bound within this time is withdrawn and planned again. Default: `2m`.
+    /// Longest time from the creation of a gang's pods until all are bound to their nodes. Default: `2m`. Then the gang is withdrawn and
+    /// planned again.
     pub placement_timeout: DurationText,
-    /// Nodes that are planned: those with `nvidia.com/gpu` in their allocatable and with all these labels. Empty: all with GPUs.
+    /// Labels of the nodes that are planned, at most 16: a node needs all of them, and `nvidia.com/gpu` in its allocatable. Default: none,
+    /// all nodes with GPUs are planned.
     #[schemars(length(max = 16))]
     pub node_selector: BTreeMap<String, String>,
-    /// Labels that name the GPU type of a node: the value of the first one that the node has counts.
+    /// Labels that name the GPU type of a node: the value of the first one that the node has counts. Default: `nvidia.com/gpu.product`,
+    /// `cloud.google.com/gke-accelerator`, `node.kubernetes.io/instance-type`. A node without any of them is not planned.
     #[schemars(length(min = 1, max = 8), inner(length(min = 1, max = 317)))]
     pub type_labels: Vec<String>,
-    /// What to do for jobs of a silent node.
+    /// What to do for jobs of a node that is not ready. Default: that of each of its fields.
     pub node_loss: NodeLoss,
-    /// When GPUs that hold no job rest.
+    /// When GPUs that hold no job rest. Default: that of each of its fields.
     pub rest: Rest,
-    /// Power limits of GPUs that train.
+    /// Power limits of GPUs that train. `Off`: none. `Observe`: they are planned and reported, and not set. `On`: they are planned and set.
+    /// Default: `Off`.
     #[serde(deserialize_with = "crate::known::or_default")]
     pub limits: Limits,
-    /// Power of GPU types and nodes, where the built-in values do not fit.
+    /// Power of GPU types and nodes, where the built-in values do not fit. Default: none. A type that neither this list nor the built-in
+    /// table has counts with the highest power limit that its driver reports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub gpu_types: Vec<GpuTypePower>,
@@ -92,7 +97,7 @@ pub struct Prices {
     /// Price of a kWh outside the tariff's windows, a decimal. Default: `0.2`.
     #[serde(rename = "energyPerKWh")]
     pub energy_per_kwh: Decimal,
-    /// Price of a kWh by time of day.
+    /// Price of a kWh by time of day. Default: none, `energyPerKWh` at all times.
     pub tariff: Tariff,
     /// Price of an hour late of a job of weight 1, a decimal. Default: `0.02`. A job of weight 10 costs ten times as much.
     pub lateness_per_hour: Decimal,
@@ -125,7 +130,7 @@ pub struct Tariff {
     /// `UTC`.
     #[schemars(regex(pattern = r"^[A-Za-z0-9_+/-]+$"), length(min = 1, max = 64))]
     pub time_zone: String,
-    /// Windows with a price of their own.
+    /// Windows with a price of their own, at most 24. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     pub windows: Vec<TariffWindow>,
@@ -150,7 +155,7 @@ pub struct TariffWindow {
     /// End, `HH:MM`, exclusive.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub to: String,
-    /// Price of a kWh.
+    /// Price of a kWh in the window, a decimal.
     #[serde(rename = "energyPerKWh")]
     pub energy_per_kwh: Decimal,
 }
@@ -167,7 +172,7 @@ pub struct PowerBudget {
     /// `UTC`.
     #[schemars(regex(pattern = r"^[A-Za-z0-9_+/-]+$"), length(min = 1, max = 64))]
     pub time_zone: String,
-    /// Budget by time of day: the first window that covers an instant counts.
+    /// Budget by time of day, at most 24 windows: the first one that covers an instant counts. Default: none, `watts` at all times.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24))]
     pub windows: Vec<BudgetWindow>,
@@ -177,8 +182,8 @@ pub struct PowerBudget {
     /// Part of the budget that plans leave free, per cent, 0 to 90. Default: 5.
     #[schemars(range(min = 0, max = 90))]
     pub margin_percent: i32,
-    /// How long what runs may draw more than the budget before the policy says so (condition `BudgetMet` is False). A lowered
-    /// budget is planned with at once: jobs are asked to stop within seconds, count here no longer, and have their
+    /// How long what runs may draw more than the budget before the policy says so (condition `BudgetMet` is False). Default: `120s`. A
+    /// lowered budget is planned with at once: jobs are asked to stop within seconds, count here no longer, and have their
     /// checkpoint's grace period to leave.
     pub enforce_within: DurationText,
 }
@@ -348,15 +353,15 @@ pub struct GpuTypePower {
     /// Largest draw of one GPU, W.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_watts: i32,
-    /// Draw of a node without a job beside its GPUs, W. When absent, from a table by number of GPUs and generation.
+    /// Draw of a node without a job beside its GPUs, W. Default: from a table by number of GPUs and generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub host_idle_watts: Option<i32>,
-    /// The same with at least one running job, W; at least `hostIdleWatts`. When absent, from the same table.
+    /// The same with at least one running job, W; at least `hostIdleWatts`. Default: from the same table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub host_busy_watts: Option<i32>,
-    /// Lowest power limit that may be planned for one GPU, W; the driver's own when absent, and never below four tenths of the highest.
+    /// Lowest power limit that may be planned for one GPU, W. Default: the driver's own, and never below four tenths of the highest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub min_limit_watts: Option<i32>,

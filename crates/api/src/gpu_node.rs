@@ -24,17 +24,17 @@ pub fn namespaced_pod_name(namespace: &str, name: &str) -> String {
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuNodeSpec {
-    /// Number of the last request to end the rest of all unheld GPUs, ms since 1970. The agent acknowledges it in `status.awake`.
+    /// Number of the last request to end the rest of all unheld GPUs, ms since 1970. Default: 0, no request. The agent acknowledges it in `status.awake`.
     #[schemars(range(min = 0))]
     pub wake: i64,
-    /// Number of the last request to report which pods hold GPUs. The agent acknowledges it in `status.holdersObserved`.
+    /// Number of the last request to report which pods hold GPUs. Default: 0, no request. The agent acknowledges it in `status.holdersObserved`.
     #[schemars(range(min = 0))]
     pub holders_requested: i64,
-    /// Power limits of pods' GPUs, by pod.
+    /// Power limits of pods' GPUs, by pod. Default: none, their GPUs have the driver's own limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub limits: Vec<PodPowerLimit>,
-    /// Why the node's GPUs are not planned; absent where they are. Its agent reads the GPUs and sets nothing.
+    /// Why the node's GPUs are not planned. Default: none, they are planned. Where it is set, the agent reads the GPUs and sets nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<ExcludedNode>,
 }
@@ -55,7 +55,7 @@ pub struct ExcludedNode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPowerLimit {
-    /// The pod, as `namespace/name`.
+    /// The pod, as `namespace/name`. Default: none; such an entry has no effect.
     #[serde(default)]
     #[schemars(length(max = 317))]
     pub pod: String,

@@ -81,6 +81,8 @@ pub const ANNOTATION_PROFILE: &str = "andreas.dev/profile";
 pub const ANNOTATION_PREEMPTION: &str = "andreas.dev/preemption";
 /// Annotation of an adopted workload: `true` if it goes on where it was after it was stopped.
 pub const ANNOTATION_CHECKPOINT: &str = "andreas.dev/checkpoint";
+/// Annotation of an adopted workload: how many GPUs it may be given, `2-8` or `2,4,8`; its pods follow.
+pub const ANNOTATION_GPUS: &str = "andreas.dev/gpus";
 /// Annotation of an adopted workload: `spec.gpus.types`, separated by commas.
 pub const ANNOTATION_GPU_TYPES: &str = "andreas.dev/gpu-types";
 

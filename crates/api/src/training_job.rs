@@ -85,7 +85,7 @@ pub struct TrainingJobSpec {
     /// it. Default: `Allowed`.
     #[serde(default)]
     pub preemption: Preemption,
-    /// `Auto`: plans may run one epoch on a GPU type that the job's profile has no times of, if those are worth more than the epoch and a
+    /// `Off`: the run is moved only for what is known of it. `Auto`: plans may run one epoch on a GPU type that the job's profile has no times of, if those are worth more than the epoch and a
     /// restart cost. Needs a checkpoint and `preemption: Allowed`. Default: `Off`.
     #[serde(default, deserialize_with = "known::or_default")]
     pub profiling: Profiling,
@@ -124,7 +124,7 @@ pub struct TrainingJobSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdoptedJob {
-    /// Its API group and version.
+    /// Its API group and version, for example `batch/v1`.
     #[schemars(length(min = 1, max = 128))]
     pub api_version: String,
     /// Its kind: Job, JobSet, TrainJob, PyTorchJob or RayJob.
@@ -136,9 +136,21 @@ pub struct AdoptedJob {
     /// Its UID.
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
-    /// Its pods with GPUs.
+    /// Number of its pods with GPUs; with `gpusPerPod` the most that it may have.
     #[schemars(range(min = 1, max = 4096))]
     pub pods: i32,
+    /// GPUs of each pod, where the number of pods follows the plan. Default: none, and it has `pods` pods whatever the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub gpus_per_pod: Option<i32>,
+}
+
+impl AdoptedJob {
+    /// Its pods on so many GPUs.
+    #[must_use]
+    pub fn pods_on(&self, gpus: i32) -> i32 {
+        self.gpus_per_pod.map_or(self.pods, |each| gpus / each.max(1))
+    }
 }
 
 fn default_weight() -> i32 {

@@ -34,7 +34,7 @@ pub struct TrainingProfileSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Measurement {
-    /// GPU type (value of the product label).
+    /// GPU type: the value of the nodes' type label, for example `NVIDIA-A100-SXM4-80GB`.
     #[schemars(length(min = 1, max = 253))]
     pub gpu_type: String,
     /// GPUs in total.
@@ -61,23 +61,23 @@ fn one() -> i32 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Features {
-    /// Name of the model, for example `resnet50`. Profiles with the same name inform each other.
+    /// Name of the model, for example `resnet50`. Default: none. Profiles with the same name inform each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub model_family: Option<String>,
-    /// Parameters of the model, millions.
+    /// Parameters of the model, millions. Default: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000_000))]
     pub parameters_million: Option<i32>,
-    /// Samples of one batch over all GPUs.
+    /// Samples of one batch over all GPUs. Default: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000_000))]
     pub batch_size: Option<i32>,
-    /// Samples of one epoch.
+    /// Samples of one epoch. Default: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub dataset_samples: Option<i64>,
-    /// Numeric precision of the training.
+    /// Numeric precision of the training: `fp32`, `tf32`, `bf16`, `fp16` or `fp8`. Default: not known.
     #[serde(deserialize_with = "crate::known::optional", skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
 }

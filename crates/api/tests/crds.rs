@@ -194,3 +194,35 @@ fn every_rule_is_in_its_definition_once() {
     assert!(rules::all().count() > 40, "{}", rules::all().count());
     assert!(text.starts_with("---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n"));
 }
+
+/// Fields below `schema` without a description, and optional ones whose description names no default. Pod templates
+/// are Kubernetes' own.
+fn unexplained(schema: &Value, path: &str, found: &mut Vec<String>) {
+    let required: Vec<&str> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        let text = field["description"].as_str().unwrap_or_default();
+        if text.is_empty() || !required.contains(&name.as_str()) && !text.contains("Default:") {
+            found.push(format!("{path}: {text:?}"));
+        }
+        if name == "template" {
+            continue;
+        }
+        unexplained(field, &path, found);
+        unexplained(&field["items"], &format!("{path}[]"), found);
+    }
+}
+
+#[test]
+fn kubectl_explain_says_the_default_of_every_field_of_a_spec() {
+    let mut found = Vec::new();
+    for crd in crd::all() {
+        let crd = serde_json::to_value(&crd).expect("plain data");
+        let kind = crd["spec"]["names"]["kind"].as_str().expect("a kind");
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        assert!(schema["properties"].is_object(), "{kind}");
+        unexplained(schema, &format!("{kind}.spec"), &mut found);
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}

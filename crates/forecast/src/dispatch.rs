@@ -103,11 +103,11 @@ pub(crate) fn rest(snapshot: &Snapshot, all: &mut [Live<'_>], now: Time, most: u
     }
 }
 
-/// A job that has run before starts later by the restart.
+/// A job that has run before starts later by the restart, another one by the start-up of its pods.
 fn restart(live: &Live<'_>, restart: Seconds) -> Seconds {
     if live.start.is_some() || live.leaving.is_some() {
         live.job.restart.unwrap_or(restart)
     } else {
-        Seconds::ZERO
+        live.start_up
     }
 }

@@ -18,12 +18,12 @@ pub(crate) fn run(
     snapshot: &Snapshot,
     plan: &Plan,
     options: &Options,
-    plans: usize,
+    (plans, start_up): (usize, Seconds),
     normal: impl Fn(usize) -> f64,
 ) -> Result<Vec<Option<Run>>, SnapshotError> {
     let mut now = snapshot.now;
     let mut all: Vec<Live<'_>> =
-        snapshot.jobs.iter().enumerate().map(|(n, job)| Live::new(job, normal(n), now)).collect();
+        snapshot.jobs.iter().enumerate().map(|(n, job)| Live::new(job, normal(n), now, start_up)).collect();
     let tariff = &snapshot.tariff;
     let mut made: Option<Plan> = None;
     let mut left = plans;

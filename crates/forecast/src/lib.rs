@@ -10,7 +10,10 @@
 //! The draws depend on seed, future and job only, so two snapshots that differ in one job share all other
 //! draws: their difference is the effect of that job.
 //!
-//! **Not modelled**: future submissions, failures, and the start-up of pods. [`dispatch`] also ignores
+//! A forecast counts from the instant of its snapshot. [`later`] moves a snapshot to the present for an answer
+//! between two plans.
+//!
+//! **Not modelled**: future submissions and failures. [`dispatch`] also ignores
 //! fragmentation, quotas and the power budget.
 //!
 //! **Not allowed**: I/O, clocks, threads, random numbers without a seed from the caller.
@@ -18,21 +21,23 @@
 mod dispatch;
 mod forward;
 mod job_forecast;
+mod later;
 mod lengths;
 mod live;
 
 use std::collections::BTreeMap;
 
-use andreas_core::{JobId, Time};
+use andreas_core::{JobId, Seconds, Time};
 use andreas_planner::{Options, Plan, Snapshot, SnapshotError};
 
 pub use job_forecast::{JobForecast, Quantiles, Run};
+pub use later::later;
 
 /// Maximum futures of a forecast.
 pub const MAX_FUTURES: usize = 64;
 
 /// How much is sampled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Futures, 1 to [`MAX_FUTURES`].
     pub futures: usize,
@@ -40,6 +45,8 @@ pub struct Settings {
     pub plans: usize,
     /// Seed of the draws.
     pub seed: u64,
+    /// Time from the decision to start a job to its training, >= 0.
+    pub start_up: Seconds,
 }
 
 impl Settings {
@@ -47,7 +54,7 @@ impl Settings {
     #[must_use]
     pub fn within(work: usize, futures: usize, jobs: usize) -> Self {
         let futures = futures.clamp(1, MAX_FUTURES);
-        Self { futures, plans: work / futures / jobs.max(1), seed: 0 }
+        Self { futures, plans: work / futures / jobs.max(1), seed: 0, start_up: Seconds::ZERO }
     }
 }
 
@@ -84,7 +91,9 @@ pub fn sample(
     let lengths = lengths::Lengths::new(snapshot, futures, settings.seed);
     let mut jobs: Vec<Vec<Option<Run>>> = vec![Vec::with_capacity(futures); snapshot.jobs.len()];
     for future in 0..futures {
-        let runs = forward::run(snapshot, plan, options, settings.plans, |job| lengths.normal(job, future))?;
+        let runs = forward::run(snapshot, plan, options, (settings.plans, settings.start_up), |job| {
+            lengths.normal(job, future)
+        })?;
         for (all, run) in jobs.iter_mut().zip(runs) {
             all.push(run);
         }
@@ -102,7 +111,7 @@ pub fn sample(
 pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMap<JobId, Time> {
     let now = snapshot.now;
     let live = |job| {
-        let mut live = live::Live::new(job, 0.0, now);
+        let mut live = live::Live::new(job, 0.0, now, Seconds::ZERO);
         if let Some(job_plan) = plan.jobs.get(&live.job.id) {
             live.apply(&job_plan.decision, now, snapshot.restart);
         }

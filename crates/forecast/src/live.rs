@@ -1,6 +1,6 @@
 //! A job in a future: what it holds, how fast it trains there, and how it ends.
 //!
-//! Stops take no time beyond what the snapshot says of jobs that are stopping. A restart costs the snapshot's
+//! A first start takes the start-up time of pods before training begins. Stops take no time beyond what the snapshot says of jobs that are stopping. A restart costs the snapshot's
 //! restart time on the new GPUs. A stop loses the work since the last checkpoint, as far as the snapshot knows.
 
 use andreas_core::{Joules, Money, Seconds, Tariff, Time};
@@ -23,6 +23,8 @@ pub(crate) struct Live<'a> {
     pub leaving: Option<(Placement, Time)>,
     /// Start of its present run, else of its next one.
     pub start: Option<Time>,
+    /// Time from the decision to start a job to its training.
+    pub start_up: Seconds,
     energy: Joules,
     energy_cost: Money,
     /// Set at its end.
@@ -51,7 +53,7 @@ pub(crate) struct Pace {
 }
 
 impl<'a> Live<'a> {
-    pub fn new(job: &'a Job, normal: f64, now: Time) -> Self {
+    pub fn new(job: &'a Job, normal: f64, now: Time, start_up: Seconds) -> Self {
         let mut live = Self {
             job,
             normal,
@@ -59,13 +61,18 @@ impl<'a> Live<'a> {
             active: None,
             leaving: None,
             start: None,
+            start_up,
             energy: Joules::ZERO,
             energy_cost: Money::ZERO,
             ended: None,
         };
         match &job.state {
             JobState::Waiting => {}
-            JobState::Starting { target, since } => live.begin(target.clone(), *since, now),
+            JobState::Starting { target, since } => {
+                let ready = now.max(*since + start_up);
+                live.start = Some(ready);
+                live.begin(target.clone(), *since, ready);
+            }
             JobState::Running { placement, since } => live.begin(placement.clone(), *since, now),
             JobState::Stopping { target: Some(target), gone_by, .. } => {
                 live.begin(target.clone(), now, gone_by.max(now));
@@ -114,11 +121,11 @@ impl<'a> Live<'a> {
         let free_at = self.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
         let again =
             !matches!(self.job.state, JobState::Waiting | JobState::Starting { .. }) || self.start.is_some();
-        self.begin(
-            place.clone(),
-            now,
-            free_at + if again { self.job.restart.unwrap_or(restart) } else { Seconds::ZERO },
-        );
+        let ready = free_at + if again { self.job.restart.unwrap_or(restart) } else { self.start_up };
+        if !again {
+            self.start = Some(ready);
+        }
+        self.begin(place.clone(), now, ready);
     }
 
     fn stop(&mut self) {
@@ -212,6 +219,11 @@ fn pace(job: &Job, place: &Placement, normal: f64) -> Pace {
             Pace { epoch, mean: epoch, rel_std: 0.0, watts: 0.0 }
         }
     }
+}
+
+/// Mean time of an epoch of a job on a placement.
+pub(crate) fn mean_epoch(job: &Job, place: &Placement) -> Seconds {
+    pace(job, place, 0.0).mean
 }
 
 fn energy_cost(tariff: &Tariff, watts: f64, from: Time, to: Time) -> Money {

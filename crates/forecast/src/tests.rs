@@ -1,7 +1,7 @@
 //! Given snapshots of known lengths; when their futures are sampled; then starts, ends and probabilities are those
 //! that follow.
 
-use andreas_core::{JobId, Time};
+use andreas_core::{JobId, Seconds, Time};
 use andreas_planner::{Options, Snapshot, plan};
 use serde_json::{Value, json};
 
@@ -46,7 +46,8 @@ fn snapshot(jobs: &[Asked]) -> Snapshot {
 fn forecast(snapshot: &Snapshot, plans: usize) -> Forecast {
     let options = Options { trials: 20, ..Options::default() };
     let first = plan(snapshot, &options).expect("a plan");
-    sample(snapshot, &first, &options, &Settings { futures: 32, plans, seed: 0 }).expect("a forecast")
+    sample(snapshot, &first, &options, &Settings { futures: 32, plans, ..Settings::within(0, 1, 1) })
+        .expect("a forecast")
 }
 
 fn of<'a>(forecast: &'a Forecast, name: &str) -> &'a JobForecast {
@@ -118,7 +119,10 @@ fn a_job_that_no_node_can_run_has_no_end_and_misses_its_deadline() {
 
 #[test]
 fn settings_divide_the_work() {
-    assert_eq!(Settings::within(16_000, 16, 100), Settings { futures: 16, plans: 10, seed: 0 });
+    assert_eq!(
+        Settings::within(16_000, 16, 100),
+        Settings { futures: 16, plans: 10, seed: 0, start_up: Seconds::ZERO }
+    );
     assert_eq!(Settings::within(16_000, 16, 10_000).plans, 0);
     assert_eq!(Settings::within(0, 1_000, 0).futures, MAX_FUTURES);
 }
@@ -139,4 +143,50 @@ fn expected_starts_follow_the_ends_of_runs_by_deadline() {
     assert_eq!(start("never"), None);
     assert_eq!(start("runs"), None);
     assert_eq!(expected_starts(&snapshot, &plan, 0).len(), 0);
+}
+
+#[test]
+fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_before() {
+    let runs = Asked { state: runs(2), ..job("runs", 2, 30.0) };
+    let snapshot = snapshot(&[runs, job("starts", 2, 20.0), job("waits", 4, 5.0)]);
+    let options = Options { trials: 20, ..Options::default() };
+    let first = plan(&snapshot, &options).expect("a plan");
+    let settings = Settings::within(8 * 3 * 10, 8, 3);
+    let before = sample(&snapshot, &first, &options, &settings).expect("a forecast");
+    let moved = later(&snapshot, &first, Time(250.0));
+    let now = sample(&moved, &first, &options, &settings).expect("a forecast");
+    assert_eq!((before.now, now.now), (Time(100.0), Time(250.0)));
+    // 30 epochs of 10 s from 100 on: half of them are done at 250.
+    assert_eq!((of(&before, "runs").finish.p50, of(&now, "runs").finish.p50), (Time(400.0), Time(400.0)));
+    // The plan started it at 100, and it has not been seen to train: all of its 200 s are to come.
+    let starts = of(&now, "starts");
+    assert_eq!((starts.start.p50, starts.finish.p50), (Time(250.0), Time(450.0)));
+    assert_eq!(of(&now, "waits").start.p50, Time(450.0));
+    // Past its expected end a run ends from one moment to the next, but not in the past.
+    let late = later(&snapshot, &first, Time(1_000.0));
+    let late = sample(&late, &first, &options, &settings).expect("a forecast");
+    let end = of(&late, "runs").finish.p50;
+    assert!(end >= Time(1_000.0) && end < Time(1_001.0), "{end:?}");
+    assert!(of(&late, "waits").start.p50 >= Time(1_000.0));
+    assert_eq!(later(&snapshot, &first, Time(0.0)), snapshot);
+}
+
+#[test]
+fn a_first_start_is_later_by_the_start_up_of_pods() {
+    let starts = Asked {
+        state: json!({"Starting": {"target": {"gpu_type": "A", "nodes": ["n"], "gpus_per_node": 2}, "since": 95.0}}),
+        ..job("starts", 2, 10.0)
+    };
+    let snapshot = snapshot(&[starts, job("new", 2, 10.0), job("next", 4, 10.0)]);
+    let options = Options { trials: 20, ..Options::default() };
+    let first = plan(&snapshot, &options).expect("a plan");
+    for plans in [0, 10] {
+        let settings = Settings { plans, start_up: Seconds(8.0), ..Settings::within(0, 4, 1) };
+        let forecast = sample(&snapshot, &first, &options, &settings).expect("a forecast");
+        let times = |name: &str| (of(&forecast, name).start.p50.0, of(&forecast, name).finish.p50.0);
+        // Decided at 95, with 3 s to go; decided now; decided at the end of both.
+        assert_eq!(times("starts"), (103.0, 203.0), "{plans}");
+        assert_eq!(times("new"), (108.0, 208.0), "{plans}");
+        assert_eq!(times("next"), (216.0, 316.0), "{plans}");
+    }
 }

@@ -12,11 +12,14 @@ use serde::{Deserialize, Serialize};
 pub struct Queue {
     /// The namespace.
     pub namespace: String,
-    /// Instant of the plan that the answer is from.
+    /// Instant that the forecast starts from.
     pub at: Time,
     /// Waiting jobs of the whole cluster.
     pub waiting: u32,
-    /// The jobs; at most 20,000.
+    /// Jobs of the namespace that have not ended, those beyond `jobs` included.
+    #[serde(default)]
+    pub open: u32,
+    /// The first of them: as many as `limit` says, 500 without one.
     pub jobs: Vec<QueuedJob>,
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::answer::{Can, Explanation, Failure, Queue, WhatIf};
 use crate::path;
 use crate::request::{CanRequest, WhatIfRequest};
+use crate::{DEFAULT_QUEUE, MAX_QUEUE};
 
 /// The document as the operator serves it and `docs/openapi.json` holds it.
 ///
@@ -24,7 +25,9 @@ pub fn document() -> Value {
         paths.insert(path, json!({ method: operation }));
     };
     let queue = answer::<Queue>(&mut generator, "queue", "The jobs of a namespace that have not ended.");
-    add(path::queue("{namespace}"), "get", with(queue, json!([namespace]), None));
+    let limit = json!({ "name": "limit", "in": "query", "description": "Maximum jobs in the answer.",
+                        "schema": { "type": "integer", "minimum": 1, "maximum": MAX_QUEUE, "default": DEFAULT_QUEUE } });
+    add(path::queue("{namespace}"), "get", with(queue, json!([namespace, limit]), None));
     let explain =
         answer::<Explanation>(&mut generator, "explain", "What decided about a job, and what would help it.");
     add(path::explain("{namespace}", "{job}"), "get", with(explain, json!([namespace, job]), None));

@@ -14,6 +14,12 @@ pub fn queue(namespace: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/queue")
 }
 
+/// [`queue`], its first `limit` jobs.
+#[must_use]
+pub fn queue_of(namespace: &str, limit: usize) -> String {
+    format!("{}?limit={limit}", queue(namespace))
+}
+
 /// `GET`: one job, what decided about it, and what would help it.
 #[must_use]
 pub fn explain(namespace: &str, job: &str) -> String {

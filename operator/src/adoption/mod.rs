@@ -16,12 +16,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_adopt::{Workload, mirror};
+use andreas_adopt::release::Leftover;
+use andreas_adopt::{Kind, Workload, mirror};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{Reason, TrainingJob};
+use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio_util::sync::CancellationToken;
 
+use crate::executor::children;
 use crate::executor::events::Events;
 use crate::lifecycle::EventNote;
 use crate::shared::Shared;
@@ -177,19 +180,30 @@ async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError
         }
         let suspended = kind.is_suspended(&object);
         let holder = kind.templates_in();
+        // A JobSet whose Jobs say what we told it.
+        let mut job_set: Option<String> = None;
+        let uid_of = |object: &serde_json::Value| object["metadata"]["uid"].as_str().map(str::to_owned);
         if suspended && holder != kind {
             let url = holder.url(namespace);
-            if let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await?
-                && andreas_adopt::restore(&mut templates)
-            {
-                shared.writer.replace(&url, &adopts.name, &templates).await?;
+            if let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await? {
+                job_set = uid_of(&templates);
+                if andreas_adopt::restore(&mut templates) {
+                    shared.writer.replace(&url, &adopts.name, &templates).await?;
+                }
             }
+        }
+        if suspended && kind == Kind::JobSet {
+            job_set = uid_of(&object);
         }
         if suspended && andreas_adopt::restore(&mut object) {
             shared.writer.replace(&url, &adopts.name, &object).await?;
         }
+        if let Some(uid) = job_set {
+            let of = ObjectKey { namespace: namespace.to_owned(), name: adopts.name.clone() };
+            children::remake(&shared.writer, &of, &uid, Leftover::Any).await?;
+        }
     }
-    let key = andreas_runtime::watch::ObjectKey::of(job);
+    let key = ObjectKey::of(job);
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
     shared.writer.delete::<TrainingJob>(&key, uid, None, None).await.map(drop)
 }

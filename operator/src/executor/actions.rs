@@ -60,7 +60,9 @@ async fn one(
             let pod = ObjectKey { namespace: key.namespace.clone(), name };
             delete_pod(shared, key, job, &pod, &uid, grace, why).await
         }
-        Action::Release { attempt, nodes } => adopted::release(shared, key, job, attempt, &nodes).await,
+        Action::Release { attempt, nodes, gpus } => {
+            adopted::release(shared, key, job, attempt, (&nodes, gpus)).await
+        }
         Action::Hold => adopted::hold(shared, key, job).await,
         Action::Place { name, uid, node } => {
             let pod = ObjectKey { namespace: key.namespace.clone(), name };

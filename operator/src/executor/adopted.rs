@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use andreas_adopt::release::Leftover;
 use andreas_adopt::{Directives, Kind, Workload, direct, groups, hold as stop, release as start};
-use andreas_api::names::{GATE_NODE, LABEL_HOSTNAME};
+use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT as FORMER, GATE_NODE, LABEL_HOSTNAME};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::AdoptedJob;
 use andreas_runtime::watch::ObjectKey;
@@ -13,6 +14,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::actions::{failed, job_generation, not_made, report, uid};
+use super::children;
 use super::requeue::Requeue;
 use crate::lifecycle::CreationOutcome;
 use crate::shared::Shared;
@@ -30,11 +32,11 @@ pub(super) async fn release(
     key: &ObjectKey,
     job: &SlimTrainingJob,
     attempt: i64,
-    nodes: &[String],
+    (nodes, gpus): (&[String], i32),
 ) -> Result<(), Requeue> {
     let Some((kind, adopts)) = adopted(job) else { return Ok(()) };
     let generation = job_generation(shared, key);
-    match try_release(shared, key, job, (kind, adopts), attempt, nodes).await {
+    match try_release(shared, key, job, (kind, adopts), attempt, (nodes, gpus)).await {
         Ok(()) => Ok(()),
         // Edited meanwhile, or not there any more: the next step sees it.
         Err(error) if matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound) => {
@@ -56,7 +58,7 @@ async fn try_release(
     job: &SlimTrainingJob,
     (kind, adopts): (Kind, &AdoptedJob),
     attempt: i64,
-    nodes: &[String],
+    (nodes, gpus): (&[String], i32),
 ) -> Result<(), WriteError> {
     let Some(mut object) = read(shared, kind, key, adopts).await? else { return Ok(()) };
     if !kind.is_suspended(&object) {
@@ -74,17 +76,30 @@ async fn try_release(
         }
         _ => None,
     };
-    let directives = Directives { job: key.name.clone(), uid: uid(job).to_owned(), attempt, hostname };
+    // Its pods on several nodes get their node one by one; that of an earlier attempt on one node must be gone.
+    let several = hostname.is_none();
+    let pods = adopts.gpus_per_pod.map(|_| i64::from(adopts.pods_on(gpus)));
+    let directives = Directives { job: key.name.clone(), uid: uid(job).to_owned(), attempt, hostname, pods };
     let holder = kind.templates_in();
+    let job_set = ObjectKey { namespace: key.namespace.clone(), name: adopts.name.clone() };
     if holder == kind {
         let found = groups(kind, &object);
         direct(&mut object, &found, &directives);
+        if several && kind == Kind::JobSet && object["metadata"]["annotations"][FORMER].is_string() {
+            object = shared.writer.replace(&kind.url(&key.namespace), &adopts.name, &object).await?;
+            children::remake(&shared.writer, &job_set, &adopts.uid, Leftover::Node).await?;
+        }
     } else {
         let url = holder.url(&key.namespace);
         let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await? else { return Ok(()) };
         let found = groups(holder, &templates);
         direct(&mut templates, &found, &directives);
+        let former = object["metadata"]["annotations"][FORMER].is_string();
         shared.writer.replace(&url, &adopts.name, &templates).await?;
+        if several && former {
+            let uid = templates["metadata"]["uid"].as_str().unwrap_or_default();
+            children::remake(&shared.writer, &job_set, uid, Leftover::Node).await?;
+        }
     }
     start(kind, &mut object, attempt);
     let answer = shared.writer.replace(&kind.url(&key.namespace), &adopts.name, &object).await?;

@@ -12,6 +12,7 @@
 //! | [`work`] | one step of one job |
 //! | [`actions`] | pods, services, deletes, wakes, dry runs |
 //! | [`adopted`] | jobs of other kinds: released, stopped |
+//! | [`children`] | the Jobs of a JobSet that keep an earlier attempt's node |
 //! | [`requeue`] | when a job is stepped again |
 //! | [`dry_runs`] | one dry run for equal workers |
 //! | [`start_burst`] | starts go first, records wait |
@@ -23,6 +24,7 @@
 
 pub mod actions;
 pub mod adopted;
+pub mod children;
 pub mod dry_runs;
 pub mod events;
 pub mod fair;

@@ -214,7 +214,10 @@ impl JobInput {
 /// Pods of an attempt, and GPUs of each. Those of an adopted workload may share nodes.
 fn pods(job: &SlimTrainingJob, allocation: &Allocation) -> (usize, i32) {
     match &job.spec.adopts {
-        Some(adopts) => (usize::try_from(adopts.pods).unwrap_or(0), allocation.gpus / adopts.pods.max(1)),
+        Some(adopts) => {
+            let pods = adopts.pods_on(allocation.gpus);
+            (usize::try_from(pods).unwrap_or(0), allocation.gpus / pods.max(1))
+        }
         None => (allocation.nodes.len(), allocation.gpus_per_worker),
     }
 }

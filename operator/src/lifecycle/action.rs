@@ -62,6 +62,8 @@ pub enum Action {
         attempt: i64,
         /// The nodes of its allocation.
         nodes: Vec<String>,
+        /// GPUs of its allocation, on all nodes.
+        gpus: i32,
     },
     /// Stop the adopted workload.
     Hold,

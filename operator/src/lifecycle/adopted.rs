@@ -89,7 +89,11 @@ pub(super) fn starting(d: &mut Draft<'_>) {
             return;
         }
         if start::has_room(d, &allocation, &members) {
-            d.actions.push(Action::Release { attempt: allocation.attempt, nodes: allocation.nodes.clone() });
+            d.actions.push(Action::Release {
+                attempt: allocation.attempt,
+                nodes: allocation.nodes.clone(),
+                gpus: allocation.gpus,
+            });
         }
         return;
     }

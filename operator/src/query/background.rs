@@ -1,4 +1,5 @@
-//! The thread that makes views: on the leader after its plans, on other replicas while there are questions.
+//! The thread that makes views: on the leader after its plans, on other replicas while there are questions. Between two
+//! plans, questions have it make them again, from the present on.
 //!
 //! It rests several times as long as it worked, so forecasts use a bounded part of a core.
 
@@ -15,7 +16,7 @@ use super::standby;
 use super::view::View;
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use crate::planning::last::{Latest, LatestPlan};
+use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::snapshot::Caches;
 
@@ -26,6 +27,8 @@ const SHARE: u32 = 5;
 const ASKED_WITHIN: Duration = Duration::from_secs(60);
 /// Minimum age of such a plan before another one.
 const STANDBY_AGE: Duration = Duration::from_secs(10);
+/// Age from which a view is made again from the same plan, while there are questions.
+const OLD: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
 
 /// What the thread reads.
 pub struct Sources {
@@ -129,23 +132,26 @@ fn work(
             }
             None => continue,
         };
-        if known.is_some_and(|known| Arc::ptr_eq(&known.latest, &latest)) {
+        let same = known.filter(|known| Arc::ptr_eq(&known.latest, &latest));
+        let now = clock::now();
+        let old = |view: &Arc<View>| asked && now.duration_since(view.at()) > OLD;
+        if same.as_ref().is_some_and(|view| !old(view)) {
             continue;
         }
         let began = Instant::now();
-        publish(sources, latest, views);
-        rest_until = Instant::now() + PAUSE.max(began.elapsed() * (SHARE - 1));
-    }
-}
-
-fn publish(sources: &Sources, latest: Arc<Latest>, views: &watch::Sender<Option<Arc<View>>>) {
-    let began = Instant::now();
-    match View::new(latest) {
-        Ok(view) => {
-            sources.metrics.forecast_seconds.observe(began.elapsed().as_secs_f64());
-            sources.forecasts.keep(view.at(), Arc::clone(&view.forecast));
-            views.send_replace(Some(Arc::new(view)));
+        let made = match same {
+            Some(view) => view.later(now),
+            None => View::new(latest),
+        };
+        let took = began.elapsed();
+        rest_until = Instant::now() + PAUSE.max(took * (SHARE - 1));
+        match made {
+            Ok(view) => {
+                sources.metrics.forecast_seconds.observe(took.as_secs_f64());
+                sources.forecasts.keep(view.at(), Arc::clone(&view.forecast));
+                views.send_replace(Some(Arc::new(view)));
+            }
+            Err(error) => tracing::error!(%error, "no forecast"),
         }
-        Err(error) => tracing::error!(%error, "no forecast"),
     }
 }

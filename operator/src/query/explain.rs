@@ -10,6 +10,7 @@ use andreas_query::{
     QueuedJob,
 };
 use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
@@ -77,7 +78,7 @@ fn decided(view: &View, id: &JobId, namespace: &str) -> Option<Decided> {
     })
 }
 
-/// Explains a job.
+/// Explains a job at `now`.
 ///
 /// # Errors
 /// [`QueryError`]
@@ -85,14 +86,15 @@ pub fn explain(
     view: &View,
     hypothetical: &Hypothetical,
     job: &Arc<SlimTrainingJob>,
+    now: Timestamp,
 ) -> Result<Explanation, QueryError> {
     let key = ObjectKey::of(job.as_ref());
     let id = job_id(&key);
     let place = view.position(&id);
     let ahead = place.map(|place| visible(view.order()[..place].iter().rev(), &key.namespace, MAX_NAMES));
-    let shown = queued(view, job, place, ahead);
+    let shown = queued(view, job, place, ahead, now);
     let refused = |error: andreas_planner::SnapshotError| QueryError::Refused(error.to_string());
-    let considered = consider(&view.latest.snapshot, &view.latest.plan, &id).map_err(refused)?;
+    let considered = consider(view.snapshot(), &view.latest.plan, &id).map_err(refused)?;
     let has_deadline = shown.deadline.is_some();
     let helps = Help { view, hypothetical, job, shown: &shown, considered: &considered };
     let mut changes = helps.changes();
@@ -129,7 +131,7 @@ impl Help<'_> {
         let mut found: Vec<Change> = self.later_deadline().into_iter().collect();
         let latest = &self.view.latest;
         let planned = latest.plan.jobs.contains_key(&self.id());
-        if !planned || latest.snapshot.jobs.len() > MAX_TRIED {
+        if !planned || self.view.snapshot().jobs.len() > MAX_TRIED {
             return found;
         }
         let wanted = self.shown.position.is_some()
@@ -169,7 +171,7 @@ impl Help<'_> {
         let mut all = Vec::new();
         if !gpus.types.is_empty() {
             let mut types: Vec<&str> =
-                self.view.latest.snapshot.gpu_types.iter().map(|t| t.name.as_str()).collect();
+                self.view.snapshot().gpu_types.iter().map(|t| t.name.as_str()).collect();
             types.retain(|name| !gpus.types.iter().any(|allowed| allowed == name));
             for name in types.into_iter().take(3) {
                 let more: Vec<&str> = gpus.types.iter().map(String::as_str).chain([name]).collect();
@@ -217,7 +219,7 @@ impl Help<'_> {
         merge(&mut spec, &patch);
         job.spec = serde_json::from_value(spec).ok()?;
         let (planned, built) = self.hypothetical.planned(&self.view.latest, job, self.view.at())?;
-        let mut snapshot = self.view.latest.snapshot.clone();
+        let mut snapshot = self.view.snapshot().clone();
         hypothetical::put(&mut snapshot, planned, &built);
         self.judge(kind, text, Some(json!({"spec": patch})), snapshot)
     }
@@ -232,15 +234,15 @@ impl Help<'_> {
         );
         let cheapest =
             self.considered.iter().find(|c| c.obstacle == Some(Obstacle::Power)).filter(|_| waits)?;
-        let factor = latest.snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor / (1.0 - b.margin));
+        let mut snapshot = self.view.snapshot().clone();
+        let factor = snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor / (1.0 - b.margin));
         let overhead =
-            latest.snapshot.nodes.iter().filter(|n| n.gpu_type == cheapest.gpu_type).map(|n| n.overhead().0);
+            snapshot.nodes.iter().filter(|n| n.gpu_type == cheapest.gpu_type).map(|n| n.overhead().0);
         let overhead = overhead.fold(0.0, f64::max) * f64::from(cheapest.nodes);
         let watts = ((budget.0.max(latest.plan.budgeted_power.0) + cheapest.power.0 + overhead) * factor
             / 100.0)
             .ceil()
             * 100.0;
-        let mut snapshot = latest.snapshot.clone();
         hypothetical::set_budget(latest, &mut snapshot, watts);
         self.judge(ChangeKind::Budget, format!("a power budget of {:.1} kW", watts / 1e3), None, snapshot)
     }

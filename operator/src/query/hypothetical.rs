@@ -204,7 +204,7 @@ pub fn set_budget(latest: &Latest, snapshot: &mut Snapshot, watts: f64) {
     policy.power_budget.watts = Some(watts as i64);
     policy.power_budget.windows = Vec::new();
     let look_ahead = snapshot.budget.as_ref().map(|budget| budget.look_ahead).unwrap_or_default();
-    let mut budget = rules::budget(&policy, latest.at.as_second(), look_ahead);
+    let mut budget = rules::budget(&policy, snapshot.now.0 as i64, look_ahead);
     if let Some(budget) = &mut budget {
         budget.watts = StepFunction::flat(Watts(watts));
     }

@@ -9,6 +9,7 @@ use andreas_core::JobId;
 use andreas_forecast::{JobForecast, Quantiles};
 use andreas_planner::{Decision, Plan};
 use andreas_query::{Ahead, CostParts, Expected, Interval, MAX_QUEUE, Queue, QueuedJob};
+use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -75,14 +76,26 @@ fn why(plan: &Plan, id: &JobId, status: &TrainingJobStatus) -> (Option<String>, 
     }
 }
 
+/// What lies ahead, at `now`, by a forecast that may be older: no job ends in the past, and no waiting one starts there.
+fn ahead_of(now: Timestamp, waits: bool, mut expected: Expected) -> Expected {
+    let starts = if waits { Some(&mut expected.start) } else { None };
+    for interval in starts.into_iter().chain([&mut expected.finish]) {
+        for at in [&mut interval.p10, &mut interval.p50].into_iter().chain(&mut interval.p90) {
+            at.0 = at.0.max(now);
+        }
+    }
+    expected
+}
+
 /// A job as the reader of its namespace sees it. `ahead`: the waiting jobs before it.
 pub fn queued(
     view: &View,
     job: &SlimTrainingJob,
     position: Option<usize>,
     ahead: Option<Ahead>,
+    now: Timestamp,
 ) -> QueuedJob {
-    let key = andreas_runtime::watch::ObjectKey::of(job);
+    let key = ObjectKey::of(job);
     let id = job_id(&key);
     let unwritten = TrainingJobStatus::default();
     let status = job.status.as_ref().unwrap_or(&unwritten);
@@ -101,56 +114,75 @@ pub fn queued(
         gpus: allocation.map_or_else(|| range(&job.spec.gpus), |held| held.gpus.to_string()),
         gpu_type: allocation.map(|held| held.gpu_type.clone()),
         created: job.metadata.creation_timestamp.clone().unwrap_or_else(|| Time(view.at())),
-        expected: view.forecast.job(&id).and_then(|found| expected(found, due.is_some())),
+        expected: view
+            .forecast
+            .job(&id)
+            .and_then(|found| expected(found, due.is_some()))
+            .map(|found| ahead_of(instant(now).0, waits, found)),
         deadline: due,
     }
 }
 
-/// The queue of a namespace.
-pub fn queue(view: &View, namespace: &str, jobs: &[Arc<SlimTrainingJob>]) -> Queue {
-    // Jobs of the namespace before each place, in one pass.
-    let mut own_before: Vec<&JobId> = Vec::new();
-    let mut ahead: std::collections::HashMap<&JobId, Ahead> = std::collections::HashMap::new();
-    for (place, id) in view.order().iter().enumerate() {
-        let Some((of, _)) = id.as_str().split_once('/') else { continue };
-        if of != namespace {
-            continue;
-        }
-        let nearest = own_before.iter().rev().take(NEAREST).copied();
-        let mut shown = visible(nearest, namespace, NEAREST);
-        shown.own = u32::try_from(own_before.len()).unwrap_or(u32::MAX);
-        shown.others = u32::try_from(place - own_before.len()).unwrap_or(u32::MAX);
-        ahead.insert(id, shown);
-        own_before.push(id);
+/// Order in a queue: jobs with GPUs, then waiting ones by expected start, then suspended ones.
+fn group(phase: Phase) -> u8 {
+    match phase {
+        Phase::Running => 0,
+        Phase::Starting => 1,
+        Phase::Stopping => 2,
+        Phase::Suspended => 4,
+        _ => 3,
     }
-    let open = |job: &&Arc<SlimTrainingJob>| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal());
-    let mut rows: Vec<(usize, usize, QueuedJob)> = jobs
+}
+
+/// The queue of a namespace at `now`, its first `limit` jobs.
+pub fn queue(
+    view: &View,
+    namespace: &str,
+    jobs: &[Arc<SlimTrainingJob>],
+    limit: usize,
+    now: Timestamp,
+) -> Queue {
+    let phase = |job: &SlimTrainingJob| job.status.as_ref().map(|status| status.phase).unwrap_or_default();
+    let mut open: Vec<(u8, usize, &Arc<SlimTrainingJob>)> = jobs
         .iter()
-        .filter(open)
+        .filter(|job| !phase(job).is_terminal())
         .map(|job| {
-            let id = job_id(&andreas_runtime::watch::ObjectKey::of(job.as_ref()));
-            let place = view.position(&id);
-            let row = queued(view, job, place, ahead.get(&id).cloned());
-            let group = match row.phase {
-                Phase::Running => 0,
-                Phase::Starting => 1,
-                Phase::Stopping => 2,
-                Phase::Suspended => 4,
-                _ => 3,
-            };
-            (group, place.unwrap_or(usize::MAX), row)
+            let id = job_id(&ObjectKey::of(job.as_ref()));
+            (group(phase(job)), view.position(&id).unwrap_or(usize::MAX), job)
         })
         .collect();
-    rows.sort_by(|a, b| {
+    let made = |job: &SlimTrainingJob| job.metadata.creation_timestamp.as_ref().map_or(view.at(), |at| at.0);
+    open.sort_by(|a, b| {
         (a.0, a.1)
             .cmp(&(b.0, b.1))
-            .then_with(|| a.2.created.0.cmp(&b.2.created.0))
-            .then_with(|| a.2.name.cmp(&b.2.name))
+            .then_with(|| made(a.2).cmp(&made(b.2)))
+            .then_with(|| a.2.metadata.name.cmp(&b.2.metadata.name))
+    });
+    let total = open.len();
+    open.truncate(limit.min(MAX_QUEUE));
+    let own: Vec<(usize, &JobId)> = view
+        .order()
+        .iter()
+        .enumerate()
+        .filter(|(_, id)| id.as_str().split_once('/').is_some_and(|(of, _)| of == namespace))
+        .collect();
+    let ahead = |place: usize| {
+        let before = own.partition_point(|(own, _)| *own < place);
+        let nearest = own[..before].iter().rev().take(NEAREST).map(|(_, id)| *id);
+        let mut shown = visible(nearest, namespace, NEAREST);
+        shown.own = u32::try_from(before).unwrap_or(u32::MAX);
+        shown.others = u32::try_from(place - before).unwrap_or(u32::MAX);
+        shown
+    };
+    let rows = open.into_iter().map(|(_, place, job)| {
+        let place = (place != usize::MAX).then_some(place);
+        queued(view, job, place, place.map(ahead), now)
     });
     Queue {
         namespace: namespace.to_owned(),
         at: instant(view.at()),
         waiting: u32::try_from(view.order().len()).unwrap_or(u32::MAX),
-        jobs: rows.into_iter().take(MAX_QUEUE).map(|(_, _, row)| row).collect(),
+        open: u32::try_from(total).unwrap_or(u32::MAX),
+        jobs: rows.collect(),
     }
 }

@@ -49,6 +49,12 @@ pub enum QueryError {
     Refused(String),
 }
 
+impl From<andreas_planner::SnapshotError> for QueryError {
+    fn from(error: andreas_planner::SnapshotError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
 impl QueryError {
     fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
         Self::Invalid { field, problem: problem.into() }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use andreas_api::slim::{SlimEnergyPolicy, SlimNode, SlimTrainingJob, SlimTrainingProfile};
 use andreas_planner::Options;
-use andreas_query::{AddedNodes, CanRequest, ChangeKind, JobObject, WhatIfRequest};
+use andreas_query::{AddedNodes, CanRequest, ChangeKind, DEFAULT_QUEUE, JobObject, WhatIfRequest};
 use andreas_runtime::watch::{Index, ObjectKey};
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ fn no_name_of_others(answer: &impl serde::Serialize) {
 fn a_queue_has_positions_intervals_and_reasons_and_no_names_of_others() {
     let view = view(&contended());
     let jobs = ["second", "first"].map(|name| job(&view, name));
-    let queue = jobs::queue(&view, "team", &jobs);
+    let queue = jobs::queue(&view, "team", &jobs, 500, at(50));
     assert_eq!(queue.waiting, 3);
     let names: Vec<&str> = queue.jobs.iter().map(|job| job.name.as_str()).collect();
     assert_eq!(names, ["first", "second"]);
@@ -107,10 +107,74 @@ fn a_queue_has_positions_intervals_and_reasons_and_no_names_of_others() {
 }
 
 #[test]
+fn a_queue_is_answered_up_to_its_limit_and_says_how_many_there_are() {
+    let mut index = contended();
+    add(&mut index, "team", "runs", &spec(8, 8, json!({})), running("n1", 8));
+    index.apply(object::<SlimNode>(gpu_node("n1", GPU, 8)));
+    let view = view(&index);
+    let jobs = ["second", "first", "runs"].map(|name| job(&view, name));
+    let named = |limit| {
+        let queue = jobs::queue(&view, "team", &jobs, limit, at(50));
+        (queue.jobs.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), queue.open)
+    };
+    let (all, open) = named(500);
+    assert_eq!((all.len(), all[0].as_str(), open), (3, "runs", 3));
+    assert_eq!(named(2), (all[..2].to_vec(), 3));
+    // Who is ahead does not depend on what is shown.
+    let last = jobs::queue(&view, "team", &jobs, 3, at(50)).jobs.pop().and_then(|job| job.ahead);
+    let last = last.expect("it waits");
+    assert_eq!((last.own, last.names.as_slice()), (1, &all[1..2]));
+}
+
+#[test]
+fn an_answer_between_two_plans_counts_from_now() {
+    let planned = view(&contended());
+    let start = |view: &View, name: &str, now| {
+        let queue = jobs::queue(view, "team", &[job(view, name)], 1, now);
+        queue.jobs[0].expected.clone().expect("expected").start
+    };
+    // The run ahead goes on meanwhile: what waits for its end starts when it did before.
+    let view = planned.later(at(150)).expect("a view");
+    let (before, after) = (start(&planned, "first", at(50)).p50.0, start(&view, "first", at(150)).p50.0);
+    assert!(after.duration_since(before).abs() < jiff::SignedDuration::from_secs(30), "{before} {after}");
+    let hypothetical = Hypothetical::new(Caches::default());
+    let job = JobObject { metadata: Default::default(), spec: spec(1, 1, json!({"deadlineAfter": "10m"})) };
+    let ask = |view: &View| {
+        let nodes = vec![AddedNodes { count: 1, gpu_type: "a100".into(), gpus: 8 }];
+        let asked = WhatIfRequest { job: Some(job.clone()), nodes, ..WhatIfRequest::default() };
+        what_if::what_if(view, &hypothetical, "team", &asked).expect("an answer")
+    };
+    for now in [150, 2_000] {
+        let answer = ask(&planned.later(at(now)).expect("a view"));
+        let posted = answer.job.expect("the job");
+        let expected = posted.expected.expect("expected");
+        assert_eq!((answer.at.0, posted.created.0), (at(now), at(now)));
+        assert!(expected.start.p10.0 >= at(now) && expected.finish.p10.0 > at(now), "{expected:?}");
+        // Ten minutes from now, and not from the plan.
+        assert_eq!(posted.deadline.map(|due| due.0), Some(at(now + 600)));
+    }
+    // An old view has no start in the past either.
+    assert!(start(&planned, "first", at(2_000)).p10.0 >= at(2_000));
+}
+
+#[test]
+fn the_start_up_of_running_jobs_is_expected_of_those_that_start() {
+    let mut index = cluster(3);
+    for (name, node, took) in [("a", "n0", 4), ("b", "n1", 30), ("c", "n2", 6)] {
+        let mut status = running(node, 8);
+        status["allocation"]["runningTime"] = json!(at(took));
+        add(&mut index, "team", name, &spec(8, 8, json!({})), status);
+    }
+    assert_eq!(view::start_up(&index, at(100)), andreas_core::Seconds(6.0));
+    // Starts of yesterday say nothing of images and nodes of today.
+    assert_eq!(view::start_up(&index, at(90_000)), andreas_core::Seconds(0.0));
+}
+
+#[test]
 fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     let view = view(&contended());
     let hypothetical = Hypothetical::new(Caches::default());
-    let shown = explain::explain(&view, &hypothetical, &job(&view, "second")).expect("explained");
+    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50)).expect("explained");
     let decided = shown.decided.as_ref().expect("decided");
     assert_eq!((decided.decision.as_str(), decided.reason.as_deref()), ("Wait", Some("WaitingForCapacity")));
     assert_eq!(decided.in_the_way.as_ref().map(|ahead| ahead.own), Some(0));
@@ -129,7 +193,7 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
     add(&mut index, "rival", "secret", &spec(6, 6, json!({"epochs": 1_000})), running("n0", 6));
     add(&mut index, "team", "waits", &spec(4, 4, json!({})), json!(null));
     let view = view(&index);
-    let shown = explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, "waits"))
+    let shown = explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, "waits"), at(50))
         .expect("explained");
     if shown.job.position.is_none() {
         panic!("it does not wait: {shown:?}");
@@ -267,16 +331,21 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         p95 <= goal
     };
     let queue = p95("queue", Duration::from_millis(300), 20, &|_| {
-        serde_json::to_vec(&jobs::queue(&view, "team", &own)).expect("text");
+        serde_json::to_vec(&jobs::queue(&view, "team", &own, DEFAULT_QUEUE, at(50))).expect("text");
+    });
+    let all = p95("queue, all of the namespace's", Duration::from_millis(300), 20, &|_| {
+        serde_json::to_vec(&jobs::queue(&view, "team", &own, own.len(), at(50))).expect("text");
     });
     let explained = p95("explain", Duration::from_millis(300), 20, &|n| {
-        explain::explain(&view, &hypothetical, &own[n * 100]).expect("explained");
+        explain::explain(&view, &hypothetical, &own[n * 100], at(50)).expect("explained");
     });
     let changed = p95("whatif", Duration::from_secs(2), 5, &|_| {
         let job =
             JobObject { metadata: Default::default(), spec: spec(8, 8, json!({"deadlineAfter": "5h"})) };
         let asked = WhatIfRequest { job: Some(job), ..WhatIfRequest::default() };
-        what_if::what_if(&view, &hypothetical, "team", &asked).expect("an answer");
+        // As the server does between two plans.
+        let now = view.later(at(80)).expect("a view");
+        what_if::what_if(&now, &hypothetical, "team", &asked).expect("an answer");
     });
-    assert!(queue && explained && changed, "{queue} {explained} {changed}");
+    assert!(queue && all && explained && changed, "{queue} {all} {explained} {changed}");
 }

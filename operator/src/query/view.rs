@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use andreas_core::JobId;
+use andreas_core::{JobId, Seconds, Time};
 use andreas_forecast::{Forecast, Settings, sample};
 use andreas_planner::{Decision, Options, Plan, Snapshot, SnapshotError};
 use andreas_query::Ahead;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use crate::index::ClusterIndex;
 use crate::planning::last::Latest;
 
 /// Futures of a forecast in the background.
@@ -25,6 +26,10 @@ const FUTURES_OF_MANY: usize = 8;
 pub struct View {
     /// The plan and its input.
     pub latest: Arc<Latest>,
+    /// The instant that answers count from: that of the plan, or a later one.
+    at: Timestamp,
+    /// The plan's input as it is at `at`, if that is later.
+    moved: Option<Snapshot>,
     /// The futures of its jobs.
     pub forecast: Arc<Forecast>,
     /// What the forecast was made with.
@@ -37,6 +42,21 @@ pub struct View {
 /// Settings of a forecast for this many jobs.
 pub fn settings(jobs: usize) -> Settings {
     Settings::within(WORK, if jobs > MANY { FUTURES_OF_MANY } else { FUTURES }, jobs)
+}
+
+/// Age of a start above which it is not counted in [`start_up`].
+const RECENT: SignedDuration = SignedDuration::from_hours(1);
+
+/// Median time from decision to training of the running jobs that started last; none without such jobs.
+pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
+    let allocations = index.jobs.iter().filter_map(|(_, job)| job.status.as_ref()?.allocation.as_ref());
+    let mut all: Vec<f64> = allocations
+        .filter_map(|held| Some((held.since.0, held.running_time.as_ref()?.0)))
+        .filter(|(_, running)| now.duration_since(*running) < RECENT)
+        .map(|(since, running)| running.duration_since(since).as_secs_f64().max(0.0))
+        .collect();
+    all.sort_by(f64::total_cmp);
+    Seconds(all.get(all.len() / 2).copied().unwrap_or(0.0))
 }
 
 /// The planner's options within a future.
@@ -66,17 +86,41 @@ impl View {
     /// # Errors
     /// If the planner refuses the snapshot.
     pub fn new(latest: Arc<Latest>) -> Result<Self, SnapshotError> {
-        let settings = settings(latest.snapshot.jobs.len());
-        let options = options(&latest.options);
-        let forecast = Arc::new(sample(&latest.snapshot, &latest.plan, &options, &settings)?);
-        let order = order(&latest.snapshot, &latest.plan, &forecast);
-        let place = order.iter().enumerate().map(|(n, id)| (id.clone(), n)).collect();
-        Ok(Self { latest, forecast, settings, order, place })
+        Self::at_instant(latest.at, None, latest)
     }
 
-    /// The instant of its plan.
+    /// Samples the futures of the same plan from `now` on, so that no answer lies in the past.
+    ///
+    /// # Errors
+    /// If the planner refuses the snapshot.
+    pub fn later(&self, now: Timestamp) -> Result<Self, SnapshotError> {
+        let latest = Arc::clone(&self.latest);
+        let instant = Time(now.as_millisecond() as f64 / 1_000.0);
+        let moved = andreas_forecast::later(&latest.snapshot, &latest.plan, instant);
+        Self::at_instant(now.max(latest.at), Some(moved), latest)
+    }
+
+    fn at_instant(
+        at: Timestamp,
+        moved: Option<Snapshot>,
+        latest: Arc<Latest>,
+    ) -> Result<Self, SnapshotError> {
+        let snapshot = moved.as_ref().unwrap_or(&latest.snapshot);
+        let settings = Settings { start_up: start_up(&latest.index, at), ..settings(snapshot.jobs.len()) };
+        let forecast = Arc::new(sample(snapshot, &latest.plan, &options(&latest.options), &settings)?);
+        let order = order(snapshot, &latest.plan, &forecast);
+        let place = order.iter().enumerate().map(|(n, id)| (id.clone(), n)).collect();
+        Ok(Self { latest, at, moved, forecast, settings, order, place })
+    }
+
+    /// The instant that its answers count from.
     pub fn at(&self) -> Timestamp {
-        self.latest.at
+        self.at
+    }
+
+    /// The cluster at that instant.
+    pub fn snapshot(&self) -> &Snapshot {
+        self.moved.as_ref().unwrap_or(&self.latest.snapshot)
     }
 
     /// Waiting jobs of the whole cluster, in the order of their expected starts.

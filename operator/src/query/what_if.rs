@@ -1,5 +1,7 @@
 //! The effect of a change: the changed snapshot is planned and sampled with the draws of the present one.
 
+use std::collections::HashSet;
+
 use andreas_api::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::JobId;
@@ -88,7 +90,7 @@ fn outcome(view: &View, changed: &Changed, job: &SlimTrainingJob) -> QueuedJob {
     }
 }
 
-/// Answers a what-if question.
+/// Answers a what-if question, from the instant of `view` on.
 ///
 /// # Errors
 /// [`QueryError`]
@@ -104,7 +106,7 @@ pub fn what_if(
             "nodes, budgetWatts and without are all absent: nothing would change",
         ));
     }
-    let mut snapshot = view.latest.snapshot.clone();
+    let mut snapshot = view.snapshot().clone();
     if let Some(name) = &asked.without {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
         if view.latest.index.jobs.get(&key).is_none() {
@@ -162,6 +164,8 @@ fn compare(
     posted: Option<&JobId>,
 ) -> (Vec<Affected>, u32, OthersAffected, i64) {
     let (mut affected, mut others, mut later, mut cost) = (Vec::new(), OthersAffected::default(), 0.0, 0.0);
+    let due: HashSet<&JobId> =
+        view.snapshot().jobs.iter().filter(|job| job.deadline.is_some()).map(|job| &job.id).collect();
     for (id, before) in &view.forecast.jobs {
         let Some(now) = changed.forecast.job(id).filter(|_| posted != Some(id)) else { continue };
         cost += now.cost().0 - before.cost().0;
@@ -178,13 +182,7 @@ fn compare(
         let seconds = shift.clamp(-3.2e8, 3.2e8) as i64;
         match id.as_str().split_once('/') {
             Some((of, name)) if of == namespace => {
-                let due = view
-                    .latest
-                    .snapshot
-                    .jobs
-                    .iter()
-                    .find(|job| job.id == *id)
-                    .is_some_and(|job| job.deadline.is_some());
+                let due = due.contains(id);
                 affected.push(Affected {
                     name: name.to_owned(),
                     later_seconds: seconds,
@@ -209,7 +207,7 @@ fn compare(
     (affected, own, others, micros(andreas_core::Money(cost)))
 }
 
-/// Answers whether a job submitted now would be on time.
+/// Answers whether a job submitted at the instant of `view` would be on time.
 ///
 /// # Errors
 /// [`QueryError`]
@@ -235,7 +233,7 @@ pub fn can(
         }
         (None, None) => {}
     }
-    let mut snapshot = view.latest.snapshot.clone();
+    let mut snapshot = view.snapshot().clone();
     add(view, hypothetical, &mut snapshot, &job)?;
     let changed = Changed::new(view, snapshot)?;
     let shown = outcome(view, &changed, &job);

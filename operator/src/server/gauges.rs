@@ -21,22 +21,49 @@ pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
     let inventory = Inventory::of(index);
     let policy = inventory.policy();
     let mut view = View::default();
-    let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut held: BTreeMap<&str, Held> = BTreeMap::new();
     for (key, job) in index.jobs.iter() {
         add_job(&mut view, key, job, policy, now);
-        let status = job.status.as_ref();
-        if let Some(allocation) = status.and_then(|status| status.allocation.as_ref()) {
-            for node in &allocation.nodes {
-                *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
-            }
+        let Some(status) = &job.status else { continue };
+        for node in status.allocation.iter().flat_map(|allocation| &allocation.nodes) {
+            held.entry(node).or_default().add(status);
         }
     }
     for (key, node) in index.nodes.iter() {
-        add_node(&mut view, index, key, node, held.get(key.name.as_str()).copied().unwrap_or(0), &inventory);
+        let held = held.get(key.name.as_str()).map_or(0, Held::gpus);
+        add_node(&mut view, index, key, node, held, &inventory);
     }
     view.draw = budget::draw(index, policy, now)
         .map_or_else(|| budget::counted(index, policy, now).0, |draw| draw.whole);
     view
+}
+
+/// GPUs of a node in allocations.
+#[derive(Default)]
+struct Held {
+    used: u64,
+    /// Of jobs that are stopping.
+    leaving: u64,
+    /// Of jobs that wait until others have released theirs, or until resting GPUs are awake.
+    promised: u64,
+}
+
+impl Held {
+    fn add(&mut self, status: &TrainingJobStatus) {
+        let each = status.allocation.as_ref().map_or(0, |allocation| allocation.gpus_per_worker);
+        let each = u64::try_from(each).unwrap_or(0);
+        let waits = status.reason.as_deref() == Some(Reason::WaitingForRelease.as_str());
+        match status.phase {
+            Phase::Stopping => self.leaving += each,
+            Phase::Starting if waits => self.promised += each,
+            _ => self.used += each,
+        }
+    }
+
+    /// GPUs that are held. Those that one job gives up and the next one waits for count once.
+    fn gpus(&self) -> u64 {
+        self.used + self.leaving.max(self.promised)
+    }
 }
 
 fn add_job(

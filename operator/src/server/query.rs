@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use andreas_api::names;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_query::{Failure, MAX_BODY, TOKEN_HEADER, path};
+use andreas_query::{DEFAULT_QUEUE, Failure, MAX_BODY, MAX_QUEUE, TOKEN_HEADER, path};
 use andreas_runtime::access::{Access, Denied, Right};
 use andreas_runtime::buckets::Buckets;
+use andreas_runtime::clock;
 use andreas_runtime::server::RequestConnection;
 use andreas_runtime::watch::ObjectKey;
 use axum::Router;
@@ -44,6 +45,8 @@ const WAITING: usize = 64;
 /// How long a request waits for its turn, and for the first view.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 const VIEW_WITHIN: Duration = Duration::from_secs(10);
+/// Age up to which a view is that of now.
+const AS_GOOD_AS_NOW: jiff::SignedDuration = jiff::SignedDuration::from_millis(500);
 /// Maximum length of a namespace's name.
 const MAX_NAMESPACE: usize = 63;
 
@@ -248,15 +251,30 @@ async fn openapi(State(api): State<Arc<QueryApi>>, request: Request) -> Response
     }
 }
 
+/// `limit` of a query string.
+fn limit(query: Option<&str>) -> Result<usize, Refusal> {
+    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let Some((_, text)) = pairs.into_iter().find(|(name, _)| *name == "limit") else {
+        return Ok(DEFAULT_QUEUE);
+    };
+    let within = text.parse().ok().filter(|limit| (1..=MAX_QUEUE).contains(limit));
+    within.ok_or_else(|| {
+        let message = format!("limit: is not from 1 to {MAX_QUEUE}");
+        Refusal::new(StatusCode::BAD_REQUEST, "Invalid", message)
+    })
+}
+
 async fn queue(
     State(api): State<Arc<QueryApi>>,
     Path(namespace): Path<String>,
     request: Request,
 ) -> Response {
     let caller = Caller::of(&request);
+    let limit = limit(request.uri().query());
     drop(request);
     let ask = async {
         let Admitted { view, .. } = admit(&api, &caller, &namespace, "list").await?;
+        let limit = limit?;
         let turn = turn(&api, &api.answers).await?;
         let found: Vec<Arc<SlimTrainingJob>> = {
             let index = api.index.lock();
@@ -267,7 +285,8 @@ async fn queue(
                 .map(|(_, job)| Arc::clone(job))
                 .collect()
         };
-        answer(&api, "queue", turn, move || Ok(jobs::queue(&view, &namespace, &found))).await
+        answer(&api, "queue", turn, move || Ok(jobs::queue(&view, &namespace, &found, limit, clock::now())))
+            .await
     };
     response(&api, "queue", ask.await)
 }
@@ -287,7 +306,7 @@ async fn explain_job(
         let hypothetical = Arc::clone(&api.hypothetical);
         let compute = move || {
             let job = job.ok_or(QueryError::NoSuchJob(name))?;
-            explain::explain(&view, &hypothetical, &job)
+            explain::explain(&view, &hypothetical, &job, clock::now())
         };
         answer(&api, "explain", turn, compute).await
     };
@@ -343,7 +362,11 @@ where
     let hypothetical = Arc::clone(&api.hypothetical);
     let compute = move || {
         let _changing = changing;
-        compute(&view, &hypothetical, &namespace, &asked)
+        // The change is made now, and not when the view was.
+        let now = clock::now();
+        let later =
+            if now.duration_since(view.at()) > AS_GOOD_AS_NOW { Some(view.later(now)?) } else { None };
+        compute(later.as_ref().unwrap_or(&view), &hypothetical, &namespace, &asked)
     };
     answer(api, question, turn, compute).await
 }

@@ -261,8 +261,21 @@ pub(super) fn job(
 
 /// Effects of several nodes, for numbers of nodes that the job can use. The pods of an adopted workload are spread evenly.
 fn spread(table: &Table, spec: &TrainingJobSpec) -> Vec<MultiNodeEffect> {
-    let pods = spec.adopts.as_ref().and_then(|adopts| u32::try_from(adopts.pods).ok());
-    let even = |effect: &&MultiNodeEffect| pods.is_none_or(|pods| pods.is_multiple_of(effect.nodes.max(1)));
+    // Totals that a plan could divide by the nodes, with the pods that they mean.
+    let totals: Vec<(u32, u32)> = spec
+        .adopts
+        .iter()
+        .flat_map(|adopts| {
+            let numbers = spec.gpus.totals().into_iter();
+            numbers.filter_map(|gpus| {
+                Some((u32::try_from(gpus).ok()?, u32::try_from(adopts.pods_on(gpus)).ok()?))
+            })
+        })
+        .collect();
+    let even = |effect: &&MultiNodeEffect| {
+        let nodes = effect.nodes.max(1);
+        totals.iter().all(|(gpus, pods)| !gpus.is_multiple_of(nodes) || pods.is_multiple_of(nodes))
+    };
     table.spread.iter().filter(even).cloned().collect()
 }
 

@@ -211,6 +211,33 @@ fn a_scrape_tells_what_there_is_now() {
     has(&text, r#"andreas_job_energy_joules_total{job_namespace="team",gpu_type="A"} 6386000.0"#);
 }
 
+#[test]
+fn gpus_that_one_job_gives_up_for_another_are_held_once() {
+    let held = |jobs: &[(&str, &str)]| {
+        let mut index = ClusterIndex::new();
+        index.apply(node("n1", "A", 4, true));
+        for (number, (phase, reason)) in jobs.iter().enumerate() {
+            let mut status = running("A", &["n1"], phase);
+            status["reason"] = (*reason).into();
+            index.apply(job("team", &format!("j{number}"), status));
+        }
+        let view = view(&index, at(100));
+        let counts = view.gpus["A"];
+        let of = |state: &str| counts[STATES.iter().position(|known| *known == state).expect("a state")];
+        assert_eq!(counts.iter().sum::<u64>(), 4, "a GPU has one state: {counts:?}");
+        (of("held"), of("free"))
+    };
+    // Each has two of the four GPUs. The job that starts waits for those of the one that stops.
+    assert_eq!(held(&[("Stopping", "Preempted"), ("Starting", "WaitingForRelease")]), (2, 2));
+    assert_eq!(
+        held(&[("Running", "Running"), ("Stopping", "Preempted"), ("Starting", "WaitingForRelease")]),
+        (4, 0)
+    );
+    // Without one that stops it wakes GPUs; and pods that start have theirs.
+    assert_eq!(held(&[("Running", "Running"), ("Starting", "WaitingForRelease")]), (4, 0));
+    assert_eq!(held(&[("Stopping", "Preempted"), ("Starting", "PodsStarting")]), (4, 0));
+}
+
 /// Given 10,000 jobs of 1,000 namespaces with hostile names on 60 GPU types, ended, waiting and running in
 /// turn; when they are scraped; then there are at most 5,000 series, and none contains a job's name.
 #[test]

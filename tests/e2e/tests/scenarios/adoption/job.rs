@@ -46,6 +46,42 @@ async fn an_adopted_job_is_planned_runs_on_its_node_and_is_accounted() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result<()> {
+    scenario(options(1, JOB), async |c| {
+        // given a node with two of its four GPUs in use, and a Job of four pods that may have fewer
+        let first = job("first").gpus(2, 1).epochs(400, 0.3).spec("preemption", "Never".into());
+        c.submit(&first).await?;
+        c.wait_for_phase(&first, Phase::Running).await?;
+        let tune = workload("Job", "tune").pods(4, 1).epochs(100, 0.3).annotation("gpus", "1-4");
+        c.apply(&tune.build()).await?;
+        let found = get(c, &tune).await?;
+        // then it runs with as many pods as it was given GPUs
+        wait_for(c, &tune, Phase::Running).await?;
+        let status = c.observer.seen().status(&tune.mirror());
+        let gpus = status.allocation.context("no allocation")?.gpus;
+        ensure!((1..=2).contains(&gpus) && nodes_of(c, &tune).len() == usize::try_from(gpus)?, "{gpus}");
+        let object = get(c, &tune).await?;
+        let spec = &object["spec"];
+        ensure!(spec["parallelism"] == gpus && spec["completions"] == gpus, "{gpus}, {spec}");
+        // and is what it was when its label goes
+        c.edit(&tune.mirror(), &serde_json::json!({"suspend": true})).await?;
+        wait_for(c, &tune, Phase::Suspended).await?;
+        c.kubectl(&format!("label {} andreas.dev/adopt-", tune.resource())).await?;
+        wait_until_given_back(c, &tune).await?;
+        let left = get(c, &tune).await?;
+        ensure!(left["spec"] == found["spec"], "{}\n{}", left["spec"], found["spec"]);
+        // One that ends has as many results.
+        let short = workload("Job", "short").pods(4, 1).annotation("gpus", "2");
+        c.apply(&short.build()).await?;
+        wait_for(c, &short, Phase::Succeeded).await?;
+        let object = get(c, &short).await?;
+        ensure!(object["status"]["succeeded"] == 2, "{}", object["status"]);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_adopted_job_gives_way_to_a_heavier_one_and_goes_on_later() -> Result<()> {
     scenario(options(1, JOB), async |c| {
         // given an adopted Job on all GPUs of the only node

@@ -6,9 +6,11 @@ use andreas_api::phase::Phase;
 use andreas_e2e::adoption::{Workload, workload};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::controllers;
+use andreas_e2e::job::job;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 
 use super::{get, long, nodes_of, options, profiles, urgent, wait_for, wait_until_given_back};
 
@@ -74,6 +76,38 @@ async fn gives_way(c: &mut Cluster, kind: &'static str) -> Result<()> {
     Ok(())
 }
 
+/// The Jobs of a JobSet that was given back say nothing of ours, and run when their owner starts it.
+async fn left_as_found(c: &Cluster, of: &Workload) -> Result<()> {
+    let own = "-l jobset.sigs.k8s.io/jobset-name=long -o json";
+    let list = async |kind: &str| -> Result<Vec<Value>> {
+        let text = c.kubectl(&format!("get {kind} {own}")).await?;
+        let mut found: Value = serde_json::from_str(&text)?;
+        Ok(found["items"].take().as_array().cloned().unwrap_or_default())
+    };
+    let clean = |labels: &Value, spec: &Value| {
+        let of = |name: &str| !labels[format!("andreas.dev/{name}")].is_null();
+        let ours = of("adopted") || of("job") || of("adopted-attempt");
+        !ours && spec["nodeSelector"]["kubernetes.io/hostname"].is_null() && spec["schedulingGates"].is_null()
+    };
+    until("its Jobs are made again", DEFAULT_TIMEOUT, async || {
+        let jobs = list("jobs").await?;
+        let template = |job: &Value| job["spec"]["template"].clone();
+        let as_found = |job: &Value| clean(&template(job)["metadata"]["labels"], &template(job)["spec"]);
+        Ok(jobs.len() == 1 && jobs.iter().all(as_found))
+    })
+    .await?;
+    c.kubectl(&format!("patch {} --type=merge -p {{\"spec\":{{\"suspend\":false}}}}", of.resource())).await?;
+    until("its pods run without us", DEFAULT_TIMEOUT, async || {
+        let pods = list("pods").await?;
+        let runs = |pod: &&Value| {
+            pod["status"]["phase"] == "Running" && clean(&pod["metadata"]["labels"], &json!({}))
+        };
+        Ok(pods.iter().filter(runs).count() == 2)
+    })
+    .await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "builds the controllers: make adoption"]
 async fn a_job_set_is_adopted() -> Result<()> {
@@ -81,7 +115,36 @@ async fn a_job_set_is_adopted() -> Result<()> {
         let _controller = controllers::job_set(c).await?;
         let job_set = runs(c, "JobSet").await?;
         is_done(c, &job_set).await?;
-        gives_way(c, "JobSet").await
+        gives_way(c, "JobSet").await?;
+        left_as_found(c, &long("JobSet")).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "builds the controllers: make adoption"]
+async fn a_job_set_that_ran_on_one_node_goes_on_over_two() -> Result<()> {
+    scenario(options(2, &["JobSet"]), async |c| {
+        let _controller = controllers::job_set(c).await?;
+        // given a JobSet whose two pods ran on one node
+        let moves = workload("JobSet", "moves").pods(2, 1).epochs(20, 0.3).annotation("checkpoint", "true");
+        c.apply(&moves.build()).await?;
+        wait_for(c, &moves, Phase::Running).await?;
+        c.edit(&moves.mirror(), &json!({"suspend": true})).await?;
+        wait_for(c, &moves, Phase::Suspended).await?;
+        // when one GPU is left on each of two nodes
+        for name in ["a", "b"] {
+            let holds = job(name).gpus(3, 1).epochs(200, 0.3).spec("preemption", "Never".into());
+            c.submit(&holds).await?;
+            c.wait_for_phase(&holds, Phase::Running).await?;
+        }
+        c.edit(&moves.mirror(), &json!({"suspend": null})).await?;
+        wait_for(c, &moves, Phase::Running).await?;
+        // then each pod is let onto its own, and the JobSet ends
+        let mut nodes = nodes_of(c, &moves);
+        nodes.sort();
+        ensure!(nodes == ["a100-0", "a100-1"], "{nodes:?}");
+        wait_for(c, &moves, Phase::Succeeded).await
     })
     .await
 }
@@ -94,7 +157,8 @@ async fn a_train_job_is_adopted() -> Result<()> {
         let _controller = controllers::trainer(c).await?;
         let train_job = runs(c, "TrainJob").await?;
         is_done(c, &train_job).await?;
-        gives_way(c, "TrainJob").await
+        gives_way(c, "TrainJob").await?;
+        left_as_found(c, &long("TrainJob")).await
     })
     .await
 }

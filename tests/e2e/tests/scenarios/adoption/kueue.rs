@@ -14,7 +14,7 @@ use super::{get, options, wait_for};
 
 /// A queue with so many GPUs.
 async fn queue(c: &Cluster, gpus: i64) -> Result<()> {
-    let api = "kueue.x-k8s.io/v1beta1";
+    let api = "kueue.x-k8s.io/v1beta2";
     let quota = |name: &str, number: Value| json!({"name": name, "nominalQuota": number});
     let objects = [
         json!({"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "gpus"}}),

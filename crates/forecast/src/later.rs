@@ -1,0 +1,42 @@
+//! A snapshot at a later instant, if nothing but its plan happened until then.
+
+use andreas_core::Time;
+use andreas_planner::{Decision, Job, JobState, Plan, Snapshot};
+
+use crate::live;
+
+/// Minimum remaining epochs: a run that should have ended has not been seen to end.
+const MIN_LEFT: f64 = 1e-3;
+
+/// The snapshot at `now`: running jobs have trained at their mean pace since, and jobs that the plan starts are
+/// starting. What the plan stops or moves still runs. An instant before the snapshot's changes nothing.
+#[must_use]
+pub fn later(snapshot: &Snapshot, plan: &Plan, now: Time) -> Snapshot {
+    let mut moved = snapshot.clone();
+    if now <= snapshot.now {
+        return moved;
+    }
+    moved.now = now;
+    for job in &mut moved.jobs {
+        let decision = plan.jobs.get(&job.id).map(|job_plan| &job_plan.decision);
+        go_on(job, decision, snapshot.now, now);
+    }
+    moved
+}
+
+fn go_on(job: &mut Job, decision: Option<&Decision>, from: Time, now: Time) {
+    match &mut job.state {
+        JobState::Waiting => {
+            if let Some(Decision::Run(place)) = decision {
+                job.state = JobState::Starting { target: place.clone(), since: from };
+            }
+        }
+        JobState::Starting { .. } => {}
+        JobState::Running { placement, .. } => {
+            let place = placement.clone();
+            let done = (now - from) / live::mean_epoch(job, &place);
+            job.epochs_left = (job.epochs_left - done).max(MIN_LEFT.min(job.epochs_left));
+        }
+        JobState::Stopping { gone_by, .. } => *gone_by = gone_by.max(now),
+    }
+}
