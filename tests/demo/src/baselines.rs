@@ -21,8 +21,8 @@ use andreas_e2e::workload::{WorkloadJob, nodes_for};
 pub const METHODS: [Method; 5] =
     [Method::Fifo, Method::FifoFixed, Method::Edf, Method::Andreas, Method::RandomizedGreedy];
 /// Prices that hold where the policy names none: currency per kWh, PUE, currency per second late and unit of weight.
-const PRICE_PER_KWH: f64 = 0.2;
-const PUE: f64 = 1.3;
+pub(crate) const PRICE_PER_KWH: f64 = 0.2;
+pub(crate) const PUE: f64 = 1.3;
 const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
 
 /// Replays the workload under every one of [`METHODS`].
@@ -43,7 +43,7 @@ fn one(scenario: &Scenario, jobs: &[WorkloadJob], method: Method) -> Result<Base
     Ok(figures(&replayed, jobs))
 }
 
-fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
+pub(crate) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
     let weights: BTreeMap<&str, u32> = jobs.iter().map(|job| (job.name.as_str(), job.weight)).collect();
     let tardiness = replayed.jobs.iter().filter_map(|job| {
         let late = job.finish?.0 - job.deadline?.0;
@@ -57,14 +57,15 @@ fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
         late: totals.late_jobs,
         weighted_tardiness: tardiness.sum(),
         mean_turnaround_s: totals.mean_turnaround.0,
-        energy_kwh: (totals.job_energy.0 + totals.host_energy.0) / 3.6e6,
+        energy_kwh: totals.job_energy.0 / 3.6e6,
+        host_kwh: totals.host_energy.0 / 3.6e6,
         cost: totals.total.0,
         restarts: totals.restarts,
     }
 }
 
 /// The demo's cluster, policy and jobs as the simulator takes them.
-fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
+pub(crate) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
     let policy = super::policy(nodes);
     let spec: EnergyPolicySpec = serde_json::from_value(policy).context("the demo's policy")?;
     let gpu_types = TYPES
