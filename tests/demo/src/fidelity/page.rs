@@ -10,6 +10,9 @@ use super::replayed::LeftOut;
 use super::{Compared, Workload};
 use crate::summary::Baseline;
 
+/// So many runs of a workload and method say something of their spread.
+const ENOUGH: usize = 5;
+
 const HEAD: &str = "# Fidelity of the simulator
 
 Written by `make fidelity`. The demo's jobs (Microsoft's ITP trace, 350 seconds of it in one) run on
@@ -18,7 +21,7 @@ simulated. Then the simulator replays each run: the same instants of submission,
 delays, and the operator's knowledge (the users' tables, what earlier runs of a profile showed, the
 rule for unknown jobs). Tables have *replay / run* as mean ± standard deviation over runs. A run
 lasts two minutes and jobs some seconds, so delays weigh a hundred times as much as on a cluster
-where jobs take hours.
+where jobs take hours. The operator offers no method with fixed requests; `fifo` stands for it here.
 
 Goals: turnaround and energy within 5 %, restarts within 20 %, cost within 8 %, the same ranking of
 methods. The original publication claims 13 %.
@@ -79,6 +82,10 @@ pub fn page(all: &[Compared]) -> String {
         );
     }
     page += "\nRestarts and late jobs are means of replay and run.\n";
+    if groups(all).iter().any(|(.., group)| group.len() < ENOUGH) {
+        let _ =
+            writeln!(page, "Rows of fewer than {ENOUGH} runs are examples: they say nothing of the spread.");
+    }
     page += &goals(all);
     page += &ranking(all);
     page += &left_out(all);
@@ -197,7 +204,7 @@ fn delays(all: &[Compared]) -> String {
     // A run without any stop says nothing of stops.
     let of = |pick: fn(&Compared) -> f64| text(Spread::of(all.iter().map(pick).filter(|delay| *delay > 0.0)));
     format!(
-        "\n## Delays\n\nMeans over runs, s: decision {}, first start {}, stop {}, restart {}.\n",
+        "\n## Delays\n\nMeans over runs, s: decision {}, first start {}, stop {},\nrestart {}.\n",
         of(|one| one.run.delays.decision),
         of(|one| one.run.delays.first_start),
         of(|one| one.run.delays.stop),
