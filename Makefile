@@ -58,6 +58,10 @@ demo: control-plane build ## The main job: a real control plane, real nodes (DEM
 	fi; \
 	$$isolated $(CARGO) run -q --offline --locked --bin demo -- $(DEMO_ARGS)
 
+.PHONY: fidelity
+fidelity: control-plane build ## Runs on the test bed and replays of them, for docs/fidelity.md: FIDELITY_ARGS="--runs 1 --workloads all" (45 runs take three hours)
+	$(CARGO) run -q --offline --locked --bin fidelity -- $(FIDELITY_ARGS)
+
 .PHONY: test
 test: control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
 	status=0; \

@@ -64,6 +64,10 @@ pub struct SimulateArgs {
     /// Repeat the trace and count its second round: the steady state
     #[arg(long)]
     looped: bool,
+    /// Jobs have generated names: with --knowledge learning, runs of one program (image, command line) share what was learnt, as
+    /// in the operator; with learning-apart they do not. Epochs are then the same work in all runs of a program
+    #[arg(long)]
+    programs: bool,
     /// Measured delays in seconds (YAML: restart_s, debounce_s, bind_s, first_start_s, stop_s); instead of the cluster file's
     #[arg(long, value_name = "FILE")]
     delays: Option<PathBuf>,
@@ -115,6 +119,8 @@ enum Known {
     /// Predicted: from model and batch, or from a table with the error of --mape; then from every epoch and every job, with the
     /// operator's rule for unknown jobs. --correction has no effect
     Learning,
+    /// The same without sharing between runs of one program
+    LearningApart,
     /// The first prediction, without any observation
     None,
 }
@@ -243,6 +249,7 @@ fn scenario(
         pace: args.pace,
         moldable,
         looped: args.looped,
+        programs: args.programs,
     };
     let mut scenario = match (format, &args.cluster) {
         (Format::Andreas, None) if args.pace != 1.0 => bail!("--pace: an instance of ANDREAS keeps its own"),
@@ -298,6 +305,7 @@ fn setups(args: &SimulateArgs) -> Vec<Setup> {
                     let knowledge = match known {
                         Known::Perfect => Knowledge::Tables,
                         Known::Learning => Knowledge::Learning,
+                        Known::LearningApart => Knowledge::LearningApart,
                         Known::None => Knowledge::Unlearned,
                     };
                     let mut label = label(mape, corrected, known, args.knowledge.len() > 1);
@@ -338,6 +346,7 @@ fn label(mape: f64, corrected: bool, known: Known, several: bool) -> String {
         Known::Perfect if corrected => Some("corrected".to_owned()),
         Known::Perfect => (several && mape <= 0.0).then(|| "knowing all".to_owned()),
         Known::Learning => Some("learning".to_owned()),
+        Known::LearningApart => Some("learning, each job by itself".to_owned()),
         Known::None => Some("not learning".to_owned()),
     });
     words.join(" ")

@@ -8,8 +8,10 @@ use andreas_core::{Configuration, GpuCount, GpuType, Watts};
 use andreas_planner::{Estimate, LimitEffect, MultiNodeEffect};
 use andreas_predictor::{Prediction, Predictor, Prior, Profile, Source};
 
+mod program;
 mod unknown;
 
+pub use program::{MAX_DESCRIPTION, Program, RunDescription};
 pub use unknown::{RunFacts, UnknownRule, unknown_rule};
 
 /// A limit that leaves more than this part of the draw is not offered.

@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pace: number("pace", 0.5),
         moldable: None,
         looped: false,
+        programs: number("programs", 0.0) > 0.0,
     };
     let scenario = readers::scenario(format.parse()?, &PathBuf::from(path), &PathBuf::from(cluster), range)?;
     let seed = number("seed", 1.0) as u64;

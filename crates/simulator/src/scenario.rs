@@ -28,6 +28,9 @@ pub struct Scenario {
     pub lateness: Lateness,
     /// Seconds that a restart takes, >= 0. The job holds its GPUs and draws its full power meanwhile.
     pub restart: Seconds,
+    /// Seconds of a job's weight and draw that a restart must be worth besides, >= 0 ([`andreas_planner::Snapshot::wear`]).
+    /// Where restarts are free, as in the published instances, they do not wear either.
+    pub wear: Seconds,
     /// Times that starts, stops and decisions take besides.
     pub delays: Delays,
     /// Training time between checkpoints; a stop loses the work since the last one. 0: never any loss.
@@ -48,6 +51,9 @@ pub struct Scenario {
     pub jobs: Vec<Job>,
     /// Features from users, for replays with predicted times; other jobs have none.
     pub features: BTreeMap<JobId, Features>,
+    /// The profile that a job shares with the other runs of its program; others have one each. Jobs of one program have
+    /// epochs of the same work.
+    pub programs: BTreeMap<JobId, String>,
     /// Epochs that jobs announce and never train, because they fail or are cancelled before; others have none.
     pub unfinished: BTreeMap<JobId, f64>,
 }

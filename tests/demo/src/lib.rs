@@ -9,6 +9,7 @@
 
 pub mod answers;
 pub mod baselines;
+pub mod fidelity;
 pub mod nodes;
 pub mod pages;
 pub mod pictures;
@@ -37,15 +38,19 @@ use andreas_e2e::cluster::{self, Cluster, Options};
 use andreas_e2e::install;
 use andreas_e2e::scenario::Bindings;
 use andreas_e2e::scrape::{self, Scrape};
-use andreas_e2e::seen::{ClusterHistory, describe};
+use andreas_e2e::seen::{ClusterHistory, JobView, describe};
 use andreas_e2e::workload::{self, Manifests, TimeScale, WorkloadJob};
 
+use fidelity::measured::Phases;
 use nodes::{GpuType, Nodes};
 use power::Meter;
 use screen::{Head, Screen};
 
 /// Namespace of the demo's jobs.
 pub const NAMESPACE: &str = "demo";
+
+/// Between two snapshots that are saved.
+const BETWEEN_SNAPSHOTS: Duration = Duration::from_secs(2);
 
 /// What can be asked of the demo.
 #[derive(Clone, Debug, clap::Parser)]
@@ -77,6 +82,9 @@ pub struct DemoArgs {
     /// Write the summary as JSON to this file.
     #[arg(long, env = "DEMO_SUMMARY", value_name = "FILE")]
     pub summary: Option<PathBuf>,
+    /// Save the planner's input to this folder about every two seconds, for `kubectl andreas plan --snapshot`.
+    #[arg(long, value_name = "FOLDER")]
+    pub snapshots: Option<PathBuf>,
     /// Give up after this many seconds of training time.
     #[arg(long, default_value_t = 420)]
     pub limit: u64,
@@ -131,6 +139,13 @@ pub fn budgeted_watts(seen: &ClusterHistory, nodes: &Nodes) -> f64 {
     watts
 }
 
+/// What the nodes that have a job draw beside their GPUs, W.
+fn busy_host_watts(seen: &ClusterHistory, nodes: &Nodes) -> f64 {
+    let held = seen.gpus_in_use();
+    let busy = held.iter().filter(|(_, gpus)| **gpus > 0).filter_map(|(name, _)| nodes.of_name(name));
+    busy.map(|node| node.gpu.host_watts[1] as f64).sum()
+}
+
 /// The demo's cluster: these nodes, and the chart installed with this planning method (`None`: its default).
 fn options(nodes: &Nodes, method: Option<MethodName>) -> Options {
     let values = json!({"operator": {"method": method.map_or("", MethodName::as_str)}});
@@ -140,6 +155,33 @@ fn options(nodes: &Nodes, method: Option<MethodName>) -> Options {
 /// Real nodes where this program runs in namespaces of its own, unless pretend ones are asked for.
 fn nodes(args: &DemoArgs) -> Nodes {
     if args.pretend || !andreas_kubelets::isolated() { Nodes::pretend() } else { Nodes::real() }
+}
+
+/// Starts the demo's cluster and runs the jobs on it. Returns the cluster, which goes on, the summary and the jobs' phases.
+async fn trained(args: &DemoArgs, jobs: &[WorkloadJob], nodes: &Nodes) -> Result<(Cluster, Summary, Phases)> {
+    let began = Instant::now();
+    let mut cluster = Cluster::start(options(nodes, args.method)).await?;
+    say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
+    let result = tokio::select! {
+        result = train(&mut cluster, jobs, nodes, args) => result,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    match result {
+        Ok(summary) => {
+            let of_job = |(key, view): (&String, &JobView)| {
+                let name = key.rsplit('/').next().unwrap_or(key).to_owned();
+                (name, view.phases.iter().map(|(at, phase)| (at.as_secs_f64(), *phase)).collect())
+            };
+            let phases = cluster.observer.seen().jobs.iter().map(of_job).collect();
+            Ok((cluster, summary, phases))
+        }
+        Err(error) => {
+            let seen = describe(&cluster.observer.seen());
+            let logs = cluster.logs();
+            cluster.stop().await;
+            Err(error.context(format!("seen last:\n{seen}\n{logs}")))
+        }
+    }
 }
 
 /// Runs the demo.
@@ -162,27 +204,15 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     say(
         "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the nodes, then helm upgrade --install ...",
     );
-    let began = Instant::now();
-    let mut cluster = Cluster::start(options(&nodes, args.method)).await?;
-    say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
-
-    let result = tokio::select! {
-        result = train(&mut cluster, &jobs, &nodes, args) => result,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-    };
-    let summary = match result {
-        Ok(mut summary) => {
-            let baselines = tokio::task::spawn_blocking(move || baselines::all(&jobs, &nodes)).await?;
-            summary.baselines = baselines.context("replaying the baselines")?;
-            summary
-        }
+    let (cluster, mut summary, _) = trained(args, &jobs, &nodes).await?;
+    let replayed = tokio::task::spawn_blocking(move || baselines::all(&jobs, &nodes)).await?;
+    match replayed.context("replaying the baselines") {
+        Ok(baselines) => summary.baselines = baselines,
         Err(error) => {
-            let seen = describe(&cluster.observer.seen());
-            let logs = cluster.logs();
             cluster.stop().await;
-            return Err(error.context(format!("seen last:\n{seen}\n{logs}")));
+            return Err(error);
         }
-    };
+    }
     println!();
     for line in summary.lines() {
         println!("  {line}");
@@ -220,8 +250,16 @@ async fn train(
     let mut kills =
         args.kill.iter().enumerate().map(|(i, k)| (15.0 + 15.0 * i as f64, k.clone())).collect::<Vec<_>>();
     let mut over_budget = 0;
+    let (mut host_joules, mut hosts_since) = (0.0, (Instant::now(), 0.0));
     let limit = Duration::from_secs(args.limit);
+    let mut saved = Instant::now();
     loop {
+        if let Some(folder) = args.snapshots.as_ref().filter(|_| saved.elapsed() > BETWEEN_SNAPSHOTS) {
+            saved = Instant::now();
+            let text = andreas_e2e::pages::read_from_pod(cluster, "/snapshot").await?;
+            std::fs::create_dir_all(folder)?;
+            std::fs::write(folder.join(format!("{:07.2}.json", began.elapsed().as_secs_f64())), text)?;
+        }
         while submitted < jobs.len() && began.elapsed().as_secs_f64() >= jobs[submitted].submit_offset_s {
             let Manifests { profile, claim, job } = workload::manifest(&jobs[submitted]);
             for mut object in [profile, claim, job] {
@@ -238,6 +276,8 @@ async fn train(
         let ended = {
             let seen = cluster.observer.seen();
             let watts = budgeted_watts(&seen, nodes);
+            host_joules += hosts_since.1 * hosts_since.0.elapsed().as_secs_f64();
+            hosts_since = (Instant::now(), busy_host_watts(&seen, nodes));
             match &mut screen {
                 Some(screen) if teller.is_due(Duration::from_millis(500)) => {
                     let head = Head { at: began.elapsed().as_secs_f64(), budgeted: watts, budget };
@@ -265,7 +305,11 @@ async fn train(
     let joules_saved_by_rest = saved_by_rest(cluster).await?;
     let seen = cluster.observer.seen();
     let objects: Vec<_> = seen.jobs.values().map(|v| v.job.clone()).collect();
+    let of_objects = Summary::of(&objects);
+    let host_kwh = host_joules / 3.6e6;
     let summary = Summary {
+        host_kwh,
+        cost: of_objects.cost + host_kwh * baselines::PRICE_PER_KWH * baselines::PUE,
         real_nodes: cluster.machines.real(),
         wall_s: wall,
         gpu_hours_at_rest: meter.read().rest_hours,
@@ -273,7 +317,7 @@ async fn train(
         budget_violations: over_budget,
         pods_bound_by_extender: bindings.by_extender.len(),
         pods_bound: bindings.by_extender.union(&bindings.by_others).count(),
-        ..Summary::of(&objects)
+        ..of_objects
     };
     check(&summary, &seen, &bindings, jobs.len())?;
     Ok(summary)

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use andreas_api::phase::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Figures of a run.
-#[derive(Clone, Debug, Default, Serialize, PartialEq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Summary {
     /// TrainingJobs applied.
     pub jobs: usize,
@@ -22,9 +22,11 @@ pub struct Summary {
     pub weighted_tardiness: f64,
     /// Mean time from creation to completion, s.
     pub mean_turnaround_s: f64,
-    /// Energy of all attempts, kWh.
+    /// Energy of the GPUs of all attempts, kWh.
     pub energy_kwh: f64,
-    /// Price of energy, lateness and turnaround, in the policy's currency.
+    /// Energy of nodes beside their GPUs while they had a job, kWh.
+    pub host_kwh: f64,
+    /// Price of both energies, lateness and turnaround, in the policy's currency.
     pub cost: f64,
     /// GPU hours in low power, by the nodes' drivers.
     pub gpu_hours_at_rest: f64,
@@ -40,14 +42,17 @@ pub struct Summary {
     pub pods_bound: usize,
     /// From the first apply to the last end, s.
     pub wall_s: f64,
+    /// Time in the system of each job that succeeded, s, by its name.
+    #[serde(skip)]
+    pub turnarounds: BTreeMap<String, f64>,
     /// The same arrivals under other methods, replayed through the planner without a cluster.
     pub baselines: BTreeMap<String, Baseline>,
 }
 
 /// Figures of a replay, named as those of the run.
-#[derive(Clone, Debug, Serialize, PartialEq)]
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Baseline {
-    /// Always true: no pod ran.
+    /// Whether no pod ran.
     pub replayed: bool,
     /// Jobs that ended.
     pub finished: usize,
@@ -57,9 +62,11 @@ pub struct Baseline {
     pub weighted_tardiness: f64,
     /// Mean time from submission to end, s.
     pub mean_turnaround_s: f64,
-    /// Energy of the jobs' GPUs and of busy nodes, kWh.
+    /// Energy of the jobs' GPUs, kWh.
     pub energy_kwh: f64,
-    /// Price of energy, lateness and turnaround.
+    /// Energy of nodes beside their GPUs while they had a job, kWh.
+    pub host_kwh: f64,
+    /// Price of both energies, lateness and turnaround.
     pub cost: f64,
     /// Starts after the first.
     pub restarts: usize,
@@ -86,7 +93,9 @@ impl Summary {
             };
             summary.finished += 1;
             if let Some(created) = &job.metadata.creation_timestamp {
-                turnaround += seconds(completed.0, created.0);
+                let time = seconds(completed.0, created.0);
+                summary.turnarounds.insert(job.metadata.name.clone().unwrap_or_default(), time);
+                turnaround += time;
             }
             if let Some(deadline) = &status.deadline {
                 let late = seconds(completed.0, deadline.0);
@@ -110,7 +119,8 @@ impl Summary {
             format!("late                  {}", self.late),
             format!("weighted tardiness    {:.0} s", self.weighted_tardiness),
             format!("mean turnaround       {:.1} s", self.mean_turnaround_s),
-            format!("energy                {:.3} kWh", self.energy_kwh),
+            format!("energy of GPUs        {:.3} kWh", self.energy_kwh),
+            format!("energy of busy hosts  {:.3} kWh", self.host_kwh),
             format!("cost                  {:.4}", self.cost),
             format!("restarts              {}", self.restarts),
             format!("budget violations     {}", self.budget_violations),
@@ -128,45 +138,43 @@ impl Summary {
 impl Summary {
     /// The baselines as a table, the run itself first.
     pub fn comparison(&self) -> Vec<String> {
-        let line = |name: &str,
-                    late: usize,
-                    tardiness: f64,
-                    turnaround: f64,
-                    energy: f64,
-                    cost: f64,
-                    restarts: i64| {
+        let line = |name: &str, row: &Baseline, restarts: i64| {
             format!(
-                "{name:<28} {late:>5} {tardiness:>10.0} {turnaround:>10.1} {energy:>8.3} {cost:>9.4} {restarts:>9}"
+                "{name:<28} {:>5} {:>10.0} {:>10.1} {:>8.3} {:>8.3} {:>9.4} {restarts:>9}",
+                row.late,
+                row.weighted_tardiness,
+                row.mean_turnaround_s,
+                row.energy_kwh,
+                row.host_kwh,
+                row.cost
             )
         };
-        let head = ["", "late", "tardiness", "turnaround", "kWh", "cost", "restarts"];
+        let head = ["", "late", "tardiness", "turnaround", "GPU kWh", "host kWh", "cost", "restarts"];
         let mut lines = vec![format!(
-            "{:<28} {:>5} {:>10} {:>10} {:>8} {:>9} {:>9}",
-            head[0], head[1], head[2], head[3], head[4], head[5], head[6]
+            "{:<28} {:>5} {:>10} {:>10} {:>8} {:>8} {:>9} {:>9}",
+            head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7]
         )];
-        lines.push(line(
-            "this run",
-            self.late,
-            self.weighted_tardiness,
-            self.mean_turnaround_s,
-            self.energy_kwh,
-            self.cost,
-            self.restarts,
-        ));
+        lines.push(line("this run", &self.as_row(), self.restarts));
         for (name, one) in &self.baselines {
-            let name = format!("{name} (replayed)");
             let restarts = i64::try_from(one.restarts).unwrap_or(i64::MAX);
-            lines.push(line(
-                &name,
-                one.late,
-                one.weighted_tardiness,
-                one.mean_turnaround_s,
-                one.energy_kwh,
-                one.cost,
-                restarts,
-            ));
+            lines.push(line(&format!("{name} (replayed)"), one, restarts));
         }
         lines
+    }
+
+    /// The run with the figures of a replay.
+    pub fn as_row(&self) -> Baseline {
+        Baseline {
+            replayed: false,
+            finished: self.finished,
+            late: self.late,
+            weighted_tardiness: self.weighted_tardiness,
+            mean_turnaround_s: self.mean_turnaround_s,
+            energy_kwh: self.energy_kwh,
+            host_kwh: self.host_kwh,
+            cost: self.cost,
+            restarts: usize::try_from(self.restarts).unwrap_or_default(),
+        }
     }
 }
 

@@ -310,6 +310,7 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
             bill.above = bill.above.max(plan.budgeted_power.0 - allowed.0);
         }
         snapshot.prices.clone_from(&plan.prices);
+        snapshot.intended.clone_from(&plan.intended);
         let now = snapshot.now;
         let mut next = coming.peek().map_or(f64::INFINITY, |(j, _)| (j.submit - now).0);
         next = next.min(900.0 / load.pace);

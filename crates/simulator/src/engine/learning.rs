@@ -1,8 +1,8 @@
 //! Replays with predicted times and watts, by the product's predictor.
 //!
 //! **In**: the user's data of a job (features, possibly an inaccurate table) and its trained epochs. **Out**:
-//! the table for the planner. Each job has its own profile: observations are not shared, but the model name
-//! is known. Only whole epochs are observed; watts are as an agent measures them.
+//! the table for the planner. Each job has its own profile, unless jobs of one program share one
+//! ([`Scenario::programs`]). Only whole epochs are observed; watts are as an agent measures them.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +26,8 @@ const EPOCH_NOISE: f64 = 0.05;
 const DEFAULT_RUN: Seconds = Seconds(14_400.0);
 /// Maximum ended jobs in a fit, the newest; the predictor has its own limits beside.
 const REMEMBERED: usize = 512;
+/// Maximum observations of a program, the newest; as in a TrainingProfile.
+const MAX_SHARED: usize = 64;
 /// Share of new profiles that triggers another fit: early jobs give the most information.
 const NEW_SHARE: f64 = 0.05;
 
@@ -39,6 +41,8 @@ pub enum Knowledge {
     Unlearned,
     /// Predictions that learn from every epoch and every job, with the product's rule for unknown jobs.
     Learning,
+    /// The same, but each job by itself: jobs of one program do not share a profile.
+    LearningApart,
 }
 
 /// Observations of one job.
@@ -46,6 +50,8 @@ pub enum Knowledge {
 pub(super) struct JobEvidence {
     given: Vec<TableRow>,
     features: Features,
+    /// The profile that it shares with others.
+    program: Option<String>,
     rows: Vec<Row>,
     /// The last predictions, and the length of a run that they assume.
     predicted: Vec<Prediction>,
@@ -67,10 +73,13 @@ struct Row {
     rng: ChaCha8Rng,
 }
 
+/// Observations of the jobs that share a profile, by its name; the oldest first.
+pub(super) type Shared = BTreeMap<String, Vec<Observation>>;
+
 impl JobEvidence {
-    fn profile(&self, job: &Job) -> Profile {
-        let observations = self.rows.iter().filter(|row| row.epochs >= 1.0);
-        let observations = observations.map(|row| Observation {
+    /// What was observed of the job itself.
+    fn observations(&self) -> impl Iterator<Item = Observation> {
+        self.rows.iter().filter(|row| row.epochs >= 1.0).map(|row| Observation {
             configuration: row.at.clone(),
             epoch: Some(Seconds(row.pace * libm::exp(EPOCH_NOISE * row.noise.0 / row.epochs))),
             watts_per_gpu: Some(Watts(
@@ -82,13 +91,17 @@ impl JobEvidence {
             gpus: None,
             batch: None,
             claimed: false,
-        });
-        Profile {
-            name: format!("{}/{}", job.namespace, job.id),
-            given: self.given.clone(),
-            features: self.features.clone(),
-            observations: observations.collect(),
-        }
+        })
+    }
+
+    /// Its profile, with what `shared` has for its program.
+    fn profile(&self, job: &Job, shared: &Shared) -> Profile {
+        let of_program = self.program.as_ref().map(|program| (program, shared.get(program)));
+        let (name, observations) = match of_program {
+            Some((program, all)) => (program.clone(), all.cloned().unwrap_or_default()),
+            None => (format!("{}/{}", job.namespace, job.id), self.observations().collect()),
+        };
+        Profile { name, given: self.given.clone(), features: self.features.clone(), observations }
     }
 
     /// Whether a whole epoch on this configuration would be the first.
@@ -119,13 +132,20 @@ impl JobEvidence {
         row.seen = now;
     }
 
-    fn seen(&self) -> (usize, f64) {
-        (self.rows.len(), self.rows.iter().map(|row| row.epochs).sum())
+    /// Configurations and whole epochs that its profile knows.
+    fn seen(&self, shared: &Shared) -> (usize, f64) {
+        match &self.program {
+            Some(program) => {
+                let rows = shared.get(program).map(Vec::as_slice).unwrap_or_default();
+                (rows.len(), rows.iter().map(|row| row.epochs).sum())
+            }
+            None => (self.rows.len(), self.rows.iter().map(|row| row.epochs).sum()),
+        }
     }
 
     /// Whether a new table is due: a new configuration, or twice as many epochs.
-    fn is_outdated(&self) -> bool {
-        let (rows, epochs) = self.seen();
+    fn is_outdated(&self, shared: &Shared) -> bool {
+        let (rows, epochs) = self.seen(shared);
         self.shown_at.is_none_or(|(shown_rows, shown_epochs)| {
             rows > shown_rows || epochs >= 2.0 * shown_epochs.max(0.5)
         })
@@ -151,6 +171,8 @@ pub(super) struct Learner {
     counts: BTreeMap<GpuType, u32>,
     predictor: Predictor,
     ended: Vec<Profile>,
+    /// Observations of ended jobs that share a profile.
+    shared: Shared,
     run_times: Vec<Seconds>,
     /// Profiles that are new since the last fit.
     new_profiles: usize,
@@ -166,7 +188,7 @@ impl Learner {
         let learning = match knowledge {
             Knowledge::Tables => return None,
             Knowledge::Unlearned => false,
-            Knowledge::Learning => true,
+            Knowledge::Learning | Knowledge::LearningApart => true,
         };
         let models: Vec<GpuModel> = scenario
             .gpu_types
@@ -184,6 +206,7 @@ impl Learner {
             counts,
             predictor,
             ended: Vec::new(),
+            shared: Shared::new(),
             run_times: Vec::new(),
             new_profiles: 0,
             fitted_profiles: 0,
@@ -191,8 +214,13 @@ impl Learner {
         })
     }
 
-    /// Evidence of a job at its submission; `table` holds the user's times, if any.
-    pub fn evidence_at_submission(features: Option<&Features>, table: Option<&[Estimate]>) -> JobEvidence {
+    /// Evidence of a job at its submission; `table` holds the user's times, if any, and `program` names the profile
+    /// that it shares.
+    pub fn evidence_at_submission(
+        features: Option<&Features>,
+        table: Option<&[Estimate]>,
+        program: Option<&String>,
+    ) -> JobEvidence {
         let given = table.unwrap_or_default().iter().map(|row| TableRow {
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus,
@@ -203,6 +231,7 @@ impl Learner {
         JobEvidence {
             given: given.collect(),
             features: features.cloned().unwrap_or_default(),
+            program: program.cloned(),
             ..JobEvidence::default()
         }
     }
@@ -213,37 +242,70 @@ impl Learner {
             return;
         }
         self.run_times.push(run_time);
+        self.new_profiles += 1;
+        if let Some(program) = &evidence.program {
+            let rows = self.shared.entry(program.clone()).or_default();
+            rows.extend(evidence.observations());
+            rows.drain(..rows.len().saturating_sub(MAX_SHARED));
+            return;
+        }
         if self.ended.len() >= REMEMBERED {
             self.ended.remove(0);
         }
-        self.ended.push(evidence.profile(job));
-        self.new_profiles += 1;
+        self.ended.push(evidence.profile(job, &self.shared));
+    }
+
+    /// Observations of all jobs that share a profile, with those of live ones.
+    pub fn shared<'a>(&self, live: impl Iterator<Item = &'a JobEvidence>) -> Shared {
+        let mut all = self.shared.clone();
+        for (program, evidence) in live.filter_map(|evidence| Some((evidence.program.as_ref()?, evidence))) {
+            all.entry(program.clone()).or_default().extend(evidence.observations());
+        }
+        all
     }
 
     /// Fits again if enough data is new.
-    pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a JobEvidence)>) {
+    pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a JobEvidence)>, shared: &Shared) {
         let due = (NEW_SHARE * self.fitted_profiles as f64).max(1.0);
         if (self.new_profiles as f64) < due {
             return;
         }
         let mut population = self.ended.clone();
-        population.extend(live.filter(|(_, l)| !l.rows.is_empty()).map(|(job, l)| l.profile(job)));
+        let alone = live.filter(|(_, l)| l.program.is_none() && !l.rows.is_empty());
+        population.extend(alone.map(|(job, l)| l.profile(job, shared)));
+        let programs = shared.iter().filter(|(_, rows)| !rows.is_empty());
+        population.extend(programs.map(|(name, rows)| Profile {
+            name: name.clone(),
+            observations: rows.clone(),
+            ..Profile::default()
+        }));
         self.predictor = Predictor::fit(&self.models, &population);
         (self.new_profiles, self.fitted_profiles) = (0, population.len());
         self.version += 1;
     }
 
     /// Updates the planner's view of a job: its rows and its spread.
-    pub fn update_view(&self, truth: &Job, evidence: &mut JobEvidence, refitted: bool, shown: &mut Job) {
-        if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.is_outdated())) {
+    pub fn update_view(
+        &self,
+        truth: &Job,
+        evidence: &mut JobEvidence,
+        (refitted, shared): (bool, &Shared),
+        shown: &mut Job,
+    ) {
+        if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.is_outdated(shared))) {
             return;
         }
-        evidence.shown_at = Some(evidence.seen());
-        let profile = evidence.profile(truth);
+        evidence.shown_at = Some(evidence.seen(shared));
+        let profile = evidence.profile(truth, shared);
         let prior = self.prior(truth);
         let context = PredictionContext { predictor: &self.predictor, profile: &profile, prior: &prior };
         let predicted = context.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
-        let rows: Vec<Estimate> = predicted.iter().map(andreas_estimates::planner_estimate).collect();
+        // What a run counts for in the budget is not learnt here.
+        let row = |(prediction, truth): (&Prediction, &Estimate)| Estimate {
+            draw: truth.draw,
+            ..andreas_estimates::planner_estimate(prediction)
+        };
+        let rows: Vec<Estimate> = predicted.iter().zip(truth.estimates.iter()).map(row).collect();
         let alike = |s: &MultiNodeEffect| MultiNodeEffect { nodes: s.nodes, time_factor: 1.0 };
         let spread = |s: &MultiNodeEffect| context.spread(&predicted, s.nodes).unwrap_or_else(|| alike(s));
         shown.spread = truth.spread.iter().map(spread).collect();

@@ -14,13 +14,14 @@ mod learning;
 mod live;
 mod meter;
 mod nodes;
+mod observing;
 mod result;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use andreas_core::{JobId, NodeName, Seconds, Time};
-use andreas_planner::{DEFAULT_WEAR, JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
+use andreas_planner::{JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
 
 use error::NoisyPredictions;
 pub use error::PredictionError;
@@ -120,8 +121,7 @@ impl<'a> Replay<'a> {
             }),
             lateness: scenario.lateness.clone(),
             restart: scenario.restart,
-            // Where restarts are free, as in the published instances, they do not wear either.
-            wear: if scenario.restart > Seconds::ZERO { DEFAULT_WEAR } else { Seconds::ZERO },
+            wear: if scenario.restart > Seconds::ZERO { scenario.wear } else { Seconds::ZERO },
             horizon: scenario.tick,
             gpu_types: scenario.gpu_types.clone(),
             nodes: nodes.planned(scenario),
@@ -224,8 +224,12 @@ impl<'a> Replay<'a> {
             }
             let table = noisy.as_ref().map(|_| seen.estimates.clone());
             let features = self.scenario.features.get(&job.id);
-            let evidence =
-                self.learner.as_ref().map(|_| Learner::evidence_at_submission(features, table.as_deref()));
+            let shares = self.conditions.knowledge == Knowledge::Learning;
+            let program = self.scenario.programs.get(&job.id).filter(|_| shares);
+            let evidence = self
+                .learner
+                .as_ref()
+                .map(|_| Learner::evidence_at_submission(features, table.as_deref(), program));
             self.snapshot.jobs.push(seen);
             self.live.push(ActiveJob {
                 index: self.next_job,
@@ -325,21 +329,6 @@ impl<'a> Replay<'a> {
         Ok(plan.next_event)
     }
 
-    /// Updates the planner's view of the jobs.
-    fn update_view(&mut self) {
-        let Some(learner) = &mut self.learner else { return };
-        learner.refresh(self.live.iter().filter_map(|l| Some((&*l.truth, l.evidence.as_ref()?))));
-        for (job, live) in self.snapshot.jobs.iter_mut().zip(&mut self.live) {
-            let refitted = live.version != learner.version;
-            live.version = learner.version;
-            if let Some(evidence) = &mut live.evidence {
-                learner.update_view(&live.truth, evidence, refitted, job);
-                let running_for = live.run.as_ref().map_or(0.0, |run| (self.now - run.ready).0.max(0.0));
-                Learner::apply_unknown_rule(&live.truth, evidence, Seconds(running_for), job);
-            }
-        }
-    }
-
     /// Starts or moves a job, changes its limit, or keeps it in place. `vacated`: nodes that a job is leaving.
     fn start(&mut self, i: usize, place: Placement, vacated: &[bool]) -> Result<(), SimulationError> {
         let impossible =
@@ -430,37 +419,6 @@ impl<'a> Replay<'a> {
             .chain(edge)
             .fold(now + WAITING_INTERVAL, |a, b| if b.0 < a.0 { b } else { a });
         (self.waits <= MAX_IDLE_DECISIONS).then_some(again)
-    }
-
-    fn next_observation_at(&self, live: &ActiveJob) -> Option<Time> {
-        if let Some(learner) = &self.learner {
-            return live.first_epoch(self.now).filter(|_| learner.learning);
-        }
-        if !self.conditions.error.corrected {
-            return None;
-        }
-        let run = live.run.as_ref()?;
-        let trained = Seconds((self.now.0 - run.ready.0).max(0.0));
-        Some(Time(self.now.0.max(run.ready.0)) + live.next_observation(trained)?)
-    }
-
-    /// Updates the predictions of jobs that completed a first epoch on a type.
-    fn learn(&mut self) {
-        if self.learner.as_ref().is_some_and(|learner| learner.learning) {
-            let (now, seed) = (self.now, self.conditions.error.seed);
-            self.live.iter_mut().for_each(|live| live.observe(now, seed));
-            return;
-        }
-        if !self.conditions.error.corrected {
-            return;
-        }
-        for i in 0..self.live.len() {
-            let due = self.next_observation_at(&self.live[i]).is_some_and(|at| at.0 <= self.now.0 + TOGETHER);
-            let live = &mut self.live[i];
-            let (true, Some(run), Some(noisy)) = (due, &live.run, &mut live.noisy) else { continue };
-            noisy.measure(&run.place.gpu_type);
-            self.snapshot.jobs[i].estimates = noisy.table(&live.truth.estimates).into();
-        }
     }
 
     /// Removes ended jobs.

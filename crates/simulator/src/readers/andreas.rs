@@ -11,7 +11,7 @@ use std::path::Path;
 
 use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, Node};
+use andreas_planner::{DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, Lateness, Node};
 use serde::Deserialize;
 
 use super::ReadError;
@@ -125,12 +125,14 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         budget: None,
         lateness: Lateness::default(),
         restart,
+        wear: DEFAULT_WEAR,
         checkpoint: Seconds::ZERO,
         tick: None,
         catalogue: Some(catalogue),
         delays: Delays::default(),
         sleep: SleepModel::default(),
         window: None,
+        programs: BTreeMap::new(),
         unfinished: BTreeMap::new(),
         failures: Vec::new(),
         jobs,

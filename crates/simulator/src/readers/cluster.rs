@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, HostPower, Seconds, StepFunction, Tariff, Time, Watts};
-use andreas_planner::{GpuTypeInfo, Lateness, Node};
+use andreas_planner::{DEFAULT_WEAR, GpuTypeInfo, Lateness, Node};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use super::models::ModelTables;
-use super::rules::{JobRules, RulesInput};
+use super::rules::{JobRules, RulesInput, TracedJob};
 use super::table::{open, rows};
 use super::throughput::{self, Source};
 use super::traces::TraceJob;
@@ -35,6 +35,8 @@ pub struct ClusterFile {
     lateness: LatenessEntry,
     #[serde(default)]
     restart_s: f64,
+    #[serde(default = "default_wear_s")]
+    wear_s: f64,
     #[serde(default)]
     checkpoint_s: f64,
     #[serde(default)]
@@ -110,6 +112,10 @@ struct TariffEntry {
     windows: Vec<(f64, f64)>,
     #[serde(default = "unit")]
     pue: f64,
+}
+
+fn default_wear_s() -> f64 {
+    DEFAULT_WEAR.0
 }
 
 fn unit() -> f64 {
@@ -206,6 +212,7 @@ impl ClusterFile {
         let l = &self.lateness;
         for (at, value) in [
             ("restart_s", self.restart_s),
+            ("wear_s", self.wear_s),
             ("checkpoint_s", self.checkpoint_s),
             ("tick_s", self.tick_s.unwrap_or(1.0)),
             ("lateness.price_per_hour", l.price_per_hour),
@@ -244,13 +251,16 @@ impl ClusterFile {
             lateness: CostRate(l.price_per_hour / 3600.0),
             origin_s: rows.first().map_or(0.0, |r| r.submit_s),
             pace: range.pace,
+            programs: range.programs,
         };
         let mut features = BTreeMap::new();
+        let mut programs = BTreeMap::new();
         let mut jobs = Vec::new();
         let mut unfinished = BTreeMap::new();
         for row in rows {
-            if let Some((job, features_of_job)) = rules.job(row, &input) {
-                features.insert(job.id.clone(), features_of_job);
+            if let Some(TracedJob { job, features: of_job, profile }) = rules.job(row, &input) {
+                features.insert(job.id.clone(), of_job);
+                programs.extend(profile.map(|profile| (job.id.clone(), profile)));
                 if row.ended_early {
                     unfinished.insert(job.id.clone(), job.epochs_left * UNFINISHED);
                 }
@@ -279,6 +289,7 @@ impl ClusterFile {
                 aging: l.aging_h.map(|h| Seconds(h * 3600.0)),
             },
             restart: Seconds(self.restart_s),
+            wear: Seconds(self.wear_s),
             checkpoint: Seconds(self.checkpoint_s),
             tick: self.tick_s.map(Seconds),
             catalogue: None,
@@ -288,6 +299,7 @@ impl ClusterFile {
             window: None,
             jobs,
             features,
+            programs,
             unfinished,
         };
         scenario.sort();

@@ -13,6 +13,7 @@ pub mod andreas;
 mod cluster;
 mod error;
 mod models;
+mod programs;
 mod rules;
 mod table;
 mod throughput;
@@ -44,6 +45,8 @@ pub struct TraceRange {
     pub moldable: Option<f64>,
     /// Whether the trace is repeated, so that the cluster is as busy at the end as at the beginning.
     pub looped: bool,
+    /// Whether jobs have generated names and name no profile, so that they share what was learnt by their programs.
+    pub programs: bool,
 }
 
 /// Rounds of a looped trace: the second is counted.
@@ -51,7 +54,7 @@ const ROUNDS: usize = 3;
 
 impl Default for TraceRange {
     fn default() -> Self {
-        Self { skip: 0, take: usize::MAX, pace: 1.0, moldable: None, looped: false }
+        Self { skip: 0, take: usize::MAX, pace: 1.0, moldable: None, looped: false, programs: false }
     }
 }
 

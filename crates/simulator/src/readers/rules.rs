@@ -11,6 +11,7 @@ use andreas_predictor::Features;
 use serde::Deserialize;
 
 use super::models::{ModelTables, ModelVariant, fingerprint};
+use super::programs;
 use super::traces::TraceJob;
 
 /// Speedup of doubling the GPUs beyond the end of a table.
@@ -78,15 +79,30 @@ pub(super) struct RulesInput<'a> {
     /// Submission of the first job: time zero of the replay.
     pub origin_s: f64,
     pub pace: f64,
+    /// Whether runs of one program are known to be ones.
+    pub programs: bool,
+}
+
+/// A job, and what is known of it besides.
+pub(super) struct TracedJob {
+    pub job: Job,
+    pub features: Features,
+    /// The profile of its program; `None` where programs are not looked at.
+    pub profile: Option<String>,
 }
 
 impl JobRules {
-    /// A job and the features of its model; `None` if it cannot run on this cluster with the requested GPUs.
-    pub(super) fn job(&self, row: &TraceJob, input: &RulesInput<'_>) -> Option<(Job, Features)> {
+    /// A job; `None` if it cannot run on this cluster with the requested GPUs.
+    pub(super) fn job(&self, row: &TraceJob, input: &RulesInput<'_>) -> Option<TracedJob> {
         let variant = input.models.find(row.model.as_deref(), row.batch, &row.id)?;
         let reference = self.reference.as_deref().or(input.types.first().map(|t| t.name.as_str()))?;
-        let unit = row.duration_s / at(variant.seconds.get(reference)?, row.gpus)?;
-        let epochs = (row.duration_s / self.epoch_s).round().max(1.0);
+        let on_reference = variant.seconds.get(reference)?;
+        let unit = row.duration_s / at(on_reference, row.gpus)?;
+        let epochs = match input.programs {
+            // An epoch is the same work in every run of a program: `epoch_s` on one GPU of the reference.
+            true => unit * at(on_reference, 1)? / self.epoch_s,
+            false => (row.duration_s / self.epoch_s).round().max(1.0),
+        };
         let moldable = self.moldable >= 1.0 || self.uniform(&format!("moldable/{}", row.id)) < self.moldable;
         let allowed = if moldable { self.allowed(row.gpus) } else { BTreeSet::from([row.gpus]) };
         let wanted: Option<BTreeSet<&str>> =
@@ -130,10 +146,14 @@ impl JobRules {
             (None, None) => None,
         };
         let weight = self.weight_by_gpus.range(..=row.gpus).next_back().map_or(self.weight, |(_, w)| *w);
-        let features = Features {
-            model_family: Some(variant.model.clone()).filter(|model| !model.is_empty()),
-            batch: variant.batch.map(f64::from),
-            ..Features::default()
+        // Who names no profile tells no features either.
+        let features = match input.programs {
+            true => Features::default(),
+            false => Features {
+                model_family: Some(variant.model.clone()).filter(|model| !model.is_empty()),
+                batch: variant.batch.map(f64::from),
+                ..Features::default()
+            },
         };
         let job = Job {
             deadline: slack.map(|s| Time(submit + s)),
@@ -152,7 +172,8 @@ impl JobRules {
                 rows.into(),
             )
         };
-        Some((job, features))
+        let profile = input.programs.then(|| programs::profile(row, variant));
+        Some(TracedJob { job, features, profile })
     }
 
     /// Allowed numbers of GPUs for a request.

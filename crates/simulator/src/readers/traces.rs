@@ -86,7 +86,7 @@ impl FromStr for Format {
 }
 
 /// A job of a trace.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TraceJob {
     /// Its name.
     pub id: String,

@@ -1,3 +1,4 @@
+use andreas_estimates::MAX_DESCRIPTION;
 use serde_json::{Value, json};
 
 use super::*;
