@@ -139,13 +139,6 @@ pub fn budgeted_watts(seen: &ClusterHistory, nodes: &Nodes) -> f64 {
     watts
 }
 
-/// What the nodes that have a job draw beside their GPUs, W.
-fn busy_host_watts(seen: &ClusterHistory, nodes: &Nodes) -> f64 {
-    let held = seen.gpus_in_use();
-    let busy = held.iter().filter(|(_, gpus)| **gpus > 0).filter_map(|(name, _)| nodes.of_name(name));
-    busy.map(|node| node.gpu.host_watts[1] as f64).sum()
-}
-
 /// The demo's cluster: these nodes, and the chart installed with this planning method (`None`: its default).
 fn options(nodes: &Nodes, method: Option<MethodName>) -> Options {
     let values = json!({"operator": {"method": method.map_or("", MethodName::as_str)}});
@@ -251,8 +244,7 @@ async fn train(
         args.kill.iter().enumerate().map(|(i, k)| (15.0 + 15.0 * i as f64, k.clone())).collect::<Vec<_>>();
     let mut over_budget = 0;
     let (mut host_joules, mut hosts_since) = (0.0, (Instant::now(), 0.0));
-    let limit = Duration::from_secs(args.limit);
-    let mut saved = Instant::now();
+    let (limit, mut saved) = (Duration::from_secs(args.limit), Instant::now());
     loop {
         if let Some(folder) = args.snapshots.as_ref().filter(|_| saved.elapsed() > BETWEEN_SNAPSHOTS) {
             saved = Instant::now();
@@ -277,7 +269,7 @@ async fn train(
             let seen = cluster.observer.seen();
             let watts = budgeted_watts(&seen, nodes);
             host_joules += hosts_since.1 * hosts_since.0.elapsed().as_secs_f64();
-            hosts_since = (Instant::now(), busy_host_watts(&seen, nodes));
+            hosts_since = (Instant::now(), nodes.busy_host_watts(&seen.gpus_in_use()));
             match &mut screen {
                 Some(screen) if teller.is_due(Duration::from_millis(500)) => {
                     let head = Head { at: began.elapsed().as_secs_f64(), budgeted: watts, budget };

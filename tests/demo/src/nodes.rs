@@ -1,5 +1,7 @@
 //! The demo's nodes: twelve pretend ones, or four real ones with as many GPUs. Pure.
 
+use std::collections::BTreeMap;
+
 use andreas_e2e::cluster::{Group, Options};
 use andreas_e2e::workload;
 use andreas_kubelets::Gpus;
@@ -106,6 +108,12 @@ impl Nodes {
         self.all.iter().find(|node| node.name == name)
     }
 
+    /// What the nodes that have a job draw beside their GPUs, W; `held` are the GPUs in use by node.
+    pub fn busy_host_watts(&self, held: &BTreeMap<String, i64>) -> f64 {
+        let busy = held.iter().filter(|(_, gpus)| **gpus > 0).filter_map(|(name, _)| self.of_name(name));
+        busy.map(|node| node.gpu.host_watts[1] as f64).sum()
+    }
+
     /// The power budget, W: four fifths of what the cluster draws with every GPU at its largest.
     pub fn budget(&self) -> i64 {
         let most: i64 =
@@ -151,6 +159,12 @@ mod tests {
             assert_eq!(of(&Nodes::real()), of(&Nodes::pretend()), "{}", gpu.name);
         }
         assert_eq!((Nodes::pretend().all().len(), Nodes::real().all().len()), (12, 4));
+    }
+
+    #[test]
+    fn hosts_count_while_they_have_a_job() {
+        let held = [("a100-0".to_owned(), 8), ("t4-1".to_owned(), 1), ("t4-2".to_owned(), 0)];
+        assert_eq!(Nodes::pretend().busy_host_watts(&held.into()), 500.0 + 150.0);
     }
 
     #[test]
