@@ -82,7 +82,7 @@ pub struct Features {
     pub precision: Option<Precision>,
 }
 
-/// Numeric precision of a training run.
+/// Numeric precision of a training run. Default: not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {

@@ -249,7 +249,8 @@ pub(super) struct Members<'a> {
 impl<'a> Members<'a> {
     pub fn of(o: &Observed<'a>, allocation: Option<&'a Allocation>) -> Self {
         if let Some(adopts) = &o.job.spec.adopts {
-            return adopted::members(o, allocation, usize::try_from(adopts.pods).unwrap_or(1));
+            let pods = allocation.map_or(adopts.pods, |held| adopts.pods_on(held.gpus));
+            return adopted::members(o, allocation, usize::try_from(pods).unwrap_or(1));
         }
         let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
         let mut gang: Vec<Member<'a>> = nodes

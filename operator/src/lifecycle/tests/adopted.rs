@@ -90,6 +90,22 @@ fn a_workload_is_released_once_runs_and_ends_with_its_own_end() {
 }
 
 #[test]
+fn a_workload_whose_pods_follow_the_plan_runs_when_as_many_run_as_it_was_given() {
+    let mut world = World::new(json!({
+        "gpus": {"min": 1, "max": 4},
+        "adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "w1", "pods": 4, "gpusPerPod": 1},
+    }));
+    world.workload = adopted(1).workload;
+    // Given two of four GPUs, two pods are all of them.
+    world.plan_run(&["n1"], 2);
+    world.controller_makes(&["a-0", "a-1"], false);
+    world.run_on(&[("a-0", "n1")]);
+    assert_eq!(world.phase(), Phase::Starting);
+    world.run_on(&[("a-1", "n1")]);
+    assert_eq!(world.phase(), Phase::Running);
+}
+
+#[test]
 fn a_failed_workload_is_not_tried_again() {
     let mut world = adopted(1);
     world.plan_run(&["n1"], 1);

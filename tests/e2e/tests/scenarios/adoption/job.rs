@@ -53,8 +53,9 @@ async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result
         c.submit(&first).await?;
         c.wait_for_phase(&first, Phase::Running).await?;
         let tune = workload("Job", "tune").pods(4, 1).epochs(100, 0.3).annotation("gpus", "1-4");
-        c.apply(&tune.build()).await?;
+        c.apply(&tune.clone().not_adopted().build()).await?;
         let found = get(c, &tune).await?;
+        c.kubectl(&format!("label {} andreas.dev/adopt=true", tune.resource())).await?;
         // then it runs with as many pods as it was given GPUs
         wait_for(c, &tune, Phase::Running).await?;
         let status = c.observer.seen().status(&tune.mirror());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use andreas_api::names::LABEL_ADOPTED_ATTEMPT;
 use andreas_api::phase::Phase;
 use andreas_e2e::adoption::{Workload, workload};
 use andreas_e2e::cluster::Cluster;
@@ -141,8 +142,12 @@ async fn a_job_set_that_ran_on_one_node_goes_on_over_two() -> Result<()> {
         c.edit(&moves.mirror(), &json!({"suspend": null})).await?;
         wait_for(c, &moves, Phase::Running).await?;
         // then each pod is let onto its own, and the JobSet ends
-        let mut nodes = nodes_of(c, &moves);
-        nodes.sort();
+        let mut nodes: Vec<String> = {
+            let seen = c.observer.seen();
+            let second = seen.pods.values().filter(|pod| pod.label(LABEL_ADOPTED_ATTEMPT) == "2");
+            second.filter_map(|pod| pod.pod.spec.node_name.clone()).collect()
+        };
+        nodes.sort_unstable();
         ensure!(nodes == ["a100-0", "a100-1"], "{nodes:?}");
         wait_for(c, &moves, Phase::Succeeded).await
     })
