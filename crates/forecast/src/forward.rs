@@ -50,10 +50,8 @@ pub(crate) fn run(
             // All jobs wait: for an edge of tariff or budget, or for what the plan waits for.
             None => match edge.chain(asked).reduce(Time::min) {
                 Some(at) => at,
-                None => {
-                    dispatch::rest(snapshot, &mut all, now, MAX_DISPATCHED);
-                    return Ok(all.into_iter().map(|live| live.ended).collect());
-                }
+                // Nothing will ever happen: what waits has no start.
+                None => return Ok(all.into_iter().map(|live| live.ended).collect()),
             },
         };
         let next = next.max(now + APART);
