@@ -144,9 +144,6 @@ impl Chooser {
         let begins = cost_table.periods.begins();
         let costs = &mut self.costs[i * begins.len()..][..begins.len()];
         for (s, begin) in begins.iter().enumerate() {
-            if !item.may_start(s) {
-                continue;
-            }
             if costs[s].is_nan() {
                 costs[s] = cost_table.at(instance, self.job, first + i, s);
             }
@@ -154,6 +151,9 @@ impl Chooser {
                 if cost_table.rising {
                     break;
                 }
+                continue;
+            }
+            if !item.may_start(s) {
                 continue;
             }
             let until = begin.max(delay) + item.time;

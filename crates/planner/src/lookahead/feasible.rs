@@ -15,6 +15,8 @@ pub(super) struct Feasible<'a, 'b> {
     classes: &'a Classes,
     /// By start: most milliwatts above the floor until the next start; empty without a budget.
     most_mw: Vec<i128>,
+    /// The least of these.
+    least_mw: i128,
     /// By class: its nodes.
     nodes: Vec<Vec<u32>>,
     /// The last demand of a worker.
@@ -26,12 +28,14 @@ pub(super) struct Feasible<'a, 'b> {
 impl<'a, 'b> Feasible<'a, 'b> {
     pub fn new(instance: &'a Instance<'b>, classes: &'a Classes, periods: &Periods) -> Self {
         let most = prices::most_watts(instance, periods);
-        let most_mw = most.map(|watts| watts.iter().map(|w| milliwatts(*w) - instance.floor_mw).collect());
+        let most_mw: Vec<i128> =
+            most.into_iter().flatten().map(|watts| milliwatts(watts) - instance.floor_mw).collect();
         let mut nodes = vec![Vec::new(); classes.list.len()];
         for (class, node) in classes.of_node.iter().zip(0..) {
             nodes[*class].push(node);
         }
-        Self { instance, classes, most_mw: most_mw.unwrap_or_default(), nodes, demand: &[], demands: 0 }
+        let least_mw = most_mw.iter().copied().min().unwrap_or(i128::MAX);
+        Self { instance, classes, most_mw, least_mw, nodes, demand: &[], demands: 0 }
     }
 
     /// Bit by start: whether budget and quotas could hold this configuration from then on, on nodes with this overhead
@@ -41,11 +45,11 @@ impl<'a, 'b> Feasible<'a, 'b> {
         if !data.quota_demand.iter().all(|demand| demand.of_job(config) <= instance.quotas[demand.what]) {
             return 0;
         }
-        if self.most_mw.is_empty() {
-            return u16::MAX;
-        }
         let idle = instance.types[config.kind].idle_mw * i128::from(config.total_gpus());
         let needed = config.draw_mw() - idle + overhead_mw;
+        if needed <= self.least_mw {
+            return u16::MAX;
+        }
         let fits = |(start, most): (usize, &i128)| u16::from(needed <= *most) << start;
         self.most_mw.iter().enumerate().map(fits).fold(0, |starts, bit| starts | bit)
     }

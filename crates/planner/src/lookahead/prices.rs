@@ -141,14 +141,14 @@ impl ShadowPrices {
                 continue;
             }
             for (s, begin) in cost_table.periods.begins().iter().enumerate().skip(1) {
-                if !item.may_start(s) {
-                    continue;
-                }
                 let base = cost_table.at(instance, job, i, s) + item.fragmentation;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
                     if cost_table.rising {
                         break;
                     }
+                    continue;
+                }
+                if !item.may_start(s) {
                     continue;
                 }
                 let until = begin.max(cost_table.delay[job]) + item.time;
