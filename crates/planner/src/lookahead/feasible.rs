@@ -15,7 +15,7 @@ pub(super) struct Feasible<'a, 'b> {
     classes: &'a Classes,
     /// By start: most milliwatts above the floor until the next start; empty without a budget.
     most_mw: Vec<i128>,
-    /// The least of these.
+    /// The least of these: what is left at every start.
     least_mw: i128,
     /// By class: its nodes.
     nodes: Vec<Vec<u32>>,
@@ -44,6 +44,9 @@ impl<'a, 'b> Feasible<'a, 'b> {
         let instance = self.instance;
         if !data.quota_demand.iter().all(|demand| demand.of_job(config) <= instance.quotas[demand.what]) {
             return 0;
+        }
+        if self.most_mw.is_empty() {
+            return u16::MAX;
         }
         let idle = instance.types[config.kind].idle_mw * i128::from(config.total_gpus());
         let needed = config.draw_mw() - idle + overhead_mw;
