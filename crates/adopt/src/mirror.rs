@@ -19,8 +19,9 @@ const OWN_CONTROLLERS: [&str; 5] = [
     "kubeflow.org/training-operator",
     "ray.io/kuberay-operator",
 ];
-/// Most nodes of a TrainingJob, and numbers in `spec.gpus.counts`.
+/// Most numbers in `spec.gpus.counts` of a TrainingJob.
 const MAX_COUNTS: usize = 64;
+/// Most nodes of a TrainingJob.
 const MAX_NODES: i64 = 512;
 /// Characters of the UID in a name that was changed.
 const UID_PART: usize = 5;

@@ -51,7 +51,10 @@ pub(crate) fn run(
             None => match edge.chain(asked).reduce(Time::min) {
                 Some(at) => at,
                 // Nothing will ever happen: what waits has no start.
-                None => return Ok(all.into_iter().map(|live| live.ended).collect()),
+                None => {
+                    dispatch::rest(snapshot, &mut all, now, 0);
+                    return Ok(all.into_iter().map(|live| live.ended).collect());
+                }
             },
         };
         let next = next.max(now + APART);

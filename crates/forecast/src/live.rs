@@ -1,7 +1,8 @@
 //! A job in a future: what it holds, how fast it trains there, and how it ends.
 //!
-//! A first start takes the start-up time of pods before training begins. Stops take no time beyond what the snapshot says of jobs that are stopping. A restart costs the snapshot's
-//! restart time on the new GPUs. A stop loses the work since the last checkpoint, as far as the snapshot knows.
+//! A first start takes the start-up time of pods before training begins. Stops take no time beyond what the
+//! snapshot says of jobs that are stopping. A restart costs the snapshot's restart time on the new GPUs. A stop
+//! loses the work since the last checkpoint, as far as the snapshot knows.
 
 use andreas_core::{Joules, Money, Seconds, Tariff, Time};
 use andreas_planner::{Decision, Estimate, Job, JobState, Placement};

@@ -157,15 +157,11 @@ impl<'a, 'b> Explainer<'a, 'b> {
 
     /// Whether a worker fits the node if it is empty.
     fn fits_empty_node(&self, job: usize, config: &Config, node: u32, all: bool) -> bool {
-        let (instance, data) = (self.instance, &self.instance.jobs[job]);
-        let at = node as usize * instance.kinds;
-        instance.nodes[node as usize].free_gpus >= config.gpus
-            && (!all
-                || instance.admits(data.admits, node)
-                    && data
-                        .node_demand
-                        .iter()
-                        .all(|d| d.of_worker(config.gpus) <= instance.resources[at + d.what]))
+        let instance = self.instance;
+        match all {
+            true => instance.empty_node_fits(&instance.jobs[job], config, node),
+            false => instance.nodes[node as usize].free_gpus >= config.gpus,
+        }
     }
 
     /// Holders of the node with the least missing capacity.

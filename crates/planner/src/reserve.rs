@@ -174,14 +174,7 @@ fn ready_at(
 pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
     let Some(allowed) = instance.budget_mw else { return true };
     let config = &instance.jobs[job].configs[assignment.config];
-    let alone: i128 = assignment
-        .nodes
-        .as_slice()
-        .iter()
-        .map(|&n| {
-            let node = &instance.nodes[n as usize];
-            node.overhead_mw - instance.types[node.kind].idle_mw * i128::from(config.gpus)
-        })
-        .sum();
-    instance.floor_mw + config.draw_mw() + alone <= allowed
+    let overhead = |n: &u32| instance.nodes[*n as usize].overhead_mw;
+    let overhead_mw = assignment.nodes.as_slice().iter().map(overhead).sum();
+    instance.floor_mw + instance.alone_mw(config, overhead_mw) <= allowed
 }

@@ -30,9 +30,9 @@ pub const VERSION: &str = "v1alpha1";
 pub const TOKEN_HEADER: &str = "andreas-authorization";
 /// Maximum body of a question, bytes.
 pub const MAX_BODY: usize = 256 * 1024;
-/// Maximum jobs in the answer to a queue request, and their number without `limit`.
+/// Maximum jobs in the answer to a queue request.
 pub const MAX_QUEUE: usize = 20_000;
-/// See [`MAX_QUEUE`].
+/// The same where the request has no `limit`.
 pub const DEFAULT_QUEUE: usize = 500;
 /// Maximum names of jobs in one list of an answer.
 pub const MAX_NAMES: usize = 32;

@@ -1,6 +1,6 @@
-//! The Jobs of a JobSet. Its controller adds what a JobSet's templates say to the templates of Jobs that it made before, and takes
-//! nothing away: a node selector or a scheduling gate of an earlier attempt stays. Such Jobs are deleted while they are suspended; the
-//! controller makes them again from the JobSet.
+//! The Jobs of a JobSet. Its controller adds what a JobSet's templates say to the templates of Jobs that it made
+//! before, and takes nothing away: a node selector or a scheduling gate of an earlier attempt stays. Such Jobs are
+//! deleted while they are suspended; the controller makes them again from the JobSet.
 
 use andreas_adopt::release::Leftover;
 use andreas_runtime::watch::ObjectKey;
@@ -13,8 +13,8 @@ use crate::writes::{WriteError, Writer};
 /// Label of the Jobs of a JobSet: its name.
 const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
 
-/// Deletes the suspended Jobs of a JobSet with leftovers of an earlier attempt. One with pods that succeeded stays: it would run
-/// them again.
+/// Deletes the suspended Jobs of a JobSet with leftovers of an earlier attempt. One with pods that succeeded stays:
+/// it would run them again.
 pub async fn remake(
     writer: &Writer,
     job_set: &ObjectKey,

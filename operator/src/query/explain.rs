@@ -93,8 +93,7 @@ pub fn explain(
     let place = view.position(&id);
     let ahead = place.map(|place| visible(view.order()[..place].iter().rev(), &key.namespace, MAX_NAMES));
     let shown = queued(view, job, place, ahead, now);
-    let refused = |error: andreas_planner::SnapshotError| QueryError::Refused(error.to_string());
-    let considered = consider(view.snapshot(), &view.latest.plan, &id).map_err(refused)?;
+    let considered = consider(view.snapshot(), &view.latest.plan, &id)?;
     let has_deadline = shown.deadline.is_some();
     let helps = Help { view, hypothetical, job, shown: &shown, considered: &considered };
     let mut changes = helps.changes();

@@ -40,13 +40,12 @@ impl Changed {
     /// # Errors
     /// [`QueryError::Refused`].
     pub fn new(view: &View, snapshot: Snapshot) -> Result<Self, QueryError> {
-        let refused = |error: andreas_planner::SnapshotError| QueryError::Refused(error.to_string());
         let mut with = view.latest.options.clone();
         if snapshot.jobs.len() > MANY {
             with.trials = with.trials.min(TRIALS_OF_MANY);
         }
-        let plan = plan(&snapshot, &with).map_err(refused)?;
-        let forecast = sample(&snapshot, &plan, &options(&with), &view.settings).map_err(refused)?;
+        let plan = plan(&snapshot, &with)?;
+        let forecast = sample(&snapshot, &plan, &options(&with), &view.settings)?;
         Ok(Self { snapshot, plan, forecast })
     }
 }

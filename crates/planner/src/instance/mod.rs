@@ -172,6 +172,20 @@ impl<'a> Instance<'a> {
         set == 0 || self.sets[set][node as usize / 64] >> (node % 64) & 1 == 1
     }
 
+    /// Whether a node could hold a worker if no job of ours ran there.
+    pub(crate) fn empty_node_fits(&self, data: &JobData<'_>, config: &Config, node: u32) -> bool {
+        let at = node as usize * self.kinds;
+        let enough = |d: &Demand| d.of_worker(config.gpus) <= self.resources[at + d.what];
+        self.nodes[node as usize].free_gpus >= config.gpus
+            && self.admits(data.admits, node)
+            && data.node_demand.iter().all(enough)
+    }
+
+    /// Milliwatts above the floor of a configuration that runs alone, on nodes with this overhead together.
+    pub(crate) fn alone_mw(&self, config: &Config, overhead_mw: i128) -> i128 {
+        config.draw_mw() - self.types[config.kind].idle_mw * i128::from(config.total_gpus()) + overhead_mw
+    }
+
     /// Converts budgeted power to the scope of the budget.
     pub(crate) fn in_scope(&self, milliwatts: i128) -> Watts {
         let factor = self.snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::classes::{Classes, Mask};
 use super::periods::Periods;
 use super::prices;
-use crate::instance::{Config, Demand, Instance, JobData, milliwatts};
+use crate::instance::{Config, Demand, Instance, JobData};
 
 /// What is left for one job on an otherwise idle cluster.
 pub(super) struct Feasible<'a, 'b> {
@@ -29,7 +29,7 @@ impl<'a, 'b> Feasible<'a, 'b> {
     pub fn new(instance: &'a Instance<'b>, classes: &'a Classes, periods: &Periods) -> Self {
         let most = prices::most_watts(instance, periods);
         let most_mw: Vec<i128> =
-            most.into_iter().flatten().map(|watts| milliwatts(watts) - instance.floor_mw).collect();
+            most.into_iter().flatten().map(|w| libm::floor(w * 1e3) as i128 - instance.floor_mw).collect();
         let mut nodes = vec![Vec::new(); classes.list.len()];
         for (class, node) in classes.of_node.iter().zip(0..) {
             nodes[*class].push(node);
@@ -48,8 +48,7 @@ impl<'a, 'b> Feasible<'a, 'b> {
         if self.most_mw.is_empty() {
             return u16::MAX;
         }
-        let idle = instance.types[config.kind].idle_mw * i128::from(config.total_gpus());
-        let needed = config.draw_mw() - idle + overhead_mw;
+        let needed = instance.alone_mw(config, overhead_mw);
         if needed <= self.least_mw {
             return u16::MAX;
         }
@@ -73,7 +72,7 @@ impl<'a, 'b> Feasible<'a, 'b> {
         while left != 0 {
             let class = left.trailing_zeros() as usize;
             left &= left - 1;
-            if self.nodes[class].iter().any(|node| self.fits(data, config, *node)) {
+            if self.nodes[class].iter().any(|node| self.instance.empty_node_fits(data, config, *node)) {
                 fits |= 1 << class;
             }
         }
@@ -86,7 +85,11 @@ impl<'a, 'b> Feasible<'a, 'b> {
     fn gang(&self, data: &JobData<'_>, config: &Config) -> Option<i128> {
         let instance = self.instance;
         let mut found: BTreeMap<u32, Vec<i128>> = BTreeMap::new();
-        for &node in instance.types[config.kind].nodes.iter().filter(|node| self.fits(data, config, **node)) {
+        for &node in instance.types[config.kind]
+            .nodes
+            .iter()
+            .filter(|node| instance.empty_node_fits(data, config, **node))
+        {
             let of = &instance.nodes[node as usize];
             let overheads = found.entry(of.gang_class).or_default();
             overheads.push(of.overhead_mw);
@@ -100,15 +103,5 @@ impl<'a, 'b> Feasible<'a, 'b> {
             Some(needed.iter().sum())
         };
         found.into_values().filter_map(least).min()
-    }
-
-    /// Whether a node could hold a worker.
-    fn fits(&self, data: &JobData<'_>, config: &Config, node: u32) -> bool {
-        let instance = self.instance;
-        let at = node as usize * instance.kinds;
-        let enough = |d: &Demand| d.of_worker(config.gpus) <= instance.resources[at + d.what];
-        instance.nodes[node as usize].free_gpus >= config.gpus
-            && instance.admits(data.admits, node)
-            && data.node_demand.iter().all(enough)
     }
 }

@@ -11,6 +11,9 @@
 //! **Data flow**: takes an [`Instance`], returns an [`Outcome`]. Moves take room only through
 //! [`Capacity`](crate::capacity::Capacity), so none can break a hard constraint.
 //!
+//! **What is never waited for.** A configuration that an otherwise idle cluster could not hold is not one
+//! ([`feasible`]), and no plan leaves the whole cluster idle for prices alone.
+//!
 //! **Stability.** Costs do not depend on where jobs are; migrations are charged on top, against the present
 //! state. A plan must beat "continue and fill free capacity" by a threshold. The decision is repeated on its
 //! own outcome until it changes nothing. Each repetition lowers the cost, so this ends.

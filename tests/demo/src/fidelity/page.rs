@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_is_said_and_another_ranking_too() {
+    fn goals_that_are_missed_and_another_order_of_methods_are_named() {
         let same = page(&[compared(MethodName::Fifo, 2.0, 2.0), compared(MethodName::Edf, 1.0, 1.02)]);
         assert!(same.contains("| cost | 8 % | 2 of 2 | yes |"), "{same}");
         assert!(same.contains("| all | edf 1.00, fifo 2.00 | edf 1.02, fifo 2.00 | yes |"), "{same}");
