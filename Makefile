@@ -16,7 +16,8 @@ TESTS ?=
 PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 SCENARIOS := $(CARGO) test --workspace --locked --no-fail-fast --test scenarios
-ON_REAL_NODES := tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --no-fail-fast --test kubelets -- --test-threads=1
+EACH_ISOLATED := --config 'target."cfg(unix)".runner="$(CURDIR)/tests/kubelets/each"'
+ON_REAL_NODES := $(CARGO) test $(EACH_ISOLATED) --workspace --locked --test kubelets --
 UPGRADE_FROM ?= 61e0588
 VERSIONS ?= 1.34 1.35
 
@@ -64,10 +65,12 @@ fidelity: control-plane build ## Runs on the test bed and replays of them, for d
 
 .PHONY: test
 test: control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
-	status=0; \
+	status=0; log=$$(mktemp); \
+	echo "scenarios on real nodes begin beside the tests of the crates, and are printed after them"; \
+	{ tests/kubelets/available && tests/kubelets/prepare && $(ON_REAL_NODES); } >"$$log" 2>&1 & \
 	$(CRATES) || status=$$?; \
+	wait $$! || status=$$?; cat "$$log"; rm "$$log"; \
 	$(SCENARIOS) -- --test-threads=5 || status=$$?; \
-	tests/kubelets/available && tests/kubelets/prepare && $(ON_REAL_NODES) || status=$$?; \
 	exit $$status
 
 .PHONY: check
@@ -87,7 +90,7 @@ e2e: control-plane prometheus build-tests ## Scenarios by the modules of tests/e
 kubelets: control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, containerd, runc, NVIDIA's own parts, the chart from images (root)
 	tests/kubelets/available
 	tests/kubelets/prepare
-	$(ON_REAL_NODES) --nocapture $(addsuffix ::,$(TESTS))
+	$(ON_REAL_NODES) $(addsuffix ::,$(TESTS))
 
 .PHONY: adoption
 adoption: control-plane build-tests ## Jobs of other kinds beside their real controllers and Kueue, which are built from Go modules first (15 min)
@@ -101,7 +104,7 @@ versions: control-plane nvidia build-tests ## Scenarios on real nodes of the old
 	for version in $(VERSIONS); do \
 	  export ANDREAS_KUBERNETES=$$version; \
 	  tests/tools/build >/dev/null; tests/kubelets/prepare; \
-	  $(ON_REAL_NODES) --nocapture training::; \
+	  $(ON_REAL_NODES) training::; \
 	done
 
 .PHONY: buildah
@@ -243,7 +246,7 @@ release: prepare ## All files of a release into target/release-files/: RELEASE_A
 install-release: control-plane nvidia build-tests ## Install what `make release` wrote, from these files alone, on real nodes that pull by digest from a registry (root)
 	tests/kubelets/available
 	tests/kubelets/prepare
-	ANDREAS_RELEASE=$(CURDIR)/target/release-files $(ON_REAL_NODES) --nocapture release::
+	ANDREAS_RELEASE=$(CURDIR)/target/release-files $(ON_REAL_NODES) release::
 
 .PHONY: images
 images: prepare ## Images as OCI archives, without a container engine, into target/images/: IMAGES_ARGS="--arch amd64 operator extender"
