@@ -99,7 +99,7 @@ adoption: control-plane build-tests ## Jobs of other kinds beside their real con
 	$(SCENARIOS) -- --test-threads=2 --nocapture --include-ignored adoption::
 
 .PHONY: versions
-versions: control-plane nvidia build-tests ## Scenarios on real nodes of the older supported versions of Kubernetes, each built once (root; 10 min of CPU each)
+versions: control-plane nvidia build-tests ## Scenarios on real nodes of the older supported versions of Kubernetes, each built once (root; 8 min of CPU each)
 	tests/kubelets/available
 	for version in $(VERSIONS); do \
 	  export ANDREAS_KUBERNETES=$$version; \
