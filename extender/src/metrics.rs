@@ -146,14 +146,14 @@ impl Metrics {
     /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self {
-            requests: Family::default(),
-            seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
-            refusals: Family::default(),
-            live_reads: Family::default(),
-            binds_in_flight: Gauge::default(),
-            binds_waiting: Gauge::default(),
-            jobs: Gauge::default(),
-            cache_ready: Gauge::default(),
+            requests: REQUESTS.create(registry),
+            seconds: SECONDS.register(registry, Family::new_with_constructor(buckets as fn() -> Histogram)),
+            refusals: REFUSALS.create(registry),
+            live_reads: LIVE_READS.create(registry),
+            binds_in_flight: IN_FLIGHT.create(registry),
+            binds_waiting: WAITING.create(registry),
+            jobs: JOBS.create(registry),
+            cache_ready: READY.create(registry),
         };
         // Create each series at 0: `increase()` does not see a counter that starts at 1.
         for verb in [Verb::Filter, Verb::Bind] {
@@ -162,14 +162,6 @@ impl Metrics {
                     this.requests.get_or_create(&Request { verb: verb.as_str(), result: outcome.as_str() });
             }
         }
-        REQUESTS.register(registry, this.requests.clone());
-        SECONDS.register(registry, this.seconds.clone());
-        REFUSALS.register(registry, this.refusals.clone());
-        LIVE_READS.register(registry, this.live_reads.clone());
-        IN_FLIGHT.register(registry, this.binds_in_flight.clone());
-        WAITING.register(registry, this.binds_waiting.clone());
-        JOBS.register(registry, this.jobs.clone());
-        READY.register(registry, this.cache_ready.clone());
         register_process(registry, env!("CARGO_PKG_VERSION"));
         this
     }
