@@ -55,6 +55,9 @@ pub struct Metric {
     pub help: &'static str,
 }
 
+/// Label names with values from closed sets.
+pub type Labels<const N: usize> = [(&'static str, &'static str); N];
+
 /// Allowed units at the end of names, all base units.
 const UNITS: [&str; 7] = ["seconds", "watts", "joules", "bytes", "hertz", "ratio", "timestamp_seconds"];
 

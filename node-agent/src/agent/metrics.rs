@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use andreas_api::gpu_node::GpuProblem;
-use andreas_runtime::metrics::register_process;
+use andreas_runtime::metrics::{Labels, register_process};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -53,11 +53,6 @@ struct NamespaceLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ErrorLabels {
     uuid: String,
     gpu_type: String,
@@ -68,16 +63,6 @@ struct ErrorLabels {
 struct RestLabels {
     gpu_type: String,
     context: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct SourceLabel {
-    source: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
 }
 
 /// Values of the state label.
@@ -117,8 +102,8 @@ pub struct EnergyMetrics {
     held: Family<NamespaceLabels, Sum>,
     shared: Family<NamespaceLabels, Sum>,
     rest_effect: Family<RestLabels, Float>,
-    host_power: Family<SourceLabel, Float>,
-    host_energy: Family<SourceLabel, Sum>,
+    host_power: Family<Labels<1>, Float>,
+    host_energy: Family<Labels<1>, Sum>,
 }
 
 /// State and problems of each GPU.
@@ -133,7 +118,7 @@ pub struct HealthMetrics {
 /// The setter, and what it waits for.
 #[derive(Clone, Debug)]
 pub struct SetterMetrics {
-    refusals: Family<ReasonLabel, Counter>,
+    refusals: Family<Labels<1>, Counter>,
     /// 1 while the setter responds.
     pub up: Gauge,
     /// Seconds since the leader Lease was last seen renewed; infinite if never.
@@ -148,8 +133,8 @@ pub struct RunMetrics {
     /// Duration of a reconcile, s.
     pub seconds: Histogram,
     nvml_calls: Counter,
-    writes: Family<ResultLabel, Counter>,
-    kubelet_lists: Family<ResultLabel, Counter>,
+    writes: Family<Labels<1>, Counter>,
+    kubelet_lists: Family<Labels<1>, Counter>,
 }
 
 /// All metrics. Clones share them.
@@ -284,7 +269,7 @@ impl Metrics {
 
     /// Adds an interval of the machine's energy.
     pub fn host(&self, interval: &HostInterval) {
-        let of = SourceLabel { source: interval.source };
+        let of = [("source", interval.source)];
         self.energy.host_power.get_or_create(&of).set(interval.joules / interval.seconds);
         self.energy.host_energy.get_or_create(&of).inc_by(interval.joules);
     }
@@ -308,7 +293,7 @@ impl Metrics {
     /// Counts a setting that the setter could not apply, with the setter's reason.
     pub fn setter_refused(&self, reason: &str) {
         let reason = REASONS.into_iter().find(|known| *known == reason).unwrap_or("other");
-        self.setter.refusals.get_or_create(&ReasonLabel { reason }).inc();
+        self.setter.refusals.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// Sets the state of a GPU.
@@ -321,15 +306,12 @@ impl Metrics {
 
     /// Counts a write of the status.
     pub fn status_written(&self, result: &'static str) {
-        self.runs.writes.get_or_create(&ResultLabel { result }).inc();
+        self.runs.writes.get_or_create(&[("result", result)]).inc();
     }
 
     /// Counts a request to the kubelet.
     pub fn kubelet_listed(&self, succeeded: bool) {
-        self.runs
-            .kubelet_lists
-            .get_or_create(&ResultLabel { result: if succeeded { "ok" } else { "failed" } })
-            .inc();
+        self.runs.kubelet_lists.get_or_create(&[("result", if succeeded { "ok" } else { "failed" })]).inc();
     }
 
     /// Sets the time since the last renewal of the Lease.

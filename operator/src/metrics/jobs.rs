@@ -6,10 +6,10 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::AttemptRecord;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use andreas_runtime::clock;
+use andreas_runtime::metrics::Labels;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -19,23 +19,11 @@ use super::list;
 use super::totals::{self, Totals};
 use crate::instants::deadline;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct AttemptLabels {
-    outcome: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct EndedLabels {
-    phase: &'static str,
-    deadline: &'static str,
-}
-
 /// Attempts and ends of jobs, by the statuses that are written.
 #[derive(Clone, Debug)]
 pub(super) struct JobMetrics {
-    attempts: Family<AttemptLabels, Counter>,
-    ended: Family<EndedLabels, Counter>,
+    attempts: Family<Labels<2>, Counter>,
+    ended: Family<Labels<2>, Counter>,
     restarts: Counter,
     late: Histogram,
     waited: Histogram,
@@ -75,11 +63,11 @@ impl JobMetrics {
         ] {
             let _ = self
                 .attempts
-                .get_or_create(&AttemptLabels { outcome: outcome_label(outcome), reason: reason.as_str() });
+                .get_or_create(&[("outcome", outcome_label(outcome)), ("reason", reason.as_str())]);
         }
         for phase in [Phase::Succeeded.as_str(), Phase::Failed.as_str()] {
             for deadline in ["met", "missed", "none"] {
-                let _ = self.ended.get_or_create(&EndedLabels { phase, deadline });
+                let _ = self.ended.get_or_create(&[("phase", phase), ("deadline", deadline)]);
             }
         }
     }
@@ -93,7 +81,7 @@ impl JobMetrics {
         if let Some(record) = ended {
             let reason = Reason::parse(&record.reason).unwrap_or(Reason::Invalid).as_str();
             self.attempts
-                .get_or_create(&AttemptLabels { outcome: outcome_label(record.outcome), reason })
+                .get_or_create(&[("outcome", outcome_label(record.outcome)), ("reason", reason)])
                 .inc();
         }
         self.account(job, after, ended);
@@ -116,7 +104,7 @@ impl JobMetrics {
             Some(due) if well && end <= due => "met",
             Some(_) => "missed",
         };
-        self.ended.get_or_create(&EndedLabels { phase: after.phase.as_str(), deadline }).inc();
+        self.ended.get_or_create(&[("phase", after.phase.as_str()), ("deadline", deadline)]).inc();
         if let Some(due) = due.filter(|_| well) {
             self.late.observe(seconds(due, end));
         }

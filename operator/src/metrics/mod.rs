@@ -26,10 +26,9 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_profile::Observation;
 use andreas_predictor::LogNormal;
 use andreas_runtime::clock;
-use andreas_runtime::metrics::register_process;
+use andreas_runtime::metrics::{Labels, register_process};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -44,37 +43,6 @@ use jobs::JobMetrics;
 use learning::{Learning, Quantity};
 use state::State;
 use totals::Totals;
-
-/// Kind and result of a write.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct WriteLabel {
-    /// The written object: `status`, `pod`, `delete`, `service`, `wake`, `dry_run`, `progress`, `profile`,
-    /// `node`, `policy`.
-    pub kind: &'static str,
-    /// `ok`, `conflict`, `refused`, `gone`, `busy`, `failed`.
-    pub result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Decision {
-    decision: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct QueryLabels {
-    question: &'static str,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct SourceLabel {
-    source: String,
-}
 
 /// Figures of the last plan.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +93,7 @@ pub struct PlanMetrics {
     pub bound_invalid: Counter,
     /// Duration of planning.
     pub seconds: Histogram,
-    decisions: Family<Decision, Counter>,
+    decisions: Family<Labels<1>, Counter>,
     violations: Counter,
     last: Arc<Mutex<LastValues>>,
 }
@@ -133,9 +101,9 @@ pub struct PlanMetrics {
 /// Fits of the predictor and the accuracy of predictions.
 #[derive(Clone, Debug)]
 struct PredictorMetrics {
-    fits: Family<ResultLabel, Counter>,
+    fits: Family<Labels<1>, Counter>,
     fit_seconds: Histogram,
-    prediction_error: Family<SourceLabel, Histogram, fn() -> Histogram>,
+    prediction_error: Family<Labels<1>, Histogram, fn() -> Histogram>,
     learning: Arc<Mutex<Learning>>,
 }
 
@@ -157,7 +125,7 @@ pub struct StepMetrics {
 /// Answers of the query API.
 #[derive(Clone, Debug)]
 pub struct QueryMetrics {
-    answers: Family<QueryLabels, Counter>,
+    answers: Family<Labels<2>, Counter>,
     /// Duration of computing an answer of the query API.
     pub seconds: Histogram,
 }
@@ -177,8 +145,10 @@ pub struct Metrics {
     pub steps: StepMetrics,
     /// Answers of the query API.
     pub queries: QueryMetrics,
-    writes: Family<WriteLabel, Counter>,
-    reports: Family<ResultLabel, Counter>,
+    /// `kind`: `status`, `pod`, `delete`, `service`, `wake`, `dry_run`, `progress`, `profile`, `node`, `policy`;
+    /// `result`: `ok`, `conflict`, `refused`, `gone`, `busy`, `failed`.
+    writes: Family<Labels<2>, Counter>,
+    reports: Family<Labels<1>, Counter>,
     /// The leader's gauges.
     pub state: State,
     /// 1 while this replica is the leader.
@@ -250,31 +220,31 @@ impl Metrics {
     /// A counter first exposed at 1 shows no increase to `increase()`: common ones start at 0.
     fn begin_at_zero(&self) {
         for result in ["written", "refused"] {
-            let _ = self.reports.get_or_create(&ResultLabel { result });
+            let _ = self.reports.get_or_create(&[("result", result)]);
         }
         for result in ["done", "failed", "slow"] {
-            let _ = self.predictor.fits.get_or_create(&ResultLabel { result });
+            let _ = self.predictor.fits.get_or_create(&[("result", result)]);
         }
     }
 
     /// Counts one write.
     pub fn wrote(&self, kind: &'static str, result: &'static str) {
-        self.writes.get_or_create(&WriteLabel { kind, result }).inc();
+        self.writes.get_or_create(&[("kind", kind), ("result", result)]).inc();
     }
 
     /// Counts a changed decision: `Run`, or a reason for waiting.
     pub fn decided(&self, decision: &'static str) {
-        self.planning.decisions.get_or_create(&Decision { decision }).inc();
+        self.planning.decisions.get_or_create(&[("decision", decision)]).inc();
     }
 
     /// Counts a progress report: `written`, `later`, `nothing`, `refused`.
     pub fn reported(&self, result: &'static str) {
-        self.reports.get_or_create(&ResultLabel { result }).inc();
+        self.reports.get_or_create(&[("result", result)]).inc();
     }
 
     /// Counts a question to the query API.
     pub fn answered(&self, question: &'static str, result: &'static str) {
-        self.queries.answers.get_or_create(&QueryLabels { question, result }).inc();
+        self.queries.answers.get_or_create(&[("question", question), ("result", result)]).inc();
     }
 
     /// Compares a job's success with its first sampled forecast.
@@ -317,7 +287,7 @@ impl Metrics {
             FitOutcome::Slow => "slow",
             FitOutcome::Failed => "failed",
         };
-        self.predictor.fits.get_or_create(&ResultLabel { result }).inc();
+        self.predictor.fits.get_or_create(&[("result", result)]).inc();
         if let FitOutcome::Done(fit) = outcome {
             self.fitted(fit);
         }
@@ -345,7 +315,7 @@ impl Metrics {
             let truth = seen.millis_per_epoch as f64 / 1_000.0;
             let error = truth / row.median - 1.0;
             if error.is_finite() {
-                let source = SourceLabel { source: row.source.as_str().to_owned() };
+                let source = [("source", row.source.as_str())];
                 self.predictor.prediction_error.get_or_create(&source).observe(error.abs());
             }
             self.predictor.learning.lock().check(Quantity::Epoch, &seen.gpu_type, &row, truth);
