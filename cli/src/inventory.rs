@@ -81,7 +81,7 @@ impl Objects {
 
 /// GPUs that a node offers to pods.
 pub fn gpus(node: &SlimNode) -> u64 {
-    node.status.allocatable.get(GPU_RESOURCE).and_then(|quantity| quantity.0.parse().ok()).unwrap_or(0)
+    node.status.allocatable.get(GPU_RESOURCE).map_or(0, andreas_api::quantity::units)
 }
 
 /// The value, or none and a note where the right is missing.

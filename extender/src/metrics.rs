@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use andreas_runtime::certificates::CERTIFICATES;
-use andreas_runtime::metrics::{Metric, PROCESS, register_process};
+use andreas_runtime::metrics::{Labels, Metric, PROCESS, register_process};
 use andreas_runtime::watch::WATCHES;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -102,10 +101,10 @@ impl Outcome {
 /// All metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    requests: Family<Request, Counter>,
-    seconds: Family<VerbLabel, Histogram, fn() -> Histogram>,
-    refusals: Family<Reason, Counter>,
-    live_reads: Family<Result, Counter>,
+    requests: Family<Labels<2>, Counter>,
+    seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
+    refusals: Family<Labels<1>, Counter>,
+    live_reads: Family<Labels<1>, Counter>,
     /// Bindings in flight to the API server.
     pub binds_in_flight: Gauge,
     /// Bind calls waiting for a slot.
@@ -114,27 +113,6 @@ pub struct Metrics {
     pub jobs: Gauge,
     /// 1 after the first complete list of TrainingJobs.
     pub cache_ready: Gauge,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Request {
-    verb: &'static str,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct VerbLabel {
-    verb: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Reason {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Result {
-    result: &'static str,
 }
 
 /// From 0.1 ms (a cache read) to 5 s (kube-scheduler's bind timeout).
@@ -146,30 +124,21 @@ impl Metrics {
     /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self {
-            requests: Family::default(),
-            seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
-            refusals: Family::default(),
-            live_reads: Family::default(),
-            binds_in_flight: Gauge::default(),
-            binds_waiting: Gauge::default(),
-            jobs: Gauge::default(),
-            cache_ready: Gauge::default(),
+            requests: REQUESTS.create(registry),
+            seconds: SECONDS.register(registry, Family::new_with_constructor(buckets as fn() -> Histogram)),
+            refusals: REFUSALS.create(registry),
+            live_reads: LIVE_READS.create(registry),
+            binds_in_flight: IN_FLIGHT.create(registry),
+            binds_waiting: WAITING.create(registry),
+            jobs: JOBS.create(registry),
+            cache_ready: READY.create(registry),
         };
         // Create each series at 0: `increase()` does not see a counter that starts at 1.
         for verb in [Verb::Filter, Verb::Bind] {
             for outcome in [Outcome::Accepted, Outcome::Refused, Outcome::Error, Outcome::Rejected] {
-                let _ =
-                    this.requests.get_or_create(&Request { verb: verb.as_str(), result: outcome.as_str() });
+                let _ = this.requests.get_or_create(&[("verb", verb.as_str()), ("result", outcome.as_str())]);
             }
         }
-        REQUESTS.register(registry, this.requests.clone());
-        SECONDS.register(registry, this.seconds.clone());
-        REFUSALS.register(registry, this.refusals.clone());
-        LIVE_READS.register(registry, this.live_reads.clone());
-        IN_FLIGHT.register(registry, this.binds_in_flight.clone());
-        WAITING.register(registry, this.binds_waiting.clone());
-        JOBS.register(registry, this.jobs.clone());
-        READY.register(registry, this.cache_ready.clone());
         register_process(registry, env!("CARGO_PKG_VERSION"));
         this
     }
@@ -177,18 +146,18 @@ impl Metrics {
     /// Counts a call.
     pub fn answered(&self, verb: Verb, outcome: Outcome, took: Duration) {
         let verb = verb.as_str();
-        self.requests.get_or_create(&Request { verb, result: outcome.as_str() }).inc();
-        self.seconds.get_or_create(&VerbLabel { verb }).observe(took.as_secs_f64());
+        self.requests.get_or_create(&[("verb", verb), ("result", outcome.as_str())]).inc();
+        self.seconds.get_or_create(&[("verb", verb)]).observe(took.as_secs_f64());
     }
 
     /// Counts a refusal of a worker pod.
     pub fn refused(&self, reason: &'static str) {
-        self.refusals.get_or_create(&Reason { reason }).inc();
+        self.refusals.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// Counts a live read.
     pub fn live_read(&self, result: &'static str) {
-        self.live_reads.get_or_create(&Result { result }).inc();
+        self.live_reads.get_or_create(&[("result", result)]).inc();
     }
 }
 

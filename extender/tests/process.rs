@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_testbed::tls::{authority, connector, issue, issue_until};
 use andreas_testbed::wait::until;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -19,34 +20,11 @@ use http::Method;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use support::{binding_args, member_pod, status, trainingjob};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(vec![]).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
-fn issue(by: &Authority, common_name: &str, dns: &[&str]) -> (String, String) {
-    issue_until(by, common_name, dns, 2100)
-}
-
-/// Valid until the beginning of a year.
-fn issue_until(by: &Authority, common_name: &str, dns: &[&str], year: i32) -> (String, String) {
-    let key = KeyPair::generate().unwrap();
-    let mut params =
-        CertificateParams::new(dns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    params.not_after = rcgen::date_time_ymd(year, 1, 1);
-    (params.signed_by(&key, by).unwrap().pem(), key.serialize_pem())
-}
 
 /// User agent, method and path of what the API server was asked.
 type RequestLog = Arc<Mutex<Vec<(String, String)>>>;
@@ -137,27 +115,6 @@ fn start(dir: &Path, api: SocketAddr) -> (Process, SocketAddr, SocketAddr) {
     (process, address("listen"), address("admin"))
 }
 
-fn connector(ca: &Authority, pair: Option<&(String, String)>) -> TlsConnector {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(ca.der().clone()).unwrap();
-    let builder =
-        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
-    let mut config = match pair {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
-            builder
-                .with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
-                .unwrap()
-        }
-    };
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    TlsConnector::from(Arc::new(config))
-}
-
 type Sender = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
 async fn connect(
@@ -207,7 +164,7 @@ async fn the_process_serves_the_expected_scheduler_and_nobody_else() {
 
     // the expected client is served, on one connection
     let scheduler = issue(&ca, "andreas-scheduler", &[]);
-    let mut sender = connect(address, &connector(&ca, Some(&scheduler))).await.unwrap();
+    let mut sender = connect(address, &connector(&ca, Some(&scheduler), "h2")).await.unwrap();
     let pod = member_pod(0, 1, 7);
     let answer = post(&mut sender, "/filter", &json!({"Pod": pod, "NodeNames": ["gpu-1"]})).await.unwrap();
     assert_eq!(answer["NodeNames"], json!(["gpu-1"]));
@@ -223,7 +180,7 @@ async fn the_process_serves_the_expected_scheduler_and_nobody_else() {
     let expired = issue_until(&ca, "andreas-scheduler", &[], 2020);
     for pair in [None, Some(&wrong_name), Some(&wrong_authority), Some(&expired)] {
         let refused = async {
-            let mut sender = connect(address, &connector(&ca, pair)).await?;
+            let mut sender = connect(address, &connector(&ca, pair, "h2")).await?;
             post(&mut sender, "/filter", &json!({"Pod": pod, "NodeNames": ["gpu-1"]})).await
         };
         assert!(refused.await.is_err(), "let in");

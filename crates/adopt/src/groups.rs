@@ -1,6 +1,7 @@
 //! The pod templates of a workload that ask for GPUs.
 
 use andreas_api::names::GPU_RESOURCE;
+use andreas_api::quantity;
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -66,11 +67,10 @@ fn job_pods(spec: &Value) -> i64 {
 
 /// GPUs of a pod: what its containers ask for together.
 fn gpus(pod: &Value) -> i64 {
-    let quantity = |value: &Value| value.as_i64().or_else(|| value.as_str()?.parse().ok());
     let of = |container: &Value| {
         let resources = &container["resources"];
-        let found = quantity(&resources["limits"][GPU_RESOURCE]);
-        found.or_else(|| quantity(&resources["requests"][GPU_RESOURCE])).unwrap_or(0).max(0)
+        let found = quantity::count(&resources["limits"][GPU_RESOURCE]);
+        found.or_else(|| quantity::count(&resources["requests"][GPU_RESOURCE])).unwrap_or(0)
     };
     pod["containers"].as_array().into_iter().flatten().map(of).sum()
 }

@@ -1,6 +1,7 @@
 //! The TrainingJob that stands for a workload.
 
 use andreas_api::names::{ANNOTATION_GPUS, ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
+use andreas_api::quantity;
 use serde_json::{Map, Value, json};
 
 use crate::AdoptError;
@@ -185,32 +186,19 @@ impl Size {
 
 /// Divides the requests of a template by the GPUs of a pod.
 fn per_gpu(template: &mut Value, gpus: i64) {
-    if gpus <= 1 {
-        return;
-    }
+    let Ok(gpus @ 2..) = u32::try_from(gpus) else { return };
     let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
     for container in containers.into_iter().flatten() {
         for kind in ["requests", "limits"] {
             let resources = container["resources"].get_mut(kind).and_then(Value::as_object_mut);
             for quantity in resources.into_iter().flat_map(|map| map.values_mut()) {
-                if let Some(part) = part_of(quantity, gpus) {
+                let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_owned);
+                if let Some(part) = quantity::part(&text, gpus) {
                     *quantity = part.into();
                 }
             }
         }
     }
-}
-
-/// A part of a quantity, to a thousandth of its unit and never too little.
-fn part_of(quantity: &Value, parts: i64) -> Option<String> {
-    let text = quantity.as_str().map(str::to_owned).or_else(|| quantity.as_i64().map(|n| n.to_string()))?;
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    // An exponent is rare and stays as it is.
-    let number: f64 =
-        number.parse().ok().filter(|_| !unit.starts_with(['e', 'E']) || unit == "E" || unit == "Ei")?;
-    let thousandths = (number * 1_000.0 / parts as f64).ceil();
-    Some(format!("{}{unit}", thousandths / 1_000.0))
 }
 
 /// Fields of a mirror that change with the annotations of its workload: those of the request, and `null` for those no longer given.

@@ -36,7 +36,7 @@ pub struct Directives {
 
 /// Writes the directives into the templates of these groups; what was there before is noted in an annotation.
 pub fn direct(object: &mut Value, groups: &[Group], directives: &Directives) {
-    let found = found(object, groups, directives.pods.is_some());
+    let found = fields_before_release(object, groups, directives.pods.is_some());
     if object["metadata"]["annotations"][ANNOTATION_FOUND].is_null() {
         *at(object, &["metadata", "annotations", ANNOTATION_FOUND]) = found.to_string().into();
     }
@@ -146,7 +146,8 @@ pub fn restore(object: &mut Value) -> bool {
     attempt.is_some() || found.is_some()
 }
 
-fn found(object: &Value, groups: &[Group], sized: bool) -> Value {
+/// The fields that a release changes, as they are before it, by their path.
+fn fields_before_release(object: &Value, groups: &[Group], sized: bool) -> Value {
     let of = |path: &str, parts: &[&str]| {
         let place = object.pointer(path).unwrap_or(&Value::Null);
         let parts = parts.iter().filter_map(|part| Some((*part, place.pointer(part)?.clone())));

@@ -17,6 +17,7 @@ mod known;
 pub mod names;
 pub mod phase;
 pub mod pod_owner;
+pub mod quantity;
 pub mod shared_template;
 pub mod slim;
 pub mod training_job;

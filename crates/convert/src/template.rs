@@ -3,6 +3,7 @@
 use andreas_api::names::{
     GPU_RESOURCE, LABEL_GKE_ACCELERATOR, LABEL_GPU_PRODUCT, LABEL_INSTANCE_TYPE, MIG_PREFIX,
 };
+use andreas_api::quantity;
 use serde_json::{Map, Value};
 
 use super::error::ConvertError;
@@ -202,7 +203,11 @@ fn container(
     for kind in ["requests", "limits"] {
         let mut amounts = resources.object(kind)?;
         let path = amounts.path(GPU_RESOURCE);
-        let asked = amounts.number(GPU_RESOURCE)?.unwrap_or(0);
+        let asked = match amounts.take(GPU_RESOURCE) {
+            Some(value) => quantity::count(&value)
+                .ok_or_else(|| ConvertError::field(path.as_str(), "is not a whole number of GPUs"))?,
+            None => 0,
+        };
         if asked > 0 && init {
             notes.lost(path, "GPUs are for the container that trains");
         } else {

@@ -165,7 +165,7 @@ impl<'a> Live<'a> {
         self.epochs_left = 0.0;
     }
 
-    /// Goes on to its end where it is.
+    /// Runs to its end on the nodes that it holds.
     pub fn run_out(&mut self, now: Time, until: Time, tariff: &Tariff) {
         if self.active.is_some() {
             self.epochs_left = self.epochs_left.max(NOTHING);

@@ -39,14 +39,14 @@ impl PartialPlan {
     }
 
     /// A plan with the jobs that stay immovable after an earlier decision; jobs are at `current`.
-    pub fn after(instance: &Instance<'_>, current: &[Option<Assignment>], touchable: &[bool]) -> Self {
+    pub fn after(instance: &Instance<'_>, current: &[Option<Assignment>], movable: &[bool]) -> Self {
         let mut partial = Self::new(instance, |_, _| false);
         for (job, assignment) in current.iter().enumerate() {
             // A commitment may have been withdrawn or limited to meet the power budget.
-            if touchable[job] || partial.assignments[job] != *assignment {
+            if movable[job] || partial.assignments[job] != *assignment {
                 partial.unassign(instance, job);
             }
-            if let (Some(assignment), false, None) = (assignment, touchable[job], &partial.assignments[job]) {
+            if let (Some(assignment), false, None) = (assignment, movable[job], &partial.assignments[job]) {
                 partial.assign(instance, job, assignment.clone());
             }
         }

@@ -65,7 +65,7 @@ type Errors = [Vec<f64>; BUCKETS];
 pub(crate) struct Factors([f64; BUCKETS]);
 
 impl Factors {
-    /// Before any profile.
+    /// The factors while no profile has been fitted.
     pub fn start(quantity: Quantity) -> Self {
         match quantity {
             Quantity::Time => Self([1.55, 2.6, 1.9, 1.9]),

@@ -255,7 +255,7 @@ impl Posterior {
 
     /// The profile's own parameters, without the types' part.
     pub fn found(&self) -> [ParameterEstimate; P] {
-        self.weigh(|p, i| self.slopes[i][p], |p| self.prior.own[p])
+        self.conditioned(|p, i| self.slopes[i][p], |p| self.prior.own[p])
     }
 
     /// The profile's intercept on a type, relative to its own intercept.
@@ -263,12 +263,13 @@ impl Posterior {
         let slope = |p: usize, i: usize| {
             if p == INTERCEPT && self.rows[i].setting.kind == kind { self.slopes[i][p] } else { 0.0 }
         };
-        let mut found = self.weigh(slope, |p| self.prior.within[p]);
+        let mut found = self.conditioned(slope, |p| self.prior.within[p]);
         found[INTERCEPT].mean -= self.prior.mean[INTERCEPT];
         found[INTERCEPT]
     }
 
-    fn weigh(
+    /// Posterior of each parameter: `slope(parameter, row)` is how the row depends on it, `prior(parameter)` its prior variance.
+    fn conditioned(
         &self,
         slope: impl Fn(usize, usize) -> f64,
         prior: impl Fn(usize) -> f64,

@@ -90,7 +90,8 @@ impl ProgressWindow {
     }
 }
 
-fn median(values: &mut [f64]) -> Option<f64> {
+/// Median; `None` without values. Sorts them.
+pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     match n {

@@ -27,16 +27,20 @@ pub fn document() -> Value {
     let queue = answer::<Queue>(&mut generator, "queue", "The jobs of a namespace that have not ended.");
     let limit = json!({ "name": "limit", "in": "query", "description": "Maximum jobs in the answer.",
                         "schema": { "type": "integer", "minimum": 1, "maximum": MAX_QUEUE, "default": DEFAULT_QUEUE } });
-    add(path::queue("{namespace}"), "get", with(queue, json!([namespace, limit]), None));
+    add(path::queue("{namespace}"), "get", with_parameters(queue, json!([namespace, limit]), None));
     let explain =
         answer::<Explanation>(&mut generator, "explain", "What decided about a job, and what would help it.");
-    add(path::explain("{namespace}", "{job}"), "get", with(explain, json!([namespace, job]), None));
+    add(
+        path::explain("{namespace}", "{job}"),
+        "get",
+        with_parameters(explain, json!([namespace, job]), None),
+    );
     let what_if = answer::<WhatIf>(&mut generator, "whatIf", "The effect of a change that is not made.");
     let body = question::<WhatIfRequest>(&mut generator);
-    add(path::what_if("{namespace}"), "post", with(what_if, json!([namespace]), Some(body)));
+    add(path::what_if("{namespace}"), "post", with_parameters(what_if, json!([namespace]), Some(body)));
     let can = answer::<Can>(&mut generator, "can", "Whether a job submitted now would be on time.");
     let body = question::<CanRequest>(&mut generator);
-    add(path::can("{namespace}"), "post", with(can, json!([namespace]), Some(body)));
+    add(path::can("{namespace}"), "post", with_parameters(can, json!([namespace]), Some(body)));
     let schemas = generator.take_definitions(false);
     json!({
         "openapi": "3.1.0",
@@ -87,7 +91,8 @@ fn question<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     json!({ "required": true, "content": content::<T>(generator) })
 }
 
-fn with(mut operation: Value, parameters: Value, body: Option<Value>) -> Value {
+/// Adds path parameters and, for a `POST`, the body.
+fn with_parameters(mut operation: Value, parameters: Value, body: Option<Value>) -> Value {
     operation["parameters"] = parameters;
     if let Some(body) = body {
         operation["requestBody"] = body;

@@ -55,6 +55,9 @@ pub struct Metric {
     pub help: &'static str,
 }
 
+/// Label names with values from closed sets.
+pub type Labels<const N: usize> = [(&'static str, &'static str); N];
+
 /// Allowed units at the end of names, all base units.
 const UNITS: [&str; 7] = ["seconds", "watts", "joules", "bytes", "hertz", "ratio", "timestamp_seconds"];
 
@@ -102,12 +105,19 @@ impl Metric {
         }
     }
 
-    /// Adds the metric with its values to `registry`.
-    pub fn register(&self, registry: &mut Registry, values: impl Registered) {
+    /// Adds the metric with its values to `registry`; returns the values, which are shared.
+    pub fn register<M: Registered + Clone>(&self, registry: &mut Registry, values: M) -> M {
+        let shared = values.clone();
         match self.parts() {
-            (name, Some(unit)) => registry.register_with_unit(name, self.help, unit, values),
-            (name, None) => registry.register(name, self.help, values),
+            (name, Some(unit)) => registry.register_with_unit(name, self.help, unit, shared),
+            (name, None) => registry.register(name, self.help, shared),
         }
+        values
+    }
+
+    /// Adds the metric to `registry` without a value yet, or at 0.
+    pub fn create<M: Registered + Clone + Default>(&self, registry: &mut Registry) -> M {
+        self.register(registry, M::default())
     }
 
     /// Writes the metric with values computed at the scrape.

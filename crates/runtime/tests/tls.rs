@@ -13,6 +13,7 @@ use andreas_runtime::certificates::{
 use andreas_runtime::health::Health;
 use andreas_runtime::server::{self, Limits, Overload, RequestConnection};
 use andreas_runtime::tls::{ClientCertificates, MinTlsVersion, Tls, TlsFiles, TlsPem};
+use andreas_testbed::tls::{Authority, authority, connector, issue};
 use andreas_testbed::wait::until;
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -20,31 +21,13 @@ use http::{Request, Version};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
-
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(vec![]).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
-/// A certificate and key in PEM with a common name and DNS names.
-fn issue(by: &Authority, common_name: &str, dns: &[&str]) -> (String, String) {
-    let key = KeyPair::generate().unwrap();
-    let mut params =
-        CertificateParams::new(dns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    let certificate = params.signed_by(&key, by).unwrap();
-    (certificate.pem(), key.serialize_pem())
-}
 
 fn files(dir: &Path, names: &[&str]) -> TlsFiles {
     TlsFiles {
@@ -92,27 +75,6 @@ async fn start(
     let task =
         tokio::spawn(async move { server::serve(listener, tls, router, limits, token).await.unwrap() });
     (address, shutdown, task, slow)
-}
-
-fn connector(authority: &Authority, pair: Option<&(String, String)>, protocol: &str) -> TlsConnector {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(authority.der().clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let mut config = match pair {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
-            builder
-                .with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
-                .unwrap()
-        }
-    };
-    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-    TlsConnector::from(Arc::new(config))
 }
 
 /// One GET over TLS; the error is the handshake's or the first read's (TLS 1.3 reports a refused client certificate there).

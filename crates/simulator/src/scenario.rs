@@ -110,7 +110,7 @@ impl Scenario {
         self.catalogue.clone().map_or(Accounting::Predicted, Accounting::Catalogue)
     }
 
-    /// Whether a job's lateness and turnaround count: all of them, but for a looped trace.
+    /// Whether a job's lateness and turnaround count. In a looped trace only those submitted in the window do.
     pub fn counts(&self, job: &Job) -> bool {
         self.window.is_none_or(|(from, to)| job.submit.0 >= from.0 && job.submit.0 < to.0)
     }

@@ -165,5 +165,4 @@ impl EnergyAttribution {
 }
 
 #[cfg(test)]
-#[path = "attribution_tests.rs"]
 mod tests;

@@ -175,5 +175,4 @@ fn rest(facts: &Facts) -> Setting {
 }
 
 #[cfg(test)]
-#[path = "decide_tests.rs"]
 mod tests;

@@ -168,5 +168,4 @@ impl Meter {
 }
 
 #[cfg(test)]
-#[path = "energy_tests.rs"]
 mod tests;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use andreas_api::gpu_node::GpuProblem;
-use andreas_runtime::metrics::register_process;
+use andreas_runtime::metrics::{Labels, register_process};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -53,11 +53,6 @@ struct NamespaceLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ErrorLabels {
     uuid: String,
     gpu_type: String,
@@ -68,16 +63,6 @@ struct ErrorLabels {
 struct RestLabels {
     gpu_type: String,
     context: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct SourceLabel {
-    source: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
 }
 
 /// Values of the state label.
@@ -96,133 +81,156 @@ const REASONS: [&str; 9] = [
     "driver_error",
 ];
 
-/// All metrics. Clones share them.
+/// Readings of each GPU: removed when it does not respond.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct ReadingMetrics {
     power: Family<GpuLabels, Float>,
     limit: Family<GpuLabels, Float>,
     clock: Family<GpuLabels, Float>,
     util: Family<GpuLabels, Float>,
     parked: Family<GpuLabels, Gauge>,
+    temperature: Family<GpuLabels, Gauge>,
+    memory_errors: Family<GpuLabels, Gauge>,
+}
+
+/// Energy of GPUs and machine, and what rest saves.
+#[derive(Clone, Debug)]
+pub struct EnergyMetrics {
     energy: Family<GpuLabels, Sum>,
     rest: Family<GpuLabels, Sum>,
     saved: Family<GpuLabels, Sum>,
-    state: Family<StateLabels, Gauge>,
     held: Family<NamespaceLabels, Sum>,
     shared: Family<NamespaceLabels, Sum>,
-    temperature: Family<GpuLabels, Gauge>,
-    memory_errors: Family<GpuLabels, Gauge>,
+    rest_effect: Family<RestLabels, Float>,
+    host_power: Family<Labels<1>, Float>,
+    host_energy: Family<Labels<1>, Sum>,
+}
+
+/// State and problems of each GPU.
+#[derive(Clone, Debug)]
+pub struct HealthMetrics {
+    state: Family<StateLabels, Gauge>,
     problem: Family<ErrorLabels, Gauge>,
     xids: Family<GpuLabels, Counter>,
-    rest_effect: Family<RestLabels, Float>,
-    host_power: Family<SourceLabel, Float>,
-    host_energy: Family<SourceLabel, Sum>,
-    nvml_calls: Counter,
     errors: Family<ErrorLabels, Counter>,
-    refusals: Family<ReasonLabel, Counter>,
-    writes: Family<ResultLabel, Counter>,
-    kubelet_lists: Family<ResultLabel, Counter>,
+}
+
+/// The setter, and what it waits for.
+#[derive(Clone, Debug)]
+pub struct SetterMetrics {
+    refusals: Family<Labels<1>, Counter>,
     /// 1 while the setter responds.
-    pub setter_up: Gauge,
+    pub up: Gauge,
     /// Seconds since the leader Lease was last seen renewed; infinite if never.
     pub lease_age: Float,
-    /// Duration of a reconcile, s.
-    pub reconcile: Histogram,
     /// Seconds from a raised wake to its acknowledgement.
     pub wake: Histogram,
+}
+
+/// Reconciles and their calls of the driver, the kubelet and the API server.
+#[derive(Clone, Debug)]
+pub struct RunMetrics {
+    /// Duration of a reconcile, s.
+    pub seconds: Histogram,
+    nvml_calls: Counter,
+    writes: Family<Labels<1>, Counter>,
+    kubelet_lists: Family<Labels<1>, Counter>,
+}
+
+/// All metrics. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Readings of each GPU: removed when it does not respond.
+    pub readings: ReadingMetrics,
+    /// Energy of GPUs and machine, and what rest saves.
+    pub energy: EnergyMetrics,
+    /// State and problems of each GPU.
+    pub health: HealthMetrics,
+    /// The setter, and what it waits for.
+    pub setter: SetterMetrics,
+    /// Reconciles and their calls of the driver, the kubelet and the API server.
+    pub runs: RunMetrics,
 }
 
 impl Metrics {
     /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let this = Self {
-            power: Family::default(),
-            limit: Family::default(),
-            clock: Family::default(),
-            util: Family::default(),
-            parked: Family::default(),
-            energy: Family::default(),
-            rest: Family::default(),
-            saved: Family::default(),
-            state: Family::default(),
-            held: Family::default(),
-            shared: Family::default(),
-            temperature: Family::default(),
-            memory_errors: Family::default(),
-            problem: Family::default(),
-            xids: Family::default(),
-            rest_effect: Family::default(),
-            host_power: Family::default(),
-            host_energy: Family::default(),
-            nvml_calls: Counter::default(),
-            errors: Family::default(),
-            refusals: Family::default(),
-            writes: Family::default(),
-            kubelet_lists: Family::default(),
-            setter_up: Gauge::default(),
-            lease_age: Float::default(),
-            reconcile: Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0]),
-            wake: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
+            readings: ReadingMetrics {
+                power: POWER.create(registry),
+                limit: LIMIT.create(registry),
+                clock: CLOCK.create(registry),
+                util: UTILIZATION.create(registry),
+                parked: PARKED.create(registry),
+                temperature: TEMPERATURE.create(registry),
+                memory_errors: MEMORY_ERRORS.create(registry),
+            },
+            energy: EnergyMetrics {
+                energy: ENERGY.create(registry),
+                rest: REST.create(registry),
+                saved: SAVED.create(registry),
+                held: HELD.create(registry),
+                shared: SHARED.create(registry),
+                rest_effect: REST_EFFECT.create(registry),
+                host_power: HOST_POWER.create(registry),
+                host_energy: HOST_ENERGY.create(registry),
+            },
+            health: HealthMetrics {
+                state: STATE.create(registry),
+                problem: PROBLEM.create(registry),
+                xids: XIDS.create(registry),
+                errors: NVML_ERRORS.create(registry),
+            },
+            setter: SetterMetrics {
+                refusals: SETTER_REFUSALS.create(registry),
+                up: SETTER_UP.create(registry),
+                lease_age: LEASE_AGE.create(registry),
+                wake: WAKE
+                    .register(registry, Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])),
+            },
+            runs: RunMetrics {
+                seconds: RECONCILE.register(
+                    registry,
+                    Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0]),
+                ),
+                nvml_calls: NVML_CALLS.create(registry),
+                writes: WRITES.create(registry),
+                kubelet_lists: KUBELET_LISTS.create(registry),
+            },
         };
-        POWER.register(registry, this.power.clone());
-        LIMIT.register(registry, this.limit.clone());
-        CLOCK.register(registry, this.clock.clone());
-        UTILIZATION.register(registry, this.util.clone());
-        PARKED.register(registry, this.parked.clone());
-        ENERGY.register(registry, this.energy.clone());
-        REST.register(registry, this.rest.clone());
-        SAVED.register(registry, this.saved.clone());
-        STATE.register(registry, this.state.clone());
-        HELD.register(registry, this.held.clone());
-        SHARED.register(registry, this.shared.clone());
-        TEMPERATURE.register(registry, this.temperature.clone());
-        MEMORY_ERRORS.register(registry, this.memory_errors.clone());
-        PROBLEM.register(registry, this.problem.clone());
-        XIDS.register(registry, this.xids.clone());
-        REST_EFFECT.register(registry, this.rest_effect.clone());
-        HOST_POWER.register(registry, this.host_power.clone());
-        HOST_ENERGY.register(registry, this.host_energy.clone());
-        NVML_CALLS.register(registry, this.nvml_calls.clone());
-        NVML_ERRORS.register(registry, this.errors.clone());
-        SETTER_REFUSALS.register(registry, this.refusals.clone());
-        WRITES.register(registry, this.writes.clone());
-        KUBELET_LISTS.register(registry, this.kubelet_lists.clone());
-        SETTER_UP.register(registry, this.setter_up.clone());
-        LEASE_AGE.register(registry, this.lease_age.clone());
-        RECONCILE.register(registry, this.reconcile.clone());
-        WAKE.register(registry, this.wake.clone());
         register_process(registry, env!("CARGO_PKG_VERSION"));
         this
     }
 
     /// Records a sample of a GPU.
     pub fn sampled(&self, gpu: &GpuLabels, sample: &Sample, interval: &Interval, parked: u32) {
-        self.power.get_or_create(gpu).set(f64::from(sample.power_mw) / 1000.0);
-        self.limit.get_or_create(gpu).set(f64::from(sample.limit_mw) / 1000.0);
-        self.clock.get_or_create(gpu).set(f64::from(sample.clock_mhz) * 1e6);
-        self.util.get_or_create(gpu).set(f64::from(sample.util_percent) / 100.0);
-        self.parked.get_or_create(gpu).set(i64::from(parked));
-        self.energy.get_or_create(gpu).inc_by(interval.joules);
+        self.readings.power.get_or_create(gpu).set(f64::from(sample.power_mw) / 1000.0);
+        self.readings.limit.get_or_create(gpu).set(f64::from(sample.limit_mw) / 1000.0);
+        self.readings.clock.get_or_create(gpu).set(f64::from(sample.clock_mhz) * 1e6);
+        self.readings.util.get_or_create(gpu).set(f64::from(sample.util_percent) / 100.0);
+        self.readings.parked.get_or_create(gpu).set(i64::from(parked));
+        self.energy.energy.get_or_create(gpu).inc_by(interval.joules);
         if let Some(degrees) = sample.temperature {
-            self.temperature.get_or_create(gpu).set(degrees.into());
+            self.readings.temperature.get_or_create(gpu).set(degrees.into());
         }
         if let Some(errors) = sample.memory.uncorrected {
-            self.memory_errors.get_or_create(gpu).set(i64::try_from(errors).unwrap_or(i64::MAX));
+            self.readings.memory_errors.get_or_create(gpu).set(i64::try_from(errors).unwrap_or(i64::MAX));
         }
-        self.rest.get_or_create(gpu).inc_by(interval.rest_seconds);
-        self.saved.get_or_create(gpu).inc_by(interval.saved_joules);
+        self.energy.rest.get_or_create(gpu).inc_by(interval.rest_seconds);
+        self.energy.saved.get_or_create(gpu).inc_by(interval.saved_joules);
         if let Some(namespace) = &interval.namespace {
             let of = NamespaceLabels { job_namespace: namespace.clone(), gpu_type: gpu.gpu_type.clone() };
-            self.held.get_or_create(&of).inc_by(interval.joules);
+            self.energy.held.get_or_create(&of).inc_by(interval.joules);
         }
     }
 
     /// Removes the readings of a GPU that did not respond: stale values would pass for current ones.
     pub fn remove_readings(&self, gpu: &GpuLabels) {
-        for family in [&self.power, &self.limit, &self.clock, &self.util] {
+        for family in [&self.readings.power, &self.readings.limit, &self.readings.clock, &self.readings.util]
+        {
             family.remove(gpu);
         }
-        for family in [&self.parked, &self.temperature, &self.memory_errors] {
+        for family in [&self.readings.parked, &self.readings.temperature, &self.readings.memory_errors] {
             family.remove(gpu);
         }
     }
@@ -230,7 +238,7 @@ impl Metrics {
     /// Adds an estimate of the energy that a namespace's pods used of a shared GPU, J.
     pub fn shared(&self, gpu: &GpuLabels, namespace: &str, joules: f64) {
         let of = NamespaceLabels { job_namespace: namespace.to_owned(), gpu_type: gpu.gpu_type.clone() };
-        self.shared.get_or_create(&of).inc_by(joules);
+        self.energy.shared.get_or_create(&of).inc_by(joules);
     }
 
     /// Sets the problems of a GPU, in place of those before. Reasons are a closed set.
@@ -238,76 +246,77 @@ impl Metrics {
         for reason in PROBLEMS {
             let of = ErrorLabels { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), reason };
             if problems.iter().any(|problem| problem.reason == reason) {
-                self.problem.get_or_create(&of).set(1);
+                self.health.problem.get_or_create(&of).set(1);
             } else {
-                self.problem.remove(&of);
+                self.health.problem.remove(&of);
             }
         }
     }
 
     /// Counts an Xid error.
     pub fn xid(&self, gpu: &GpuLabels) {
-        self.xids.get_or_create(gpu).inc();
+        self.health.xids.get_or_create(gpu).inc();
     }
 
     /// Sets what rest was measured to save on GPUs of a type, W.
     pub fn set_rest_effect(&self, gpu_type: &str, context: bool, watts: f64) {
         let context = if context { "true" } else { "false" };
-        self.rest_effect.get_or_create(&RestLabels { gpu_type: gpu_type.to_owned(), context }).set(watts);
+        self.energy
+            .rest_effect
+            .get_or_create(&RestLabels { gpu_type: gpu_type.to_owned(), context })
+            .set(watts);
     }
 
     /// Adds an interval of the machine's energy.
     pub fn host(&self, interval: &HostInterval) {
-        let of = SourceLabel { source: interval.source };
-        self.host_power.get_or_create(&of).set(interval.joules / interval.seconds);
-        self.host_energy.get_or_create(&of).inc_by(interval.joules);
+        let of = [("source", interval.source)];
+        self.energy.host_power.get_or_create(&of).set(interval.joules / interval.seconds);
+        self.energy.host_energy.get_or_create(&of).inc_by(interval.joules);
     }
 
     /// Removes the machine's draw: it cannot be read now.
     pub fn remove_host_power(&self) {
-        self.host_power.clear();
+        self.energy.host_power.clear();
     }
 
     /// Sets the number of calls of the driver's library so far. It only rises.
     pub fn set_nvml_calls(&self, calls: u64) {
-        self.nvml_calls.inc_by(calls.saturating_sub(self.nvml_calls.get()));
+        self.runs.nvml_calls.inc_by(calls.saturating_sub(self.runs.nvml_calls.get()));
     }
 
     /// Counts a failed GPU read, with a reason from a closed set.
     pub fn failed(&self, gpu: &GpuLabels, reason: &'static str) {
         let of = ErrorLabels { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), reason };
-        self.errors.get_or_create(&of).inc();
+        self.health.errors.get_or_create(&of).inc();
     }
 
     /// Counts a setting that the setter could not apply, with the setter's reason.
     pub fn setter_refused(&self, reason: &str) {
         let reason = REASONS.into_iter().find(|known| *known == reason).unwrap_or("other");
-        self.refusals.get_or_create(&ReasonLabel { reason }).inc();
+        self.setter.refusals.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// Sets the state of a GPU.
     pub fn set_state(&self, gpu: &GpuLabels, state: &'static str) {
         for each in STATES {
             let of = StateLabels { uuid: gpu.uuid.clone(), gpu_type: gpu.gpu_type.clone(), state: each };
-            self.state.get_or_create(&of).set(i64::from(each == state));
+            self.health.state.get_or_create(&of).set(i64::from(each == state));
         }
     }
 
     /// Counts a write of the status.
     pub fn status_written(&self, result: &'static str) {
-        self.writes.get_or_create(&ResultLabel { result }).inc();
+        self.runs.writes.get_or_create(&[("result", result)]).inc();
     }
 
     /// Counts a request to the kubelet.
     pub fn kubelet_listed(&self, succeeded: bool) {
-        self.kubelet_lists
-            .get_or_create(&ResultLabel { result: if succeeded { "ok" } else { "failed" } })
-            .inc();
+        self.runs.kubelet_lists.get_or_create(&[("result", if succeeded { "ok" } else { "failed" })]).inc();
     }
 
     /// Sets the time since the last renewal of the Lease.
     pub fn set_lease_age(&self, age: Option<Duration>) {
-        self.lease_age.set(age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
+        self.setter.lease_age.set(age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
     }
 }
 

@@ -60,16 +60,19 @@ pub struct Dependencies {
     pub parked: ParkedContexts,
 }
 
-/// State carried from one reconcile to the next.
-pub struct ReconcileLoop {
-    deps: Dependencies,
-    started: Instant,
-    memory: Memory,
-    holders: GpuHolders,
+/// Who uses the GPUs, by the kubelet.
+#[derive(Default)]
+struct HoldersState {
+    gpus: GpuHolders,
     lingering: TerminatingHolders,
     /// The last `spec.holdersRequested` known before the kubelet was asked.
-    holders_observed: Option<i64>,
+    observed: Option<i64>,
     kubelet_failing: Option<Instant>,
+}
+
+/// What the setter did and refused.
+#[derive(Default)]
+struct SetterState {
     outcomes: BTreeMap<Uuid, Outcome>,
     /// The lowest power limit that the setter accepts, mW; `None` before its first response.
     floor_mw: Option<u32>,
@@ -77,14 +80,29 @@ pub struct ReconcileLoop {
     unlimitable: BTreeSet<Uuid>,
     /// The setter lacks permission and has set nothing since.
     denied: bool,
+    /// GPUs that were reset and have lost their settings.
+    renewed: BTreeSet<Uuid>,
+    /// The last `spec.wake` seen, and when.
+    wake_requested: Option<(i64, Instant)>,
+}
+
+/// Energy by GPU, attempt and namespace.
+#[derive(Default)]
+struct EnergyState {
     meters: BTreeMap<Uuid, Meter>,
     attribution: EnergyAttribution,
     shared: SharedEnergy,
-    /// GPUs that were reset and have lost their settings.
-    renewed: BTreeSet<Uuid>,
+}
+
+/// State carried from one reconcile to the next.
+pub struct ReconcileLoop {
+    deps: Dependencies,
+    started: Instant,
+    memory: Memory,
+    holders: HoldersState,
+    setter: SetterState,
+    energy: EnergyState,
     resumed: bool,
-    /// The last `spec.wake` seen, and when.
-    wake_requested: Option<(i64, Instant)>,
 }
 
 impl ReconcileLoop {
@@ -95,20 +113,10 @@ impl ReconcileLoop {
             deps,
             started: Instant::now(),
             memory: Memory::default(),
-            holders: GpuHolders::default(),
-            lingering: TerminatingHolders::default(),
-            holders_observed: None,
-            kubelet_failing: Some(Instant::now()),
-            outcomes: BTreeMap::new(),
-            floor_mw: None,
-            unlimitable: BTreeSet::new(),
-            denied: false,
-            meters: BTreeMap::new(),
-            attribution: EnergyAttribution::default(),
-            shared: SharedEnergy::default(),
-            renewed: BTreeSet::new(),
+            holders: HoldersState { kubelet_failing: Some(Instant::now()), ..HoldersState::default() },
+            setter: SetterState::default(),
+            energy: EnergyState::default(),
             resumed: false,
-            wake_requested: None,
         }
     }
 
@@ -127,7 +135,7 @@ impl ReconcileLoop {
     /// Whether the kubelet answered the last request.
     #[must_use]
     pub fn kubelet_answers(&self) -> bool {
-        self.kubelet_failing.is_none()
+        self.holders.kubelet_failing.is_none()
     }
 
     /// Whether the status of an earlier run has been read.
@@ -154,15 +162,15 @@ impl ReconcileLoop {
         match pods {
             Ok(pods) => {
                 self.update_holders(&pods).await;
-                self.kubelet_failing = None;
-                self.holders_observed = requested.filter(|_| !self.holders.ambiguous);
+                self.holders.kubelet_failing = None;
+                self.holders.observed = requested.filter(|_| !self.holders.gpus.ambiguous);
             }
             Err(error) => {
-                if self.kubelet_failing.is_none() {
+                if self.holders.kubelet_failing.is_none() {
                     tracing::warn!(error = error.to_string(), "the kubelet does not answer");
                 }
-                self.kubelet_failing.get_or_insert_with(Instant::now);
-                self.holders_observed = None;
+                self.holders.kubelet_failing.get_or_insert_with(Instant::now);
+                self.holders.observed = None;
             }
         }
         for error in self.deps.monitor.take_errors() {
@@ -176,26 +184,30 @@ impl ReconcileLoop {
             decide(std::mem::take(&mut self.memory), &observed, self.started.elapsed());
         self.memory = memory;
         // Not wanted once, wanted again in the next reconcile: the setter sets it anew instead of holding it for set.
-        for uuid in std::mem::take(&mut self.renewed) {
+        for uuid in std::mem::take(&mut self.setter.renewed) {
             decision.wanted.remove(&uuid);
             decision.resting.remove(&uuid);
         }
         self.set(&decision).await;
         let report = self.report(&observed, &decision);
         self.deps.metrics.set_nvml_calls(self.deps.monitor.calls());
-        self.deps.metrics.reconcile.observe(began.elapsed().as_secs_f64());
+        self.deps.metrics.runs.seconds.observe(began.elapsed().as_secs_f64());
         report
     }
 
     async fn update_holders(&mut self, pods: &[PodResources]) {
         let parents = self.deps.monitor.parents(partitions(pods).map(str::to_owned).collect()).await;
         let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
-        self.holders = holders_from_kubelet(pods, &known, &parents);
+        self.holders.gpus = holders_from_kubelet(pods, &known, &parents);
         self.deps.rest_trials.retain(&known);
         let gpus = self.deps.monitor.gpus().iter();
         let processes = gpus.filter_map(|(uuid, gpu)| Some((uuid.clone(), gpu.sample.as_ref()?.contexts())));
         if self.resumed {
-            self.lingering.add_to(&mut self.holders, &processes.collect(), self.started.elapsed());
+            self.holders.lingering.add_to(
+                &mut self.holders.gpus,
+                &processes.collect(),
+                self.started.elapsed(),
+            );
         }
     }
 
@@ -204,10 +216,12 @@ impl ReconcileLoop {
         let age = cache.lease_age();
         self.deps.metrics.set_lease_age(age);
         let observation = |(uuid, gpu): (&Uuid, &GpuHandle)| {
-            let holder = match self.holders.gpus.get(uuid) {
-                _ if self.kubelet_failing.is_some() => Holder::Unknown,
+            let holder = match self.holders.gpus.gpus.get(uuid) {
+                _ if self.holders.kubelet_failing.is_some() => Holder::Unknown,
                 Some((namespace, name)) => Holder::Pod(namespaced_pod_name(namespace, name)),
-                None if self.holders.ambiguous || self.holders.shared.contains_key(uuid) => Holder::Unknown,
+                None if self.holders.gpus.ambiguous || self.holders.gpus.shared.contains_key(uuid) => {
+                    Holder::Unknown
+                }
                 None => Holder::Nobody,
             };
             let kind = rest_kind(gpu);
@@ -232,27 +246,27 @@ impl ReconcileLoop {
     async fn set(&mut self, decision: &Decision) {
         let Some(setter) = &mut self.deps.setter else { return };
         let response = setter.request(&SettingsRequest { settings: decision.wanted.clone() }).await;
-        self.deps.metrics.setter_up.set(i64::from(response.is_some()));
+        self.deps.metrics.setter.up.set(i64::from(response.is_some()));
         if let Some(response) = response {
-            self.floor_mw = Some(response.floor_limit_mw);
+            self.setter.floor_mw = Some(response.floor_limit_mw);
             let sets = |outcome: &Outcome| outcome.setting.is_some_and(|setting| !setting.is_default());
             let denied = |outcome: &Outcome| outcome.refused.as_deref() == Some("no_permission");
-            self.denied =
-                response.gpus.values().any(denied) || self.denied && !response.gpus.values().any(sets);
+            self.setter.denied =
+                response.gpus.values().any(denied) || self.setter.denied && !response.gpus.values().any(sets);
             for (uuid, outcome) in &response.gpus {
                 let asked = decision.wanted.get(uuid).is_some_and(|wanted| wanted.limit_mw.is_some());
                 match &outcome.refused {
                     Some(reason) if asked && is_final(reason) => {
-                        self.unlimitable.insert(uuid.clone());
+                        self.setter.unlimitable.insert(uuid.clone());
                     }
                     None if asked => {
-                        self.unlimitable.remove(uuid);
+                        self.setter.unlimitable.remove(uuid);
                     }
                     _ => {}
                 }
             }
-            self.outcomes = response.gpus;
-            let refusals = self.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
+            self.setter.outcomes = response.gpus;
+            let refusals = self.setter.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
             refusals.for_each(|reason| self.deps.metrics.setter_refused(reason));
         }
     }
@@ -260,7 +274,7 @@ impl ReconcileLoop {
     /// The setting in force on a GPU; `None` if unknown.
     fn actual(&self, uuid: &str) -> Option<Setting> {
         let Some(setter) = &self.deps.setter else { return Some(Setting::default()) };
-        let known = self.outcomes.get(uuid).map(|outcome| outcome.setting);
+        let known = self.setter.outcomes.get(uuid).map(|outcome| outcome.setting);
         let down = setter.down_for();
         match known {
             _ if down > SETTER_GONE => Some(Setting::default()),
@@ -277,31 +291,32 @@ impl ReconcileLoop {
         }
         let Some(node) = self.deps.cache.lock().node().cloned() else { return };
         let status = node.status.unwrap_or_default();
-        self.attribution.resume(&status);
+        self.energy.attribution.resume(&status);
         self.deps.xids.resume(&status.gpus);
         for gpu in &status.gpus {
             let earlier = EarlierCounter { joules: gpu.joules, base: gpu.counter_base.unwrap_or(0) };
-            self.meters.entry(gpu.uuid.clone()).or_default().resume(earlier);
+            self.energy.meters.entry(gpu.uuid.clone()).or_default().resume(earlier);
         }
         let holder = |gpu: &GpuState| {
             let (namespace, name) = gpu.holder.as_ref()?.split_once('/')?;
             Some((gpu.uuid.clone(), (namespace.to_owned(), name.to_owned())))
         };
-        self.lingering.resume(status.gpus.iter().filter_map(holder), self.started.elapsed());
+        self.holders.lingering.resume(status.gpus.iter().filter_map(holder), self.started.elapsed());
         self.resumed = true;
     }
 
     /// The lowest power limit of a setter that can set limits, mW; `None` if there is no such setter.
     fn settable_floor(&self) -> Option<u32> {
         let setter = self.deps.setter.as_ref()?;
-        self.floor_mw.filter(|_| setter.down_for() < SETTER_PATIENCE && !self.denied)
+        self.setter.floor_mw.filter(|_| setter.down_for() < SETTER_PATIENCE && !self.setter.denied)
     }
 
     fn ready(&self) -> ConditionUpdate {
         let down = self.deps.setter.as_ref().map_or(Duration::ZERO, SetterClient::down_for);
         let denied =
-            self.outcomes.values().any(|outcome| outcome.refused.as_deref() == Some("no_permission"));
-        let kubelet_down = self.kubelet_failing.is_some_and(|since| since.elapsed() >= KUBELET_PATIENCE);
+            self.setter.outcomes.values().any(|outcome| outcome.refused.as_deref() == Some("no_permission"));
+        let kubelet_down =
+            self.holders.kubelet_failing.is_some_and(|since| since.elapsed() >= KUBELET_PATIENCE);
         let (reason, message) = match self.deps.monitor.list_result() {
             Err(error) => ("NoDriver", error.to_string()),
             Ok(()) if kubelet_down => {
@@ -318,16 +333,18 @@ impl ReconcileLoop {
 
     fn time_wake(&mut self, decision: &Decision, report: &Report) {
         let Some((_, wake)) = decision.carries_out else { return };
-        match self.wake_requested {
+        match self.setter.wake_requested {
             Some((seen, since)) if seen == wake => {
                 if report.awake == Some(wake) && since > self.started {
-                    self.deps.metrics.wake.observe(since.elapsed().as_secs_f64());
-                    self.wake_requested = Some((wake, self.started));
+                    self.deps.metrics.setter.wake.observe(since.elapsed().as_secs_f64());
+                    self.setter.wake_requested = Some((wake, self.started));
                 }
             }
             _ => {
-                self.wake_requested =
-                    Some((wake, if self.wake_requested.is_some() { Instant::now() } else { self.started }))
+                self.setter.wake_requested = Some((
+                    wake,
+                    if self.setter.wake_requested.is_some() { Instant::now() } else { self.started },
+                ))
             }
         }
     }

@@ -286,5 +286,4 @@ impl Slot {
 }
 
 #[cfg(test)]
-#[path = "applier_tests.rs"]
 mod tests;

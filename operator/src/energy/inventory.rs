@@ -28,7 +28,7 @@ use andreas_api::slim::SlimNode;
 use kube::ResourceExt;
 
 use super::{boards, gpu_type};
-use crate::index::{ClusterIndex, agent_status, quantity, whole_gpus};
+use crate::index::{ClusterIndex, agent_status, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
@@ -274,7 +274,7 @@ fn mig_in_use(node: &SlimNode) -> bool {
 fn has_resource_with_prefix(node: &SlimNode, prefix: &str) -> bool {
     let status = &node.status;
     let all = status.allocatable.iter().chain(&status.capacity);
-    all.into_iter().any(|(name, amount)| name.starts_with(prefix) && quantity::units(amount) > 0)
+    all.into_iter().any(|(name, amount)| name.starts_with(prefix) && andreas_api::quantity::units(amount) > 0)
 }
 
 /// Several pods may share a GPU.

@@ -92,7 +92,7 @@ pub(super) fn failed(
     what: &str,
     error: &WriteError,
 ) -> Result<(), Requeue> {
-    shared.metrics.reconcile_errors.inc();
+    shared.metrics.steps.errors.inc();
     tracing::warn!(job = %key, what, error = error as &dyn std::error::Error, "not done, tried again");
     match error.refusal() {
         Refusal::Busy(Some(after)) => Err(Requeue::After(after)),
@@ -109,7 +109,7 @@ pub(super) fn report(
     outcome: CreationOutcome,
 ) {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        let creation = memory.creation.of(generation);
+        let creation = memory.admission.creation.of(generation);
         (creation.outcome, creation.error_message) = (outcome, None);
     }
     shared.index.lock().mark(key.clone());
@@ -126,7 +126,7 @@ pub(super) fn not_made(
     error: &WriteError,
 ) -> Result<(), Requeue> {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.creation.of(generation).error_message = Some(error.message());
+        memory.admission.creation.of(generation).error_message = Some(error.message());
     }
     failed(shared, key, job, what, error)
 }
@@ -353,8 +353,12 @@ async fn dry_run(
     pod: &Pod,
 ) -> Result<(), Requeue> {
     let shared = &executor.shared;
-    let refused_before =
-        shared.ledger.lock().get(key).and_then(|memory| memory.dry_run.as_ref()?.refusal.as_ref()).is_some();
+    let refused_before = shared
+        .ledger
+        .lock()
+        .get(key)
+        .and_then(|memory| memory.admission.dry_run.as_ref()?.refusal.as_ref())
+        .is_some();
     if refused_before {
         executor.rate_limits.admit_dry_run(&key.namespace).map_err(Requeue::After)?;
     }
@@ -377,7 +381,7 @@ async fn dry_run(
     end_backoff(shared, Cause::DryRun, &key.namespace);
     let more = admitted.is_some();
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.dry_run = Some(DryRunResult { gpus, at: clock::now(), refusal, admitted });
+        memory.admission.dry_run = Some(DryRunResult { gpus, at: clock::now(), refusal, admitted });
     }
     let mut index = shared.index.lock();
     index.mark(key.clone());

@@ -70,7 +70,7 @@ impl JobInput {
             .collect();
         let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
         let memory = memory(&uid);
-        let nodes = node_facts(index, key, &job, &pods, &deleted, memory.decision.as_ref());
+        let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan.decision.as_ref());
         let members = own_pods(&job, &pods, &deleted);
         let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), now);
         let forecast = memory.forecast(&job, now);
@@ -107,9 +107,14 @@ impl JobInput {
         self.backoff = ledger.backoffs.get(namespace);
         let waits = matches!(self.memory.claim, None | Some(Claim::Waiting { .. }));
         if waits
-            && self.memory.after.iter().any(|(other, attempt)| still_holds(index, ledger, other, *attempt))
+            && self
+                .memory
+                .plan
+                .after
+                .iter()
+                .any(|(other, attempt)| still_holds(index, ledger, other, *attempt))
         {
-            self.memory.decision = None;
+            self.memory.plan.decision = None;
         }
     }
 
@@ -153,12 +158,13 @@ impl JobInput {
 
     /// The plan's decision used by this step.
     pub fn decision(&self) -> Option<&DecisionFor> {
-        self.memory.decision.as_ref()
+        self.memory.plan.decision.as_ref()
     }
 
     /// Planned and observed outlook if the run deviates enough for a new plan.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
-        let (table, planned) = (self.memory.predictions.table.as_ref()?, self.memory.predictions.outlook?);
+        let (table, planned) =
+            (self.memory.plan.predictions.table.as_ref()?, self.memory.plan.predictions.outlook?);
         let seen = outlook(&self.job, self.job.status.as_ref(), table, self.now);
         seen.deviates_from(&planned).then_some((planned, seen))
     }
@@ -193,19 +199,19 @@ impl JobInput {
             policy: &self.policy,
             now: self.now,
             first_seen: &self.first_seen,
-            decision: self.memory.decision.as_ref(),
-            creation: &self.memory.creation,
+            decision: self.memory.plan.decision.as_ref(),
+            creation: &self.memory.admission.creation,
             backoff: self.backoff.as_ref(),
             single_node_claim: self.single_node_claim.as_deref(),
-            dry_run: self.memory.dry_run.as_ref(),
+            dry_run: self.memory.admission.dry_run.as_ref(),
             failing: self.memory.failures > 0,
-            rules_changed: self.memory.rules_changed,
+            rules_changed: self.memory.admission.rules_changed,
             forecast: self.forecast.as_ref(),
             profile: &self.profile,
             energy: &self.energy,
-            last_write: self.memory.last_write,
-            last_progress: self.memory.last_progress,
-            reports_lost: self.memory.reports_lost,
+            last_write: self.memory.seen.last_write,
+            last_progress: self.memory.seen.last_progress,
+            reports_lost: self.memory.seen.reports_lost,
             settings: &self.settings,
         })
     }

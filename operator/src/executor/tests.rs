@@ -90,7 +90,7 @@ impl World {
 
     fn outcome(&self) -> CreationOutcome {
         let ledger = self.shared.ledger.lock();
-        ledger.get(&key("bert")).map(|memory| memory.creation.outcome.clone()).expect("remembered")
+        ledger.get(&key("bert")).map(|memory| memory.admission.creation.outcome.clone()).expect("remembered")
     }
 
     fn sent(&self, method: Method) -> Vec<Call> {
@@ -156,7 +156,7 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
             .ledger
             .lock()
             .get(&key("bert"))
-            .and_then(|memory| memory.dry_run.clone())
+            .and_then(|memory| memory.admission.dry_run.clone())
             .map(|v| v.refusal)
     };
     // A dry run with a conflict gives no verdict; an existing name means it was accepted before.
@@ -327,7 +327,10 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
     };
     let refusal = || {
         let ledger = world.shared.ledger.lock();
-        ledger.get(&key("bert")).and_then(|memory| memory.dry_run.clone()).map(|dry_run| dry_run.refusal)
+        ledger
+            .get(&key("bert"))
+            .and_then(|memory| memory.admission.dry_run.clone())
+            .map(|dry_run| dry_run.refusal)
     };
     for _ in 0..2 {
         assert_eq!(world.do_all(dry()).await, Ok(()));
@@ -439,8 +442,13 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
         (Method::POST, "/pods", 500, failure(500, words)),
     ]);
     assert!(matches!(world.create_two().await, Err(Requeue::After(_))));
-    let creation =
-        world.shared.ledger.lock().get(&key("bert")).map(|memory| memory.creation.clone()).expect("kept");
+    let creation = world
+        .shared
+        .ledger
+        .lock()
+        .get(&key("bert"))
+        .map(|memory| memory.admission.creation.clone())
+        .expect("kept");
     assert_eq!((creation.generation, creation.error_message.as_deref()), (7, Some(words)));
     assert_eq!(creation.outcome, CreationOutcome::NotTried);
     assert!(world.sent(Method::DELETE).is_empty());

@@ -50,7 +50,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     let shared = &executor.shared;
     let next_request = request_plan(shared, key, &seen);
     let mut step = seen.step();
-    shared.metrics.reconciles.inc();
+    shared.metrics.steps.reconciles.inc();
     if blames_user(&seen.job, &step.status) && read_nodes(shared, &seen.job).await {
         let Some(again) = read_input(executor, key) else { return Requeue::OnEvent };
         seen = again;
@@ -88,7 +88,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
         publish_notices(executor, key, &seen.job, &step.status);
     }
     if !step.learned.is_empty() {
-        let table = shared.ledger.lock().get(key).and_then(|memory| memory.predictions.table.clone());
+        let table = shared.ledger.lock().get(key).and_then(|memory| memory.plan.predictions.table.clone());
         if let Some(table) = table {
             shared.metrics.learned(&table, &step.learned);
         }
@@ -124,7 +124,7 @@ fn record_release(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, statu
         status.phase == Phase::Starting && status.reason.as_deref() == Some(Reason::PodsStarting.as_str());
     let Some(allocation) = status.allocation.as_ref().filter(|_| starts) else { return };
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.creation.of(allocation.generation).since.get_or_insert_with(clock::now);
+        memory.admission.creation.of(allocation.generation).since.get_or_insert_with(clock::now);
     }
 }
 
@@ -146,7 +146,7 @@ fn request_plan(shared: &Shared, key: &ObjectKey, seen: &JobInput) -> Option<Tim
     }
     let (planned_s, seen_s) = (planned.epoch.median, found.epoch.median);
     tracing::info!(job = %key, planned_s, seen_s, "an epoch takes another time than planned with: plans again");
-    shared.metrics.deviations.inc();
+    shared.metrics.steps.deviations.inc();
     shared.index.lock().replan();
     None
 }
@@ -171,7 +171,7 @@ fn reconcile_energy(executor: &Executor, key: &ObjectKey, seen: &JobInput, step:
             memory.pending_energy.take_if(|pending_energy| pending_energy.attempt == late.attempt)
     {
         let seen_draw = paid.observation.map(|run| Observation { watts: late.watts, ..run });
-        if let (Some(table), Some(run)) = (&memory.predictions.table, &seen_draw) {
+        if let (Some(table), Some(run)) = (&memory.plan.predictions.table, &seen_draw) {
             shared.metrics.metered(table, run);
         }
         let update = seen_draw.map(ProfileUpdate::Observation);
@@ -195,8 +195,8 @@ fn read_input(executor: &Executor, key: &ObjectKey) -> Option<JobInput> {
     let reports = executor.reports.lock();
     let remembered = |uid: &str| {
         let memory = ledger.entry(key, uid);
-        memory.last_progress = reports.get(uid).copied().or(memory.last_progress);
-        memory.reports_lost = executor.rejected_reports.last_possible_loss(uid);
+        memory.seen.last_progress = reports.get(uid).copied().or(memory.seen.last_progress);
+        memory.seen.reports_lost = executor.rejected_reports.last_possible_loss(uid);
         memory.clone()
     };
     let mut seen = JobInput::gather(&index, remembered, key, settings, clock::now());
@@ -295,7 +295,7 @@ async fn write_status(
     match result {
         Ok(answer) => written(executor, key, job, step, answer, replan),
         Err(error) => {
-            shared.metrics.reconcile_errors.inc();
+            shared.metrics.steps.errors.inc();
             let conflict = matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound);
             let wait = if conflict { executor.rate_limits.conflict(key) } else { Duration::ZERO };
             // Also after a conflict: a client that retries a write without an answer conflicts with itself.
@@ -337,8 +337,8 @@ fn written(
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
     memory.pending = None;
-    memory.last_write = clock::now();
-    let first_sampled = memory.predictions.first_sampled;
+    memory.seen.last_write = clock::now();
+    let first_sampled = memory.plan.predictions.first_sampled;
     executor.rate_limits.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         requeue_dependents(&mut index, &ledger, key);

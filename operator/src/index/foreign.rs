@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
-use super::quantity::{self, Amounts};
+use super::amounts::{self, Amounts};
 
 /// Maximum other resources (not GPUs, CPU, memory and pods) kept per pod.
 const MAX_OTHERS: usize = 256;
@@ -41,7 +41,7 @@ impl From<Read> for ForeignPod {
 
 fn takes(mut spec: SlimPodSpec) -> Option<(String, Amounts)> {
     let node = spec.node_name.take()?;
-    let mut amounts = quantity::pod(&spec);
+    let mut amounts = amounts::pod(&spec);
     while amounts.others.len() > MAX_OTHERS {
         amounts.others.pop_last();
     }

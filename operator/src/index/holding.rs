@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 
 use super::foreign::ForeignPod;
-use super::{Amounts, ClusterIndex, DeletedPod, containers_seen_ended, name_of, owner, quantity};
+use super::{Amounts, ClusterIndex, DeletedPod, amounts, containers_seen_ended, name_of, owner};
 
 /// Grace period of a pod without one, s.
 const GRACE: i64 = 30;
@@ -28,14 +28,18 @@ impl ClusterIndex {
     /// A node's use by pods without an object, except ours for which `accounted` is true.
     pub fn vanished_use(&self, node: &str, accounted: impl Fn(&SlimPod) -> bool) -> Amounts {
         let now = Instant::now();
-        let all = self.vanished.on(node).filter(|pod| !pod.ours.as_ref().is_some_and(|ours| accounted(ours)));
+        let all = self
+            .by_node
+            .vanished
+            .on(node)
+            .filter(|pod| !pod.ours.as_ref().is_some_and(|ours| accounted(ours)));
         all.filter_map(|pod| pod.takes(now)).fold(Amounts::default(), Amounts::plus)
     }
 
     /// GPUs of a node held by foreign pods without an object.
     pub fn vanished_foreign_gpus(&self, node: &str) -> u64 {
         let now = Instant::now();
-        let foreign = self.vanished.on(node).filter(|pod| pod.ours.is_none());
+        let foreign = self.by_node.vanished.on(node).filter(|pod| pod.ours.is_none());
         foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
     }
 
@@ -50,7 +54,7 @@ impl ClusterIndex {
         let ours = owner(&pod.metadata).is_some().then(|| Arc::clone(pod));
         let node = pod.spec.node_name.clone();
         let grace = grace(&pod.metadata, pod.spec.termination_grace_period_seconds);
-        self.vanish(node, &pod.metadata, ours, quantity::pod(&pod.spec), grace, ended);
+        self.vanish(node, &pod.metadata, ours, amounts::pod(&pod.spec), grace, ended);
     }
 
     /// A foreign pod left the watch: it has ended or was deleted.
@@ -75,17 +79,17 @@ impl ClusterIndex {
             !node.spec.taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service")
         });
         if ended || !lives {
-            self.vanished.ended(&node, &pod, now);
+            self.by_node.vanished.ended(&node, &pod, now);
             return;
         }
         let request = self.holders_requested(&node);
         let uid = meta.uid.clone().unwrap_or_default();
-        self.vanished.deleted(
+        self.by_node.vanished.deleted(
             &node,
             super::vanished::VanishedPod { pod, uid, ours, amounts, grace, request },
             now,
         );
-        self.signals.holders.notify_one();
+        self.changes.signals.holders.notify_one();
     }
 
     /// An agent has reported the holders of its node's GPUs.
@@ -97,14 +101,14 @@ impl ClusterIndex {
         let present = |pod: &str| {
             let Some((namespace, name)) = pod.split_once('/') else { return true };
             let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
-            self.pods.get(&key).is_some() || self.foreign.get(&key).is_some()
+            self.pods.get(&key).is_some() || self.by_node.foreign.get(&key).is_some()
         };
         let now = Instant::now();
-        let mut vanished = std::mem::take(&mut self.vanished);
+        let mut vanished = std::mem::take(&mut self.by_node.vanished);
         let changed = vanished.reported(&key.name, status, gpu_node.spec.holders_requested, present, now);
-        self.vanished = vanished;
+        self.by_node.vanished = vanished;
         if !self.holder_requests().is_empty() {
-            self.signals.holders.notify_one();
+            self.changes.signals.holders.notify_one();
         }
         if changed {
             self.freed(&key.name);
@@ -118,7 +122,7 @@ impl ClusterIndex {
 
     /// Drops expired pods without an object.
     pub fn expire_vanished(&mut self) {
-        let mut vanished = std::mem::take(&mut self.vanished);
+        let mut vanished = std::mem::take(&mut self.by_node.vanished);
         let cut_off = |node: &str| {
             let node = self.nodes.get(&cluster_key(node));
             node.is_some_and(|node| {
@@ -126,7 +130,7 @@ impl ClusterIndex {
             })
         };
         let changed = vanished.expire(cut_off, Instant::now());
-        self.vanished = vanished;
+        self.by_node.vanished = vanished;
         for node in changed {
             self.freed(&node);
         }
@@ -135,13 +139,13 @@ impl ClusterIndex {
     /// Nodes whose agents must be asked for GPU holders, with the request to send.
     pub fn holder_requests(&self) -> Vec<(String, i64)> {
         let last = |node: &str| Some(self.gpu_nodes.get(&cluster_key(node))?.spec.holders_requested);
-        self.vanished.requests(last, Instant::now())
+        self.by_node.vanished.requests(last, Instant::now())
     }
 
     /// Foreign pods that left the watch and may or may not have ended: node, name and UID. A live read must
     /// tell.
     pub fn take_unconfirmed(&mut self) -> Vec<(String, ObjectKey, String)> {
-        let unconfirmed = self.vanished.take_unconfirmed().into_iter();
+        let unconfirmed = self.by_node.vanished.take_unconfirmed().into_iter();
         let key = |(node, pod, uid): (String, String, String)| {
             let (namespace, name) = pod.split_once('/')?;
             Some((node, ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() }, uid))
@@ -151,18 +155,19 @@ impl ClusterIndex {
 
     /// A pod that left the watch has ended, or still exists.
     pub fn confirm_ended(&mut self, node: &str, pod: &ObjectKey) {
-        if self.vanished.ended(node, &namespaced_pod_name(&pod.namespace, &pod.name), Instant::now()) {
+        if self.by_node.vanished.ended(node, &namespaced_pod_name(&pod.namespace, &pod.name), Instant::now())
+        {
             self.freed(node);
         }
     }
 
     /// A pod exists in this state.
     pub(super) fn pod_seen(&mut self, pod: &SlimPod) {
-        self.vanished.appeared(&name_of(&pod.metadata));
+        self.by_node.vanished.appeared(&name_of(&pod.metadata));
         let mut containers = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
         let started = containers.any(|one| one.state.running.is_some() || one.state.terminated.is_some());
         if let Some(uid) = pod.metadata.uid.clone().filter(|_| started) {
-            self.started.entry(uid).or_insert_with(Instant::now);
+            self.gangs.started.entry(uid).or_insert_with(Instant::now);
         }
     }
 
@@ -174,11 +179,11 @@ impl ClusterIndex {
         if boot.is_empty() {
             return;
         }
-        let known = self.boots.entry(key.name.clone()).or_insert_with(|| (boot.clone(), None));
+        let known = self.by_node.boots.entry(key.name.clone()).or_insert_with(|| (boot.clone(), None));
         if known.0 != boot {
             *known = (boot, Some(Instant::now()));
             // A pod without an object is never restarted.
-            if self.vanished.node_died(&key.name) {
+            if self.by_node.vanished.node_died(&key.name) {
                 self.freed(&key.name);
             }
         }
@@ -186,8 +191,8 @@ impl ClusterIndex {
 
     /// A node was deleted.
     pub(super) fn node_deleted(&mut self, key: &ObjectKey) {
-        self.boots.remove(&key.name);
-        self.vanished.node_died(&key.name);
+        self.by_node.boots.remove(&key.name);
+        self.by_node.vanished.node_died(&key.name);
     }
 
     /// UIDs of those of these pods that ran on the node before its reboot and cannot run any more.
@@ -197,12 +202,12 @@ impl ClusterIndex {
         pods: impl Iterator<Item = &'a SlimPod>,
         deleted: &[DeletedPod],
     ) -> BTreeSet<String> {
-        let Some((_, Some(booted))) = self.boots.get(node) else { return BTreeSet::new() };
+        let Some((_, Some(booted))) = self.by_node.boots.get(node) else { return BTreeSet::new() };
         let before = |started: &Instant| *started + BEFORE_BOOT <= *booted;
         let there = |pod: &SlimPod| pod.spec.node_name.as_deref() == Some(node);
         let uid = |pod: &SlimPod| pod.metadata.uid.clone();
         let live = pods.filter(|pod| there(pod)).filter_map(uid);
-        let live = live.filter(|uid| self.started.get(uid).is_some_and(before));
+        let live = live.filter(|uid| self.gangs.started.get(uid).is_some_and(before));
         let deleted = deleted.iter().filter(|pod| there(&pod.last));
         let deleted = deleted.filter(|pod| pod.at <= *booted || pod.started.as_ref().is_some_and(before));
         live.chain(deleted.filter_map(|pod| uid(&pod.last))).collect()

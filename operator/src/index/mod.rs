@@ -16,13 +16,13 @@
 //! **Never here**: I/O, decisions. The clock only records when something was seen.
 
 mod adopted;
+pub mod amounts;
 pub mod foreign;
 mod holding;
 mod nodes;
 mod pods;
 mod profiles;
 mod program;
-pub mod quantity;
 pub mod store;
 mod templates;
 mod vanished;
@@ -45,10 +45,10 @@ use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
 pub use adopted::is_adopted;
+pub use amounts::Amounts;
 pub use foreign::{ForeignPod, SlimNamespace};
 pub use nodes::{agent_status, broken_gpus, gpu_memory, usable, whole_gpus};
 pub use pods::{containers_seen_ended, is_member, job_label, name_of, number, owner, takes};
-pub use quantity::Amounts;
 pub use store::Origin;
 use store::{Change, Store};
 use templates::Templates;
@@ -79,41 +79,74 @@ pub struct ClusterIndex {
     pub jobs: Store<SlimTrainingJob>,
     /// Pods with our label, orphans included.
     pub pods: Store<SlimPod>,
-    /// All other pods that have not ended.
-    pub foreign: Store<ForeignPod>,
     /// Nodes.
     pub nodes: Store<SlimNode>,
     /// TrainingProfiles.
     pub profiles: Store<SlimTrainingProfile>,
-    /// EnergyPolicies; the one named `default` is used.
-    pub policies: Store<SlimEnergyPolicy>,
     /// GpuNodes.
     pub gpu_nodes: Store<SlimGpuNode>,
+    /// What administrators set.
+    pub rules: Rules,
+    /// Volumes and claims on them.
+    pub storage: Storage,
+    /// Jobs of other kinds that ask for adoption.
+    pub workloads: Workloads,
+    gangs: Gangs,
+    by_node: ByNode,
+    changes: Changes,
+}
+
+/// Objects by which administrators set rules.
+#[derive(Clone, Default)]
+pub struct Rules {
+    /// EnergyPolicies; the one named `default` is used.
+    pub policies: Store<SlimEnergyPolicy>,
     /// ResourceQuotas.
     pub quotas: Store<SlimQuota>,
     /// Namespaces.
     pub namespaces: Store<SlimNamespace>,
+}
+
+/// Volumes and claims on them.
+#[derive(Clone, Default)]
+pub struct Storage {
     /// PersistentVolumeClaims.
     pub claims: Store<SlimPersistentVolumeClaim>,
     /// PersistentVolumes.
     pub volumes: Store<SlimPersistentVolume>,
-    /// Jobs of other kinds that ask for adoption.
-    pub workloads: Workloads,
+}
+
+/// What is known of each job's pods.
+#[derive(Default)]
+struct Gangs {
     templates: Templates,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     deleted: BTreeMap<ObjectKey, Vec<DeletedPod>>,
-    pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
-    allocated_on: BTreeMap<String, BTreeSet<ObjectKey>>,
-    foreign_use: BTreeMap<String, Amounts>,
-    unreadable_nodes: BTreeSet<String>,
+    /// Jobs by pod whose energy the agents have not reported yet.
     pending_energy: BTreeMap<String, ObjectKey>,
-    vanished: VanishedPods,
     /// When each pod, by UID, was first seen with a started container.
     started: HashMap<String, Instant>,
+}
+
+/// What is known of each node.
+#[derive(Default)]
+struct ByNode {
+    pods: BTreeMap<String, BTreeSet<ObjectKey>>,
+    allocated: BTreeMap<String, BTreeSet<ObjectKey>>,
+    /// All other pods that have not ended.
+    foreign: Store<ForeignPod>,
+    foreign_use: BTreeMap<String, Amounts>,
+    unreadable: BTreeSet<String>,
+    vanished: VanishedPods,
     /// Boot ID of each node, and when a change was seen.
     boots: HashMap<String, (String, Option<Instant>)>,
+}
+
+/// What changed since the loops last looked.
+#[derive(Default)]
+struct Changes {
     dirty: BTreeSet<ObjectKey>,
-    changed_namespaces: BTreeSet<String>,
+    namespaces: BTreeSet<String>,
     signals: Arc<Signals>,
 }
 
@@ -158,77 +191,77 @@ impl ClusterIndex {
             pods: self.pods.clone(),
             nodes: self.nodes.clone(),
             profiles: self.profiles.clone(),
-            policies: self.policies.clone(),
             gpu_nodes: self.gpu_nodes.clone(),
-            quotas: self.quotas.clone(),
-            namespaces: self.namespaces.clone(),
-            claims: self.claims.clone(),
-            volumes: self.volumes.clone(),
-            pods_on: self.pods_on.clone(),
-            foreign_use: self.foreign_use.clone(),
-            vanished: self.vanished.clone(),
+            rules: self.rules.clone(),
+            storage: self.storage.clone(),
+            by_node: ByNode {
+                pods: self.by_node.pods.clone(),
+                foreign_use: self.by_node.foreign_use.clone(),
+                vanished: self.by_node.vanished.clone(),
+                ..ByNode::default()
+            },
             ..Self::default()
         }
     }
 
     /// The signals to wait on.
     pub fn signals(&self) -> Arc<Signals> {
-        Arc::clone(&self.signals)
+        Arc::clone(&self.changes.signals)
     }
 
     /// Takes the dirty jobs, sorted by name; the set is empty afterwards.
     pub fn take_dirty(&mut self) -> BTreeSet<ObjectKey> {
-        std::mem::take(&mut self.dirty)
+        std::mem::take(&mut self.changes.dirty)
     }
 
     /// Namespaces whose rules (labels, quotas) changed since the last call: refused requests may succeed now.
     pub fn take_changed_namespaces(&mut self) -> BTreeSet<String> {
-        std::mem::take(&mut self.changed_namespaces)
+        std::mem::take(&mut self.changes.namespaces)
     }
 
     /// Marks this job dirty.
     pub fn mark(&mut self, job: ObjectKey) {
-        self.dirty.insert(job);
-        self.signals.dirty.notify_one();
+        self.changes.dirty.insert(job);
+        self.changes.signals.dirty.notify_one();
     }
 
     /// Marks every job dirty: after taking over leadership or a change of policy.
     pub fn mark_all(&mut self) {
-        self.dirty.extend(self.jobs.iter().map(|(key, _)| key.clone()));
-        self.signals.dirty.notify_one();
+        self.changes.dirty.extend(self.jobs.iter().map(|(key, _)| key.clone()));
+        self.changes.signals.dirty.notify_one();
     }
 
     /// Marks every job of a namespace dirty.
     pub fn mark_namespace(&mut self, namespace: &str) {
         let jobs = self.jobs.iter().filter(|(key, _)| key.namespace == namespace).map(|(key, _)| key.clone());
-        self.dirty.extend(jobs);
-        self.signals.dirty.notify_one();
+        self.changes.dirty.extend(jobs);
+        self.changes.signals.dirty.notify_one();
     }
 
     /// Requests a new plan.
     pub fn replan(&self) {
-        self.signals.plan.notify_one();
+        self.changes.signals.plan.notify_one();
     }
 
     /// The pods with the job's name in our label, by name. Older UIDs and forged ones are included.
     pub fn members(&self, job: &ObjectKey) -> Vec<Arc<SlimPod>> {
-        let keys = self.members.get(job).into_iter().flatten();
+        let keys = self.gangs.members.get(job).into_iter().flatten();
         keys.filter_map(|key| self.pods.get(key).cloned()).collect()
     }
 
     /// A Node of that name exists and was never parsed successfully.
     pub fn is_unreadable_node(&self, name: &str) -> bool {
-        self.unreadable_nodes.contains(name)
+        self.by_node.unreadable.contains(name)
     }
 
     /// Use of a node by foreign pods, our orphans included.
     pub fn foreign_use(&self, node: &str) -> Amounts {
-        self.foreign_use.get(node).cloned().unwrap_or_default()
+        self.by_node.foreign_use.get(node).cloned().unwrap_or_default()
     }
 
     /// The policy in force; without an object all defaults apply.
     pub fn policy(&self) -> Option<&Arc<SlimEnergyPolicy>> {
-        self.policies.get(&ObjectKey { namespace: String::new(), name: names::DEFAULT_POLICY.into() })
+        self.rules.policies.get(&ObjectKey { namespace: String::new(), name: names::DEFAULT_POLICY.into() })
     }
 
     /// The policy limits the power of the cluster or of GPUs.
@@ -241,27 +274,27 @@ impl ClusterIndex {
 
     /// Deleted pods of that job, latest last.
     pub fn deleted(&self, job: &ObjectKey) -> &[DeletedPod] {
-        self.deleted.get(job).map(Vec::as_slice).unwrap_or_default()
+        self.gangs.deleted.get(job).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Drops deleted pods except those for which `keep` is true.
     pub fn forget_deleted(&mut self, job: &ObjectKey, keep: impl FnMut(&DeletedPod) -> bool) {
-        if let Some(deleted) = self.deleted.get_mut(job) {
+        if let Some(deleted) = self.gangs.deleted.get_mut(job) {
             deleted.retain(keep);
             if deleted.is_empty() {
-                self.deleted.remove(job);
+                self.gangs.deleted.remove(job);
             }
         }
     }
 
     /// Our pods bound to a node, ended ones included.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<SlimPod>> {
-        self.pods_on.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
+        self.by_node.pods.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
     }
 
     /// Jobs with an allocation on a node.
     pub fn allocated_on(&self, node: &str) -> impl Iterator<Item = (&ObjectKey, &Arc<SlimTrainingJob>)> {
-        let keys = self.allocated_on.get(node).into_iter().flatten();
+        let keys = self.by_node.allocated.get(node).into_iter().flatten();
         keys.filter_map(|key| self.jobs.get(key).map(|job| (key, job)))
     }
 
@@ -270,30 +303,30 @@ impl ClusterIndex {
         job.status = job.status.map(TrainingJobStatus::with_a_known_phase);
         let known = self.jobs.get(&key).map(|held| &held.spec.template);
         if !known.is_some_and(|known| job.spec.template.share(known)) {
-            self.templates.share(&mut job.spec.template);
+            self.gangs.templates.share(&mut job.spec.template);
         }
         match self.jobs.apply(job, origin) {
             Change::Nothing => return,
             Change::New { replaced } => {
                 if let Some(old) = replaced {
                     self.unindex_job(&key, &old);
-                    self.deleted.remove(&key);
+                    self.gangs.deleted.remove(&key);
                 }
             }
             Change::Newer { old } => self.unindex_job(&key, &old),
         }
         for node in self.jobs.get(&key).map(|job| nodes_of(job).to_vec()).unwrap_or_default() {
-            self.allocated_on.entry(node).or_default().insert(key.clone());
+            self.by_node.allocated.entry(node).or_default().insert(key.clone());
         }
         if self.jobs.get(&key).is_some_and(|job| job.spec.adopts.is_some()) {
-            self.signals.adoption.notify_one();
+            self.changes.signals.adoption.notify_one();
         }
         self.mark(key);
     }
 
     fn unindex_job(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
         for node in nodes_of(old) {
-            remove(&mut self.allocated_on, node, key);
+            remove(&mut self.by_node.allocated, node, key);
         }
     }
 
@@ -306,10 +339,10 @@ impl ClusterIndex {
     fn drop_job_state(&mut self, key: &ObjectKey, old: &SlimTrainingJob) {
         self.unindex_job(key, old);
         if old.spec.adopts.is_some() {
-            self.signals.adoption.notify_one();
+            self.changes.signals.adoption.notify_one();
         }
-        self.deleted.remove(key);
-        self.pending_energy.retain(|_, owner| owner != key);
+        self.gangs.deleted.remove(key);
+        self.gangs.pending_energy.retain(|_, owner| owner != key);
         // State kept elsewhere is dropped when the marked job is not found.
         self.mark(key.clone());
         self.replan();
@@ -338,11 +371,11 @@ impl ClusterIndex {
             self.release_of(&pod);
         }
         if let Some(job) = job_label(&pod.metadata) {
-            self.members.entry(job.clone()).or_default().insert(key.clone());
+            self.gangs.members.entry(job.clone()).or_default().insert(key.clone());
             self.mark(job);
         }
         if let Some(node) = &pod.spec.node_name {
-            self.pods_on.entry(node.clone()).or_default().insert(key);
+            self.by_node.pods.entry(node.clone()).or_default().insert(key);
         }
         if owner(&pod.metadata).is_none()
             && let Some((node, amounts)) = takes(&pod)
@@ -369,7 +402,7 @@ impl ClusterIndex {
     fn release_of(&mut self, pod: &SlimPod) {
         if let Some(node) = pod.spec.node_name.clone() {
             let waiting: Vec<ObjectKey> =
-                self.allocated_on.get(&node).into_iter().flatten().cloned().collect();
+                self.by_node.allocated.get(&node).into_iter().flatten().cloned().collect();
             for job in waiting {
                 self.mark(job);
             }
@@ -379,13 +412,13 @@ impl ClusterIndex {
 
     fn record_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
         self.hold_deleted_pod(pod);
-        let started = pod.metadata.uid.as_ref().and_then(|uid| self.started.remove(uid));
+        let started = pod.metadata.uid.as_ref().and_then(|uid| self.gangs.started.remove(uid));
         if owner(&pod.metadata).is_none() {
             return;
         }
         if let Some(job) = job_label(&pod.metadata).filter(|job| self.jobs.get(job).is_some()) {
             let request = pod.spec.node_name.as_ref().map_or(0, |node| self.holders_requested(node));
-            let deleted = self.deleted.entry(job).or_default();
+            let deleted = self.gangs.deleted.entry(job).or_default();
             deleted.push(DeletedPod {
                 last: Arc::clone(pod),
                 at: Instant::now(),
@@ -400,11 +433,11 @@ impl ClusterIndex {
 
     fn unindex_pod(&mut self, key: &ObjectKey, pod: &SlimPod) {
         if let Some(job) = job_label(&pod.metadata) {
-            remove(&mut self.members, &job, key);
+            remove(&mut self.gangs.members, &job, key);
             self.mark(job);
         }
         if let Some(node) = &pod.spec.node_name {
-            remove(&mut self.pods_on, node, key);
+            remove(&mut self.by_node.pods, node, key);
         }
         if owner(&pod.metadata).is_none()
             && let Some((node, amounts)) = takes(pod)
@@ -415,7 +448,7 @@ impl ClusterIndex {
 
     fn add_use(&mut self, node: &str, amounts: Amounts) {
         let gpus = amounts.gpus;
-        let entry = self.foreign_use.entry(node.to_owned()).or_default();
+        let entry = self.by_node.foreign_use.entry(node.to_owned()).or_default();
         *entry = std::mem::take(entry).plus(amounts);
         if gpus > 0 {
             self.replan();
@@ -424,10 +457,10 @@ impl ClusterIndex {
 
     fn drop_use(&mut self, node: &str, amounts: Amounts) {
         let gpus = amounts.gpus;
-        if let Some(entry) = self.foreign_use.get_mut(node) {
+        if let Some(entry) = self.by_node.foreign_use.get_mut(node) {
             *entry = std::mem::take(entry).minus(amounts);
             if *entry == Amounts::default() {
-                self.foreign_use.remove(node);
+                self.by_node.foreign_use.remove(node);
             }
         }
         if gpus > 0 {
@@ -438,7 +471,7 @@ impl ClusterIndex {
 
     /// Marks jobs with an allocation or a pod on a node.
     fn mark_jobs_on(&mut self, node: &str) {
-        let allocated = self.allocated_on.get(node).into_iter().flatten().cloned();
+        let allocated = self.by_node.allocated.get(node).into_iter().flatten().cloned();
         let holding = self.pods_on(node).filter_map(|pod| job_label(&pod.metadata));
         for job in allocated.chain(holding).collect::<Vec<_>>() {
             self.mark(job);

@@ -11,7 +11,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
 use super::ClusterIndex;
-use super::quantity::{self, Amounts};
+use super::amounts::Amounts;
+use andreas_api::quantity;
 
 /// A worker may be placed there now: ready, not cordoned, not being deleted.
 pub fn usable(node: &SlimNode) -> bool {

@@ -8,7 +8,7 @@ use andreas_runtime::watch::ObjectKey;
 use kube::api::ObjectMeta;
 
 use super::adopted::is_adopted;
-use super::quantity::{self, Amounts};
+use super::amounts::{self, Amounts};
 
 /// Name and UID of the TrainingJob that a pod works for ([`pod_owner`]); `None`: not ours. The label by which pods
 /// are watched must name it too.
@@ -58,7 +58,7 @@ pub(super) fn name_of_key(key: &ObjectKey) -> String {
 pub fn takes(pod: &SlimPod) -> Option<(&str, Amounts)> {
     let node = pod.spec.node_name.as_deref()?;
     let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-    (!ended).then(|| (node, quantity::pod(&pod.spec)))
+    (!ended).then(|| (node, amounts::pod(&pod.spec)))
 }
 
 /// Every started container was seen terminated.

@@ -130,7 +130,7 @@ fn a_pod_is_lost_in_a_boot_only_if_it_was_seen_started_long_before() {
     let ran_for = |index: &mut ClusterIndex, seconds: u64| {
         let since =
             Instant::now().checked_sub(Duration::from_secs(seconds)).expect("this machine is up for minutes");
-        index.started.insert("bert-1-0".into(), since);
+        index.gangs.started.insert("bert-1-0".into(), since);
     };
     ran_for(&mut index, 50);
     index.apply(node(5, "c"));

@@ -60,18 +60,18 @@ impl Index<SlimPod> for ClusterIndex {
 
 impl Index<ForeignPod> for ClusterIndex {
     fn rewound(&mut self) {
-        self.foreign.rewound();
+        self.by_node.foreign.rewound();
     }
 
     fn apply(&mut self, pod: ForeignPod) {
         let key = ObjectKey::of(&pod);
-        let old = match self.foreign.apply(pod, Origin::Watched) {
+        let old = match self.by_node.foreign.apply(pod, Origin::Watched) {
             Change::Nothing => return,
             Change::New { replaced } => replaced,
             Change::Newer { old } => Some(old),
         };
-        let new = self.foreign.get(&key).cloned();
-        self.vanished.appeared(&name_of_key(&key));
+        let new = self.by_node.foreign.get(&key).cloned();
+        self.by_node.vanished.appeared(&name_of_key(&key));
         let takes = |pod: &ForeignPod| pod.takes.clone();
         let (before, after) = (old.as_deref().and_then(takes), new.as_deref().and_then(takes));
         if before == after {
@@ -86,7 +86,7 @@ impl Index<ForeignPod> for ClusterIndex {
     }
 
     fn delete(&mut self, key: &ObjectKey, last: Option<ForeignPod>) {
-        if let Some(old) = self.foreign.delete(key, last.as_ref().map(|pod| &pod.metadata))
+        if let Some(old) = self.by_node.foreign.delete(key, last.as_ref().map(|pod| &pod.metadata))
             && let Some((node, amounts)) = &old.takes
         {
             self.hold_deleted_foreign(&old);
@@ -95,7 +95,7 @@ impl Index<ForeignPod> for ClusterIndex {
     }
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
-        for (_, pod) in self.foreign.reset(present) {
+        for (_, pod) in self.by_node.foreign.reset(present) {
             self.hold_deleted_foreign(&pod);
             if let Some((node, amounts)) = &pod.takes {
                 self.drop_use(node, amounts.clone());
@@ -112,7 +112,7 @@ impl Index<SlimNode> for ClusterIndex {
 
     fn apply(&mut self, node: SlimNode) {
         let key = ObjectKey::of(&node);
-        self.unreadable_nodes.remove(&key.name);
+        self.by_node.unreadable.remove(&key.name);
         let change = self.nodes.apply(node, Origin::Watched);
         self.node_seen(&key);
         match change {
@@ -126,18 +126,18 @@ impl Index<SlimNode> for ClusterIndex {
 
     fn delete(&mut self, key: &ObjectKey, last: Option<SlimNode>) {
         self.nodes.delete(key, last.as_ref().map(|node| &node.metadata));
-        self.unreadable_nodes.remove(&key.name);
+        self.by_node.unreadable.remove(&key.name);
         self.node_deleted(key);
         self.mark_jobs_on(&key.name);
         self.replan();
     }
 
     fn undecodable(&mut self, key: Option<&ObjectKey>, _: &str) {
-        self.unreadable_nodes.extend(key.map(|key| key.name.clone()));
+        self.by_node.unreadable.extend(key.map(|key| key.name.clone()));
     }
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
-        self.unreadable_nodes.retain(|name| present.iter().any(|key| key.name == *name));
+        self.by_node.unreadable.retain(|name| present.iter().any(|key| key.name == *name));
         for (key, _) in self.nodes.reset(present) {
             self.node_deleted(&key);
             self.mark_jobs_on(&key.name);
@@ -197,17 +197,17 @@ impl Index<SlimGpuNode> for ClusterIndex {
 /// Kinds that plans depend on. A change that is not equal by `same` requests a plan; `each` handles other
 /// dependents.
 macro_rules! planned_from {
-    ($kind:ty, $store:ident, $same:expr, $each:expr) => {
+    ($kind:ty, $($store:ident).+, $same:expr, $each:expr) => {
         impl Index<$kind> for ClusterIndex {
             fn rewound(&mut self) {
-                self.$store.rewound();
+                self.$($store).+.rewound();
             }
 
             fn apply(&mut self, object: $kind) {
                 let key = ObjectKey::of(&object);
-                match self.$store.apply(object, Origin::Watched) {
+                match self.$($store).+.apply(object, Origin::Watched) {
                     Change::Nothing => return,
-                    Change::Newer { old } if self.$store.get(&key).is_some_and(|new| $same(&old, new)) => {
+                    Change::Newer { old } if self.$($store).+.get(&key).is_some_and(|new| $same(&old, new)) => {
                         return;
                     }
                     Change::Newer { .. } | Change::New { .. } => {}
@@ -217,13 +217,13 @@ macro_rules! planned_from {
             }
 
             fn delete(&mut self, key: &ObjectKey, last: Option<$kind>) {
-                self.$store.delete(key, last.as_ref().map(|object| &object.metadata));
+                self.$($store).+.delete(key, last.as_ref().map(|object| &object.metadata));
                 $each(self, key);
                 self.replan();
             }
 
             fn reset(&mut self, present: &HashSet<ObjectKey>) {
-                for (key, _) in self.$store.reset(present) {
+                for (key, _) in self.$($store).+.reset(present) {
                     $each(self, &key);
                 }
                 self.replan();
@@ -234,7 +234,7 @@ macro_rules! planned_from {
 
 /// Requests in a namespace may now succeed or be refused for another reason.
 fn mark_namespace(index: &mut ClusterIndex, namespace: &str) {
-    index.changed_namespaces.insert(namespace.to_owned());
+    index.changes.namespaces.insert(namespace.to_owned());
     index.mark_namespace(namespace);
 }
 
@@ -246,13 +246,13 @@ planned_from!(
 );
 planned_from!(
     SlimPersistentVolumeClaim,
-    claims,
+    storage.claims,
     |a: &SlimPersistentVolumeClaim, b: &SlimPersistentVolumeClaim| a.spec == b.spec,
     |_: &mut ClusterIndex, _: &ObjectKey| ()
 );
 planned_from!(
     SlimPersistentVolume,
-    volumes,
+    storage.volumes,
     |a: &SlimPersistentVolume, b: &SlimPersistentVolume| {
         a.spec == b.spec && a.metadata.labels == b.metadata.labels
     },
@@ -260,23 +260,23 @@ planned_from!(
 );
 planned_from!(
     SlimEnergyPolicy,
-    policies,
+    rules.policies,
     |a: &SlimEnergyPolicy, b: &SlimEnergyPolicy| a.spec == b.spec,
     |index: &mut ClusterIndex, _: &ObjectKey| index.mark_all()
 );
 impl Index<SlimQuota> for ClusterIndex {
     fn rewound(&mut self) {
-        self.quotas.rewound();
+        self.rules.quotas.rewound();
     }
 
     fn apply(&mut self, quota: SlimQuota) {
         let key = ObjectKey::of(&quota);
-        let allowed = match self.quotas.apply(quota, Origin::Watched) {
+        let allowed = match self.rules.quotas.apply(quota, Origin::Watched) {
             Change::Nothing => return,
             Change::New { .. } => true,
             // A quota's use changes with every pod; only changed limits affect refusals.
             Change::Newer { old } => {
-                self.quotas.get(&key).is_some_and(|new| old.status.hard != new.status.hard)
+                self.rules.quotas.get(&key).is_some_and(|new| old.status.hard != new.status.hard)
             }
         };
         if allowed {
@@ -286,13 +286,13 @@ impl Index<SlimQuota> for ClusterIndex {
     }
 
     fn delete(&mut self, key: &ObjectKey, last: Option<SlimQuota>) {
-        self.quotas.delete(key, last.as_ref().map(|quota| &quota.metadata));
+        self.rules.quotas.delete(key, last.as_ref().map(|quota| &quota.metadata));
         mark_namespace(self, &key.namespace);
         self.replan();
     }
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
-        for (key, _) in self.quotas.reset(present) {
+        for (key, _) in self.rules.quotas.reset(present) {
             mark_namespace(self, &key.namespace);
         }
         self.replan();
@@ -300,7 +300,7 @@ impl Index<SlimQuota> for ClusterIndex {
 }
 planned_from!(
     SlimNamespace,
-    namespaces,
+    rules.namespaces,
     |a: &SlimNamespace, b: &SlimNamespace| {
         a.metadata.labels == b.metadata.labels && a.metadata.annotations == b.metadata.annotations
     },

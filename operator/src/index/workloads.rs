@@ -91,7 +91,7 @@ impl ClusterIndex {
 
     fn workload_changed(&mut self, job: ObjectKey) {
         self.mark(job);
-        self.signals.adoption.notify_one();
+        self.changes.signals.adoption.notify_one();
     }
 }
 
@@ -115,6 +115,6 @@ impl<T: Tag> Index<Watched<T>> for ClusterIndex {
         for gone in self.workloads.remove(T::KIND, |known| !present.contains(known)) {
             self.workload_changed(mirror_of(&gone));
         }
-        self.signals.adoption.notify_one();
+        self.changes.signals.adoption.notify_one();
     }
 }

@@ -55,18 +55,21 @@ impl ClusterIndex {
 
     /// Marks the job dirty when an agent reports the energy of one of these pods, named by [`super::name_of`].
     pub fn await_energy_report(&mut self, job: &ObjectKey, pods: impl Iterator<Item = String>) {
-        self.pending_energy.retain(|_, owner| owner != job);
-        self.pending_energy.extend(pods.map(|pod| (pod, job.clone())));
+        self.gangs.pending_energy.retain(|_, owner| owner != job);
+        self.gangs.pending_energy.extend(pods.map(|pod| (pod, job.clone())));
     }
 
     /// Marks jobs dirty when their pods' energy appears in `status.released`.
     pub(super) fn mark_jobs_with_energy_report(&mut self, node: &ObjectKey) {
-        if self.pending_energy.is_empty() {
+        if self.gangs.pending_energy.is_empty() {
             return;
         }
         let Some(status) = self.gpu_nodes.get(node).and_then(|node| node.status.as_ref()) else { return };
-        let waiting: Vec<ObjectKey> =
-            status.released.iter().filter_map(|entry| self.pending_energy.get(&entry.pod).cloned()).collect();
+        let waiting: Vec<ObjectKey> = status
+            .released
+            .iter()
+            .filter_map(|entry| self.gangs.pending_energy.get(&entry.pod).cloned())
+            .collect();
         for job in waiting {
             self.mark(job);
         }

@@ -18,7 +18,7 @@ use crate::predict::forecast::{self, Waiting};
 use crate::predict::sampled::Sampled;
 use crate::predict::{Outlook, Table};
 
-/// Predictions of a job with the last plan. Only planning writes them.
+/// Predictions of a job with the last plan.
 #[derive(Clone, Debug, Default)]
 pub struct Predictions {
     /// Time and power by configuration.
@@ -31,6 +31,43 @@ pub struct Predictions {
     pub first_sampled: Option<Sampled>,
 }
 
+/// What planning wrote for a job.
+#[derive(Clone, Debug, Default)]
+pub struct PlanForJob {
+    /// The plan's decision.
+    pub decision: Option<DecisionFor>,
+    /// Jobs, with their attempts, that must end before this one's pods are created.
+    pub after: Vec<(ObjectKey, i64)>,
+    /// Predictions with the last plan.
+    pub predictions: Predictions,
+    /// When it last requested a plan because it deviated from the last one.
+    pub requested: Option<Timestamp>,
+}
+
+/// What the API server answered to a job's pods.
+#[derive(Clone, Debug, Default)]
+pub struct Admission {
+    /// The result of creating the pods.
+    pub creation: Creation,
+    /// The result of the last dry run.
+    pub dry_run: Option<DryRunResult>,
+    /// When the rules of its namespace last changed.
+    pub rules_changed: Option<Timestamp>,
+}
+
+/// When things were seen of a job.
+#[derive(Clone, Debug)]
+pub struct SeenTimes {
+    /// When the facts that time-outs count from were first seen, on the monotonic clock.
+    pub facts: BTreeMap<TimedFact, Instant>,
+    /// When we last wrote the status.
+    pub last_write: Timestamp,
+    /// When a report last moved the progress.
+    pub last_progress: Option<Timestamp>,
+    /// Reports up to this instant may be lost.
+    pub reports_lost: Option<Timestamp>,
+}
+
 /// Memory of one job.
 #[derive(Clone, Debug)]
 pub struct JobMemory {
@@ -40,32 +77,16 @@ pub struct JobMemory {
     pub claim: Option<Claim>,
     /// A status that is being written; plans use it already.
     pub pending: Option<TrainingJobStatus>,
-    /// The result of creating the pods.
-    pub creation: Creation,
-    /// The result of the last dry run.
-    pub dry_run: Option<DryRunResult>,
-    /// When the rules of its namespace last changed.
-    pub rules_changed: Option<Timestamp>,
-    /// The plan's decision.
-    pub decision: Option<DecisionFor>,
     /// The next placement during a stop. Kept for the job until it starts there or the plan changes it.
     pub target: Option<NextPlacement>,
     /// `target` belongs to a decision that a step in progress uses: a snapshot taken now must include it.
     pub reserving: bool,
-    /// Jobs, with their attempts, that must end before this one's pods are created.
-    pub after: Vec<(ObjectKey, i64)>,
-    /// Predictions with the last plan.
-    pub predictions: Predictions,
-    /// When it last requested a plan because it deviated from the last one.
-    pub plan_requested: Option<Timestamp>,
-    /// When the facts that time-outs count from were first seen, on the monotonic clock.
-    pub first_seen: BTreeMap<TimedFact, Instant>,
-    /// When we last wrote the status.
-    pub last_write: Timestamp,
-    /// When a report last moved the progress.
-    pub last_progress: Option<Timestamp>,
-    /// Reports up to this instant may be lost.
-    pub reports_lost: Option<Timestamp>,
+    /// What planning wrote.
+    pub plan: PlanForJob,
+    /// What the API server answered.
+    pub admission: Admission,
+    /// When things were seen.
+    pub seen: SeenTimes,
     /// Energy of an ended attempt that agents have not reported yet.
     pub pending_energy: Option<PendingEnergy>,
     /// Consecutive failures of carrying out a step.
@@ -81,19 +102,16 @@ impl JobMemory {
             uid: uid.to_owned(),
             claim: None,
             pending: None,
-            creation: Creation::default(),
-            dry_run: None,
-            rules_changed: None,
-            decision: None,
             target: None,
             reserving: false,
-            after: Vec::new(),
-            predictions: Predictions::default(),
-            plan_requested: None,
-            first_seen: BTreeMap::new(),
-            last_write: started,
-            last_progress: None,
-            reports_lost: None,
+            plan: PlanForJob::default(),
+            admission: Admission::default(),
+            seen: SeenTimes {
+                facts: BTreeMap::new(),
+                last_write: started,
+                last_progress: None,
+                reports_lost: None,
+            },
             pending_energy: None,
             failures: 0,
             announced: Announced::default(),
@@ -103,7 +121,8 @@ impl JobMemory {
     /// First-seen times as instants of the clock that now shows `now`.
     pub fn first_seen(&self, now: Timestamp) -> FirstSeen {
         let ago = |seen: &Instant| SignedDuration::try_from(seen.elapsed()).unwrap_or(SignedDuration::ZERO);
-        self.first_seen
+        self.seen
+            .facts
             .iter()
             .map(|(fact, seen)| (fact.clone(), now.saturating_sub(ago(seen)).unwrap_or(now)))
             .collect()
@@ -115,15 +134,15 @@ impl JobMemory {
         if status.is_some_and(|status| status.phase.is_terminal()) {
             return None;
         }
-        let Predictions { table, waiting, .. } = &self.predictions;
+        let Predictions { table, waiting, .. } = &self.plan.predictions;
         Some(forecast::prediction(job, status, table.as_ref()?, now, *waiting))
     }
 
     /// Records that exactly these facts hold.
     pub fn record_facts(&mut self, facts: BTreeSet<TimedFact>) {
-        self.first_seen.retain(|fact, _| facts.contains(fact));
+        self.seen.facts.retain(|fact, _| facts.contains(fact));
         for fact in facts {
-            self.first_seen.entry(fact).or_insert_with(Instant::now);
+            self.seen.facts.entry(fact).or_insert_with(Instant::now);
         }
     }
 
@@ -149,7 +168,7 @@ impl JobMemory {
         match claim {
             Claim::Stopping { goes_on: true, .. } => {
                 if self.target.is_none() {
-                    let planned = self.decision.as_ref().map(|decision| &decision.planned);
+                    let planned = self.plan.decision.as_ref().map(|decision| &decision.planned);
                     let elsewhere = planned.filter(|planned| {
                         held.is_none_or(|held| !planned.runs_on(&held.nodes, held.gpus_per_worker))
                     });

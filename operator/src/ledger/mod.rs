@@ -94,9 +94,9 @@ impl Ledger {
     /// The rules of a namespace changed: refused requests are retried.
     pub fn forget_refusals(&mut self, namespace: &str, now: Timestamp) {
         for (_, memory) in self.jobs.iter_mut().filter(|(key, _)| key.namespace == namespace) {
-            memory.rules_changed = Some(now);
-            if memory.dry_run.as_ref().is_some_and(|dry_run| dry_run.refusal.is_some()) {
-                memory.dry_run = None;
+            memory.admission.rules_changed = Some(now);
+            if memory.admission.dry_run.as_ref().is_some_and(|dry_run| dry_run.refusal.is_some()) {
+                memory.admission.dry_run = None;
             }
         }
     }
@@ -104,7 +104,7 @@ impl Ledger {
     /// Jobs that wait for this one to end.
     pub fn waiting_for(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let waits = |job: &&ObjectKey| {
-            self.jobs.get(job).is_some_and(|memory| memory.after.iter().any(|(other, _)| other == key))
+            self.jobs.get(job).is_some_and(|memory| memory.plan.after.iter().any(|(other, _)| other == key))
         };
         self.following.iter().filter(waits).cloned().collect()
     }
@@ -125,11 +125,11 @@ impl Ledger {
             return Err(now.checked_add(SAME_JOB_EVERY).unwrap_or(Timestamp::MAX));
         };
         if let Some(free) =
-            free(self.plan_requested, REQUEST_EVERY).max(free(memory.plan_requested, SAME_JOB_EVERY))
+            free(self.plan_requested, REQUEST_EVERY).max(free(memory.plan.requested, SAME_JOB_EVERY))
         {
             return Err(free);
         }
-        (self.plan_requested, memory.plan_requested) = (Some(now), Some(now));
+        (self.plan_requested, memory.plan.requested) = (Some(now), Some(now));
         Ok(())
     }
 
@@ -147,11 +147,11 @@ impl Ledger {
     /// stay: they take nothing.
     pub fn revoke_grants(&mut self, goes_on: impl Fn(&ObjectKey, &Planned) -> bool) {
         for (key, memory) in &mut self.jobs {
-            let gives = memory.decision.as_ref().is_some_and(|decision| {
+            let gives = memory.plan.decision.as_ref().is_some_and(|decision| {
                 matches!(decision.planned, Planned::Run { .. }) && !goes_on(key, &decision.planned)
             });
             if gives {
-                memory.decision = None;
+                memory.plan.decision = None;
             }
         }
         self.undelivered.clear();
@@ -162,14 +162,14 @@ impl Ledger {
         let Some(memory) = self.jobs.get_mut(key) else { return false };
         let now = clock::now();
         let waits = matches!(memory.claim, Some(Claim::Waiting { .. }));
-        let new_order = memory.after != after;
+        let new_order = memory.plan.after != after;
         if after.is_empty() {
             self.following.remove(key);
         } else {
             self.following.insert(key.clone());
         }
-        memory.after = after;
-        if memory.decision.as_ref() == Some(&decision) && !new_order {
+        memory.plan.after = after;
+        if memory.plan.decision.as_ref() == Some(&decision) && !new_order {
             return false;
         }
         // A plan with another placement, or none, ends the commitment.
@@ -178,10 +178,10 @@ impl Ledger {
         if stopped && !memory.target.as_ref().is_some_and(kept) {
             memory.target = None;
         }
-        if waits && !memory.after.is_empty() && memory.target.is_none() {
+        if waits && !memory.plan.after.is_empty() && memory.target.is_none() {
             memory.target = NextPlacement::of(&decision.planned, now);
         }
-        memory.decision = Some(decision);
+        memory.plan.decision = Some(decision);
         self.undelivered.insert(key.clone());
         true
     }
@@ -243,10 +243,10 @@ mod tests {
         let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
         let memory = ledger.entry(&key("a"), "1");
         let stopping = Claim::Stopping { gone_by: None, goes_on: true };
-        memory.decision = Some(on(["n2", "n1"]));
+        memory.plan.decision = Some(on(["n2", "n1"]));
         memory.keep_target(&stopping, Some(&held), Timestamp::UNIX_EPOCH);
         assert_eq!(memory.target, None, "it is there");
-        memory.decision = Some(on(["n3", "n4"]));
+        memory.plan.decision = Some(on(["n3", "n4"]));
         memory.keep_target(&stopping, Some(&held), Timestamp::UNIX_EPOCH);
         memory.claim = Some(stopping);
         let goes_to = |ledger: &Ledger| ledger.get(&key("a")).and_then(|m| m.target.clone()).map(|t| t.nodes);
@@ -294,7 +294,7 @@ mod tests {
         assert!(!ledger.is_delivered() && !ledger.mark_delivered(&key("waits")));
         ledger.revoke_grants(|key, _| key.name == "goes-on");
         let left: Vec<_> =
-            ledger.iter().filter(|(_, m)| m.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
+            ledger.iter().filter(|(_, m)| m.plan.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
         assert_eq!(left, ["goes-on", "waits"]);
         assert!(ledger.is_delivered());
         assert!(!ledger.decide(&key("goes-on"), run("n2"), Vec::new()), "the same word again is no news");

@@ -60,7 +60,6 @@ mod member;
 pub mod notices;
 pub mod observed;
 pub mod pods;
-mod quantity;
 mod readiness;
 mod run;
 mod start;

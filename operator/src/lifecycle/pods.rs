@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::names;
+use andreas_api::quantity;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{Allocation, Rendezvous, ResourcesPer, TrainingJobSpec};
 use k8s_openapi::api::core::v1::{
@@ -22,7 +23,6 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use ring::digest::{SHA256, digest};
 
 use super::observed::{NodeFact, Settings};
-use super::quantity;
 
 /// Pod annotation: its node's boot ID at creation. A different one later proves that its containers are gone.
 pub const ANNOTATION_BOOT_ID: &str = "andreas.dev/boot-id";

@@ -241,7 +241,7 @@ async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState) {
     let body = json!({ "status": { "observedGeneration": generation, "conditions": conditions } });
     match shared.writer.patch_cluster_status::<SlimEnergyPolicy>("policy", DEFAULT_POLICY, &body).await {
         Ok(answer) => {
-            shared.index.lock().policies.apply(answer, crate::index::Origin::Written);
+            shared.index.lock().rules.policies.apply(answer, crate::index::Origin::Written);
         }
         Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "policy status not written"),
     }

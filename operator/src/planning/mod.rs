@@ -113,7 +113,7 @@ pub async fn run(
         };
         let Ok((with, built, planned, (index, ledger, at))) = tokio::task::spawn_blocking(work).await else {
             // Snapshot and planner are pure and total; a panic is a bug that a restart does not fix.
-            shared.metrics.plan_errors.inc();
+            shared.metrics.planning.errors.inc();
             tracing::error!("planning failed");
             sleep(Duration::from_secs(5)).await;
             continue;
@@ -121,12 +121,12 @@ pub async fn run(
         caches = with;
         match planned {
             Ok((plan, took)) => {
-                shared.metrics.plans.inc();
+                shared.metrics.planning.plans.inc();
                 if plan.bound_invalid {
-                    shared.metrics.plan_bound_invalid.inc();
+                    shared.metrics.planning.bound_invalid.inc();
                     tracing::warn!(plan = number, "the bound of the plan is above its cost");
                 }
-                shared.metrics.plan_seconds.observe(took.as_secs_f64());
+                shared.metrics.planning.seconds.observe(took.as_secs_f64());
                 let (jobs, seconds) = (built.snapshot.jobs.len(), took.as_secs_f64());
                 tracing::debug!(plan = number, jobs, seconds, trials = plan.trials, gap = ?plan.gap, "planned");
                 if took > SLOW {
@@ -149,7 +149,7 @@ pub async fn run(
                 });
             }
             Err(error) => {
-                shared.metrics.plan_errors.inc();
+                shared.metrics.planning.errors.inc();
                 tracing::error!(%error, "the snapshot cannot be planned");
                 sleep(Duration::from_secs(1)).await;
             }
@@ -318,7 +318,8 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
         let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
         if ledger.decide(&key, DecisionFor { basis: *basis, planned }, after) {
             metrics.decided(reason);
-            let decision = ledger.get(&key).and_then(|memory| memory.decision.as_ref()).map(|d| &d.planned);
+            let decision =
+                ledger.get(&key).and_then(|memory| memory.plan.decision.as_ref()).map(|d| &d.planned);
             tracing::debug!(plan = number, job = %key, ?decision, "decided");
             changed.push(key);
         }
@@ -380,11 +381,11 @@ fn forecasts(
             starts: built.starts.get(&id).and_then(|start| timestamp(*start)),
             sampled: sampled.as_ref().and_then(|sampled| sampled.of(&id)),
         };
-        memory.predictions = Predictions {
+        memory.plan.predictions = Predictions {
             table: Some(Arc::clone(table)),
             outlook: Some(*outlook),
             waiting,
-            first_sampled: memory.predictions.first_sampled.or(waiting.sampled),
+            first_sampled: memory.plan.predictions.first_sampled.or(waiting.sampled),
         };
         let Some(new) = memory.forecast(job, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());

@@ -147,7 +147,7 @@ fn work(
         rest_until = Instant::now() + PAUSE.max(took * (SHARE - 1));
         match made {
             Ok(view) => {
-                sources.metrics.forecast_seconds.observe(took.as_secs_f64());
+                sources.metrics.forecasts.seconds.observe(took.as_secs_f64());
                 sources.forecasts.keep(view.at(), Arc::clone(&view.forecast));
                 views.send_replace(Some(Arc::new(view)));
             }

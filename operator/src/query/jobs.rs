@@ -123,8 +123,8 @@ pub fn queued(
     }
 }
 
-/// Order in a queue: jobs with GPUs, then waiting ones by expected start, then suspended ones.
-fn group(phase: Phase) -> u8 {
+/// Rank of a phase in a queue: jobs with GPUs come first, then waiting ones, then suspended ones.
+fn queue_rank(phase: Phase) -> u8 {
     match phase {
         Phase::Running => 0,
         Phase::Starting => 1,
@@ -148,7 +148,7 @@ pub fn queue(
         .filter(|job| !phase(job).is_terminal())
         .map(|job| {
             let id = job_id(&ObjectKey::of(job.as_ref()));
-            (group(phase(job)), view.position(&id).unwrap_or(usize::MAX), job)
+            (queue_rank(phase(job)), view.position(&id).unwrap_or(usize::MAX), job)
         })
         .collect();
     let made = |job: &SlimTrainingJob| job.metadata.creation_timestamp.as_ref().map_or(view.at(), |at| at.0);

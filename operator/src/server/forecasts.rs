@@ -84,7 +84,7 @@ fn of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
         let job = index.jobs.get(key)?;
         let memory = ledger.get(key);
         let status = job.status.as_ref();
-        let waits = memory.and_then(|memory| memory.decision.as_ref()).and_then(|d| match &d.planned {
+        let waits = memory.and_then(|memory| memory.plan.decision.as_ref()).and_then(|d| match &d.planned {
             Planned::Wait { reason, message } => {
                 Some(WaitInfo { reason: reason.as_str(), message: message.clone() })
             }

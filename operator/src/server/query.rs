@@ -223,7 +223,7 @@ async fn answer<T: Serialize + Send + 'static>(
     };
     let computed = tokio::task::spawn_blocking(work).await.map_err(|_| failed())?;
     let text = computed?.map_err(|_| failed())?;
-    api.metrics.query_seconds.observe(began.elapsed().as_secs_f64());
+    api.metrics.queries.seconds.observe(began.elapsed().as_secs_f64());
     api.metrics.answered(question, "answered");
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }

@@ -229,7 +229,9 @@ pub fn build(
                 lost_epochs: lost.epochs(status, job.spec.epochs, &index.profile_key(job)),
                 measured: measured.get(key).copied(),
                 limits,
-                admitted: ledger.get(key).and_then(|memory| memory.dry_run.as_ref()?.admitted.as_deref()),
+                admitted: ledger
+                    .get(key)
+                    .and_then(|memory| memory.admission.dry_run.as_ref()?.admitted.as_deref()),
                 now,
             },
             state,
@@ -290,6 +292,7 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
 /// A namespace's free quota. Used counts everything but the pods of jobs that the planner accounts for.
 fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Namespace> {
     let quotas: Vec<_> = index
+        .rules
         .quotas
         .iter()
         .filter(|(key, _)| key.namespace == name)

@@ -11,7 +11,7 @@ use super::{gpus, node_name};
 use crate::energy::boards::{Board, board};
 use crate::energy::draws::foreign_power;
 use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
-use crate::index::quantity::HOST_PORT;
+use crate::index::amounts::HOST_PORT;
 use crate::index::{
     Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, owner, takes, usable,
 };

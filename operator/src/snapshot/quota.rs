@@ -8,7 +8,8 @@ use andreas_api::slim::{SlimPodSpec, SlimQuota, SlimResources, SlimScopeExpressi
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-use crate::index::quantity::{at_most, of_whole_pods, thousandths, units};
+use crate::index::amounts::{at_most, of_whole_pods};
+use andreas_api::quantity::{thousandths, units};
 
 /// Amounts by `<quota>/<resource>`: CPU in thousandths, everything else in whole units.
 pub type Amounts = BTreeMap<Arc<str>, u64>;

@@ -36,8 +36,8 @@ impl<'a> Volumes<'a> {
         let mut bound: Vec<_> = claims
             .filter_map(|claim| {
                 let key = ObjectKey { namespace: namespace.to_owned(), name: claim.claim_name.clone() };
-                let name = index.claims.get(&key)?.spec.volume_name.clone();
-                index.volumes.get(&ObjectKey { namespace: String::new(), name })
+                let name = index.storage.claims.get(&key)?.spec.volume_name.clone();
+                index.storage.volumes.get(&ObjectKey { namespace: String::new(), name })
             })
             .filter(|volume| {
                 let zoned = ZONES.iter().any(|zone| volume.labels().contains_key(*zone));
@@ -74,8 +74,12 @@ pub fn single_node_claim(index: &ClusterIndex, namespace: &str, spec: &TrainingJ
         .map(|claim| ("template.spec.volumes", &claim.claim_name));
     let narrow = |name: &String| {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
-        let modes =
-            index.claims.get(&key).map(|claim| claim.spec.access_modes.as_slice()).unwrap_or_default();
+        let modes = index
+            .storage
+            .claims
+            .get(&key)
+            .map(|claim| claim.spec.access_modes.as_slice())
+            .unwrap_or_default();
         !modes.is_empty() && modes.iter().all(|mode| mode.starts_with("ReadWriteOnce"))
     };
     let (field, name) = checkpoint.chain(others).find(|(_, name)| narrow(name))?;

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 
 use super::quota;
 use crate::index::ClusterIndex;
-use crate::index::quantity::{self, Amounts};
+use crate::index::amounts::{self, Amounts};
 use crate::lifecycle::{Admitted, Settings, pods};
 
 /// Maximum GPUs of a worker for which needs are computed.
@@ -44,8 +44,8 @@ impl WorkerSpecs {
         let few = slim(&one);
         let one = places(one);
         let more = u64::try_from(most - 1).unwrap_or(1);
-        let first = quantity::pod(&few);
-        let each = quantity::pod(&many).minus(first.clone()).part(more);
+        let first = amounts::pod(&few);
+        let each = amounts::pod(&many).minus(first.clone()).part(more);
         let fixed = first.minus(each.clone());
         let demands = serde_json::to_string(&(&one.node_selector, &one.affinity, &one.tolerations));
         Self {
@@ -90,14 +90,14 @@ pub fn admitted(sent: Option<&PodSpec>, kept: SlimPodSpec) -> Option<Arc<Admitte
         let limits =
             |r: &SlimResources| SlimResources { requests: r.limits.clone(), ..SlimResources::default() };
         let of = |c: &SlimContainer| SlimContainer { resources: limits(&c.resources), ..c.clone() };
-        quantity::pod(&SlimPodSpec {
+        amounts::pod(&SlimPodSpec {
             containers: spec.containers.iter().map(of).collect(),
             init_containers: spec.init_containers.iter().map(of).collect(),
             resources: spec.resources.as_ref().map(limits),
             ..spec.clone()
         })
     };
-    let same = quantity::pod(&sent) == quantity::pod(&kept) && limits(&sent) == limits(&kept);
+    let same = amounts::pod(&sent) == amounts::pod(&kept) && limits(&sent) == limits(&kept);
     (!same).then(|| Arc::new(Admitted { sent, kept }))
 }
 
@@ -110,6 +110,7 @@ pub(super) fn worker(
     admitted: Option<&Admitted>,
 ) -> Worker {
     let quotas: Vec<_> = index
+        .rules
         .quotas
         .iter()
         .filter(|(k, _)| k.namespace == key.namespace)
@@ -132,7 +133,7 @@ pub(super) fn worker(
         .collect();
     let mut fixed = specs.fixed.clone();
     if let Some(Admitted { sent, kept }) = admitted {
-        let more = quantity::pod(kept).minus(quantity::pod(sent));
+        let more = amounts::pod(kept).minus(amounts::pod(sent));
         add(&mut fixed, more);
         let before = quota::pod_takes(&quotas, sent);
         for (key, amount) in quota::pod_takes(&quotas, kept) {

@@ -3,13 +3,14 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use andreas_api::quantity;
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob};
 use andreas_api::{EnergyPolicy, TrainingProfile};
 use andreas_cli::stdio::Session;
 use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
 use andreas_node_agent::setter::record::Record;
 use andreas_node_agent::setting::{SettingsRequest, SettingsResponse};
-use andreas_operator::index::quantity;
+use andreas_operator::index::amounts;
 use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use andreas_runtime::access::bearer;
@@ -36,10 +37,10 @@ pub fn api_objects(bytes: &[u8]) {
         let _ = job.spec.start_timeout.seconds_or(900);
     }
     if let Ok(pod) = serde_json::from_slice::<SlimPod>(bytes) {
-        let _ = quantity::pod(&pod.spec);
+        let _ = amounts::pod(&pod.spec);
     }
     if let Ok(node) = serde_json::from_slice::<SlimNode>(bytes) {
-        let _ = quantity::Amounts::of(&node.status.allocatable);
+        let _ = amounts::Amounts::of(&node.status.allocatable);
     }
     let _ = serde_json::from_slice::<SlimGpuNode>(bytes);
     let _ = serde_json::from_slice::<SlimQuota>(bytes);
@@ -103,7 +104,7 @@ pub fn progress_reports(bytes: &[u8]) {
 /// Quantities of Kubernetes (`1500m`, `2Gi`, `1e3`).
 pub fn quantities(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = quantity::milli(text);
+        let _ = (quantity::milli(text), quantity::part(text, 3));
     }
 }
 

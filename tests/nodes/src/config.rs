@@ -200,7 +200,7 @@ impl NodesConfig {
         }
         for group in &self.nodes {
             for (field, value) in [("cpu", &group.cpu), ("memory", &group.memory)] {
-                if quantity::parse(value).is_none_or(|value| value <= 0.0) {
+                if quantity(value).is_none_or(|value| value <= 0.0) {
                     return wrong(
                         &format!("{} of {}", field, group.name_prefix),
                         "wanted a quantity above 0",

@@ -82,7 +82,7 @@ impl Demand {
             (resources.requests.unwrap_or_default(), resources.limits.unwrap_or_default());
         let of = |name: &str| {
             let found = requests.get(name).or_else(|| limits.get(name));
-            found.and_then(|quantity| quantity::parse(&quantity.0)).unwrap_or(0.0).max(0.0)
+            found.and_then(|found| quantity(&found.0)).unwrap_or(0.0)
         };
         Self { gpus: of(GPU_RESOURCE) as usize, cpu: of("cpu"), memory: of("memory") }
     }

@@ -32,7 +32,6 @@ mod node;
 mod objects;
 mod pod;
 mod pod_resources;
-mod quantity;
 pub mod recorded;
 pub mod sandbox;
 mod shared;
@@ -47,3 +46,8 @@ pub use hardware::{GPU_WATTS, GpuHardware, training_process};
 pub use objects::ANNOTATIONS;
 pub use recorded::Recorded;
 pub use start::{Options, run};
+
+/// A quantity of Kubernetes as a number, in its unit (cores, bytes, pieces).
+fn quantity(text: &str) -> Option<f64> {
+    andreas_api::quantity::milli(text).map(|milli| milli as f64 / 1e3)
+}

@@ -49,8 +49,8 @@ struct State {
 impl Node {
     pub fn new(group: &Arc<NodeGroup>, index: usize, number: usize) -> Self {
         let name = format!("{}{index}", group.name_prefix);
-        let cpu = quantity::parse(&group.cpu).unwrap_or(1.0);
-        let memory = quantity::parse(&group.memory).unwrap_or(1e9);
+        let cpu = quantity(&group.cpu).unwrap_or(1.0);
+        let memory = quantity(&group.memory).unwrap_or(1e9);
         let state = State {
             boot_id: String::new(),
             boots: 0,

@@ -44,6 +44,7 @@ mod reuse;
 mod sandbox;
 mod scheduler;
 mod testbed;
+pub mod tls;
 mod tools;
 pub mod wait;
 

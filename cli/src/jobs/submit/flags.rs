@@ -73,10 +73,7 @@ pub fn claim(text: &str) -> Result<Claim, String> {
 /// # Errors
 /// When it has another form.
 pub fn quantity(text: &str) -> Result<String, String> {
-    const SUFFIXES: [&str; 14] = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let good = number.parse::<f64>().is_ok_and(|number| number > 0.0) && SUFFIXES.contains(&suffix);
+    let good = andreas_api::quantity::milli(text).is_some_and(|milli| milli > 0);
     good.then(|| text.to_owned()).ok_or_else(|| format!("{text:?} is not a quantity such as 4, 500m or 16Gi"))
 }
 
@@ -95,7 +92,7 @@ mod tests {
         assert!(variable("A").is_err() && variable("=b").is_err());
         assert_eq!(claim("data:/in"), Ok(Claim { name: "data".into(), path: Some("/in".into()) }));
         assert!(claim(":/in").is_err() && claim("data:in").is_err());
-        assert!(["4", "500m", "1.5", "16Gi"].iter().all(|text| quantity(text).is_ok()));
+        assert!(["4", "500m", "1.5", "16Gi", "1e3"].iter().all(|text| quantity(text).is_ok()));
         assert!(["", "-4", "0", "Gi", "4 GB", "4Gb"].iter().all(|text| quantity(text).is_err()));
     }
 }

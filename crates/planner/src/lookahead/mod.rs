@@ -110,7 +110,7 @@ fn decide_at(
     let deferred = DeferredCosts::new(instance, classes, cost_table, shadow_prices);
     let context = Context { instance, options, classes, cost_table, shadow_prices, deferred: &deferred };
     let mut current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
-    let mut touchable: Vec<bool> = instance
+    let mut movable: Vec<bool> = instance
         .jobs
         .iter()
         .map(|d| match d.holding {
@@ -119,7 +119,7 @@ fn decide_at(
             Holding::Committed { .. } => false,
         })
         .collect();
-    let first = context.round(&current, &touchable);
+    let first = context.round(&current, &movable);
     let (bound, waiting_cost) = (first.bound, first.waiting_cost);
     let mut last = first;
     let (mut stopped, mut trials) = (Vec::new(), 0);
@@ -129,9 +129,9 @@ fn decide_at(
         if last.assignments == current {
             break;
         }
-        touchable = context.movable_after(&current, &last.assignments, &touchable);
+        movable = context.movable_after(&current, &last.assignments, &movable);
         current.clone_from(&last.assignments);
-        last = context.round(&current, &touchable);
+        last = context.round(&current, &movable);
     }
     let Priced { cost, wake, intended } = context.priced_from_the_start(&last.assignments);
     Outcome {
@@ -202,9 +202,9 @@ impl<'b> Context<'_, 'b> {
     }
 
     /// One decision on a state.
-    fn round(&self, current: &[Option<Assignment>], touchable: &[bool]) -> RoundResult {
+    fn round(&self, current: &[Option<Assignment>], movable: &[bool]) -> RoundResult {
         let instance = self.instance;
-        let mut base = PartialPlan::after(instance, current, touchable);
+        let mut base = PartialPlan::after(instance, current, movable);
         let mut stopped = budget::enforce(instance, &mut base);
         let (kept, displaced) = self.serve_fully_aged(current, &mut base);
         // The bound holds for all free capacity, with or without the reservation.
@@ -360,7 +360,7 @@ impl<'b> Context<'_, 'b> {
         assignments: &[Option<Assignment>],
         before: &[bool],
     ) -> Vec<bool> {
-        let touchable = |job: usize| {
+        let movable = |job: usize| {
             let data = &self.instance.jobs[job];
             let (Some(new), old) = (&assignments[job], &current[job]) else { return true };
             let same = old.as_ref().is_some_and(|old| {
@@ -374,7 +374,7 @@ impl<'b> Context<'_, 'b> {
             }
             data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
         };
-        (0..assignments.len()).map(touchable).collect()
+        (0..assignments.len()).map(movable).collect()
     }
 }
 

@@ -49,12 +49,12 @@ fn decision<T>(
     let shadow_prices = ShadowPrices::new(&instance, &classes, &cost_table, 0.0);
     let deferred = DeferredCosts::new(&instance, &classes, &cost_table, &shadow_prices);
     let current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
-    let touchable = |d: &crate::instance::JobData<'_>| match d.holding {
+    let movable = |d: &crate::instance::JobData<'_>| match d.holding {
         Holding::Nothing | Holding::Leaving { .. } => true,
         Holding::Running { free_to_move, .. } => free_to_move,
         Holding::Committed { .. } => false,
     };
-    let touchable: Vec<bool> = instance.jobs.iter().map(touchable).collect();
+    let movable: Vec<bool> = instance.jobs.iter().map(movable).collect();
     let context = Context {
         instance: &instance,
         options: &options,
@@ -63,7 +63,7 @@ fn decision<T>(
         shadow_prices: &shadow_prices,
         deferred: &deferred,
     };
-    then(&context, &current, &touchable)
+    then(&context, &current, &movable)
 }
 
 /// A partial plan from assignments.
@@ -129,11 +129,11 @@ proptest! {
         // Given up to four jobs on up to three nodes, with budgets, quotas, and jobs in all states,
         let mut alone = smaller(snapshot, 4, 3);
         alone.jobs.iter_mut().for_each(|job| job.spread.clear());
-        decision(&alone, |context, current, touchable| {
+        decision(&alone, |context, current, movable| {
             let instance = context.instance;
-            let found = context.round(current, touchable);
+            let found = context.round(current, movable);
             // when every plan is enumerated,
-            let mut base = PartialPlan::after(instance, current, touchable);
+            let mut base = PartialPlan::after(instance, current, movable);
             budget::enforce(instance, &mut base);
             let step = context.step(current, &base).weigh(&base, 0.0);
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();

@@ -45,12 +45,7 @@ fn relative((truth, said): (f64, f64)) -> f64 {
 
 /// Median of values; NaN if there are none.
 pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
-    }
+    crate::progress::median(&mut values).unwrap_or(f64::NAN)
 }
 
 impl Outcome {

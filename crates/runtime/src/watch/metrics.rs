@@ -54,13 +54,13 @@ struct Failure {
 impl WatchMetrics {
     /// Creates the counters and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        let this = Self::default();
-        DECODE_FAILURES.register(registry, this.decode_failures.clone());
-        LISTS.register(registry, this.lists.clone());
-        EVENTS.register(registry, this.events.clone());
-        FAILURES.register(registry, this.failures.clone());
-        QUARANTINED.register(registry, this.quarantined.clone());
-        this
+        Self {
+            decode_failures: DECODE_FAILURES.create(registry),
+            lists: LISTS.create(registry),
+            events: EVENTS.create(registry),
+            failures: FAILURES.create(registry),
+            quarantined: QUARANTINED.create(registry),
+        }
     }
 
     /// The counters of one kind.

@@ -26,16 +26,16 @@ impl ReconcileLoop {
             let (labels, sample, driver) =
                 (labels(uuid, gpu), gpu.sample.clone(), gpu.facts.as_ref().and_then(|facts| facts.limit_mw));
             let found = problems(gpu.fault(), self.deps.xids.fatal_error(uuid), sample.as_ref());
-            let refused = self.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
+            let refused = self.setter.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
             let for_good = refused.is_some_and(is_final);
             let (actual, wanted) =
                 (self.actual(uuid), decision.wanted.get(uuid).copied().unwrap_or_default());
-            let holder = self.holders.gpus.get(uuid).cloned();
+            let holder = self.holders.gpus.gpus.get(uuid).cloned();
             let state = if found.iter().any(|problem| problem.fatal) {
                 GpuCondition::Unhealthy
             } else {
                 carried_out &= actual == Some(wanted) || for_good;
-                let shared = self.holders.ambiguous || self.holders.shared.contains_key(uuid);
+                let shared = self.holders.gpus.ambiguous || self.holders.gpus.shared.contains_key(uuid);
                 match holder {
                     Some(_) => GpuCondition::Held,
                     None if shared => GpuCondition::Held,
@@ -62,8 +62,8 @@ impl ReconcileLoop {
             }
             self.deps.metrics.set_state(&labels, state_label(state));
             self.deps.metrics.set_problems(&labels, &found);
-            let range = limits(driver, self.settable_floor(), self.unlimitable.contains(uuid));
-            let meter = self.meters.entry(uuid.clone()).or_default();
+            let range = limits(driver, self.settable_floor(), self.setter.unlimitable.contains(uuid));
+            let meter = self.energy.meters.entry(uuid.clone()).or_default();
             gpus.push(GpuState {
                 uuid: uuid.clone(),
                 state,
@@ -81,20 +81,20 @@ impl ReconcileLoop {
                 max_limit_watts: range.map(|(_, highest)| highest),
                 problems: found,
                 parked,
-                shares: self.shared.shares(uuid),
+                shares: self.energy.shared.shares(uuid),
             });
         }
         self.attribute_energy(&readings, &mut gpus);
         self.update_host_power();
-        let observes = self.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
+        let observes = self.holders.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
         let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
         let report = Report {
             generation: carries_out.filter(|_| carried_out).map(|(generation, _)| generation),
             awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
-            holders_observed: self.holders_observed,
-            empty: observes.then_some(self.holders.is_empty()),
+            holders_observed: self.holders.observed,
+            empty: observes.then_some(self.holders.gpus.is_empty()),
             conditions: vec![self.ready(), unhealthy_condition(&gpus)],
-            released: self.resumed.then(|| self.attribution.released().to_vec()),
+            released: self.resumed.then(|| self.energy.attribution.released().to_vec()),
             host_power: self.deps.host.latest().cloned(),
             gpus,
         };
@@ -112,7 +112,7 @@ impl ReconcileLoop {
         observation: &GpuObservation,
     ) -> Option<GpuReading> {
         let now = self.started.elapsed();
-        let holder = self.holders.gpus.get(uuid).cloned();
+        let holder = self.holders.gpus.gpus.get(uuid).cloned();
         let in_use = match (state, &holder) {
             (GpuCondition::Held, Some((namespace, _))) => GpuUse::Held(namespace.clone()),
             (GpuCondition::Free, _) if observation.holder == Holder::Nobody => GpuUse::Free,
@@ -133,18 +133,18 @@ impl ReconcileLoop {
                 self.deps.metrics.set_rest_effect(&labels.gpu_type, kind.context, watts);
             }
         }
-        let meter = self.meters.entry(uuid.clone()).or_default();
+        let meter = self.energy.meters.entry(uuid.clone()).or_default();
         let interval = meter.add(now, sample, in_use);
         let joules = meter.joules();
         self.apply_interval(uuid, &interval);
-        let slices = self.holders.shared.get(uuid);
-        let by_namespace = self.shared.update(uuid, slices, interval.joules);
+        let slices = self.holders.gpus.shared.get(uuid);
+        let by_namespace = self.energy.shared.update(uuid, slices, interval.joules);
         for (namespace, joules) in by_namespace {
             self.deps.metrics.shared(labels, &namespace, joules);
         }
         let parked = if holder.is_none() { sample.contexts() } else { 0 };
         self.deps.metrics.sampled(labels, sample, &interval, parked);
-        let known = observation.holder != Holder::Unknown || self.holders.shared.contains_key(uuid);
+        let known = observation.holder != Holder::Unknown || self.holders.gpus.shared.contains_key(uuid);
         let reading = GpuReading { holder, joules, estimated: interval.estimated };
         known.then_some(reading)
     }
@@ -154,13 +154,13 @@ impl ReconcileLoop {
         if interval.reset || back {
             tracing::info!(uuid, "the GPU was reset, or its driver loaded again");
             self.deps.xids.clear(uuid);
-            self.renewed.insert(uuid.clone());
+            self.setter.renewed.insert(uuid.clone());
         }
         if interval.resumed_joules != 0 {
-            self.attribution.raise(uuid, interval.resumed_joules);
+            self.energy.attribution.raise(uuid, interval.resumed_joules);
         }
         if interval.unseen {
-            self.attribution.forget(uuid);
+            self.energy.attribution.forget(uuid);
         }
     }
 
@@ -174,9 +174,9 @@ impl ReconcileLoop {
 
     /// Energy used by each pod, and where the open shares began.
     fn attribute_energy(&mut self, readings: &BTreeMap<Uuid, GpuReading>, gpus: &mut [GpuState]) {
-        self.attribution.update(readings, whole_seconds(clock::now()));
+        self.energy.attribution.update(readings, whole_seconds(clock::now()));
         for gpu in gpus.iter_mut().filter(|gpu| gpu.holder.is_some()) {
-            if let Some(begin) = self.attribution.begin(&gpu.uuid) {
+            if let Some(begin) = self.energy.attribution.begin(&gpu.uuid) {
                 (gpu.held_from, gpu.held_since) = (Some(begin.joules), Some(Time(begin.at)));
             }
         }

@@ -40,8 +40,8 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
         watts: 70,
     };
     let mut memory = ledger.entry(&key("bert"), "j1").clone();
-    memory.decision = Some(DecisionFor { basis: 0, planned });
-    memory.dry_run = Some(DryRunResult { gpus: 1, at: at(90), refusal: None, admitted: None });
+    memory.plan.decision = Some(DecisionFor { basis: 0, planned });
+    memory.admission.dry_run = Some(DryRunResult { gpus: 1, at: at(90), refusal: None, admitted: None });
     let seen = JobInput::gather(&index, |_| memory, &key("bert"), Arc::default(), at(100));
     let status = seen.expect("the job").step().status;
     assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);

@@ -136,7 +136,7 @@ fn everything(metrics: &Metrics) {
     refused_of.insert("liar".into(), 9);
     let took = std::time::Duration::from_millis(10);
     metrics.fit(FitOutcome::Done(&Fit { took, profiles: 1, rows: 7, refused, refused_of }));
-    metrics.deviations.inc();
+    metrics.steps.deviations.inc();
 }
 
 fn small() -> ClusterIndex {

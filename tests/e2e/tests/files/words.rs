@@ -38,7 +38,7 @@ const WORDS: [(&str, &str); 29] = [
     ("wish", "preference, or request"),
 ];
 /// The same for names in product code. A test may use plain English: a test double of a cluster is a `World`.
-const PRODUCT_WORDS: [(&str, &str); 41] = [
+const PRODUCT_WORDS: [(&str, &str); 42] = [
     ("avoid", "exclude"),
     ("avoided", "excluded"),
     ("braked", "limited"),
@@ -71,6 +71,7 @@ const PRODUCT_WORDS: [(&str, &str); 41] = [
     ("tell", "report, publish or write"),
     ("tells", "reports"),
     ("thriftier", "power factor"),
+    ("touchable", "movable"),
     ("trouble", "failure, or error"),
     ("unfit", "not plannable"),
     ("unmade", "not created"),

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use andreas_api::quantity;
 use k8s_openapi::api::core::v1::{Container, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::objects::PodView;
-use crate::quantity;
 use crate::shared::Shared;
 
 /// `CreateContainerConfigError` and its message.
@@ -156,14 +157,10 @@ pub(crate) fn resource_value(container: &Container, field: &ResourceFieldSelecto
     let resources = container.resources.clone().unwrap_or_default();
     let (from, name) = field.resource.split_once('.').unwrap_or(("limits", &field.resource));
     let map = if from == "requests" { resources.requests } else { resources.limits };
-    let amount =
-        map.and_then(|map| map.get(name).and_then(|quantity| quantity::parse(&quantity.0))).unwrap_or(0.0);
-    let divisor = field
-        .divisor
-        .as_ref()
-        .and_then(|divisor| quantity::parse(&divisor.0))
-        .filter(|divisor| *divisor > 0.0);
-    format!("{}", (amount / divisor.unwrap_or(1.0)).ceil())
+    let milli = |quantity: &Quantity| quantity::milli(&quantity.0);
+    let amount = map.and_then(|map| milli(map.get(name)?)).unwrap_or(0);
+    let divisor = field.divisor.as_ref().and_then(milli).filter(|divisor| *divisor > 0);
+    amount.div_ceil(divisor.unwrap_or(1_000)).to_string()
 }
 
 /// `$(NAME)` by the value defined before, `$$` by `$`, anything else as it stands.

@@ -161,12 +161,12 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
                 job.state = JobState::Waiting;
             }
         }
-        decision(&small, |context, current, touchable| {
+        decision(&small, |context, current, movable| {
             let instance = context.instance;
             if above_budget(instance) {
                 return Ok(());
             }
-            let base = PartialPlan::after(instance, current, touchable);
+            let base = PartialPlan::after(instance, current, movable);
             if !base.ledger.within_budget(instance) {
                 // Infeasible even with nothing placed.
                 return Ok(());
@@ -185,7 +185,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
             }
             let theirs = theirs.total();
             // then no bound exceeds it, a proven plan costs as much, and no plan costs less.
-            let found = context.round(current, touchable);
+            let found = context.round(current, movable);
             let ours = SearchState::new(&step, partial(instance, &found.assignments), &open).total();
             let near = EQUAL * theirs.abs().max(1e-9);
             prop_assert!(found.bound <= theirs + near, "bound {} above the optimum {theirs}", found.bound);

@@ -1,69 +1,12 @@
-//! Kubernetes quantities as integers, and a pod's use of its node.
+//! A pod's use of its node, and a node's capacity.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_api::names::GPU_RESOURCE;
+use andreas_api::quantity::{thousandths, units};
 use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-/// A quantity in thousandths, rounded up; `None` if the text is no quantity or negative.
-///
-/// The grammar is that of `k8s.io/apimachinery/pkg/api/resource`: a decimal number, then `m`, `k`, `M`, `G`,
-/// `T`, `P`, `E`, `n`, `u`, `Ki` to `Ei`, or a decimal exponent.
-pub fn milli(text: &str) -> Option<u128> {
-    let text = text.trim();
-    let text = text.strip_prefix('+').unwrap_or(text);
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, suffix) = text.split_at(digits);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') || whole.len() > 24 {
-        return None;
-    }
-    let fraction = &fraction[..fraction.len().min(12)];
-    let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
-    let mantissa = whole.checked_mul(scale)?.checked_add(part)?;
-    let (times, over): (u128, u128) = match suffix {
-        "" => (1_000, 1),
-        "n" => (1, 1_000_000),
-        "u" => (1, 1_000),
-        "m" => (1, 1),
-        "k" => (1_000_000, 1),
-        "M" => (1_000_000_000, 1),
-        "G" => (1_000_000_000_000, 1),
-        "T" => (1_000_000_000_000_000, 1),
-        "P" => (1_000_000_000_000_000_000, 1),
-        "E" => (1_000_000_000_000_000_000_000, 1),
-        "Ki" => (1_000 << 10, 1),
-        "Mi" => (1_000 << 20, 1),
-        "Gi" => (1_000 << 30, 1),
-        "Ti" => (1_000 << 40, 1),
-        "Pi" => (1_000 << 50, 1),
-        "Ei" => (1_000 << 60, 1),
-        exponent => {
-            let exponent: i32 = exponent.strip_prefix(['e', 'E'])?.parse().ok()?;
-            let power = |by: i32| 10_u128.checked_pow(u32::try_from(by).ok()?);
-            if exponent >= 0 { (power(exponent)?.checked_mul(1_000)?, 1) } else { (1_000, power(-exponent)?) }
-        }
-    };
-    Some(mantissa.checked_mul(times)?.div_ceil(scale.checked_mul(over)?))
-}
-
-/// A quantity in whole units, rounded up, at most `u64::MAX`; 0 if invalid.
-pub fn units(quantity: &Quantity) -> u64 {
-    clamp(milli(&quantity.0).unwrap_or(0).div_ceil(1_000))
-}
-
-/// A quantity in thousandths, at most `u64::MAX`; 0 if invalid.
-pub fn thousandths(quantity: &Quantity) -> u64 {
-    clamp(milli(&quantity.0).unwrap_or(0))
-}
-
-fn clamp(value: u128) -> u64 {
-    u64::try_from(value).unwrap_or(u64::MAX)
-}
 
 /// Use of a node by pods, or its capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -233,27 +176,6 @@ pub fn pod(spec: &SlimPodSpec) -> Amounts {
 mod tests {
     use super::*;
     use andreas_api::slim::SlimResources;
-
-    #[test]
-    fn quantities_read_as_kubernetes_reads_them() {
-        for (text, value) in [
-            ("1", 1_000),
-            ("100m", 100),
-            ("0.5", 500),
-            (".5", 500),
-            ("1.5Gi", 1_610_612_736_000),
-            ("12e2", 1_200_000),
-            ("2E", 2_000_000_000_000_000_000_000),
-            ("1500u", 2),
-            ("5e-1", 500),
-            ("0", 0),
-        ] {
-            assert_eq!(milli(text), Some(value), "{text}");
-        }
-        for text in ["", "abc", "1.2.3", "-1", "1e999", "1 Gi", "99999999999999999999999999999", "Ki"] {
-            assert_eq!(milli(text), None, "{text}");
-        }
-    }
 
     fn with(cpu: &str, gpus: &str, always: bool) -> SlimContainer {
         let requests =
