@@ -62,8 +62,17 @@ pub fn expected(job: &QueuedJob, expected: &Expected, currency: &str, now: Times
     text
 }
 
-/// A shift in words: `12m later`, `3h sooner`.
+/// Shifts (`laterSeconds`) of a job that has no end any more, or had none before: ten years.
+const NEVER: i64 = 320_000_000;
+const LEAST: i64 = -NEVER;
+
+/// A shift of an end in words: `12m later`, `3h sooner`, `never`.
 pub fn shift(later_seconds: i64) -> String {
+    match later_seconds {
+        NEVER.. => return "never".to_owned(),
+        ..=LEAST => return "at all".to_owned(),
+        _ => {}
+    }
     let length = duration(later_seconds.saturating_abs());
     if later_seconds >= 0 { format!("{length} later") } else { format!("{length} sooner") }
 }

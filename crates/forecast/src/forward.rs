@@ -10,6 +10,11 @@ use crate::live::{Live, NOTHING};
 /// Minimum time between two plans of a future.
 const APART: Seconds = Seconds(1.0);
 
+/// Jobs that did not start for this long while nothing ran never do: windows of tariff and budget repeat each week.
+const NEVER: Seconds = Seconds(8.0 * 86_400.0);
+/// The same at the last plan of a future.
+const NEVER_AT_LAST: Seconds = Seconds(86_400.0);
+
 /// Maximum waiting jobs that get GPUs at the end of a future; those behind them have no start.
 const MAX_DISPATCHED: usize = 20_000;
 
@@ -27,12 +32,19 @@ pub(crate) fn run(
     let tariff = &snapshot.tariff;
     let mut made: Option<Plan> = None;
     let mut left = plans;
+    let mut idle_since = None;
     loop {
         let plan = made.as_ref().unwrap_or(plan);
         for live in all.iter_mut().filter(|live| live.ended.is_none()) {
             if let Some(job_plan) = plan.jobs.get(&live.job.id) {
                 live.apply(&job_plan.decision, now, snapshot.restart);
             }
+        }
+        let idle = idle_since.map_or(Seconds::ZERO, |since| now - since);
+        let never = idle >= NEVER || left == 0 && idle >= NEVER_AT_LAST;
+        if never && all.iter().all(|live| live.active.is_none()) {
+            dispatch::rest(snapshot, &mut all, now, 0);
+            return Ok(all.into_iter().map(|live| live.ended).collect());
         }
         if left == 0 || all.iter().all(|live| live.ended.is_some() || live.active.is_some()) {
             dispatch::rest(snapshot, &mut all, now, MAX_DISPATCHED);
@@ -46,10 +58,16 @@ pub(crate) fn run(
             .into_iter()
             .chain(snapshot.budget.as_ref().and_then(|budget| budget.watts.next_edge(now)));
         let next = match next {
-            Some(end) => edge.fold(end, Time::min),
+            Some(end) => {
+                idle_since = None;
+                edge.fold(end, Time::min)
+            }
             // All jobs wait: for an edge of tariff or budget, or for what the plan waits for.
             None => match edge.chain(asked).reduce(Time::min) {
-                Some(at) => at,
+                Some(at) => {
+                    idle_since.get_or_insert(now);
+                    at
+                }
                 // Nothing will ever happen: what waits has no start.
                 None => {
                     dispatch::rest(snapshot, &mut all, now, 0);

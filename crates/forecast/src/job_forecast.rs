@@ -60,6 +60,8 @@ pub struct JobForecast {
     pub start: Quantiles,
     /// End.
     pub finish: Quantiles,
+    /// The end as it was sampled, before [`Forecast::correct`](crate::Forecast::correct).
+    pub sampled_finish: Quantiles,
     /// Probability of ending by the deadline; 1 without one.
     pub on_time: f64,
     /// Mean cost of energy from now on.
@@ -94,9 +96,11 @@ impl JobForecast {
             let tardiness = job.deadline.map_or(0.0, |deadline| (end - deadline).0.max(0.0));
             late += tardiness + (1.0 - chance) * rules.late_fixed.0;
         }
+        let finish = Quantiles::of(times(|run| run.end));
         Self {
             start: Quantiles::of(times(|run| run.start)),
-            finish: Quantiles::of(times(|run| run.end)),
+            finish,
+            sampled_finish: finish,
             on_time: on_time / count,
             energy_cost: Money(energy / count),
             lateness_cost: Money(job.weight.0 * late / count),

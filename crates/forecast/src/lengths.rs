@@ -47,7 +47,7 @@ fn hash(text: &str) -> u64 {
 
 /// Quantile of the standard normal distribution for 0 < p < 1: Newton's method on its distribution function,
 /// from the logistic approximation.
-fn quantile(p: f64) -> f64 {
+pub(crate) fn quantile(p: f64) -> f64 {
     let mut x = libm::log(p / (1.0 - p)) / 1.702;
     for _ in 0..8 {
         let density = libm::exp(-x * x / 2.0) / libm::sqrt(2.0 * std::f64::consts::PI);

@@ -18,6 +18,7 @@
 //!
 //! **Not allowed**: I/O, clocks, threads, random numbers without a seed from the caller.
 
+mod calibration;
 mod dispatch;
 mod forward;
 mod job_forecast;
@@ -30,6 +31,7 @@ use std::collections::BTreeMap;
 use andreas_core::{JobId, Seconds, Time};
 use andreas_planner::{Options, Plan, Snapshot, SnapshotError};
 
+pub use calibration::Calibration;
 pub use job_forecast::{JobForecast, Quantiles, Run};
 pub use later::later;
 
@@ -70,6 +72,13 @@ pub struct Forecast {
 }
 
 impl Forecast {
+    /// Moves the quantiles of all ends to where earlier ones belonged.
+    pub fn correct(&mut self, by: &Calibration) {
+        for job in self.jobs.values_mut() {
+            job.finish = by.corrected(&job.sampled_finish, self.now);
+        }
+    }
+
     /// The forecast of a job; `None` if the snapshot lacks it.
     #[must_use]
     pub fn job(&self, id: &JobId) -> Option<&JobForecast> {

@@ -190,3 +190,20 @@ fn a_first_start_is_later_by_the_start_up_of_pods() {
         assert_eq!(times("next"), (216.0, 316.0), "{plans}");
     }
 }
+
+#[test]
+fn a_job_that_no_window_of_the_tariff_lets_below_the_budget_has_no_end() {
+    // given a power budget below what the job draws, and prices that change each night
+    let mut alone = snapshot(&[job("large", 4, 30.0)]);
+    let nights = (0..60).map(|n| json!([f64::from(n) * 43_200.0, 1e-7 * f64::from(1 + n % 2)]));
+    alone.tariff = serde_json::from_value(Value::Array(nights.collect())).expect("a tariff");
+    let end = |watts: f64, plans| {
+        let budget = json!({"watts": [[0.0, watts]]});
+        let limited = Snapshot { budget: serde_json::from_value(budget).expect("a budget"), ..alone.clone() };
+        of(&forecast(&limited, plans), "large").finish.p50
+    };
+    for plans in [10, 50] {
+        assert_eq!(end(2_000.0, plans), Time(400.0), "it fits");
+        assert!(!end(250.0, plans).is_finite(), "{plans}");
+    }
+}

@@ -23,6 +23,8 @@ pub(crate) struct Known {
     pub table: Vec<AggregatedSample>,
     pub seen: Vec<AggregatedSample>,
     pub trust: TableTrust,
+    /// Variance between runs.
+    pub runs: f64,
 }
 
 impl Known {

@@ -56,6 +56,7 @@ pub mod progress;
 mod quantity_model;
 mod ratio;
 mod regression;
+mod runs;
 mod samples;
 mod scale;
 pub mod screen;

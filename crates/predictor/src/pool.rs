@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::physics::Quantity;
-use crate::samples::{AggregatedSample, observed};
+use crate::runs::RunSpread;
+use crate::samples::{AggregatedSample, observed, run_spread};
 use crate::screen::{Refusal, Refused, screen};
 use crate::spread::spread;
 use crate::{Observation, Profile};
@@ -46,14 +47,35 @@ pub(crate) fn owner(name: &str) -> &str {
     name.split_once('/').map_or("", |(namespace, _)| namespace)
 }
 
-/// Profiles and rows for a pooled fit, by name; the rest is counted.
-pub(crate) fn pool<'a>(
-    population: &'a [Profile],
-    refused: &mut BTreeMap<String, Refused>,
-) -> Vec<Pooled<'a>> {
+/// Differences between runs of one profile, by tenant.
+pub(crate) fn run_spreads(population: &[Profile]) -> BTreeMap<&str, RunSpread> {
+    let mut spreads: BTreeMap<&str, RunSpread> = BTreeMap::new();
+    for profile in by_name(population) {
+        let own = run_spread(measured(profile), profile.features.batch);
+        let known = spreads.entry(owner(&profile.name)).or_default();
+        *known = known.and(own);
+    }
+    spreads
+}
+
+fn by_name(population: &[Profile]) -> Vec<&Profile> {
     let mut profiles: Vec<&Profile> = population.iter().collect();
     profiles.sort_by(|a, b| a.name.cmp(&b.name));
     profiles.dedup_by(|a, b| a.name == b.name);
+    profiles
+}
+
+fn measured(profile: &Profile) -> impl Iterator<Item = &Observation> {
+    profile.observations.iter().filter(|row| !row.claimed)
+}
+
+/// Profiles and rows for a pooled fit, by name; the rest is counted.
+pub(crate) fn pool<'a>(
+    population: &'a [Profile],
+    spreads: &BTreeMap<&str, RunSpread>,
+    refused: &mut BTreeMap<String, Refused>,
+) -> Vec<Pooled<'a>> {
+    let profiles = by_name(population);
     let mut pooled: Vec<(f64, Pooled<'a>)> = Vec::new();
     for profile in profiles {
         let namespace = namespace(&profile.name);
@@ -62,8 +84,13 @@ pub(crate) fn pool<'a>(
                 *refused.entry(namespace.to_owned()).or_default().entry(refusal).or_default() += 1;
             }
         }
-        let measured = || profile.observations.iter().filter(|o: &&Observation| !o.claimed);
-        let of = |quantity| spread(&observed(measured(), quantity, profile.features.batch), PROFILE_CELLS);
+        let batch = profile.features.batch;
+        let usual = spreads.get(owner(&profile.name)).copied().unwrap_or_default().usual();
+        let runs = run_spread(measured(profile), batch).variance(usual);
+        let of = |quantity| {
+            let runs = if quantity == Quantity::Time { runs } else { 0.0 };
+            spread(&observed(measured(profile), quantity, batch, runs), PROFILE_CELLS)
+        };
         let (times, watts) = (of(Quantity::Time), of(Quantity::Power));
         let newest = times.iter().chain(&watts).map(|c| c.at).fold(f64::NEG_INFINITY, f64::max);
         if newest > f64::NEG_INFINITY {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use andreas_core::{Configuration, GpuType};
 
 use crate::analytic_prior::AnalyticPrior;
-use crate::pool::{Pooled, owner, pool};
+use crate::pool::{Pooled, owner, pool, run_spreads};
+use crate::runs::RunSpread;
 use crate::screen::Refused;
 use crate::tenant::Tenant;
 use crate::{GpuModel, LeaveOneOutErrors, Prediction, Prior, Profile, Query};
@@ -26,11 +27,16 @@ impl Predictor {
         let law = AnalyticPrior::new(gpus);
         let mut refused = BTreeMap::new();
         let mut owners: BTreeMap<&str, Vec<Pooled<'_>>> = BTreeMap::new();
-        for pooled in pool(population, &mut refused) {
+        let spreads = run_spreads(population);
+        for pooled in pool(population, &spreads, &mut refused) {
             owners.entry(owner(&pooled.profile.name)).or_default().push(pooled);
         }
-        let tenants = owners.iter().map(|(owner, own)| ((*owner).to_owned(), Tenant::fit(&law, own)));
-        Self { tenants: tenants.collect(), start: Tenant::fit(&law, &[]), refused }
+        let spread = |owner: &str| spreads.get(owner).copied().unwrap_or_default();
+        let fit = |(owner, own): (&&str, &Vec<Pooled<'_>>)| {
+            ((*owner).to_owned(), Tenant::fit(&law, own, spread(owner)))
+        };
+        let start = Tenant::fit(&law, &[], RunSpread::default());
+        Self { tenants: owners.iter().map(fit).collect(), start, refused }
     }
 
     /// Whether some tenant has at least two profiles with times.

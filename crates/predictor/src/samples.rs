@@ -3,6 +3,7 @@
 use andreas_core::{Configuration, GpuCount, GpuType};
 
 use crate::physics::Quantity;
+use crate::runs::RunSpread;
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
 use crate::spread::spread;
 use crate::{Observation, Profile};
@@ -90,20 +91,46 @@ fn value(row: &Observation, quantity: Quantity) -> Option<f64> {
     }
 }
 
-/// Aggregated samples of a profile's observations, independent of row order.
+/// Aggregated samples of a profile's observations, independent of row order; `runs` is the variance between runs.
 pub(crate) fn observed<'a>(
     rows: impl IntoIterator<Item = &'a Observation>,
     quantity: Quantity,
     batch: Option<f64>,
+    runs: f64,
 ) -> Vec<AggregatedSample> {
+    let rows = cells(rows, quantity, batch);
+    let merged = rows.chunk_by(same_place).map(|rows| merged(rows, runs));
+    spread(&merged.collect::<Vec<_>>(), MAX_CELLS)
+}
+
+/// How far a profile's runs on one configuration differ in their times.
+pub(crate) fn run_spread<'a>(
+    rows: impl IntoIterator<Item = &'a Observation>,
+    batch: Option<f64>,
+) -> RunSpread {
+    let rows = cells(rows, Quantity::Time, batch);
+    let of =
+        |rows: &[(AggregatedSample, f64)]| RunSpread::of(rows.iter().map(|(c, epochs)| (c.log, *epochs)));
+    rows.chunk_by(same_place).map(of).fold(RunSpread::default(), RunSpread::and)
+}
+
+/// One for each row with its epochs, by place and value.
+fn cells<'a>(
+    rows: impl IntoIterator<Item = &'a Observation>,
+    quantity: Quantity,
+    batch: Option<f64>,
+) -> Vec<(AggregatedSample, f64)> {
     let sane = rows.into_iter().filter(|row| screen(row).is_ok());
     let mut rows: Vec<(AggregatedSample, f64)> =
         sane.filter_map(|row| Some((cell(row, quantity, batch)?, row.epochs))).collect();
     rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(order(a, b)));
     rows.truncate(MAX_ROWS);
     rows.sort_by(|(a, _), (b, _)| order(a, b));
-    let cells = rows.chunk_by(|(a, _), (b, _)| order_of_place(a, b).is_eq()).map(merged);
-    spread(&cells.collect::<Vec<_>>(), MAX_CELLS)
+    rows
+}
+
+fn same_place((a, _): &(AggregatedSample, f64), (b, _): &(AggregatedSample, f64)) -> bool {
+    order_of_place(a, b).is_eq()
 }
 
 fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<AggregatedSample> {
@@ -134,23 +161,26 @@ fn order(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
     order_of_place(a, b).then(a.log.total_cmp(&b.log)).then(a.epochs.total_cmp(&b.epochs))
 }
 
-/// One aggregated sample of rows sorted by value: weighted median, and noise by epochs.
-fn merged(rows: &[(AggregatedSample, f64)]) -> AggregatedSample {
-    let total: f64 = rows.iter().map(|(c, _)| c.epochs).sum();
+/// One aggregated sample of rows sorted by value: weighted median, and noise by runs and epochs.
+fn merged(rows: &[(AggregatedSample, f64)], runs: f64) -> AggregatedSample {
+    let weight = |c: &AggregatedSample| 1.0 / (runs + EPOCH_SPREAD * EPOCH_SPREAD / c.epochs.max(1e-9));
+    let epochs: f64 = rows.iter().map(|(c, _)| c.epochs).sum();
+    let total: f64 = rows.iter().map(|(c, _)| weight(c)).sum();
     let mut below = 0.0;
     let mut log = rows[0].0.log;
     for (row, _) in rows {
-        below += row.epochs;
+        below += weight(row);
         log = row.log;
         if below >= total / 2.0 {
             break;
         }
     }
-    let square = rows.iter().map(|(c, _)| c.epochs * (c.log - log) * (c.log - log)).sum::<f64>() / total;
+    let square = rows.iter().map(|(c, _)| c.epochs * (c.log - log) * (c.log - log)).sum::<f64>() / epochs;
     let spread = libm::sqrt(square).max(EPOCH_SPREAD);
     let at = rows.iter().map(|(c, _)| c.at).fold(f64::NEG_INFINITY, f64::max);
-    let noise = spread / libm::sqrt(total.max(0.05));
-    AggregatedSample { log, noise, epochs: total, at, ..rows[0].0.clone() }
+    let between = runs * rows.iter().map(|(c, _)| weight(c) * weight(c)).sum::<f64>() / (total * total);
+    let noise = libm::sqrt(spread * spread / epochs.max(0.05) + between);
+    AggregatedSample { log, noise, epochs, at, ..rows[0].0.clone() }
 }
 
 /// Samples of the user's table, as natural logs of seconds or of watts per GPU. Of several rows for

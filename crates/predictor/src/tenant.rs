@@ -15,7 +15,8 @@ use crate::physics::{INTERCEPT, Quantity};
 use crate::pool::Pooled;
 use crate::posterior::ParameterEstimate;
 use crate::quantity_model::{ProfileSamples, QuantityModel, QuantitySample};
-use crate::samples::{AggregatedSample, given, observed};
+use crate::runs::RunSpread;
+use crate::samples::{AggregatedSample, given, observed, run_spread};
 use crate::scale::{ReferenceBatch, Scale};
 use crate::table_trust::TableTrust;
 use crate::{Features, LeaveOneOutErrors, LogNormal, Prediction, Prior, Profile, Query, Source};
@@ -37,11 +38,13 @@ pub(crate) struct Tenant {
     intercepts: Intercepts,
     /// Trust in its tables, for times and watts.
     trusted: [TableTrust; 2],
+    /// Usual variance between runs of a profile.
+    runs: f64,
 }
 
 impl Tenant {
-    /// From the tenant's profiles, ordered by name.
-    pub fn fit(law: &AnalyticPrior, pooled: &[Pooled<'_>]) -> Self {
+    /// From the tenant's profiles, ordered by name, and the differences between their runs.
+    pub fn fit(law: &AnalyticPrior, pooled: &[Pooled<'_>], runs: RunSpread) -> Self {
         let scale = Scale::new(pooled.iter().map(|p| (model(p.profile), p.times.as_slice())));
         let reference = |p: &Pooled<'_>| scale.of(model(p.profile), &p.times, None);
         let of_watts = |p: &Pooled<'_>| {
@@ -74,6 +77,7 @@ impl Tenant {
             factors: [Factors::fit(&time, &times), Factors::fit(&power, &watts)],
             intercepts: Intercepts::fit(&described.collect::<Vec<_>>()),
             trusted: [Quantity::Time, Quantity::Power].map(|quantity| TableTrust::learn(pooled, quantity)),
+            runs: runs.usual(),
             scale,
             time,
             power,
@@ -101,7 +105,8 @@ impl Tenant {
                 configuration: c.clone(),
                 epoch: LogNormal {
                     median: libm::exp(time.log.clamp(LOG_TIME.0, LOG_TIME.1)),
-                    sigma: time.sigma,
+                    // A further run differs from those that were seen.
+                    sigma: libm::sqrt(time.sigma * time.sigma + times.runs),
                     source: time.source,
                 },
                 power: LogNormal { median: per_gpu * gpus, sigma: power.sigma, source: power.source },
@@ -129,10 +134,15 @@ impl Tenant {
     /// The profile's own evidence on times and watts.
     fn known(&self, profile: &Profile) -> [Known; 2] {
         let of = |(quantity, trusted): (Quantity, TableTrust)| {
-            let seen = observed(&profile.observations, quantity, profile.features.batch);
+            let batch = profile.features.batch;
+            let runs = match quantity {
+                Quantity::Time => run_spread(&profile.observations, batch).variance(self.runs),
+                Quantity::Power => 0.0,
+            };
+            let seen = observed(&profile.observations, quantity, batch, runs);
             let mut table = given(profile, quantity);
             let trust = trusted.for_profile(&mut table, &seen);
-            Known { table, seen, trust }
+            Known { table, seen, trust, runs }
         };
         [(Quantity::Time, self.trusted[0]), (Quantity::Power, self.trusted[1])].map(of)
     }

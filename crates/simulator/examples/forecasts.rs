@@ -1,6 +1,6 @@
 //! How good forecasts at submission are, on replays: `cargo run -p andreas-simulator --example forecasts -- TRACE CLUSTER
 //! [jobs=300] [skip=0] [pace=0.5] [trials=100] [knowledge=tables|learning|learning-apart] [mape=0.16] [futures=24] [work=24000]
-//! [seed=1] [programs=0] [vary=0]`, for example `itp:cluster02.csv.gz crates/simulator/clusters/mixed.yaml`.
+//! [seed=1] [programs=0] [vary=0] [calibrate=1]`, for example `itp:cluster02.csv.gz crates/simulator/clusters/mixed.yaml`.
 //!
 //! With `programs=1` jobs have generated names, and runs of one program share what was learnt. `vary` is by how much runs of one
 //! program differ in their times: the standard deviation of the logarithm.
@@ -8,12 +8,12 @@
 //! At the first plan with a job, the sampler of the query API forecasts it, with the operator's settings. At the end of the
 //! replay the forecasts are compared with what happened. A forecast knows nothing of later submissions, as in the product.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use andreas_baselines::{Method, Options, Scheduler};
-use andreas_core::JobId;
-use andreas_forecast::{JobForecast, Settings, sample};
+use andreas_core::{JobId, Time};
+use andreas_forecast::{Calibration, JobForecast, Quantiles, Settings, sample};
 use andreas_planner::{Estimate, Job, Placement};
 use andreas_predictor::mean_over_median;
 use andreas_simulator::readers::{self, TraceRange};
@@ -66,6 +66,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut first: BTreeMap<JobId, JobForecast> = BTreeMap::new();
     let mut lengths: BTreeMap<JobId, Length> = BTreeMap::new();
     let truths: BTreeMap<&JobId, &Job> = scenario.jobs.iter().map(|job| (&job.id, job)).collect();
+    let calibrates = number("calibrate", 1.0) > 0.0;
+    let mut calibration = Calibration::default();
+    // As they were sampled, of jobs that have not ended.
+    let mut sampled: BTreeMap<JobId, (Time, Quantiles)> = BTreeMap::new();
     let mut decide = |snapshot: &andreas_planner::Snapshot| {
         let plan = scheduler.plan(snapshot)?;
         for job in &snapshot.jobs {
@@ -77,6 +81,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 lengths.insert(job.id.clone(), length);
             }
         }
+        let live: BTreeSet<&JobId> = snapshot.jobs.iter().map(|job| &job.id).collect();
+        sampled.retain(|id, (at, finish)| {
+            let ended = !live.contains(id);
+            if ended {
+                calibration.add(finish, *at, snapshot.now);
+            }
+            !ended
+        });
         if snapshot.jobs.iter().any(|job| !first.contains_key(&job.id)) {
             let settings = Settings::within(work, futures, snapshot.jobs.len());
             let options = andreas_planner::Options {
@@ -85,8 +97,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 ..andreas_planner::Options::default()
             };
             let forecast = sample(snapshot, &plan, &options, &settings)?;
-            for (id, of) in forecast.jobs {
-                first.entry(id).or_insert(of);
+            for (id, mut of) in forecast.jobs {
+                if first.contains_key(&id) {
+                    continue;
+                }
+                sampled.insert(id.clone(), (snapshot.now, of.finish));
+                if calibrates {
+                    of.finish = calibration.corrected(&of.finish, snapshot.now);
+                }
+                first.insert(id, of);
             }
         }
         Ok(plan)

@@ -8,6 +8,7 @@ use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
+use andreas_core::Time;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -352,6 +353,8 @@ fn written(
         let end = step.status.completion_time.as_ref().map_or_else(clock::now, |at| at.0);
         let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|due| due.0);
         shared.metrics.forecast_came_true(&first, end, due);
+        let (finish, sampled_at) = first.uncorrected;
+        ledger.calibration.add(&finish, sampled_at, Time(end.as_millisecond() as f64 / 1_000.0));
     }
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
     if before != step.status.phase {

@@ -19,6 +19,7 @@ pub mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use andreas_forecast::Calibration;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
@@ -44,6 +45,8 @@ pub struct Ledger {
     pub backoffs: Backoffs,
     /// Jobs that wait for others to end; may contain jobs that no longer do.
     following: BTreeSet<ObjectKey>,
+    /// What became of first forecasts. Empty after a restart.
+    pub calibration: Calibration,
 }
 
 impl Ledger {
@@ -56,6 +59,7 @@ impl Ledger {
             undelivered: BTreeSet::new(),
             backoffs: Backoffs::default(),
             following: BTreeSet::new(),
+            calibration: Calibration::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use andreas_core::{JobId, Time};
-use andreas_forecast::{Forecast, JobForecast};
+use andreas_forecast::{Forecast, JobForecast, Quantiles};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
@@ -17,6 +17,8 @@ pub struct Sampled {
     pub start: Option<Timestamp>,
     /// 10 %, 50 % and 90 % quantile of the end.
     pub finish: (Option<Timestamp>, Option<Timestamp>, Option<Timestamp>),
+    /// The end as it was sampled, and when.
+    pub uncorrected: (Quantiles, Time),
     /// Probability of being on time; 1 without a deadline.
     pub on_time: f64,
 }
@@ -27,11 +29,12 @@ pub fn timestamp(at: Time) -> Option<Timestamp> {
 }
 
 impl Sampled {
-    fn of(job: &JobForecast) -> Self {
+    fn of(job: &JobForecast, now: Time) -> Self {
         let finish = job.finish;
         Self {
             start: timestamp(job.start.p50),
             finish: (timestamp(finish.p10), timestamp(finish.p50), timestamp(finish.p90)),
+            uncorrected: (job.sampled_finish, now),
             on_time: job.on_time,
         }
     }
@@ -52,7 +55,7 @@ pub struct Fresh(Arc<Forecast>);
 impl Fresh {
     /// That of a job.
     pub fn of(&self, id: &JobId) -> Option<Sampled> {
-        self.0.job(id).map(Sampled::of)
+        self.0.job(id).map(|job| Sampled::of(job, self.0.now))
     }
 }
 

@@ -107,7 +107,9 @@ impl View {
     ) -> Result<Self, SnapshotError> {
         let snapshot = moved.as_ref().unwrap_or(&latest.snapshot);
         let settings = Settings { start_up: start_up(&latest.index, at), ..settings(snapshot.jobs.len()) };
-        let forecast = Arc::new(sample(snapshot, &latest.plan, &options(&latest.options), &settings)?);
+        let mut forecast = sample(snapshot, &latest.plan, &options(&latest.options), &settings)?;
+        forecast.correct(&latest.ledger.calibration);
+        let forecast = Arc::new(forecast);
         let order = order(snapshot, &latest.plan, &forecast);
         let place = order.iter().enumerate().map(|(n, id)| (id.clone(), n)).collect();
         Ok(Self { latest, at, moved, forecast, settings, order, place })

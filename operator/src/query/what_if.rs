@@ -45,7 +45,8 @@ impl Changed {
             with.trials = with.trials.min(TRIALS_OF_MANY);
         }
         let plan = plan(&snapshot, &with)?;
-        let forecast = sample(&snapshot, &plan, &options(&with), &view.settings)?;
+        let mut forecast = sample(&snapshot, &plan, &options(&with), &view.settings)?;
+        forecast.correct(&view.latest.ledger.calibration);
         Ok(Self { snapshot, plan, forecast })
     }
 }
@@ -168,7 +169,7 @@ fn compare(
     for (id, before) in &view.forecast.jobs {
         let Some(now) = changed.forecast.job(id).filter(|_| posted != Some(id)) else { continue };
         cost += now.cost().0 - before.cost().0;
-        let (old, new) = (before.finish.p50, now.finish.p50);
+        let (old, new) = (before.sampled_finish.p50, now.sampled_finish.p50);
         let shift = match (old.is_finite(), new.is_finite()) {
             (true, true) => (new - old).0,
             (true, false) => f64::INFINITY,

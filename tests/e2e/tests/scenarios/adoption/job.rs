@@ -9,7 +9,7 @@ use andreas_e2e::job::job;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Context as _, Result, ensure};
 
-use super::{get, long, nodes_of, options, profiles, urgent, wait_for, wait_until_given_back};
+use super::{get, long, options, profiles, urgent, wait_for, wait_for_pods, wait_until_given_back};
 
 const JOB: &[&str] = &["Job"];
 
@@ -29,11 +29,7 @@ async fn an_adopted_job_is_planned_runs_on_its_node_and_is_accounted() -> Result
         let allocation = status.allocation.context("no allocation")?;
         ensure!(allocation.gpus == 4, "{allocation:?}");
         // and its pods run where the plan says
-        let nodes = nodes_of(c, &tune);
-        ensure!(
-            nodes.len() == 2 && nodes.iter().all(|n| allocation.nodes.contains(n)),
-            "{nodes:?}, {allocation:?}"
-        );
+        wait_for_pods(c, &tune, 2, &allocation).await?;
         wait_for(c, &tune, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         let used = status.consumption.context("no energy")?;
@@ -59,8 +55,10 @@ async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result
         // then it runs with as many pods as it was given GPUs
         wait_for(c, &tune, Phase::Running).await?;
         let status = c.observer.seen().status(&tune.mirror());
-        let gpus = status.allocation.context("no allocation")?.gpus;
-        ensure!((1..=2).contains(&gpus) && nodes_of(c, &tune).len() == usize::try_from(gpus)?, "{gpus}");
+        let allocation = status.allocation.context("no allocation")?;
+        let gpus = allocation.gpus;
+        ensure!((1..=2).contains(&gpus), "{gpus}");
+        wait_for_pods(c, &tune, gpus.into(), &allocation).await?;
         let object = get(c, &tune).await?;
         let spec = &object["spec"];
         ensure!(spec["parallelism"] == gpus && spec["completions"] == gpus, "{gpus}, {spec}");

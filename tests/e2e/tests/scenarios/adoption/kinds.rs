@@ -13,7 +13,7 @@ use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{get, long, nodes_of, options, profiles, urgent, wait_for, wait_until_given_back};
+use super::{get, long, nodes_of, options, profiles, urgent, wait_for, wait_for_pods, wait_until_given_back};
 
 /// Pods of a scenario's job. Several members of a PyTorchJob find each other by names that pretend nodes do not know.
 fn pods(kind: &str) -> i64 {
@@ -30,13 +30,8 @@ async fn runs(c: &mut Cluster, kind: &'static str) -> Result<Workload> {
     wait_for(c, &runs, Phase::Running).await?;
     let status = c.observer.seen().status(&runs.mirror());
     let allocation = status.allocation.context("no allocation")?;
-    let nodes = nodes_of(c, &runs);
-    ensure!(
-        allocation.gpus == 4
-            && nodes.len() == usize::try_from(pods)?
-            && nodes.iter().all(|node| allocation.nodes.contains(node)),
-        "{nodes:?}, {allocation:?}"
-    );
+    ensure!(allocation.gpus == 4, "{allocation:?}");
+    wait_for_pods(c, &runs, pods, &allocation).await?;
     Ok(runs)
 }
 

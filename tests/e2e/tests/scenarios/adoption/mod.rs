@@ -6,10 +6,12 @@ mod kueue;
 
 use andreas_api::names::{LABEL_ADOPTED, LABEL_JOB};
 use andreas_api::phase::Phase;
+use andreas_api::training_job::Allocation;
 use andreas_e2e::adoption::{Workload, workload};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::{Job, job, measured, profile};
 use andreas_e2e::scenario::DEFAULT_TIMEOUT;
+use andreas_e2e::seen::ClusterHistory;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
@@ -35,13 +37,26 @@ async fn get(c: &Cluster, of: &Workload) -> Result<Value> {
     serde_json::from_str(&text).context("an object")
 }
 
-/// Nodes of the pods of an adopted job.
-fn nodes_of(c: &Cluster, of: &Workload) -> Vec<String> {
+/// Nodes of the live pods of an adopted job.
+fn nodes_in(seen: &ClusterHistory, of: &Workload) -> Vec<String> {
     let name = of.mirror().replace("default/", "");
-    let seen = c.observer.seen();
-    let own =
-        seen.pods.values().filter(|pod| pod.label(LABEL_JOB) == name && !pod.label(LABEL_ADOPTED).is_empty());
+    let live = seen.pods.values().filter(|pod| pod.is_live());
+    let own = live.filter(|pod| pod.label(LABEL_JOB) == name && !pod.label(LABEL_ADOPTED).is_empty());
     own.filter_map(|pod| pod.pod.spec.node_name.clone()).collect()
+}
+
+fn nodes_of(c: &Cluster, of: &Workload) -> Vec<String> {
+    nodes_in(&c.observer.seen(), of)
+}
+
+/// Waits until so many pods are seen on the nodes of the plan: pods and jobs are watched apart, and a kind's controller may make
+/// a pod again.
+async fn wait_for_pods(c: &mut Cluster, of: &Workload, pods: i64, allocation: &Allocation) -> Result<()> {
+    let what = format!("{pods} pods on {:?}", allocation.nodes);
+    let placed = |nodes: &[String]| {
+        i64::try_from(nodes.len()) == Ok(pods) && nodes.iter().all(|node| allocation.nodes.contains(node))
+    };
+    c.observer.until(&what, DEFAULT_TIMEOUT, |seen| placed(&nodes_in(seen, of))).await
 }
 
 /// Profiles of a long run and a short one: a run of unknown length is not stopped before it has run as long as others do.
