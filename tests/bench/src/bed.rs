@@ -65,6 +65,8 @@ pub(super) struct Shape {
     pub gpus: usize,
     /// Seconds that each pod runs; without end when absent.
     pub run_seconds: Option<f64>,
+    /// Whether the jobs differ in their names only. Real ones have labels and arguments of their own.
+    pub alike: bool,
 }
 
 /// Starts a control plane of its own with simulated nodes whose Leases are not renewed, waits until it is idle, and takes one job
@@ -181,13 +183,19 @@ fn job(system: System, shape: &Shape, profile: &str, index: usize) -> Value {
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
     });
     let metadata = json!({"name": name, "namespace": NAMESPACE});
+    let mut labels = json!({});
+    if !shape.alike {
+        labels["example.com/experiment"] = json!(name);
+        container["args"] = json!(["--seed", index.to_string(), "--output", format!("/data/{name}")]);
+    }
+    let worker = json!({"annotations": annotations, "labels": labels});
     match system {
         System::Andreas => json!({
             "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata,
             "spec": {
                 "epochs": 10, "profile": profile,
                 "gpus": {"min": shape.pods * shape.gpus, "max": shape.pods * shape.gpus, "maxNodes": shape.pods},
-                "template": {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}},
+                "template": {"metadata": worker, "spec": {"containers": [container]}},
             },
         }),
         System::Plain => {
@@ -197,7 +205,7 @@ fn job(system: System, shape: &Shape, profile: &str, index: usize) -> Value {
                 "spec": {
                     "parallelism": shape.pods, "completions": shape.pods, "backoffLimit": 0,
                     "template": {
-                        "metadata": {"annotations": annotations},
+                        "metadata": worker,
                         "spec": {"restartPolicy": "Never", "containers": [container]},
                     },
                 },

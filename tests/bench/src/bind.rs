@@ -37,6 +37,9 @@ pub(super) struct BindArgs {
     /// Runs of each, plain and ours in turn, each on a control plane of its own.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Jobs that differ in their names only, instead of labels and arguments of their own.
+    #[arg(long)]
+    alike: bool,
     /// Only these.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Case::Single, Case::Gang, Case::Large])]
     cases: Vec<Case>,
@@ -65,6 +68,7 @@ impl BindArgs {
             gang_nodes: 1000,
             many_nodes: 5000,
             rounds: 3,
+            alike: false,
             cases: vec![Case::Single, Case::Gang, Case::Large],
             limit: 300,
             profile: None,
@@ -77,25 +81,28 @@ impl BindArgs {
     }
 
     fn shape(&self, case: Case) -> Shape {
-        let single =
-            Shape { nodes: self.nodes, node_gpus: 8, jobs: self.jobs, pods: 1, gpus: 1, run_seconds: None };
+        let single = Shape {
+            nodes: self.nodes,
+            node_gpus: 8,
+            jobs: self.jobs,
+            pods: 1,
+            gpus: 1,
+            run_seconds: None,
+            alike: self.alike,
+        };
         match case {
             Case::Single => single,
             Case::Large => Shape { nodes: self.many_nodes, ..single },
-            Case::Gang => Shape {
-                nodes: self.gang_nodes,
-                node_gpus: 2,
-                jobs: self.gangs,
-                pods: 4,
-                gpus: 2,
-                run_seconds: None,
-            },
+            Case::Gang => {
+                Shape { nodes: self.gang_nodes, node_gpus: 2, jobs: self.gangs, pods: 4, gpus: 2, ..single }
+            }
         }
     }
 
     fn command(&self) -> String {
+        let alike = if self.alike { " --alike" } else { "" };
         format!(
-            "bind --jobs {} --nodes {} --gangs {} --gang-nodes {} --many-nodes {} --rounds {}",
+            "bind --jobs {} --nodes {} --gangs {} --gang-nodes {} --many-nodes {} --rounds {}{alike}",
             self.jobs, self.nodes, self.gangs, self.gang_nodes, self.many_nodes, self.rounds
         )
     }

@@ -380,7 +380,15 @@ async fn rate(cluster: &Cluster, members: &[Member], variant: Variant) -> Result
     let scheduler = scheduler(cluster, variant).await?;
     let limit = Duration::from_secs(300);
     // Pods count here, not gangs.
-    let shape = Shape { nodes: 0, node_gpus: 8, jobs: 1, pods: members.len(), gpus: 1, run_seconds: None };
+    let shape = Shape {
+        nodes: 0,
+        node_gpus: 8,
+        jobs: 1,
+        pods: members.len(),
+        gpus: 1,
+        run_seconds: None,
+        alike: true,
+    };
     let bound = until_pods_bound(&mut trace, &shape, limit).await;
     let own = scheduler.pid().and_then(cpu_seconds).unwrap_or(0.0);
     let cpu = Cpu::of(cluster).since(&before);

@@ -51,7 +51,15 @@ impl OverloadArgs {
 
     fn shape(&self) -> Shape {
         let run_seconds = Some(self.seconds);
-        Shape { nodes: self.nodes, node_gpus: 2, jobs: self.gangs, pods: 4, gpus: 2, run_seconds }
+        Shape {
+            nodes: self.nodes,
+            node_gpus: 2,
+            jobs: self.gangs,
+            pods: 4,
+            gpus: 2,
+            run_seconds,
+            alike: true,
+        }
     }
 }
 

@@ -56,6 +56,7 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
         pods: 1,
         gpus: NODE_GPUS,
         run_seconds: None,
+        alike: true,
     };
     let cluster = bed::start(System::Andreas, &full, json!({}), &[]).await?;
     let measured = measure(args, &full, &cluster).await;

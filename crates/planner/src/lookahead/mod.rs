@@ -43,7 +43,7 @@ use deferred::DeferredCosts;
 use improve::Improver;
 use prices::ShadowPrices;
 use search_state::SearchState;
-use step::Step;
+use step::{Choice, Step};
 
 use crate::budget;
 use crate::candidates;
@@ -119,7 +119,7 @@ fn decide_at(
             Holding::Committed { .. } => false,
         })
         .collect();
-    let first = context.round(&current, &movable);
+    let first = context.round(&current, &movable, Vec::new());
     let (bound, waiting_cost) = (first.bound, first.waiting_cost);
     let mut last = first;
     let (mut stopped, mut trials) = (Vec::new(), 0);
@@ -130,8 +130,12 @@ fn decide_at(
             break;
         }
         movable = context.movable_after(&current, &last.assignments, &movable);
+        // The options of a job that waits, as before, are the same: they depend on nobody else.
+        let waits = |job: usize| current[job].is_none() && last.assignments[job].is_none();
+        let known = std::mem::take(&mut last.options).into_iter().enumerate();
+        let known = known.map(|(job, options)| options.filter(|_| waits(job))).collect();
         current.clone_from(&last.assignments);
-        last = context.round(&current, &movable);
+        last = context.round(&current, &movable, known);
     }
     let Priced { cost, wake, intended } = context.priced_from_the_start(&last.assignments);
     Outcome {
@@ -166,6 +170,8 @@ struct RoundResult {
     trials: u64,
     reserved_for: Option<usize>,
     stopped: Vec<usize>,
+    /// By job: its options, if it was open.
+    options: Vec<Option<Vec<Choice>>>,
 }
 
 impl<'b> Context<'_, 'b> {
@@ -201,8 +207,13 @@ impl<'b> Context<'_, 'b> {
         }
     }
 
-    /// One decision on a state.
-    fn round(&self, current: &[Option<Assignment>], movable: &[bool]) -> RoundResult {
+    /// One decision on a state; `known` has the options of jobs for which they are known.
+    fn round(
+        &self,
+        current: &[Option<Assignment>],
+        movable: &[bool],
+        known: Vec<Option<Vec<Choice>>>,
+    ) -> RoundResult {
         let instance = self.instance;
         let mut base = PartialPlan::after(instance, current, movable);
         let mut stopped = budget::enforce(instance, &mut base);
@@ -211,7 +222,7 @@ impl<'b> Context<'_, 'b> {
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.assignment);
         }
-        let step = self.step(current, &base).weigh(&base, self.options.gap);
+        let step = self.step(current, &base).weigh(&base, self.options.gap, known);
         let mut stay = base.clone();
         if let Some(kept) = &kept {
             base.ledger.take(instance, kept.job, &kept.assignment);
@@ -252,6 +263,7 @@ impl<'b> Context<'_, 'b> {
                 trials: 1,
                 reserved_for: kept.map(|k| k.job),
                 stopped,
+                options: step.into_options(),
             };
         }
 
@@ -300,7 +312,15 @@ impl<'b> Context<'_, 'b> {
         let better = best.cost < stay.cost - threshold * stay.cost.abs();
         let chosen = if better { best } else { stay };
         let assignments = finished(instance, chosen.partial, kept.as_ref());
-        RoundResult { assignments, bound, waiting_cost, trials, reserved_for: kept.map(|k| k.job), stopped }
+        RoundResult {
+            assignments,
+            bound,
+            waiting_cost,
+            trials,
+            reserved_for: kept.map(|k| k.job),
+            stopped,
+            options: step.into_options(),
+        }
     }
 
     /// Places fully aged jobs first, the longest-waiting one before all; the first that does not fit gets a

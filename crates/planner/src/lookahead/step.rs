@@ -103,11 +103,13 @@ impl<'a, 'b> Step<'a, 'b> {
         step
     }
 
-    /// Computes the ordered options and the bound; a larger allowed gap makes them less exact.
-    pub fn weigh(mut self, base: &PartialPlan, gap: f64) -> Self {
+    /// Computes the ordered options and the bound; a larger allowed gap makes them less exact. Options that are
+    /// `known` from a round in which the job was in the same state are taken over.
+    pub fn weigh(mut self, base: &PartialPlan, gap: f64, mut known: Vec<Option<Vec<Choice>>>) -> Self {
         for job in 0..self.current.len() {
             if base.assignments[job].is_none() {
-                self.options[job] = self.options_better_than_waiting(job);
+                let known = known.get_mut(job).and_then(Option::take);
+                self.options[job] = known.unwrap_or_else(|| self.options_better_than_waiting(job));
             }
         }
         self.price(base, CLOSE.max(gap * ENOUGH));
@@ -396,6 +398,12 @@ impl<'a, 'b> Step<'a, 'b> {
 }
 
 impl Step<'_, '_> {
+    /// By job: its options, if it was open.
+    pub fn into_options(self) -> Vec<Option<Vec<Choice>>> {
+        let open = self.decided.into_iter().map(|decided| !decided);
+        self.options.into_iter().zip(open).map(|(options, open)| open.then_some(options)).collect()
+    }
+
     /// Cost of a job without options: waiting, or 0 if it is placed already.
     pub fn waiting_cost(&self, job: usize) -> f64 {
         if self.decided[job] { 0.0 } else { self.wait[job] }

@@ -1,5 +1,6 @@
 //! Bounds and proofs compared with all plans, on tiny clusters.
 
+mod anchors;
 mod milp;
 
 use proptest::prelude::*;
@@ -131,11 +132,11 @@ proptest! {
         alone.jobs.iter_mut().for_each(|job| job.spread.clear());
         decision(&alone, |context, current, movable| {
             let instance = context.instance;
-            let found = context.round(current, movable);
+            let found = context.round(current, movable, Vec::new());
             // when every plan is enumerated,
             let mut base = PartialPlan::after(instance, current, movable);
             budget::enforce(instance, &mut base);
-            let step = context.step(current, &base).weigh(&base, 0.0);
+            let step = context.step(current, &base).weigh(&base, 0.0, Vec::new());
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let mut search_state = SearchState::new(&step, base, &open);
             // Jobs that restart where they stop give capacity back once placed: they come first, and each of

@@ -172,7 +172,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
                 return Ok(());
             }
             // when the program is solved,
-            let step = context.step(current, &base).weigh(&base, 0.0);
+            let step = context.step(current, &base).weigh(&base, 0.0, Vec::new());
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let assignments = solve(&step, &base.assignments);
             let mut theirs = SearchState::new(&step, base, &open);
@@ -185,7 +185,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
             }
             let theirs = theirs.total();
             // then no bound exceeds it, a proven plan costs as much, and no plan costs less.
-            let found = context.round(current, movable);
+            let found = context.round(current, movable, Vec::new());
             let ours = SearchState::new(&step, partial(instance, &found.assignments), &open).total();
             let near = EQUAL * theirs.abs().max(1e-9);
             prop_assert!(found.bound <= theirs + near, "bound {} above the optimum {theirs}", found.bound);
