@@ -79,7 +79,7 @@ fn text_of(e: &Explanation, wide: bool, now: Timestamp) -> String {
             "Decision:  {}{reason} ({}, {})\n",
             decided.decision.to_lowercase(),
             decided.method,
-            text::from_now(&decided.at, now)
+            text::ago(&decided.at, now)
         );
         if let Some(message) = &decided.message {
             text += &format!("           {}\n", plain(message));

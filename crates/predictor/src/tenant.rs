@@ -10,7 +10,7 @@ use crate::curves::{Curves, draws, walk};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::intercept::{Intercepts, positive};
-use crate::known::Known;
+use crate::known::{Known, Value};
 use crate::physics::{INTERCEPT, Quantity};
 use crate::pool::Pooled;
 use crate::posterior::ParameterEstimate;
@@ -105,8 +105,7 @@ impl Tenant {
                 configuration: c.clone(),
                 epoch: LogNormal {
                     median: libm::exp(time.log.clamp(LOG_TIME.0, LOG_TIME.1)),
-                    // A further run differs from those that were seen.
-                    sigma: libm::sqrt(time.sigma * time.sigma + times.runs),
+                    sigma: further_run(&time, times.runs),
                     source: time.source,
                 },
                 power: LogNormal { median: per_gpu * gpus, sigma: power.sigma, source: power.source },
@@ -225,6 +224,11 @@ impl Tenant {
         let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Time, c, None);
         (ParameterEstimate { mean: wanted - walk(&curve, &cell, &[], sample), variance }, Source::Prior)
     }
+}
+
+/// Standard deviation of the log: a further run differs from those that were seen. Without any, the prior's is wide enough.
+fn further_run(time: &Value, runs: f64) -> f64 {
+    if time.source == Source::Prior { time.sigma } else { libm::sqrt(time.sigma * time.sigma + runs) }
 }
 
 fn model(profile: &Profile) -> Option<&str> {
