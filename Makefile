@@ -12,6 +12,7 @@ RELEASE_ARGS ?=
 TARGET ?= scheduler_requests
 MINUTES ?= 10
 ADVISORIES ?=
+ANCHORS_ARGS ?= highs,sia 15
 TESTS ?=
 PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
@@ -172,6 +173,14 @@ bench: bench-build ## Every benchmark at full size on an otherwise idle machine,
 .PHONY: bench-quick
 bench-quick: bench-build ## A row for every benchmark at reduced size, to the terminal: finds mistakes, gives no figures
 	$(CARGO) run -q --release --locked --bin bench -- all --quick --json target/bench-quick.json
+
+.PHONY: anchors
+anchors: export ANCHORS := $(CURDIR)/target/anchors/problems
+anchors: prepare ## Decisions of the planner beside those of HiGHS, Sia's program and DeDe (Python packages): ANCHORS_ARGS="highs,sia 15"
+	mkdir -p $(ANCHORS); python3 -m venv target/anchors/venv
+	target/anchors/venv/bin/pip install --quiet highspy==1.15.1 dede==0.1.6 scipy==1.11.4
+	$(CARGO) test --release -p andreas-planner -p andreas-baselines --lib --locked -- --ignored write_problems
+	target/anchors/venv/bin/python hack/anchors $(ANCHORS) $(ANCHORS_ARGS)
 
 .PHONY: lint
 lint: prepare ## Formatting and lints

@@ -4,8 +4,9 @@
 //! moments for a profile, with what its tenant's profiles show as prior; runs of these are equal until they differ. It widens
 //! the prediction of a further run, and lets one run count as one run, however many epochs it had.
 
-use crate::samples::EPOCH_SPREAD;
-
+/// Standard deviation of the log of one epoch around its run's mean: warm-up, shared storage, other
+/// jobs.
+pub(crate) const EPOCH_SPREAD: f64 = 0.15;
 /// Differences between runs that a prior counts as.
 const PRIOR_WEIGHT: f64 = 2.0;
 /// Largest standard deviation of the log: a factor of two.
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_that_differ_are_told_from_epochs_that_do() {
+    fn runs_that_differ_are_not_taken_for_epochs_that_do() {
         let of = |logs: &[f64], epochs: f64| RunSpread::of(logs.iter().map(|log| (*log, epochs)));
         let sigma = |spread: RunSpread| libm::sqrt(spread.variance(spread.usual()));
         let apart = [-0.2, 0.2, -0.2, 0.2, -0.2, 0.2];

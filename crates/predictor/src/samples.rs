@@ -3,7 +3,7 @@
 use andreas_core::{Configuration, GpuCount, GpuType};
 
 use crate::physics::Quantity;
-use crate::runs::RunSpread;
+use crate::runs::{EPOCH_SPREAD, RunSpread};
 use crate::screen::{MAX_EPOCH, MAX_WATTS, MIN_EPOCH, screen};
 use crate::spread::spread;
 use crate::{Observation, Profile};
@@ -15,9 +15,6 @@ const MAX_ROWS: usize = 20_000;
 const MAX_TABLE_ROWS: usize = 256;
 /// Most configurations a profile's curve uses.
 pub(crate) const MAX_CELLS: usize = 240;
-/// Standard deviation of the log of one epoch around its run's mean: warm-up, shared storage, other
-/// jobs.
-pub(crate) const EPOCH_SPREAD: f64 = 0.15;
 
 /// Usual error of a user's table, and of each of its rows alone (standard deviations of the log).
 pub(crate) const USUAL_TABLE: f64 = 0.05;
