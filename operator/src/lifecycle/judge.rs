@@ -120,7 +120,12 @@ impl<'a> Case<'a> {
             let done = self.counted_to_its_end().then(|| self.finished()).flatten();
             return self.all_ended().then(|| done.unwrap_or_else(|| self.stopped(stop)));
         }
-        self.finished().or_else(|| self.vanished()).or_else(|| self.user_failure())
+        if let Some(done) = self.finished().or_else(|| self.vanished()) {
+            return Some(done);
+        }
+        // What took a member that may have vanished also explains why the others failed.
+        let waits = self.known_bound && self.members.gang.iter().any(|member| member.pod().is_none());
+        if waits { None } else { self.user_failure() }
     }
 
     /// The outcome recorded in the status when the stop was requested.

@@ -84,6 +84,32 @@ fn a_failure_is_judged_once_however_often_the_operator_starts_again() {
 }
 
 #[test]
+fn a_worker_that_lost_a_vanished_peer_is_not_blamed_by_an_operator_that_was_away() {
+    // Given a pod of a gang that somebody deletes while no operator runs, and a worker that loses its peer so.
+    let away = || {
+        let mut world = World::running(json!({"gpus": {"min": 2, "maxNodes": 2}}), &["n1", "n2"], 1);
+        let pod = world.pods.remove("bert-1-0").unwrap();
+        world.exit_quietly("bert-1-1", 1, "lost peer: rank 0");
+        // When the operator starts, then who failed first is not known: the pod may still appear.
+        world.restart_operator();
+        assert_eq!(world.phase(), Phase::Running);
+        (world, pod)
+    };
+    // When it does not, then it has vanished, and that explains the failure.
+    let (mut world, _) = away();
+    world.wait(10);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "Vanished"));
+    world.wait(60);
+    let outcome = world.status().history[0].outcome;
+    assert_eq!((world.status().user_failures, outcome), (0, Outcome::ClusterFailure));
+    // When it does, then the failure is the program's own.
+    let (mut world, pod) = away();
+    world.pods.insert("bert-1-0".into(), pod);
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "ContainerFailed"));
+}
+
+#[test]
 fn an_allocation_that_was_taken_out_of_the_status_by_hand_ends_its_pods() {
     let mut world = World::running(json!({}), &["n1"], 1);
     world.job.status.as_mut().unwrap().allocation = None;
