@@ -15,8 +15,8 @@ pub const MAX_TEMPLATE: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedTemplate {
     template: Arc<PodTemplateSpec>,
-    /// Its size, where it was too large to be kept.
-    left_out: Option<usize>,
+    /// It was too large to be kept.
+    left_out: bool,
 }
 
 impl SharedTemplate {
@@ -39,32 +39,36 @@ impl SharedTemplate {
         Arc::strong_count(&self.template)
     }
 
-    /// Its size as JSON, bytes, where it was too large to be kept: of the template only the names of its containers are left.
-    pub fn left_out(&self) -> Option<usize> {
+    /// It was too large to be kept: of the template only the names of its containers are left.
+    pub fn is_left_out(&self) -> bool {
         self.left_out
     }
 
-    /// Gives a template up whose JSON has more than [`MAX_TEMPLATE`] bytes. `true`: it was too large.
-    pub fn leave_out_if_too_large(&mut self) -> bool {
-        let mut size = Size(0);
-        // Writing to a counter cannot fail.
-        if self.left_out.is_none()
-            && serde_json::to_writer(&mut size, &*self.template).is_ok()
-            && size.0 > MAX_TEMPLATE
-        {
-            self.template = Arc::new(names_only(&self.template));
-            self.left_out = Some(size.0);
+    /// Its JSON. A template whose JSON has more than [`MAX_TEMPLATE`] bytes is given up: `None`.
+    pub fn json_or_leave_out(&mut self) -> Option<Vec<u8>> {
+        let mut json = Bounded(Vec::new());
+        if self.left_out {
+            return None;
         }
-        self.left_out.is_some()
+        // Writing fails at the bound alone, so a large template costs no more than one at the bound.
+        if serde_json::to_writer(&mut json, &*self.template).is_err() {
+            self.template = Arc::new(names_only(&self.template));
+            self.left_out = true;
+            return None;
+        }
+        Some(json.0)
     }
 }
 
-/// Counts what is written.
-struct Size(usize);
+/// Takes [`MAX_TEMPLATE`] bytes.
+struct Bounded(Vec<u8>);
 
-impl std::io::Write for Size {
+impl std::io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len();
+        if self.0.len() + bytes.len() > MAX_TEMPLATE {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
         Ok(bytes.len())
     }
     fn flush(&mut self) -> std::io::Result<()> {
@@ -97,7 +101,7 @@ impl Deref for SharedTemplate {
 
 impl From<PodTemplateSpec> for SharedTemplate {
     fn from(template: PodTemplateSpec) -> Self {
-        Self { template: Arc::new(template), left_out: None }
+        Self { template: Arc::new(template), left_out: false }
     }
 }
 
@@ -148,13 +152,16 @@ mod tests {
     #[test]
     fn a_template_that_is_too_large_leaves_the_names_of_its_containers() {
         let mut small = template("x");
-        assert!(!small.leave_out_if_too_large() && small == template("x"));
-        let mut large = template(&"x".repeat(MAX_TEMPLATE));
-        assert!(large.leave_out_if_too_large());
-        assert!(large.left_out().is_some_and(|size| (MAX_TEMPLATE..MAX_TEMPLATE + 100).contains(&size)));
+        assert_eq!(small.json_or_leave_out(), serde_json::to_vec(&small).ok());
+        assert!(!small.is_left_out() && small == template("x"));
+        let around = small.json_or_leave_out().map_or(0, |json| json.len()) - 1;
+        let mut largest = template(&"x".repeat(MAX_TEMPLATE - around));
+        assert_eq!(largest.json_or_leave_out().map(|json| json.len()), Some(MAX_TEMPLATE));
+        let mut large = template(&"x".repeat(MAX_TEMPLATE - around + 1));
+        assert_eq!((large.json_or_leave_out(), large.is_left_out()), (None, true));
         let containers = large.spec.as_ref().map(|spec| spec.containers.clone()).unwrap_or_default();
         assert_eq!((containers.len(), containers[0].name.as_str(), &containers[0].image), (1, "t", &None));
         // Given up is given up: it does not become small again.
-        assert!(large.leave_out_if_too_large());
+        assert_eq!((large.json_or_leave_out(), large.is_left_out()), (None, true));
     }
 }

@@ -20,10 +20,7 @@ pub struct Templates {
 impl Templates {
     /// Replaces the template by an equal stored one, if any; drops one that is too large.
     pub fn share(&mut self, template: &mut SharedTemplate) {
-        if template.leave_out_if_too_large() {
-            return;
-        }
-        let Ok(text) = serde_json::to_vec(template) else { return };
+        let Some(text) = template.json_or_leave_out() else { return };
         let Ok(digest) = <[u8; 32]>::try_from(digest(&SHA256, &text).as_ref()) else { return };
         if let Some(known) = self.known.get(&digest) {
             template.share(known);

@@ -123,12 +123,12 @@ fn admitted(message: &str) -> Option<i32> {
 /// The API server accepts objects up to 1.5 MB. Templates of that size for a thousand jobs would not fit in
 /// memory.
 fn too_large(d: &Draft<'_>) -> Option<String> {
-    let size = d.o.job.spec.template.left_out()?;
-    Some(format!(
-        "spec.template: {} kB are more than the {} kB that a template may have: keep what is large in a ConfigMap, a Secret or the image",
-        size.div_ceil(1024),
-        MAX_TEMPLATE / 1024
-    ))
+    d.o.job.spec.template.is_left_out().then(|| {
+        format!(
+            "spec.template: has more than the {} kB that a template may have: keep what is large in a ConfigMap, a Secret or the image",
+            MAX_TEMPLATE / 1024
+        )
+    })
 }
 
 /// The API server would accept a pod without the training container; it would hold no GPU.

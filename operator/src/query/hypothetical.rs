@@ -62,7 +62,7 @@ impl Hypothetical {
         });
         let mut job: SlimTrainingJob =
             serde_json::from_value(object).map_err(|error| QueryError::invalid("spec", error.to_string()))?;
-        if job.spec.template.leave_out_if_too_large() {
+        if job.spec.template.json_or_leave_out().is_none() {
             return Err(QueryError::invalid("spec.template", "is larger than 64 KiB"));
         }
         job.spec.suspend = false;

@@ -1,7 +1,7 @@
 //! A tenant with an ordinary `edit` account does its worst, one thing after the other. Each time a job of another namespace runs
 //! within a minute, and is not failed.
 //!
-//! With `ANDREAS_LONG=1` (`make hostile`) every attack has its full size.
+//! With `ANDREAS_LONG=1` (`make hostile`) every attack has its full size. `ATTACKS="many_jobs ..."` makes some of them alone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,8 +41,11 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
         c.collect_garbage().await?;
         c.make_namespace(OTHER).await?;
         let mut tenants = Tenants(0);
+        let wanted = std::env::var("ATTACKS").unwrap_or_default();
+        let is_wanted =
+            |attack: &str| wanted.is_empty() || wanted.split_whitespace().any(|name| name == attack);
         macro_rules! attacks {
-            ($($attack:ident),* $(,)?) => {$(
+            ($($attack:ident),* $(,)?) => {$(if is_wanted(stringify!($attack)) {
                 let tenant = tenants.next(c).await?;
                 let began = Instant::now();
                 let ongoing = $attack(c, &tenant).await.context(stringify!($attack))?;
@@ -50,7 +53,7 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
                 anothers_job_runs(c, stringify!($attack)).await.context(stringify!($attack))?;
                 drop(ongoing);
                 tenants.leaves(c, &tenant).await?;
-            )*};
+            })*};
         }
         attacks![
             finalizers_on_jobs_and_pods,
