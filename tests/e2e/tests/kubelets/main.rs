@@ -1,7 +1,7 @@
 //! Scenarios on real nodes: kubelet, containerd, runc and NVIDIA's own parts, the chart from images. What only real nodes do is
 //! tried here; pretend ones stand for hundreds of nodes and for faults on purpose.
 //!
-//! `make kubelets` runs them, three at a time, each in namespaces of its own.
+//! `make kubelets` runs them, two at a time, each in namespaces of its own.
 
 mod around;
 #[path = "../both/mod.rs"]
