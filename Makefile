@@ -16,7 +16,9 @@ ANCHORS_ARGS ?= highs,sia 15
 TESTS ?=
 PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
-SCENARIOS := $(CARGO) test --workspace --locked --no-fail-fast --test scenarios
+# Most of a scenario is waiting, so there are more at a time than cores.
+THREADS := 9
+SCENARIOS = $(CARGO) test --workspace --locked --no-fail-fast --test scenarios -- --test-threads=$(THREADS)
 EACH_ISOLATED := --config 'target."cfg(unix)".runner="$(CURDIR)/tests/kubelets/each"'
 ON_REAL_NODES := $(CARGO) test $(EACH_ISOLATED) --workspace --locked --test kubelets --
 UPGRADE_FROM ?= 61e0588
@@ -66,13 +68,14 @@ fidelity: control-plane build ## Runs on the test bed and replays of them, for d
 
 .PHONY: test
 test: control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
-	status=0; log=$$(mktemp); \
-	echo "scenarios on real nodes begin beside the tests of the crates, and are printed after them"; \
-	{ tests/kubelets/available && tests/kubelets/prepare && $(ON_REAL_NODES); } >"$$log" 2>&1 & \
-	$(CRATES) || status=$$?; \
-	wait $$! || status=$$?; cat "$$log"; rm "$$log"; \
-	$(SCENARIOS) -- --test-threads=5 || status=$$?; \
-	exit $$status
+	failed=; log=$$(mktemp); \
+	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
+	echo "scenarios on real nodes run beside the other suites, and are printed after them"; \
+	{ tests/kubelets/available && $(ON_REAL_NODES); } >"$$log" 2>&1 & \
+	$(CRATES) || failed+=" crates"; \
+	$(SCENARIOS) || failed+=" scenarios"; \
+	wait $$! || failed+=" real nodes"; cat "$$log"; rm "$$log"; \
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: check
 check: lint ## Lints and unit tests: before every commit
@@ -85,7 +88,7 @@ test-crates: control-plane prometheus nvidia build-tests ## Every test but the s
 
 .PHONY: e2e
 e2e: control-plane prometheus build-tests ## Scenarios by the modules of tests/e2e/tests/scenarios, all or some: TESTS="lifecycle faults::outages"
-	$(SCENARIOS) -- --test-threads=5 $(addsuffix ::,$(TESTS))
+	$(SCENARIOS) $(addsuffix ::,$(TESTS))
 
 .PHONY: kubelets
 kubelets: control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, containerd, runc, NVIDIA's own parts, the chart from images (root)
@@ -94,10 +97,11 @@ kubelets: control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, 
 	$(ON_REAL_NODES) $(addsuffix ::,$(TESTS))
 
 .PHONY: adoption
+adoption: THREADS := 2
 adoption: control-plane build-tests ## Jobs of other kinds beside their real controllers and Kueue, which are built from Go modules first (15 min)
 	tests/tools/build adoption >/dev/null
 	tests/tools/build kueue >/dev/null
-	$(SCENARIOS) -- --test-threads=2 --nocapture --include-ignored adoption::
+	$(SCENARIOS) --nocapture --include-ignored adoption::
 
 .PHONY: versions
 versions: control-plane nvidia build-tests ## Scenarios on real nodes of the older supported versions of Kubernetes, each built once (root; 8 min of CPU each)
@@ -129,12 +133,14 @@ python: ## Tests of the Python package, under every Python from 3.9 that is here
 certificates: export RENEWAL_SECONDS := 600
 certificates: export RENEWAL_EVERY := 60
 certificates: control-plane build-tests ## Ten minutes of reports and binds while certificates are renewed every minute
-	$(SCENARIOS) -- certificates::no_report --nocapture
+	$(SCENARIOS) certificates::no_report --nocapture
 
 .PHONY: faults
 faults: export ANDREAS_LONG := 1
-faults: control-plane build-tests ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
-	$(SCENARIOS) -- faults:: --test-threads=1 --nocapture
+faults: export ANDREAS_BIN_DIR := $(CURDIR)/target/release
+faults: THREADS := 1
+faults: bench-build build-tests ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
+	$(SCENARIOS) faults:: --nocapture
 
 .PHONY: upgrade
 upgrade: control-plane build ## 200 running jobs while helm upgrades from an earlier commit (UPGRADE_FROM), is killed half-way, and goes back
@@ -144,7 +150,7 @@ upgrade: control-plane build ## 200 running jobs while helm upgrades from an ear
 .PHONY: hostile
 hostile: export ANDREAS_LONG := 1
 hostile: control-plane build-tests ## A tenant with an ordinary account does its worst at full size: 20,000 jobs, 300 objects of 1.3 MB, ...
-	$(SCENARIOS) -- hostile_tenant:: --nocapture
+	$(SCENARIOS) hostile_tenant:: --nocapture
 
 .PHONY: kills
 kills: export ANDREAS_LONG := 1

@@ -123,6 +123,21 @@ async fn a_question_for_holders_is_answered_by_what_the_kubelet_and_the_driver_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_for_holders_is_not_answered_while_nobody_knows_who_holds_what() {
+    let (node, _setter, _agent) = settled().await;
+    let observed = || node.api.status()["holdersObserved"].as_i64().unwrap_or(0);
+    // given a pod with a device that is none of the node's GPUs
+    node.hold("strange", &["GPU-of-nobody"]);
+    until("the free GPU is no longer at rest", SLACK, || node.is_default(FREE)).await;
+    // then no answer says that a GPU is free, which it may be
+    node.api.order(json!({"wake": 0, "holdersRequested": 1}));
+    stays("the question is open", Duration::from_secs(3), || observed() == 0).await;
+    // until the pod has gone
+    node.hold("strange", &[]);
+    until("the question is answered", SLACK, || observed() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_killed_gpus_get_back_what_they_had() {
     let (node, setter, agent) = settled().await;
     let restored = || node.is_default(FREE) && node.is_default(HELD);

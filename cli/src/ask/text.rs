@@ -13,7 +13,7 @@ pub fn from_now(at: &Time, now: Timestamp) -> String {
 
 /// An instant in the past: also one in this second, or of a clock that is ahead.
 pub fn ago(at: &Time, now: Timestamp) -> String {
-    format!("{} ago", duration((now.as_second() - at.0.as_second()).max(0)))
+    crate::output::ago(at.0.as_second() - now.as_second())
 }
 
 /// An interval, from now: `in 1h05m (58m to 1h20m)`.

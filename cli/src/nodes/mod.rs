@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
 use crate::inventory::{GpuView, NodeView, Objects};
-use crate::output::{self, Column, Format, OutputArgs, ago_or_in, plain, power};
+use crate::output::{self, Column, Format, OutputArgs, ago, plain, power};
 
 /// Nodes: who holds which GPU, what it draws, which GPUs rest, and what is wrong.
 ///
@@ -68,7 +68,7 @@ const DEVICES: [Column<Device>; 7] = [
     Column::number("POWER", |row| power(f64::from(row.gpu.watts))),
     Column::number("LIMIT", |row| row.gpu.limit_watts.map(|w| power(f64::from(w))).unwrap_or_default()),
     Column::text("HELD SINCE", |row| {
-        row.gpu.held_since.map(|at| ago_or_in(at.as_second() - row.now.as_second())).unwrap_or_default()
+        row.gpu.held_since.map(|at| ago(at.as_second() - row.now.as_second())).unwrap_or_default()
     }),
     Column::text("PROBLEMS", |row| row.gpu.problems.join(", ")),
 ];

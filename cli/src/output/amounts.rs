@@ -13,11 +13,12 @@ pub fn duration(seconds: i64) -> String {
 
 /// `in 1h05m`, or `12m30s ago`.
 pub fn ago_or_in(seconds_from_now: i64) -> String {
-    if seconds_from_now < 0 {
-        format!("{} ago", duration(seconds_from_now.saturating_neg()))
-    } else {
-        format!("in {}", duration(seconds_from_now))
-    }
+    if seconds_from_now < 0 { ago(seconds_from_now) } else { format!("in {}", duration(seconds_from_now)) }
+}
+
+/// `12m30s ago` of something past. What lies ahead comes from a clock that is ahead, and counts as now.
+pub fn ago(seconds_from_now: i64) -> String {
+    format!("{} ago", duration(seconds_from_now.saturating_neg()))
 }
 
 /// Power: `420 W`, `12.3 kW`, `1.25 MW`.
@@ -71,6 +72,7 @@ mod tests {
         let durations = [0, 59, 60, 3_661, 90_000].map(duration);
         assert_eq!(durations, ["0s", "59s", "1m00s", "1h01m", "1d01h"]);
         assert_eq!((ago_or_in(90).as_str(), ago_or_in(-5).as_str()), ("in 1m30s", "5s ago"));
+        assert_eq!((ago(-90).as_str(), ago(0).as_str(), ago(5).as_str()), ("1m30s ago", "0s ago", "0s ago"));
         assert_eq!([420.4, 12_345.0, 1_250_000.0].map(power), ["420 W", "12.3 kW", "1.25 MW"]);
         assert_eq!([150_000, 44_640_000, 4_464_000_000].map(energy), ["0.042 kWh", "12.40 kWh", "1.240 MWh"]);
         assert_eq!([0, 4_200, 310_000, 12_000_000].map(money), ["0.00", "0.0042", "0.31", "12.00"]);

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-pub use amounts::{ago_or_in, bar, duration, energy, money, percent, power, short_gpu_type};
+pub use amounts::{ago, ago_or_in, bar, duration, energy, money, percent, power, short_gpu_type};
 pub use table::{Column, plain, table};
 
 /// How a command prints.

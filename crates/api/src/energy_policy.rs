@@ -39,7 +39,7 @@ pub struct EnergyPolicySpec {
     /// What it costs to stop a run and go on later. Default: that of each of its fields.
     pub preemption: PreemptionRules,
     /// Longest time from the creation of a gang's pods until all are bound to their nodes. Default: `2m`. Then the gang is withdrawn and
-    /// planned again.
+    /// planned again; after three eighths of it if the scheduler says meanwhile that no node can take one of them.
     pub placement_timeout: DurationText,
     /// Labels of the nodes that are planned, at most 16: a node needs all of them, and `nvidia.com/gpu` in its allocatable. Default: none,
     /// all nodes with GPUs are planned.

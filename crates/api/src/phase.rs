@@ -121,7 +121,7 @@ reasons! {
     NameInUse,
     /// Somebody else starts or stops the adopted job, or it cannot be adopted.
     NotAdopted,
-    /// A node of the job is not ready, and nothing proves it dead.
+    /// A node of the job, or one that it waits for, is not ready, and nothing proves it dead.
     NodeNotReady,
     /// Ended with exit 0 and less than 99 % reported.
     CompletedEarly,

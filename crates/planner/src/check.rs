@@ -12,8 +12,8 @@ use crate::snapshot::{
 
 /// Maximum magnitude of a number.
 const LARGE: f64 = 1e15;
-/// Maximum number of jobs.
-const MAX_JOBS: usize = 200_000;
+/// Maximum number of jobs of a snapshot.
+pub const MAX_JOBS: usize = 200_000;
 /// Maximum number of nodes.
 const MAX_NODES: usize = 100_000;
 /// Maximum GPUs of a node.

@@ -37,6 +37,7 @@ mod rng;
 mod snapshot;
 
 pub use capacity::Obstacle;
+pub use check::MAX_JOBS;
 pub use consider::{Considered, consider};
 pub use error::SnapshotError;
 pub use method::{MethodName, Options, UnknownMethod};

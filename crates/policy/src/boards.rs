@@ -37,9 +37,9 @@ impl Board {
     pub fn host_reading(&self, gpus: u64, measured: Option<&MeasuredHost>, busy: bool) -> Option<Watts> {
         let from_policy = self.host.iter().any(Option::is_some);
         let reading = measured.filter(|reading| reading.watts > 0 && !from_policy)?;
-        let watts = Watts(f64::from(reading.watts.clamp(0, MOST_HOST_WATTS)));
         let host = self.host(gpus);
         let known = if busy { host.busy } else { host.idle };
+        let watts = Watts(f64::from(reading.watts).clamp(known.0 / HOST_FACTOR, known.0 * HOST_FACTOR));
         (reading.source == WHOLE_PLATFORM || watts > known).then_some(watts)
     }
 }
@@ -54,8 +54,9 @@ pub const IDLE_PART: i32 = 5;
 
 /// Source of a reading that covers all of the node besides its GPUs.
 const WHOLE_PLATFORM: &str = "RaplPlatform";
-/// Highest reading of a host that is believed, W: three times what the largest draws.
-const MOST_HOST_WATTS: i32 = 10_000;
+/// How far a reading of a host may be from the table, as a factor: a faulty or compromised agent can neither exhaust the power budget
+/// nor hide its node's draw.
+const HOST_FACTOR: f64 = 3.0;
 
 /// The policy or the table describes the GPU type's power.
 pub fn described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
@@ -129,6 +130,9 @@ mod tests {
         assert_eq!(with(100, "RaplPackages", false), board.host(4));
         assert_eq!(with(200, "RaplPackages", false).idle, Watts(200.0));
         assert_eq!(with(0, WHOLE_PLATFORM, false), board.host(4));
-        assert_eq!(with(i32::MAX, WHOLE_PLATFORM, true).busy, Watts(10_000.0));
+        // Whoever controls an agent cannot claim or hide more than a factor of three.
+        assert_eq!(with(i32::MAX, WHOLE_PLATFORM, true).busy, Watts(720.0));
+        assert_eq!(with(i32::MAX, "RaplPackages", false).idle, Watts(450.0));
+        assert_eq!(with(1, WHOLE_PLATFORM, false).idle, Watts(50.0));
     }
 }

@@ -126,6 +126,18 @@ mod tests {
     }
 
     #[test]
+    fn a_window_of_the_budget_is_in_its_time_zone() {
+        let night = json!({"from": "22:00", "to": "06:00", "watts": 5_000});
+        let policy = policy(json!({"powerBudget": {"timeZone": "Etc/GMT-2", "windows": [night]}}));
+        let budget = budget(&policy, NOON, Seconds(60.0)).expect("a budget");
+        // 22:00 there is 20:00 in UTC, eight hours after noon.
+        for (hours, limited) in [(0, false), (7, false), (8, true), (15, true), (16, false)] {
+            let watts = budget.watts.at(Time((NOON + hours * 3_600) as f64)).expect("within the day");
+            assert_eq!(watts.0 < 1e9, limited, "{hours} h after noon: {watts:?}");
+        }
+    }
+
+    #[test]
     fn lateness_has_its_defaults_and_its_price() {
         let found = lateness(&EnergyPolicySpec::default());
         assert_eq!((found.turnaround_share, found.late_fixed), (0.1, Seconds(900.0)));

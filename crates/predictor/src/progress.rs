@@ -120,12 +120,14 @@ pub fn max_plausible_progress(began_at: f64, elapsed: Seconds, predicted_whole: 
 /// Epochs left of a run that had `expected` epochs left `since` ago. All values are in epochs; time
 /// is counted in epochs of the run's pace.
 ///
-/// Before it is overdue: the rest of the run, at least a hundredth of `whole`. Once overdue: as
-/// long as it is overdue already, at most `longest`, the predicted whole run. So a program that
-/// reports "almost done" for ever gains nothing.
-pub fn remaining_epochs(expected: f64, since: f64, whole: f64, longest: f64) -> f64 {
-    let overdue = (since - expected).min(longest);
-    let left = (expected - since).max(0.01 * whole).max(overdue);
+/// Before it is overdue: the rest of the run, at least a hundredth of `whole`. Once overdue, its
+/// reports were wrong: `by_pace`, what its pace leaves of the run, and as long as it is overdue
+/// already, at most `longest`, the predicted whole run. So a program that reports "almost done" for
+/// ever gains nothing.
+pub fn remaining_epochs(expected: f64, since: f64, whole: f64, by_pace: f64, longest: f64) -> f64 {
+    let overdue = since - expected;
+    let disproved = if overdue > 0.0 { overdue.max(by_pace).min(longest) } else { 0.0 };
+    let left = (expected - since).max(0.01 * whole).max(disproved);
     if left.is_finite() { left.max(0.0) } else { 0.0 }
 }
 
@@ -212,13 +214,22 @@ mod tests {
 
     #[test]
     fn an_overdue_run_has_as_much_left_as_it_is_overdue() {
-        let left = |since: f64| remaining_epochs(11.0, since, 1_000.0, 4_000.0);
+        let left = |since: f64| remaining_epochs(11.0, since, 1_000.0, 0.0, 4_000.0);
         assert_eq!(left(0.0), 11.0);
         assert_eq!(left(5.0), 10.0, "a hundredth of the run at least");
         assert_eq!(left(111.0), 100.0);
         assert_eq!(left(3_611.0), 3_600.0);
         assert_eq!(left(1e9), 4_000.0, "never more than a whole run");
-        assert!(remaining_epochs(f64::NAN, 1.0, 1.0, 1.0).is_finite());
+        assert!(remaining_epochs(f64::NAN, 1.0, 1.0, 0.0, 1.0).is_finite());
+    }
+
+    #[test]
+    fn an_overdue_run_has_at_least_what_its_pace_leaves() {
+        let left = |since: f64, by_pace: f64| remaining_epochs(20.0, since, 1_000.0, by_pace, 4_000.0);
+        assert_eq!(left(5.0, 990.0), 15.0, "its reports are believed until they prove wrong");
+        assert_eq!(left(21.0, 975.0), 975.0);
+        assert_eq!(left(1_020.0, -20.0), 1_000.0);
+        assert_eq!(left(21.0, 1e9), 4_000.0);
     }
 
     #[test]

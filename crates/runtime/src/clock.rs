@@ -20,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// Slower answers are too imprecise and ignored.
+/// Slower answers are too imprecise, and count only until the first quick one.
 const SLOWEST: Duration = Duration::from_secs(2);
 /// Smaller contradictions are rounding and drift.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
@@ -45,10 +45,9 @@ pub fn observe(headers: &HeaderMap, sent: Instant) {
     let Some(date) = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok()) else { return };
     let received = Instant::now();
     let sample = Sample { date: date.timestamp(), round_trip: received.duration_since(sent) };
-    if sample.round_trip > SLOWEST {
-        return;
+    if sample.is_quick() {
+        SKEW.set(sample.deviation(Timestamp::now()).as_secs_f64());
     }
-    SKEW.set(sample.deviation(Timestamp::now()).as_secs_f64());
     CLOCK.lock().learn(sample, received);
 }
 
@@ -66,6 +65,10 @@ struct Sample {
 }
 
 impl Sample {
+    fn is_quick(&self) -> bool {
+        self.round_trip <= SLOWEST
+    }
+
     /// Distance of a receipt time from the interval that the answer allows; zero inside.
     fn deviation(&self, at: Timestamp) -> SignedDuration {
         let latest = SignedDuration::from_secs(1)
@@ -80,6 +83,7 @@ impl Sample {
 struct Clock {
     base: Timestamp,
     at: Instant,
+    /// A quick answer was seen.
     learned: bool,
     /// Start and number of consecutive contradicting answers.
     contradicted: Option<(Instant, u32)>,
@@ -96,8 +100,12 @@ impl Clock {
     }
 
     fn learn(&mut self, sample: Sample, received: Instant) {
+        let quick = sample.is_quick();
+        if !quick && self.learned {
+            return;
+        }
         if sample.deviation(self.now(received)).abs() <= TOLERANCE {
-            (self.learned, self.contradicted) = (true, None);
+            (self.learned, self.contradicted) = (quick, None);
             return;
         }
         let (since, times) = self.contradicted.get_or_insert((received, 0));
@@ -110,7 +118,7 @@ impl Clock {
         tracing::warn!(off_seconds, "the API server's clock differs; its time is taken");
         let middle = SignedDuration::from_millis(500);
         (self.base, self.at) = (sample.date.checked_add(middle).unwrap_or(sample.date), received);
-        (self.learned, self.contradicted) = (true, None);
+        (self.learned, self.contradicted) = (quick, None);
     }
 }
 
@@ -135,6 +143,19 @@ mod tests {
             let off = clock.now(start + Duration::from_secs(7)).duration_since(second(1_000_007));
             assert!(off.abs() <= SignedDuration::from_secs(1), "{off:?}");
         }
+    }
+
+    #[test]
+    fn slow_answers_are_better_than_a_wrong_wall_clock_and_worse_than_a_quick_answer() {
+        let start = Instant::now();
+        let mut clock = Clock::new(second(1_000_000 + 3_600), start);
+        let slow = |date| Sample { date: second(date), round_trip: Duration::from_secs(20) };
+        clock.learn(slow(1_000_000), start);
+        assert_eq!(clock.now(start).as_second(), 1_000_000);
+        clock.learn(sample(1_000_015), start);
+        assert_eq!(clock.now(start).as_second(), 1_000_015);
+        clock.learn(slow(1_000_100), start);
+        assert_eq!(clock.now(start).as_second(), 1_000_015);
     }
 
     #[test]

@@ -15,7 +15,8 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use super::boards::board;
-use super::{Inventory, draws, gpu_type, rules};
+use super::draws::{self, ProfileDraws};
+use super::{Inventory, gpu_type, rules};
 use crate::index::{Amounts, ClusterIndex, agent_status, name_of, usable};
 
 /// Current power in the budget's scope.
@@ -32,8 +33,9 @@ pub struct Draw {
 /// The current draw and budget; `None`: power is not limited.
 ///
 /// Starting and running jobs count as reported by their nodes' agents. Without reports, and in the first
-/// minutes of a run, they count at least as planned. Added are idle GPUs, the nodes without their GPUs,
-/// and foreign GPUs as measured, else at their maximum.
+/// minutes of a run, they count at least for the most that a measured profile drew, or the boards' maximum: a
+/// user's own watts are no evidence. Added are idle GPUs, the nodes without their GPUs, and foreign GPUs as
+/// measured, else at their maximum.
 pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
     let budget = rules::budget(policy, now.as_second(), Seconds::ZERO)?;
     let allowed = budget.watts.at(Time(now.as_second() as f64))?.0;
@@ -48,12 +50,13 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     let inventory = Inventory::with(index, policy);
     let policy = inventory.policy();
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+    let profiles = ProfileDraws::of(index);
     let mut jobs = 0.0;
     for (key, job) in index.jobs.iter() {
         let Some(status) = &job.status else { continue };
         let Some(allocation) = &status.allocation else { continue };
         if matches!(status.phase, Phase::Starting | Phase::Running) {
-            jobs += of_run(index, key, allocation, policy, now);
+            jobs += of_run(index, &profiles, key, allocation, policy, now);
             for node in &allocation.nodes {
                 *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
             }
@@ -80,6 +83,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
 /// Draw of a job's allocation, W.
 fn of_run(
     index: &ClusterIndex,
+    profiles: &ProfileDraws<'_>,
     key: &ObjectKey,
     allocation: &Allocation,
     policy: &EnergyPolicySpec,
@@ -88,9 +92,14 @@ fn of_run(
     let (power, gpus) = (board(&allocation.gpu_type, policy), f64::from(allocation.gpus.max(0)));
     // A report counts up to the boards' maximum.
     let reported = draws::reported(index, key, allocation).map(|watts| watts.min(power.max.0 * gpus));
-    let expected = f64::from(allocation.watts.max(0)).max(power.idle.0 * gpus);
+    // An agent that has set a limit reports as well.
+    let limited =
+        allocation.power_limit_watts.is_some() && draws::limit_in_force(index, key, allocation, policy);
+    let least = if limited { power.idle.0 } else { profiles.highest(&allocation.gpu_type, &power) };
+    let predicted = f64::from(allocation.watts.max(0)).min(power.max.0 * gpus);
+    let expected = predicted.max(least * gpus);
     match reported {
-        Some(watts) if draws::settled(allocation, now) => watts,
+        Some(watts) if draws::settled(index, key, allocation, now) => watts,
         Some(watts) => watts.max(expected),
         None => expected,
     }
@@ -168,6 +177,11 @@ mod tests {
     }
 
     fn cluster(phase: &str) -> ClusterIndex {
+        planned(phase, 700)
+    }
+
+    /// The same; `watts`: predicted for the job.
+    fn planned(phase: &str, watts: i32) -> ClusterIndex {
         let mut index = ClusterIndex::new();
         index.apply(serde_json::from_value::<SlimNode>(gpu_node("n1", "A", 4)).expect("a node"));
         let foreign: crate::index::ForeignPod = serde_json::from_value(json!({
@@ -179,7 +193,8 @@ mod tests {
             "metadata": {"name": "j", "namespace": "team", "uid": "j", "resourceVersion": "3"},
             "spec": {"template": {"spec": {"containers": []}}},
             "status": {"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 2,
-                "nodes": ["n1"], "placement": "n1", "since": at(0), "watts": 700}}}))
+                "nodes": ["n1"], "placement": "n1", "since": at(0), "runningTime": at(0), "watts": watts}, "progress": {"milliPercent": 2_000, "text": "2%", "attempt": 1,
+                "at": at(1), "first": {"at": at(0), "milliPercent": 1_000}}}}))
         .expect("a job");
         index.apply(job);
         index
@@ -187,14 +202,48 @@ mod tests {
 
     #[test]
     fn the_draw_is_that_of_jobs_idle_gpus_busy_nodes_and_others() {
-        // 700 of the job, 50 of the idle GPU, 160 of the node, 400 of the foreign GPU; without the job 3 idle,
-        // 60 of the node and the foreign one.
+        // 2 x 400 of the job, which nobody has measured, 50 of the idle GPU, 160 of the node, 400 of the foreign
+        // GPU; without the job 3 idle, 60 of the node and the foreign one.
         let seen = draw(&cluster("Running"), &policy(1_000), at(1));
-        assert_eq!(seen, Some(Draw { whole: 1_310.0, floor: 610.0, allowed: 1_000.0 }));
+        assert_eq!(seen, Some(Draw { whole: 1_410.0, floor: 610.0, allowed: 1_000.0 }));
         // A stopping job does not count.
         let seen = draw(&cluster("Stopping"), &policy(1_000), at(1)).expect("a budget");
         assert_eq!(seen.whole, seen.floor);
         assert_eq!(draw(&cluster("Running"), &EnergyPolicySpec::default(), at(1)), None);
+    }
+
+    /// The job's pod, and its GPUs as the node's agent reports them.
+    fn report(index: &mut ClusterIndex, watts: i32) {
+        let pod: andreas_api::slim::SlimPod = serde_json::from_value(json!({
+            "metadata": {"name": "j-1-0", "namespace": "team", "uid": "p", "resourceVersion": "4",
+                "labels": {"andreas.dev/job": "j", "andreas.dev/job-uid": "j", "andreas.dev/attempt": "1"},
+                "ownerReferences": [crate::testing::owner("j", "j")]},
+            "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}}))
+        .expect("a pod");
+        index.apply(pod);
+        let held = |uuid| json!({"uuid": uuid, "gpuType": "A", "state": "Held", "holder": "team/j-1-0", "watts": watts});
+        let node: andreas_api::slim::SlimGpuNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": "5"}, "spec": {},
+            "status": {"agentVersion": "1", "gpus": [held("a"), held("b")]}}))
+        .expect("a GpuNode");
+        index.apply(node);
+    }
+
+    #[test]
+    fn a_users_own_watts_are_no_evidence_that_the_budget_is_met() {
+        // Whatever is predicted for the job, without an agent it counts for what its boards may draw.
+        for watts in [1, 700, 5_000] {
+            let seen = draw(&planned("Running", watts), &policy(1_000), at(1_000)).expect("a budget");
+            assert_eq!(seen.whole, 1_410.0, "{watts}");
+        }
+        // With one it counts for that in its first two minutes, and for what is measured after them: 2 x 380 W.
+        for (second, whole) in [(100, 1_410.0), (119, 1_410.0), (120, 1_370.0)] {
+            let mut index = planned("Running", 1);
+            report(&mut index, 380);
+            // The agent reports no GPU of others: the foreign one counts for nothing.
+            let seen = draw(&index, &policy(1_000), at(second)).expect("a budget");
+            assert_eq!(seen.whole, whole - 400.0, "{second}");
+        }
     }
 
     #[test]

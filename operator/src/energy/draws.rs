@@ -2,8 +2,8 @@
 //!
 //! A user's own watts, and predictions from them, decide the cost of a run only. They never decide what fits
 //! the budget: it protects a real breaker. An unmeasured run counts for at least the draw of measured
-//! profiles on its GPU type. With too few of those it counts for the board's maximum. A measured run counts
-//! for its measurement.
+//! profiles on its GPU type, and half of the board's maximum. With too few of those it counts for the board's
+//! maximum. A measured run counts for its measurement.
 //!
 //! **In**: the index, the policy. **Out**: a bound per GPU type ([`TypeDraw`]), the measured draw of a run
 //! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
@@ -22,15 +22,19 @@ use andreas_planner::{Estimate, LimitsCount};
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use super::boards::board;
+use super::boards::{Board, board};
 use super::types::{TypeDraw, Types};
 use crate::index::{ClusterIndex, agent_status, is_member, name_of, number, whole_gpus};
 
-/// Running time of all workers before a run counts as measured. Agents report at least once a minute, and the
-/// first reports may show an idle GPU.
+/// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
+/// may show an idle GPU.
 const SETTLED: SignedDuration = SignedDuration::from_secs(120);
+/// Running time of all workers that takes its place where no progress is reported: they may load data, at nearly idle GPUs.
+const SETTLED_WITHOUT_PROGRESS: SignedDuration = SignedDuration::from_mins(15);
 /// Measured profiles of a type that are required before their draw replaces the board's maximum.
 const FEWEST: usize = 3;
+/// The least that an unmeasured run counts for, as a part of the board's maximum: profiles of a few runs that slept say little of it.
+const LEAST: f64 = 0.5;
 /// Step of a type's bound, as a part of the board's maximum: avoids new tables for every watt.
 const STEP: f64 = 0.05;
 /// A power limit that is not in force after this time is not offered again during the attempt.
@@ -40,30 +44,47 @@ const MAX_REMEMBERED_RUNS: usize = 50_000;
 
 /// Sets the budget draw of every type. `running`: measured draw per GPU of runs, by type.
 pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f64)], types: &mut Types) {
-    let mut of_profiles: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (_, profile) in index.profiles.iter() {
-        let rows = profile.status.iter().flat_map(|status| &status.observations);
-        let mut most: BTreeMap<&str, f64> = BTreeMap::new();
-        // Draw under a limit differs from that without one.
-        for row in rows.filter(|row| row.power_limit_watts.is_none() && row.gpus > 0) {
-            let Some(watts) = row.watts else { continue };
-            let each = f64::from(watts) / f64::from(row.gpus);
-            let known = most.entry(row.gpu_type.as_str()).or_insert(0.0);
-            *known = known.max(each);
-        }
-        for (gpu_type, each) in most {
-            of_profiles.entry(gpu_type).or_default().push(each);
-        }
-    }
+    let profiles = ProfileDraws::of(index);
     for (name, facts) in types.iter_mut() {
         let board = board(name.as_str(), policy);
         let (idle, max) = (board.idle.0, board.max.0);
-        let known = of_profiles.get(name.as_str()).filter(|known| known.len() >= FEWEST);
-        let highest = known.map_or(max, |known| known.iter().copied().fold(idle, f64::max));
+        let highest = profiles.highest(name.as_str(), &board);
         let now = running.iter().filter(|(of, _)| *of == name.as_str()).map(|(_, each)| *each);
         let highest = now.fold(highest, f64::max);
         let unmeasured = ((highest / max / STEP).ceil() * STEP * max).clamp(idle.min(max), max);
         facts.draw = Some(TypeDraw { idle, max, unmeasured });
+    }
+}
+
+/// Measured draw of one GPU by type: the most that each profile showed, W.
+pub struct ProfileDraws<'a>(BTreeMap<&'a str, Vec<f64>>);
+
+impl<'a> ProfileDraws<'a> {
+    /// Those of all profiles.
+    pub fn of(index: &'a ClusterIndex) -> Self {
+        let mut of_profiles: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for (_, profile) in index.profiles.iter() {
+            let rows = profile.status.iter().flat_map(|status| &status.observations);
+            let mut most: BTreeMap<&str, f64> = BTreeMap::new();
+            // Draw under a limit differs from that without one.
+            for row in rows.filter(|row| row.power_limit_watts.is_none() && row.gpus > 0) {
+                let Some(watts) = row.watts else { continue };
+                let each = f64::from(watts) / f64::from(row.gpus);
+                let known = most.entry(row.gpu_type.as_str()).or_insert(0.0);
+                *known = known.max(each);
+            }
+            for (gpu_type, each) in most {
+                of_profiles.entry(gpu_type).or_default().push(each);
+            }
+        }
+        Self(of_profiles)
+    }
+
+    /// What a GPU of a run that nobody has measured counts for, W: the most that any measured profile drew, and with too few of
+    /// them the board's maximum.
+    pub fn highest(&self, gpu_type: &str, board: &Board) -> f64 {
+        let known = self.0.get(gpu_type).filter(|known| known.len() >= FEWEST);
+        known.map_or(board.max.0, |known| known.iter().copied().fold(board.max.0 * LEAST, f64::max))
     }
 }
 
@@ -100,13 +121,18 @@ pub fn measured(
     allocation: &Allocation,
     now: Timestamp,
 ) -> Option<f64> {
-    let usable = settled(allocation, now) && !allocation.limit_changed;
+    let usable = settled(index, key, allocation, now) && !allocation.limit_changed;
     usable.then(|| reported(index, key, allocation)).flatten()
 }
 
 /// Whether a run is old enough for its agents' reports to show its draw.
-pub fn settled(allocation: &Allocation, now: Timestamp) -> bool {
-    allocation.running_time.as_ref().is_some_and(|running| now.duration_since(running.0) >= SETTLED)
+pub fn settled(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation, now: Timestamp) -> bool {
+    let job = index.jobs.get(key);
+    let progress = job.and_then(|job| job.status.as_ref()?.progress.as_ref());
+    let first = progress.and_then(|report| report.first_step(allocation.attempt)).map(|first| first.at.0);
+    let lasted = |since: Timestamp, least: SignedDuration| now.duration_since(since) >= least;
+    let Some(running) = &allocation.running_time else { return false };
+    lasted(running.0, SETTLED_WITHOUT_PROGRESS) || first.is_some_and(|first| lasted(first, SETTLED))
 }
 
 /// Whether a run's power limit is in force: its agents support limits, know this one and have set it.

@@ -70,6 +70,10 @@ async fn one(
         }
         Action::Wake { node, value } => wake(shared, key, job, &node, value).await,
         Action::DryRun { gpus, pod } => dry_run(executor, key, job, gpus, &pod).await,
+        Action::ForgetDryRuns => {
+            executor.dry_runs.forget(&key.namespace);
+            Ok(())
+        }
         Action::BackOff { message } => {
             back_off_namespace(shared, Cause::Creation, &key.namespace, &message);
             Ok(())

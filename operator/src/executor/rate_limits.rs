@@ -1,7 +1,7 @@
 //! Rate limits for edits, conflicts, dry runs and events.
 //!
 //! * A job that is edited repeatedly is stepped for its edits at most once per [`EDITS_APART`].
-//! * A conflicting write is retried at once the first time; then the job backs off exponentially.
+//! * A conflicting write is retried at once the first time; then the job backs off exponentially, up to four seconds.
 //! * Token buckets bound the edits, conflicts, refused templates and events of each namespace. All namespaces share
 //!   one more bucket for conflicts. An overloaded API server empties it; it delays no job for long.
 //!
@@ -18,6 +18,8 @@ use tokio::time::Instant;
 const EDITS_APART: Duration = Duration::from_secs(1);
 /// Wait after the second consecutive conflict; doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
+/// Maximum of that doubled wait: somebody may edit the job without end, and it must be stopped all the same.
+const MAX_OWN_BACKOFF: Duration = Duration::from_secs(4);
 /// Maximum wait after consecutive conflicts.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Minimum wait of a refused template in a namespace with too many recent dry runs.
@@ -175,9 +177,14 @@ impl RateLimits {
         let known = state.jobs.entry(job.clone()).or_default();
         known.conflicts = known.conflicts.saturating_add(1);
         let doubled = known.conflicts.checked_sub(2).map(|times| FIRST_BACKOFF * (1 << times.min(16)));
-        let wait = doubled.unwrap_or_default().max(bucket).min(MAX_BACKOFF);
+        let wait = doubled.unwrap_or_default().min(MAX_OWN_BACKOFF).max(bucket).min(MAX_BACKOFF);
         known.not_before = Some(now + wait);
         wait
+    }
+
+    /// Consecutive conflicts of the job's status writes.
+    pub fn conflicts(&self, job: &ObjectKey) -> u32 {
+        self.0.lock().jobs.get(job).map_or(0, |known| known.conflicts)
     }
 
     /// The job's status was written.
@@ -262,7 +269,7 @@ mod tests {
             waits.push(wait.as_millis());
         }
         assert_eq!(waits[..6], [0, 250, 500, 1_000, 2_000, 4_000]);
-        assert_eq!(waits[10..], [30_000, 30_000]);
+        assert_eq!(waits[10..], [4_000, 4_000]);
         rate_limits.written(&job);
         assert_eq!(rate_limits.conflict(&job), Duration::ZERO);
     }

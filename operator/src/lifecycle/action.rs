@@ -56,6 +56,8 @@ pub enum Action {
         /// The reason.
         why: DeleteReason,
     },
+    /// Forget which workers of the namespace were admitted: what admission adds may have changed.
+    ForgetDryRuns,
     /// Start the adopted workload on these nodes.
     Release {
         /// The attempt.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use andreas_api::phase::condition;
-use andreas_api::training_job::{Allocation, NodeBackoff, StopRequest};
+use andreas_api::training_job::{Allocation, NodeBackoff, Prediction, StopRequest};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -23,7 +23,7 @@ const MESSAGE_INTERVAL: i64 = 60;
 const FIRST_EXCLUSION: i64 = 60;
 const MAX_EXCLUSION: i64 = 3600;
 /// Consecutive cluster failures without an observed fault after which the failure counts as the user's.
-const MAX_UNEXPLAINED: i32 = 10;
+pub(super) const MAX_UNEXPLAINED: i32 = 10;
 /// Maximum excluded nodes in a status.
 const MAX_EXCLUDED_NODES: usize = 32;
 
@@ -238,18 +238,6 @@ impl<'a> Draft<'a> {
     /// A copy of the allocation, to read while the draft changes.
     pub fn allocation(&self) -> Option<Allocation> {
         self.status.allocation.clone()
-    }
-
-    /// Any other outcome resets the count of unexplained failures.
-    pub fn end_unexplained(&mut self, outcome: Outcome) {
-        let ends = match outcome {
-            Outcome::Finished | Outcome::Stopped => true,
-            Outcome::UserFailure => self.status.unexplained_failures < MAX_UNEXPLAINED,
-            Outcome::ClusterFailure | Outcome::Withdrawn => false,
-        };
-        if ends {
-            self.status.unexplained_failures = 0;
-        }
     }
 
     fn changed(&self) -> bool {
@@ -475,16 +463,14 @@ fn current_facts(o: &Observed<'_>) -> BTreeSet<TimedFact> {
     if members.gang.iter().any(|member| member.ending(container).is_some()) {
         facts.insert(TimedFact::FirstEnd { attempt });
     }
+    let ended = members.gang.iter().filter(|member| member.containers_ended());
+    facts.extend(ended.map(|member| TimedFact::ContainersEnded { attempt, index: member.index }));
     facts
 }
 
 /// Whether a forecast differs from the one in the status by a tenth of the remaining time, or in its risk
 /// class.
-fn moved(
-    old: Option<&andreas_api::training_job::Prediction>,
-    new: &andreas_api::training_job::Prediction,
-    now: Timestamp,
-) -> bool {
+fn moved(old: Option<&Prediction>, new: &Prediction, now: Timestamp) -> bool {
     let Some(old) = old else { return true };
     if old.risk != new.risk || old.source != new.source {
         return true;

@@ -11,7 +11,7 @@ use andreas_api::{Outcome, Phase, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, DeleteReason, ProfileUpdate};
-use super::draft::Draft;
+use super::draft::{Draft, MAX_UNEXPLAINED};
 use super::judge::Judgement;
 use super::member::{Members, is_over, number};
 use super::status::{self, ConditionValue, energy_text, money_text};
@@ -25,6 +25,8 @@ const WITHDRAWN_IN_A_ROW: usize = 6;
 const AFTER_CLUSTER: i64 = 5;
 const AFTER_USER: i64 = 10;
 const AFTER_REFUSAL: i64 = 10;
+/// A run without reports of progress that lasted so long was a good one, s.
+const LONG_RUN: i64 = 3_600;
 /// Thousandths of an epoch that must be timed before a pace counts as measured.
 const MIN_TIMED: i64 = 100;
 /// Maximum backoff, s.
@@ -44,7 +46,9 @@ pub(super) fn close_attempt(
     record_attempt(d, allocation, judgement, ended.clone());
     add_consumption(d);
     d.exclude(&judgement.exclude);
-    d.end_unexplained(judgement.outcome);
+    if ends_unexplained(d, allocation, judgement.outcome) {
+        d.status.unexplained_failures = 0;
+    }
     d.status.allocation = None;
     d.status.stop = None;
     d.status.reason = None;
@@ -61,6 +65,22 @@ pub(super) fn close_attempt(
         return fail(d, judgement, ended);
     }
     wait_again(d, judgement);
+}
+
+/// Whether an attempt of this outcome ends the count of unexplained failures: it was a good one, or failed by the user.
+fn ends_unexplained(d: &Draft<'_>, allocation: &Allocation, outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Finished => true,
+        // Otherwise a suspend now and then would let a program fail for ever.
+        Outcome::Stopped => {
+            let stepped =
+                d.status.progress.as_ref().is_some_and(|p| p.first_step(allocation.attempt).is_some());
+            let ran = allocation.running_time.as_ref().map_or(0, |since| seconds_between(since.0, d.o.now));
+            stepped || ran >= LONG_RUN
+        }
+        Outcome::UserFailure => d.status.unexplained_failures < MAX_UNEXPLAINED,
+        Outcome::ClusterFailure | Outcome::Withdrawn => false,
+    }
 }
 
 /// When the last member ended: from container status if available, else now.

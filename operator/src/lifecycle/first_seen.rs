@@ -20,6 +20,13 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
+    /// The scheduler says that no node can take a member of an attempt.
+    Unschedulable {
+        /// The attempt.
+        attempt: i64,
+        /// The member.
+        index: usize,
+    },
     /// An attempt runs.
     Running {
         /// The attempt.
@@ -29,6 +36,13 @@ pub enum TimedFact {
     FirstEnd {
         /// The attempt.
         attempt: i64,
+    },
+    /// All containers of a member have ended.
+    ContainersEnded {
+        /// The attempt.
+        attempt: i64,
+        /// The member.
+        index: usize,
     },
     /// A member of a running attempt was never seen by this process, existing or deleted.
     Missing {

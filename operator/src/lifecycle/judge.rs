@@ -286,6 +286,14 @@ impl<'a> Case<'a> {
             return None;
         }
         for member in &self.members.gang {
+            let container = self.container();
+            let ran = container.is_some() && self.allocation.running_time.is_some() && member.bound();
+            if ran && member.started_at(container).is_none() && member.ending(container).is_none() {
+                // Its training container ran, and the kubelet no longer knows of it: it lost its power meanwhile. The
+                // node's new boot ID may be seen later.
+                let message = format!("the container of worker {} was lost on {}", member.index, member.node);
+                return Some(failure(message, member.node).explained(true));
+            }
             let Some(fact) = self.o.nodes.get(member.node) else { continue };
             if member.pod().is_some_and(|pod| booted_since(pod, fact)) {
                 let message = format!("node {} was booted again during the attempt", member.node);

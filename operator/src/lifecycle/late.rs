@@ -1,6 +1,6 @@
 //! Start time-outs: pods not created, not bound, or containers not started.
 
-use andreas_api::slim::SlimContainerStatus;
+use andreas_api::slim::{SlimContainerStatus, SlimPodCondition};
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Container;
 
 use super::action::Action;
 use super::draft::Draft;
+use super::first_seen::TimedFact;
 use super::judge::Judgement;
 use super::member::{Member, Members};
 use super::status::{self, duration_text, last_line};
@@ -15,6 +16,9 @@ use crate::instants::after;
 
 /// Maximum `startTimeout`, s; the schema has the same limit.
 const MAX_START: i64 = 4 * 3600;
+/// Part of `placementTimeout` for which the scheduler may say that no node can take a member: 45 s by default. The gang is pinned, so it
+/// is its template that does not fit, and the GPUs are of use to others. A device plug-in that restarts needs half a minute.
+const UNSCHEDULABLE: (i64, i64) = (3, 8);
 
 /// When this process first saw room for the allocation. The gang must be bound within the policy's
 /// `placementTimeout` of it, even if its pods could not be created. Only this process's clock is used.
@@ -29,6 +33,31 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let due = after(since, d.o.policy.placement_timeout);
     d.requeue_at(due);
     due <= d.o.now
+}
+
+/// What the scheduler says of a member whose pod it has not bound.
+fn unbound_condition<'a>(member: &Member<'a>) -> Option<&'a SlimPodCondition> {
+    let conditions = &member.pod().filter(|_| !member.bound())?.status.conditions;
+    conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")
+}
+
+/// Seconds for which the scheduler may say that no node can take a pod.
+pub(super) fn patience_with_scheduler(d: &Draft<'_>) -> i64 {
+    d.o.policy.placement_timeout * UNSCHEDULABLE.0 / UNSCHEDULABLE.1
+}
+
+/// Whether the scheduler has said for long enough that no node can take a member; if not, requeues the job for that instant.
+pub(super) fn is_unschedulable(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> bool {
+    let mut unschedulable = false;
+    for member in &members.gang {
+        if unbound_condition(member).is_some_and(|condition| condition.reason == "Unschedulable") {
+            let fact = TimedFact::Unschedulable { attempt: allocation.attempt, index: member.index };
+            let due = after(d.first_seen(fact), patience_with_scheduler(d));
+            d.requeue_at(due);
+            unschedulable |= due <= d.o.now;
+        }
+    }
+    unschedulable
 }
 
 /// Withdraws a gang whose pods were not all created in time. No node is excluded; the next job of this
@@ -46,24 +75,26 @@ pub(super) fn withdraw_uncreated(d: &mut Draft<'_>, members: &Members<'_>) {
     d.actions.extend(words.map(|words| Action::BackOff { message: words }));
 }
 
-/// Withdraws a gang that was not fully bound in time. Nodes without a bound member are excluded for a while.
-pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>) {
+/// Withdraws a gang that was not fully bound in time, or whose member no node can take. Nodes without a bound member are excluded for a
+/// while.
+pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>, seconds: i64) {
     let unbound: Vec<&Member<'_>> = members.gang.iter().filter(|m| !m.bound()).collect();
-    let words = unbound.iter().find_map(|m| {
-        let conditions = &m.pod()?.status.conditions;
-        let condition = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")?;
-        (!condition.message.is_empty()).then(|| condition.message.clone())
-    });
+    let conditions =
+        unbound.iter().filter_map(|m| unbound_condition(m)).filter(|condition| !condition.message.is_empty());
+    let words = conditions
+        .max_by_key(|condition| condition.reason == "Unschedulable")
+        .map(|condition| condition.message.clone());
     let message = format!(
         "{} of {} workers not bound within {}: {}",
         unbound.len(),
         members.gang.len(),
-        duration_text(d.o.policy.placement_timeout),
+        duration_text(seconds),
         words.unwrap_or_else(|| "the scheduler has said nothing".into()),
     );
     let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
     judgement.exclude = unbound.iter().map(|m| m.node.to_owned()).collect();
     d.stop_judged(&judgement);
+    d.actions.push(Action::ForgetDryRuns);
 }
 
 /// Seconds that an attempt may take from bound to running.

@@ -93,10 +93,12 @@ pub(super) fn clock_behind(pod: &SlimPod) -> i64 {
     if behind > CLOCK_SKEW { behind } else { 0 }
 }
 
-/// Latest end of a container in the API server's time. `None` if the node's clock was set back while it ran.
+/// Latest end of a container in the API server's time. `None` if the node's clock was set back since its kubelet accepted the
+/// pod.
 fn ended_at(pod: &SlimPod, terminated: &SlimTerminated) -> Option<Timestamp> {
     let finished = terminated.finished_at.as_ref()?.0;
-    if terminated.started_at.as_ref().is_some_and(|started| started.0 > finished) {
+    let mut earlier = pod.status.start_time.iter().chain(&terminated.started_at);
+    if earlier.any(|stamp| stamp.0 > finished) {
         return None;
     }
     let behind = clock_behind(pod);
@@ -181,6 +183,17 @@ impl<'a> Member<'a> {
                         .as_ref()
                         .is_none_or(|t| t.started_at.is_none() && t.finished_at.is_none())
             })
+        })
+    }
+
+    /// Every container of its existing pod has ended. The kubelet gives such a pod its last phase within seconds, once its
+    /// volumes are unmounted.
+    pub fn containers_ended(&self) -> bool {
+        self.live.is_some_and(|pod| {
+            let ended = &pod.status.container_statuses;
+            containers_seen_ended(pod)
+                && ended.len() == pod.spec.containers.len()
+                && ended.iter().all(|s| s.state.terminated.is_some())
         })
     }
 

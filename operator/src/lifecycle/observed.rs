@@ -61,8 +61,9 @@ pub struct Observed<'a> {
     pub last_write: Timestamp,
     /// When a report last moved the current attempt's progress, if newer than in the status.
     pub last_progress: Option<Timestamp>,
-    /// Reports up to this instant may be lost. The endpoint was not served here yet, rejected connections, or
-    /// could not authenticate a report of this job.
+    /// Reports up to this instant may be lost. The endpoint was not served here yet, was not found by its name,
+    /// rejected connections, could not authenticate a report of this job, or had a certificate that it does not
+    /// trust.
     pub reports_lost: Option<Timestamp>,
     /// Pod settings.
     pub settings: &'a Settings,

@@ -22,6 +22,25 @@ pub(super) enum Readiness {
     GivenUp,
 }
 
+/// A node of the allocation that has not been ready for `nodeLoss.after`, and the text for people. Requeues the job for that instant.
+pub(super) fn unready_node(d: &mut Draft<'_>, allocation: &Allocation) -> Option<(String, String)> {
+    for node in &allocation.nodes {
+        let Some(fact) = d.o.nodes.get(node).filter(|fact| !fact.ready) else { continue };
+        let seen = d.o.readiness_seen(node);
+        let due = after(seen, d.o.policy.node_loss_after);
+        if due <= d.o.now {
+            let since = fact.ready_changed.unwrap_or(seen);
+            return Some((node.clone(), not_ready_text(node, since)));
+        }
+        d.requeue_at(due);
+    }
+    None
+}
+
+fn not_ready_text(node: &str, since: Timestamp) -> String {
+    format!("node {node} has not been ready since {}", instants::time(since).0)
+}
+
 /// Checks the nodes of members that can still run. If one is not ready, the job restarts elsewhere if the
 /// policy and its checkpoint allow it. Otherwise the status says so and the job waits for proof of death.
 pub(super) fn check(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Readiness {
@@ -47,10 +66,7 @@ pub(super) fn check(d: &mut Draft<'_>, allocation: &Allocation, members: &Member
         }
         return Readiness::AllReady;
     }
-    let texts: Vec<String> = not_ready
-        .iter()
-        .map(|(node, since)| format!("node {node} has not been ready since {}", instants::time(*since).0))
-        .collect();
+    let texts: Vec<String> = not_ready.iter().map(|(node, since)| not_ready_text(node, *since)).collect();
     let text = texts.join(", ");
     if may_restart(d.o) && d.status.phase != Phase::Stopping {
         let mut judgement =

@@ -262,6 +262,12 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
         d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForCapacity, message));
         return false;
     }
+    if let Some((node, text)) = readiness::unready_node(d, allocation) {
+        // Whoever is on it cannot be proven to have ended, and there may be GPUs elsewhere.
+        let judgement = Judgement::new(Outcome::Withdrawn, Reason::NodeNotReady, text).excluding(&node);
+        d.stop_judged(&judgement);
+        return false;
+    }
     let waits = match not_released(d, allocation, members) {
         Some(why) => Some(why),
         None => wake_gpus(d, allocation),
@@ -343,7 +349,9 @@ pub(super) fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &
     let now = d.o.now;
     if !members.gang.iter().all(Member::bound) {
         if late::is_late(d, allocation) {
-            late::withdraw_unbound(d, members);
+            late::withdraw_unbound(d, members, d.o.policy.placement_timeout);
+        } else if late::is_unschedulable(d, allocation, members) {
+            late::withdraw_unbound(d, members, late::patience_with_scheduler(d));
         }
         return;
     }

@@ -2,13 +2,19 @@
 
 use andreas_api::Reason;
 use andreas_api::training_job::Allocation;
+use jiff::Timestamp;
 
 use super::action::DeleteReason;
 use super::draft::Draft;
+use super::first_seen::TimedFact;
 use super::judge::Case;
-use super::member::{Members, is_over};
+use super::member::{Member, Members, is_over};
 use super::observed::Planned;
 use super::{adopted, end, readiness};
+use crate::instants::after;
+
+/// Seconds that the kubelet has for the last phase of a pod whose containers have ended.
+const LAST_PHASE_TIMEOUT: i64 = 10;
 
 /// Stops the attempt if the user suspended the job or no longer allows its allocation.
 pub(super) fn stop_for_user(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
@@ -52,6 +58,13 @@ pub(super) fn stop_for_plan(d: &mut Draft<'_>, allocation: &Allocation) -> bool 
     }
 }
 
+/// Until when a pod whose containers have all ended is left alone: its last phase comes by itself, and a deletion would take
+/// its logs. `None` if a container of it may still run.
+fn kept_until(d: &mut Draft<'_>, member: &Member<'_>, attempt: i64) -> Option<Timestamp> {
+    let fact = TimedFact::ContainersEnded { attempt, index: member.index };
+    member.containers_ended().then(|| after(d.first_seen(fact), LAST_PHASE_TIMEOUT))
+}
+
 /// Handles the phase Stopping.
 pub(super) fn stopping(d: &mut Draft<'_>) {
     let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
@@ -66,6 +79,10 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let container = d.o.training_container();
     for member in &members.gang {
         if let Some(pod) = member.live.filter(|p| !is_over(p)) {
+            if let Some(until) = kept_until(d, member, allocation.attempt).filter(|until| *until > d.o.now) {
+                d.requeue_at(until);
+                continue;
+            }
             let left_over = member.ending(container).is_some();
             d.delete(pod, if left_over { DeleteReason::Leftover } else { DeleteReason::Stop });
         }

@@ -45,8 +45,11 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let was_refused = shown.is_some_and(|c| c.status == "False");
     let refused_since = shown.map_or(d.o.now, |c| c.last_transition_time.0);
     if holds {
-        // What admission adds is kept in this process's memory only.
-        if d.o.dry_run.is_none() {
+        // What admission adds is kept in this process's memory only, and may be why the last run found no place.
+        let found_none =
+            d.status.history.last().filter(|last| last.reason == Reason::PlacementTimeout.as_str());
+        let since = found_none.map(|last| last.ended.0);
+        if d.o.dry_run.is_none_or(|run| since.is_some_and(|since| run.at < since)) {
             try_worker(d, gpus);
         }
         return true;

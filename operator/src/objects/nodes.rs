@@ -357,6 +357,23 @@ mod tests {
         index.apply(gpu_node("n1", 6, json!({"limits": [{"pod": "team/bert-1-0", "watts": 250}]})));
         index.apply(gpu_node("n2", 7, json!({})));
         assert_eq!(limits(&index), []);
+        // Another job of the same name makes a pod of the same name: the limit is that of its own allocation, or none.
+        let again = |version: u64, limit: Option<i32>| -> SlimTrainingJob {
+            let mut job = testing::job(version, &status);
+            job["metadata"]["uid"] = json!("j2");
+            job["status"]["allocation"]["powerLimitWatts"] = json!(limit);
+            serde_json::from_value(job).expect("a job")
+        };
+        let mut pod = testing::pod(0, 9, "j2");
+        pod["spec"]["nodeName"] = json!("n1");
+        index.apply(again(8, Some(180)));
+        // Nothing of the former job's limit is the other's.
+        assert_eq!(limits(&index), [("n1".to_owned(), vec![])]);
+        index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
+        let limit = PodPowerLimit { pod: "team/bert-1-0".into(), watts: 180 };
+        assert_eq!(limits(&index), [("n1".to_owned(), vec![limit])]);
+        index.apply(again(10, None));
+        assert_eq!(limits(&index), [("n1".to_owned(), vec![])]);
     }
 
     #[test]

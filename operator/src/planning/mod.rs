@@ -60,8 +60,8 @@ pub struct PlanCadence {
 const DELIVERED_WITHIN: Duration = Duration::from_secs(3);
 /// Minimum delay of a plan requested only by a job's expected end, s.
 const EXPECTED_NOT_BEFORE: f64 = 5.0;
-/// Seconds until the next plan while a run is overdue. Its expected end is as far away as it is overdue: waiting for that
-/// would double the time between plans, and jobs that wait for its GPUs would become late unnoticed.
+/// Seconds until the next plan while a run is overdue. Its expected end is at least as far away as it is overdue: waiting for
+/// that would double the time between plans, and jobs that wait for its GPUs would become late unnoticed.
 const OVERDUE_WITHIN: f64 = 10.0;
 /// A plan that takes longer is logged.
 const SLOW: Duration = Duration::from_secs(2);

@@ -42,7 +42,7 @@ pub struct Outlook {
     pub whole_seconds: f64,
     /// Remaining time at that pace, s.
     pub seconds_left: f64,
-    /// It should have ended by its own reports: `seconds_left` grows until it does.
+    /// It should have ended by its own reports, which are believed no more.
     pub overdue: bool,
 }
 
@@ -140,7 +140,11 @@ pub fn outlook(
     let expected = epochs * (1.0 - reported);
     let in_epochs = |time: Seconds| time.0 / epoch.median;
     let epochs_left = match running {
-        Some(_) => remaining_epochs(expected, in_epochs(ago), epochs, in_epochs(longest)),
+        Some(running) => {
+            let begun = present.map_or(saved, |progress| fraction_of(progress.attempt_start));
+            let by_pace = epochs * (1.0 - begun) - in_epochs(since(running.0, now));
+            remaining_epochs(expected, in_epochs(ago), epochs, by_pace, in_epochs(longest))
+        }
         None => expected,
     };
     let overdue = running.is_some() && in_epochs(ago) > expected;

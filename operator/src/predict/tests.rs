@@ -161,6 +161,26 @@ fn a_program_that_says_it_is_almost_done_for_ever_is_neither_cheap_to_finish_nor
 }
 
 #[test]
+fn a_claim_of_a_program_that_nobody_knows_is_believed_until_it_proves_wrong() {
+    // given a program without measurements, of 1,000 s by the policy, that posts 98 % after a second
+    let liar = |second: i64| {
+        let progress = json!({"milliPercent": 98_000, "text": "", "attempt": 1, "at": at(1),
+            "millisPerEpoch": 0, "stepwise": true});
+        let job = job(json!({}), running(progress));
+        let usual = LogNormal::prior(100.0);
+        let table = Table { times: vec![usual], prior: true, ..table() };
+        outlook(&job, job.status.as_ref(), &table, at(second))
+    };
+    // when it is not yet overdue, then it is nearly done
+    let early = liar(2);
+    assert!(!early.overdue && early.seconds_left < 0.02 * early.whole_seconds, "{early:?}");
+    // when it should have ended, then the rest of a whole run is left
+    let due = 1 + (0.02 * early.whole_seconds) as i64;
+    let late = liar(due + 1);
+    assert!(late.overdue && late.seconds_left > 0.95 * late.whole_seconds, "{late:?}");
+}
+
+#[test]
 fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_usual_run_time() {
     let empty =
         Table { rows: [].into(), times: Vec::new(), usual_row: None, usual_run: Seconds(3_600.0), ..table() };

@@ -7,13 +7,15 @@
 //!
 //! A sender needs a token of the job's own audience ([`token`]), issued to a pod of the job's current attempt
 //! ([`members`]). Reported progress is not trusted: it is bounded, never goes back within an attempt ([`rules`]), and
-//! it is compared with earlier reports ([`history`]).
+//! it is compared with earlier reports ([`history`]). [`RejectedReports`] says when reports may have been lost, also
+//! because the endpoint's name was not found (`name`).
 //!
 //! **Never here**: trust in anything a container reports beyond its own progress.
 
 pub mod endpoint;
 pub mod history;
 mod members;
+mod name;
 mod rejected_reports;
 pub mod rules;
 #[cfg(test)]
@@ -41,7 +43,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use crate::writes::patch::status_body;
+use crate::writes::patch::{by_operations, progress_operations, status_body};
+use crate::writes::refusal::is_failed_test;
 use crate::writes::writer::get;
 use history::ReportHistory;
 use members::Members;
@@ -50,6 +53,7 @@ use token::Tokens;
 use wire::ReportedProgress;
 
 pub use endpoint::router;
+pub use name::watch_name;
 pub use rejected_reports::RejectedReports;
 
 /// Maximum concurrent progress writes.
@@ -60,8 +64,8 @@ const FLUSH: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(10);
 /// Number of remembered jobs above which deleted ones are dropped.
 const TIDY_ABOVE: usize = 4_096;
-/// Attempts on conflict: the leader writes the same object.
-const TRIES: usize = 4;
+/// Attempts on conflict: the leader writes the same object, and somebody may edit it all the time.
+const TRIES: usize = 6;
 
 /// When a report last moved each job's progress in this process, by the job's UID.
 pub type LastReports = Arc<Mutex<HashMap<String, Timestamp>>>;
@@ -205,13 +209,23 @@ impl Progress {
                 }
                 ReportAction::Write(progress) => progress,
             };
-            let body =
-                status_body(uid, job.metadata.resource_version.as_deref(), json!({ "progress": progress }));
             let url = SlimTrainingJob::url_path(&(), Some(&key.namespace));
             let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-            let request = Request::new(url.as_str())
-                .patch_subresource("status", &key.name, &params, &Patch::Merge(&body))
-                .map_err(kube::Error::BuildRequest)?;
+            let request = if round == 1 {
+                let version = job.metadata.resource_version.as_deref();
+                let body = status_body(uid, version, json!({ "progress": progress }));
+                Request::new(url.as_str()).patch_subresource(
+                    "status",
+                    &key.name,
+                    &params,
+                    &Patch::Merge(&body),
+                )
+            } else {
+                // Somebody may edit the job all the time.
+                let operations = progress_operations(uid, status.progress.as_ref(), &progress);
+                by_operations(&url, &key.name, &params, &operations)
+            };
+            let request = request.map_err(kube::Error::BuildRequest)?;
             let permit = self.writes.acquire().await;
             let result = self.client.request::<SlimTrainingJob>(request).await;
             drop(permit);
@@ -225,7 +239,9 @@ impl Progress {
                     self.index.lock().wrote_job(answer);
                     return Ok("written");
                 }
-                Err(kube::Error::Api(answer)) if answer.code == 409 && round < TRIES => {
+                Err(kube::Error::Api(answer))
+                    if round < TRIES && (answer.code == 409 || is_failed_test(&answer)) =>
+                {
                     self.metrics.wrote("progress", "conflict");
                     match get::<SlimTrainingJob>(&self.client, &url, &key.name).await {
                         Ok(Some(live)) => self.index.lock().wrote_job(live),

@@ -98,8 +98,10 @@ pub fn judge(
         timed_milli_epochs,
         ended,
         stepwise: claim.stepwise || same.is_some_and(|progress| progress.stepwise),
-        first: same
-            .map_or(Some(FirstReport { at: Time(at), milli_percent }), |progress| progress.first.clone()),
+        // Some programs say where they begin before they load their data.
+        first: same.and_then(|progress| progress.first.clone()).or_else(|| {
+            (milli_percent > attempt_start).then_some(FirstReport { at: Time(at), milli_percent })
+        }),
     };
     let Some(same) = same else { return ReportAction::Write(progress) };
     if newly_ended || milli_percent >= NEARLY_DONE && floor < NEARLY_DONE {

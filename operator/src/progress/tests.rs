@@ -179,6 +179,39 @@ async fn a_conflict_with_the_leader_is_judged_again_from_what_is_true_now() {
     assert_eq!(world.server.sent(&Method::PATCH).len(), 1);
 }
 
+/// Somebody may edit the job all the time.
+#[tokio::test]
+async fn after_a_conflict_a_report_is_written_whatever_else_of_the_job_changes() {
+    let mut behind = running(1);
+    behind["progress"] = json!({"milliPercent": 10_000, "text": "10%", "attempt": 1, "at": "2026-01-01T00:00:10Z", "attemptStart": 0});
+    let refused = failure(422, "testing value /status/progress/milliPercent failed");
+    let world = World::new(
+        running(1),
+        vec![
+            (Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0")),
+            (Method::PATCH, "/bert/status", 409, failure(409, "the object has been modified")),
+            (Method::GET, "/bert", 200, testing::job(20, &behind)),
+            (Method::PATCH, "/bert/status", 422, refused),
+            (Method::GET, "/bert", 200, testing::job(21, &behind)),
+            (Method::PATCH, "/bert/status", 200, testing::job(22, &behind)),
+        ],
+    );
+    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::OK);
+    let sent = world.server.sent(&Method::PATCH);
+    let last = sent[2].body.as_array().expect("operations");
+    let tested: Vec<&str> =
+        last.iter().filter(|one| one["op"] == "test").filter_map(|one| one["path"].as_str()).collect();
+    let expected = [
+        "/metadata/uid",
+        "/status/allocation/attempt",
+        "/status/progress/attempt",
+        "/status/progress/milliPercent",
+    ];
+    assert_eq!(tested, expected);
+    let set = last.last().expect("an operation");
+    assert_eq!((&set["path"], &set["value"]["milliPercent"]), (&json!("/status/progress"), &json!(42_000)));
+}
+
 #[tokio::test]
 async fn bodies_are_small_and_well_formed() {
     let reviewed = || vec![(Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0"))];

@@ -5,24 +5,24 @@
 //! state of the Secret.
 //!
 //! The rule is [`andreas_runtime::certificates::renew`]: a leaf that some running pod cannot verify is held
-//! back. Without the flag for the Secret, the state is in memory, and a restart takes the files as they are.
+//! back. Without the flag for the Secret, the state is in memory, and a restart takes the files as they are:
+//! programs that do not know their authority cannot report, and are not blamed for it.
 //!
 //! **Never here**: handling of reports (see progress).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use andreas_api::names;
 use andreas_runtime::certificates::{
     AuthorityPem, CertificateLifetimes, CertificateMetrics, CertificatesError, RenewalInput,
     ServingCertificate, Subject, Usage, renew, validity,
 };
+use andreas_runtime::clock;
 use andreas_runtime::health::ReadyHandle;
 use andreas_runtime::tls::{MinTlsVersion, RELOAD_EVERY, Tls, TlsError, TlsPem};
-use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,9 +31,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::authorities::{bundles, untrusting_jobs};
 use crate::args::ProgressArgs;
-use crate::index::{ClusterIndex, owner};
+use crate::index::ClusterIndex;
 use crate::lifecycle::{ProgressEndpoint, Settings};
+use crate::progress::RejectedReports;
 use crate::shared::Shared;
 use crate::writes::writer::{WriteError, Writer, get};
 
@@ -45,8 +47,6 @@ const AUTHORITY: &str = "progress-authority";
 const CERTIFICATES_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failure during that time.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum CA bundles of running pods that are read. A handful exists: one per authority.
-const MAX_BUNDLES: usize = 64;
 
 /// Keys of a TLS Secret as cert-manager and others write it; then our own authority's.
 const KEYS: [&str; 5] = ["tls.crt", "tls.key", "ca.crt", "authority.crt", "authority.key"];
@@ -103,6 +103,7 @@ pub struct Certificates {
     last: Mutex<ServingCertificate>,
     served: watch::Sender<Option<Tls>>,
     leads: AtomicBool,
+    rejected_reports: Arc<RejectedReports>,
 }
 
 impl Certificates {
@@ -114,6 +115,7 @@ impl Certificates {
         index: Arc<Mutex<ClusterIndex>>,
         metrics: CertificateMetrics,
         ready: ReadyHandle,
+        rejected_reports: Arc<RejectedReports>,
     ) -> Arc<Self> {
         let files = flags.tls_cert.clone().zip(flags.tls_key.clone()).map(|(certificate, key)| Files {
             certificate,
@@ -137,6 +139,7 @@ impl Certificates {
             last: Mutex::default(),
             served: watch::Sender::new(None),
             leads: AtomicBool::new(false),
+            rejected_reports,
         })
     }
 
@@ -178,6 +181,18 @@ impl Certificates {
         if tokio::time::timeout(CERTIFICATES_TIMEOUT, tried).await.is_err() {
             tracing::error!("no certificates: pods are made without a progress address");
         }
+        self.note_lost_reports();
+    }
+
+    /// Notes that reports of members which do not trust the served certificate are lost.
+    fn note_lost_reports(&self) {
+        let chain = self.last.lock().chain.clone();
+        let Some(name) = self.subject.names.first().filter(|_| !chain.is_empty()) else { return };
+        let now = clock::now();
+        let given = bundles(&self.index.lock());
+        for uid in untrusting_jobs(given, &chain, name, now) {
+            self.rejected_reports.note(&uid, now);
+        }
     }
 
     /// Renews certificates and updates the bundle for new pods, until `shutdown`.
@@ -188,6 +203,7 @@ impl Certificates {
                 () = shutdown.cancelled() => return,
             }
             self.refresh(Some(&shared.writer)).await;
+            self.note_lost_reports();
             let progress = self.endpoint();
             let mut settings = shared.settings.lock();
             if progress.is_some() && settings.progress != progress {
@@ -255,8 +271,8 @@ impl Certificates {
         kept: &ServingCertificate,
         given: Option<&ServingCertificate>,
     ) -> Result<ServingCertificate, CertificatesError> {
-        let clients = || bundles(&self.index.lock());
-        let now = Timestamp::now();
+        let clients = || bundles(&self.index.lock()).into_keys().collect();
+        let now = clock::now();
         let ask =
             RenewalInput { subject: &self.subject, lifetimes: self.lifetimes, now, given, clients: &clients };
         let next = renew(kept, &ask)?;
@@ -330,18 +346,6 @@ fn subject(url: Option<&str>) -> Subject {
     Subject { names, usage: Usage::Server }
 }
 
-/// Authorities given to members of jobs, which keep them for life.
-fn bundles(index: &ClusterIndex) -> Vec<String> {
-    let running = index.pods.iter().filter(|(_, pod)| {
-        owner(&pod.metadata).is_some() && !matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
-    });
-    let given = running.filter_map(|(_, pod)| {
-        pod.metadata.annotations.as_ref()?.get(names::ANNOTATION_PROGRESS_CA).map(String::as_str)
-    });
-    let distinct: BTreeSet<&str> = given.collect();
-    distinct.into_iter().take(MAX_BUNDLES).map(str::to_owned).collect()
-}
-
 fn read(secret: Secret) -> ServingCertificate {
     let data = secret.data.unwrap_or_default();
     let [chain, key, bundle, certificates, authority_key] = KEYS.map(|name| {
@@ -375,7 +379,6 @@ fn secret(kept: &ServingCertificate, namespace: &str, name: &str, version: Optio
 
 #[cfg(test)]
 mod tests {
-    use andreas_runtime::watch::Index as _;
     use serde_json::json;
 
     use super::*;
@@ -412,32 +415,5 @@ mod tests {
         let kept = read(serde_json::from_value(theirs).unwrap());
         assert_eq!((kept.chain.as_str(), kept.key.as_str(), kept.bundle.as_str()), ("c", "k", "a"));
         assert_eq!(kept.authority, None);
-    }
-
-    #[test]
-    fn the_bundles_are_those_of_members_that_have_not_ended() {
-        let pod = |name: &str, phase: &str, bundle: &str, owned: bool| {
-            let owners = json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "run",
-                "uid": "u", "controller": true}]);
-            let object = json!({
-                "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": "1",
-                    "labels": {"andreas.dev/job": "run", "andreas.dev/job-uid": "u"},
-                    "annotations": {"andreas.dev/progress-ca": bundle},
-                    "ownerReferences": if owned { owners } else { json!([]) }},
-                "spec": {}, "status": {"phase": phase},
-            });
-            serde_json::from_value::<andreas_api::slim::SlimPod>(object).unwrap()
-        };
-        let mut index = ClusterIndex::new();
-        for member in [
-            pod("a", "Running", "former", true),
-            pod("b", "Pending", "former", true),
-            pod("c", "Running", "both", true),
-            pod("d", "Succeeded", "older", true),
-            pod("e", "Running", "forged", false),
-        ] {
-            index.apply(member);
-        }
-        assert_eq!(bundles(&index), ["both", "former"]);
     }
 }

@@ -3,6 +3,7 @@
 //! A follower fills its caches, serves progress and answers questions. The leader also steps jobs, plans and maintains nodes.
 //! Loss of leadership ends the process on purpose: memory from a leader's time is stale afterwards.
 
+mod authorities;
 mod caches;
 mod certificates;
 mod forecasts;
@@ -136,6 +137,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 Arc::clone(&index),
                 certificate_metrics,
                 health.register("certificates"),
+                Arc::clone(&rejected_reports),
             );
             let endpoint = Progress::new(
                 client.clone(),
@@ -160,6 +162,10 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let api = QueryApi::new(access, Arc::clone(&index), background, hypothetical, metrics.clone());
             let pages = pages.merge(query::router(api));
             serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end).await?;
+            if let Some(url) = &args.progress.progress_url {
+                let rejected_reports = Arc::clone(&rejected_reports);
+                tasks.spawn(progress::watch_name(url.clone(), rejected_reports, servers_end.clone()));
+            }
             Some(certificates)
         }
         None => None,

@@ -12,6 +12,8 @@ use jiff::Timestamp;
 pub const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
 /// Maximum waiting jobs in a plan, shared evenly by the namespaces with more.
 pub const MAX_WAITING: usize = 20_000;
+// Besides the waiting ones a plan has the jobs that hold GPUs.
+const _: () = assert!(2 * MAX_WAITING < andreas_planner::MAX_JOBS);
 
 /// A job that waits to take part in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_never_has_more_waiting_jobs_than_the_planner_takes() {
+    fn a_plan_never_has_more_waiting_jobs_than_its_limit() {
         let keys: Vec<_> = (0..30).flat_map(|ns| (0..1_000).map(move |n| key(&ns.to_string(), n))).collect();
         let queued =
             beyond_limits(keys.iter().map(|key| (key, made(1))), MAX_WAITING_PER_NAMESPACE, MAX_WAITING);

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`writer`] | the client: bounded concurrency, only while this replica leads, retries on request |
 //! | [`refusal`] | classifies API server errors |
-//! | [`patch`] | merge patches of changes |
+//! | [`patch`] | patches of changes |
 //!
 //! **Never here**: what to write, and what follows from an answer.
 

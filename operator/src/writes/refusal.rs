@@ -49,6 +49,14 @@ pub fn classify(error: &Error) -> Refusal {
     }
 }
 
+/// A test of a JSON patch failed: 422 without the field that a refused object has.
+pub fn is_failed_test(status: &kube::core::Status) -> bool {
+    let of_no_field = |details: &kube::core::response::StatusDetails| {
+        details.causes.iter().all(|cause| cause.field.is_empty())
+    };
+    status.code == 422 && status.details.as_ref().is_none_or(of_no_field)
+}
+
 fn retry_after(status: &kube::core::Status) -> Option<Duration> {
     let seconds = status.details.as_ref()?.retry_after_seconds;
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds.min(60))))

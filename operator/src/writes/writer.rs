@@ -18,8 +18,12 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::refusal::{Refusal, classify};
+use super::patch::by_operations;
+use super::refusal::{Refusal, classify, is_failed_test};
 use crate::metrics::Metrics;
+
+/// How often a JSON patch is sent that conflicts.
+const SENDS: u32 = 4;
 
 /// Retries of a "not now" answer before the caller gets it.
 const MAX_RETRIES: u32 = 4;
@@ -47,6 +51,14 @@ impl WriteError {
         match self {
             Self::Api(error) => classify(error),
             Self::NotLeader | Self::Request(_) => Refusal::Busy(None),
+        }
+    }
+
+    /// A test of a JSON patch failed.
+    pub fn is_failed_test(&self) -> bool {
+        match self {
+            Self::Api(Error::Api(status)) => is_failed_test(status),
+            _ => false,
         }
     }
 
@@ -154,6 +166,28 @@ impl Writer {
             Request::new(url.as_str()).patch_subresource("status", &job.name, &params, &Patch::Merge(body))
         })
         .await
+    }
+
+    /// JSON patch of a TrainingJob's status; its tests are the preconditions. Returns the whole object.
+    ///
+    /// # Errors
+    /// [`WriteError`]; see [`WriteError::is_failed_test`].
+    pub async fn patch_job_status_by_operations(
+        &self,
+        job: &ObjectKey,
+        operations: &Value,
+    ) -> Result<SlimTrainingJob, WriteError> {
+        let url = SlimTrainingJob::url_path(&(), Some(&job.namespace));
+        let params = manager();
+        let build = || by_operations(&url, &job.name, &params, operations);
+        // The API server tries each five times and conflicts if somebody else was quicker every time.
+        for _ in 1..SENDS {
+            match self.send("status", build).await {
+                Err(error) if error.refusal() == Refusal::Conflict => {}
+                result => return result,
+            }
+        }
+        self.send("status", build).await
     }
 
     /// Merge patch of a TrainingProfile's status.

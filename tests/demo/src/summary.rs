@@ -159,6 +159,11 @@ impl Summary {
             let restarts = i64::try_from(one.restarts).unwrap_or(i64::MAX);
             lines.push(line(&format!("{name} (replayed)"), one, restarts));
         }
+        if !self.baselines.is_empty() {
+            lines.push(String::new());
+            lines.push("Replayed: pods start at once and every run's length is known. Here a job takes some seconds,".into());
+            lines.push("so what its pods need to start and to stop weighs a hundred times as much as where it takes hours.".into());
+        }
         lines
     }
 

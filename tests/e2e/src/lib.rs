@@ -19,6 +19,7 @@ pub mod chart;
 pub mod cluster;
 pub mod controllers;
 pub mod devices;
+pub mod fenced;
 pub mod install;
 pub mod job;
 pub mod keeper;

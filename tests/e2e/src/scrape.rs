@@ -107,13 +107,29 @@ impl Scrape {
 /// # Errors
 /// When nobody answers within ten seconds.
 pub async fn text(address: SocketAddr) -> Result<String> {
-    let ask = move || -> Result<String> {
-        let config = ureq::Agent::config_builder().timeout_global(Some(LIMIT)).build();
+    let (code, text) = answer(address, None).await?;
+    ensure!(code == 200, "metrics at {address}: {code}: {text}");
+    Ok(text)
+}
+
+/// Status code and text of the answer to whoever shows this token.
+///
+/// # Errors
+/// When nobody answers within ten seconds.
+pub async fn answer(address: SocketAddr, token: Option<&str>) -> Result<(u16, String)> {
+    let token = token.map(|token| format!("Bearer {token}"));
+    let ask = move || -> Result<(u16, String)> {
+        let config =
+            ureq::Agent::config_builder().timeout_global(Some(LIMIT)).http_status_as_error(false).build();
         let agent = ureq::Agent::new_with_config(config);
         let until = Instant::now() + LIMIT;
         loop {
-            match agent.get(format!("http://{address}/metrics")).call() {
-                Ok(mut answer) => return Ok(answer.body_mut().read_to_string()?),
+            let mut request = agent.get(format!("http://{address}/metrics"));
+            if let Some(token) = &token {
+                request = request.header("Authorization", token);
+            }
+            match request.call() {
+                Ok(mut answer) => return Ok((answer.status().as_u16(), answer.body_mut().read_to_string()?)),
                 Err(ureq::Error::Io(error))
                     if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until =>
                 {

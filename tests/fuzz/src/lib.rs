@@ -26,9 +26,16 @@ pub const TARGETS: &[Target] = &[
     Target { name: "certificates", sender: "whoever connects by TLS", run: targets::certificates },
     Target { name: "job_manifests", sender: "whoever calls `convert`", run: targets::job_manifests },
     Target { name: "kubelet_pod_resources", sender: "the kubelet", run: targets::kubelet_pod_resources },
+    Target {
+        name: "list_answers",
+        sender: "the API server, with tenants' objects",
+        run: targets::list_answers,
+    },
     Target { name: "planner_lines", sender: "whoever calls `plan --stdio`", run: targets::planner_lines },
+    Target { name: "program_descriptions", sender: "tenants' templates", run: targets::program_descriptions },
     Target { name: "progress_reports", sender: "training programs", run: targets::progress_reports },
     Target { name: "quantities", sender: "tenants, through the API server", run: targets::quantities },
+    Target { name: "queries", sender: "tenants who ask what would be", run: targets::queries },
     Target {
         name: "scheduler_requests",
         sender: "whoever reaches the extender",

@@ -7,17 +7,21 @@ use andreas_api::quantity;
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob};
 use andreas_api::{EnergyPolicy, TrainingProfile};
 use andreas_cli::stdio::Session;
+use andreas_estimates::{MAX_DESCRIPTION, RunDescription};
 use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
 use andreas_node_agent::setter::record::Record;
 use andreas_node_agent::setting::{SettingsRequest, SettingsResponse};
 use andreas_operator::index::amounts;
 use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
+use andreas_query::{CanRequest, WhatIfRequest};
 use andreas_runtime::access::bearer;
 use andreas_runtime::tls::{MinTlsVersion, Tls, TlsFiles};
+use andreas_runtime::watch::list_splitter::{ListItem, ListSplitter};
 use andreas_simulator::readers::{Format, read_trace};
 use prost::Message as _;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// Whatever was read can be written.
 fn json<T: DeserializeOwned + serde::Serialize>(bytes: &[u8]) -> Option<T> {
@@ -75,6 +79,29 @@ pub fn kubelet_pod_resources(bytes: &[u8]) {
     let _ = AllocatableResourcesResponse::decode(bytes);
 }
 
+/// A list, as the watches split it while it arrives: where it is cut changes nothing, and no byte is lost.
+pub fn list_answers(bytes: &[u8]) {
+    let split = |chunk: usize| {
+        let (mut splitter, mut objects) = (ListSplitter::default(), Vec::new());
+        for part in bytes.chunks(chunk) {
+            splitter.feed(part, |item| {
+                if let ListItem::Object(object) = item {
+                    objects.push(object.to_vec());
+                }
+            })?;
+        }
+        splitter.end().map(|envelope| (envelope, objects))
+    };
+    let whole = split(bytes.len().max(1));
+    assert_eq!(whole, split(1), "byte by byte");
+    let Ok((_, objects)) = whole else { return };
+    let list: Option<Value> = serde_json::from_slice(bytes).ok();
+    let Some(items) = list.as_ref().and_then(|list| list.get("items")?.as_array()) else { return };
+    let read: Vec<Value> = objects.iter().filter_map(|object| serde_json::from_slice(object).ok()).collect();
+    let objects = items.iter().filter(|item| item.is_object());
+    assert!(objects.eq(&read), "{read:?}");
+}
+
 /// Lines of the planner's protocol: each gets one answer, which is JSON.
 pub fn planner_lines(bytes: &[u8]) {
     let options = andreas_baselines::Options { trials: 1, ..andreas_baselines::Options::default() };
@@ -110,8 +137,28 @@ pub fn quantities(bytes: &[u8]) {
 
 /// Bodies of kube-scheduler's requests.
 pub fn scheduler_requests(bytes: &[u8]) {
-    let _ = json::<ExtenderArgs>(bytes);
+    let _ = json::<ExtenderArgs>(bytes).map(|asked| asked.names().len());
     let _ = json::<ExtenderBindingArgs>(bytes);
+}
+
+/// Bodies of questions to the operator.
+pub fn queries(bytes: &[u8]) {
+    let _ = json::<WhatIfRequest>(bytes).map(|asked| asked.is_empty());
+    let _ = json::<CanRequest>(bytes);
+}
+
+/// What runs of one program have in common: the name is that of an object, the description is short.
+pub fn program_descriptions(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let mut words = text.split('\n');
+    let (name, image) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (environment, command): (Vec<&str>, Vec<&str>) = words.partition(|word| word.starts_with("env "));
+    let environment = environment.iter().filter_map(|word| word.split_once('=')).collect();
+    let run = RunDescription { name, owner: Some(("ReplicaSet", name)), image, command, environment };
+    let program = run.program();
+    assert!(program.description.len() <= MAX_DESCRIPTION, "{program:?}");
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    assert!(program.profile.len() <= 63 && program.profile.bytes().all(allowed), "{program:?}");
 }
 
 /// Lines between the agent and the setter.

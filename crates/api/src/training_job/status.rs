@@ -243,12 +243,19 @@ pub struct Progress {
     /// The figure is counted, by steps or epochs. Otherwise it is a percentage of unknown origin.
     #[serde(default)]
     pub stepwise: bool,
-    /// The first report of this attempt. Absent for attempts that reported to an earlier release first.
+    /// The first report of this attempt that shows a step: more than it started from.
     #[serde(default, deserialize_with = "known::optional", skip_serializing_if = "Option::is_none")]
     pub first: Option<FirstReport>,
 }
 
-/// The first report of an attempt.
+impl Progress {
+    /// The first report of the attempt that shows a step.
+    pub fn first_step(&self, attempt: i64) -> Option<&FirstReport> {
+        self.first.as_ref().filter(|_| self.attempt == attempt)
+    }
+}
+
+/// The first report of an attempt that shows a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FirstReport {

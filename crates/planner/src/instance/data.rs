@@ -265,3 +265,15 @@ impl JobData<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Nodes;
+
+    #[test]
+    fn a_gang_on_the_same_nodes_in_another_order_is_where_it_was() {
+        let many = |nodes: &[u32]| Nodes::Many(nodes.into());
+        assert!(many(&[1, 2]) == many(&[2, 1]));
+        assert!(many(&[1, 2]) != many(&[1, 3]) && many(&[1]) == Nodes::One(1));
+    }
+}

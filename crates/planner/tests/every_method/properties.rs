@@ -48,6 +48,32 @@ proptest! {
     }
 
     #[test]
+    fn the_order_of_a_gangs_nodes_means_nothing(snapshot in snapshots(), method in any_method()) {
+        let snapshot = carried_out(&snapshot, &decide(&snapshot, method).unwrap());
+        let mut reversed = snapshot.clone();
+        for job in &mut reversed.jobs {
+            match &mut job.state {
+                JobState::Waiting => {}
+                JobState::Starting { target: held, .. } | JobState::Running { placement: held, .. } => held.nodes.reverse(),
+                JobState::Stopping { holds, target, .. } => {
+                    holds.nodes.reverse();
+                    target.iter_mut().for_each(|target| target.nodes.reverse());
+                }
+            }
+        }
+        let (one, other) = (decide(&snapshot, method).unwrap(), decide(&reversed, method).unwrap());
+        prop_assert_eq!(one.cost, other.cost);
+        for (id, job) in &one.jobs {
+            let (a, b) = (job.decision.placement(), other.jobs[id].decision.placement());
+            let same = match (a, b) {
+                (Some(a), Some(b)) => a.gpu_type == b.gpu_type && a.limit == b.limit && a.same_gpus(b),
+                (a, b) => a.is_none() && b.is_none(),
+            };
+            prop_assert!(same, "{id}: {a:?} became {b:?}");
+        }
+    }
+
+    #[test]
     fn who_is_stopped_for_a_lower_budget_gets_what_the_next_plan_would_give_it(snapshot in lowered(), method in any_method()) {
         let first = decide(&snapshot, method).unwrap();
         audit(&snapshot, &first)?;

@@ -194,10 +194,11 @@ pub fn renew(kept: &ServingCertificate, ask: &RenewalInput<'_>) -> Result<Renewa
             (ServingCertificate { bundle, authority: None, ..given.clone() }, false)
         }
         None => {
-            let first = offer(kept, ask, true)?;
-            // A client of a much older authority may not trust the next one. Keep the present authority while
-            // that client runs.
-            if first.1 && holds_back(kept, &first.0, ask) { offer(kept, ask, false)? } else { first }
+            let next = offer(kept, ask, true)?;
+            // A client of a much older authority may not trust the next one. The present authority stays while
+            // that client runs, also when the leaf expired because nobody renewed it.
+            let present = if next.1 { Some(offer(kept, ask, false)?) } else { None };
+            present.filter(|present| loses_client(&present.0, &next.0, ask)).unwrap_or(next)
         }
     };
     let leaf = (&offered.chain, &offered.key) != (&kept.chain, &kept.key);
@@ -241,11 +242,13 @@ fn offer(
 /// Whether a client trusts the present, still valid leaf but would not trust the next.
 fn holds_back(kept: &ServingCertificate, offered: &ServingCertificate, ask: &RenewalInput<'_>) -> bool {
     let good = validity(&kept.chain).is_some_and(|validity| !validity.left(ask.now).is_zero());
-    if !good || usable(&kept.chain, &kept.key).is_err() {
-        return false;
-    }
+    good && usable(&kept.chain, &kept.key).is_ok() && loses_client(kept, offered, ask)
+}
+
+/// Whether a client trusts one leaf but not the other.
+fn loses_client(trusted: &ServingCertificate, offered: &ServingCertificate, ask: &RenewalInput<'_>) -> bool {
     let Some(name) = ask.subject.names.first() else { return false };
     (ask.clients)().iter().any(|bundle| {
-        verifies(&kept.chain, bundle, name, ask.now) && !verifies(&offered.chain, bundle, name, ask.now)
+        verifies(&trusted.chain, bundle, name, ask.now) && !verifies(&offered.chain, bundle, name, ask.now)
     })
 }

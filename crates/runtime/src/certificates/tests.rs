@@ -183,6 +183,22 @@ fn a_given_leaf_of_another_authority_waits_until_those_who_know_only_the_former_
 }
 
 #[test]
+fn no_authority_follows_that_a_running_client_could_not_reach_after_the_leaf_expired() {
+    let lifetimes = hurried(Some(60), Some(60));
+    let first = step(&ServingCertificate::default(), None, &[], day(0)).kept;
+    let client = || vec![first.bundle.clone()];
+    let mut kept = first.clone();
+    // A leaf lives for three minutes, and a program that is away for four finds it expired.
+    for away in 1..12 {
+        let now = day(0) + jiff::SignedDuration::from_secs(away * 240);
+        let ask = RenewalInput { subject: &subject(), lifetimes, now, given: None, clients: &client };
+        let next = renew(&kept, &ask).unwrap();
+        assert!(next.leaf && verifies(&next.kept.chain, &first.bundle, NAME, now), "{away}");
+        kept = next.kept;
+    }
+}
+
+#[test]
 fn a_secret_of_an_authority_whose_key_is_gone_is_served_until_its_clients_have_gone() {
     let former = issued_by(&foreign("chart"));
     let held = step(&former, None, &[&former.bundle], day(0));

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use crate::clock;
+
 /// The last time a server turned away a possibly legitimate client. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Overload {
@@ -21,7 +23,7 @@ struct Inner {
 impl Overload {
     /// Records that a client is turned away now.
     pub fn note(&self) {
-        let now = Timestamp::now();
+        let now = clock::now();
         let mut last = self.inner.last.lock();
         *last = (*last).max(Some(now));
         self.inner.count.fetch_add(1, Ordering::Relaxed);

@@ -11,16 +11,16 @@ const KEPT_BUFFER: usize = 1 << 16;
 
 /// An item of a list, or a line of a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ListItem<'a> {
+pub enum ListItem<'a> {
     /// One object, as JSON.
     Object(&'a [u8]),
-    /// An object larger than [`MAX_OBJECT`], skipped.
+    /// An object larger than 32 MiB, skipped.
     TooLarge,
 }
 
 /// The text is not a list.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ListError(pub(super) &'static str);
+pub struct ListError(pub &'static str);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Position {
@@ -35,7 +35,7 @@ enum Position {
 
 /// Parser state between two chunks of a list.
 #[derive(Debug, Default)]
-pub(super) struct ListSplitter {
+pub struct ListSplitter {
     position: Position,
     /// Open brackets in the envelope, and in the item.
     open: usize,
@@ -56,7 +56,10 @@ pub(super) struct ListSplitter {
 
 impl ListSplitter {
     /// Parses the next bytes and passes every complete object to `each`.
-    pub(super) fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(ListItem<'_>)) -> Result<(), ListError> {
+    ///
+    /// # Errors
+    /// When the text is not a list, or its envelope is larger than 1 MiB.
+    pub fn feed(&mut self, chunk: &[u8], mut each: impl FnMut(ListItem<'_>)) -> Result<(), ListError> {
         self.bytes += chunk.len();
         let mut rest = chunk;
         while !rest.is_empty() {
@@ -71,7 +74,10 @@ impl ListSplitter {
     }
 
     /// The list without its items, after the last byte.
-    pub(super) fn end(self) -> Result<Vec<u8>, ListError> {
+    ///
+    /// # Errors
+    /// When the list is not at its end.
+    pub fn end(self) -> Result<Vec<u8>, ListError> {
         let whole = self.position == Position::Envelope && self.open == 0 && !self.envelope.is_empty();
         if whole { Ok(self.envelope) } else { Err(ListError("the list ends too early")) }
     }

@@ -33,7 +33,7 @@ use std::time::Duration;
 use kube::Resource;
 
 mod index;
-mod list_splitter;
+pub mod list_splitter;
 mod listing;
 mod metrics;
 mod state;

@@ -124,6 +124,30 @@ fn a_stop_is_no_failure_where_the_clock_of_the_node_was_set_back_meanwhile() {
     assert_eq!(stopped_by_a_node_that_says(0, 104 - HOUR), (Phase::Suspended, Outcome::Stopped));
 }
 
+/// Somebody deletes the pod while its container starts. Its kubelet had accepted it before its clock was set back.
+#[test]
+fn a_deletion_is_no_failure_where_the_clock_of_the_node_was_set_back_before_the_container_started() {
+    for off in [-60, -HOUR] {
+        let mut world = World::new(json!({}));
+        world.now = 2 * HOUR;
+        world.plan_run(&["n1"], 1).bind_all();
+        kubelet_writes(&mut world, "bert-1-0", 0);
+        world.now += 5;
+        let taken = world.now;
+        let pod = world.pods.get_mut("bert-1-0").unwrap();
+        pod.metadata.deletion_timestamp = Some(Time(at(taken + 30)));
+        pod.metadata.deletion_grace_period_seconds = Some(30);
+        world.exit_quietly("bert-1-0", 143, "");
+        let (gone, _) = world.gone.last_mut().unwrap();
+        let terminated = container(gone).terminated.as_mut().unwrap();
+        terminated.started_at = Some(Time(at(taken + 1 + off)));
+        terminated.finished_at = Some(Time(at(taken + 2 + off)));
+        world.step_until_stable();
+        assert_eq!(world.last().0, Outcome::ClusterFailure, "{off}");
+        assert_eq!(world.status().user_failures, 0, "{off}");
+    }
+}
+
 #[test]
 fn one_member_that_finished_by_a_clock_that_is_behind_does_not_end_the_others_at_once() {
     let mut world = World::running(json!({"gpus": {"min": 2, "maxNodes": 2}}), &["n1", "n2"], 1);

@@ -1,7 +1,7 @@
 //! Events of a test: actions of users, plans, schedulers, kubelets and nodes.
 
 use andreas_api::slim::{SlimContainerState, SlimPod, SlimRunning, SlimWaiting};
-use andreas_api::training_job::Progress;
+use andreas_api::training_job::{FirstReport, Progress};
 use andreas_api::{Reason, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
@@ -202,6 +202,10 @@ impl World {
     pub fn report(&mut self, milli_percent: i32) -> &mut Self {
         let attempt = self.status().allocation.as_ref().unwrap().attempt;
         let status = self.job.status.as_mut().unwrap();
+        let before = status.progress.take().filter(|before| before.attempt == attempt);
+        let first = before.and_then(|before| before.first);
+        let stepped = (milli_percent > 0).then_some(FirstReport { at: Time(at(self.now)), milli_percent });
+        let first = first.or(stepped);
         status.progress = Some(Progress {
             milli_percent,
             text: String::new(),
@@ -212,7 +216,7 @@ impl World {
             timed_milli_epochs: 0,
             ended: false,
             stepwise: true,
-            first: None,
+            first,
         });
         self.step_until_stable();
         self

@@ -281,6 +281,27 @@ fn a_fault_that_was_seen_or_a_good_attempt_begins_the_count_of_unexplained_failu
 }
 
 #[test]
+fn a_stop_begins_the_count_of_unexplained_failures_anew_only_where_the_run_had_moved_on() {
+    for (moved_on, counted) in [(true, 0), (false, 9)] {
+        let mut world = World::new(json!({"retries": 0}));
+        for attempt in 1..=9 {
+            again(&mut world);
+            world.exit(&format!("bert-{attempt}-0"), 1, "CUDA error: GPU is lost");
+        }
+        again(&mut world);
+        world.report(0);
+        if moved_on {
+            world.report(2_000);
+        }
+        world.now += 10;
+        world.edit(json!({"suspend": true}));
+        world.leave(143);
+        assert_eq!(world.last().0, Outcome::Stopped);
+        assert_eq!(world.status().unexplained_failures, counted, "{moved_on}");
+    }
+}
+
+#[test]
 fn an_eviction_counts_as_explained_only_where_its_node_is_taken_out_of_use() {
     for (cordoned, counted) in [(true, 0), (false, 1)] {
         let mut world = World::running(json!({}), &["n1"], 1);

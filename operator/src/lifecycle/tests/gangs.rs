@@ -132,6 +132,55 @@ fn a_member_lost_with_its_node_explains_the_failure_of_the_others() {
 }
 
 #[test]
+fn a_member_whose_containers_its_node_forgot_explains_the_failure_of_the_others() {
+    // Given a gang whose node n2 loses its power: the peer on n1 fails at once.
+    let mut world = World::running(gang(), &["n1", "n2"], 2);
+    world.now = 100;
+    world.exit("bert-1-0", 1, "lost peer: connection closed");
+    assert_eq!(world.phase(), Phase::Stopping);
+    // When the kubelet of n2 is back, its runtime knows no container of the pod that is being deleted, and what it said of the
+    // init container stays. Its new boot ID comes later.
+    let pod = world.pods.get_mut("bert-1-1").unwrap();
+    let init = json!([{"name": "data", "state": {"terminated": {"exitCode": 0, "reason": "Completed",
+        "startedAt": at(1).to_string(), "finishedAt": at(2).to_string()}}}]);
+    pod.status.init_container_statuses = serde_json::from_value(init).unwrap();
+    pod.status.container_statuses.clear();
+    pod.status.phase = "Failed".into();
+    world.step_until_stable();
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
+    assert_eq!(world.status().user_failures, 0);
+    assert_eq!(world.status().excluded_nodes[0].node, "n2");
+}
+
+#[test]
+fn a_pod_whose_containers_have_all_ended_is_left_to_its_kubelet_so_that_its_logs_stay() {
+    for (code, ended) in [(0, Phase::Succeeded), (3, Phase::Failed)] {
+        // Given a worker that has ended, while its kubelet still unmounts its volumes.
+        let unmounting = || {
+            let mut world = World::running(json!({"retries": 0}), &["n1"], 1);
+            world.now = 60;
+            let pod = world.pods.get_mut("bert-1-0").unwrap();
+            end(pod, code, "x", "", at(60));
+            pod.status.phase = "Running".into();
+            world.step_until_stable();
+            world.wait(9);
+            assert_eq!((world.phase(), world.deleted.len()), (Phase::Stopping, 0));
+            world
+        };
+        // When its last phase comes, then the job has ended and the pod stays.
+        let mut world = unmounting();
+        let phase = if code == 0 { "Succeeded" } else { "Failed" };
+        world.pods.get_mut("bert-1-0").unwrap().status.phase = phase.into();
+        world.step_until_stable();
+        assert_eq!((world.phase(), world.pods.len(), world.deleted.len()), (ended, 1, 0));
+        // When it does not come, then the pod is deleted after 10 s.
+        let mut world = unmounting();
+        world.wait(1);
+        assert_eq!(world.deleted, [("bert-1-0".to_owned(), DeleteReason::Leftover)]);
+    }
+}
+
+#[test]
 fn containers_beside_the_training_one_do_not_keep_the_gpus() {
     let spec = json!({"container": "train", "template": {"spec": {"containers": [
         {"name": "train", "image": "train:1"}, {"name": "logs", "image": "logs:1"}]}}});

@@ -155,6 +155,27 @@ fn no_progress_from_a_node_that_is_cut_off_is_not_a_hang() {
 }
 
 #[test]
+fn a_start_does_not_wait_for_gpus_of_a_node_that_falls_silent() {
+    // Given a job that waits for another one to leave a node.
+    let mut world = World::new(json!({}));
+    world.policy.node_loss_after = 120;
+    world.nodes.get_mut("n1").unwrap().free_gpus = 0;
+    world.plan_run(&["n1"], 1).wait(100);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
+    // When the node falls silent, so that nobody can tell whether it left.
+    world.silence("n1");
+    world.step_until_stable();
+    assert_eq!((world.phase(), world.next), (Phase::Starting, Some(at(world.now + 120))));
+    world.wait(120);
+    // Then it is planned again, without it.
+    assert_eq!(world.last(), (Outcome::Withdrawn, "NodeNotReady".into()));
+    assert_eq!((world.phase(), world.status().excluded_nodes[0].node.as_str()), (Phase::Pending, "n1"));
+    assert!(world.members().is_empty());
+    world.wait(10).plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.members().len()), (Phase::Starting, 1));
+}
+
+#[test]
 fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_up() {
     // Given a pod of another attempt on an unreachable node, and a plan for another node.
     let mut world = World::new(json!({}));

@@ -44,6 +44,43 @@ fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longe
     assert!(world.status().excluded_nodes.is_empty());
 }
 
+/// An affinity to a pod that is not there, for example.
+#[test]
+fn a_gang_that_the_scheduler_refuses_for_a_while_goes_back_before_its_time_to_bind_is_over() {
+    let mut world = World::new(json!({}));
+    world.plan_run(&["n1"], 1).wait(10);
+    let refuse = |world: &mut World, reason: &str| {
+        let pod = world.pods.get_mut("bert-1-0").unwrap();
+        let words = "0/4 nodes are available: 1 node(s) didn't match pod affinity rules";
+        condition(pod, "PodScheduled", "False", words, None);
+        let conditions = &mut pod.status.conditions;
+        conditions.iter_mut().find(|c| c.type_ == "PodScheduled").unwrap().reason = reason.into();
+        world.step_until_stable();
+    };
+    // An extender or a scheduler that fails says nothing of the pod.
+    refuse(&mut world, "SchedulerError");
+    world.wait(60);
+    assert_eq!((world.phase(), world.next), (Phase::Starting, Some(at(120))));
+    refuse(&mut world, "Unschedulable");
+    assert_eq!(world.next, Some(at(70 + 45)));
+    world.wait(44);
+    assert_eq!(world.phase(), Phase::Starting);
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
+    assert!(world.condition("Scheduled").message.starts_with("1 of 1 workers not bound within 45s: 0/4"));
+}
+
+/// A LimitRange or a webhook that came since may be why the workers fit nowhere.
+#[test]
+fn after_a_run_that_found_no_place_admission_is_asked_again() {
+    let mut world = World::new(json!({}));
+    world.plan_run(&["n1"], 1);
+    let asked = world.dry_runs;
+    world.wait(120);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
+    assert_eq!(world.dry_runs, asked + 1);
+}
+
 #[test]
 fn the_time_to_bind_counts_from_the_moment_there_is_room() {
     let mut world = World::new(json!({}));

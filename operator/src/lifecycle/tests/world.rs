@@ -284,6 +284,7 @@ impl World {
                 self.dry_run = Some(DryRunResult { gpus, at, refusal, admitted: None });
                 true
             }
+            Action::ForgetDryRuns => false,
             Action::BackOff { message } => {
                 let until = at(self.now + 60);
                 self.backoff = Some(Backoff { until, message, untried: false });

@@ -17,10 +17,19 @@ fn world(status: Value, watts: i64) -> World {
     .expect("a profile");
     world.index.apply(profile);
     world.node("n1", json!({}), json!({})).policy(json!({"powerBudget": {"watts": 100_000}, "limits": "On"}));
+    let mut status = status;
+    if !status.is_null() && status["progress"].is_null() {
+        status["progress"] = at_work();
+    }
     let claim = if status.is_null() { waiting() } else { Claim::Running { since: at(20) } };
     world.job("a", json!({"gpus": {"min": 8, "max": 8}}), status, claim).pod("a", 1, "n1", 8, "Running");
     world.report(watts, 1, 1, 100);
     world
+}
+
+/// Progress of the first attempt, whose first step was reported at 20 s.
+fn at_work() -> Value {
+    json!({"milliPercent": 2_000, "text": "", "attempt": 1, "at": at(30), "first": {"at": at(20), "milliPercent": 1_000}})
 }
 
 impl World {
@@ -64,6 +73,24 @@ fn a_users_own_watts_never_count_below_the_boards_maximum_before_the_run_is_meas
 }
 
 #[test]
+fn a_run_that_loads_data_is_not_measured_by_its_idle_gpus() {
+    // It has said that it began, and nothing since.
+    let mut status = holds(1, "n1", 8);
+    status["progress"] = json!({"milliPercent": 0, "text": "", "attempt": 1, "at": at(20)});
+    let mut loads = world(status.clone(), 60);
+    assert_eq!(row(&loads.built(&mut Caches::default(), 400)).1, 3_200.0);
+    // Some programs never report.
+    assert_eq!(row(&loads.built(&mut Caches::default(), 919)).1, 3_200.0);
+    assert_eq!(row(&loads.built(&mut Caches::default(), 920)).1, 8.0 * 60.0 * 1.1);
+    // The first step is reported at 400 s: an agent's report may be a minute old.
+    status["progress"] = at_work();
+    status["progress"]["first"]["at"] = json!(at(400));
+    let mut begins = world(status, 60);
+    assert_eq!(row(&begins.built(&mut Caches::default(), 519)).1, 3_200.0);
+    assert_eq!(row(&begins.built(&mut Caches::default(), 520)).1, 8.0 * 60.0 * 1.1);
+}
+
+#[test]
 fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
     let mut runs = world(holds(1, "n1", 8), 250);
     let mut caches = Caches::default();
@@ -94,6 +121,17 @@ fn nobody_counts_for_less_than_measured_families_draw_once_enough_are_known() {
     assert_eq!(row(&waits.snapshot()).1, 3_200.0, "a draw under a limit is none without one");
     profile(&mut waits, "f3", 4 * 210, json!(null));
     assert_eq!(row(&waits.snapshot()).1, 8.0 * 300.0, "the highest, in steps of 20 W");
+}
+
+#[test]
+fn families_that_slept_make_nobody_count_for_less_than_half_of_a_boards_maximum() {
+    let mut waits = world(json!(null), 0);
+    for name in ["f1", "f2", "f3"] {
+        let seen = json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 1_000,
+            "milliEpochs": 9_000, "watts": 4 * 55, "at": at(0)}]});
+        waits.profile(name, seen);
+    }
+    assert_eq!(row(&waits.snapshot()).1, 8.0 * 200.0);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use andreas_api::phase::Phase;
 use andreas_testbed::faults::RuleId;
 use anyhow::{Context as _, Result};
 
+use super::Soak;
 use super::report::Report;
 use super::rng::SeededRng;
 use crate::cluster::Cluster;
@@ -15,6 +16,9 @@ use crate::job::Job;
 
 /// Namespaces of the jobs.
 pub(super) const NAMESPACES: [&str; 3] = ["red", "green", "blue"];
+
+/// Lines of what happened that a failure tells.
+const LAST_HAPPENED: usize = 100;
 
 /// What happens next.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +81,11 @@ pub(super) enum Repair {
 /// Runs the drawn actions and keeps the repairs that are due later.
 pub(super) struct Actor {
     pub rng: SeededRng,
+    start: Instant,
+    /// Actions and repairs are printed when they happen.
+    verbose: bool,
+    /// Actions and repairs with their second.
+    happened: Vec<String>,
     /// GPU nodes.
     pub nodes: Vec<String>,
     /// Nodes that are silent, booting or deleted now.
@@ -95,11 +104,14 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    pub async fn new(c: &Cluster, seed: u64) -> Result<Self> {
+    pub async fn new(c: &Cluster, soak: Soak) -> Result<Self> {
         Self::make_namespaces(c).await?;
         let nodes = crate::nodes::client(&c.testbed).nodes().await?;
         Ok(Self {
-            rng: SeededRng::new(seed),
+            rng: SeededRng::new(soak.seed),
+            start: Instant::now(),
+            verbose: soak.verbose,
+            happened: Vec::new(),
             nodes: nodes.into_iter().map(|node| node.name).collect(),
             away: BTreeSet::new(),
             forced: BTreeMap::new(),
@@ -133,7 +145,8 @@ impl Actor {
                 drawn -= weight;
                 continue;
             }
-            if self.perform(c, action).await.with_context(|| format!("{action:?}"))? {
+            if let Some(what) = self.perform(c, action).await.with_context(|| format!("{action:?}"))? {
+                self.note(&format!("{action:?} {what}"));
                 *self.done.entry(name).or_insert(0) += 1;
             }
             break;
@@ -141,8 +154,21 @@ impl Actor {
         Ok(())
     }
 
-    /// `false`: there was nothing to do it to.
-    async fn perform(&mut self, c: &Cluster, action: Action) -> Result<bool> {
+    fn note(&mut self, what: &str) {
+        let line = format!("{:7.1} s {what}", self.start.elapsed().as_secs_f64());
+        if self.verbose {
+            println!("soak: {line}");
+        }
+        self.happened.push(line);
+    }
+
+    /// The last that happened, a line each.
+    pub fn last_happened(&self) -> String {
+        self.happened[self.happened.len().saturating_sub(LAST_HAPPENED)..].join("\n")
+    }
+
+    /// What it was done to. `None`: there was nothing.
+    async fn perform(&mut self, c: &Cluster, action: Action) -> Result<Option<String>> {
         match action {
             Action::Submit => self.submit(c).await,
             Action::Reweigh | Action::Resize | Action::SuspendOrResume | Action::Delete => {
@@ -150,7 +176,7 @@ impl Actor {
             }
             Action::DeletePod => self.delete_pod(c).await,
             Action::DeletePodByForce => self.delete_pod_by_force(c).await,
-            Action::Fault => self.fault(c).await.map(|()| true),
+            Action::Fault => self.fault(c).await.map(Some),
             other => self.break_machine(c, other).await,
         }
     }
@@ -163,9 +189,11 @@ impl Actor {
     /// Mends what is due.
     pub async fn mend_due(&mut self, c: &Cluster) -> Result<()> {
         let now = Instant::now();
-        let (due, later) = std::mem::take(&mut self.repairs).into_iter().partition(|(at, _)| *at <= now);
+        let (due, later): (Vec<_>, _) =
+            std::mem::take(&mut self.repairs).into_iter().partition(|(at, _)| *at <= now);
         self.repairs = later;
-        for (_, mend) in Vec::from_iter::<Vec<_>>(due) {
+        for (_, mend) in due {
+            self.note(&format!("{mend:?}"));
             self.mend(c, mend).await?;
         }
         Ok(())

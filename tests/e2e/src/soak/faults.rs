@@ -14,7 +14,7 @@ const OPERATOR: &str = "operator-0";
 
 impl Actor {
     /// Adds a rule that ends by itself, or cuts all programs off for a while.
-    pub(super) async fn fault(&mut self, c: &Cluster) -> Result<()> {
+    pub(super) async fn fault(&mut self, c: &Cluster) -> Result<String> {
         let lasts = self.pause((2_000, 12_000));
         let seed = self.rng.between(0, u64::MAX - 1);
         let some = Share::PerMille { share: self.rng.between(100, 500), seed };
@@ -41,10 +41,11 @@ impl Actor {
             _ => {
                 c.faults()?.cut_off(None);
                 self.mend_after(lasts, Repair::LetIn);
-                return Ok(());
+                return Ok(format!("all cut off for {lasts:?}"));
             }
         };
+        let words = format!("{rule:?} for {lasts:?}");
         self.rules.push(c.faults()?.add(rule.lasts(lasts)));
-        Ok(())
+        Ok(words)
     }
 }

@@ -39,9 +39,9 @@ impl Actor {
         Ok(())
     }
 
-    pub(super) async fn submit(&mut self, c: &Cluster) -> Result<bool> {
+    pub(super) async fn submit(&mut self, c: &Cluster) -> Result<Option<String>> {
         if self.open(c).len() >= OPEN {
-            return Ok(false);
+            return Ok(None);
         }
         let number = self.jobs.len();
         let (gpus, max_nodes) = *self.rng.one_of(&SIZES).context("sizes")?;
@@ -76,21 +76,24 @@ impl Actor {
         if fails {
             self.failing.insert(made.key());
         }
-        self.jobs.insert(made.key(), made);
-        Ok(true)
+        let key = made.key();
+        self.jobs.insert(key.clone(), made);
+        Ok(Some(key))
     }
 
-    pub(super) async fn change(&mut self, c: &Cluster, action: Action) -> Result<bool> {
+    pub(super) async fn change(&mut self, c: &Cluster, action: Action) -> Result<Option<String>> {
         let open = self.open(c);
-        let Some(key) = self.rng.one_of(&open).cloned() else { return Ok(false) };
-        match action {
+        let Some(key) = self.rng.one_of(&open).cloned() else { return Ok(None) };
+        let to = match action {
             Action::Reweigh => {
                 let weight = self.rng.between(1, 1000);
                 c.edit(&key, &json!({"weight": weight})).await?;
+                weight.to_string()
             }
             Action::Resize => {
                 let (gpus, max_nodes) = *self.rng.one_of(&SIZES).context("sizes")?;
                 c.edit(&key, &json!({"gpus": {"min": gpus, "max": gpus, "maxNodes": max_nodes}})).await?;
+                format!("{gpus} GPUs on {max_nodes} nodes")
             }
             Action::SuspendOrResume => {
                 let suspend = !self.suspended.remove(&key);
@@ -98,14 +101,16 @@ impl Actor {
                     self.suspended.insert(key.clone());
                 }
                 c.edit(&key, &json!({"suspend": suspend})).await?;
+                suspend.to_string()
             }
             _ => {
                 let (namespace, name) = split(&key)?;
                 c.kubectl(&format!("delete trainingjob {name} -n {namespace} --wait=false")).await?;
-                self.deleted.insert(key);
+                self.deleted.insert(key.clone());
+                String::new()
             }
-        }
-        Ok(true)
+        };
+        Ok(Some(format!("{key} {to}")))
     }
 
     /// Pods of jobs that are bound and have not ended: namespace, name, node.
@@ -119,21 +124,21 @@ impl Actor {
         seen.pods.values().filter(ours).filter_map(words).collect()
     }
 
-    pub(super) async fn delete_pod(&mut self, c: &Cluster) -> Result<bool> {
+    pub(super) async fn delete_pod(&mut self, c: &Cluster) -> Result<Option<String>> {
         let live = Self::live_pods(c);
-        let Some((namespace, pod, _)) = self.rng.one_of(&live) else { return Ok(false) };
+        let Some((namespace, pod, _)) = self.rng.one_of(&live) else { return Ok(None) };
         c.kubectl(&format!("delete pod {pod} -n {namespace} --wait=false --ignore-not-found")).await?;
-        Ok(true)
+        Ok(Some(format!("{namespace}/{pod}")))
     }
 
     /// The object goes at once, while the containers have their grace.
-    pub(super) async fn delete_pod_by_force(&mut self, c: &Cluster) -> Result<bool> {
+    pub(super) async fn delete_pod_by_force(&mut self, c: &Cluster) -> Result<Option<String>> {
         let mut live = Self::live_pods(c);
         live.retain(|(_, _, node)| !self.away.contains(node));
-        let Some((namespace, pod, node)) = self.rng.one_of(&live) else { return Ok(false) };
+        let Some((namespace, pod, node)) = self.rng.one_of(&live) else { return Ok(None) };
         self.forced.insert(node.clone(), Instant::now() + FORCED);
         let how = "--force --grace-period=0 --wait=false --ignore-not-found";
         c.kubectl(&format!("delete pod {pod} -n {namespace} {how}")).await?;
-        Ok(true)
+        Ok(Some(format!("{namespace}/{pod} on {node}")))
     }
 }

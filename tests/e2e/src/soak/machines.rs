@@ -17,7 +17,7 @@ const BOOTED: Duration = Duration::from_secs(1);
 const CLOCKS: [Clock; 3] = [Clock::Operator, Clock::Extender, Clock::Kubelets];
 
 impl Actor {
-    pub(super) async fn break_machine(&mut self, c: &Cluster, action: Action) -> Result<bool> {
+    pub(super) async fn break_machine(&mut self, c: &Cluster, action: Action) -> Result<Option<String>> {
         match action {
             // The keeper starts it again.
             Action::KillOperator => c.operators[0].process.kill(),
@@ -40,11 +40,12 @@ impl Actor {
                 let operator = self.rng.percent(60);
                 let program = if operator { Some(&*c.operators[0].process) } else { c.extender.as_ref() };
                 if program.context("extender mode")?.pause().is_err() {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 let mend = if operator { Repair::ResumeOperator } else { Repair::ResumeExtender };
                 let time = self.pause((500, 8_000));
                 self.mend_after(time, mend);
+                return Ok(Some(format!("{} for {time:?}", if operator { "operator" } else { "extender" })));
             }
             Action::Silence | Action::Reboot | Action::DeleteNode => return self.lose_node(c, action).await,
             _ => {
@@ -52,12 +53,13 @@ impl Actor {
                 let seconds = i64::try_from(self.rng.between(60, FARTHEST.unsigned_abs()))?;
                 let seconds = *self.rng.one_of(&[seconds, -seconds, 0]).context("signs")?;
                 c.set_clock(clock, seconds)?;
+                return Ok(Some(format!("{clock:?} {seconds} s")));
             }
         }
-        Ok(true)
+        Ok(Some(String::new()))
     }
 
-    async fn lose_node(&mut self, c: &Cluster, action: Action) -> Result<bool> {
+    async fn lose_node(&mut self, c: &Cluster, action: Action) -> Result<Option<String>> {
         let now = Instant::now();
         self.forced.retain(|_, until| *until > now);
         let usable = |node: &&String| {
@@ -65,7 +67,7 @@ impl Actor {
             !self.away.contains(*node) && !forced
         };
         let usable: Vec<String> = self.nodes.iter().filter(usable).cloned().collect();
-        let Some(node) = self.rng.one_of(&usable).cloned() else { return Ok(false) };
+        let Some(node) = self.rng.one_of(&usable).cloned() else { return Ok(None) };
         let nodes = crate::nodes::client(&c.testbed);
         let time = self.pause((1_000, 10_000));
         match action {
@@ -82,20 +84,20 @@ impl Actor {
                 self.mend_after(time, Repair::Restore(node.clone()));
             }
         }
-        self.away.insert(node);
-        Ok(true)
+        self.away.insert(node.clone());
+        Ok(Some(format!("{node} for {time:?}")))
     }
 
     /// SIGKILL to one container of one node's agent; its kubelet starts it again.
-    async fn kill_agent(&mut self, c: &Cluster) -> Result<bool> {
+    async fn kill_agent(&mut self, c: &Cluster) -> Result<Option<String>> {
         let pods = crate::nodes::client(&c.testbed).pods().await?;
         let agents = pods.iter().filter(|pod| pod.namespace == AGENTS && !pod.ended);
         let pids: Vec<i32> = agents.flat_map(|pod| pod.pids.values().copied()).collect();
         let Some(pid) = self.rng.one_of(&pids).and_then(|pid| Pid::from_raw(*pid)) else {
-            return Ok(false);
+            return Ok(None);
         };
         // One that has just ended is no error.
-        Ok(kill_process(pid, Signal::KILL).is_ok())
+        Ok(kill_process(pid, Signal::KILL).is_ok().then(|| format!("process {pid}")))
     }
 
     pub(super) async fn mend(&mut self, c: &Cluster, mend: Repair) -> Result<()> {

@@ -19,16 +19,15 @@ mod rng;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::json;
 
-use crate::cluster::{Cluster, Options, a100, short_runs, t4};
+use crate::cluster::{A100, Cluster, Options, T4, a100, short_runs, t4};
 use crate::scenario::scenario;
 
-pub use report::Report;
+pub use report::{BUDGET_WATTS, Report};
 
 use actions::Actor;
-use report::BUDGET_WATTS;
 
 /// Between two things that happen, ms.
 const PAUSE_MS: (u64, u64) = (200, 2_000);
@@ -44,6 +43,8 @@ pub struct Soak {
     pub lasts: Duration,
     /// Another seed, another scenario.
     pub seed: u64,
+    /// Print every action and every repair with its second.
+    pub verbose: bool,
 }
 
 /// A whole number from the environment.
@@ -64,6 +65,11 @@ pub fn number(name: &str, default: u64) -> Result<u64> {
 pub async fn run(soak: Soak) -> Result<Report> {
     let mut policy = short_runs();
     policy["powerBudget"] = json!({"watts": BUDGET_WATTS});
+    // Only GPUs are looked at: no watts of the budget are for hosts.
+    policy["gpuTypes"] = json!([
+        {"name": A100, "idleWatts": 52, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0},
+        {"name": T4, "idleWatts": 10, "maxWatts": 70, "hostIdleWatts": 0, "hostBusyWatts": 0},
+    ]);
     policy["limits"] = json!("On");
     policy["rest"] = json!({"mode": "On", "after": "5s"});
     let options = Options {
@@ -93,7 +99,13 @@ async fn run_soak(c: &mut Cluster, soak: Soak, report: &mut Report) -> Result<()
         devices.budget_watts = Some(BUDGET_WATTS);
         devices.cut_off_nodes_count = true;
     }
-    let mut actor = Actor::new(c, soak.seed).await?;
+    let mut actor = Actor::new(c, soak).await?;
+    let result = act_and_end(c, soak, &mut actor, report).await;
+    drop(keeper);
+    result.map_err(|error| anyhow!("{error:#}\nwhat happened before:\n{}", actor.last_happened()))
+}
+
+async fn act_and_end(c: &mut Cluster, soak: Soak, actor: &mut Actor, report: &mut Report) -> Result<()> {
     let start = Instant::now();
     let mut reported = start;
     while start.elapsed() < soak.lasts {
@@ -112,14 +124,12 @@ async fn run_soak(c: &mut Cluster, soak: Soak, report: &mut Report) -> Result<()
     report.lasted = start.elapsed();
     actor.mend_all(c).await?;
     let mended = Instant::now();
-    ending::all_end(c, &actor).await?;
+    ending::all_end(c, actor).await?;
     report.all_ended_after = mended.elapsed();
     no_violation(c)?;
     actor.fill(c, report);
-    ending::nobody_was_blamed(c, &actor)?;
-    ending::nothing_is_left(c).await?;
-    drop(keeper);
-    Ok(())
+    ending::nobody_was_blamed(c, actor)?;
+    ending::nothing_is_left(c).await
 }
 
 fn no_violation(c: &Cluster) -> Result<()> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Power budget, W: three quarters of what all GPUs draw at work, so that plans have to mind it.
-pub(super) const BUDGET_WATTS: f64 = 4_000.0;
+/// Power budget, W: less than half of what all GPUs draw at work, so that plans have to mind it.
+pub const BUDGET_WATTS: f64 = 2_400.0;
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]

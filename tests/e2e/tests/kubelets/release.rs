@@ -1,11 +1,11 @@
-//! A release, from its files to a cluster whose nodes pull every image by its digest from a registry, and the smoke test of the
-//! installation's page.
+//! A release, from its files to a cluster whose nodes pull every image by its digest from a registry, and what the pages tell
+//! people to type there: the installation's smoke test, the runbooks.
 
 use std::path::{Path, PathBuf};
 
 use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::scenario::scenario;
-use andreas_e2e::{install, release};
+use andreas_e2e::{fenced, install, release};
 use andreas_kubelets::Registry;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -20,16 +20,6 @@ use crate::{nodes, real};
 fn files() -> PathBuf {
     let named = std::env::var_os("ANDREAS_RELEASE").map(PathBuf::from);
     named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-release"))
-}
-
-/// The commands of a page's first block of `sh` below a heading.
-fn commands(page: &str, heading: &str) -> Result<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
-    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let (_, rest) =
-        text.split_once(&format!("\n## {heading}\n")).with_context(|| format!("{page}: no {heading}"))?;
-    let (_, rest) = rest.split_once("\n```sh\n").context("a block of sh")?;
-    Ok(rest.split_once("\n```").context("the end of the block")?.0.to_owned())
 }
 
 /// The digest that the registry's index of an image has in the release's chart.
@@ -87,6 +77,29 @@ async fn pulled_by_digest(c: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Blocks of `sh` in the runbooks are typed where kubectl is. Those of `bash` need a machine of one's own, or a program that is
+/// not here.
+async fn every_command_of_a_runbook_works(c: &Cluster) -> Result<()> {
+    let node = nodes(c)?.nodes().first().context("a node")?.name().to_owned();
+    let pod = c
+        .kubectl(&format!(
+            "get pods --namespace andreas-node --selector app.kubernetes.io/component=agent \
+             --field-selector spec.nodeName={node} --output=jsonpath={{.items[*].metadata.name}}"
+        ))
+        .await?;
+    for (page, line) in fenced::lines_of_runbooks("sh")? {
+        let command = line.replace("POD", &pod).replace("NODE", &node);
+        // That grep finds nothing is an answer, and so is that there is nothing. What kubectl says of an error it says there.
+        let script = format!(
+            "errors=$(mktemp); {{ {command}\n}} 2>\"$errors\" || [ $? = 1 ]; \
+             ! grep -vE '^(No resources found|Defaulted container)' \"$errors\""
+        );
+        let said = release::bash(&c.testbed, &files(), &script).await.with_context(|| page.clone())?;
+        println!("{page}: {command}\n{said}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test() -> Result<()> {
     let options = Options { release: Some(files()), ..real(2) };
@@ -110,12 +123,13 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
         c.kubectl("wait energypolicy default --for=jsonpath={.status.observedGeneration}=1 --timeout=60s")
             .await?;
         // then what the installation's page says shows that it works, a job to its end included
-        let smoke = commands("docs/installation.md", "See that it works")?;
+        let smoke = fenced::below("docs/installation.md", "See that it works", "sh")?;
         let said = release::bash(&c.testbed, &files(), &smoke).await?;
         println!("{smoke}\n{said}");
         // Account, right, its binding, the job, and the pod that waits for its end.
         let succeeded = said.matches("Phase:          Succeeded").count();
         ensure!(succeeded == 5 && !said.contains("Phase:          Failed"), "helm test: {said}");
+        every_command_of_a_runbook_works(c).await?;
         let left = c.kubectl("get trainingjobs --all-namespaces --output=name").await?;
         ensure!(left.trim().is_empty(), "the test left {left}");
         // and it goes as it came

@@ -1,6 +1,9 @@
 //! Node agents on a real cluster, as the chart installs them: rest and wake, measured energy, and what is left when somebody dies.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
 
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::phase::Phase;
@@ -11,14 +14,18 @@ use andreas_e2e::install;
 use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_e2e::tenant::{all_opened, silent_connections};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 const NODE: &str = "a100-0";
 const AGENTS: &str = "andreas-node";
+/// For longer than it takes a kubelet to find by three probes that an agent is not Ready.
+const PROBES: Duration = Duration::from_secs(40);
 /// How long a GPU may stay changed after whoever should give it back has died.
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -62,6 +69,43 @@ async fn restored(c: &Cluster, after: &str) -> Result<()> {
         until(&format!("restored after {after}"), MINUTE, async || Ok(driver(c).await?.0.is_empty())).await?;
     println!("restored {took:?} after {after}");
     Ok(())
+}
+
+/// Given somebody who holds more connections than there are places on an agent's ports, and says nothing; when a job comes, then its GPUs
+/// are woken for it, and for longer than three probes take the agent is Ready and is not restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_on_an_agents_ports_keep_it_from_nothing() -> Result<()> {
+    scenario(one_node("20s"), async |c| {
+        all_rest(c).await?;
+        let pods = c.machines.pods().await?;
+        let agent =
+            pods.iter().find(|pod| pod.name.starts_with("andreas-node-agent-")).context("an agent")?;
+        let (mut attackers, opened) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
+        let (mut leases, count) = (Vec::new(), 400);
+        for port in [9090, 9091] {
+            let (address, lease) = c.machines.reach(SocketAddr::new(agent.ip.parse()?, port)).await?;
+            silent_connections(&mut attackers, address, count, &opened);
+            leases.extend(lease);
+        }
+        all_opened(&opened, 2 * count, DEFAULT_TIMEOUT).await?;
+        let began = Instant::now();
+        let tj = job("woken").gpus(4, 1).epochs(4, 0.3);
+        c.submit(&tj).await?;
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
+        while began.elapsed() < PROBES {
+            let select = "app.kubernetes.io/component=agent";
+            let pods = c.kubectl(&format!("get pods -n {AGENTS} -l {select} -o json")).await?;
+            let pods: Value = serde_json::from_str(&pods)?;
+            let containers =
+                pods["items"][0]["status"]["containerStatuses"].as_array().context("containers")?;
+            let well = |one: &Value| one["ready"] == true && one["restartCount"] == 0;
+            ensure!(!containers.is_empty() && containers.iter().all(well), "{containers:?}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        attackers.shutdown().await;
+        Ok(())
+    })
+    .await
 }
 
 /// Given a node whose GPUs rest; when a job gets two of them, then they are awake before its pods are made, what it used is what the

@@ -62,10 +62,10 @@ fn log_lines(c: &Cluster, namespace: &str, container: &str, words: &[&str]) -> R
     Ok(lines)
 }
 
-/// Reports that did not arrive, those left out that a busy machine did not answer in time.
-fn unsent(c: &Cluster) -> Result<Vec<String>> {
+/// Reports that did not arrive, and those that were not answered in time, as a busy machine may.
+fn unsent(c: &Cluster) -> Result<(Vec<String>, Vec<String>)> {
     let lines = log_lines(c, "default", "train", &["not reported"])?;
-    Ok(lines.into_iter().filter(|line| !line.contains("timeout")).collect())
+    Ok(lines.into_iter().partition(|line| !line.contains("timeout")))
 }
 
 fn reporter(name: &str, seconds: u64) -> Job {
@@ -118,7 +118,11 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
             let done = c.observer.seen().milli_percent(&job.key()) / 1000;
             c.wait_for_percent(job, done + 2).await?;
         }
-        ensure!(unsent(c)?.is_empty(), "reports were lost: {:#?}", unsent(c)?);
+        let (lost, late) = unsent(c)?;
+        ensure!(lost.is_empty(), "reports were lost: {lost:#?}");
+        println!("{} reports were not answered in time", late.len());
+        // A handshake that hangs at a renewal would cost both jobs a report each time.
+        ensure!(late.len() < leaves.len(), "{} leaves, {late:#?}", leaves.len());
         let refused = ["x509", "tls:", "certificate signed", "certificate has expired", "bad certificate"];
         let refused = log_lines(c, SYSTEM, "kube-scheduler", &refused)?;
         ensure!(refused.is_empty(), "kube-scheduler was refused: {refused:#?}");
@@ -241,7 +245,7 @@ async fn another_authority_is_used_once_all_who_know_only_the_former_have_ended(
             .await?;
         both_report(c, &[&last]).await?;
         let refused: Vec<String> =
-            unsent(c)?.into_iter().filter(|line| line.contains("ertificate")).collect();
+            unsent(c)?.0.into_iter().filter(|line| line.contains("ertificate")).collect();
         ensure!(refused.is_empty(), "{refused:#?}");
         Ok(())
     })

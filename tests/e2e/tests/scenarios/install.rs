@@ -7,7 +7,9 @@ use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
+use andreas_e2e::pages;
 use andreas_e2e::scenario::scenario;
+use andreas_e2e::scrape::{self, Scrape};
 use andreas_e2e::seen::ClusterHistory;
 use andreas_test_nodes::{Gpu, GpuHardware};
 use andreas_testbed::wait::until;
@@ -147,6 +149,37 @@ async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
         ensure!(kept.lines().count() == 3, "{kept}");
         let running = live_pods(&c.observer.seen(), &long);
         ensure!(running.len() == 2, "training goes on without us: {running:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Given `monitoring.authentication`; when each program is asked for its metrics; then those with the right alone get them.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_for_those_with_the_right_where_the_values_say_so() -> Result<()> {
+    let values = json!({"monitoring": {"authentication": true, "annotations": false}});
+    scenario(options(values), async |c| {
+        for account in ["scraper", "tenant"] {
+            c.kubectl(&format!("create serviceaccount {account}")).await?;
+        }
+        let role = "--clusterrole=andreas-metrics-reader --serviceaccount=default:scraper";
+        c.kubectl(&format!("create clusterrolebinding scraper {role}")).await?;
+        c.kubectl("create rolebinding tenant --clusterrole=admin --serviceaccount=default:tenant").await?;
+        let scraper = pages::token(c, "default", "scraper").await?;
+        let tenant = pages::token(c, "default", "tenant").await?;
+        let programs = Scrape::of(c).await?;
+        let named: Vec<&str> = programs.jobs.iter().map(|program| program.name).collect();
+        ensure!(named == ["andreas-operator", "andreas-extender", "andreas-node-agent"], "{named:?}");
+        for program in &programs.jobs {
+            let address = program.targets[0].0;
+            let asked = [(None, 401), (Some("forged"), 401), (Some(tenant.as_str()), 403)];
+            for (token, expected) in asked {
+                let (code, text) = scrape::answer(address, token).await?;
+                ensure!(code == expected && !text.contains("andreas_"), "{}: {code}: {text}", program.name);
+            }
+            let (code, text) = scrape::answer(address, Some(&scraper)).await?;
+            ensure!(code == 200 && text.contains("andreas_"), "{}: {code}: {text}", program.name);
+        }
         Ok(())
     })
     .await

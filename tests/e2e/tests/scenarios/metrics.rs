@@ -1,5 +1,6 @@
 //! Given a cluster on which jobs of several kinds run; when a real Prometheus scrapes it; then what is exposed has nothing
-//! that promtool finds fault with, every panel of every dashboard has data, and every alert can be evaluated.
+//! that promtool finds fault with, every panel of every dashboard has data, every alert can be evaluated, and so can every query
+//! of the runbooks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use andreas_api::phase::Phase;
 use andreas_e2e::chart;
 use andreas_e2e::cluster::{A100, Cluster, Options, T4, a100, short_runs, t4};
+use andreas_e2e::fenced;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::scrape::{self, Scrape};
@@ -143,6 +145,7 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
         promtool_finds_no_fault(&scrape.jobs, &programs.join("promtool")).await?;
         every_panel_has_data(&prometheus).await?;
         every_alert_is_evaluated(&prometheus).await?;
+        every_query_of_a_runbook_is_answered(&prometheus).await?;
         prometheus.process.stop().await;
         Ok(())
     })
@@ -256,6 +259,21 @@ async fn every_alert_is_evaluated(prometheus: &Prometheus) -> Result<()> {
         ensure!(rule["health"] == "ok", "{rule}");
         // This cluster is well: nothing may be so wrong that somebody is called.
         ensure!(rule["labels"]["severity"] != "critical" || rule["state"] != "firing", "{rule}");
+    }
+    Ok(())
+}
+
+/// Also by the labels that it groups by: Prometheus does not say that a label is not there.
+async fn every_query_of_a_runbook_is_answered(prometheus: &Prometheus) -> Result<()> {
+    for (page, query) in fenced::lines_of_runbooks("promql")? {
+        let answer = prometheus.ask("query", &[("query", &query)]).await;
+        let answer = answer.with_context(|| format!("{page}: {query}"))?;
+        let grouped = query.strip_prefix("sum by (").and_then(|rest| rest.split_once(')'));
+        let labels: Vec<&str> = grouped.into_iter().flat_map(|(labels, _)| labels.split(", ")).collect();
+        for sample in answer["result"].as_array().into_iter().flatten() {
+            let missing = labels.iter().find(|label| !sample["metric"][**label].is_string());
+            ensure!(missing.is_none(), "{page}: {query}: no label {missing:?}: {sample}");
+        }
     }
     Ok(())
 }

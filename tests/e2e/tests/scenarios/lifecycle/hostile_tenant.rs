@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use andreas_api::names::progress_audience;
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::api;
-use andreas_e2e::cluster::{A100, Cluster, Options, a100};
+use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::job::{Job, TRAINER_IMAGE, job, measured, profile};
 use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::pages;
@@ -37,7 +37,10 @@ type Ongoing = JoinSet<()>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() -> Result<()> {
-    scenario(Options { groups: vec![a100(2)], heavy: true, ..Options::default() }, async |c| {
+    let mut policy = short_runs();
+    // At full length an installation's default.
+    policy["placementTimeout"] = json!(if at_full_length() { "2m" } else { "80s" });
+    scenario(Options { groups: vec![a100(2)], policy, heavy: true, ..Options::default() }, async |c| {
         c.collect_garbage().await?;
         c.make_namespace(OTHER).await?;
         let mut tenants = Tenants(0);
@@ -65,6 +68,7 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
             pages_of_all_namespaces,
             tokens_of_a_bystander,
             a_storm_of_edits,
+            labels_that_change_all_the_time,
             silence_on_every_port,
             many_jobs,
             objects_at_the_limit_of_size,
@@ -90,12 +94,10 @@ impl Tenants {
     }
 }
 
-/// A job on the four GPUs of a node, with a deadline and more weight than the long runs that hold them: energy that a stopped run
-/// has used for nothing costs more than a minute of an equal job.
+/// A job on the four GPUs of a node, of the weight of the long runs that hold them, with a deadline that is near.
 async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let name = format!("beside-{}", attack.replace('_', "-"));
     let tj = job(&name).namespace(OTHER).gpus(4, 1).epochs(4, 0.3).spec("deadlineAfter", json!("30s"));
-    let tj = tj.spec("weight", json!(10));
     let (key, began) = (tj.key(), Instant::now());
     c.submit(&tj).await?;
     let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);
@@ -228,7 +230,8 @@ async fn labels_of_other_systems(_: &mut Cluster, tenant: &Tenant) -> Result<Ong
     labelled["metadata"]["labels"] = labels.clone();
     labelled["spec"]["template"]["metadata"] = json!({"labels": labels});
     objects.push(labelled);
-    tenant.create_all(objects.into_iter()).await?;
+    let refused = tenant.create_all(objects.into_iter()).await?;
+    ensure!(refused.is_empty(), "{refused:?}");
     Ok(Ongoing::new())
 }
 
@@ -317,6 +320,24 @@ async fn a_storm_of_edits(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     Ok(storm)
 }
 
+/// All GPUs are held by jobs that are relabelled without end: whatever would stop one of them is about an older version.
+async fn labels_that_change_all_the_time(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let mut storm = Ongoing::new();
+    for tj in hold_all(c, tenant, |tj| tj).await? {
+        c.wait_for_phase(&tj, Phase::Running).await?;
+        for label in 0..8 {
+            let (client, object, label) = (tenant.client.clone(), tj.build(), format!("label-{label}"));
+            storm.spawn(async move {
+                for count in 0_u64.. {
+                    let change = json!({"metadata": {"labels": {&label: count.to_string()}}});
+                    drop(api::patch(&client, &object, &change, false).await);
+                }
+            });
+        }
+    }
+    Ok(storm)
+}
+
 /// More connections than there are places on every port of operator and extender, on which nothing is said.
 async fn silence_on_every_port(c: &mut Cluster, _: &Tenant) -> Result<Ongoing> {
     let operator = c.operators.first().context("an operator")?;
@@ -349,7 +370,13 @@ async fn many_jobs(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
             tj.spec("gpus", json!({"min": 1, "types": ["NVIDIA-B300"]})).build()
         }
     });
-    tenant.create_all(objects).await?;
+    let refused = tenant.create_all(objects).await?;
+    ensure!(
+        refused.len() * 100 <= many,
+        "{} of {many} were refused, one with {:?}",
+        refused.len(),
+        refused[0]
+    );
     Ok(Ongoing::new())
 }
 

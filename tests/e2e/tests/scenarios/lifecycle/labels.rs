@@ -6,6 +6,7 @@ use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::cluster::{A100, Options, a100};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_e2e::scrape;
 use andreas_test_nodes::Recorded;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
@@ -60,6 +61,20 @@ async fn a_job_runs_on_every_planned_type_and_excluded_nodes_say_why() -> Result
         };
         let waited = until("every GpuNode says it", DEFAULT_TIMEOUT, all_say_it).await;
         waited.with_context(|| format!("{found:#?} instead of {expected:#?}"))?;
+        // and the metrics, from which alerts are made, count them
+        let mut by_reason: BTreeMap<&str, usize> = BTreeMap::new();
+        for reason in expected.values().flatten() {
+            *by_reason.entry(reason).or_default() += 1;
+        }
+        let mut lines: Vec<String> = by_reason
+            .iter()
+            .map(|(reason, count)| format!("andreas_excluded_nodes{{reason=\"{reason}\"}} {count}.0"))
+            .collect();
+        lines.push(format!("andreas_usable_nodes {}.0", planned().count()));
+        let metrics = scrape::text(c.operators[0].admin).await?;
+        for line in lines {
+            ensure!(metrics.lines().any(|found| found == line), "{line} is not in the metrics");
+        }
         Ok(())
     })
     .await

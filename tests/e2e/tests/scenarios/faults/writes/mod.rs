@@ -8,12 +8,16 @@ mod case;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use andreas_e2e::cluster::{A100, Cluster, Group, Options};
+use andreas_api::phase::Phase;
+use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100, short_runs};
+use andreas_e2e::job::job;
 use andreas_e2e::keeper::at_full_length;
+use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::faults::{Fault, Rule, RuleId, Select, Share};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 
 use case::{Case, RunKind};
 
@@ -47,6 +51,47 @@ async fn a_killed_operator_or_a_lost_answer_after_any_write_changes_no_end() -> 
         every_answer_is_lost_once(c, &counts).await?;
         the_operator_is_killed_after_writes(c, &counts).await?;
         nothing_is_left(c).await
+    })
+    .await
+}
+
+/// The wake of a node's GPUs is a write of no namespace.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_operator_or_a_lost_answer_after_a_wake_changes_no_end() -> Result<()> {
+    let mut policy = short_runs();
+    policy["rest"] = json!({"mode": "On", "after": "1s"});
+    let options =
+        Options { groups: vec![a100(1)], agents: true, fault_proxy: true, policy, ..Options::default() };
+    scenario(options, async |c| {
+        let _keeper = c.keep_operators_running();
+        let faults = [Fault::LoseAnswer, Fault::GatewayTimeout, Fault::HoldAnswer];
+        for (n, fault) in faults.into_iter().enumerate() {
+            // given a node whose GPUs rest
+            let rests = async || {
+                let nodes = client(&c.testbed).nodes().await?;
+                let mut hardware = nodes.iter().flat_map(|node| &node.hardware).peekable();
+                Ok(hardware.peek().is_some() && hardware.all(|gpu| !gpu.at_defaults))
+            };
+            until("all GPUs rest", 2 * DEFAULT_TIMEOUT, rests).await?;
+            // when the write that wakes them for a job is interrupted
+            let kills = fault == Fault::HoldAnswer;
+            let wakes = Select::writes().resource("gpunodes").caller(OPERATOR);
+            let rule = c.faults()?.add(Rule::new(wakes, fault).share(Share::Nth(1)));
+            let tj = job(&format!("woken-{n}")).gpus(4, 1).epochs(4, 0.3);
+            c.submit(&tj).await?;
+            if kills {
+                c.faults()?.until_held(rule, 1, DEFAULT_TIMEOUT).await?;
+                c.operators[0].process.kill();
+            } else {
+                c.faults()?.until_met(rule, 1, DEFAULT_TIMEOUT).await?;
+            }
+            c.faults()?.remove(rule);
+            // then the job runs once
+            c.wait_for_phase(&tj, Phase::Succeeded).await?;
+            let status = c.observer.seen().status(&tj.key());
+            ensure!(status.attempts == 1, "{:?}", status.history);
+        }
+        Ok(())
     })
     .await
 }
