@@ -66,8 +66,16 @@ demo: control-plane build ## The main job: a real control plane, real nodes (DEM
 fidelity: control-plane build ## Runs on the test bed and replays of them, for docs/fidelity.md: FIDELITY_ARGS="--runs 1 --workloads all" (45 runs take three hours)
 	$(CARGO) run -q --offline --locked --bin fidelity -- $(FIDELITY_ARGS)
 
+# Two at a time: one downloads or links while the other compiles.
+.PHONY: test-builds node-programs
+test-builds: control-plane lint prometheus supply-chain nvidia build-tests node-programs
+
+node-programs: prepare
+	@! tests/kubelets/available >/dev/null || tests/kubelets/prepare programs
+
 .PHONY: test
-test: control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
+test: prepare ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
+	@$(MAKE) --no-print-directory -j2 test-builds
 	failed=; log=$$(mktemp); \
 	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
 	echo "scenarios on real nodes run beside the other suites, and are printed after them"; \

@@ -22,7 +22,7 @@ use super::usage::{Cpu, cpu_seconds};
 use super::{Output, say};
 use andreas_e2e::chart::{self, SYSTEM};
 use andreas_e2e::cluster::{A100, Cluster, Group, Options};
-use andreas_e2e::tenant::{all_opened, silent_connections};
+use andreas_e2e::tenant::{at_least, silent_connections};
 
 /// Others' connections to the extender on which nothing is said.
 const SILENT: usize = 1_000;
@@ -231,7 +231,7 @@ async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &
     let listen = cluster.extender_listen.context("no extender")?;
     let (mut silent, opened) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     silent_connections(&mut silent, listen, SILENT, &opened);
-    all_opened(&opened, SILENT, Duration::from_secs(60)).await?;
+    at_least(&opened, SILENT, "silent connections", Duration::from_secs(60)).await?;
     let names = args.names.first().copied().unwrap_or(1);
     let body = filter::body(&member.pod(true), &member.node, names, true)?;
     let mut row =

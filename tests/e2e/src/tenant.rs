@@ -119,14 +119,14 @@ pub fn silent_connections(
     }
 }
 
-/// Waits until so many connections were opened.
+/// Waits until so many were counted.
 ///
 /// # Errors
 /// When they are not within the limit.
-pub async fn all_opened(opened: &AtomicUsize, count: usize, limit: Duration) -> Result<()> {
-    let enough = async || Ok(opened.load(Ordering::Relaxed) >= count);
-    let waited = until(&format!("{count} connections"), limit, enough).await;
-    waited.with_context(|| format!("only {opened:?}"))?;
+pub async fn at_least(counted: &AtomicUsize, count: usize, what: &str, limit: Duration) -> Result<()> {
+    let enough = async || Ok(counted.load(Ordering::Relaxed) >= count);
+    let waited = until(&format!("{count} {what}"), limit, enough).await;
+    waited.with_context(|| format!("only {counted:?}"))?;
     Ok(())
 }
 
