@@ -125,7 +125,7 @@ buildah: prepare ## The trainer's Dockerfile, built by buildah on base images ma
 	@tests/buildah
 
 .PHONY: frameworks
-frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 260 MB, 5 GB of disk, 30 min
+frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 260 MB, 5 GB of disk, 45 min
 	tests/kubelets/available
 	tests/kubelets/prepare
 	tests/frameworks/image >/dev/null

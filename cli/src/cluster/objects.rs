@@ -4,9 +4,11 @@ use http::Request;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
+use andreas_api::training_job::AdoptedJob;
 use kube::Resource;
-use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::request::Request as Path;
+use kube::core::{ApiResource, DynamicObject, GroupVersion};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -231,6 +233,28 @@ impl Cluster {
         let request = Self::path::<K>(namespace).delete(name, &DeleteParams::background());
         let right = Right::of::<K>("delete", namespace);
         self.send::<serde_json::Value>(request, &right, Some(name)).await.map(|_| ())
+    }
+
+    /// Deletes the job of another kind that a TrainingJob stands for, and no later one of its name.
+    ///
+    /// # Errors
+    /// When it does not exist or may not be deleted.
+    pub async fn delete_adopted(&self, namespace: &str, adopted: &AdoptedJob) -> Result<(), ClusterError> {
+        let version: GroupVersion = adopted.api_version.parse().map_err(|error| {
+            ClusterError::Failed(format!("spec.adopts.apiVersion {:?}: {error}", adopted.api_version))
+        })?;
+        let kind = ApiResource::from_gvk(&version.with_kind(&adopted.kind));
+        let path = Path::new(DynamicObject::url_path(&kind, Some(namespace)));
+        let this = Preconditions { uid: Some(adopted.uid.clone()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(this), ..DeleteParams::background() };
+        let right = Right {
+            verb: "delete",
+            group: kind.group,
+            resource: kind.plural,
+            namespace: Some(namespace.to_owned()),
+        };
+        let request = path.delete(&adopted.name, &params);
+        self.send::<serde_json::Value>(request, &right, Some(&adopted.name)).await.map(|_| ())
     }
 
     /// Whether the user has a right. Every account may ask this of itself.

@@ -46,7 +46,8 @@ pub struct ResumeArgs {
 /// Cancel: end jobs for good.
 ///
 /// Deletes the TrainingJobs with their pods; checkpoints stay. What the jobs used is no longer in `acct` then: suspend a job to keep
-/// its record. Needs the right to delete TrainingJobs.
+/// its record. Of a TrainingJob that stands for a Job, TrainJob... that one is deleted: its TrainingJob goes with it, and would else be
+/// made again. Needs the right to get TrainingJobs, and to delete what is deleted.
 #[derive(Debug, Args)]
 pub struct CancelArgs {
     #[command(flatten)]
@@ -141,7 +142,11 @@ async fn one(cluster: &Cluster, namespace: &str, name: &str, action: Action) -> 
     let of = |action, phase| Done { namespace: namespace.to_owned(), name: name.to_owned(), action, phase };
     let held = match action {
         Action::Cancel => {
-            cluster.delete::<TrainingJob>(Some(namespace), name).await?;
+            let job: SlimTrainingJob = cluster.get(Some(namespace), name).await?;
+            match &job.spec.adopts {
+                Some(adopted) => cluster.delete_adopted(namespace, adopted).await?,
+                None => cluster.delete::<TrainingJob>(Some(namespace), name).await?,
+            }
             return Ok(of("cancelled", None));
         }
         Action::Suspend => true,
@@ -183,6 +188,10 @@ mod tests {
     use crate::inventory::testing::jobs;
 
     fn answer(request: &str, body: Value) -> (u16, Value) {
+        if request.starts_with("DELETE /apis/batch/v1/namespaces/team-a/jobs/tune?") {
+            assert_eq!(body["preconditions"]["uid"], "of-tune");
+            return (200, json!({"kind": "Status", "status": "Success"}));
+        }
         let path = "/apis/andreas.dev/v1alpha1/namespaces/team-a/trainingjobs/";
         let name = request.split(path).nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
         let found = jobs().as_array().unwrap().iter().find(|job| job["metadata"]["name"] == name).cloned();
@@ -192,6 +201,17 @@ mod tests {
                 job["spec"]["suspend"] = body["spec"]["suspend"].clone();
                 assert!(job["spec"]["suspend"].is_boolean(), "{body}");
                 (200, job)
+            }
+            (Some("GET"), Some(mut job)) => {
+                if name == "waits" {
+                    let adopts =
+                        json!({"apiVersion": "batch/v1", "kind": "Job", "name": "tune", "uid": "of-tune", "pods": 1});
+                    job["spec"]["adopts"] = adopts;
+                }
+                (200, job)
+            }
+            (Some("DELETE"), Some(job)) if job["metadata"]["name"] == "waits" => {
+                panic!("its TrainingJob would be made again")
             }
             (Some("DELETE"), Some(_)) => (200, json!({"kind": "Status", "status": "Success"})),
             other => panic!("{other:?}"),
@@ -211,6 +231,12 @@ mod tests {
         assert_eq!(done(&["waits"], Action::Resume).0, "trainingjob/waits resumed\n");
         assert_eq!(done(&["bert-large"], Action::Cancel).0, "trainingjob/bert-large cancelled\n");
         assert_eq!(done(&["broken"], Action::Suspend).0, "trainingjob/broken has ended already: Failed\n");
+    }
+
+    #[test]
+    fn of_a_job_that_stands_for_another_kinds_that_one_is_cancelled() {
+        let (text, failed) = done(&["waits"], Action::Cancel);
+        assert_eq!((text.as_str(), failed.len()), ("trainingjob/waits cancelled\n", 0), "{failed:?}");
     }
 
     #[test]

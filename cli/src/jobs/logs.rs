@@ -6,7 +6,7 @@ mod workers;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use andreas_api::names::{LABEL_ATTEMPT, LABEL_JOB};
+use andreas_api::names::LABEL_JOB;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use anyhow::Result;
 use clap::Args;
@@ -75,7 +75,7 @@ pub fn run(args: &LogsArgs) -> Result<()> {
         let job: SlimTrainingJob = cluster.get(Some(&namespace), &args.job).await?;
         let mut labels = format!("{LABEL_JOB}={}", args.job);
         if let Some(attempt) = args.attempt {
-            labels += &format!(",{LABEL_ATTEMPT}={attempt}");
+            labels += &format!(",{}={attempt}", workers::attempt_label(&job));
         }
         let pods = cluster.list::<SlimPod>(Some(&namespace), &Selection::labels(labels)).await?.items;
         let container = args.container.as_deref().or_else(|| job.spec.training_container());

@@ -124,16 +124,43 @@ fn own_container_in_the_way(d: &Draft<'_>, member: &Member<'_>) -> Option<String
     Some(format!("container {} ends again and again: CrashLoopBackOff: {message}", crashes.name))
 }
 
+/// What kubelets say of a container that waits because of its image or configuration.
+const OF_THE_USER: [&str; 5] =
+    ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"];
+
+/// What container runtimes say where a registry does not answer, or not now: errors of Go's `net` and `net/http`, status lines of
+/// HTTP, codes of the OCI distribution specification. A host name that does not exist (`no such host`) is the user's mistake.
+const REGISTRY_AWAY: [&str; 18] = [
+    "i/o timeout",
+    "connection refused",
+    "connection reset",
+    "connection timed out",
+    "no route to host",
+    "network is unreachable",
+    "TLS handshake timeout",
+    "deadline exceeded",
+    "server misbehaving",
+    "failure in name resolution",
+    ": EOF",
+    "unexpected EOF",
+    "500 Internal Server Error",
+    "502 Bad Gateway",
+    "503 Service Unavailable",
+    "504 Gateway Time",
+    "429 Too Many Requests",
+    "toomanyrequests",
+];
+
+/// Whether a container waits because of what its user wrote. A registry that is away is the cluster's failure; as nobody sees more of
+/// it than these words, the tenth in a row counts as the user's.
+fn waits_for_its_user(reason: &str, message: &str) -> bool {
+    let registry_away = REGISTRY_AWAY.iter().any(|words| message.contains(words));
+    OF_THE_USER.contains(&reason) && !registry_away
+}
+
 /// Image, configuration and the pod's own containers count as user failures. Any other reason for not
 /// starting is a cluster failure.
 pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
-    const OF_THE_USER: [&str; 5] = [
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "CreateContainerConfigError",
-    ];
     let container = d.o.training_container();
     let late: Vec<&Member<'_>> = members.gang.iter().filter(|m| m.started_at(container).is_none()).collect();
     let waiting = |m: &Member<'_>| -> Vec<(String, String)> {
@@ -146,7 +173,7 @@ pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
             .collect()
     };
     let all: Vec<_> = late.iter().flat_map(|m| waiting(m)).collect();
-    let users = all.iter().find(|(reason, _)| OF_THE_USER.contains(&reason.as_str()));
+    let users = all.iter().find(|(reason, message)| waits_for_its_user(reason, message));
     let hanging = late.iter().find_map(|m| own_container_in_the_way(d, m));
     let shown = users.or(all.first());
     let words = shown.map_or_else(String::new, |(reason, message)| {

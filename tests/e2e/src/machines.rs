@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_kubelets::{Fault, Kubelets as RealNodes};
+use andreas_kubelets::Kubelets as RealNodes;
 use andreas_test_nodes::control::{NodeInfo, PodInfo};
 use andreas_test_nodes::{Forward, NodesClient};
 use andreas_testbed::PortLease;
@@ -38,12 +38,6 @@ pub trait Machines: Send + Sync {
     /// When there is no such node.
     fn power_cut(&self, node: &str, down: Duration) -> BoxFuture<'_, Result<()>>;
 
-    /// The driver loses a GPU of a node, or finds it again.
-    ///
-    /// # Errors
-    /// When there is no such GPU.
-    fn lose_gpu(&self, node: &str, index: usize, lost: bool) -> BoxFuture<'_, Result<()>>;
-
     /// How many of the nodes are real ones.
     fn real(&self) -> usize;
 }
@@ -70,16 +64,6 @@ impl Machines for NodesClient {
     fn power_cut(&self, node: &str, down: Duration) -> BoxFuture<'_, Result<()>> {
         let node = node.to_owned();
         async move { Ok(self.reboot(&node, down).await?) }.boxed()
-    }
-
-    fn lose_gpu(&self, node: &str, index: usize, lost: bool) -> BoxFuture<'_, Result<()>> {
-        let (node, gpu) = (node.to_owned(), index.to_string());
-        async move {
-            let done =
-                if lost { self.gpu_fault(&node, &gpu).await } else { self.gpu_heal(&node, &gpu).await };
-            Ok(done?)
-        }
-        .boxed()
     }
 
     fn real(&self) -> usize {
@@ -120,14 +104,6 @@ impl Machines for Arc<RealNodes> {
             Ok(())
         }
         .boxed()
-    }
-
-    fn lose_gpu(&self, node: &str, index: usize, lost: bool) -> BoxFuture<'_, Result<()>> {
-        let done = self
-            .node(node)
-            .and_then(|node| node.fault(index, if lost { Fault::Lost } else { Fault::None }))
-            .with_context(|| format!("GPU {index} of {node}"));
-        async { done }.boxed()
     }
 
     fn real(&self) -> usize {

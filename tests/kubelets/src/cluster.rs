@@ -26,6 +26,20 @@ use crate::policies::Enforcer;
 /// How long a cluster of some nodes may take to be ready on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
+/// What the GPU operator with its default values deploys on a node with GPUs and no MIG in use, by its own labels
+/// (`tests/nodes/labels/gpu-operator-a100.yaml`).
+const OPERATORS: [&str; 9] = [
+    "container-toolkit",
+    "dcgm",
+    "dcgm-exporter",
+    "device-plugin",
+    "driver",
+    "gpu-feature-discovery",
+    "mig-manager",
+    "node-status-exporter",
+    "operator-validator",
+];
+
 /// Real nodes; dropped, they lose their power.
 pub struct Kubelets {
     nodes: Vec<Arc<Node>>,
@@ -154,9 +168,9 @@ async fn label(testbed: &Testbed, node: &Node) -> Result<()> {
     let program = built("nvidia").await?.join("gpu-feature-discovery");
     let labels = node.discovered_labels(&program).await?;
     ensure!(labels.contains_key("nvidia.com/gpu.product"), "no product among {labels:?}");
-    let operators = [("nvidia.com/gpu.present", "true"), ("nvidia.com/gpu.deploy.device-plugin", "true")];
-    let labels: BTreeMap<String, String> =
-        operators.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).chain(labels).collect();
+    let operators = OPERATORS.map(|part| (format!("nvidia.com/gpu.deploy.{part}"), "true".to_owned()));
+    let present = ("nvidia.com/gpu.present".to_owned(), "true".to_owned());
+    let labels: BTreeMap<String, String> = operators.into_iter().chain([present]).chain(labels).collect();
     let api: Api<NodeObject> = Api::all(testbed.client());
     let patch = json!({"metadata": {"labels": labels}});
     let patched = api.patch(node.name(), &PatchParams::default(), &Patch::Merge(&patch)).await?;

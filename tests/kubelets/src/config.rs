@@ -13,7 +13,7 @@ pub(crate) const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
 /// The network plug-ins' configuration, in the node's folder.
 pub(crate) const CNI: &str = "cni/10-nodes.conflist";
 /// Where containers find the simulated driver's description of the node's GPUs.
-pub(crate) const DRIVER: &str = "/run/nvidia-sim";
+pub const DRIVER: &str = "/run/nvidia-sim";
 
 /// Who the node is, and where things lie.
 pub(crate) struct NodeFiles<'a> {

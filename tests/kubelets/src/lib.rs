@@ -28,10 +28,11 @@ mod trouble;
 
 pub use clock::WrongClock;
 pub use cluster::Kubelets;
+pub use config::DRIVER;
 pub use images::Images;
 pub use network::Network;
 pub use node::{Gpus, Node, Service};
-pub use nvidia_ml::Fault;
+pub use nvidia_ml::{ENV_SPEC, Fault};
 pub use policies::Enforcer;
 pub use registry::Registry;
 pub use trouble::Cni;

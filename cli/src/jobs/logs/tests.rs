@@ -50,6 +50,28 @@ fn an_attempt_and_a_rank_can_be_named() {
 }
 
 #[test]
+fn pods_of_an_adopted_job_are_its_workers_in_the_order_of_their_numbers() {
+    let mut adopting = job("bert-large");
+    let adopts = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "tune", "uid": "u", "pods": 2});
+    adopting.spec.adopts = Some(serde_json::from_value(adopts).unwrap());
+    let of = |name: &str, index: usize, attempt: i64| {
+        let mut pod = pod(attempt, 0, None);
+        pod.metadata.name = Some(name.into());
+        let labels = [
+            ("andreas.dev/adopted-attempt", attempt.to_string()),
+            ("batch.kubernetes.io/job-completion-index", index.to_string()),
+        ];
+        pod.metadata.labels = Some(labels.map(|(label, value)| (label.into(), value)).into());
+        pod
+    };
+    let pods = || vec![of("tune-10-a", 10, 2), of("tune-2-x", 2, 2), of("tune-2-b", 2, 1)];
+    let shown = |attempt| workers(&adopting, pods(), attempt, None, "train").unwrap();
+    let names = |attempt| shown(attempt).into_iter().map(|worker| worker.pod).collect::<Vec<_>>();
+    assert_eq!(names(None), ["tune-2-x", "tune-10-a"]);
+    assert_eq!(names(Some(1)), ["tune-2-b"]);
+}
+
+#[test]
 fn without_pods_it_is_said_what_is_known_of_the_attempt() {
     let error = |name: &str, attempt| {
         workers(&job(name), Vec::new(), attempt, None, "train").unwrap_err().to_string()

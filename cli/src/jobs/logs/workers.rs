@@ -1,6 +1,6 @@
 //! Which pods are the workers of an attempt, and in which order their logs are shown.
 
-use andreas_api::names::{LABEL_ATTEMPT, LABEL_INDEX};
+use andreas_api::names::{LABEL_ADOPTED_ATTEMPT, LABEL_ATTEMPT, LABEL_INDEX};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use k8s_openapi::jiff::Timestamp;
 
@@ -21,8 +21,16 @@ pub struct Worker {
     pub failed_at: Option<Timestamp>,
 }
 
+/// Label of a Job's pods, by batch/v1: their number where it numbers them.
+const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// The label of a job's pods that says their attempt.
+pub fn attempt_label(job: &SlimTrainingJob) -> &'static str {
+    if job.spec.adopts.is_some() { LABEL_ADOPTED_ATTEMPT } else { LABEL_ATTEMPT }
+}
+
 /// The workers of `attempt`, or of the newest attempt that has pods: the one that failed first, others that failed, the rest by
-/// rank.
+/// rank. Pods that another kind's controller made are ranked by their number, else by their name.
 ///
 /// # Errors
 /// When there are no such pods; the error says what is known of the attempt.
@@ -36,16 +44,19 @@ pub fn workers(
     let number = |pod: &SlimPod, label: &str| -> Option<i64> {
         pod.metadata.labels.as_ref()?.get(label)?.parse().ok()
     };
-    let newest = pods.iter().filter_map(|pod| number(pod, LABEL_ATTEMPT)).max();
+    let label = attempt_label(job);
+    let newest = pods.iter().filter_map(|pod| number(pod, label)).max();
     let Some(attempt) = attempt.or(newest) else {
         return Err(ClusterError::NotFound(without_pods(job, None)));
     };
-    let mine = |pod: &&SlimPod| number(pod, LABEL_ATTEMPT) == Some(attempt);
-    let of = |pod: &SlimPod| {
-        let rank = usize::try_from(number(pod, LABEL_INDEX)?).ok()?;
-        Some(worker(pod, rank, container))
+    let mut mine: Vec<&SlimPod> = pods.iter().filter(|pod| number(pod, label) == Some(attempt)).collect();
+    let all: Vec<Worker> = if job.spec.adopts.is_some() {
+        mine.sort_by_key(|pod| (number(pod, COMPLETION_INDEX), pod.metadata.name.clone()));
+        mine.iter().enumerate().map(|(rank, pod)| worker(pod, rank, container)).collect()
+    } else {
+        let rank = |pod: &SlimPod| usize::try_from(number(pod, LABEL_INDEX)?).ok();
+        mine.iter().filter_map(|pod| Some(worker(pod, rank(pod)?, container))).collect()
     };
-    let all: Vec<Worker> = pods.iter().filter(mine).filter_map(of).collect();
     if all.is_empty() {
         return Err(ClusterError::NotFound(without_pods(job, Some(attempt))));
     }

@@ -204,6 +204,34 @@ fn not_starting_is_the_users_failure_by_image_and_configuration_else_the_cluster
 }
 
 #[test]
+fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_away_the_clusters() {
+    // what containerd 2.3 and CRI-O 1.34 say
+    let head = "failed to do request: Head \"https://r.example/v2/team/train/manifests/1\":";
+    for (message, outcome) in [
+        ("failed to resolve reference \"r.example/team/train:1\": r.example/team/train:1: not found", Outcome::UserFailure),
+        ("pull access denied, repository does not exist or may require authorization", Outcome::UserFailure),
+        ("unexpected status from HEAD request to https://r.example/v2/: 401 Unauthorized", Outcome::UserFailure),
+        ("reading manifest 1 in r.example/team/train: manifest unknown", Outcome::UserFailure),
+        (&format!("{head} dial tcp: lookup r.example on 10.96.0.10:53: no such host"), Outcome::UserFailure),
+        (&format!("{head} dial tcp 10.0.0.1:443: connect: connection refused"), Outcome::ClusterFailure),
+        (&format!("{head} dial tcp 10.0.0.1:443: i/o timeout"), Outcome::ClusterFailure),
+        (&format!("{head} dial tcp: lookup r.example on 10.96.0.10:53: server misbehaving"), Outcome::ClusterFailure),
+        (&format!("{head} net/http: TLS handshake timeout"), Outcome::ClusterFailure),
+        (&format!("{head} EOF"), Outcome::ClusterFailure),
+        ("unexpected status from HEAD request to https://r.example/v2/: 503 Service Unavailable", Outcome::ClusterFailure),
+        ("toomanyrequests: You have reached your unauthenticated pull rate limit", Outcome::ClusterFailure),
+    ] {
+        let mut world = World::new(json!({"startTimeout": "5m"}));
+        let said = format!("Back-off pulling image \"r.example/team/train:1\": ErrImagePull: {message}");
+        world.plan_run(&["n1"], 1).bind_all().waits_with("bert-1-0", "ImagePullBackOff", &said);
+        world.wait(300);
+        world.leave(137);
+        assert_eq!(world.last(), (outcome, "StartTimeout".into()), "{message}");
+        assert_eq!(world.status().user_failures, i32::from(outcome == Outcome::UserFailure), "{message}");
+    }
+}
+
+#[test]
 fn no_progress_in_time_uses_a_retry() {
     let mut world = World::running(json!({"progressTimeout": "10m", "retries": 0}), &["n1"], 1);
     world.wait(500).report(10_000);

@@ -101,3 +101,22 @@ fn every_image_of_ours_in_an_example_has_a_dockerfile() {
     }
     assert!(images > 0);
 }
+
+/// Who builds images and pushes them as the installation's page says has all that the chart asks for.
+#[test]
+fn every_image_of_ours_in_the_chart_has_a_dockerfile_and_is_pushed_by_the_installation_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let (values, page) = (read("charts/andreas/values.yaml"), read("docs/installation.md"));
+    let pushed: Vec<(&str, &str)> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("push ")?.split_once(' '))
+        .map(|(part, image)| (part, image.split(':').next().unwrap()))
+        .collect();
+    let repositories = values.lines().filter_map(|line| line.trim().strip_prefix("repository: "));
+    let ours: Vec<&str> = repositories.filter(|name| name.starts_with("andreas")).collect();
+    assert_eq!(pushed.iter().map(|(_, image)| *image).collect::<Vec<_>>(), ours);
+    for (part, _) in pushed {
+        assert!(root.join(format!("deploy/docker/{part}.Dockerfile")).exists(), "{part}");
+    }
+}

@@ -21,3 +21,15 @@ fn every_module_of_scenarios_is_in_the_matrix() -> Result<()> {
     assert_eq!(run, modules);
     Ok(())
 }
+
+#[test]
+fn the_crates_suite_and_the_one_on_real_nodes_are_run_too() -> Result<()> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workflow = yaml(&std::fs::read_to_string(here.join("../../.github/workflows/test.yml"))?)?;
+    for (job, target) in [("crates", "make test-crates"), ("nodes", "make kubelets")] {
+        let steps = workflow["jobs"][job]["steps"].as_array().context("steps")?;
+        let runs = |step: &serde_json::Value| step["run"].as_str().is_some_and(|run| run.ends_with(target));
+        assert!(steps.iter().any(runs), "{job}");
+    }
+    Ok(())
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use andreas_api::phase::{Phase, Reason};
+use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
 use andreas_kubelets::{Fault, Service};
@@ -11,10 +12,17 @@ use anyhow::{Result, ensure};
 use crate::both::{self, ended_well, small};
 use crate::{nodes, real};
 
+/// Lets NVIDIA's device plug-in run on nodes of that operating system alone.
+async fn device_plugin_on(c: &Cluster, os: &str) -> Result<()> {
+    let change = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"kubernetes.io/os":"{os}"}}}}}}}}}}"#);
+    c.kubectl(&format!("patch daemonset nvidia-device-plugin --namespace kube-system --patch {change}")).await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Result<()> {
     scenario(real(1), async |c| {
-        let long = small(job("long").gpus(2, 1).epochs(400, 0.3));
+        let long = small(job("long").gpus(2, 1).epochs(800, 0.3));
         c.submit(&long).await?;
         c.wait_for_percent(&long, 1).await?;
 
@@ -23,18 +31,22 @@ async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Resu
             nodes(c)?.node("node-1")?.restart_service(service).await?;
         }
         // and NVIDIA's device plug-in, without which the node offers no GPU for a while
-        c.kubectl("delete pod --namespace kube-system --selector app=nvidia-device-plugin --wait=true")
-            .await?;
-        c.kubectl("rollout status daemonset/nvidia-device-plugin --namespace kube-system --timeout=60s")
-            .await?;
-        nodes(c)?.offers(&c.testbed, nodes(c)?.node("node-1")?, 4).await?;
-
-        // then the same attempt goes on and reports, and another job finds the other GPUs
-        let done = c.observer.seen().milli_percent(&long.key()) / 1000;
-        c.wait_for_percent(&long, done + 1).await?;
+        device_plugin_on(c, "nowhere").await?;
+        nodes(c)?.offers(&c.testbed, nodes(c)?.node("node-1")?, 0).await?;
         let short = small(job("short").epochs(4, 0.3));
         c.submit(&short).await?;
+        let done = c.observer.seen().milli_percent(&long.key()) / 1000;
+        c.wait_for_percent(&long, done + 1).await?;
+        let waiting = c.observer.seen().status(&short.key());
+        ensure!((waiting.phase, waiting.attempts) == (Phase::Pending, 0), "{waiting:?}");
+        device_plugin_on(c, "linux").await?;
+        nodes(c)?.offers(&c.testbed, nodes(c)?.node("node-1")?, 4).await?;
+
+        // then the same attempt goes on and reports, and the job that waited finds the other GPUs
+        let done = c.observer.seen().milli_percent(&long.key()) / 1000;
+        c.wait_for_percent(&long, done + 1).await?;
         c.wait_for_phase(&short, Phase::Succeeded).await?;
+        ended_well(c, &short)?;
         let status = c.observer.seen().status(&long.key());
         ensure!((status.phase, status.attempts, status.restarts) == (Phase::Running, 1, 0), "{status:?}");
         Ok(())

@@ -1,22 +1,33 @@
 //! What a real kubelet and a real kernel do to a pod: images that cannot be pulled, memory that runs out. A user's own mistakes
 //! cost the user's retries; a machine that is short of memory does not.
 
+use std::time::Duration;
+
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
+use andreas_e2e::seen::ClusterHistory;
+use andreas_kubelets::Registry;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::both::{ended_well, ends_well, node_of, small};
 use crate::{nodes, real};
 
+/// The job's image is not on any node: it is that of the registry.
+fn pulls(job: Job, image: &str) -> Job {
+    small(job).container("image", json!(format!("{}/{image}", Registry::address())))
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_cannot_be_pulled_is_the_users_failure() -> Result<()> {
+async fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_away_the_clusters() -> Result<()>
+{
     scenario(real(1), async |c| {
+        let registry = Registry::start(&c.testbed).await?;
         let beside = small(job("beside").epochs(60, 0.3));
-        let missing = small(job("missing")).container("image", json!("registry.example/team/none:1"));
-        let missing = missing.spec("startTimeout", json!("8s")).spec("retries", json!(1));
+        let missing = pulls(job("missing"), "team/none:1").spec("startTimeout", json!("8s"));
+        let missing = missing.spec("retries", json!(1));
         c.submit(&beside).await?;
         c.submit(&missing).await?;
         c.wait_for_phase(&missing, Phase::Failed).await?;
@@ -28,11 +39,26 @@ async fn an_image_that_cannot_be_pulled_is_the_users_failure() -> Result<()> {
             ensure!(seen == (Outcome::UserFailure, Reason::StartTimeout.as_str()), "{attempt:?}");
             let named =
                 ["ErrImagePull", "ImagePullBackOff"].iter().any(|reason| attempt.message.contains(reason));
-            ensure!(named, "{attempt:?}");
+            ensure!(named && attempt.message.contains("not found"), "{attempt:?}");
         }
         // and it kept no other from its GPUs
         c.wait_for_phase(&beside, Phase::Succeeded).await?;
-        ended_well(c, &beside)
+        ended_well(c, &beside)?;
+
+        // when the registry is away, then the same job costs its user nothing
+        drop(registry);
+        let away = pulls(job("away"), "team/none:1").spec("startTimeout", json!("8s"));
+        let away = away.spec("retries", json!(0));
+        let key = away.key();
+        c.submit(&away).await?;
+        let failed = |seen: &ClusterHistory| seen.status(&key).cluster_failures >= 1;
+        c.observer.until("a failure of the cluster", Duration::from_secs(120), failed).await?;
+        let status = c.observer.seen().status(&key);
+        let first = status.history.first().context("an attempt")?;
+        let seen = (first.outcome, first.reason.as_str(), status.user_failures);
+        ensure!(seen == (Outcome::ClusterFailure, Reason::StartTimeout.as_str(), 0), "{status:?}");
+        ensure!(first.message.contains("connection refused"), "{first:?}");
+        Ok(())
     })
     .await
 }

@@ -1,12 +1,17 @@
 //! A gang over two nodes, from apply to the end, and the rights of our own containers.
 
 use andreas_api::phase::Phase;
+use andreas_e2e::cluster::Cluster;
+use andreas_e2e::install;
 use andreas_e2e::job::job;
-use andreas_e2e::scenario::scenario;
-use andreas_kubelets::Node;
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_e2e::seen::ClusterHistory;
+use andreas_kubelets::{DRIVER, ENV_SPEC, Node};
+use andreas_testbed::workspace_library;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
 
 use crate::both::{self, ended_well, small};
 use crate::{nodes, real};
@@ -51,6 +56,9 @@ async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled
     .await
 }
 
+/// The bit of CAP_SYS_ADMIN in the kernel's sets of capabilities.
+const SYS_ADMIN: u64 = 1 << 21;
+
 /// What the kernel says of a process: a line of `/proc/PID/status`, by the program's name.
 pub async fn of_process(node: &Node, program: &str, field: &str) -> Result<String> {
     // The kernel keeps 15 characters of a name.
@@ -68,15 +76,18 @@ pub async fn of_process(node: &Node, program: &str, field: &str) -> Result<Strin
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_containers_have_the_rights_that_the_chart_says_and_no_others() -> Result<()> {
-    const SYS_ADMIN: u64 = 1 << 21;
     scenario(real(1), async |c| {
         let node = nodes(c)?.node("node-1")?;
         let programs =
             [("andreas-node-agent", 0), ("andreas-node-setter", SYS_ADMIN), ("andreas-operator", 0), ("andreas-extender", 0)];
         for (program, capabilities) in programs {
-            let effective = of_process(node, program, "CapEff").await?;
-            let effective = u64::from_str_radix(&effective, 16)?;
-            ensure!(effective == capabilities, "{program} has capabilities {effective:x}");
+            // What it has, could take, could ever have, and would hand down.
+            for (set, wanted) in
+                [("CapEff", capabilities), ("CapPrm", capabilities), ("CapBnd", capabilities), ("CapAmb", 0)]
+            {
+                let found = u64::from_str_radix(&of_process(node, program, set).await?, 16)?;
+                ensure!(found == wanted, "{set} of {program} is {found:x}");
+            }
             ensure!(of_process(node, program, "NoNewPrivs").await? == "1", "{program} may gain privileges");
             // 2: a filter of system calls is in force.
             ensure!(of_process(node, program, "Seccomp").await? == "2", "{program} has no seccomp profile");
@@ -90,7 +101,49 @@ async fn our_containers_have_the_rights_that_the_chart_says_and_no_others() -> R
         let mounts = node.run(&["sh", "-c", script]).await?;
         let read_only = mounts.lines().all(|options| options.split(',').any(|option| option == "ro"));
         ensure!(mounts.lines().count() >= 4 && read_only, "{mounts}");
-        Ok(())
+        privileged_agents_measure_without_nvidias_runtime(c).await
     })
     .await
+}
+
+/// Values of the chart's agents for nodes whose runtime hands out no driver: they are privileged, in the nodes' process namespace, and have
+/// the simulated driver from the node's folders, as `values-gke.yaml` has GKE's.
+fn driver_by_host_path(node: &Node) -> Result<Value> {
+    let (library, seen_as) = (workspace_library("libnvidia_ml.so")?, "/usr/local/nvidia/libnvidia-ml.so.1");
+    let driver = node.driver();
+    let folder = driver.parent().context("the driver has a folder")?;
+    Ok(json!({
+        "runtimeClassName": "plain",
+        "privileged": true,
+        "hostPID": true,
+        "nvmlLibrary": seen_as,
+        "extraEnv": [{"name": ENV_SPEC, "value": format!("{DRIVER}/node.json")}],
+        "extraVolumes": [
+            {"name": "library", "hostPath": {"path": library, "type": "File"}},
+            {"name": "driver", "hostPath": {"path": folder, "type": "Directory"}},
+        ],
+        "extraVolumeMounts": [
+            {"name": "library", "mountPath": seen_as, "readOnly": true},
+            {"name": "driver", "mountPath": DRIVER},
+        ],
+    }))
+}
+
+/// Where no runtime hands out the driver, agents with all rights and the node's own driver read GPUs and energy.
+async fn privileged_agents_measure_without_nvidias_runtime(c: &mut Cluster) -> Result<()> {
+    let plain = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "plain"}, "handler": "runc",
+    });
+    c.apply(&plain).await?;
+    let agent = driver_by_host_path(nodes(c)?.node("node-1")?)?;
+    install::upgrade(&c.testbed, &json!({ "agent": agent })).await?;
+    let effective = of_process(nodes(c)?.node("node-1")?, "andreas-node-agent", "CapEff").await?;
+    ensure!(u64::from_str_radix(&effective, 16)? & SYS_ADMIN != 0, "{effective}");
+    let tj = small(job("measured").gpus(2, 1).epochs(10, 0.3));
+    c.submit(&tj).await?;
+    c.wait_for_phase(&tj, Phase::Succeeded).await?;
+    let key = tj.key();
+    let measured =
+        |seen: &ClusterHistory| seen.status(&key).consumption.is_some_and(|total| total.source == "Measured");
+    c.observer.until("measured energy", DEFAULT_TIMEOUT, measured).await
 }

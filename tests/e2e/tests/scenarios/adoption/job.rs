@@ -5,9 +5,12 @@ use std::time::Duration;
 use andreas_api::names::ANNOTATION_FOUND;
 use andreas_api::phase::Phase;
 use andreas_e2e::adoption::{Writes, workload, writes};
+use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
+use tokio::process::Command;
 
 use super::{get, long, options, profiles, urgent, wait_for, wait_for_pods, wait_until_given_back};
 
@@ -36,9 +39,25 @@ async fn an_adopted_job_is_planned_runs_on_its_node_and_is_accounted() -> Result
         ensure!(used.joules > 0 && status.history.len() == 1, "{used:?} {:?}", status.history);
         let object = get(c, &tune).await?;
         ensure!(object["status"]["succeeded"] == 2, "{}", object["status"]);
+        // and one that is cancelled is gone, and is not made again
+        let dropped = workload("Job", "dropped").pods(1, 1).epochs(400, 0.3);
+        c.apply(&dropped.build()).await?;
+        wait_for(c, &dropped, Phase::Running).await?;
+        cancel(c, "job-dropped").await?;
+        wait_until_given_back(c, &dropped).await?;
+        ensure!(get(c, &dropped).await.is_err(), "the Job is still there");
         Ok(())
     })
     .await
+}
+
+/// `kubectl andreas cancel`.
+async fn cancel(c: &Cluster, job: &str) -> Result<()> {
+    let mut command = Command::new(workspace_binary("kubectl-andreas")?);
+    command.args(["cancel", job, "--kubeconfig"]).arg(c.testbed.kubeconfig());
+    let output = command.output().await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
