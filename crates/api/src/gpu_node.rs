@@ -34,6 +34,11 @@ pub struct GpuNodeSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub limits: Vec<PodPowerLimit>,
+    /// Type by which plans know its GPUs: the value of the first of the policy's `typeLabels` that the node has. Default: none, it has none
+    /// of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub gpu_type: Option<String>,
     /// Why the node's GPUs are not planned. Default: none, they are planned. Where it is set, the agent reads the GPUs and sets nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<ExcludedNode>,
@@ -82,6 +87,9 @@ pub struct GpuNodeStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub gpus: Vec<GpuState>,
+    /// Sums over `gpus`, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub totals: Option<GpuTotals>,
     /// What pods that hold GPUs no more have used, the latest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
@@ -100,6 +108,49 @@ pub struct GpuNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub agent_version: Option<String>,
+}
+
+/// Sums over the GPUs of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuTotals {
+    /// GPUs that the driver has.
+    #[schemars(range(min = 0, max = 64))]
+    pub gpus: i32,
+    /// Those that a pod holds.
+    #[schemars(range(min = 0, max = 64))]
+    pub held: i32,
+    /// Those in low power.
+    #[schemars(range(min = 0, max = 64))]
+    pub resting: i32,
+    /// Draw of all when the status was written, W.
+    #[schemars(range(min = 0))]
+    pub watts: i32,
+    /// `Ok`; `Warning` where a GPU has a problem that it works with; `Unhealthy` where one must not be used.
+    #[schemars(length(max = 63))]
+    pub health: String,
+}
+
+impl GpuTotals {
+    /// Of these GPUs.
+    pub fn of(gpus: &[GpuState]) -> Self {
+        let count = |of: GpuCondition| gpus.iter().filter(|gpu| gpu.state == of).count();
+        let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+        let health = if count(GpuCondition::Unhealthy) > 0 {
+            "Unhealthy"
+        } else if gpus.iter().any(|gpu| !gpu.problems.is_empty()) {
+            "Warning"
+        } else {
+            "Ok"
+        };
+        Self {
+            gpus: number(gpus.len()),
+            held: number(count(GpuCondition::Held)),
+            resting: number(count(GpuCondition::Resting)),
+            watts: gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.watts)),
+            health: health.to_owned(),
+        }
+    }
 }
 
 /// One GPU.

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::{GpuCondition, GpuState, HostPower, ReleasedEnergy};
+use andreas_api::gpu_node::{GpuCondition, GpuState, GpuTotals, HostPower, ReleasedEnergy};
 use andreas_api::slim::SlimGpuNode;
 use andreas_runtime::clock;
 use jiff::Timestamp;
@@ -82,6 +82,7 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
         observed_generation: generation,
         awake: report.awake.unwrap_or(old.awake),
         holders_observed: report.holders_observed.unwrap_or(old.holders_observed),
+        totals: Some(GpuTotals::of(&report.gpus)),
         gpus: report.gpus,
         released: report.released.unwrap_or_else(|| old.released.clone()),
         host_power: report.host_power,
@@ -114,7 +115,8 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
             gpu.problems.retain(|problem| problem.fatal);
             gpu.parked.clear();
         }
-        status.host_power = None;
+        // Of the same GPUs.
+        (status.host_power, status.totals) = (None, None);
         status
     };
     if without_figures(old) != without_figures(new) {
@@ -191,7 +193,7 @@ impl Writer {
         let mut body = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
         // A merge patch only deletes the keys that it names.
         if let Some(fields) = body.as_object_mut() {
-            for field in ["gpus", "released", "conditions", "emptySince", "hostPower"] {
+            for field in ["gpus", "totals", "released", "conditions", "emptySince", "hostPower"] {
                 fields.entry(field).or_insert(Value::Null);
             }
         }
@@ -217,7 +219,7 @@ pub async fn deregister(client: &kube::Client, node: &SlimGpuNode) -> Result<(),
     let update =
         ConditionUpdate { kind: "Ready", status: false, reason: "AgentEnded", message: String::new() };
     let ready = update.condition(&old.conditions, old.observed_generation, whole_seconds(clock::now()));
-    let body = json!({ "agentVersion": null, "emptySince": null, "conditions": [ready] });
+    let body = json!({ "agentVersion": null, "emptySince": null, "totals": null, "conditions": [ready] });
     let name = node.metadata.name.as_deref().unwrap_or_default();
     patch_status(client, name, &body).await.map(|_| ())
 }
@@ -298,5 +300,7 @@ mod tests {
         assert_eq!(blind.conditions[0].last_transition_time.0, later);
         let held = next(&free, report(GpuCondition::Held, 300, true), later);
         assert_eq!(held.empty_since, None);
+        let totals = GpuTotals { gpus: 1, held: 1, resting: 0, watts: 300, health: "Ok".into() };
+        assert_eq!(held.totals, Some(totals));
     }
 }

@@ -12,11 +12,12 @@ use andreas_runtime::clock;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use kube::ResourceExt;
+use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::energy::budget::{self, BudgetState, Enforcement};
-use crate::energy::{Exclusion, Inventory, NodeUse, inventory, rules};
+use crate::energy::{Exclusion, Inventory, NodeUse, gpu_type, inventory, rules};
 use crate::index::{ClusterIndex, is_member, name_of, number, takes};
 use crate::shared::Shared;
 use crate::writes::Refusal;
@@ -42,7 +43,7 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let signals = shared.index.lock().signals();
     loop {
         while make_gpu_nodes(&shared).await == AT_ONCE && !shutdown.is_cancelled() {}
-        set_exclusions(&shared).await;
+        describe_nodes(&shared).await;
         set_limits(&shared).await;
         request_holders(&shared).await;
         let met = check_budget(&shared, &mut enforcement);
@@ -56,8 +57,10 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 }
 
 /// Owned by its Node, so the garbage collector removes it with the node.
-fn gpu_node(node: &SlimNode, excluded: Option<ExcludedNode>) -> GpuNode {
-    let mut object = GpuNode::new(&node.name_any(), GpuNodeSpec { excluded, ..GpuNodeSpec::default() });
+fn gpu_node(node: &SlimNode, known: KnownNode) -> GpuNode {
+    let KnownNode { gpu_type, excluded } = known;
+    let spec = GpuNodeSpec { gpu_type, excluded, ..GpuNodeSpec::default() };
+    let mut object = GpuNode::new(&node.name_any(), spec);
     object.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".into(),
         kind: "Node".into(),
@@ -76,10 +79,11 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
         let inventory = Inventory::of(&index);
         let without = index.nodes.iter().filter(|(key, _)| index.gpu_nodes.get(key).is_none());
         let with_gpus = without.filter_map(|(_, node)| match inventory.node_use(node) {
-            NodeUse::Planned(_) => Some(gpu_node(node, None)),
             // Not ours to manage.
             NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected) => None,
-            NodeUse::Excluded(why) => Some(gpu_node(node, Some(excluded(why, inventory.policy())))),
+            NodeUse::Planned(_) | NodeUse::Excluded(_) => {
+                Some(gpu_node(node, KnownNode::of(node, &inventory)))
+            }
         });
         with_gpus.take(AT_ONCE).collect()
     };
@@ -101,36 +105,52 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
     futures::future::join_all(made).await.into_iter().filter(|made| *made).count()
 }
 
-fn excluded(why: Exclusion, policy: &EnergyPolicySpec) -> ExcludedNode {
-    ExcludedNode { reason: why.as_str().into(), message: why.message(policy) }
+/// What a GpuNode says of its node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct KnownNode {
+    gpu_type: Option<String>,
+    /// Why it is not planned.
+    excluded: Option<ExcludedNode>,
 }
 
-/// The reason for excluding each node with a GpuNode, `None` if it is planned. Only changed nodes.
-fn exclusions(index: &ClusterIndex) -> Vec<(String, Option<ExcludedNode>)> {
-    let inventory = Inventory::of(index);
-    let mut news = Vec::new();
-    for (key, gpu_node) in index.gpu_nodes.iter() {
-        let Some(node) = index.nodes.get(key) else { continue };
+impl KnownNode {
+    fn of(node: &SlimNode, inventory: &Inventory<'_>) -> Self {
+        let policy = inventory.policy();
         let why = match inventory.node_use(node) {
             NodeUse::Planned(_) => None,
             NodeUse::NoGpus => Some(Exclusion::NoWholeGpus),
             NodeUse::Excluded(why) => Some(why),
         };
-        let wanted = why.map(|why| excluded(why, inventory.policy()));
-        if gpu_node.spec.excluded != wanted {
-            news.push((key.name.clone(), wanted));
+        Self {
+            gpu_type: gpu_type(node, policy).filter(|name| !name.is_empty()).map(str::to_owned),
+            excluded: why
+                .map(|why| ExcludedNode { reason: why.as_str().into(), message: why.message(policy) }),
         }
     }
-    news
+
+    fn written(spec: &GpuNodeSpec) -> Self {
+        Self { gpu_type: spec.gpu_type.clone(), excluded: spec.excluded.clone() }
+    }
 }
 
-async fn set_exclusions(shared: &Arc<Shared>) {
-    let news = exclusions(&shared.index.lock());
-    let writes = news.iter().take(AT_ONCE).map(|(node, excluded)| async move {
-        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "excluded": excluded } })).await {
+/// What each GpuNode should say of its node, where it says something else.
+fn changed_nodes(index: &ClusterIndex) -> Vec<(String, KnownNode)> {
+    let inventory = Inventory::of(index);
+    let known = index.gpu_nodes.iter().filter_map(|(key, gpu_node)| {
+        let known = KnownNode::of(index.nodes.get(key)?, &inventory);
+        (KnownNode::written(&gpu_node.spec) != known).then(|| (key.name.clone(), known))
+    });
+    known.collect()
+}
+
+async fn describe_nodes(shared: &Arc<Shared>) {
+    let news = changed_nodes(&shared.index.lock());
+    let writes = news.iter().take(AT_ONCE).map(|(node, known)| async move {
+        match shared.writer.patch_gpu_node(node, &json!({ "spec": known })).await {
             Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
             Err(error) => {
-                tracing::warn!(node, error = &error as &dyn std::error::Error, "exclusion not written");
+                tracing::warn!(node, error = &error as &dyn std::error::Error, "type and exclusion not written");
             }
         }
     });
@@ -374,6 +394,34 @@ mod tests {
         assert_eq!(limits(&index), [("n1".to_owned(), vec![limit])]);
         index.apply(again(10, None));
         assert_eq!(limits(&index), [("n1".to_owned(), vec![])]);
+    }
+
+    #[test]
+    fn a_gpu_node_says_the_type_of_its_node_once_and_why_it_is_excluded() {
+        let mut index = ClusterIndex::new();
+        let node = |version: u64, labels: serde_json::Value| -> SlimNode {
+            serde_json::from_value(json!({
+                "metadata": {"name": "n1", "resourceVersion": version.to_string(), "labels": labels},
+                "status": {"allocatable": {"nvidia.com/gpu": "4"}},
+            }))
+            .expect("a node")
+        };
+        let gpu_node = |version: u64, spec: &serde_json::Value| -> SlimGpuNode {
+            let metadata = json!({"name": "n1", "resourceVersion": version.to_string()});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a gpu node")
+        };
+        index.apply(node(1, json!({"nvidia.com/gpu.product": "Tesla-T4"})));
+        index.apply(gpu_node(2, &json!({})));
+        let known = KnownNode { gpu_type: Some("Tesla-T4".into()), excluded: None };
+        let news = changed_nodes(&index);
+        assert_eq!(news, [("n1".to_owned(), known)]);
+        index.apply(gpu_node(3, &json!(news[0].1)));
+        assert_eq!(changed_nodes(&index), []);
+        // The label goes: so does the type.
+        index.apply(node(4, json!({})));
+        let news = changed_nodes(&index);
+        let why = news[0].1.excluded.as_ref().map(|why| why.reason.as_str());
+        assert_eq!((&news[0].1.gpu_type, why), (&None, Some("NoTypeLabel")));
     }
 
     #[test]

@@ -61,6 +61,24 @@ const ENERGY_POLICY: &[Column] = &[
 ];
 
 const GPU_NODE: &[Column] = &[
+    ("Type", "string", ".spec.gpuType", false, "Type by which plans know its GPUs"),
+    ("GPUs", "integer", ".status.totals.gpus", false, "GPUs that its agent sees; empty without an agent"),
+    ("Held", "integer", ".status.totals.held", false, "Those that a pod holds"),
+    ("Resting", "integer", ".status.totals.resting", false, "Those in low power"),
+    (
+        "Watts",
+        "integer",
+        ".status.totals.watts",
+        false,
+        "Draw of its GPUs when the agent last wrote: at once on a change of state, else at most each minute",
+    ),
+    (
+        "Health",
+        "string",
+        ".status.totals.health",
+        false,
+        "Unhealthy where a GPU must not be used, Warning where one has a lesser problem",
+    ),
     (
         "Excluded",
         "string",
@@ -68,11 +86,11 @@ const GPU_NODE: &[Column] = &[
         false,
         "Why its GPUs are not planned; empty where they are",
     ),
-    ("Wake", "integer", ".spec.wake", false, "Last wake-up asked for"),
-    ("Awake", "integer", ".status.awake", false, "Last wake-up carried out"),
-    ("Empty since", "date", ".status.emptySince", false, "Since when no GPU is held"),
-    ("Agent", "string", ".status.agentVersion", false, "Version of the node's agent"),
     ("Age", "date", ".metadata.creationTimestamp", false, "Since it was made"),
+    ("Empty since", "date", ".status.emptySince", true, "Since when no GPU is held"),
+    ("Wake", "integer", ".spec.wake", true, "Last wake-up asked for"),
+    ("Awake", "integer", ".status.awake", true, "Last wake-up carried out"),
+    ("Agent", "string", ".status.agentVersion", true, "Version of the node's agent"),
 ];
 
 /// The columns of a kind, in order.

@@ -139,8 +139,11 @@ async fn privileged_agents_measure_without_nvidias_runtime(c: &mut Cluster) -> R
     install::upgrade(&c.testbed, &json!({ "agent": agent })).await?;
     let effective = of_process(nodes(c)?.node("node-1")?, "andreas-node-agent", "CapEff").await?;
     ensure!(u64::from_str_radix(&effective, 16)? & SYS_ADMIN != 0, "{effective}");
-    let tj = small(job("measured").gpus(2, 1).epochs(10, 0.3));
+    let tj = small(job("measured").gpus(2, 1).epochs(40, 0.3));
     c.submit(&tj).await?;
+    c.wait_for_percent(&tj, 1).await?;
+    let uid = of_process(nodes(c)?.node("node-1")?, "andreas-trainer", "Uid").await?;
+    ensure!(uid.split_whitespace().all(|uid| uid == "65532"), "the trainer runs as {uid}");
     c.wait_for_phase(&tj, Phase::Succeeded).await?;
     let key = tj.key();
     let measured =
