@@ -22,6 +22,8 @@ SCENARIOS = $(CARGO) test --workspace --locked --no-fail-fast --test scenarios -
 EACH_ISOLATED := --config 'target."cfg(unix)".runner="$(CURDIR)/tests/kubelets/each"'
 ON_REAL_NODES := $(CARGO) test $(EACH_ISOLATED) --workspace --locked --test kubelets --
 UPGRADE_FROM ?= 61e0588
+# Where tests/tools/build keeps what it built.
+CACHE := $(or $(ANDREAS_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/andreas)
 VERSIONS ?= 1.34 1.35
 
 .PHONY: help
@@ -75,14 +77,19 @@ node-programs: prepare
 
 .PHONY: test
 test: prepare ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
+	@mkdir -p target && touch target/.test-began
 	@$(MAKE) --no-print-directory -j2 test-builds
-	failed=; log=$$(mktemp); \
+	@failed=; log=$$(mktemp); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
+	took() { echo "== $$1: $$((SECONDS - begun)) s"; begun=$$SECONDS; }; \
+	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
 	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
+	took "images of real nodes"; \
 	echo "scenarios on real nodes run beside the other suites, and are printed after them"; \
 	{ tests/kubelets/available && $(ON_REAL_NODES); } >"$$log" 2>&1 & \
-	$(CRATES) || failed+=" crates"; \
-	$(SCENARIOS) || failed+=" scenarios"; \
-	wait $$! || failed+=" real nodes"; cat "$$log"; rm "$$log"; \
+	$(CRATES) || failed+=" crates"; took crates; \
+	$(SCENARIOS) || failed+=" scenarios"; took scenarios; \
+	wait $$! || failed+=" real nodes"; cat "$$log"; rm "$$log"; took "real nodes, after that"; \
+	echo "== all: $$SECONDS s"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: check
