@@ -68,22 +68,16 @@ demo: control-plane build ## The main job: a real control plane, real nodes (DEM
 fidelity: control-plane build ## Runs on the test bed and replays of them, for docs/fidelity.md: FIDELITY_ARGS="--runs 1 --workloads all" (45 runs take three hours)
 	$(CARGO) run -q --offline --locked --bin fidelity -- $(FIDELITY_ARGS)
 
-# Two at a time: one downloads or links while the other compiles.
-.PHONY: test-builds node-programs
-test-builds: control-plane lint prometheus supply-chain nvidia build-tests node-programs
-
-node-programs: prepare
-	@! tests/kubelets/available >/dev/null || tests/kubelets/prepare programs
+.PHONY: test-began
+test-began:
+	@mkdir -p target && touch target/.test-began
 
 .PHONY: test
-test: prepare ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
-	@mkdir -p target && touch target/.test-began
-	@$(MAKE) --no-print-directory -j2 test-builds
+test: test-began control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
 	@failed=; log=$$(mktemp); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
 	took() { echo "== $$1: $$((SECONDS - begun)) s"; begun=$$SECONDS; }; \
-	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
 	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
-	took "images of real nodes"; \
+	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
 	echo "scenarios on real nodes run beside the other suites, and are printed after them"; \
 	{ tests/kubelets/available && $(ON_REAL_NODES); } >"$$log" 2>&1 & \
 	$(CRATES) || failed+=" crates"; took crates; \

@@ -1,10 +1,10 @@
 //! Objects of the API server: read, listed in pages, written. Every error names the right or the object.
 
+use andreas_api::training_job::AdoptedJob;
 use http::Request;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use andreas_api::training_job::AdoptedJob;
 use kube::Resource;
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::request::Request as Path;

@@ -204,8 +204,7 @@ mod tests {
             }
             (Some("GET"), Some(mut job)) => {
                 if name == "waits" {
-                    let adopts =
-                        json!({"apiVersion": "batch/v1", "kind": "Job", "name": "tune", "uid": "of-tune", "pods": 1});
+                    let adopts = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "tune", "uid": "of-tune", "pods": 1});
                     job["spec"]["adopts"] = adopts;
                 }
                 (200, job)

@@ -125,8 +125,13 @@ fn own_container_in_the_way(d: &Draft<'_>, member: &Member<'_>) -> Option<String
 }
 
 /// What kubelets say of a container that waits because of its image or configuration.
-const OF_THE_USER: [&str; 5] =
-    ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"];
+const OF_THE_USER: [&str; 5] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "CreateContainerConfigError",
+];
 
 /// What container runtimes say where a registry does not answer, or not now: errors of Go's `net` and `net/http`, status lines of
 /// HTTP, codes of the OCI distribution specification. A host name that does not exist (`no such host`) is the user's mistake.

@@ -150,7 +150,11 @@ async fn describe_nodes(shared: &Arc<Shared>) {
         match shared.writer.patch_gpu_node(node, &json!({ "spec": known })).await {
             Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
             Err(error) => {
-                tracing::warn!(node, error = &error as &dyn std::error::Error, "type and exclusion not written");
+                tracing::warn!(
+                    node,
+                    error = &error as &dyn std::error::Error,
+                    "type and exclusion not written"
+                );
             }
         }
     });

@@ -208,17 +208,29 @@ fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_away_t
     // what containerd 2.3 and CRI-O 1.34 say
     let head = "failed to do request: Head \"https://r.example/v2/team/train/manifests/1\":";
     for (message, outcome) in [
-        ("failed to resolve reference \"r.example/team/train:1\": r.example/team/train:1: not found", Outcome::UserFailure),
+        (
+            "failed to resolve reference \"r.example/team/train:1\": r.example/team/train:1: not found",
+            Outcome::UserFailure,
+        ),
         ("pull access denied, repository does not exist or may require authorization", Outcome::UserFailure),
-        ("unexpected status from HEAD request to https://r.example/v2/: 401 Unauthorized", Outcome::UserFailure),
+        (
+            "unexpected status from HEAD request to https://r.example/v2/: 401 Unauthorized",
+            Outcome::UserFailure,
+        ),
         ("reading manifest 1 in r.example/team/train: manifest unknown", Outcome::UserFailure),
         (&format!("{head} dial tcp: lookup r.example on 10.96.0.10:53: no such host"), Outcome::UserFailure),
         (&format!("{head} dial tcp 10.0.0.1:443: connect: connection refused"), Outcome::ClusterFailure),
         (&format!("{head} dial tcp 10.0.0.1:443: i/o timeout"), Outcome::ClusterFailure),
-        (&format!("{head} dial tcp: lookup r.example on 10.96.0.10:53: server misbehaving"), Outcome::ClusterFailure),
+        (
+            &format!("{head} dial tcp: lookup r.example on 10.96.0.10:53: server misbehaving"),
+            Outcome::ClusterFailure,
+        ),
         (&format!("{head} net/http: TLS handshake timeout"), Outcome::ClusterFailure),
         (&format!("{head} EOF"), Outcome::ClusterFailure),
-        ("unexpected status from HEAD request to https://r.example/v2/: 503 Service Unavailable", Outcome::ClusterFailure),
+        (
+            "unexpected status from HEAD request to https://r.example/v2/: 503 Service Unavailable",
+            Outcome::ClusterFailure,
+        ),
         ("toomanyrequests: You have reached your unauthenticated pull rate limit", Outcome::ClusterFailure),
     ] {
         let mut world = World::new(json!({"startTimeout": "5m"}));

@@ -14,8 +14,10 @@ use crate::{nodes, real};
 
 /// Lets NVIDIA's device plug-in run on nodes of that operating system alone.
 async fn device_plugin_on(c: &Cluster, os: &str) -> Result<()> {
-    let change = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"kubernetes.io/os":"{os}"}}}}}}}}}}"#);
-    c.kubectl(&format!("patch daemonset nvidia-device-plugin --namespace kube-system --patch {change}")).await?;
+    let change =
+        format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"kubernetes.io/os":"{os}"}}}}}}}}}}"#);
+    c.kubectl(&format!("patch daemonset nvidia-device-plugin --namespace kube-system --patch {change}"))
+        .await?;
     Ok(())
 }
 

@@ -21,8 +21,8 @@ fn pulls(job: Job, image: &str) -> Job {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_away_the_clusters() -> Result<()>
-{
+async fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_away_the_clusters()
+-> Result<()> {
     scenario(real(1), async |c| {
         let registry = Registry::start(&c.testbed).await?;
         let beside = small(job("beside").epochs(60, 0.3));

@@ -86,7 +86,9 @@ pub async fn reads_well(bed: &Testbed) -> Result<()> {
     insta::assert_snapshot!("kubectl_describe", steady(&kubectl(bed, "describe tj waits done").await?));
     insta::assert_snapshot!("kubectl_explain", kubectl(bed, "explain tj.spec").await?);
 
-    let node = yaml("{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-1}, spec: {gpuType: NVIDIA-L40S}}")?;
+    let node = yaml(
+        "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-1}, spec: {gpuType: NVIDIA-L40S}}",
+    )?;
     let seen = "status: {totals: {gpus: 8, held: 4, resting: 2, watts: 1730, health: Warning}, awake: 3, agentVersion: 0.1.0}";
     create(&client, &node, false).await?.accepted()?;
     patch_status(&client, &node, &yaml(seen)?).await?.accepted()?;
