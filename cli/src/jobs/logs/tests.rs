@@ -18,8 +18,7 @@ fn pod(attempt: i64, rank: usize, end: Option<(i32, &str)>) -> SlimPod {
     };
     let phase = if end.is_some() { "Failed" } else { "Running" };
     let name = format!("bert-large-{attempt}-{rank}");
-    let labels =
-        json!({names::LABEL_ATTEMPT: attempt.to_string(), names::LABEL_INDEX: rank.to_string()});
+    let labels = json!({names::LABEL_ATTEMPT: attempt.to_string(), names::LABEL_INDEX: rank.to_string()});
     let pod: Value = json!({
         "metadata": {"name": name, "labels": labels}, "spec": {"nodeName": "gpu-1"},
         "status": {"phase": phase, "containerStatuses": [{"name": "train", "state": state}]}});

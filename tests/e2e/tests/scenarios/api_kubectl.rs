@@ -73,6 +73,14 @@ async fn kubectl(bed: &Testbed, line: &str) -> Result<String> {
     Ok(bed.kubectl(line.split_whitespace()).await?.checked()?.stdout)
 }
 
+/// Columns of a GpuNode whose agent has written its status.
+pub async fn nodes_read_well(bed: &Testbed, name: &str) -> Result<()> {
+    insta::assert_snapshot!("kubectl_get_nodes", steady(&kubectl(bed, &format!("get gn {name}")).await?));
+    let wide = kubectl(bed, &format!("get gn {name} -o wide")).await?;
+    insta::assert_snapshot!("kubectl_get_nodes_wide", steady(&wide));
+    Ok(())
+}
+
 /// Short names, category, columns, selectable fields, explanations.
 pub async fn reads_well(bed: &Testbed) -> Result<()> {
     let client = bed.client();
@@ -85,16 +93,6 @@ pub async fn reads_well(bed: &Testbed) -> Result<()> {
     insta::assert_snapshot!("kubectl_get_wide", steady(&kubectl(bed, "get tj -o wide").await?));
     insta::assert_snapshot!("kubectl_describe", steady(&kubectl(bed, "describe tj waits done").await?));
     insta::assert_snapshot!("kubectl_explain", kubectl(bed, "explain tj.spec").await?);
-
-    let node = yaml(
-        "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-1}, spec: {gpuType: NVIDIA-L40S}}",
-    )?;
-    let seen = "status: {totals: {gpus: 8, held: 4, resting: 2, watts: 1730, health: Warning}, awake: 3, agentVersion: 0.1.0}";
-    create(&client, &node, false).await?.accepted()?;
-    patch_status(&client, &node, &yaml(seen)?).await?.accepted()?;
-    insta::assert_snapshot!("kubectl_get_nodes", steady(&kubectl(bed, "get gn").await?));
-    insta::assert_snapshot!("kubectl_get_nodes_wide", steady(&kubectl(bed, "get gn -o wide").await?));
-    delete(&client, &node).await?;
 
     for (selector, name) in [
         ("spec.profile=bert", "runs"),

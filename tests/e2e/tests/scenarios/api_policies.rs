@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::api_kubectl;
 use andreas_api::crd::rules;
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, patch_status, yaml};
 use andreas_e2e::chart::{self, SYSTEM};
@@ -234,7 +235,7 @@ async fn an_orphaning_delete_ends(s: &Stage) -> Result<()> {
 async fn a_node_speaks_for_itself(s: &Stage) -> Result<()> {
     for object in [
         "{apiVersion: v1, kind: Node, metadata: {name: node-a}}",
-        "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-a}, spec: {}}",
+        "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-a}, spec: {gpuType: NVIDIA-L40S}}",
         "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: node-b}, spec: {}}",
         "{apiVersion: v1, kind: Pod, metadata: {name: agent-a, namespace: andreas-node}, spec: {nodeName: node-a, \
           serviceAccountName: andreas-node-agent, containers: [{name: agent, image: example.org/agent}]}}",
@@ -252,9 +253,12 @@ async fn a_node_speaks_for_itself(s: &Stage) -> Result<()> {
     std::fs::write(&path, bound.to_string())?;
     let agent = s.bed.client_for(&path).await?;
 
-    let seen = yaml("status: {awake: 3, agentVersion: 0.1.0}")?;
+    let seen = yaml(
+        "status: {awake: 3, agentVersion: 0.1.0, totals: {gpus: 8, held: 4, resting: 2, watts: 1730, health: Warning}}",
+    )?;
     let node = |name: &str| json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}});
     patch_status(&agent, &node("node-a"), &seen).await?.accepted()?;
+    api_kubectl::nodes_read_well(&s.bed, "node-a").await?;
     let words = "only the agent on node node-b writes the status of its GpuNode";
     refused_with(patch_status(&agent, &node("node-b"), &seen).await?, words)?;
     // Not even an administrator by hand, and not the agent's account without a pod on the node.
