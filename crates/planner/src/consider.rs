@@ -29,6 +29,9 @@ pub struct Considered {
     pub time: Seconds,
     /// Mean draw of all its GPUs.
     pub power: Watts,
+    /// Budgeted draw of everything with it beside the plan's other jobs, in the scope of the power budget, if its nodes are empty: what a
+    /// budget has to allow for it to start.
+    pub budgeted_with: Watts,
     /// Energy of GPUs and nodes at the tariff.
     pub energy: Money,
     /// Expected tardiness and missed deadline.
@@ -79,6 +82,9 @@ pub fn consider(snapshot: &Snapshot, plan: &Plan, job: &JobId) -> Result<Vec<Con
         let available = data.deadline - instance.now;
         let whole = run.lateness_cost(available, weight, data.share, 0.0, rules);
         let turnaround = weight * data.share * config.time;
+        let of_type = instance.nodes.iter().filter(|node| node.kind == config.kind);
+        let overhead = of_type.map(|node| node.overhead_mw).max().unwrap_or_default();
+        let alone = instance.alone_mw(config, overhead * i128::from(config.nodes));
         let gpu_type = instance.types[config.kind].name.clone();
         let gpus = GpuCount(u32::try_from(config.total_gpus()).unwrap_or(u32::MAX));
         let planned = matches!(decided, Some(Decision::Run(place))
@@ -92,6 +98,7 @@ pub fn consider(snapshot: &Snapshot, plan: &Plan, job: &JobId) -> Result<Vec<Con
             limit: config.limit.map(Watts),
             time: Seconds(config.time),
             power: Watts(config.power),
+            budgeted_with: instance.in_scope(partial.ledger.power() + alone),
             energy: Money(candidates::run_energy(&instance, config)),
             lateness: Money((whole - turnaround).max(0.0)),
             turnaround: Money(turnaround),

@@ -226,7 +226,7 @@ impl Help<'_> {
     /// A power budget that lets it start.
     fn budget(&self) -> Option<Change> {
         let latest = &self.view.latest;
-        let budget = latest.plan.allowed_power?;
+        latest.plan.allowed_power?;
         let waits = matches!(
             latest.plan.jobs.get(&self.id()).map(|p| &p.decision),
             Some(Decision::Wait { reason: WaitReason::PowerBudget, .. })
@@ -234,14 +234,9 @@ impl Help<'_> {
         let cheapest =
             self.considered.iter().find(|c| c.obstacle == Some(Obstacle::Power)).filter(|_| waits)?;
         let mut snapshot = self.view.snapshot().clone();
-        let factor = snapshot.budget.as_ref().map_or(1.0, |b| b.scope_factor / (1.0 - b.margin));
-        let overhead =
-            snapshot.nodes.iter().filter(|n| n.gpu_type == cheapest.gpu_type).map(|n| n.overhead().0);
-        let overhead = overhead.fold(0.0, f64::max) * f64::from(cheapest.nodes);
-        let watts = ((budget.0.max(latest.plan.budgeted_power.0) + cheapest.power.0 + overhead) * factor
-            / 100.0)
-            .ceil()
-            * 100.0;
+        // Plans leave the margin free. To the next 100 W.
+        let part = snapshot.budget.as_ref().map_or(1.0, |budget| 1.0 - budget.margin);
+        let watts = (cheapest.budgeted_with.0 / part / 100.0).ceil() * 100.0;
         hypothetical::set_budget(latest, &mut snapshot, watts);
         self.judge(ChangeKind::Budget, format!("a power budget of {:.1} kW", watts / 1e3), None, snapshot)
     }

@@ -206,6 +206,88 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
     no_name_of_others(&shown);
 }
 
+/// What would help the job `team/waits`, by kind.
+fn help(index: &ClusterIndex, kind: ChangeKind) -> Option<andreas_query::Change> {
+    let view = view(index);
+    let shown = explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, "waits"), at(50))
+        .expect("explained");
+    no_name_of_others(&shown);
+    shown.changes.into_iter().find(|change| change.kind == kind)
+}
+
+#[test]
+fn another_gpu_type_helps_where_the_allowed_one_is_taken() {
+    let mut index = cluster(1);
+    index.apply(object::<SlimNode>(gpu_node("t0", "Tesla-T4", 8)));
+    index.apply(object::<SlimTrainingProfile>(json!({
+        "metadata": {"name": "known", "namespace": "team", "resourceVersion": "2"},
+        "spec": {"measurements": [
+            {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 20_000, "watts": 2_400},
+            {"gpuType": "Tesla-T4", "gpus": 8, "millisPerEpoch": 40_000, "watts": 500}]},
+    })));
+    add(&mut index, "rival", "secret", &spec(8, 8, json!({"epochs": 1_000})), running("n0", 8));
+    let mut waits = spec(8, 8, json!({"deadlineAfter": "1h"}));
+    waits["gpus"]["types"] = json!([GPU]);
+    add(&mut index, "team", "waits", &waits, json!(null));
+    let types = help(&index, ChangeKind::Types).expect("another type");
+    assert_eq!(types.patch, Some(json!({"spec": {"gpus": {"types": [GPU, "Tesla-T4"]}}})));
+    assert!(types.sooner_seconds > 60 && types.expected.gpu_type == "Tesla-T4", "{types:?}");
+}
+
+#[test]
+fn more_weight_helps_where_a_heavier_job_is_ahead() {
+    let mut index = cluster(1);
+    add(&mut index, "rival", "secret", &spec(8, 8, json!({})), running("n0", 8));
+    for n in 0..3 {
+        add(&mut index, "rival", &format!("hidden-{n}"), &spec(8, 8, json!({"weight": 20})), json!(null));
+    }
+    add(&mut index, "team", "waits", &spec(8, 8, json!({"weight": 10})), json!(null));
+    let weight = help(&index, ChangeKind::Weight).expect("more weight");
+    assert_eq!(weight.patch, Some(json!({"spec": {"weight": 40}})));
+    assert!(weight.sooner_seconds > 60, "{weight:?}");
+}
+
+#[test]
+fn a_later_deadline_is_named_where_the_deadline_cannot_be_met() {
+    let mut index = cluster(1);
+    add(&mut index, "rival", "secret", &spec(8, 8, json!({})), running("n0", 8));
+    add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "3m"})), json!(null));
+    let later = help(&index, ChangeKind::Deadline).expect("a later deadline");
+    let deadline = later.patch.expect("a patch")["spec"]["deadline"].as_str().expect("a time").to_owned();
+    // 150 s until the run ahead has ended, 200 s for its own.
+    let deadline: jiff::Timestamp = deadline.parse().expect("a time");
+    assert!((at(350)..at(700)).contains(&deadline), "{deadline}");
+    assert!(later.expected.on_time_percent.is_some_and(|percent| percent >= 90), "{:?}", later.expected);
+    // A job that is in time needs none.
+    let mut index = cluster(1);
+    add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "2h"})), json!(null));
+    assert_eq!(help(&index, ChangeKind::Deadline), None);
+}
+
+#[test]
+fn a_larger_power_budget_is_named_where_the_budget_is_in_the_way() {
+    let under = |watts: i64| {
+        let mut index = cluster(2);
+        index.apply(object::<SlimEnergyPolicy>(json!({
+            "metadata": {"name": "default", "resourceVersion": "1"}, "spec": {"powerBudget": {"watts": watts}},
+        })));
+        add(&mut index, "rival", "secret", &spec(8, 8, json!({"epochs": 1_000})), running("n0", 8));
+        add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "1h"})), json!(null));
+        index
+    };
+    let budget = help(&under(7_000), ChangeKind::Budget).expect("a larger budget");
+    assert!(budget.text.ends_with(" kW") && budget.patch.is_none(), "{budget:?}");
+    assert!(budget.sooner_seconds > 60, "{budget:?}");
+    // What it names is enough, and 300 W less are not.
+    let named: f64 = budget.text.split(' ').rev().nth(1).and_then(|kw| kw.parse().ok()).expect("kW");
+    let position = |watts: i64| {
+        let view = view(&under(watts));
+        jobs::queue(&view, "team", &[job(&view, "waits")], 1, at(50)).jobs[0].position
+    };
+    let named = (named * 1e3) as i64;
+    assert_eq!((position(named), position(named - 300)), (None, Some(1)), "{named} W");
+}
+
 #[test]
 fn a_change_tells_whom_it_moves_by_name_or_by_number() {
     let view = view(&contended());
