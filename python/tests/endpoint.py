@@ -96,6 +96,7 @@ class Endpoint:
         self.reports: list[dict[str, Any]] = []
         self.refused: list[int] = []
         self.answers: list[tuple[int, dict[str, str]]] = []
+        self.headers: dict[str, str] = {}
         self.lock = threading.Lock()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(pem)
@@ -172,7 +173,7 @@ class Endpoint:
             return 400, {}, b"{}"
         with self.lock:
             self.reports.append(report)
-        return 200, {"Content-Type": "application/json"}, body
+        return 200, {"Content-Type": "application/json", **self.headers}, body
 
     def last(self) -> Optional[dict[str, Any]]:
         with self.lock:

@@ -82,6 +82,20 @@ class Reports(unittest.TestCase):
         }
         self.assertEqual(metrics(report), expected)
 
+    def test_the_answer_tells_the_energy_so_far(self) -> None:
+        run = self.start()
+        self.assertIsNone(run.energy_joules)
+        self.endpoint.headers = {"Andreas-Energy-Joules": "4500"}
+        run.report(1, 100)
+        self.assertTrue(run.flush(5))
+        self.assertEqual(run.energy_joules, 4500)
+        # What is no number changes nothing.
+        for wrong in ("", "-1", "1e3", "9" * 40):
+            self.endpoint.headers = {"Andreas-Energy-Joules": wrong}
+            run.report(2, 100)
+            self.assertTrue(run.flush(5))
+            self.assertEqual(run.energy_joules, 4500)
+
     def test_the_last_report_is_posted_whatever_the_interval(self) -> None:
         run = self.start(interval=3600)
         run.report(1, 100)

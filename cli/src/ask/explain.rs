@@ -26,7 +26,7 @@ pub struct ExplainArgs {
 /// Configurations shown without `-o wide`.
 const SHOWN: usize = 6;
 
-const CANDIDATES: [Column<Candidate>; 9] = [
+const CANDIDATES: [Column<Candidate>; 10] = [
     Column::text("  GPUS", |c| format!("  {}", c.gpus)),
     Column::text("TYPE", |c| c.gpu_type.clone()),
     Column::number("NODES", |c| c.nodes.to_string()),
@@ -34,6 +34,7 @@ const CANDIDATES: [Column<Candidate>; 9] = [
     Column::number("TIME", |c| duration(c.seconds)),
     Column::number("ENERGY", |c| money(c.cost.energy_micros)),
     Column::number("LATENESS", |c| money(c.cost.lateness_micros)),
+    Column::number("TURNAROUND", |c| money(c.cost.turnaround_micros)),
     Column::number("COST", |c| money(c.cost.total_micros())),
     Column::text("NOW", |c| match (c.current, c.obstacle) {
         (true, _) => "planned".to_owned(),

@@ -3,6 +3,8 @@
 //! An agent reports when a pod releases its GPUs. That is shortly after the pod has ended, and so after its
 //! attempt was closed. The attempt is closed with the power model's energy and corrected by one more write.
 
+use std::sync::Arc;
+
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::ReleasedEnergy;
 use andreas_api::slim::SlimPod;
@@ -80,6 +82,24 @@ pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Opt
         total.seconds = total.seconds.max(own().map(|entry| entry.seconds).max().unwrap_or(0));
     }
     (!members.is_empty()).then_some(total)
+}
+
+/// Energy of a running attempt, J, from the counters of the GPUs that these pods hold, as agents wrote them last: at most a minute ago.
+/// `None` where one is not known.
+pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32) -> Option<i64> {
+    let mut total: i64 = 0;
+    for pod in pods {
+        let (node, name) = (pod.spec.node_name.clone()?, name_of(&pod.metadata));
+        let status =
+            index.gpu_nodes.get(&ObjectKey { namespace: String::new(), name: node })?.status.as_ref()?;
+        let own = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name));
+        let used: Vec<i64> = own.filter_map(|gpu| Some((gpu.joules - gpu.held_from?).max(0))).collect();
+        if i32::try_from(used.len()) != Ok(gpus_per_worker) {
+            return None;
+        }
+        total = used.into_iter().fold(total, i64::saturating_add);
+    }
+    (!pods.is_empty()).then_some(total)
 }
 
 /// Cost of measured energy in millionths: the predicted cost, which includes the tariff of each instant, in

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use andreas_api::names::progress_audience;
+use andreas_api::names::{HEADER_ENERGY, LABEL_ATTEMPT, progress_audience};
+use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::access::bearer;
 use andreas_runtime::clock;
 use andreas_runtime::server::RequestConnection;
@@ -18,6 +19,8 @@ use serde_json::json;
 use super::Progress;
 use super::token::ReviewError;
 use super::wire::ReportBody;
+use crate::energy::{bill, measured};
+use crate::index::{ClusterIndex, number};
 
 /// Maximum body: 256 metrics of some hundred bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -103,7 +106,23 @@ async fn report(
             return refuse(&progress, StatusCode::SERVICE_UNAVAILABLE, "try again");
         }
     }
-    (StatusCode::OK, axum::Json(body)).into_response()
+    let joules = energy_so_far(&progress.index.lock(), &key, &job, attempt);
+    ([(HEADER_ENERGY, joules.to_string())], axum::Json(body)).into_response()
+}
+
+/// Energy of all attempts of a job, J: the present one by the agents' counters, where those of all its GPUs are known, else by the
+/// power model.
+fn energy_so_far(index: &ClusterIndex, key: &ObjectKey, job: &SlimTrainingJob, attempt: i64) -> i64 {
+    let Some(status) = &job.status else { return 0 };
+    let ended = status.consumption.as_ref().map_or(0, |total| total.joules);
+    let mut pods = index.members(key);
+    pods.retain(|pod| number(&pod.metadata, LABEL_ATTEMPT) == Some(attempt));
+    let per_worker = status.allocation.as_ref().map_or(0, |allocation| allocation.gpus_per_worker);
+    let predicted = || {
+        let policy = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
+        bill::attempt_energy(job, &policy, clock::now()).0
+    };
+    ended.saturating_add(measured::so_far(index, &pods, per_worker).unwrap_or_else(predicted))
 }
 
 /// The job's attempt that the token's pod belongs to; `None` if there is none or the token is invalid.

@@ -4,7 +4,8 @@ mod replicas;
 
 use std::net::SocketAddr;
 
-use andreas_api::slim::SlimPod;
+use andreas_api::names::HEADER_ENERGY;
+use andreas_api::slim::{SlimGpuNode, SlimPod};
 use andreas_runtime::watch::Index;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -45,6 +46,10 @@ impl World {
     }
 
     async fn post(&self, token: Option<&str>, body: Value) -> StatusCode {
+        self.answer(token, body).await.status()
+    }
+
+    async fn answer(&self, token: Option<&str>, body: Value) -> http::Response<Body> {
         let path = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/bert/status";
         let mut request = Request::post(path);
         if let Some(token) = token {
@@ -52,7 +57,7 @@ impl World {
         }
         let mut request = request.body(Body::from(body.to_string())).expect("a request");
         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([10, 0, 0, 1], 1))));
-        router(Arc::clone(&self.progress)).oneshot(request).await.expect("an answer").status()
+        router(Arc::clone(&self.progress)).oneshot(request).await.expect("an answer")
     }
 }
 
@@ -82,6 +87,30 @@ async fn a_members_report_is_written_with_the_version_it_was_judged_by() {
     assert_eq!(world.post(Some("t"), percent(0)).await, StatusCode::OK);
     assert_eq!(world.server.sent(&Method::POST).len(), 1);
     assert_eq!(world.server.sent(&Method::PATCH).len(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_tells_the_energy_of_all_attempts_so_far() {
+    let mut status = running(1);
+    status["consumption"] = json!({"joules": 500, "source": "Measured"});
+    let answers = vec![
+        (Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0")),
+        (Method::PATCH, "/bert/status", 200, testing::job(12, &status)),
+    ];
+    let world = World::new(status, answers);
+    let mut pod = testing::pod(0, 12, "j1");
+    pod["spec"]["nodeName"] = json!("n");
+    world.progress.index.lock().apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
+    let gpu = |holder: &str| {
+        json!({"metadata": {"name": "n", "resourceVersion": "5"}, "spec": {}, "status": {"gpus": [
+            {"uuid": "a", "state": "Held", "holder": holder, "joules": 5_000, "heldFrom": 1_000},
+            {"uuid": "b", "state": "Free", "joules": 70_000}]}})
+    };
+    let node = serde_json::from_value::<SlimGpuNode>(gpu("team/bert-1-0")).expect("a GpuNode");
+    world.progress.index.lock().apply(node);
+    let answer = world.answer(Some("t"), percent(42)).await;
+    let said = answer.headers().get(HEADER_ENERGY).and_then(|joules| joules.to_str().ok());
+    assert_eq!((answer.status(), said), (StatusCode::OK, Some("4500")));
 }
 
 #[tokio::test]

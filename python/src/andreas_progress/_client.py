@@ -14,6 +14,8 @@ TIMEOUT = 5.0
 """Seconds that connecting, sending and each read may take."""
 MAX_ANSWER = 64 * 1024
 MAX_RETRY_AFTER = 60.0
+ENERGY = "andreas-energy-joules"
+MAX_DIGITS = 20
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,22 @@ class Failure(Exception):
         return self.reason
 
 
-def post(environment: Environment, body: bytes) -> None:
-    """Posts a report. Token and certificates are read anew: both are renewed while the program runs.
+def post(environment: Environment, body: bytes) -> Optional[int]:
+    """Posts a report; the energy of the job so far, J, where the endpoint tells it. Token and certificates are read anew: both are renewed while the program runs.
 
     Proxies of the environment are not used and redirects are not followed: the token is for this address.
 
     Raises `Failure`.
     """
     try:
-        _post(environment, body)
+        return _post(environment, body)
     except Failure:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise Failure(f"{type(error).__name__}: {error}") from error
 
 
-def _post(environment: Environment, body: bytes) -> None:
+def _post(environment: Environment, body: bytes) -> Optional[int]:
     address = urlsplit(environment.url or "")
     if address.scheme != "https" or not address.hostname:
         raise Failure(f"KUBEFLOW_TRAINER_SERVER_URL={environment.url}: wanted https://...", again=False)
@@ -66,6 +68,8 @@ def _post(environment: Environment, body: bytes) -> None:
         # A body that is refused once is refused again. A token may be renewed, and a stop may be on its way.
         again = answer.status not in (400, 404, 405, 413, 415, 422)
         raise Failure(f"HTTP {answer.status}", again=again, after=_seconds(answer.getheader("Retry-After")))
+    energy = answer.getheader(ENERGY) or ""
+    return int(energy) if energy.isascii() and energy.isdigit() and len(energy) < MAX_DIGITS else None
 
 
 def _seconds(header: Optional[str]) -> Optional[float]:

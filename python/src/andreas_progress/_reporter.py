@@ -19,7 +19,7 @@ MAX_BACKOFF = 60.0
 class Reporter:
     """Keeps the latest report and posts it, no more often than `interval` seconds; tries again after failures."""
 
-    def __init__(self, post: Callable[[bytes], None], interval: float) -> None:
+    def __init__(self, post: Callable[[bytes], Optional[int]], interval: float) -> None:
         self._post = post
         self._interval = interval
         self._changed = threading.Condition()
@@ -30,6 +30,8 @@ class Reporter:
         self._closed = False
         self._failure = ""
         self._failures = 0
+        self.energy_joules: Optional[int] = None
+        """Energy of the job so far, by the last answer that told it."""
         self._thread = threading.Thread(target=self._run, name="andreas-progress", daemon=True)
         self._thread.start()
 
@@ -87,7 +89,8 @@ class Reporter:
 
     def _try(self, body: bytes) -> Optional[Failure]:
         try:
-            self._post(body)
+            energy = self._post(body)
+            self.energy_joules = self.energy_joules if energy is None else energy
         except Failure as failure:
             self._failures += 1
             if failure.reason != self._failure:

@@ -50,6 +50,13 @@ class Run:
         """Whether this process posts reports."""
         return self._reporter is not None
 
+    @property
+    def energy_joules(self) -> Optional[int]:
+        """Energy of the job so far in J, all its attempts, by the answer to the last report: measured where node agents run, else by the
+        power model. `None` before the first answer, and on ranks that post no reports.
+        """
+        return self._reporter.energy_joules if self._reporter else None
+
     def report(
         self,
         step: int,
