@@ -185,6 +185,27 @@ fn the_device_plugin_offers_the_gpus_and_withdraws_a_lost_one() {
     });
 }
 
+/// As the node agent reads them (`node-agent/src/agent/holders.rs`).
+#[test]
+fn the_device_plugin_offers_a_time_sliced_gpu_as_replicas_that_begin_with_its_uuid() {
+    let node = Node::new("Tesla-T4", 2, 15_360);
+    let sharing = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n";
+    fs::write(node.file("out/config.yaml"), sharing).unwrap();
+    runtime().block_on(async {
+        let config = format!("--config-file={PLUGINS}/config.yaml");
+        let _container = node.run("nvidia-device-plugin", &["--kubelet-socket=", &config], PLUGINS).await;
+        let socket = node.file("out/nvidia-gpu.sock");
+        let waited = until("it serves its socket", LIMIT, async || Ok(socket.exists())).await;
+        waited.unwrap_or_else(|error| panic!("{error}: {}", node.log()));
+        let mut plugin = Plugin::connect(socket).await;
+        let offered = plugin.list_and_watch().await.message().await.unwrap().unwrap();
+        let ids: Vec<&str> = offered.health().into_keys().collect();
+        assert_eq!(ids, ["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"]);
+        let given = plugin.allocate(vec!["GPU-1::0".to_owned()]).await;
+        assert_eq!(given["NVIDIA_VISIBLE_DEVICES"], "GPU-1");
+    });
+}
+
 /// A device plug-in as the kubelet sees it: `v1beta1.DevicePlugin` of k8s.io/kubelet, with the fields that are used.
 struct Plugin(tonic::client::Grpc<Channel>);
 
