@@ -8,6 +8,9 @@ use andreas_api::slim::{SlimEnergyPolicy, metadata, own_metadata};
 use andreas_runtime::clock;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -164,6 +167,10 @@ pub struct Facts {
     pub config_maps: Read<Vec<ConfigMap>>,
     /// Secrets of the operator's namespace.
     pub secrets: Read<Vec<CertificateSecret>>,
+    /// Admission policies of the chart.
+    pub admission: Read<Vec<ValidatingAdmissionPolicy>>,
+    /// Where they are in force.
+    pub bindings: Read<Vec<ValidatingAdmissionPolicyBinding>>,
     /// EnergyPolicies.
     pub policies: Read<Vec<SlimEnergyPolicy>>,
     /// Nodes, GpuNodes, jobs.
@@ -202,6 +209,8 @@ pub async fn read(cluster: &Cluster, namespace: &str) -> Result<Facts, ClusterEr
         daemon_sets: cluster.list(None, &ours).await.map(|list| list.items),
         config_maps: cluster.list(Some(namespace), &ours).await.map(|list| list.items),
         secrets: cluster.list(Some(namespace), &Selection::default()).await.map(|list| list.items),
+        admission: cluster.list(None, &ours).await.map(|list| list.items),
+        bindings: cluster.list(None, &ours).await.map(|list| list.items),
         policies: cluster.list(None, &Selection::default()).await.map(|list| list.items),
         objects: Objects::read(cluster).await,
         kubelets: cluster.list::<Lease>(Some(NODE_LEASES), &Selection::default()).await.map(items),

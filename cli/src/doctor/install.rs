@@ -29,6 +29,7 @@ pub fn checks(facts: &Facts, now: Timestamp) -> Vec<Check> {
     checks.push(agents(facts));
     checks.push(releases(facts));
     checks.push(scheduler_profile(facts));
+    checks.push(admission(facts));
     checks.extend(certificates(facts, now));
     checks.extend(policy(facts));
     checks
@@ -184,6 +185,32 @@ fn scheduler_profile(facts: &Facts) -> Check {
         return Check::not(State::Failed, name, message, "use the chart's configuration");
     }
     Check::ok(name, format!("profile {SCHEDULER}, extender for filter and bind"))
+}
+
+/// Whether what tenants may not do is refused.
+fn admission(facts: &Facts) -> Check {
+    let name = "admission policies";
+    let (policies, bindings) = match (&facts.admission, &facts.bindings) {
+        (Err(error), _) | (_, Err(error)) => return Check::unread(name, error),
+        (Ok(policies), Ok(bindings)) => (policies, bindings),
+    };
+    let named = |metadata: &ObjectMeta| metadata.name.clone().unwrap_or_default();
+    let bound = |policy: &str| {
+        let spec = bindings.iter().filter_map(|binding| binding.spec.as_ref());
+        let mut of = spec.filter(|spec| spec.policy_name.as_deref() == Some(policy));
+        of.any(|spec| spec.validation_actions.iter().flatten().any(|action| action == "Deny"))
+    };
+    let (refuse, others): (Vec<String>, Vec<String>) =
+        policies.iter().map(|policy| named(&policy.metadata)).partition(|policy| bound(policy));
+    if policies.is_empty() {
+        let message = "there are none: whoever may create pods can take GPUs past the plan";
+        return Check::not(State::Warning, name, message, "install the chart with policies.enabled");
+    }
+    if others.is_empty() {
+        return Check::ok(name, format!("{} refuse what tenants may not do", refuse.len()));
+    }
+    let message = format!("no binding makes {} refuse anything", others.join(", "));
+    Check::not(State::Warning, name, message, "set policies.validationActions=[Deny]")
 }
 
 fn certificates(facts: &Facts, now: Timestamp) -> Vec<Check> {

@@ -1,6 +1,9 @@
 //! A cluster that is well, and what is said of each thing that is not.
 
 use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use serde_json::json;
 
 use super::*;
@@ -45,6 +48,15 @@ fn secret(pem: &str) -> facts::CertificateSecret {
     secret
 }
 
+fn admission_policy(name: &str) -> ValidatingAdmissionPolicy {
+    serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+}
+
+fn binding(policy: &str, action: &str) -> ValidatingAdmissionPolicyBinding {
+    let spec = json!({"policyName": policy, "validationActions": [action]});
+    serde_json::from_value(json!({"metadata": {"name": policy}, "spec": spec})).unwrap()
+}
+
 fn well() -> Facts {
     let definition = |plural: &&'static str| {
         let definition = json!({"metadata": {"name": plural}, "spec": {"versions": [{"name": "v1alpha1", "served": true}]},
@@ -64,6 +76,8 @@ fn well() -> Facts {
         daemon_sets: Ok(vec![serde_json::from_value(daemon_set).unwrap()]),
         config_maps: Ok(vec![config(CONFIGURATION)]),
         secrets: Ok(vec![secret(CERTIFICATE)]),
+        admission: Ok(["pods", "weight"].map(admission_policy).into()),
+        bindings: Ok(vec![binding("pods", "Deny"), binding("weight", "Deny")]),
         policies: Ok(vec![serde_json::from_value(policy()).unwrap()]),
         objects: Ok(objects),
         kubelets: Ok(vec![("gpu-1".into(), "2026-11-24T11:59:55Z".parse().unwrap())]),
@@ -90,6 +104,7 @@ fn each_fault_is_named_with_what_to_do() {
     facts.config_maps = Ok(vec![config("kind: KubeSchedulerConfiguration\nprofiles: []\n")]);
     facts.secrets = Ok(vec![secret("nonsense"), secret(CERTIFICATE)]);
     facts.policies = Ok(vec![]);
+    facts.bindings = Ok(vec![binding("pods", "Deny"), binding("weight", "Warn")]);
     facts.objects = Ok(objects());
     facts.kubelets = Ok(vec![("gpu-1".into(), "2026-11-24T12:05:00Z".parse().unwrap())]);
     insta::assert_snapshot!(text(&facts, now()));

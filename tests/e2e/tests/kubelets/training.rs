@@ -7,11 +7,13 @@ use andreas_e2e::job::job;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::seen::ClusterHistory;
 use andreas_kubelets::{DRIVER, ENV_SPEC, Node};
-use andreas_testbed::workspace_library;
+use andreas_testbed::wait::until;
+use andreas_testbed::{workspace_binary, workspace_library};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use crate::both::{self, ended_well, small};
 use crate::{nodes, real};
@@ -101,7 +103,8 @@ async fn our_containers_have_the_rights_that_the_chart_says_and_no_others() -> R
         let mounts = node.run(&["sh", "-c", script]).await?;
         let read_only = mounts.lines().all(|options| options.split(',').any(|option| option == "ro"));
         ensure!(mounts.lines().count() >= 4 && read_only, "{mounts}");
-        privileged_agents_measure_without_nvidias_runtime(c).await
+        privileged_agents_measure_without_nvidias_runtime(c).await?;
+        questions_come_by_port_forward_where_the_proxy_is_not_allowed(c).await
     })
     .await
 }
@@ -136,7 +139,8 @@ async fn privileged_agents_measure_without_nvidias_runtime(c: &mut Cluster) -> R
     });
     c.apply(&plain).await?;
     let agent = driver_by_host_path(nodes(c)?.node("node-1")?)?;
-    install::upgrade(&c.testbed, &json!({ "agent": agent })).await?;
+    let without_proxy = json!({"query": {"proxyFor": []}});
+    install::upgrade(&c.testbed, &json!({ "agent": agent, "operator": without_proxy })).await?;
     let node = nodes(c)?.node("node-1")?;
     // The container may do everything; the program gave it up.
     let bounded = u64::from_str_radix(&of_process(node, "andreas-node-agent", "CapBnd").await?, 16)?;
@@ -152,4 +156,30 @@ async fn privileged_agents_measure_without_nvidias_runtime(c: &mut Cluster) -> R
     let measured =
         |seen: &ClusterHistory| seen.status(&key).consumption.is_some_and(|total| total.source == "Measured");
     c.observer.until("measured energy", DEFAULT_TIMEOUT, measured).await
+}
+
+/// An account that may not use the API server's service proxy, and may forward ports of the operator's pods.
+async fn questions_come_by_port_forward_where_the_proxy_is_not_allowed(c: &Cluster) -> Result<()> {
+    for line in [
+        "create serviceaccount asker",
+        "create rolebinding asker --clusterrole=view --serviceaccount=default:asker",
+    ] {
+        c.kubectl(line).await?;
+    }
+    let kubeconfig = c.testbed.kubeconfig_for_service_account("default", "asker").await?;
+    let ask = async || {
+        let mut command = Command::new(workspace_binary("kubectl-andreas")?);
+        let output = command.args(["queue", "--kubeconfig"]).arg(&kubeconfig).output().await?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::Ok((output.status.success(), said))
+    };
+    let (answered, said) = ask().await?;
+    ensure!(!answered && said.contains("services/proxy"), "{said}");
+    for line in [
+        "create role forward -n andreas-system --verb=get,list,create --resource=pods,pods/portforward",
+        "create rolebinding forward -n andreas-system --role=forward --serviceaccount=default:asker",
+    ] {
+        c.kubectl(line).await?;
+    }
+    until("the queue is answered", DEFAULT_TIMEOUT, async || Ok(ask().await?.0)).await.map(drop)
 }
