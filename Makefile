@@ -138,6 +138,10 @@ frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning
 python: ## Tests of the Python package, under every Python from 3.9 that is here, and those that PYTHONS="3.9 3.15" names (root)
 	@hack/python
 
+.PHONY: python-operator
+python-operator: control-plane build-tests ## A program with the Python package against the operator's own endpoint, under the oldest and the newest Python (PYTHONS as for `make python`)
+	for python in $$(hack/python ends); do ANDREAS_PYTHON=$$python $(SCENARIOS) python:: --nocapture; done
+
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600
 certificates: export RENEWAL_EVERY := 60

@@ -11,14 +11,14 @@ use serde_json::{Map, Value, json};
 
 /// Counts to `TOTAL`, saves when it is asked to stop, and goes on from there.
 const PROGRAM: &str = r#"
-import os, time
+import os, sys, time
 import andreas_progress
 
 total = int(os.environ["TOTAL"])
 with andreas_progress.start(interval=0.5) as run:
     folder = run.resume_folder()
     first = int((folder / "step").read_text()) if folder else 0
-    print(f"attempt {run.environment.attempt} from {first}", flush=True)
+    print(f"attempt {run.environment.attempt} from {first} by Python {sys.version}", flush=True)
     for step in range(first + 1, total + 1):
         time.sleep(0.05)
         run.report(step, total, {"loss": 1 / step})
@@ -26,6 +26,9 @@ with andreas_progress.start(interval=0.5) as run:
             with run.new_checkpoint(step) as folder:
                 (folder / "step").write_text(str(step))
             break
+    else:
+        # Of both attempts.
+        assert run.flush() and run.energy_joules > 0, run.energy_joules
 "#;
 
 /// The package's modules, as a ConfigMap that a container can import.
@@ -45,6 +48,11 @@ fn package() -> Result<Value> {
     }))
 }
 
+/// The Python that `make python-operator` names, or the machine's.
+fn python() -> String {
+    std::env::var("ANDREAS_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned())
+}
+
 fn program(name: &str, steps: u32) -> Job {
     let volume = json!([{"name": "package", "configMap": {"name": "package"}}]);
     let mounts = json!([{"name": "package", "mountPath": "/package/andreas_progress"}]);
@@ -55,7 +63,7 @@ fn program(name: &str, steps: u32) -> Job {
         .env("PYTHONDONTWRITEBYTECODE", 1)
         .pod("volumes", volume)
         .container("volumeMounts", mounts)
-        .container("command", json!(["/usr/bin/python3", "-c", PROGRAM]))
+        .container("command", json!([python(), "-c", PROGRAM]))
 }
 
 #[tokio::test(flavor = "multi_thread")]
