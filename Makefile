@@ -17,7 +17,7 @@ TESTS ?=
 PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 # Most of a scenario is waiting, so there are more at a time than cores.
-THREADS := 9
+THREADS := 7
 SCENARIOS = $(CARGO) test --workspace --locked --no-fail-fast --test scenarios -- --test-threads=$(THREADS)
 EACH_ISOLATED := --config 'target."cfg(unix)".runner="$(CURDIR)/tests/kubelets/each"'
 ON_REAL_NODES := $(CARGO) test $(EACH_ISOLATED) --workspace --locked --test kubelets --

@@ -92,7 +92,7 @@ pub struct Options {
     pub agents: bool,
     /// Kinds of jobs that are adopted, beside their controllers; see [`crate::adoption`].
     pub adopt: &'static [&'static str],
-    /// Keeps the machine busy: takes half of the places of this program, so that at most one such runs beside it.
+    /// Keeps the machine busy: takes all places of this program but one, so that at most one scenario runs beside it.
     pub heavy: bool,
 }
 

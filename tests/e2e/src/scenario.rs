@@ -2,7 +2,7 @@
 //! every scenario ends with.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use andreas_api::names;
 use andreas_api::phase::{Phase, Reason};
@@ -11,7 +11,7 @@ use andreas_api::training_job::TrainingJobStatus;
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use kube::ResourceExt as _;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::cluster::{Cluster, Options};
 use crate::job::Job;
@@ -20,32 +20,9 @@ use crate::seen::{ClusterHistory, describe};
 /// How long a transition may take on a busy machine of two cores.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Of so many the scenarios of a program take one each while they run, heavy ones half of them.
-const PLACES: u32 = 8;
+/// Of so many the scenarios of a program take one each while they run, heavy ones all but one.
+const PLACES: u32 = 5;
 static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
-/// Where the kernel says for how much of the last ten seconds somebody waited for a processor, as `some avg10=45.73 ...`.
-const PRESSURE: &str = "/proc/pressure/cpu";
-/// Percent of it above which the machine has enough to do: no scenario begins, for a while.
-const BUSY: f64 = 85.0;
-/// How long a scenario waits for that.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
-/// The pressure shows what was begun after some seconds: scenarios that wait begin one after the other.
-static BEGINS: Mutex<()> = Mutex::const_new(());
-const APART: Duration = Duration::from_secs(3);
-
-/// Waits while other suites keep the machine busy, so that more scenarios can run at a time where they do not.
-async fn wait_while_busy() {
-    let _next = BEGINS.lock().await;
-    let end = Instant::now() + LONGEST_WAIT;
-    loop {
-        tokio::time::sleep(APART).await;
-        let text = std::fs::read_to_string(PRESSURE).unwrap_or_default();
-        let average = text.split_whitespace().find_map(|word| word.strip_prefix("avg10=")?.parse().ok());
-        if average.is_none_or(|average: f64| average < BUSY) || Instant::now() >= end {
-            return;
-        }
-    }
-}
 
 /// Runs a scenario on a cluster that no other uses, then checks what must hold after every scenario. A failure shows the jobs, pods
 /// and logs as they were.
@@ -53,8 +30,7 @@ async fn wait_while_busy() {
 /// # Errors
 /// What the scenario or the checks say.
 pub async fn scenario(options: Options, run: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
-    let _place = FREE.acquire_many(if options.heavy { PLACES / 2 } else { 1 }).await?;
-    wait_while_busy().await;
+    let _place = FREE.acquire_many(if options.heavy { PLACES - 1 } else { 1 }).await?;
     let mut cluster = Cluster::start(options).await?;
     let outcome = run(&mut cluster).await;
     let checked = match outcome {
