@@ -196,9 +196,8 @@ fn admission(facts: &Facts) -> Check {
     };
     let named = |metadata: &ObjectMeta| metadata.name.clone().unwrap_or_default();
     let bound = |policy: &str| {
-        let spec = bindings.iter().filter_map(|binding| binding.spec.as_ref());
-        let mut of = spec.filter(|spec| spec.policy_name.as_deref() == Some(policy));
-        of.any(|spec| spec.validation_actions.iter().flatten().any(|action| action == "Deny"))
+        let mut of = bindings.iter().filter(|binding| binding.spec.policy_name == policy);
+        of.any(|binding| binding.spec.validation_actions.iter().any(|action| action == "Deny"))
     };
     let (refuse, others): (Vec<String>, Vec<String>) =
         policies.iter().map(|policy| named(&policy.metadata)).partition(|policy| bound(policy));
