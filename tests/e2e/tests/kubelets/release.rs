@@ -133,14 +133,6 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
         let left = c.kubectl("get trainingjobs --all-namespaces --output=name").await?;
         ensure!(left.trim().is_empty(), "the test left {left}");
         // and it goes as it came
-        install::uninstall(&c.testbed).await?;
-        // and comes without a registry, from images that every node's containerd has taken
-        let script = files().canonicalize()?.join("install").display().to_string();
-        for node in nodes(c)?.nodes() {
-            node.run(&[&script, "--import"]).await?;
-        }
-        release::bash(&c.testbed, &files(), &script).await?;
-        install::rolled_out(&c.testbed).await?;
         install::uninstall(&c.testbed).await
     })
     .await
