@@ -4,6 +4,7 @@ use andreas_api::phase::Phase;
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::install;
 use andreas_e2e::job::job;
+use andreas_e2e::release::bash;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::seen::ClusterHistory;
 use andreas_kubelets::{DRIVER, ENV_SPEC, Node};
@@ -104,7 +105,13 @@ async fn our_containers_have_the_rights_that_the_chart_says_and_no_others() -> R
         let read_only = mounts.lines().all(|options| options.split(',').any(|option| option == "ro"));
         ensure!(mounts.lines().count() >= 4 && read_only, "{mounts}");
         privileged_agents_measure_without_nvidias_runtime(c).await?;
-        questions_come_by_port_forward_where_the_proxy_is_not_allowed(c).await
+        questions_come_by_port_forward_where_the_proxy_is_not_allowed(c).await?;
+        // and a release is installed without a registry, from images that the node's containerd has taken
+        let release = crate::release::files().canonicalize()?;
+        let script = release.join("install").display().to_string();
+        nodes(c)?.node("node-1")?.run(&[&script, "--import"]).await?;
+        bash(&c.testbed, &release, &script).await?;
+        install::rolled_out(&c.testbed).await
     })
     .await
 }

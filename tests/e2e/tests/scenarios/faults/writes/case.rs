@@ -29,7 +29,7 @@ impl RunKind {
         let base = job("j").namespace(namespace).env("TRAINER_NO_PROGRESS", 1);
         match self {
             Self::Straight => base.gpus(2, 2).epochs(4, 0.25),
-            Self::Move => base.gpus(1, 1).epochs(60, 0.25).checkpoint(5),
+            Self::Move => base.gpus(1, 1).epochs(80, 0.25).checkpoint(5),
             Self::GangFailure => {
                 base.gpus(2, 2).epochs(6, 0.25).env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", 1)
             }
