@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_job_that_stands_for_another_kinds_that_one_is_cancelled() {
+    fn cancelling_an_adopted_job_deletes_the_workload() {
         let (text, failed) = done(&["waits"], Action::Cancel);
         assert_eq!((text.as_str(), failed.len()), ("trainingjob/waits cancelled\n", 0), "{failed:?}");
     }

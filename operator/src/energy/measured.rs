@@ -93,7 +93,8 @@ pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32)
         let status =
             index.gpu_nodes.get(&ObjectKey { namespace: String::new(), name: node })?.status.as_ref()?;
         let own = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name));
-        let used: Vec<i64> = own.filter_map(|gpu| Some((gpu.joules - gpu.held_from?).max(0))).collect();
+        let used: Vec<i64> =
+            own.filter_map(|gpu| Some(gpu.joules.saturating_sub(gpu.held_from?).max(0))).collect();
         if i32::try_from(used.len()) != Ok(gpus_per_worker) {
             return None;
         }

@@ -1,8 +1,9 @@
-//! The HTTP route: authenticates the sender, finds the job and handles the report.
+//! The HTTP route: authenticates the sender, finds the job, handles the report, and answers with the job's energy so far.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use andreas_api::EnergyPolicySpec;
 use andreas_api::names::{HEADER_ENERGY, LABEL_ATTEMPT, progress_audience};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::access::bearer;
@@ -119,8 +120,9 @@ fn energy_so_far(index: &ClusterIndex, key: &ObjectKey, job: &SlimTrainingJob, a
     pods.retain(|pod| number(&pod.metadata, LABEL_ATTEMPT) == Some(attempt));
     let per_worker = status.allocation.as_ref().map_or(0, |allocation| allocation.gpus_per_worker);
     let predicted = || {
-        let policy = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
-        bill::attempt_energy(job, &policy, clock::now()).0
+        let default = EnergyPolicySpec::default();
+        let policy = index.policy().map_or(&default, |policy| &policy.spec);
+        bill::attempt_energy(job, policy, clock::now()).0
     };
     ended.saturating_add(measured::so_far(index, &pods, per_worker).unwrap_or_else(predicted))
 }

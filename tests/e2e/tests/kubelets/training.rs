@@ -105,7 +105,7 @@ async fn our_containers_have_the_rights_that_the_chart_says_and_no_others() -> R
         let read_only = mounts.lines().all(|options| options.split(',').any(|option| option == "ro"));
         ensure!(mounts.lines().count() >= 4 && read_only, "{mounts}");
         privileged_agents_measure_without_nvidias_runtime(c).await?;
-        questions_come_by_port_forward_where_the_proxy_is_not_allowed(c).await?;
+        queries_use_port_forward_without_the_service_proxy(c).await?;
         // and a release is installed without a registry, from images that the node's containerd has taken
         let release = crate::release::files().canonicalize()?;
         let script = release.join("install").display().to_string();
@@ -166,7 +166,7 @@ async fn privileged_agents_measure_without_nvidias_runtime(c: &mut Cluster) -> R
 }
 
 /// An account that may not use the API server's service proxy, and may forward ports of the operator's pods.
-async fn questions_come_by_port_forward_where_the_proxy_is_not_allowed(c: &Cluster) -> Result<()> {
+async fn queries_use_port_forward_without_the_service_proxy(c: &Cluster) -> Result<()> {
     for line in [
         "create serviceaccount asker",
         "create rolebinding asker --clusterrole=view --serviceaccount=default:asker",
