@@ -4,6 +4,7 @@
 mod boards;
 mod chart_golden;
 mod chart_platforms;
+mod commands;
 mod evidence;
 mod examples;
 mod images;

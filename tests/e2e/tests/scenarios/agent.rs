@@ -122,7 +122,7 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         all_rest(c).await?;
 
         let (_, before) = driver(c).await?;
-        let tj = job("two").spec("profile", json!("two")).gpus(2, 1).epochs(10, 0.5);
+        let tj = job("two").spec("profile", json!("two")).gpus(2, 1).epochs(20, 0.5);
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
         let (changed, _) = driver(c).await?;

@@ -186,7 +186,7 @@ async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result
         ..Options::default()
     };
     scenario(options, async |c| {
-        let tj = job("gang").gpus(8, 2).epochs(8, 0.5).spec("ttlSecondsAfterFinished", json!(1));
+        let tj = job("gang").gpus(8, 2).epochs(40, 0.5).spec("ttlSecondsAfterFinished", json!(1));
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
         // Who reads about all namespaces is asked for a token and a right.

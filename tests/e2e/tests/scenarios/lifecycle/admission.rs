@@ -24,7 +24,7 @@ async fn quota_makes_jobs_wait_with_the_reason() -> Result<()> {
         }))
         .await?;
         let first =
-            job("first").namespace("small").gpus(2, 1).epochs(10, 0.4).spec("preemption", json!("Never"));
+            job("first").namespace("small").gpus(2, 1).epochs(30, 0.4).spec("preemption", json!("Never"));
         let second = job("second").namespace("small").gpus(2, 1).epochs(4, 0.3);
         let never = job("never").namespace("small").gpus(4, 1);
         c.submit(&first).await?;
