@@ -9,7 +9,6 @@
 //! | [`kind`] | the kinds that can be adopted |
 //! | [`workload`] | what a watch keeps of a workload: whether it is suspended, whether it has ended |
 //! | [`groups`] | its pod templates with GPUs, and how many pods each makes |
-//! | [`request`] | deadline, weight and the like, from its annotations |
 //! | [`mirror`] | the TrainingJob made for it |
 //! | [`release`] | the changes of a workload: released on nodes, stopped, restored |
 //!
@@ -21,27 +20,21 @@ pub mod groups;
 pub mod kind;
 pub mod mirror;
 pub mod release;
-pub mod request;
 pub mod workload;
 
+pub use andreas_convert::{AnnotationError, Request};
 pub use groups::{Group, groups};
 pub use kind::Kind;
 pub use mirror::{mirror, name};
 pub use release::{Directives, direct, hold, release, restore};
-pub use request::Request;
 pub use workload::{End, Workload};
 
 /// Why a workload is not adopted, for its owner.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
     /// An annotation has a value that is not its own.
-    #[error("annotation {name}: {problem}")]
-    Annotation {
-        /// The annotation.
-        name: &'static str,
-        /// What is wrong with it.
-        problem: String,
-    },
+    #[error(transparent)]
+    Annotation(#[from] AnnotationError),
     /// The workload is another program's to start.
     #[error("{0}")]
     ManagedByOther(String),

@@ -2,12 +2,12 @@
 
 use andreas_api::names::{ANNOTATION_GPUS, ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
 use andreas_api::quantity;
+use andreas_convert::{AnnotationError, MAX_GPUS, MAX_NODES, Request, Totals};
 use serde_json::{Map, Value, json};
 
 use crate::AdoptError;
 use crate::groups::{Group, groups};
 use crate::kind::Kind;
-use crate::request::{MAX_GPUS, Request, Totals};
 use crate::workload::Workload;
 
 /// Label by which Kueue manages an object.
@@ -22,8 +22,6 @@ const OWN_CONTROLLERS: [&str; 5] = [
 ];
 /// Most numbers in `spec.gpus.counts` of a TrainingJob.
 const MAX_COUNTS: usize = 64;
-/// Most nodes of a TrainingJob.
-const MAX_NODES: i64 = 512;
 /// Characters of the UID in a name that was changed.
 const UID_PART: usize = 5;
 
@@ -49,7 +47,7 @@ pub fn name(workload: &Workload) -> String {
 /// Why it is not adopted.
 pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<Value, AdoptError> {
     may_be_adopted(workload, object)?;
-    let request = Request::of(workload)?;
+    let request = workload.request()?;
     let kind = workload.kind;
     let found = groups(kind.templates_in(), templates);
     let mut size = Size::of(&found)?;
@@ -155,7 +153,7 @@ impl Size {
 
     /// Lets the number of pods follow the plan. Returns `spec.gpus`.
     fn follow(&mut self, totals: &Totals, kind: Kind, object: &Value) -> Result<Value, AdoptError> {
-        let wrong = |problem: String| AdoptError::Annotation { name: ANNOTATION_GPUS, problem };
+        let wrong = |problem: String| AdoptError::from(AnnotationError { name: ANNOTATION_GPUS, problem });
         if kind != Kind::Job {
             return Err(wrong(format!("the number of pods of a {} does not change", kind.name())));
         }

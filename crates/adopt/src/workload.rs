@@ -1,9 +1,11 @@
 //! What a watch keeps of a workload.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, LABEL_ADOPT};
+use andreas_convert::{AnnotationError, Request};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
@@ -57,6 +59,14 @@ impl Workload {
     /// An annotation.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// What its annotations ask for.
+    ///
+    /// # Errors
+    /// When one of them has a value that is not its own.
+    pub fn request(&self) -> Result<Request, AnnotationError> {
+        Request::of(self.metadata.annotations.as_ref().unwrap_or(&BTreeMap::new()))
     }
 
     /// Another object made it and starts it.

@@ -1,17 +1,22 @@
 //! A TrainingJob in the making: name, counts of GPUs, limits of time, template.
 
-use andreas_api::names::{GROUP, MAX_JOB_NAME, VERSION};
+use std::collections::BTreeMap;
+
+use andreas_api::names::{
+    ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND, GROUP, LABEL_ADOPT, MAX_JOB_NAME, VERSION,
+};
 use serde_json::{Map, Value, json};
 
 use super::error::ConvertError;
 use super::fields::Fields;
 use super::notes::Notes;
+use super::request::{READ, Request, Totals};
 use super::template::Template;
 
 /// Most GPUs of a TrainingJob.
-const MAX_GPUS: i64 = 4096;
+pub const MAX_GPUS: i64 = 4096;
 /// Most nodes of a TrainingJob.
-const MAX_NODES: i64 = 512;
+pub const MAX_NODES: i64 = 512;
 /// What kubectl keeps of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -38,13 +43,14 @@ impl Workers {
 pub struct Draft {
     metadata: Map<String, Value>,
     spec: Map<String, Value>,
+    request: Request,
 }
 
 impl Draft {
-    /// With name, namespace, labels and annotations of an object.
+    /// With name, namespace, labels and annotations of an object. Annotations by which it would be adopted become fields.
     ///
     /// # Errors
-    /// Where one of them is of another type.
+    /// Where one of them is of another type, or has a value that is not its own.
     pub fn of(mut metadata: Fields, notes: &mut Notes) -> Result<Self, ConvertError> {
         let mut kept = Map::new();
         if let Some(name) = metadata.text("name")? {
@@ -58,9 +64,17 @@ impl Draft {
         if let Some(namespace) = metadata.text("namespace")? {
             kept.insert("namespace".into(), namespace.into());
         }
+        let mut request = Request::default();
         for map in ["labels", "annotations"] {
             let mut entries = metadata.object(map)?;
-            entries.ignore(&[LAST_APPLIED]);
+            entries.ignore(&[LAST_APPLIED, LABEL_ADOPT, ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND]);
+            if map == "annotations" {
+                let mut asked = BTreeMap::new();
+                for name in READ {
+                    asked.extend(entries.text(name)?.map(|text| (name.to_owned(), text)));
+                }
+                request = Request::of(&asked)?;
+            }
             entries.lost(
                 "kueue.x-k8s.io/queue-name",
                 notes,
@@ -72,7 +86,7 @@ impl Draft {
         }
         metadata.lost("ownerReferences", notes, "the owner does not know TrainingJobs");
         metadata.lost("finalizers", notes, "the program behind it does not know TrainingJobs");
-        Ok(Self { metadata: kept, spec: Map::new() })
+        Ok(Self { metadata: kept, spec: Map::new(), request })
     }
 
     /// The beginning of a job of another kind, and its spec without what was taken: metadata, and whether it is suspended.
@@ -123,8 +137,16 @@ impl Draft {
     /// The TrainingJob with these workers of this template.
     pub fn finish(mut self, workers: Workers, template: Template, notes: &mut Notes) -> Value {
         let mut gpus = self.gpus(workers, notes);
-        if !template.types.is_empty() {
-            gpus.insert("types".into(), template.types.iter().take(32).map(String::as_str).collect());
+        let Request { mutable, fixed, types, gpus: totals } = std::mem::take(&mut self.request);
+        let types = if types.is_empty() { template.types } else { types };
+        if !types.is_empty() {
+            gpus.insert("types".into(), types.iter().take(32).map(String::as_str).collect());
+        }
+        if let Some(totals) = totals {
+            follow(&totals, workers.gpus, &mut gpus);
+        }
+        for (name, value) in mutable.into_iter().chain(fixed) {
+            self.set(&name, value);
         }
         self.set("gpus", Value::Object(gpus));
         if let Some(seconds) = template.max_run_time.filter(|_| !self.spec.contains_key("maxRunTime")) {
@@ -174,6 +196,20 @@ impl Draft {
     }
 }
 
+/// Any of these numbers of GPUs, on as many nodes at most as there would be pods.
+fn follow(totals: &Totals, per_pod: i64, gpus: &mut Map<String, Value>) {
+    let (least, most) = match totals {
+        Totals::Range(least, most) => (*least, *most),
+        Totals::List(all) => (all.first().copied().unwrap_or(1), all.last().copied().unwrap_or(1)),
+    };
+    gpus.insert("min".into(), least.into());
+    gpus.insert("max".into(), most.into());
+    gpus.insert("maxNodes".into(), (most / per_pod.max(1)).clamp(1, MAX_NODES).into());
+    if let Totals::List(all) = totals {
+        gpus.insert("counts".into(), all.clone().into());
+    }
+}
+
 /// A name that a TrainingJob may have.
 pub fn job_name(name: &str, field: &str, notes: &mut Notes) -> String {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -208,6 +244,44 @@ mod tests {
     use andreas_api::DurationText;
 
     use super::*;
+
+    #[test]
+    fn annotations_by_which_it_would_be_adopted_become_fields() {
+        let job = |annotations: Value| {
+            let object = json!({
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "tune", "labels": {"andreas.dev/adopt": "true", "team": "a"}, "annotations": annotations},
+                "spec": {"parallelism": 2, "template": {"spec": {"containers": [
+                    {"name": "train", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 2}}},
+                ]}}},
+            });
+            crate::object(&object, &[]).map(|made| made.unwrap().job)
+        };
+        let made = job(json!({
+            "note": "kept", "andreas.dev/found": "x",
+            "andreas.dev/deadline-after": "36h", "andreas.dev/weight": "50", "andreas.dev/epochs": "90",
+            "andreas.dev/profile": "bert", "andreas.dev/preemption": "Never", "andreas.dev/checkpoint": "true",
+            "andreas.dev/gpu-types": "A100, H100", "andreas.dev/gpus": "2,4,8",
+        }));
+        let made = made.unwrap();
+        let (meta, spec) = (&made["metadata"], &made["spec"]);
+        assert_eq!(
+            (&meta["annotations"], &meta["labels"]),
+            (&json!({"note": "kept"}), &json!({"team": "a"}))
+        );
+        let gpus = json!({"min": 2, "max": 8, "maxNodes": 4, "counts": [2, 4, 8], "types": ["A100", "H100"]});
+        assert_eq!(spec["gpus"], gpus);
+        assert_eq!((&spec["deadlineAfter"], &spec["weight"]), (&json!("36h"), &json!(50)));
+        assert_eq!((&spec["epochs"], &spec["profile"]), (&json!(90), &json!("bert")));
+        assert_eq!((&spec["preemption"], &spec["checkpoint"]), (&json!("Never"), &json!({})));
+
+        let refused = job(json!({"andreas.dev/weight": "heavy"})).unwrap_err().to_string();
+        assert_eq!(refused, "annotation andreas.dev/weight: \"heavy\" is no whole number from 1 to 1000");
+        let plain = job(Value::Null).unwrap();
+        assert_eq!(plain["spec"]["gpus"], json!({"min": 4, "maxNodes": 2}));
+        assert!(plain["spec"]["weight"].is_null() && plain["metadata"]["annotations"].is_null(), "{plain}");
+    }
 
     #[test]
     fn a_name_becomes_a_host_name() {

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::request::AnnotationError;
+
 /// A file that cannot be converted, with the document and field.
 #[derive(Debug, Error)]
 pub enum ConvertError {
@@ -19,6 +21,9 @@ pub enum ConvertError {
         /// What is wrong with it.
         problem: String,
     },
+    /// An annotation has a value that is not its own.
+    #[error(transparent)]
+    Annotation(#[from] AnnotationError),
     /// A line of a script cannot be read.
     #[error("line {line}: {problem}")]
     Line {

@@ -1,6 +1,6 @@
 //! TrainingJobs from the jobs that people have.
 //!
-//! **Holds** one module for each kind that is read, what all of them share (`template`, `launch`, `draft`), and the reader of
+//! **Holds** one module for each kind that is read, what all of them share (`template`, `launch`, `request`, `draft`), and the reader of
 //! fields (`fields`): a field that nobody takes is reported as lost, so that nothing gets lost in silence.
 //!
 //! **Flows**: text in; TrainingJobs with [`Note`]s out ([`convert`]). One object in; one TrainingJob out ([`object`]).
@@ -17,11 +17,13 @@ mod launch;
 mod notes;
 mod pytorch_job;
 mod ray_job;
+mod request;
 mod sbatch;
 mod template;
 mod train_job;
 
 pub use documents::{Converted, convert, object};
-pub use draft::{duration_text, job_name};
+pub use draft::{MAX_GPUS, MAX_NODES, duration_text, job_name};
 pub use error::ConvertError;
 pub use notes::{Level, Note};
+pub use request::{AnnotationError, Request, Totals};

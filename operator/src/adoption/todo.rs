@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use andreas_adopt::{Kind, Request, Workload};
+use andreas_adopt::{Kind, Workload};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::AdoptedJob;
 use andreas_runtime::watch::ObjectKey;
@@ -69,7 +69,7 @@ fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
             return Some(Todo::Refuse(Arc::clone(workload), words));
         }
     }
-    match Request::of(workload) {
+    match workload.request() {
         Err(error) => Some(Todo::Refuse(Arc::clone(workload), error.to_string())),
         Ok(request) => {
             let mut changes = andreas_adopt::mirror::changes(&request);

@@ -63,7 +63,7 @@ impl Kubelets {
             library: workspace_library("libnvidia_ml.so")?,
             proxy: testbed.kubeconfig_for_user("system:kube-proxy", None)?,
             status_seconds: 10,
-            archives: images.archives()?,
+            disk: images.disk()?,
         };
         apply(testbed, include_str!("../manifests/cluster.yaml")).await?;
         apply(testbed, include_str!("../manifests/gpus.yaml")).await?;

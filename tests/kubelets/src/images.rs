@@ -19,9 +19,17 @@ pub enum Images {
     Pulled,
 }
 
+/// What a node's containerd begins with.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    /// Its files once the product's archives are loaded, if `tests/kubelets/store` has made them from those that are there now.
+    pub store: Option<PathBuf>,
+    /// The archives that are loaded besides.
+    pub archives: Vec<PathBuf>,
+}
+
 impl Images {
-    /// The archives that are loaded.
-    pub(crate) fn archives(self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn disk(self) -> Result<Disk> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-images");
         let missing = || format!("no images in {}: run tests/kubelets/images", folder.display());
         let mut found = Vec::new();
@@ -34,10 +42,22 @@ impl Images {
             }
         }
         ensure!(!found.is_empty(), missing());
+        let store = (self == Self::Loaded)
+            .then(|| folder.with_file_name("node-store"))
+            .filter(|store| is_newest(store, &found));
+        if store.is_some() {
+            found.clear();
+        }
         if let Some(path) = std::env::var_os(ENV_MORE) {
             found.push(PathBuf::from(path).canonicalize().context(ENV_MORE)?);
         }
         found.sort();
-        Ok(found)
+        Ok(Disk { store: store.map(|store| store.canonicalize()).transpose()?, archives: found })
     }
+}
+
+/// Whether none of the files is newer.
+fn is_newest(path: &Path, files: &[PathBuf]) -> bool {
+    let written = |path: &Path| path.metadata().and_then(|known| known.modified()).ok();
+    written(path).is_some_and(|at| files.iter().all(|file| written(file).is_some_and(|file| file <= at)))
 }

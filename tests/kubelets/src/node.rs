@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroups::Cgroups;
 use crate::config::NodeFiles;
+use crate::images::Disk;
 use crate::network::Network;
 
 /// What a step of a node's start may take on a busy machine.
@@ -64,8 +65,8 @@ pub(crate) struct Common<'a> {
     pub library: PathBuf,
     /// kube-proxy's kubeconfig.
     pub proxy: PathBuf,
-    /// Images that are loaded.
-    pub archives: Vec<PathBuf>,
+    /// Images that are there from the begin.
+    pub disk: Disk,
     /// Seconds between two reports of a node's status (kubelet's default: 10).
     pub status_seconds: u32,
 }
@@ -99,17 +100,18 @@ impl Node {
             .map(|other| format!("{}={}", Network::pods(other), Network::node(other)))
             .collect();
         let env = format!(
-            "NAME={name} ADDRESS={} GATEWAY={} ROUTES='{}' PROGRAMS={} CGROUP={}\n",
+            "NAME={name} ADDRESS={} GATEWAY={} ROUTES='{}' PROGRAMS={} CGROUP={} STORE={}\n",
             Network::node(number),
             Network::ADDRESS,
             routes.join(" "),
             common.programs.display(),
             common.cgroups.of(&name),
+            common.disk.store.as_deref().unwrap_or(Path::new("")).display(),
         );
         std::fs::write(folder.join("node.env"), env)?;
         std::fs::write(folder.join("hierarchies"), common.cgroups.lines())?;
         let archives: String =
-            common.archives.iter().map(|archive| format!("{}\n", archive.display())).collect();
+            common.disk.archives.iter().map(|archive| format!("{}\n", archive.display())).collect();
         std::fs::write(folder.join("images"), archives)?;
         std::fs::copy(testbed.kubeconfig_for_node(&name)?, folder.join("kubelet.kubeconfig"))?;
         NodeFiles {

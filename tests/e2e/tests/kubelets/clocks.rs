@@ -30,54 +30,50 @@ fn off_by(seconds: f64, wanted: i32) -> bool {
     (seconds - f64::from(wanted)).abs() < 60.0
 }
 
-async fn a_gang_is_well(off: i32) -> Result<()> {
+async fn a_gang_is_well(c: &mut Cluster, name: &str, off: i32) -> Result<()> {
+    let _clock = nodes(c)?.node("node-1")?.set_clock(off)?;
+    let lease = "get lease node-1 --namespace kube-node-lease -o jsonpath={.spec.renewTime}";
+    until("the lease is renewed by the wrong clock", RENEWED, async || {
+        Ok(off_by(ahead(c, lease).await?, off))
+    })
+    .await?;
+    println!("the lease of node-1 is {:.0} s ahead", ahead(c, lease).await?);
+
+    // when a gang starts on both nodes, with every time-out there is
+    let gang = small(job(name).gpus(8, 2).epochs(60, 0.5).checkpoint(15))
+        .spec("startTimeout", json!("2m"))
+        .spec("progressTimeout", json!("2m"))
+        .spec("maxRunTime", json!("30m"));
+    let key = gang.key();
+    c.submit(&gang).await?;
+    c.wait_for_percent(&gang, 10).await?;
+    let started =
+        "get pods --output=jsonpath={.items[*].status.containerStatuses[0].state.running.startedAt}";
+    println!("containers started, by their nodes: {}", c.kubectl(started).await?);
+
+    // and is stopped with a checkpoint and goes on
+    c.edit(&key, &json!({"suspend": true})).await?;
+    c.wait_for_phase(&gang, Phase::Suspended).await?;
+    let saved = c.observer.seen().milli_percent(&key);
+    c.edit(&key, &json!({"suspend": false})).await?;
+    ends_well(c, &gang).await?;
+
+    // then the stop is no end of the run, nothing else ended it, and nobody is blamed
+    let status = c.observer.seen().status(&key);
+    let outcomes: Vec<Outcome> = status.history.iter().map(|record| record.outcome).collect();
+    ensure!(outcomes == [Outcome::Stopped, Outcome::Finished], "{:?}", status.history);
+    ensure!(status.user_failures == 0 && status.cluster_failures == 0, "{status:?}");
+    ensure!(status.excluded_nodes.is_empty(), "{:?}", status.excluded_nodes);
+    let resumed = status.progress.as_ref().map_or(0, |progress| progress.attempt_start);
+    ensure!(resumed > 0 && resumed + 5_000 >= saved, "saved at {saved}, resumed at {resumed}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_an_hour_ahead_then_an_hour_behind_costs_a_gang_nothing() -> Result<()> {
     scenario(real(2), async |c| {
-        let _clock = nodes(c)?.node("node-1")?.set_clock(off)?;
-        let lease = "get lease node-1 --namespace kube-node-lease -o jsonpath={.spec.renewTime}";
-        until("the lease is renewed by the wrong clock", RENEWED, async || {
-            Ok(off_by(ahead(c, lease).await?, off))
-        })
-        .await?;
-        println!("the lease of node-1 is {:.0} s ahead", ahead(c, lease).await?);
-
-        // when a gang starts on both nodes, with every time-out there is
-        let gang = small(job("steady").gpus(8, 2).epochs(60, 0.5).checkpoint(15))
-            .spec("startTimeout", json!("2m"))
-            .spec("progressTimeout", json!("2m"))
-            .spec("maxRunTime", json!("30m"));
-        let key = gang.key();
-        c.submit(&gang).await?;
-        c.wait_for_percent(&gang, 10).await?;
-        let started =
-            "get pods --output=jsonpath={.items[*].status.containerStatuses[0].state.running.startedAt}";
-        println!("containers started, by their nodes: {}", c.kubectl(started).await?);
-
-        // and is stopped with a checkpoint and goes on
-        c.edit(&key, &json!({"suspend": true})).await?;
-        c.wait_for_phase(&gang, Phase::Suspended).await?;
-        let saved = c.observer.seen().milli_percent(&key);
-        c.edit(&key, &json!({"suspend": false})).await?;
-        ends_well(c, &gang).await?;
-
-        // then the stop is no end of the run, nothing else ended it, and nobody is blamed
-        let status = c.observer.seen().status(&key);
-        let outcomes: Vec<Outcome> = status.history.iter().map(|record| record.outcome).collect();
-        ensure!(outcomes == [Outcome::Stopped, Outcome::Finished], "{:?}", status.history);
-        ensure!(status.user_failures == 0 && status.cluster_failures == 0, "{status:?}");
-        ensure!(status.excluded_nodes.is_empty(), "{:?}", status.excluded_nodes);
-        let resumed = status.progress.as_ref().map_or(0, |progress| progress.attempt_start);
-        ensure!(resumed > 0 && resumed + 5_000 >= saved, "saved at {saved}, resumed at {resumed}");
-        Ok(())
+        a_gang_is_well(c, "ahead", HOUR).await?;
+        a_gang_is_well(c, "behind", -HOUR).await
     })
     .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_an_hour_ahead_costs_a_gang_nothing() -> Result<()> {
-    a_gang_is_well(HOUR).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_an_hour_behind_costs_a_gang_nothing() -> Result<()> {
-    a_gang_is_well(-HOUR).await
 }

@@ -1,4 +1,6 @@
-//! What a workload's annotations ask for.
+//! What the annotations of a job of another kind ask for.
+
+use std::collections::BTreeMap;
 
 use andreas_api::names::{
     ANNOTATION_CHECKPOINT, ANNOTATION_DEADLINE, ANNOTATION_DEADLINE_AFTER, ANNOTATION_EPOCHS,
@@ -6,14 +8,37 @@ use andreas_api::names::{
 };
 use andreas_api::{DurationText, names};
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 
-use crate::AdoptError;
-use crate::workload::Workload;
+use super::draft::MAX_GPUS;
 
-/// Most GPUs of a TrainingJob.
-pub(crate) const MAX_GPUS: i64 = 4096;
+/// An annotation has a value that is not its own.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("annotation {name}: {problem}")]
+pub struct AnnotationError {
+    /// The annotation.
+    pub name: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
 
-/// Fields of the mirror's spec that annotations set.
+/// All annotations that are read.
+pub(crate) const READ: [&str; 9] = [
+    ANNOTATION_DEADLINE,
+    ANNOTATION_DEADLINE_AFTER,
+    ANNOTATION_WEIGHT,
+    ANNOTATION_PREEMPTION,
+    ANNOTATION_EPOCHS,
+    ANNOTATION_PROFILE,
+    ANNOTATION_CHECKPOINT,
+    ANNOTATION_GPUS,
+    ANNOTATION_GPU_TYPES,
+];
+
+/// An object's annotations.
+type Annotations = BTreeMap<String, String>;
+
+/// Fields of a TrainingJob's spec that annotations set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// Those that may change: deadline, weight, preemption.
@@ -64,48 +89,49 @@ impl Request {
     ///
     /// # Errors
     /// When one of them has a value that is not its own.
-    pub fn of(workload: &Workload) -> Result<Self, AdoptError> {
+    pub fn of(annotations: &Annotations) -> Result<Self, AnnotationError> {
+        let text = |name: &str| annotations.get(name).map(String::as_str);
         let mut request = Self::default();
         let mutable = &mut request.mutable;
-        if let Some(text) = workload.annotation(ANNOTATION_DEADLINE) {
+        if let Some(text) = text(ANNOTATION_DEADLINE) {
             let instant = text.parse::<jiff::Timestamp>();
             instant
                 .map_err(|_| wrong(ANNOTATION_DEADLINE, text, "no instant such as 2026-12-01T08:00:00Z"))?;
             mutable.insert("deadline".into(), text.into());
         }
-        if let Some(text) = workload.annotation(ANNOTATION_DEADLINE_AFTER) {
+        if let Some(text) = text(ANNOTATION_DEADLINE_AFTER) {
             if mutable.contains_key("deadline") {
                 let problem = format!("not together with {ANNOTATION_DEADLINE}");
-                return Err(AdoptError::Annotation { name: ANNOTATION_DEADLINE_AFTER, problem });
+                return Err(AnnotationError { name: ANNOTATION_DEADLINE_AFTER, problem });
             }
             let seconds = DurationText(text.to_owned()).seconds();
             seconds.ok_or_else(|| wrong(ANNOTATION_DEADLINE_AFTER, text, "no duration such as 36h"))?;
             mutable.insert("deadlineAfter".into(), text.into());
         }
-        if let Some(weight) = number(workload, ANNOTATION_WEIGHT, 1000)? {
+        if let Some(weight) = number(annotations, ANNOTATION_WEIGHT, 1000)? {
             mutable.insert("weight".into(), weight.into());
         }
-        if let Some(text) = workload.annotation(ANNOTATION_PREEMPTION) {
+        if let Some(text) = text(ANNOTATION_PREEMPTION) {
             if !matches!(text, "Allowed" | "Never") {
                 return Err(wrong(ANNOTATION_PREEMPTION, text, "neither Allowed nor Never"));
             }
             mutable.insert("preemption".into(), text.into());
         }
         let fixed = &mut request.fixed;
-        if let Some(epochs) = number(workload, ANNOTATION_EPOCHS, 10_000_000)? {
+        if let Some(epochs) = number(annotations, ANNOTATION_EPOCHS, 10_000_000)? {
             fixed.insert("epochs".into(), epochs.into());
         }
-        if let Some(text) = workload.annotation(ANNOTATION_PROFILE) {
+        if let Some(text) = text(ANNOTATION_PROFILE) {
             fixed.insert("profile".into(), text.into());
         }
-        match workload.annotation(ANNOTATION_CHECKPOINT) {
+        match text(ANNOTATION_CHECKPOINT) {
             None | Some("false") => {}
             // The program saves where it likes: the operator mounts nothing.
             Some("true") => drop(fixed.insert("checkpoint".into(), json!({}))),
             Some(text) => return Err(wrong(ANNOTATION_CHECKPOINT, text, "neither true nor false")),
         }
-        let types = workload.annotation(ANNOTATION_GPU_TYPES).unwrap_or_default();
-        if let Some(text) = workload.annotation(ANNOTATION_GPUS) {
+        let types = text(ANNOTATION_GPU_TYPES).unwrap_or_default();
+        if let Some(text) = text(ANNOTATION_GPUS) {
             let read = Totals::parse(text, MAX_GPUS);
             let read =
                 read.ok_or_else(|| wrong(ANNOTATION_GPUS, text, "neither 2-8 nor 2,4,8, up to 4096"))?;
@@ -116,13 +142,13 @@ impl Request {
     }
 }
 
-fn number(workload: &Workload, name: &'static str, most: i64) -> Result<Option<i64>, AdoptError> {
-    let Some(text) = workload.annotation(name) else { return Ok(None) };
+fn number(annotations: &Annotations, name: &'static str, most: i64) -> Result<Option<i64>, AnnotationError> {
+    let Some(text) = annotations.get(name) else { return Ok(None) };
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));
     number.map(Some).ok_or_else(|| wrong(name, text, &format!("no whole number from 1 to {most}")))
 }
 
-fn wrong(name: &'static str, text: &str, what: &str) -> AdoptError {
+fn wrong(name: &'static str, text: &str, what: &str) -> AnnotationError {
     let shown: String = text.chars().take(names::MAX_JOB_NAME).collect();
-    AdoptError::Annotation { name, problem: format!("{shown:?} is {what}") }
+    AnnotationError { name, problem: format!("{shown:?} is {what}") }
 }
