@@ -10,11 +10,9 @@ use serde_json::{Map, Value, json};
 use super::error::ConvertError;
 use super::fields::Fields;
 use super::notes::Notes;
-use super::request::{READ, Request, Totals};
+use super::request::{MAX_GPUS, READ, Request, Totals};
 use super::template::Template;
 
-/// Most GPUs of a TrainingJob.
-pub const MAX_GPUS: i64 = 4096;
 /// Most nodes of a TrainingJob.
 pub const MAX_NODES: i64 = 512;
 /// What kubectl keeps of the whole object.

@@ -23,7 +23,7 @@ mod template;
 mod train_job;
 
 pub use documents::{Converted, convert, object};
-pub use draft::{MAX_GPUS, MAX_NODES, duration_text, job_name};
+pub use draft::{MAX_NODES, duration_text, job_name};
 pub use error::ConvertError;
 pub use notes::{Level, Note};
-pub use request::{AnnotationError, Request, Totals};
+pub use request::{AnnotationError, MAX_GPUS, Request, Totals};

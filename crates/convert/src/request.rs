@@ -10,7 +10,8 @@ use andreas_api::{DurationText, names};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::draft::MAX_GPUS;
+/// Most GPUs of a TrainingJob.
+pub const MAX_GPUS: i64 = 4096;
 
 /// An annotation has a value that is not its own.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
