@@ -153,6 +153,7 @@ faults: export ANDREAS_LONG := 1
 faults: export ANDREAS_BIN_DIR := $(CURDIR)/target/release
 faults: THREADS := 1
 faults: bench-build build-tests ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
+	$(CARGO) test --workspace --lib --locked lifecycle::tests::properties::
 	$(SCENARIOS) faults:: --nocapture
 
 .PHONY: upgrade

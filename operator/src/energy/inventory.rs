@@ -58,18 +58,21 @@ pub enum Exclusion {
     NoTypeLabel,
     /// A power budget is set, and the draw of its boards is unknown.
     UnknownBoard,
+    /// More GPUs than a machine has: the kubelet is mistaken or not to be trusted.
+    TooManyGpus,
     /// The policy's node selector does not match.
     NotSelected,
 }
 
 impl Exclusion {
     /// All reasons.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::MigInUse,
         Self::SharedGpus,
         Self::NoWholeGpus,
         Self::NoTypeLabel,
         Self::UnknownBoard,
+        Self::TooManyGpus,
         Self::NotSelected,
     ];
 
@@ -81,6 +84,7 @@ impl Exclusion {
             Self::NoWholeGpus => "NoWholeGpus",
             Self::NoTypeLabel => "NoTypeLabel",
             Self::UnknownBoard => "UnknownBoard",
+            Self::TooManyGpus => "TooManyGpus",
             Self::NotSelected => "NotSelected",
         }
     }
@@ -100,10 +104,17 @@ impl Exclusion {
             Self::UnknownBoard => "a power budget is set and the draw of this GPU type is not known: run the node agent there, or \
                                    describe the type in EnergyPolicy.spec.gpuTypes"
                 .into(),
+            Self::TooManyGpus => format!(
+                "more than {MOST_GPUS} GPUs in allocatable: are they shared without the labels that say so?"
+            ),
             Self::NotSelected => "EnergyPolicy.spec.nodeSelector does not select the node".into(),
         }
     }
 }
+
+/// Most GPUs of a node. The largest machines have 16. Beyond it one kubelet's figure would take the whole power budget, or keep the
+/// planner from any plan.
+pub const MOST_GPUS: u64 = 64;
 
 /// How a node is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +242,8 @@ pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a
         Exclusion::SharedGpus
     } else if gpus == 0 {
         Exclusion::NoWholeGpus
+    } else if gpus > MOST_GPUS {
+        Exclusion::TooManyGpus
     } else if let Some(gpu_type) = gpu_type(node, policy) {
         return NodeUse::Planned(gpu_type);
     } else {

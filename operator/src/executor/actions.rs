@@ -33,8 +33,15 @@ pub async fn carry_out(
     job: &SlimTrainingJob,
     actions: Vec<Action>,
 ) -> Result<(), Requeue> {
+    // What is only remembered must not be lost with a call that fails: it is asked for once.
+    let (remembered, sent): (Vec<Action>, Vec<Action>) = actions
+        .into_iter()
+        .partition(|action| matches!(action, Action::BackOff { .. } | Action::ForgetDryRuns));
+    for action in remembered {
+        one(executor, key, job, action).await?;
+    }
     // A gang's deletes and wakes go out together; creations keep their order.
-    let (at_once, in_order): (Vec<Action>, Vec<Action>) = actions.into_iter().partition(|action| {
+    let (at_once, in_order): (Vec<Action>, Vec<Action>) = sent.into_iter().partition(|action| {
         matches!(action, Action::DeletePod { .. } | Action::Wake { .. } | Action::Place { .. })
     });
     for result in join_all(at_once.into_iter().map(|action| one(executor, key, job, action))).await {

@@ -457,6 +457,14 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
     assert_eq!(world.do_all(vec![Action::BackOff { message: words.into() }]).await, Ok(()));
     assert_eq!(held(&world).as_deref(), Some(words));
 
+    // It is kept also where the deletion of the part that was made fails.
+    let world = World::new(vec![(Method::GET, "/bert-1-0", 500, failure(500, "etcd"))]);
+    let delete =
+        Action::DeletePod { name: "bert-1-0".into(), uid: "p0".into(), grace: None, why: DeleteReason::Stop };
+    let done = world.do_all(vec![delete, Action::BackOff { message: words.into() }]).await;
+    assert!(done.is_err(), "{done:?}");
+    assert_eq!(held(&world).as_deref(), Some(words));
+
     // A dry run; an answered one ends the backoff.
     let dry = || {
         let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");

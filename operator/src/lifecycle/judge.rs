@@ -247,8 +247,10 @@ impl<'a> Case<'a> {
                 && !too_late(c.last_transition_time.as_ref().map(|t| t.0))
             {
                 let words = if c.message.is_empty() { &c.reason } else { &c.message };
-                // Every user who may delete a pod may evict it. A real drain cordons the node first.
-                let seen = c.reason != "EvictionByEvictionAPI" || self.leaves_use(member.node);
+                // Every user who may delete a pod may evict it, and a worker that takes a node's memory has itself evicted. A real drain
+                // cordons the node first, and a node that shuts down is not ready.
+                let of_users = ["EvictionByEvictionAPI", "TerminationByKubelet"].contains(&c.reason.as_str());
+                let seen = !of_users || self.leaves_use(member.node);
                 return Some(
                     failure(format!("{worker} was disrupted: {words}"), member.node).explained(seen),
                 );

@@ -17,9 +17,9 @@ use axum::routing::post;
 use http::{StatusCode, header};
 use serde_json::json;
 
-use super::Progress;
 use super::token::ReviewError;
 use super::wire::ReportBody;
+use super::{Progress, RejectedReports};
 use crate::energy::{bill, measured};
 use crate::index::{ClusterIndex, number};
 
@@ -60,6 +60,21 @@ fn review_failed(progress: &Progress, error: &ReviewError) -> Response {
     }
 }
 
+/// A report that may be valid. Dropped unchecked, also because its sender or the server waited no longer, it is remembered as lost.
+struct Unchecked<'a> {
+    reports: &'a RejectedReports,
+    uid: &'a str,
+    checked: bool,
+}
+
+impl Drop for Unchecked<'_> {
+    fn drop(&mut self) {
+        if !self.checked {
+            self.reports.note(self.uid, clock::now());
+        }
+    }
+}
+
 async fn report(
     State(progress): State<Arc<Progress>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -78,13 +93,12 @@ async fn report(
             Err(error) => review_failed(&progress, &error),
         };
     };
+    let mut unchecked = Unchecked { reports: &progress.rejected_reports, uid: &uid, checked: false };
     let attempt = match attempt(&progress, token, &key, &uid, peer.ip()).await {
         Ok(attempt) => attempt,
-        Err(error) => {
-            progress.rejected_reports.note(&uid, clock::now());
-            return review_failed(&progress, &error);
-        }
+        Err(error) => return review_failed(&progress, &error),
     };
+    unchecked.checked = true;
     let present = job.status.as_ref().and_then(|status| status.allocation.as_ref()).map(|a| a.attempt);
     let Some(attempt) = attempt.filter(|attempt| Some(*attempt) == present) else {
         return refuse(&progress, StatusCode::FORBIDDEN, DENIED);

@@ -180,6 +180,15 @@ async fn a_report_that_could_not_be_checked_is_remembered_as_turned_away() {
     // then that job's time-out, and no other job's, counts from now
     assert!(world.progress.rejected_reports.last_possible_loss("j1") > before);
     assert_eq!(world.progress.rejected_reports.last_possible_loss("j2"), before);
+    // and the same where its sender waits no longer for the answer
+    let world = World::new(running(1), vec![(Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0"))]);
+    let before = world.progress.rejected_reports.last_possible_loss("j1");
+    tokio::select! {
+        biased;
+        _ = world.post(Some("t"), percent(42)) => panic!("nothing is answered at once"),
+        () = std::future::ready(()) => {}
+    }
+    assert!(world.progress.rejected_reports.last_possible_loss("j1") > before);
     // and a pod that cannot be read gives no verdict on its report
     let world = World::new(
         running(1),

@@ -22,6 +22,11 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    Target {
+        name: "adopted_workloads",
+        sender: "tenants, through the API server",
+        run: targets::adopted_workloads,
+    },
     Target { name: "api_objects", sender: "tenants, through the API server", run: targets::api_objects },
     Target { name: "certificates", sender: "whoever connects by TLS", run: targets::certificates },
     Target { name: "job_manifests", sender: "whoever calls `convert`", run: targets::job_manifests },

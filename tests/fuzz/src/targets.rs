@@ -3,8 +3,12 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use andreas_adopt::{Directives, Kind, Workload};
 use andreas_api::quantity;
-use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimQuota, SlimTrainingJob};
+use andreas_api::slim::{
+    SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod, SlimQuota, SlimService,
+    SlimTrainingJob,
+};
 use andreas_api::{EnergyPolicy, TrainingProfile};
 use andreas_cli::stdio::Session;
 use andreas_estimates::{MAX_DESCRIPTION, RunDescription};
@@ -12,6 +16,7 @@ use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
 use andreas_node_agent::setter::record::Record;
 use andreas_node_agent::setting::{SettingsRequest, SettingsResponse};
 use andreas_operator::index::amounts;
+use andreas_operator::index::foreign::{ForeignPod, SlimNamespace};
 use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use andreas_query::{CanRequest, WhatIfRequest};
@@ -28,6 +33,32 @@ fn json<T: DeserializeOwned + serde::Serialize>(bytes: &[u8]) -> Option<T> {
     let value: T = serde_json::from_slice(bytes).ok()?;
     serde_json::to_vec(&value).expect("what was read can be written");
     Some(value)
+}
+
+/// Jobs of other kinds, as they are adopted, released, held and given back: each stays an object that can be written.
+pub fn adopted_workloads(bytes: &[u8]) {
+    let Ok(object) = serde_json::from_slice::<Value>(bytes) else { return };
+    for kind in Kind::ALL {
+        let Some(workload) = Workload::of(kind, &object) else { continue };
+        let _ = (workload.asks(), workload.attempt(), workload.controller(), andreas_adopt::name(&workload));
+        if let Ok(job) = andreas_adopt::mirror(&workload, &object, &object) {
+            assert!(job["spec"]["gpus"]["min"].as_i64().is_some_and(|gpus| gpus > 0), "{job}");
+        }
+        let groups = andreas_adopt::groups(kind.templates_in(), &object);
+        for (hostname, pods) in [(Some("node-1".to_owned()), None), (None, Some(3))] {
+            let (job, uid) = ("job".to_owned(), "uid".to_owned());
+            let mut changed = object.clone();
+            andreas_adopt::direct(
+                &mut changed,
+                &groups,
+                &Directives { job, uid, attempt: 1, hostname, pods },
+            );
+            andreas_adopt::release(kind, &mut changed, 1);
+            andreas_adopt::hold(kind, &mut changed);
+            andreas_adopt::restore(&mut changed);
+        }
+        andreas_adopt::restore(&mut object.clone());
+    }
 }
 
 /// Objects of the API server, as the watches of operator and extender read them.
@@ -48,6 +79,11 @@ pub fn api_objects(bytes: &[u8]) {
     }
     let _ = serde_json::from_slice::<SlimGpuNode>(bytes);
     let _ = serde_json::from_slice::<SlimQuota>(bytes);
+    let _ = serde_json::from_slice::<SlimService>(bytes);
+    let _ = serde_json::from_slice::<SlimPersistentVolume>(bytes);
+    let _ = serde_json::from_slice::<SlimPersistentVolumeClaim>(bytes);
+    let _ = serde_json::from_slice::<ForeignPod>(bytes);
+    let _ = serde_json::from_slice::<SlimNamespace>(bytes);
     let _ = json::<TrainingProfile>(bytes);
     let _ = json::<EnergyPolicy>(bytes);
 }

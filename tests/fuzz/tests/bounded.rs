@@ -62,6 +62,6 @@ macro_rules! bounded {
 }
 
 bounded!(
-    api_objects certificates job_manifests kubelet_pod_resources list_answers planner_lines program_descriptions
+    adopted_workloads api_objects certificates job_manifests kubelet_pod_resources list_answers planner_lines program_descriptions
     progress_reports quantities queries scheduler_requests setter_lines setter_record trace_files
 );

@@ -153,10 +153,10 @@ impl World {
     }
 
     /// An eviction as the API server marks it.
-    pub fn evict_by_api(&mut self, pod: &str) -> &mut Self {
+    pub fn evict_for(&mut self, pod: &str, reason: &str) -> &mut Self {
         self.evict_quietly(pod);
         let conditions = &mut self.pods.get_mut(pod).unwrap().status.conditions;
-        conditions.last_mut().unwrap().reason = "EvictionByEvictionAPI".into();
+        conditions.last_mut().unwrap().reason = reason.into();
         self.step_until_stable();
         self
     }

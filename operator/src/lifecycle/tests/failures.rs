@@ -302,14 +302,22 @@ fn a_stop_begins_the_count_of_unexplained_failures_anew_only_where_the_run_had_m
 }
 
 #[test]
-fn an_eviction_counts_as_explained_only_where_its_node_is_taken_out_of_use() {
-    for (cordoned, counted) in [(true, 0), (false, 1)] {
+fn an_eviction_that_a_user_can_cause_counts_as_explained_only_where_its_node_is_taken_out_of_use() {
+    let (by_api, by_kubelet) = ("EvictionByEvictionAPI", "TerminationByKubelet");
+    let cases = [
+        (by_api, true, 0),
+        (by_api, false, 1),
+        (by_kubelet, true, 0),
+        (by_kubelet, false, 1),
+        ("PreemptionByScheduler", false, 0),
+    ];
+    for (reason, cordoned, counted) in cases {
         let mut world = World::running(json!({}), &["n1"], 1);
         world.nodes.get_mut("n1").unwrap().leaving = cordoned;
-        world.evict_by_api("bert-1-0");
+        world.evict_for("bert-1-0", reason);
         world.leave(143);
-        assert_eq!(world.last().0, Outcome::ClusterFailure);
-        assert_eq!(world.status().unexplained_failures, counted);
+        assert_eq!(world.last().0, Outcome::ClusterFailure, "{reason}");
+        assert_eq!(world.status().unexplained_failures, counted, "{reason}, cordoned: {cordoned}");
     }
 }
 

@@ -205,8 +205,13 @@ fn apply_event(world: &mut World, event: &ClusterEvent) {
     world.step_until_stable();
 }
 
+/// Sequences that are drawn; with `ANDREAS_LONG=1` (`make faults`) ten thousand.
+fn cases() -> u32 {
+    if std::env::var_os("ANDREAS_LONG").is_some_and(|value| value == "1") { 10_000 } else { 200 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_sequence_of_events_breaks_the_invariants(

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::energy::budget::counted;
 use crate::energy::inventory::{node_use, summary};
 use crate::energy::{Exclusion, NodeUse};
 
@@ -79,6 +80,32 @@ fn a_cluster_of_recorded_nodes_offers_the_planned_ones_alone_and_names_the_other
         assert!(words.contains(reason), "{reason}: {words}");
     }
     assert!(words.len() < 1_024, "{words}");
+}
+
+#[test]
+fn a_node_that_offers_more_gpus_than_a_machine_has_takes_neither_the_plan_nor_the_budget_of_others() {
+    let node = |name: &str, gpus: u64| -> SlimNode {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}},
+            "status": {"allocatable": {"nvidia.com/gpu": gpus.to_string(), "cpu": "64", "memory": "1Ti", "pods": "110"},
+                       "conditions": [{"type": "Ready", "status": "True"}]},
+        }))
+        .expect("a node")
+    };
+    let policy = EnergyPolicySpec::default();
+    assert!(matches!(node_use(&node("n", 64), &policy), NodeUse::Planned(_)));
+    assert_eq!(node_use(&node("n", 65), &policy), NodeUse::Excluded(Exclusion::TooManyGpus));
+
+    let mut world = World::default();
+    world.index.apply(node("honest", 8));
+    let floor = |world: &World| counted(&world.index, &policy, at(1)).1;
+    let before = floor(&world);
+    world.index.apply(node("liar", 2_000));
+    let built = build(&world.index, &Ledger::new(at(0)), &mut Caches::default(), None, at(1));
+    let offered: Vec<&str> = built.snapshot.nodes.iter().map(|n| n.name.as_str()).collect();
+    assert_eq!(offered, ["honest"]);
+    assert!(built.excluded.is_some_and(|words| words.contains("TooManyGpus")));
+    assert!(before > 0.0 && floor(&world).total_cmp(&before).is_eq(), "{before}");
 }
 
 #[test]

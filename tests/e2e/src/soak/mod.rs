@@ -88,6 +88,10 @@ pub async fn run(soak: Soak) -> Result<Report> {
     scenario(options, async |c| run_soak(c, soak, kept).await).await.map_err(|error| {
         error.context(format!("soak with seed {} over {} s", soak.seed, soak.lasts.as_secs()))
     })?;
+    // A budget that nothing comes near would be kept by any plan, and devices that nobody looks at have one user each.
+    ensure!(report.highest_watts > BUDGET_WATTS / 2.0, "the budget was not put to the test: {report}");
+    ensure!(report.looks as u64 >= soak.lasts.as_secs() / 2, "the devices were hardly looked at: {report}");
+    ensure!(report.submitted > 0, "nothing happened: {report}");
     Ok(report)
 }
 
