@@ -7,7 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`kind`] | the kinds that can be adopted |
-//! | [`workload`] | what a watch keeps of a workload: whether it is suspended, whether it has ended |
+//! | [`workload`] | what a watch keeps of a workload: whether it is suspended, whether it has ended, what its annotations ask for |
 //! | [`groups`] | its pod templates with GPUs, and how many pods each makes |
 //! | [`mirror`] | the TrainingJob made for it |
 //! | [`release`] | the changes of a workload: released on nodes, stopped, restored |
@@ -22,7 +22,6 @@ pub mod mirror;
 pub mod release;
 pub mod workload;
 
-pub use andreas_convert::{AnnotationError, Request};
 pub use groups::{Group, groups};
 pub use kind::Kind;
 pub use mirror::{mirror, name};
@@ -34,7 +33,7 @@ pub use workload::{End, Workload};
 pub enum AdoptError {
     /// An annotation has a value that is not its own.
     #[error(transparent)]
-    Annotation(#[from] AnnotationError),
+    Annotation(#[from] andreas_convert::AnnotationError),
     /// The workload is another program's to start.
     #[error("{0}")]
     ManagedByOther(String),

@@ -2,7 +2,7 @@
 
 use andreas_api::names::{ANNOTATION_GPUS, ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
 use andreas_api::quantity;
-use andreas_convert::{AnnotationError, MAX_GPUS, MAX_NODES, Request, Totals};
+use andreas_convert::{AnnotationError, MAX_COUNTS, MAX_GPUS, MAX_NODES, Request, Totals};
 use serde_json::{Map, Value, json};
 
 use crate::AdoptError;
@@ -20,8 +20,6 @@ const OWN_CONTROLLERS: [&str; 5] = [
     "kubeflow.org/training-operator",
     "ray.io/kuberay-operator",
 ];
-/// Most numbers in `spec.gpus.counts` of a TrainingJob.
-const MAX_COUNTS: usize = 64;
 /// Characters of the UID in a name that was changed.
 const UID_PART: usize = 5;
 

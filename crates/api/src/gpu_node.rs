@@ -20,7 +20,7 @@ pub fn namespaced_pod_name(namespace: &str, name: &str) -> String {
     shortname = "gn",
     status = "GpuNodeStatus",
     derive = "PartialEq",
-    doc = "Wanted power limits and wake-ups of a node's GPUs, and what the node's agent sees of them; made by the operator, one per node."
+    doc = "Made by the operator, one per node: wanted power limits and wake-ups of its GPUs, and what its agent sees."
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuNodeSpec {

@@ -62,17 +62,14 @@ impl Draft {
         if let Some(namespace) = metadata.text("namespace")? {
             kept.insert("namespace".into(), namespace.into());
         }
-        let mut request = Request::default();
-        for map in ["labels", "annotations"] {
-            let mut entries = metadata.object(map)?;
+        let mut annotations = metadata.object("annotations")?;
+        let mut asked = BTreeMap::new();
+        for name in READ {
+            asked.extend(annotations.text(name)?.map(|text| (name.to_owned(), text)));
+        }
+        let request = Request::of(&asked)?;
+        for (map, mut entries) in [("labels", metadata.object("labels")?), ("annotations", annotations)] {
             entries.ignore(&[LAST_APPLIED, LABEL_ADOPT, ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND]);
-            if map == "annotations" {
-                let mut asked = BTreeMap::new();
-                for name in READ {
-                    asked.extend(entries.text(name)?.map(|text| (name.to_owned(), text)));
-                }
-                request = Request::of(&asked)?;
-            }
             entries.lost(
                 "kueue.x-k8s.io/queue-name",
                 notes,
@@ -276,6 +273,9 @@ mod tests {
 
         let refused = job(json!({"andreas.dev/weight": "heavy"})).unwrap_err().to_string();
         assert_eq!(refused, "annotation andreas.dev/weight: \"heavy\" is no whole number from 1 to 1000");
+        let many: Vec<String> = (1..=65).map(|number: i32| number.to_string()).collect();
+        let refused = job(json!({"andreas.dev/gpus": many.join(",")})).unwrap_err().to_string();
+        assert_eq!(refused, "annotation andreas.dev/gpus: it has 65 numbers, the most is 64");
         let plain = job(Value::Null).unwrap();
         assert_eq!(plain["spec"]["gpus"], json!({"min": 4, "maxNodes": 2}));
         assert!(plain["spec"]["weight"].is_null() && plain["metadata"]["annotations"].is_null(), "{plain}");

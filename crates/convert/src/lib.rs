@@ -26,4 +26,4 @@ pub use documents::{Converted, convert, object};
 pub use draft::{MAX_NODES, duration_text, job_name};
 pub use error::ConvertError;
 pub use notes::{Level, Note};
-pub use request::{AnnotationError, MAX_GPUS, Request, Totals};
+pub use request::{AnnotationError, MAX_COUNTS, MAX_GPUS, Request, Totals};

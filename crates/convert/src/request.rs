@@ -13,6 +13,9 @@ use thiserror::Error;
 /// Most GPUs of a TrainingJob.
 pub const MAX_GPUS: i64 = 4096;
 
+/// Most numbers in `spec.gpus.counts` of a TrainingJob.
+pub const MAX_COUNTS: usize = 64;
+
 /// An annotation has a value that is not its own.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("annotation {name}: {problem}")]
@@ -136,6 +139,12 @@ impl Request {
             let read = Totals::parse(text, MAX_GPUS);
             let read =
                 read.ok_or_else(|| wrong(ANNOTATION_GPUS, text, "neither 2-8 nor 2,4,8, up to 4096"))?;
+            if let Totals::List(all) = &read
+                && all.len() > MAX_COUNTS
+            {
+                let problem = format!("it has {} numbers, the most is {MAX_COUNTS}", all.len());
+                return Err(AnnotationError { name: ANNOTATION_GPUS, problem });
+            }
             request.gpus = Some(read);
         }
         request.types = types.split(',').map(str::trim).filter(|t| !t.is_empty()).map(Into::into).collect();

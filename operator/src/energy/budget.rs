@@ -16,8 +16,8 @@ use jiff::Timestamp;
 
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
-use super::{Inventory, MOST_GPUS, gpu_type, rules};
-use crate::index::{Amounts, ClusterIndex, agent_status, name_of, usable};
+use super::{Inventory, gpu_type, rules};
+use crate::index::{ClusterIndex, agent_status, name_of, offered, usable};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +68,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let open = inventory.node_use(node).planned().is_some() && usable(node);
         let Some(product) = gpu_type(node, policy).filter(|_| open || ours > 0) else { continue };
         let power = board(product, policy);
-        let gpus = Amounts::of(&node.status.allocatable).gpus.min(MOST_GPUS);
+        let gpus = offered(node).gpus;
         let others = index.foreign_use(&key.name).gpus.min(gpus);
         let foreign = measured(index, key, node, power.max).unwrap_or(others as f64 * power.max.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;

@@ -24,7 +24,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::boards::{Board, board};
 use super::types::{TypeDraw, Types};
-use crate::index::{ClusterIndex, agent_status, is_member, name_of, number, whole_gpus};
+use crate::index::{ClusterIndex, MOST_GPUS, agent_status, is_member, name_of, number, whole_gpus};
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
 /// may show an idle GPU.
@@ -192,7 +192,7 @@ pub fn foreign_power(
     let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
     let mut draws: Vec<f64> = foreign.map(|gpu| f64::from(gpu.watts.max(0)).min(max.0)).collect();
     draws.sort_by(|a, b| b.total_cmp(a));
-    let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus);
+    let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus).min(MOST_GPUS);
     let most = usize::try_from(there).unwrap_or(usize::MAX);
     Some(Watts(draws.into_iter().take(most).sum()))
 }

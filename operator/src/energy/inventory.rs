@@ -28,7 +28,7 @@ use andreas_api::slim::SlimNode;
 use kube::ResourceExt;
 
 use super::{boards, gpu_type};
-use crate::index::{ClusterIndex, agent_status, whole_gpus};
+use crate::index::{ClusterIndex, MOST_GPUS, agent_status, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
@@ -111,10 +111,6 @@ impl Exclusion {
         }
     }
 }
-
-/// Most GPUs of a node. The largest machines have 16. Beyond it one kubelet's figure would take the whole power budget, or keep the
-/// planner from any plan.
-pub const MOST_GPUS: u64 = 64;
 
 /// How a node is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,6 +27,6 @@ pub mod types;
 pub mod weight;
 
 pub use andreas_policy::{boards, gpu_type, rules};
-pub use inventory::{Exclusion, Inventory, MOST_GPUS, NodeUse};
+pub use inventory::{Exclusion, Inventory, NodeUse};
 pub use measured::LateEnergy;
 pub use types::{TypeDraw, TypeFacts, Types};

@@ -20,7 +20,18 @@ pub fn usable(node: &SlimNode) -> bool {
     ready && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
 }
 
-/// GPUs offered by the device plug-in. During its restart the kubelet keeps them in `capacity` for five
+/// Most GPUs of a node. The largest machines have 16. Beyond it one kubelet's figure would take the whole power budget, or keep the
+/// planner from any plan.
+pub const MOST_GPUS: u64 = 64;
+
+/// What a node offers to pods, with at most [`MOST_GPUS`] GPUs, whatever its kubelet says.
+pub fn offered(node: &SlimNode) -> Amounts {
+    let mut offered = Amounts::of(&node.status.allocatable);
+    offered.gpus = offered.gpus.min(MOST_GPUS);
+    offered
+}
+
+/// GPUs offered by the device plug-in, as its kubelet says, without a bound. During its restart the kubelet keeps them in `capacity` for five
 /// minutes.
 pub fn whole_gpus(node: &SlimNode) -> u64 {
     let of = |amounts: &BTreeMap<String, Quantity>| amounts.get(GPU_RESOURCE).map_or(0, quantity::units);

@@ -2,9 +2,9 @@
 //!
 //! `POST /apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status` with a bearer
 //! token. **In**: reports ([`endpoint`]). **Out**: `status.progress`, written by the replica that received
-//! the report, with the version it read, or after conflicts with tests of what it read. Every replica serves, leader or not. Also [`LastReports`], the base
-//! of `progressTimeout`, set by reports only and never by writes or reads. The answer's header `andreas-energy-joules`
-//! tells the program the energy of its job so far.
+//! the report, with the version it read, or after conflicts with tests of what it read. Every replica serves,
+//! leader or not. Also [`LastReports`], the base of `progressTimeout`, set by reports only and never by writes
+//! or reads. The answer's header `andreas-energy-joules` tells the program the energy of its job so far.
 //!
 //! A sender needs a token of the job's own audience ([`token`]), issued to a pod of the job's current attempt
 //! ([`members`]). Reported progress is not trusted: it is bounded, never goes back within an attempt ([`rules`]), and

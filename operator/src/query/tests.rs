@@ -216,7 +216,7 @@ fn help(index: &ClusterIndex, kind: ChangeKind) -> Option<andreas_query::Change>
 }
 
 #[test]
-fn another_gpu_type_is_proposed_where_the_allowed_one_is_taken() {
+fn explain_suggests_another_gpu_type() {
     let mut index = cluster(1);
     index.apply(object::<SlimNode>(gpu_node("t0", "Tesla-T4", 8)));
     index.apply(object::<SlimTrainingProfile>(json!({

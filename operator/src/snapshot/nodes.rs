@@ -10,10 +10,10 @@ use super::holders::Holders;
 use super::{gpus, node_name};
 use crate::energy::boards::{Board, board};
 use crate::energy::draws::foreign_power;
-use crate::energy::{Exclusion, Inventory, MOST_GPUS, Types, gpu_type, limits};
+use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
 use crate::index::amounts::HOST_PORT;
 use crate::index::{
-    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, owner, takes, usable,
+    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes, usable,
 };
 
 /// The nodes of a snapshot.
@@ -75,8 +75,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         if !open && held == 0 {
             continue;
         }
-        let mut allocatable = Amounts::of(&node.status.allocatable);
-        allocatable.gpus = allocatable.gpus.min(MOST_GPUS);
+        let allocatable = offered(node);
         let ours: BTreeSet<String> = index
             .pods_on(&key.name)
             .filter(|pod| holders.accounts_for(pod))

@@ -29,6 +29,7 @@ pub(crate) struct Disk {
 }
 
 impl Images {
+    /// What every node begins with.
     pub(crate) fn disk(self) -> Result<Disk> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-images");
         let missing = || format!("no images in {}: run tests/kubelets/images", folder.display());

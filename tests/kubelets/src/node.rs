@@ -65,7 +65,7 @@ pub(crate) struct Common<'a> {
     pub library: PathBuf,
     /// kube-proxy's kubeconfig.
     pub proxy: PathBuf,
-    /// Images that are there from the begin.
+    /// What its containerd begins with.
     pub disk: Disk,
     /// Seconds between two reports of a node's status (kubelet's default: 10).
     pub status_seconds: u32,

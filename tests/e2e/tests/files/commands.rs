@@ -20,7 +20,7 @@ fn commands() -> Vec<(String, Vec<String>)> {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
         for block in fenced::blocks(&text, "sh") {
             for line in block.replace("\\\n", " ").lines() {
-                // A loop or a pipe is a shell's; what it holds is not parsed here.
+                // What a pipe or a substitution makes of its parts is the shell's to say.
                 let words = shlex::split(line).unwrap_or_default();
                 if !words.iter().any(|word| word == "|" || word.contains("$(")) {
                     found.push((format!("{page}: {line}"), words));

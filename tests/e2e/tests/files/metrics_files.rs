@@ -63,14 +63,17 @@ fn documentation() -> String {
     let mut text = String::from(
         "# Metrics\n\n\
          <!-- Written from the programs' code; refresh it with: make metrics-docs -->\n\n\
-         Every metric there is. Each program answers `GET /metrics` in plain HTTP, in OpenMetrics or, where that is not asked for, in\n\
-         Prometheus' older text format. A histogram's series end with `_bucket`, `_sum` and `_count`. Labels have values from closed or\n\
-         bounded sets: at 10,000 jobs the operator has fewer than 5,000 series. No name of a job or a pod is among them; a tenant's\n\
-         namespace is `job_namespace`, and namespaces and GPU types beyond a bound are `_other`. The node of an agent's metrics is\n\
-         Prometheus' own label `node`, which the scrape configuration gives.\n\n\
-         Gauges of the operator are shown by the replica that leads. Dashboards: [`deploy/dashboards`](../deploy/dashboards); alerts:\n\
-         [`deploy/prometheus/alerts.yaml`](../deploy/prometheus/alerts.yaml), each with [its page](runbooks/README.md). The chart\n\
-         brings both, and what discovers the programs: `monitoring` in its values.\n",
+         Each program answers `GET /metrics` in plain HTTP: in OpenMetrics or, where that is not asked for,\n\
+         in Prometheus' older text format. A histogram's series end with `_bucket`, `_sum` and `_count`.\n\n\
+         Labels have values from closed or bounded sets. At 10,000 jobs the operator has fewer than 5,000\n\
+         series. No name of a job or a pod is among them. A tenant's namespace is `job_namespace`;\n\
+         namespaces and GPU types beyond a bound are `_other`. The node of an agent's metrics is Prometheus'\n\
+         own label `node`, which the scrape configuration gives.\n\n\
+         The replica that leads shows the gauges of the operator. Dashboards are in\n\
+         [`deploy/dashboards`](../deploy/dashboards), alerts in\n\
+         [`deploy/prometheus/alerts.yaml`](../deploy/prometheus/alerts.yaml), each with [its\n\
+         page](runbooks/README.md). The chart brings both, and what discovers the programs: `monitoring` in\n\
+         its values.\n",
     );
     for (title, place, metrics) in programs() {
         let _ = write!(text, "\n## {title}\n\n{place}\n\n");
