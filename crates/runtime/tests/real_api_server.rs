@@ -1,7 +1,10 @@
-//! What only a real API server shows: a pause that costs the leadership, a tenant's poisoned object, a kill -9.
+//! What only a real API server shows: a pause that costs the leadership, a tenant's poisoned object, a kill -9,
+//! a database restored from a backup.
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 use std::borrow::Cow;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use andreas_runtime::lease::{Ended, Held, KubeLeases, LeaseConfig, campaign};
@@ -109,6 +112,7 @@ async fn leader_and_watch_survive_a_real_api_server() {
     let testbed = Testbed::builder().without_scheduler().without_controller_manager().start().await.unwrap();
     one_leader_at_a_time(&testbed).await;
     one_object_stops_nobody_and_a_restart_is_survived(&testbed).await;
+    a_database_restored_from_a_backup_is_followed(&testbed).await;
     testbed.stop().await;
 }
 
@@ -197,4 +201,43 @@ async fn one_object_stops_nobody_and_a_restart_is_survived(testbed: &Testbed) {
         json!({"listed": listed.len()})
     );
     assert!(seen - ready < Duration::from_secs(5), "{:?}", seen - ready);
+}
+
+async fn a_database_restored_from_a_backup_is_followed(testbed: &Testbed) {
+    let (etcd, backup) = (testbed.data_dir().join("etcd"), testbed.data_dir().join("etcd-backup"));
+    let exchange = async |from: &Path, to: &Path| {
+        testbed.kill(Component::ApiServer).unwrap();
+        testbed.kill(Component::Etcd).unwrap();
+        let _ = std::fs::remove_dir_all(to);
+        let copied = Command::new("cp").arg("-r").args([from, to]).status().unwrap();
+        assert!(copied.success());
+        testbed.restart(Component::Etcd).await.unwrap();
+        testbed.restart(Component::ApiServer).await.unwrap();
+    };
+    exchange(&etcd, &backup).await;
+    let client = client(testbed).await;
+    let config = WatchConfig::default().namespace("default");
+    let mut watcher: Watcher<Slim> = Watcher::new(client.clone(), config, &WatchMetrics::default());
+    while !matches!(watcher.next().await, Event::Reset(_)) {}
+    for number in 0..200 {
+        make(&client, &format!("lost-{number}")).await;
+    }
+    while next_name(&mut watcher, Duration::from_secs(30)).await != "lost-199" {}
+
+    // when: the database is as old as the backup; nothing that happens in it reaches the lost versions
+    exchange(&backup, &etcd).await;
+    let restored = Instant::now();
+    let rewound = async { while watcher.next().await != Event::Rewound {} };
+    tokio::time::timeout(Duration::from_secs(120), rewound).await.expect("the older versions were not noticed");
+    println!("noticed after {:?}", restored.elapsed());
+    // then: what was lost is gone, and what comes is seen
+    let present = loop {
+        if let Event::Reset(present) = watcher.next().await {
+            break present;
+        }
+    };
+    assert!(!present.iter().any(|key| key.name.starts_with("lost-")), "{present:?}");
+    assert!(present.iter().any(|key| key.name == "after"), "{present:?}");
+    make(&client, "later").await;
+    assert_eq!(next_name(&mut watcher, Duration::from_secs(5)).await, "later");
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use andreas_runtime::watch::{Event, ObjectKey, WatchConfig, WatchMetrics, Watcher};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use http::{Request, Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
@@ -49,6 +49,8 @@ enum Reply {
     Text(u16, String),
     /// A watch: these lines, then open for ever, or ended.
     Lines(Vec<String>, bool),
+    /// A watch that ends after this time without a line.
+    Quiet(Duration),
     /// Says nothing at all.
     Silence,
 }
@@ -77,6 +79,10 @@ fn api(replies: Vec<Reply>) -> Api {
                         axum::body::Body::from_stream(lines)
                     };
                     (200, body)
+                }
+                Reply::Quiet(lasts) => {
+                    let end = tokio::time::sleep(lasts).map(|()| Ok::<_, std::io::Error>(Vec::new()));
+                    (200, axum::body::Body::from_stream(end.into_stream()))
                 }
                 Reply::Silence => {
                     // Keeps the request waiting for as long as the test runs.
@@ -369,4 +375,32 @@ async fn a_server_restored_from_a_backup_is_believed_whatever_its_versions() {
         ["applied a 1", "reset a", "applied a 2", "applied a 7", "rewound", "applied a 7", "reset a"]
     );
     assert_eq!(api.events(1).await, ["applied a 8"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restored_server_that_sends_nothing_to_watches_from_its_future_is_noticed() {
+    let quiet = || Reply::Quiet(Duration::from_secs(29));
+    let mut api = api(vec![
+        page(900, "", &[thing("a", 800, 1)]),
+        // The same versions: the watch goes on.
+        quiet(),
+        page(900, "", &[]),
+        // An error says nothing about the versions.
+        quiet(),
+        Reply::Text(500, r#"{"kind":"Status","status":"Failure","message":"no","code":500}"#.to_owned()),
+        quiet(),
+        page(400, "", &[]),
+        page(400, "", &[thing("a", 300, 7)]),
+        page(400, "", &[thing("a", 300, 7)]),
+        Reply::Lines(vec![line("MODIFIED", &thing("a", 401, 8))], true),
+    ]);
+    let events = api.events(7).await;
+    assert_eq!(
+        events,
+        ["applied a 1", "reset a", "applied a 7", "rewound", "applied a 7", "reset a", "applied a 8"]
+    );
+    let asked = api.requests();
+    assert!(asked[2].0.ends_with("limit=1") && asked[2].0.contains("team%3Da"), "{asked:?}");
+    assert!(asked[3].0.contains("watch=true") && asked[3].0.contains("resourceVersion=900"), "{asked:?}");
+    assert!(asked.len() == 10 && asked[5].0.contains("watch=true"), "{asked:?}");
 }

@@ -25,6 +25,8 @@ pub struct GpuHolders {
     pub shared: BTreeMap<Uuid, BTreeMap<PodKey, u32>>,
     /// Whether some allocated devices could not be mapped to a GPU.
     pub ambiguous: bool,
+    /// Whether processes on a GPU without a holder may be those of a pod that the kubelet dropped.
+    pub unexplained: bool,
 }
 
 impl GpuHolders {
@@ -113,43 +115,57 @@ pub struct TerminatingHolders {
     gpus: BTreeMap<Uuid, Last>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Last {
-    /// The last holder, and until when it counts.
-    holder: Option<(PodKey, Duration)>,
-    /// Processes seen while the GPU was unheld: they belong to no pod.
+    /// The last pod that held it; `None` if unknown.
+    holder: Option<PodKey>,
+    /// When it was last held, or first seen.
+    at: Duration,
+    /// Processes that belong to no pod.
     idle: u32,
+    /// Processes at the last look; where it did not respond, as many as there may be.
+    seen: u32,
 }
 
 impl TerminatingHolders {
     /// Starts from the holders reported before a restart of the agent.
     pub fn resume(&mut self, holders: impl Iterator<Item = (Uuid, PodKey)>, now: Duration) {
         for (uuid, key) in holders {
-            let last = self.gpus.entry(uuid).or_default();
-            last.holder.get_or_insert((key, now));
+            let last = Last { holder: Some(key), at: now, idle: 0, seen: 1 };
+            self.gpus.entry(uuid).or_insert(last);
         }
     }
 
-    /// Adds lingering holders to the kubelet's. `processes`: the processes on each GPU that responds. `now`:
-    /// from any monotonic clock.
-    pub fn add_to(&mut self, holders: &mut GpuHolders, processes: &BTreeMap<Uuid, u32>, now: Duration) {
+    /// Adds lingering holders to the kubelet's. `processes`: the processes on each of the node's GPUs, `None`
+    /// where it does not respond. `now`: from any monotonic clock.
+    ///
+    /// A pod may have begun and been deleted by force while the agent was down. So processes on a GPU without a
+    /// known holder are unexplained for as long as a pod could have kept them.
+    pub fn add_to(
+        &mut self,
+        holders: &mut GpuHolders,
+        processes: &BTreeMap<Uuid, Option<u32>>,
+        now: Duration,
+    ) {
         self.gpus.retain(|uuid, _| processes.contains_key(uuid));
         for (uuid, processes) in processes {
-            let last = self.gpus.entry(uuid.clone()).or_default();
-            if let Some(key) = holders.gpus.get(uuid) {
-                last.holder = Some((key.clone(), now));
+            let first = Last { holder: None, at: now, idle: 0, seen: 1 };
+            let last = self.gpus.entry(uuid.clone()).or_insert(first);
+            let holder = holders.gpus.get(uuid);
+            if holder.is_some() || holders.shared.contains_key(uuid) {
+                let seen = processes.unwrap_or(last.idle + 1);
+                *last = Last { holder: holder.cloned(), at: now, seen, ..*last };
                 continue;
             }
-            let shared = holders.shared.contains_key(uuid);
-            let lingers = |(_, until): &&(PodKey, Duration)| {
-                !holders.ambiguous
-                    && !shared
-                    && *processes > last.idle
-                    && now.saturating_sub(*until) < MAX_GRACE
-            };
-            match last.holder.as_ref().filter(lingers) {
-                Some((key, _)) => drop(holders.gpus.insert(uuid.clone(), key.clone())),
-                None => *last = Last { holder: None, idle: *processes },
+            last.seen = processes.unwrap_or(last.seen);
+            if holders.ambiguous {
+                last.at = now;
+            } else if last.seen <= last.idle || now.saturating_sub(last.at) >= MAX_GRACE {
+                *last = Last { holder: None, at: now, idle: last.seen, seen: last.seen };
+            } else if let Some(key) = &last.holder {
+                holders.gpus.insert(uuid.clone(), key.clone());
+            } else {
+                holders.unexplained = true;
             }
         }
     }
@@ -217,10 +233,17 @@ mod tests {
     fn a_pod_that_the_kubelet_drops_holds_its_gpus_until_its_processes_end() {
         let at = Duration::from_secs;
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
-        let on = |a: u32, b: u32| BTreeMap::from([("GPU-a".to_owned(), a), ("GPU-b".to_owned(), b)]);
+        let on =
+            |a: u32, b: u32| BTreeMap::from([("GPU-a".to_owned(), Some(a)), ("GPU-b".to_owned(), Some(b))]);
         let mut lingering = TerminatingHolders::default();
         // A process outside any pod uses the second GPU before a pod takes it.
-        lingering.add_to(&mut GpuHolders::default(), &on(0, 1), at(0));
+        let mut first = GpuHolders::default();
+        lingering.add_to(&mut first, &on(0, 1), at(0));
+        assert!(first.unexplained, "a pod may have begun it");
+        let mut later = GpuHolders::default();
+        lingering.add_to(&mut later, &on(0, 1), at(3_600));
+        assert!(!later.unexplained);
+        let at = |seconds: u64| Duration::from_secs(3_600 + seconds);
         let mut both = holders_from_kubelet(
             &[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])],
             &known,
@@ -234,6 +257,7 @@ mod tests {
         lingering.add_to(&mut ended, &on(0, 1), at(30));
         assert_eq!(ended, GpuHolders::default());
         // Holders reported before a restart are kept too, but not forever.
+        let at = Duration::from_secs;
         let mut next = TerminatingHolders::default();
         next.resume([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))].into_iter(), at(0));
         let mut resumed = GpuHolders::default();
@@ -242,5 +266,45 @@ mod tests {
         let mut late = GpuHolders::default();
         next.add_to(&mut late, &on(1, 0), at(3_600));
         assert_eq!(late, GpuHolders::default());
+    }
+
+    #[test]
+    fn a_gpu_is_not_said_to_be_unheld_while_it_may_be() {
+        let at = Duration::from_secs;
+        let on = |a: Option<u32>| BTreeMap::from([("GPU-a".to_owned(), a)]);
+        let looked = |lingering: &mut TerminatingHolders, a, seconds| {
+            let mut holders = GpuHolders::default();
+            lingering.add_to(&mut holders, &on(a), at(seconds));
+            (holders.gpus.len(), holders.unexplained)
+        };
+        let held = |lingering: &mut TerminatingHolders, shared: bool, ambiguous, seconds| {
+            let key = || ("team".to_owned(), "x".to_owned());
+            let mut holders = GpuHolders { ambiguous, ..GpuHolders::default() };
+            if shared {
+                holders.shared.insert("GPU-a".into(), BTreeMap::from([(key(), 1)]));
+            } else if !ambiguous {
+                holders.gpus.insert("GPU-a".into(), key());
+            }
+            lingering.add_to(&mut holders, &on(Some(1)), at(seconds));
+        };
+        // A pod that began and was deleted by force while the agent was down.
+        let mut lingering = TerminatingHolders::default();
+        assert_eq!(looked(&mut lingering, Some(1), 0), (0, true));
+        assert_eq!(looked(&mut lingering, Some(0), 5), (0, false));
+        // A GPU that does not respond for a moment, and a device that is not known for one.
+        held(&mut lingering, false, false, 10);
+        assert_eq!(looked(&mut lingering, None, 11), (1, false));
+        held(&mut lingering, false, true, 12);
+        assert_eq!(looked(&mut lingering, Some(1), 13), (1, false));
+        assert_eq!(looked(&mut lingering, Some(0), 14), (0, false));
+        // One that stopped responding when nobody held it.
+        assert_eq!(looked(&mut lingering, None, 15), (0, false));
+        // Of pods that shared it, nobody knows which remains.
+        held(&mut lingering, true, false, 20);
+        assert_eq!(looked(&mut lingering, Some(1), 21), (0, true));
+        assert_eq!(looked(&mut lingering, Some(1), 20 + 3_600), (0, false));
+        // A process that comes later without a pod is nobody's after an hour too.
+        assert_eq!(looked(&mut lingering, Some(2), 4_000), (0, true));
+        assert_eq!(looked(&mut lingering, Some(2), 3_620 + 3_600), (0, false));
     }
 }

@@ -163,7 +163,8 @@ impl ReconcileLoop {
             Ok(pods) => {
                 self.update_holders(&pods).await;
                 self.holders.kubelet_failing = None;
-                self.holders.observed = requested.filter(|_| !self.holders.gpus.ambiguous);
+                let unclear = self.holders.gpus.ambiguous || self.holders.gpus.unexplained;
+                self.holders.observed = requested.filter(|_| !unclear);
             }
             Err(error) => {
                 if self.holders.kubelet_failing.is_none() {
@@ -200,8 +201,8 @@ impl ReconcileLoop {
         let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
         self.holders.gpus = holders_from_kubelet(pods, &known, &parents);
         self.deps.rest_trials.retain(&known);
-        let gpus = self.deps.monitor.gpus().iter();
-        let processes = gpus.filter_map(|(uuid, gpu)| Some((uuid.clone(), gpu.sample.as_ref()?.contexts())));
+        let contexts = |gpu: &GpuHandle| gpu.sample.as_ref().map(crate::gpu::Sample::contexts);
+        let processes = self.deps.monitor.gpus().iter().map(|(uuid, gpu)| (uuid.clone(), contexts(gpu)));
         if self.resumed {
             self.holders.lingering.add_to(
                 &mut self.holders.gpus,

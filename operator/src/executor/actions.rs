@@ -364,12 +364,9 @@ async fn dry_run(
     pod: &Pod,
 ) -> Result<(), Requeue> {
     let shared = &executor.shared;
-    let refused_before = shared
-        .ledger
-        .lock()
-        .get(key)
-        .and_then(|memory| memory.admission.dry_run.as_ref()?.refusal.as_ref())
-        .is_some();
+    let before = shared.ledger.lock().get(key).and_then(|memory| memory.admission.dry_run.clone());
+    let refused_before = before.as_ref().is_some_and(|run| run.refusal.is_some());
+    let admitted_before = before.and_then(|run| run.admitted);
     if refused_before {
         executor.rate_limits.admit_dry_run(&key.namespace).map_err(Requeue::After)?;
     }
@@ -382,6 +379,8 @@ async fn dry_run(
     let (refusal, admitted) = match answer {
         Ok(Ok(admitted)) => (None, admitted),
         Ok(Err(refusal)) => (Some(refusal), None),
+        // A pod of that name exists, so the template was accepted before; its creation will tell.
+        Err(error) if matches!(error.refusal(), Refusal::Exists) => (None, admitted_before),
         Err(error) => {
             if matches!(error.refusal(), Refusal::Busy(_)) {
                 back_off_namespace(shared, Cause::DryRun, &key.namespace, &error.message());
@@ -409,10 +408,6 @@ type Answer = Result<Option<Arc<Admitted>>, (Reason, String)>;
 async fn try_pod(shared: &Shared, key: &ObjectKey, pod: &Pod) -> Result<Answer, WriteError> {
     match shared.writer.create::<Pod, SlimPod>("dry_run", Some(&key.namespace), pod, true).await {
         Ok(kept) => Ok(Ok(worker::admitted(pod.spec.as_ref(), kept.spec))),
-        Err(error) => match error.refusal() {
-            // A pod of that name exists, so the template was accepted before; its creation will tell.
-            Refusal::Exists => Ok(Ok(None)),
-            refusal => refusal.for_user().map(Err).ok_or(error),
-        },
+        Err(error) => error.refusal().for_user().map(Err).ok_or(error),
     }
 }

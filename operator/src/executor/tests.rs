@@ -2,7 +2,7 @@
 //! made and state kept.
 
 use andreas_api::Reason;
-use andreas_api::slim::SlimTrainingJob;
+use andreas_api::slim::{SlimPodSpec, SlimTrainingJob};
 use andreas_runtime::lease::Leadership;
 use andreas_runtime::watch::Index;
 use http::Method;
@@ -17,7 +17,7 @@ use super::start_burst::StartBurst;
 use super::*;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
-use crate::lifecycle::{Action, CreationOutcome, DeleteReason};
+use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
 use crate::metrics::Metrics;
 use crate::objects::profiles;
 use crate::testing::{self, Answer, ApiServer, Call, failure, key, pod, slim_job};
@@ -164,8 +164,19 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     assert!(matches!(world.do_all(vec![dry()]).await, Err(Requeue::After(_))));
     assert_eq!(dry_run(&world), None);
     let world = World::new(vec![(Method::POST, "/pods", 409, exists("bert-1-0"))]);
+    let known = Arc::new(Admitted { sent: SlimPodSpec::default(), kept: SlimPodSpec::default() });
+    let earlier = DryRunResult { gpus: 1, at: Timestamp::UNIX_EPOCH, refusal: None, admitted: Some(known) };
+    let memory = |world: &World, result: Option<DryRunResult>| {
+        world.shared.ledger.lock().entry(&key("bert"), "j1").admission.dry_run = result;
+    };
+    memory(&world, Some(earlier.clone()));
     assert_eq!(world.do_all(vec![dry()]).await, Ok(()));
     assert_eq!(dry_run(&world), Some(None));
+    // What admission added before stays known.
+    let ledger = world.shared.ledger.lock();
+    let after = ledger.get(&key("bert")).and_then(|memory| memory.admission.dry_run.clone());
+    assert_eq!(after.expect("a result").admitted, earlier.admitted);
+    drop(ledger);
 
     // Pods that were not created are not looked up, and each failure waits longer.
     let twice = |code: u16, body: Value| {

@@ -52,6 +52,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
         if d.o.dry_run.is_none_or(|run| since.is_some_and(|since| run.at < since)) {
             try_worker(d, gpus);
         }
+        d.not_plannable = awaits_dry_run(d);
         return true;
     }
     let dry_run = d.o.dry_run.filter(|v| v.gpus == gpus || v.refusal.is_none() && enough(v.gpus));
@@ -60,9 +61,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
         // Unknown yet: a refused template stays refused. While dry runs get no verdict, untested templates
         // are not planned.
         let refused = was_refused || d.o.backoff.is_some_and(|backoff| backoff.untried);
-        // An untested template waits briefly to learn what admission adds, unless no server answers.
-        let untried = d.o.dry_run.is_none() && !shown_true && d.o.backoff.is_none() && !d.o.failing;
-        d.not_plannable = refused || untried;
+        d.not_plannable = refused || awaits_dry_run(d);
         return !refused;
     };
     match &dry_run.refusal {
@@ -110,6 +109,12 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             false
         }
     }
+}
+
+/// A worker that this process has not tried waits briefly to learn what admission adds, unless no server
+/// answers.
+fn awaits_dry_run(d: &Draft<'_>) -> bool {
+    d.o.dry_run.is_none() && d.o.backoff.is_none() && !d.o.failing
 }
 
 const ADMITS: &str = "the API server admits a worker with ";

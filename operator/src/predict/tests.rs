@@ -162,22 +162,29 @@ fn a_program_that_says_it_is_almost_done_for_ever_is_neither_cheap_to_finish_nor
 
 #[test]
 fn a_claim_of_a_program_that_nobody_knows_is_believed_until_it_proves_wrong() {
-    // given a program without measurements, of 1,000 s by the policy, that posts 98 % after a second
-    let liar = |second: i64| {
+    // given a program without measurements, of 1,000 s by the policy, that posts 98 % after a second, alone or
+    // after a timed epoch
+    let liar = |second: i64, millis: i64, timed: i64| {
         let progress = json!({"milliPercent": 98_000, "text": "", "attempt": 1, "at": at(1),
-            "millisPerEpoch": 0, "stepwise": true});
+            "millisPerEpoch": millis, "timedMilliEpochs": timed, "stepwise": true});
         let job = job(json!({}), running(progress));
         let usual = LogNormal::prior(100.0);
         let table = Table { times: vec![usual], prior: true, ..table() };
         outlook(&job, job.status.as_ref(), &table, at(second))
     };
-    // when it is not yet overdue, then it is nearly done
-    let early = liar(2);
-    assert!(!early.overdue && early.seconds_left < 0.02 * early.whole_seconds, "{early:?}");
-    // when it should have ended, then the rest of a whole run is left
-    let due = 1 + (0.02 * early.whole_seconds) as i64;
-    let late = liar(due + 1);
-    assert!(late.overdue && late.seconds_left > 0.95 * late.whole_seconds, "{late:?}");
+    for (millis, timed) in [(0, 0), (102, 0), (102, 9_800)] {
+        // when it is not yet overdue, then it is nearly done
+        let early = liar(1, millis, timed);
+        assert!(!early.overdue && early.seconds_left < 0.021 * early.whole_seconds, "{early:?}");
+        // when it should have ended, then at least as much is left as it has been silent, up to a whole run
+        let due = 1 + (0.02 * early.whole_seconds).ceil() as i64;
+        for second in [due + 1, due + 60, due + 400, 2_000] {
+            let late = liar(second, millis, timed);
+            let silent = (second - 1) as f64;
+            assert!(late.overdue && late.seconds_left >= (silent - 1.0).min(500.0), "{second}: {late:?}");
+        }
+        assert_eq!(liar(2_000, millis, timed).seconds_left, 1_000.0);
+    }
 }
 
 #[test]

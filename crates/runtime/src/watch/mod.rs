@@ -15,7 +15,7 @@
 //!   each object is passed on before the next is decoded. Pages shrink with large objects or slow answers. A
 //!   failed page is retried alone, without the whole list.
 //! * **A restored server is detected.** A list older than an earlier event sends [`Event::Rewound`] first;
-//!   known versions are then invalid.
+//!   known versions are then invalid. A watch without events or bookmarks is followed by a list of one object.
 //! * **Watches resume.** Busy API servers end watches often, even for readers late by some tens of
 //!   milliseconds. The watch resumes from the last version without a new list. Only 410 Gone lists again.
 //! * **Silence is detected.** Watches are requested for [`WatchConfig::watch_for`] and abandoned a little

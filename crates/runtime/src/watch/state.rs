@@ -40,6 +40,8 @@ pub(super) enum State {
     Reading(Reading),
     /// A watch from this version is to be opened.
     Listed { version: String },
+    /// A watch from this version ended without an event or a bookmark.
+    Quiet { version: String },
     /// A watch is open.
     Watching { version: String, body: Body, lines: Lines, opened: Instant, events: u64 },
 }

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use futures::AsyncBufReadExt;
-use kube::api::WatchParams;
+use kube::api::{ListParams, WatchParams};
 use kube::core::Request;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::list_splitter::{Lines, ListItem};
 use super::metrics::{KindMetrics, WatchMetrics};
 use super::state::{State, WatchFailure};
-use super::wire::{Decoded, ErrorStatus, Identity, Line, decode};
+use super::wire::{Decoded, ErrorStatus, Identity, Line, Page, decode};
 use super::{Event, ObjectKey, WatchConfig};
 use crate::jitter::{Backoff, spread};
 
@@ -83,6 +83,7 @@ where
                 State::Listing(_) => self.list().await,
                 State::Reading(_) => self.read_page().await,
                 State::Listed { .. } => self.open().await,
+                State::Quiet { .. } => self.compare_versions().await,
                 State::Watching { .. } => self.read().await,
             }
         }
@@ -133,6 +134,7 @@ where
             Ok(Ok([])) if short => {
                 self.watch_failed(WatchFailure::Other("short", "watch ended at once".into()), version);
             }
+            Ok(Ok([])) if *events == 0 => self.state = State::Quiet { version },
             Ok(Ok([])) => self.state = State::Listed { version },
             Ok(Ok(bytes)) => {
                 let (used, item) = lines.feed(bytes);
@@ -155,6 +157,31 @@ where
                     version,
                 );
             }
+        }
+    }
+
+    /// Compares the known version with the server's. A server whose database was restored sends nothing to a
+    /// watch from its future, not even a bookmark (kube-apiserver, `cacheWatcher.process`).
+    async fn compare_versions(&mut self) {
+        let State::Quiet { version } = &self.state else { return };
+        let version = version.clone();
+        let params = ListParams {
+            label_selector: self.config.labels.clone(),
+            field_selector: self.config.fields.clone(),
+            limit: Some(1),
+            ..ListParams::default()
+        };
+        let listed = match Request::new(&self.url).list(&params) {
+            Ok(request) => timeout(self.config.list_within, self.client.request::<Page>(request)).await,
+            Err(error) => return self.fail(WatchFailure::Other("request", error.to_string())),
+        };
+        match listed {
+            Ok(Ok(page)) => {
+                let current = page.metadata.resource_version.parse().unwrap_or(self.newest);
+                self.state = if current < self.newest { State::new_list() } else { State::Listed { version } };
+            }
+            Ok(Err(error)) => self.watch_failed(WatchFailure::of(&error), version),
+            Err(_) => self.watch_failed(WatchFailure::Other("timeout", "list took too long".into()), version),
         }
     }
 

@@ -4,7 +4,6 @@ use andreas_api::slim::SlimNode;
 
 use super::*;
 use crate::executor::observe::JobInput;
-use crate::lifecycle::DryRunResult;
 
 struct Room {
     index: ClusterIndex,

@@ -14,8 +14,14 @@ fn the_template_is_tried_once_with_the_largest_worker() {
     world.plan_wait(Reason::WaitingForCapacity, "");
     assert_eq!(world.condition("TemplateAccepted").message, "the API server admits a worker with 8 GPUs");
     // After a restart it is tested once more: what admission adds is kept in memory only.
+    // Until then it is not planned.
+    world.dry_run = None;
+    let step = world.preview();
+    assert!(matches!(step.actions[..], [Action::DryRun { gpus: 8, .. }]));
+    assert_eq!(step.claim, Claim::Nothing);
     world.restart_operator().wait(10).wait(1000);
     assert_eq!(world.dry_runs, 2);
+    assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
     // An edit that needs another worker triggers another dry run.
     world.edit(json!({"gpus": {"max": 4}}));
     assert_eq!(world.dry_runs, 3);
