@@ -228,7 +228,9 @@ async fn a_database_restored_from_a_backup_is_followed(testbed: &Testbed) {
     exchange(&backup, &etcd).await;
     let restored = Instant::now();
     let rewound = async { while watcher.next().await != Event::Rewound {} };
-    tokio::time::timeout(Duration::from_secs(120), rewound).await.expect("the older versions were not noticed");
+    tokio::time::timeout(Duration::from_secs(120), rewound)
+        .await
+        .expect("the older versions were not noticed");
     println!("noticed after {:?}", restored.elapsed());
     // then: what was lost is gone, and what comes is seen
     let present = loop {

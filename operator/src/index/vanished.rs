@@ -23,7 +23,7 @@ use super::Amounts;
 
 /// An agent reports the end of a holder within this time.
 const REPORT: Duration = Duration::from_secs(60);
-/// Interval for asking about a holder that outlives its grace period.
+/// Interval for asking about a pod that still holds GPUs.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// An agent without an answer for this long is dead.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(90);
@@ -239,7 +239,7 @@ impl VanishedPods {
             let Some(asked) = last(node) else { continue };
             let open = entries.iter().filter(|entry| match entry.held {
                 None => true,
-                Some((_, at)) => now >= entry.counts_until && now.saturating_duration_since(at) >= ASK_AGAIN,
+                Some((_, at)) => now.saturating_duration_since(at) >= ASK_AGAIN,
             });
             let newest = open.map(|entry| entry.request).max();
             requests
@@ -324,8 +324,10 @@ mod tests {
         let mut all = VanishedPods::default();
         all.deleted("n", gone(5, 0), start);
         all.reported("n", &status(1, &["team/x", "team/x"]), 1, |_| false, after(start, 1));
+        // Asked again ten seconds after each answer.
+        assert!(all.requests(|_| Some(1), after(start, 4)).is_empty());
         assert_eq!(in_use(&all, after(start, 20)), 2);
-        assert_eq!(all.requests(|_| Some(1), after(start, 20)), [("n".to_owned(), 2)]);
+        assert_eq!(all.requests(|_| Some(1), after(start, 11)), [("n".to_owned(), 2)]);
         all.reported("n", &status(2, &["team/x", "team/x"]), 2, |_| false, after(start, 21));
         assert!(all.expire(|_| false, after(start, 100)).is_empty());
         // A silent agent does not hold resources forever.

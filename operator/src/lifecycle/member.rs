@@ -64,7 +64,7 @@ pub fn pod_in_use(pod: &SlimPod, nodes: &BTreeMap<String, NodeFact>) -> bool {
 /// A job on an unreachable node may restart elsewhere: the policy allows it, and two concurrent attempts
 /// would not corrupt its checkpoint.
 pub(super) fn may_restart(o: &Observed<'_>) -> bool {
-    o.policy.node_loss_restart && !o.job.spec.checkpoint.as_ref().is_some_and(|c| c.exclusive)
+    o.policy.node_loss_restart && !exclusive(o)
 }
 
 /// When a pod on an unreachable node is given up so that its job can continue. Its GPUs stay in use. `None`:
@@ -217,7 +217,7 @@ impl<'a> Member<'a> {
                     || is_over(pod)
                     || proof_of_death(pod, o.nodes).is_some()
                     || containers_seen_ended(pod)
-                    || agent_sees_unheld(&deleted, o)
+                    || !exclusive(o) && agent_sees_unheld(&deleted, o)
                 {
                     return None;
                 }
@@ -237,6 +237,12 @@ pub(super) struct Ending<'a> {
     /// By the node's clock.
     pub at: Option<Timestamp>,
     pub terminated: Option<&'a SlimTerminated>,
+}
+
+/// Two attempts at once would corrupt the checkpoint. The agent sees only processes with a GPU; another may still
+/// write.
+fn exclusive(o: &Observed<'_>) -> bool {
+    o.job.spec.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.exclusive)
 }
 
 /// The node's agent, asked after the deletion was seen, reports no GPU held by the pod.

@@ -178,7 +178,8 @@ where
         match listed {
             Ok(Ok(page)) => {
                 let current = page.metadata.resource_version.parse().unwrap_or(self.newest);
-                self.state = if current < self.newest { State::new_list() } else { State::Listed { version } };
+                self.state =
+                    if current < self.newest { State::new_list() } else { State::Listed { version } };
             }
             Ok(Err(error)) => self.watch_failed(WatchFailure::of(&error), version),
             Err(_) => self.watch_failed(WatchFailure::Other("timeout", "list took too long".into()), version),

@@ -83,3 +83,26 @@ fn a_job_that_is_being_deleted_keeps_no_gpus_without_pods_there() {
     room.index.apply(serde_json::from_value::<andreas_api::slim::SlimPod>(bound).expect("a pod"));
     assert!(!room.finds_room("next"));
 }
+
+#[test]
+fn a_gang_with_a_claim_that_one_node_can_mount_is_given_no_gpus() {
+    let step = |max_nodes: i32, modes: &[&str]| {
+        let mut room = Room::new();
+        let claim = json!({"metadata": {"name": "ckpt", "namespace": "team", "resourceVersion": "1"},
+            "spec": {"accessModes": modes}, "status": {"phase": "Bound"}});
+        room.index.apply(
+            serde_json::from_value::<andreas_api::slim::SlimPersistentVolumeClaim>(claim).expect("a claim"),
+        );
+        let mut job = testing::job(10, &json!(null));
+        job["spec"]["gpus"] = json!({"max": 8, "maxNodes": max_nodes});
+        job["spec"]["checkpoint"] = json!({"claimName": "ckpt"});
+        room.index.apply(serde_json::from_value::<SlimTrainingJob>(job).expect("a job"));
+        let memory = room.ledger.entry(&key("bert"), "j1").clone();
+        let seen = JobInput::gather(&room.index, |_| memory, &key("bert"), Arc::default(), Timestamp::now());
+        seen.expect("the job").step()
+    };
+    let said = |max_nodes, modes: &[&str]| step(max_nodes, modes).status.reason.unwrap_or_default();
+    assert_eq!(said(2, &["ReadWriteOnce"]), "TemplateRejected");
+    assert_ne!(said(1, &["ReadWriteOnce"]), "TemplateRejected");
+    assert_ne!(said(2, &["ReadWriteOnce", "ReadWriteMany"]), "TemplateRejected");
+}

@@ -193,6 +193,19 @@ fn forced_deletion_keeps_the_gpus_until_the_agent_sees_them_unheld_or_the_grace_
     world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().holders.clear();
     world.wait(1);
     assert_eq!(world.phase(), Phase::Pending);
+
+    // A process without a GPU may still write a checkpoint that only one may write.
+    let mut spec = with_checkpoint();
+    spec["checkpoint"]["exclusive"] = json!(true);
+    let mut world = World::running(spec, &["n1"], 1);
+    world.nodes.get_mut("n1").unwrap().agent =
+        Some(AgentFact { holders_observed: 1, ..AgentFact::default() });
+    world.now = 100;
+    world.remove("bert-1-0");
+    world.wait(119);
+    assert_eq!(world.phase(), Phase::Stopping);
+    world.wait(1);
+    assert_eq!(world.phase(), Phase::Pending);
 }
 
 #[test]

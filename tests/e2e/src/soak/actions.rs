@@ -9,6 +9,7 @@ use andreas_testbed::faults::RuleId;
 use anyhow::{Context as _, Result};
 
 use super::Soak;
+use super::jobs::Failing;
 use super::report::Report;
 use super::rng::SeededRng;
 use crate::cluster::Cluster;
@@ -95,7 +96,7 @@ pub(super) struct Actor {
     /// Jobs as they were submitted.
     pub jobs: BTreeMap<String, Job>,
     /// Those that were made to fail.
-    pub failing: BTreeSet<String>,
+    pub failing: BTreeMap<String, Failing>,
     pub suspended: BTreeSet<String>,
     pub deleted: BTreeSet<String>,
     pub rules: Vec<RuleId>,
@@ -116,7 +117,7 @@ impl Actor {
             away: BTreeSet::new(),
             forced: BTreeMap::new(),
             jobs: BTreeMap::new(),
-            failing: BTreeSet::new(),
+            failing: BTreeMap::new(),
             suspended: BTreeSet::new(),
             deleted: BTreeSet::new(),
             rules: Vec::new(),

@@ -28,13 +28,21 @@ pub(super) async fn all_end(c: &mut Cluster, actor: &Actor) -> Result<()> {
     }
 }
 
-/// Jobs fail only if they were made to: nothing else that happened was their users' doing.
+/// Jobs fail only if they were made to, and only as often: nothing else that happened was their users' doing.
 pub(super) fn nobody_was_blamed(c: &Cluster, actor: &Actor) -> Result<()> {
     let seen = c.observer.seen();
-    let kept = actor.jobs.keys().filter(|key| !actor.deleted.contains(*key) && !actor.failing.contains(*key));
-    let blamed = |key: &&String| seen.phase(key) == Phase::Failed || seen.status(key).user_failures > 0;
-    let blamed: Vec<&String> = kept.filter(blamed).collect();
-    ensure!(blamed.is_empty(), "failures of the cluster count as the user's: {blamed:?}");
+    for key in actor.jobs.keys().filter(|key| !actor.deleted.contains(*key)) {
+        let (failures, failed) = (seen.status(key).user_failures.max(0), seen.phase(key) == Phase::Failed);
+        let failures = u64::try_from(failures)?;
+        match actor.failing.get(key) {
+            None => ensure!(!failed && failures == 0, "failures of the cluster count as the user's: {key}"),
+            Some(failing) => {
+                let says = || format!("{key}: {failing:?}, failed: {failed}, userFailures: {failures}");
+                ensure!(failures <= failing.attempts, "counted twice, or not the user's: {}", says());
+                ensure!(failed == (failures > failing.retries), "retries are not what was asked: {}", says());
+            }
+        }
+    }
     Ok(())
 }
 

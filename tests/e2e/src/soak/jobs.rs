@@ -23,6 +23,15 @@ const PROFILES: [&str; 2] = ["vision", "language"];
 /// GPUs in total and the most nodes.
 const SIZES: [(i32, i32); 5] = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 2)];
 
+/// A job whose program fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failing {
+    /// Its first attempts, this many of them, fail.
+    pub attempts: u64,
+    /// `spec.retries`.
+    pub retries: u64,
+}
+
 impl Actor {
     /// Makes the namespaces with their profiles.
     pub(super) async fn make_namespaces(c: &Cluster) -> Result<()> {
@@ -68,14 +77,12 @@ impl Actor {
         }
         let fails = self.rng.percent(15);
         if fails {
-            let attempts = self.rng.between(1, 2);
-            made = made.env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", attempts);
-            made = made.spec("retries", json!(self.rng.between(0, 2)));
+            let failing = Failing { attempts: self.rng.between(1, 2), retries: self.rng.between(0, 2) };
+            made = made.env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", failing.attempts);
+            made = made.spec("retries", json!(failing.retries));
+            self.failing.insert(made.key(), failing);
         }
         c.submit(&made).await?;
-        if fails {
-            self.failing.insert(made.key());
-        }
         let key = made.key();
         self.jobs.insert(key.clone(), made);
         Ok(Some(key))

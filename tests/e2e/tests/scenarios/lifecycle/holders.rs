@@ -1,5 +1,5 @@
-//! Who holds GPUs, by the devices themselves: pods deleted by force, and a boot between binding and start. The observer asks the
-//! kubelets all the time whether a GPU has two users or a job two attempts.
+//! Who holds GPUs, by the devices themselves: pods deleted by force, with agents and without, and a boot between binding and start. The
+//! observer asks the kubelets all the time whether a GPU has two users or a job two attempts.
 
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,30 @@ async fn gpus_of_a_deleted_job_whose_pod_was_deleted_by_force_are_in_use_for_its
         let status = c.observer.seen().status(&next.key());
         ensure!(status.history.len() == 1, "{:?}", status.history);
         ensure!(!c.observer.seen().devices.ran_without_object.is_empty(), "the containers did not go on");
+        Ok(())
+    })
+    .await
+}
+
+/// Given agents; when a pod is deleted by force and its kubelet kills it a second later, then its GPUs are free once its node's agent has
+/// said so, long before the grace that they would be in use without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn gpus_of_a_pod_deleted_by_force_are_free_once_its_agent_says_so() -> Result<()> {
+    scenario(Options { agents: true, ..one_node() }, async |c| {
+        let grace = 10 * GRACE;
+        let first = stubborn("first").checkpoint(i32::try_from(grace.as_secs())?);
+        c.submit(&first).await?;
+        c.wait_for_percent(&first, 1).await?;
+        c.kubectl("delete pod first-1-0 --force --grace-period=0").await?;
+        let deleted = Instant::now();
+        c.kubectl("delete tj first --wait=false").await?;
+        let next = job("next").gpus(4, 1).epochs(20, 0.3);
+        c.submit(&next).await?;
+        c.wait_for_phase(&next, Phase::Running).await?;
+        println!("the next job ran {:?} after the deletion", deleted.elapsed());
+        ensure!(deleted.elapsed() < grace / 2, "after {:?}", deleted.elapsed());
+        c.wait_for_phase(&next, Phase::Succeeded).await?;
+        ensure!(c.observer.seen().status(&next.key()).history.len() == 1);
         Ok(())
     })
     .await
