@@ -1,4 +1,4 @@
-//! Exit codes. They are documented in `docs/cli.md`; scripts hold on to them. 2 is clap's, for bad arguments.
+//! Exit codes. They are documented in `docs/cli.md`; scripts hold on to them.
 
 use std::fmt;
 
@@ -6,12 +6,26 @@ use crate::cluster::ClusterError;
 
 /// Something went wrong.
 pub const FAILED: u8 = 1;
+/// The arguments make no sense; clap has the same code.
+pub const USAGE: u8 = 2;
 /// A right is missing, or the credentials are not accepted.
 pub const NO_RIGHT: u8 = 3;
 /// There is no such object.
 pub const NOT_FOUND: u8 = 4;
 /// The command did what it was asked, and what it found is not good: a check that failed, a manifest that lost something.
 pub const NOT_GOOD: u8 = 5;
+
+/// The arguments make no sense together.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// What was found is not good; it has been printed.
 #[derive(Debug)]
@@ -30,6 +44,9 @@ pub fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if cause.is::<NotGood>() {
             return NOT_GOOD;
+        }
+        if cause.is::<Usage>() {
+            return USAGE;
         }
         match cause.downcast_ref::<ClusterError>() {
             Some(ClusterError::Forbidden { .. } | ClusterError::Unauthorized(_)) => return NO_RIGHT,
@@ -53,6 +70,7 @@ mod tests {
         assert_eq!(code(&outer), NOT_FOUND);
         assert_eq!(code(&ClusterError::Unauthorized(String::new()).into()), NO_RIGHT);
         assert_eq!(code(&NotGood(String::new()).into()), NOT_GOOD);
+        assert_eq!(code(&Usage(String::new()).into()), USAGE);
         assert_eq!(code(&anyhow!("other")), FAILED);
     }
 }

@@ -73,7 +73,7 @@ fn compare(gpus: &[Gpu], lines: &str, processes: &str) -> Vec<Row> {
         let degrees = gpu.sample.temperature.map_or(-1.0, f64::from);
         row("temperature, C", format!("{degrees:.0}"), field(7), near(degrees, field(7), 0.0, 5.0));
         let theirs = processes.lines().filter(|line| line.starts_with(&gpu.uuid)).count();
-        let own = gpu.sample.processes.len();
+        let own = gpu.sample.contexts().unwrap_or_default() as usize;
         row("processes", own.to_string(), &theirs.to_string(), own == theirs);
         if let Some((counter, power)) = gpu.energy {
             let agrees = (counter - power).abs() <= 0.1 * power;
@@ -155,6 +155,7 @@ fn a_reading_that_differs_is_noticed() {
             limit_mw: Some((60_000, 70_000)),
             default_limit_mw: Some(70_000),
             clock_mhz: None,
+            minor: Some(0),
             persistent: true,
         },
         sample: Sample {
@@ -162,7 +163,7 @@ fn a_reading_that_differs_is_noticed() {
             limit_mw: 70_000,
             clock_mhz: 300,
             temperature: Some(40),
-            processes: vec![7],
+            processes: Some(vec![7]),
             ..Sample::default()
         },
         energy: Some((210.0, 200.0)),

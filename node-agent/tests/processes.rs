@@ -138,6 +138,36 @@ async fn a_question_for_holders_is_not_answered_while_nobody_knows_who_holds_wha
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_driver_names_no_process_of_a_pod_nothing_rests_and_no_gpu_is_said_to_be_free() {
+    let node = TestNode::new(&[FREE, HELD]).await;
+    node.hold("job-1-0", &[HELD]);
+    node.run(HELD, Some(77));
+    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    let (_setter, _agent) = (node.setter(), node.agent_with(&["--own-processes-only"]));
+    until("one is limited", SLACK, || node.gpu(HELD).limit_watts == 250.0).await;
+    // when the pod is deleted by force, and its process goes on unseen
+    node.hold("job-1-0", &[]);
+    node.api.order(json!({"wake": 0, "holdersRequested": 1}));
+    stays("the question is open, and nothing rests", Duration::from_secs(4), || {
+        node.api.status()["holdersObserved"].as_i64().unwrap_or(0) == 0 && node.is_default(FREE)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_on_a_broken_gpu_keeps_its_power_limit() {
+    let (node, _setter, _agent) = settled().await;
+    // The subscription to errors is made in the background.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.sim.raise_xid(HELD, 63).expect("an error");
+    until("it is unhealthy", SLACK, || node.api.gpu(HELD).0 == "Unhealthy").await;
+    stays("its limit", Duration::from_secs(2), || node.gpu(HELD).limit_watts == 250.0).await;
+    node.hold("job-1-0", &[]);
+    node.run(HELD, None);
+    until("nobody holds it", SLACK, || node.is_default(HELD)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_killed_gpus_get_back_what_they_had() {
     let (node, setter, agent) = settled().await;
     let restored = || node.is_default(FREE) && node.is_default(HELD);

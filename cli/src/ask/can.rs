@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::transport::Operator;
 use super::{AskArgs, job_file, text};
 use crate::cluster::block_on;
-use crate::exit::NotGood;
-use crate::output;
+use crate::exit::{NotGood, Usage};
+use crate::output::{self, plain};
 use crate::when::{self, Deadline};
 
 /// Can: the probability that a job submitted now would meet a deadline. Nothing is created.
@@ -26,7 +26,7 @@ pub struct CanArgs {
     /// Deadline: an instant such as 2027-01-31T18:00:00Z, or a time from now such as 36h
     #[arg(long, value_name = "WHEN", value_parser = when::deadline)]
     deadline: Option<Deadline>,
-    /// Exit with code 5 if the probability is lower, percent
+    /// Exit with code 5 if the probability is lower, percent. Needs a deadline
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(i32).range(1..=100))]
     at_least: Option<i32>,
     #[command(flatten)]
@@ -36,13 +36,24 @@ pub struct CanArgs {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When the file cannot be read, the cluster or the operator refuses, or the probability is below `--at-least`.
+/// When the file cannot be read, the cluster or the operator refuses, the probability is below `--at-least`, or there is no deadline for
+/// it.
 pub fn run(args: &CanArgs) -> Result<()> {
     let mut question = CanRequest { job: job_file::read(&args.file)?, deadline: None, deadline_after: None };
     match args.deadline.clone() {
         Some(Deadline::At(at)) => question.deadline = Some(Time(at)),
         Some(Deadline::After(after)) => question.deadline_after = Some(after),
         None => {}
+    }
+    let has_deadline = |field: &str| question.job.spec.get(field).is_some_and(|value| !value.is_null());
+    if args.at_least.is_some()
+        && args.deadline.is_none()
+        && !has_deadline("deadline")
+        && !has_deadline("deadlineAfter")
+    {
+        return Err(
+            Usage("--at-least needs a deadline: give --deadline, or one in the manifest".to_owned()).into()
+        );
     }
     let answer: Can = block_on(async {
         let operator = Operator::connect(&args.ask).await?;
@@ -70,7 +81,65 @@ fn text_of(answer: &Can, now: Timestamp) -> String {
     };
     match &answer.job.expected {
         Some(expected) => text += &text::expected(&answer.job, expected, &answer.currency, now),
-        None => text += "Start:     never: no node can run it\n",
+        None => {
+            let reason = answer.job.reason.as_deref().unwrap_or("no node can run it");
+            text += &format!("Start:     never: {}\n", plain(reason));
+            if let Some(message) = &answer.job.message {
+                text += &format!("           {}\n", plain(message));
+            }
+        }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::exit;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        can: CanArgs,
+    }
+
+    #[test]
+    fn at_least_without_a_deadline_is_an_error_of_usage() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.yaml");
+        let run = |spec: &str, more: &[&str]| {
+            std::fs::write(&file, format!("kind: TrainingJob\nspec: {spec}\n")).unwrap();
+            let mut words = vec!["can", "--at-least", "90", "--kubeconfig", "/nowhere", "-f"];
+            words.push(file.to_str().unwrap());
+            words.extend(more);
+            let error = run(&Line::try_parse_from(words).unwrap().can).unwrap_err();
+            (exit::code(&error), error.to_string())
+        };
+        let (code, text) = run("{epochs: 1}", &[]);
+        assert_eq!(code, exit::USAGE);
+        assert!(text.starts_with("--at-least needs a deadline"), "{text}");
+        // With one, the cluster is asked, which is not there.
+        assert_eq!(run("{epochs: 1}", &["--deadline", "3h"]).0, exit::FAILED);
+        assert_eq!(run("{deadlineAfter: 3h}", &[]).0, exit::FAILED);
+    }
+
+    #[test]
+    fn a_job_that_never_starts_has_its_reason() {
+        let text = |more: Value| {
+            let at = "2026-01-01T00:00:00Z";
+            let mut job = json!({"name": "a", "phase": "Pending", "weight": 10, "gpus": "1", "created": at});
+            job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let answer = json!({"namespace": "team", "job": job, "currency": "EUR"});
+            text_of(&serde_json::from_value(answer).unwrap(), at.parse().unwrap())
+        };
+        let quota = text(json!({"reason": "QuotaExceeded", "message": "quota gpus: 8 of 8 are used"}));
+        assert!(
+            quota.ends_with("Start:     never: QuotaExceeded\n           quota gpus: 8 of 8 are used\n"),
+            "{quota}"
+        );
+        assert!(text(json!({})).ends_with("Start:     never: no node can run it\n"));
+    }
 }

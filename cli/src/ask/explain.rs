@@ -100,18 +100,5 @@ fn text_of(e: &Explanation, wide: bool, now: Timestamp) -> String {
             text += &format!("  and {} more: -o wide\n", e.candidates.len() - shown);
         }
     }
-    if e.changes.is_empty() {
-        text += "Changes:   none was found that would help\n";
-    } else {
-        text += "Changes that would help, cheapest first:\n";
-    }
-    for change in &e.changes {
-        let mut effects = vec![format!("start {}", text::interval(&change.expected.start, now))];
-        effects.extend(change.expected.on_time_percent.map(|percent| format!("on time with {percent} %")));
-        let cost = change.added_cost_micros;
-        let sign = if cost < 0 { "saves" } else { "costs" };
-        effects.push(format!("{sign} {} {}", money(cost.saturating_abs()), plain(&e.currency)));
-        text += &format!("  {}: {}\n", plain(&change.text), effects.join(", "));
-    }
-    text
+    text + &text::changes(e, now)
 }

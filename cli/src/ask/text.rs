@@ -1,6 +1,8 @@
 //! Parts of answers as people read them.
 
-use andreas_query::{Ahead, CostParts, Expected, Interval, QueuedJob};
+use andreas_query::{
+    Ahead, CostParts, Expected, Explanation, Interval, MAX_TRIED, NotTried, OthersAffected, QueuedJob,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -82,9 +84,81 @@ pub fn shift(later_seconds: i64) -> String {
     if later_seconds >= 0 { format!("{length} later") } else { format!("{length} sooner") }
 }
 
+/// Lines about the jobs of other namespaces that a change affects; none if it affects none.
+pub fn others(of: &OthersAffected) -> String {
+    let line = |count: u32, one: &str, many: &str| match count {
+        0 => String::new(),
+        1 => format!("Others:    1 job of another namespace {one}\n"),
+        n => format!("Others:    {n} jobs of other namespaces {many}\n"),
+    };
+    let mean = shift(of.mean_later_seconds);
+    line(of.later, &format!("ends {mean}"), &format!("end {mean} on average"))
+        + &line(of.never, "never ends", "never end")
+        + &line(of.sooner, "ends sooner", "end sooner")
+}
+
+/// What would help a job, or why nothing was tried.
+pub fn changes(e: &Explanation, now: Timestamp) -> String {
+    let many = format!("not tried: more than {MAX_TRIED} jobs, ask with whatif");
+    if e.changes.is_empty() {
+        return match e.not_tried {
+            None => "Changes:   none was found that would help\n".to_owned(),
+            Some(NotTried::ManyJobs) => format!("Changes:   {many}\n"),
+            Some(NotTried::NotPlanned | NotTried::NotNeeded) => String::new(),
+        };
+    }
+    let mut text = "Changes that would help, cheapest first:\n".to_owned();
+    for change in &e.changes {
+        let mut effects = vec![format!("start {}", interval(&change.expected.start, now))];
+        effects.extend(change.expected.on_time_percent.map(|percent| format!("on time with {percent} %")));
+        let cost = change.added_cost_micros;
+        let sign = if cost < 0 { "saves" } else { "costs" };
+        effects.push(format!("{sign} {} {}", money(cost.saturating_abs()), plain(&e.currency)));
+        text += &format!("  {}: {}\n", plain(&change.text), effects.join(", "));
+    }
+    if e.not_tried == Some(NotTried::ManyJobs) {
+        text += &format!("  others were {many}\n");
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_job_of_others_is_singular_and_those_that_never_end_have_their_own_line() {
+        let of = |later, never, sooner, mean| {
+            others(&OthersAffected { later, never, sooner, mean_later_seconds: mean })
+        };
+        assert_eq!(of(0, 0, 0, 0), "");
+        assert_eq!(of(1, 0, 0, 3_600), "Others:    1 job of another namespace ends 1h00m later\n");
+        assert_eq!(
+            of(2, 1, 3, 3_600),
+            "Others:    2 jobs of other namespaces end 1h00m later on average\n\
+             Others:    1 job of another namespace never ends\n\
+             Others:    3 jobs of other namespaces end sooner\n"
+        );
+        assert_eq!(of(0, 2, 0, 0), "Others:    2 jobs of other namespaces never end\n");
+    }
+
+    #[test]
+    fn changes_that_were_not_tried_are_not_called_useless() {
+        let at = "2026-01-01T00:00:00Z";
+        let text = |not_tried: Option<&str>| {
+            let mut answer = serde_json::json!({
+                "namespace": "team", "candidates": [], "changes": [], "currency": "EUR",
+                "job": {"name": "a", "phase": "Running", "weight": 10, "gpus": "1", "created": at},
+            });
+            if let Some(reason) = not_tried {
+                answer["notTried"] = reason.into();
+            }
+            changes(&serde_json::from_value(answer).unwrap(), at.parse().unwrap())
+        };
+        assert_eq!(text(None), "Changes:   none was found that would help\n");
+        assert_eq!(text(Some("ManyJobs")), "Changes:   not tried: more than 300 jobs, ask with whatif\n");
+        assert_eq!((text(Some("NotNeeded")), text(Some("NotPlanned"))), (String::new(), String::new()));
+    }
 
     #[test]
     fn other_namespaces_are_numbers() {

@@ -21,6 +21,10 @@ use crate::cluster::{Authority, Cluster, ClusterError, PodPort, Reply, Right, Se
 
 /// Maximum answer: a queue of 20,000 jobs.
 const MAX_ANSWER: usize = 64 << 20;
+/// How long the proxy may take. The operator answers within 15 s even where a question waits for the first plan and for its turn.
+const PROXY_WITHIN: Duration = Duration::from_secs(20);
+/// Reasons of the operator's own refusals with 502, 503 or 504; the API server's proxy has others.
+const OPERATOR_REASONS: [&str; 2] = ["NotReady", "Timeout"];
 /// Life of a service account's token, s; the API server makes none that is shorter.
 const TOKEN_LIFE: i64 = 600;
 /// Labels of the operator's pods.
@@ -77,10 +81,7 @@ impl<'a> Operator<'a> {
     }
 
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> anyhow::Result<T> {
-        let reply = match self.by_proxy(&method, path, body.clone()).await? {
-            reply if self.proxy_is_refused(&reply) => self.by_port_forward(&method, path, body).await?,
-            reply => reply,
-        };
+        let reply = self.reply(&method, path, body).await?;
         if reply.status.is_success() {
             let answer = serde_json::from_slice(&reply.body);
             return answer.map_err(|error| {
@@ -88,6 +89,31 @@ impl<'a> Operator<'a> {
             });
         }
         Err(self.refusal(&reply).into())
+    }
+
+    /// The operator's answer: through the proxy, else through port-forward. The error is that of both ways.
+    async fn reply(&self, method: &Method, path: &str, body: Vec<u8>) -> anyhow::Result<Reply> {
+        let within = self.proxy_within();
+        let by_proxy = match tokio::time::timeout(within, self.by_proxy(method, path, body.clone())).await {
+            Ok(reply) => {
+                let reply = reply?;
+                match self.failure_of_proxy(method, &reply) {
+                    None => return Ok(reply),
+                    Some(failure) => failure,
+                }
+            }
+            Err(_) => ClusterError::Failed(format!("no answer within {:.0} s", within.as_secs_f64())),
+        };
+        self.by_port_forward(method, path, body).await.map_err(|by_port_forward| {
+            // The exit code is that of the way that should work.
+            anyhow::Error::new(by_proxy)
+                .context(format!("port-forward to the operator: {by_port_forward}\nthe API server's proxy"))
+        })
+    }
+
+    /// The proxy's limit, shorter than that of one request.
+    fn proxy_within(&self) -> Duration {
+        PROXY_WITHIN.min(Duration::from_secs(self.args.cluster.request_timeout) * 2 / 3)
     }
 
     fn request(&self, method: &Method, uri: String) -> Result<http::request::Builder, ClusterError> {
@@ -120,11 +146,21 @@ impl<'a> Operator<'a> {
         Right::of::<Service>(verb, Some(&self.args.operator_namespace)).on("proxy")
     }
 
-    /// Whether the API server itself refuses: the caller may not use the proxy, or there is none.
-    fn proxy_is_refused(&self, reply: &Reply) -> bool {
+    /// Why an answer is not the operator's: the caller may not use the proxy, or the API server does not reach the operator.
+    fn failure_of_proxy(&self, method: &Method, reply: &Reply) -> Option<ClusterError> {
         let failure = serde_json::from_slice::<Failure>(&reply.body).ok();
-        let message = failure.map(|failure| failure.message).unwrap_or_default();
-        reply.status == StatusCode::FORBIDDEN && message.contains(" cannot ") && message.contains("services")
+        let message = failure.as_ref().map_or("", |failure| failure.message.as_str());
+        match reply.status {
+            StatusCode::FORBIDDEN if message.contains(" cannot ") && message.contains("services") => {
+                Some(ClusterError::Forbidden { right: self.right_to_proxy(method) })
+            }
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+                if !failure.as_ref().is_some_and(|own| OPERATOR_REASONS.contains(&own.reason.as_str())) =>
+            {
+                Some(self.refusal(reply))
+            }
+            _ => None,
+        }
     }
 
     async fn by_port_forward(
@@ -134,12 +170,9 @@ impl<'a> Operator<'a> {
         body: Vec<u8>,
     ) -> Result<Reply, ClusterError> {
         let namespace = self.args.operator_namespace.as_str();
-        let without = ClusterError::Forbidden { right: self.right_to_proxy(method) };
-        let Ok(pods) = self.cluster.list::<Pod>(Some(namespace), &Selection::labels(OPERATOR)).await else {
-            return Err(without);
-        };
+        let pods = self.cluster.list::<Pod>(Some(namespace), &Selection::labels(OPERATOR)).await?;
         let timeout = Duration::from_secs(self.args.cluster.request_timeout);
-        let mut last = without;
+        let mut last = ClusterError::Failed(format!("namespace {namespace} has no pod of the operator"));
         for pod in pods.items {
             let name = pod.name_any();
             let to = PodPort { namespace, pod: &name, port: self.args.operator_port };
@@ -205,4 +238,88 @@ async fn account_token(cluster: &Cluster, args: &AskArgs, namespace: &str) -> Re
     })?;
     let token = made.status.and_then(|status| status.token);
     token.ok_or_else(|| ClusterError::Failed("the API server made no token".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use http::Response;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::{block_on, testing};
+    use crate::exit;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        ask: AskArgs,
+    }
+
+    /// The message of the error and its exit code.
+    fn asked(cluster: impl Fn() -> Cluster) -> (String, u8) {
+        let line = Line::try_parse_from(["ask", "--request-timeout", "1"]).unwrap();
+        let asked = block_on(async {
+            let (cluster, token, namespace) = (cluster(), "t".to_owned(), "team-a".to_owned());
+            let operator = Operator { args: &line.ask, cluster, token, namespace };
+            Ok(operator.get::<Value>("/queue").await)
+        });
+        let error = asked.unwrap().expect_err("no operator answers");
+        (format!("{error:#}"), exit::code(&error))
+    }
+
+    /// An API server whose proxy answers so, and on which there are no pods.
+    fn answering(status: u16, body: Value) -> impl Fn() -> Cluster {
+        move || {
+            let body = body.clone();
+            testing::cluster(move |line, _| match line.contains("/proxy/") {
+                true => (status, body.clone()),
+                false => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
+            })
+        }
+    }
+
+    const NO_POD: &str = "port-forward to the operator: namespace andreas-system has no pod of the operator";
+
+    #[test]
+    fn an_answer_that_is_not_the_operators_leads_to_port_forward_and_the_error_names_both_ways() {
+        let dial = "error trying to reach service: dial tcp 10.0.0.1:8443: i/o timeout";
+        for (code, reason) in [(502, "BadGateway"), (503, "ServiceUnavailable"), (504, "GatewayTimeout")] {
+            let (text, exit) = asked(answering(code, testing::refusal(code, reason, dial, "").1));
+            assert!(text.starts_with(NO_POD) && text.ends_with(dial), "{text}");
+            assert_eq!(exit, exit::FAILED);
+        }
+        let (text, _) = asked(answering(502, json!("<html>no upstream</html>")));
+        assert!(text.starts_with(NO_POD) && text.contains("no upstream"), "{text}");
+        let cannot = "services \"https:andreas-operator:8443\" is forbidden: User \"x\" cannot get resource \"services/proxy\"";
+        let (text, exit) = asked(answering(403, testing::refusal(403, "Forbidden", cannot, "").1));
+        assert!(text.starts_with(NO_POD) && text.contains("missing right: get services/proxy"), "{text}");
+        assert_eq!(exit, exit::NO_RIGHT);
+    }
+
+    #[test]
+    fn a_refusal_of_the_operator_is_the_answer() {
+        for (code, reason) in
+            [(503, "NotReady"), (504, "Timeout"), (500, "InternalError"), (429, "TooManyRequests")]
+        {
+            let failure = serde_json::to_value(Failure::new(code, reason, "there is no plan yet: try again"));
+            let (text, _) = asked(answering(code, failure.unwrap()));
+            assert_eq!(text, "there is no plan yet: try again", "{code}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_does_not_answer_leaves_time_for_port_forward() {
+        let (text, _) = asked(|| {
+            let service = tower::service_fn(|request: Request<Body>| async move {
+                if request.uri().path().contains("/proxy/") {
+                    std::future::pending::<()>().await;
+                }
+                let list = json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string();
+                Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(list))))
+            });
+            Cluster::of(kube::Client::new(service, "default"), "default")
+        });
+        assert!(text.starts_with(NO_POD) && text.ends_with("proxy: no answer within 1 s"), "{text}");
+    }
 }

@@ -113,15 +113,9 @@ fn text_of(answer: &WhatIf, now: Timestamp) -> String {
     if unnamed > 0 {
         text += &format!("           and {unnamed} more of this namespace\n");
     }
-    let others = answer.others;
-    if others.later > 0 {
-        let mean = text::shift(others.mean_later_seconds);
-        text += &format!("Others:    {} jobs of other namespaces end {mean} on average\n", others.later);
-    }
-    if others.sooner > 0 {
-        text += &format!("Others:    {} jobs of other namespaces end sooner\n", others.sooner);
-    }
-    if answer.own == 0 && others.later == 0 && others.sooner == 0 {
+    let others = text::others(&answer.others);
+    text += &others;
+    if answer.own == 0 && others.is_empty() {
         text += "Moves:     no other job by a minute or more\n";
     }
     let cost = answer.added_cost_micros;

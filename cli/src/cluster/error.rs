@@ -44,6 +44,9 @@ pub enum ClusterError {
     /// The object is refused: schema, admission, quota, or it exists.
     #[error("{0}")]
     Refused(String),
+    /// The API server failed or has too much to do: the same request may succeed later.
+    #[error("{0}")]
+    Unavailable(String),
     /// The API server, or a pod behind it, failed.
     #[error("{0}")]
     Failed(String),
@@ -70,6 +73,7 @@ impl ClusterError {
                 (None, _) => Self::NotFound(message),
             },
             409 if status.reason != "AlreadyExists" => Self::Conflict(message),
+            429 | 500..600 => Self::Unavailable(message),
             400..500 => Self::Refused(message),
             _ => Self::Failed(message),
         }
@@ -90,6 +94,11 @@ impl ClusterError {
     /// Whether the right is missing.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Forbidden { .. })
+    }
+
+    /// Whether the same request may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unavailable(_))
     }
 
     /// Whether there is no such object.
@@ -147,5 +156,10 @@ mod tests {
         assert!(of(404, "the server could not find the requested resource", "").contains("does not serve"));
         assert!(of(401, "Unauthorized", "").contains("credentials"));
         assert_eq!(of(500, "etcd is away", ""), "etcd is away");
+        let transient =
+            |code| ClusterError::from_status(&status(code, "", ""), &right, Some("bert")).is_transient();
+        for (code, expected) in [(429, true), (500, true), (503, true), (404, false), (422, false)] {
+            assert_eq!(transient(code), expected, "{code}");
+        }
     }
 }

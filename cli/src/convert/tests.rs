@@ -100,6 +100,30 @@ fn a_pytorch_job_becomes_a_gang_with_a_range() {
     assert_eq!(of(&env)[0].job["spec"]["rendezvous"], "Env");
 }
 
+#[test]
+fn one_process_for_each_pod_is_lost_where_a_plan_may_use_one_node() {
+    let template = "{spec: {containers: [{name: pytorch, image: i, command: [python, train.py], resources: {limits: {nvidia.com/gpu: 1}}}]}}";
+    let pytorch = format!(
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: a}}\nspec: {{pytorchReplicaSpecs: {{Master: {{replicas: 1, \
+         template: {template}}}, Worker: {{replicas: 3, template: {template}}}}}}}"
+    );
+    let indexed = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {{parallelism: 4, completions: 4, completionMode: Indexed, \
+         template: {template}}}"
+    );
+    let lost = |text: &str| -> Vec<String> {
+        let one = of(text).remove(0);
+        one.notes.into_iter().filter(|note| note.level == Level::Lost).map(|note| note.field).collect()
+    };
+    assert_eq!(of(&pytorch)[0].job["spec"]["gpus"], json!({"min": 4, "maxNodes": 4}));
+    assert_eq!(lost(&pytorch), ["spec.pytorchReplicaSpecs.Master.template.spec.containers"]);
+    assert_eq!(lost(&indexed), ["spec.template.spec.containers"]);
+    for text in [&pytorch, &indexed] {
+        assert!(lost(&text.replace("[python, train.py]", "[torchrun, train.py]")).is_empty());
+    }
+    assert!(lost(&indexed.replace(": 4", ": 1")).is_empty());
+}
+
 const TRAIN_JOB: &str = "
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: ClusterTrainingRuntime

@@ -7,17 +7,18 @@ use andreas_api::{DurationText, Phase};
 use anyhow::Result;
 use clap::Args;
 
-use crate::cluster::{Cluster, ConnectArgs, block_on};
+use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
 use crate::exit::NotGood;
 use crate::output::plain;
 use crate::when;
 
-/// Between two looks at a job.
+/// Time between two rounds of reads.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Wait: until jobs have ended, with a line for each change of phase.
 ///
-/// Exits with 0 when all have succeeded, with 5 when one has failed or the time is over. Needs the right to get TrainingJobs.
+/// Exits with 0 when all have succeeded, with 5 when one has failed or the time is over. An API server that does not answer is asked
+/// again until the time is over. Needs the right to get TrainingJobs.
 #[derive(Debug, Args)]
 pub struct WaitArgs {
     /// Names of TrainingJobs
@@ -41,7 +42,8 @@ pub fn run(args: &WaitArgs) -> Result<()> {
     block_on(async {
         let cluster = Cluster::connect(&args.cluster).await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref());
-        let all = all(&cluster, &namespace, &args.jobs, |line| println!("{line}"));
+        let mut console = Console;
+        let all = all(&cluster, &namespace, &args.jobs, &mut console);
         match args.timeout.as_ref().and_then(|limit| Some((limit, limit.seconds()?.try_into().ok()?))) {
             None => all.await,
             Some((limit, seconds)) => match tokio::time::timeout(Duration::from_secs(seconds), all).await {
@@ -52,33 +54,78 @@ pub fn run(args: &WaitArgs) -> Result<()> {
     })
 }
 
-/// Returns when all have ended; the others are waited for where one has failed.
-async fn all(cluster: &Cluster, namespace: &str, jobs: &[String], mut say: impl FnMut(String)) -> Result<()> {
-    let mut failed = Vec::new();
-    for name in jobs {
-        let mut last = None;
-        loop {
-            let job: SlimTrainingJob = cluster.get(Some(namespace), name).await?;
+/// Where the lines go.
+trait Listener {
+    /// A change of a job.
+    fn progress(&mut self, line: String);
+    /// The API server cannot be read at present.
+    fn warn(&mut self, line: String);
+}
+
+/// Standard output and standard error.
+struct Console;
+
+impl Listener for Console {
+    fn progress(&mut self, line: String) {
+        println!("{line}");
+    }
+
+    fn warn(&mut self, line: String) {
+        eprintln!("warning: {line}");
+    }
+}
+
+/// Returns when all have ended; the others are waited for where one has failed. Each round reads every job that has not ended: one that
+/// ends early may be deleted while others run. A read that fails for a while is tried again.
+async fn all(cluster: &Cluster, namespace: &str, jobs: &[String], to: &mut impl Listener) -> Result<()> {
+    let mut open: Vec<(&str, Option<Phase>)> = jobs.iter().map(|name| (name.as_str(), None)).collect();
+    let (mut failed, mut warned) = (Vec::new(), false);
+    loop {
+        let (mut still, mut failure) = (Vec::new(), None);
+        for (name, last) in open {
+            // Each further job would wait for the same API server.
+            if matches!(failure, Some(ClusterError::Unreachable { .. })) {
+                still.push((name, last));
+                continue;
+            }
+            let job: SlimTrainingJob = match cluster.get(Some(namespace), name).await {
+                Ok(job) => job,
+                Err(error) if error.is_transient() => {
+                    failure = Some(error);
+                    still.push((name, last));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let status = job.status.unwrap_or_default();
             if last != Some(status.phase) {
-                last = Some(status.phase);
                 let why = status.history.last().filter(|_| status.phase.is_terminal());
                 let why = why.map_or(String::new(), |attempt| format!(": {}", plain(&attempt.message)));
-                say(format!("trainingjob/{} {}{why}", plain(name), status.phase.as_str()));
+                to.progress(format!("trainingjob/{} {}{why}", plain(name), status.phase.as_str()));
             }
             if status.phase.is_terminal() {
-                failed.extend((status.phase == Phase::Failed).then_some(name.as_str()));
-                break;
+                failed.extend((status.phase == Phase::Failed).then_some(name));
+            } else {
+                still.push((name, Some(status.phase)));
             }
-            tokio::time::sleep(AGAIN).await;
         }
+        if let Some(error) = failure.as_ref().filter(|_| !warned) {
+            to.warn(format!("{}; trying again", plain(&error.to_string())));
+        }
+        warned = failure.is_some();
+        if still.is_empty() {
+            break;
+        }
+        open = still;
+        tokio::time::sleep(AGAIN).await;
     }
     if failed.is_empty() { Ok(()) } else { Err(NotGood(format!("failed: {}", failed.join(", "))).into()) }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
 
     use serde_json::{Value, json};
 
@@ -86,33 +133,74 @@ mod tests {
     use crate::cluster::testing::{cluster, refusal};
     use crate::exit;
 
-    /// What is said of jobs that pass through these phases, one at each look, and the exit code.
-    fn waited(phases: &'static [&'static str]) -> (Vec<String>, u8) {
-        let looks = std::sync::Arc::new(AtomicUsize::new(0));
-        let answer = move |_: &str, _: Value| {
-            let Some(phase) = phases.get(looks.fetch_add(1, Ordering::Relaxed).min(phases.len() - 1)) else {
-                return refusal(404, "NotFound", "not found", "bert");
+    /// What is said and warned of.
+    #[derive(Default)]
+    struct Recorded(Vec<String>, Vec<String>);
+
+    impl Listener for Recorded {
+        fn progress(&mut self, line: String) {
+            self.0.push(line);
+        }
+
+        fn warn(&mut self, line: String) {
+            self.1.push(line);
+        }
+    }
+
+    /// What is said of jobs that give these answers, one at each read, and the exit code. Phases are answers; so are `gone` and `away`.
+    fn waited(jobs: &[(&str, &[&'static str])]) -> (Recorded, u8) {
+        let answers: BTreeMap<String, Vec<&'static str>> =
+            jobs.iter().map(|(name, answers)| ((*name).to_owned(), answers.to_vec())).collect();
+        let answers = Arc::new(Mutex::new(answers));
+        let answer = move |line: &str, _: Value| {
+            let name = line.split(['/', '?']).nth(7).unwrap_or_default();
+            let mut answers = answers.lock().unwrap();
+            let Some(left) = answers.get_mut(name) else {
+                return refusal(404, "NotFound", "not found", name);
             };
-            let job = json!({
-                "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "bert"},
-                "spec": {"epochs": 1, "gpus": {"min": 1}, "template": {"spec": {"containers": []}}},
-                "status": {"phase": phase},
-            });
-            (200, job)
+            let next = if left.len() > 1 { left.remove(0) } else { left[0] };
+            match next {
+                "gone" => refusal(404, "NotFound", "not found", name),
+                "away" => refusal(503, "ServiceUnavailable", "the API server is shutting down", ""),
+                phase => (
+                    200,
+                    json!({
+                        "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name},
+                        "spec": {"epochs": 1, "gpus": {"min": 1}, "template": {"spec": {"containers": []}}},
+                        "status": {"phase": phase},
+                    }),
+                ),
+            }
         };
-        let mut said = Vec::new();
-        let done = block_on(async {
-            Ok(all(&cluster(answer), "team-a", &["bert".to_owned()], |line| said.push(line)).await)
-        });
+        let mut recorded = Recorded::default();
+        let names: Vec<String> = jobs.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let done = block_on(async { Ok(all(&cluster(answer), "team-a", &names, &mut recorded).await) });
         let code = done.unwrap().map_or_else(|error| exit::code(&error), |()| 0);
-        (said, code)
+        (recorded, code)
     }
 
     #[test]
     fn each_phase_is_said_once_and_the_end_is_the_exit_code() {
-        let (said, code) = waited(&["Running", "Running", "Succeeded"]);
-        assert_eq!(said, ["trainingjob/bert Running", "trainingjob/bert Succeeded"]);
+        let (recorded, code) = waited(&[("bert", &["Running", "Running", "Succeeded"])]);
+        assert_eq!(recorded.0, ["trainingjob/bert Running", "trainingjob/bert Succeeded"]);
+        assert_eq!((code, recorded.1.len()), (0, 0));
+        assert_eq!(waited(&[("bert", &["Failed"])]).1, exit::NOT_GOOD);
+        assert_eq!(waited(&[("bert", &["gone"])]).1, exit::NOT_FOUND);
+    }
+
+    #[test]
+    fn a_failed_read_is_warned_of_once_and_tried_again() {
+        let (recorded, code) = waited(&[("bert", &["Running", "away", "away", "Succeeded"])]);
+        assert_eq!(recorded.0, ["trainingjob/bert Running", "trainingjob/bert Succeeded"]);
+        assert_eq!(recorded.1, ["the API server is shutting down; trying again"]);
         assert_eq!(code, 0);
-        assert_eq!(waited(&["Failed"]).1, exit::NOT_GOOD);
+    }
+
+    #[test]
+    fn a_job_that_ended_and_was_deleted_while_another_ran_has_ended() {
+        let (recorded, code) =
+            waited(&[("a", &["Running", "Running", "Succeeded"]), ("b", &["Succeeded", "gone"])]);
+        let said = ["trainingjob/a Running", "trainingjob/b Succeeded", "trainingjob/a Succeeded"];
+        assert_eq!((recorded.0, code), (said.map(str::to_owned).to_vec(), 0));
     }
 }

@@ -116,7 +116,16 @@ fn may_be_adopted(workload: &Workload, object: &Value) -> Result<(), AdoptError>
         return Err(AdoptError::ManagedByOther(format!("managedBy gives it to {other}")));
     }
     if let Some(owner) = workload.controller() {
-        return Err(AdoptError::ManagedByOther(format!("{owner} made it and starts it: label that instead")));
+        let group = owner.api_version.split('/').next().unwrap_or_default();
+        let words = match Kind::parse(&owner.kind).filter(|kind| kind.group() == group) {
+            Some(_) => "label that instead".to_owned(),
+            None => {
+                let kinds = Kind::ALL.map(Kind::name).join(", ");
+                format!("only these kinds can be labelled, and only if nothing else makes them: {kinds}")
+            }
+        };
+        let (kind, name) = (&owner.kind, &owner.name);
+        return Err(AdoptError::ManagedByOther(format!("{kind} {name} made it and starts it: {words}")));
     }
     Ok(())
 }

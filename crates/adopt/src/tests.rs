@@ -177,12 +177,27 @@ fn what_another_program_starts_is_left_alone() {
     kueue["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("q");
     let mut other = job(1, 1);
     other["spec"]["managedBy"] = json!("example.com/other");
-    let mut owned = job(1, 1);
-    owned["metadata"]["ownerReferences"] =
-        json!([{"apiVersion": "x/v1", "kind": "CronJob", "name": "c", "uid": "u", "controller": true}]);
-    for object in [kueue, other, owned] {
+    for object in [kueue, other] {
         let refused = mirror(&workload(Kind::Job, &object), &object, &object).expect_err("left alone");
         assert!(matches!(refused, AdoptError::ManagedByOther(_)), "{refused}");
+    }
+    let owned_by = |version: &str, kind: &str| {
+        let mut owned = job(1, 1);
+        owned["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": version, "kind": kind, "name": "nightly", "uid": "u", "controller": true}]);
+        let refused = mirror(&workload(Kind::Job, &owned), &owned, &owned).expect_err("left alone");
+        assert!(matches!(refused, AdoptError::ManagedByOther(_)), "{refused}");
+        refused.to_string()
+    };
+    let refused = owned_by("jobset.x-k8s.io/v1alpha2", "JobSet");
+    assert!(refused.ends_with("JobSet nightly made it and starts it: label that instead"), "{refused}");
+    for (version, kind) in [("batch/v1", "CronJob"), ("example.org/v1", "JobSet")] {
+        let refused = owned_by(version, kind);
+        let words = format!(
+            "{kind} nightly made it and starts it: only these kinds can be labelled, and only if nothing else makes them: \
+             Job, JobSet, TrainJob, PyTorchJob, RayJob"
+        );
+        assert!(refused.ends_with(&words), "{refused}");
     }
     let none = job(1, 0);
     let refused = mirror(&workload(Kind::Job, &none), &none, &none).expect_err("no GPUs");

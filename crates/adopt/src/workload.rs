@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, LABEL_ADOPT};
 use andreas_convert::{AnnotationError, Request};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -70,10 +70,9 @@ impl Workload {
     }
 
     /// Another object made it and starts it.
-    pub fn controller(&self) -> Option<String> {
+    pub fn controller(&self) -> Option<&OwnerReference> {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
-        let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
-        Some(format!("{} {}", owner.kind, owner.name))
+        owners.iter().find(|owner| owner.controller == Some(true))
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::ConvertError;
 use super::fields::Fields;
+use super::launch;
 use super::notes::Notes;
 use super::request::{MAX_GPUS, READ, Request, Totals};
 use super::template::Template;
@@ -140,6 +141,8 @@ impl Draft {
         if let Some(totals) = totals {
             follow(&totals, workers.gpus, &mut gpus);
         }
+        let total = gpus.get("max").or_else(|| gpus.get("min")).and_then(Value::as_i64).unwrap_or(1);
+        launch::check(&template.words, workers.gpus, total, &template.field, notes);
         for (name, value) in mutable.into_iter().chain(fixed) {
             self.set(&name, value);
         }

@@ -91,16 +91,20 @@ pub fn words(value: Option<&Value>) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Notes what of a program's start cannot follow the number of GPUs that a plan gives.
-pub fn check(words: &[String], gpus: i64, field: &str, notes: &mut Notes) {
+/// Notes what of a program's start cannot follow the number of GPUs that a plan gives. `each` is the GPUs that one worker had, `total`
+/// the most GPUs of the TrainingJob: a plan may give all of them on one node.
+pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut Notes) {
     let first =
         words.first().map(|word| word.rsplit('/').next().unwrap_or_default().to_owned()).unwrap_or_default();
     let script = words.iter().any(|word| word.contains(".py"));
-    if gpus > 1 && first.starts_with("python") && script && !is_torchrun(words) {
-        notes.lost(
-            field,
-            "python starts one process, which mostly uses one GPU: start the program with torchrun",
-        );
+    if total > 1 && first.starts_with("python") && script && !is_torchrun(words) {
+        let text = if each > 1 {
+            "python starts one process, which mostly uses one GPU: start the program with torchrun"
+        } else {
+            "python starts one process for each worker, and a plan may give a worker several GPUs of one node: start the program with \
+             torchrun"
+        };
+        notes.lost(field, text);
     }
     if first == "accelerate" || words.iter().any(|word| word.contains("accelerate launch")) {
         notes.lost(
@@ -141,15 +145,15 @@ mod tests {
 
     #[test]
     fn a_program_without_torchrun_on_several_gpus_is_noted() {
-        let lost = |text: &str, gpus| {
+        let lost = |text: &str, each, total| {
             let mut notes = Notes::default();
-            check(&text.split(' ').map(str::to_owned).collect::<Vec<_>>(), gpus, "command", &mut notes);
-            notes.into_vec().len()
+            let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            check(&words, each, total, "command", &mut notes);
+            notes.into_vec().pop().map_or(String::new(), |note| note.text)
         };
-        assert_eq!(
-            (lost("python train.py", 4), lost("python train.py", 1), lost("torchrun train.py", 4)),
-            (1, 0, 0)
-        );
-        assert_eq!((lost("mpirun -np 4 x", 1), lost("accelerate launch x.py", 1)), (1, 1));
+        assert!(lost("python train.py", 4, 4).starts_with("python starts one process, which"));
+        assert!(lost("python train.py", 1, 4).starts_with("python starts one process for each worker"));
+        assert_eq!((lost("python train.py", 1, 1), lost("torchrun train.py", 4, 4)), Default::default());
+        assert!(!lost("mpirun -np 4 x", 1, 1).is_empty() && !lost("accelerate launch x.py", 1, 1).is_empty());
     }
 }

@@ -65,6 +65,8 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         container.remove("args");
         container.insert("command".to_owned(), json!(["/bin/sh", "-c", command]));
     }
+    // Ray starts the processes that use the GPUs: a single process of python is as it should be.
+    template.words.clear();
     let workers = Workers { min: range.0, max: range.1, gpus: template.gpus };
     Ok(draft.finish(workers, template, notes))
 }

@@ -99,9 +99,11 @@ impl Request {
         let mutable = &mut request.mutable;
         if let Some(text) = text(ANNOTATION_DEADLINE) {
             let instant = text.parse::<jiff::Timestamp>();
-            instant
+            // As the API types write an instant, so that the same deadline is the same text.
+            let normal = instant.and_then(|at| jiff::fmt::strtime::format("%Y-%m-%dT%H:%M:%SZ", at));
+            let normal = normal
                 .map_err(|_| wrong(ANNOTATION_DEADLINE, text, "no instant such as 2026-12-01T08:00:00Z"))?;
-            mutable.insert("deadline".into(), text.into());
+            mutable.insert("deadline".into(), normal.into());
         }
         if let Some(text) = text(ANNOTATION_DEADLINE_AFTER) {
             if mutable.contains_key("deadline") {
@@ -161,4 +163,31 @@ fn number(annotations: &Annotations, name: &'static str, most: i64) -> Result<Op
 fn wrong(name: &'static str, text: &str, what: &str) -> AnnotationError {
     let shown: String = text.chars().take(names::MAX_JOB_NAME).collect();
     AnnotationError { name, problem: format!("{shown:?} is {what}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_written_as_the_api_types_write_it() {
+        for (given, kept) in [
+            ("2026-12-01T09:00:00+01:00", "2026-12-01T08:00:00Z"),
+            ("2026-12-01T08:00:00.5Z", "2026-12-01T08:00:00Z"),
+            ("2026-12-01T08:00:00Z", "2026-12-01T08:00:00Z"),
+        ] {
+            let annotations = Annotations::from([(ANNOTATION_DEADLINE.to_owned(), given.to_owned())]);
+            let request = Request::of(&annotations).unwrap();
+            assert_eq!(request.mutable["deadline"], kept, "{given}");
+            let job = json!({
+                "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": {},
+                "spec": {"deadline": given, "gpus": {"min": 1}, "template": {"spec": {"containers": []}}},
+            });
+            let read: andreas_api::TrainingJob = serde_json::from_value(job).unwrap();
+            let written = serde_json::to_value(&read.spec).unwrap();
+            assert_eq!(request.mutable["deadline"], written["deadline"], "{given}");
+        }
+        let annotations = Annotations::from([(ANNOTATION_DEADLINE.to_owned(), "soon".to_owned())]);
+        assert!(Request::of(&annotations).unwrap_err().to_string().contains("\"soon\" is no instant"));
+    }
 }

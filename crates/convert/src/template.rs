@@ -47,6 +47,8 @@ pub struct Template {
     pub container: Option<String>,
     /// Command and arguments of the container that trains.
     pub words: Vec<String>,
+    /// Where they stand in the file.
+    pub field: String,
 }
 
 /// Reads a template at `path`; `trains` names the container that trains, if the kind knows.
@@ -111,7 +113,7 @@ pub fn convert(
         converted.push(self::container(path, container, false, notes)?);
     }
     choose(&converted, trains, &mut made, notes);
-    launch::check(&made.words, made.gpus, &format!("{path}.spec.containers"), notes);
+    made.field = format!("{path}.spec.containers");
     spec.insert("containers".into(), converted.into_iter().map(|one| one.value).collect());
     if let Value::Object(rest) = pod.into_value() {
         spec.extend(rest.into_iter().filter(|(_, value)| !value.is_null()));

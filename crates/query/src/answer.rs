@@ -243,7 +243,7 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The change in words.
     pub text: String,
-    /// Merge patch of the TrainingJob; absent where another object has to change.
+    /// Merge patch of the TrainingJob; absent where another object has to change, also for an adopted job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     pub patch: Option<serde_json::Value>,
@@ -253,6 +253,17 @@ pub struct Change {
     pub sooner_seconds: i64,
     /// Expected additional cost for all jobs of the cluster, millionths; negative: it saves.
     pub added_cost_micros: i64,
+}
+
+/// Why no change of a job was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NotTried {
+    /// It is in no plan: it has none yet, or is suspended, or has ended.
+    NotPlanned,
+    /// It does not wait, and has no deadline or is on time with at least 90 %.
+    NotNeeded,
+    /// The plan has more than 300 jobs, and each change costs a plan. `whatif` answers about one change.
+    ManyJobs,
 }
 
 /// One job: what decided about it, and what would help it.
@@ -270,6 +281,9 @@ pub struct Explanation {
     pub candidates: Vec<Candidate>,
     /// Up to three changes that would help, cheapest first.
     pub changes: Vec<Change>,
+    /// Why no change but a later deadline was tried; absent if changes were tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_tried: Option<NotTried>,
     /// Currency of all amounts.
     pub currency: String,
 }
@@ -303,7 +317,7 @@ pub struct WhatIf {
 pub struct Affected {
     /// Its name.
     pub name: String,
-    /// Shift of its median end, seconds; negative: sooner.
+    /// Shift of its median end, seconds; negative: sooner. 320000000: it would never end; -320000000: it never would have before.
     pub later_seconds: i64,
     /// Probability of being on time before, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -317,8 +331,11 @@ pub struct Affected {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OthersAffected {
-    /// Number of jobs that end later, by a minute or more.
+    /// Number of jobs that end later, by a minute or more; without those that would never end.
     pub later: u32,
+    /// Number of jobs that would never end.
+    #[serde(default)]
+    pub never: u32,
     /// Number of jobs that end sooner, by a minute or more.
     pub sooner: u32,
     /// Mean shift of the later ones, whole minutes as seconds.
@@ -337,7 +354,7 @@ pub struct Can {
     /// Probability of being done by then, percent; absent without a deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_time_percent: Option<i32>,
-    /// The job and what is expected of it; without `expected` no node can run it.
+    /// The job and what is expected of it; without `expected` it never starts, and its `reason` and `message` say why.
     pub job: QueuedJob,
     /// Currency of all amounts.
     pub currency: String,

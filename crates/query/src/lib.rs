@@ -17,7 +17,7 @@ pub mod request;
 
 pub use answer::{
     Affected, Ahead, Can, Candidate, Change, ChangeKind, CostParts, Decided, Expected, Explanation, Failure,
-    Interval, Obstacle, OthersAffected, Queue, QueuedJob, WhatIf,
+    Interval, NotTried, Obstacle, OthersAffected, Queue, QueuedJob, WhatIf,
 };
 pub use request::{AddedNodes, CanRequest, JobObject, WhatIfRequest};
 
@@ -34,5 +34,7 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_QUEUE: usize = 20_000;
 /// The same where the request has no `limit`.
 pub const DEFAULT_QUEUE: usize = 500;
+/// Maximum jobs in a plan with which an explanation tries changes: each costs a plan.
+pub const MAX_TRIED: usize = 300;
 /// Maximum names of jobs in one list of an answer.
 pub const MAX_NAMES: usize = 32;

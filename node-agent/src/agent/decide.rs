@@ -15,7 +15,7 @@
 //!    nothing on its type.
 //! 5. A held GPU gets the power limit that the operator wants for its pod, within the driver's range, if the
 //!    policy says `On`.
-//! 6. A GPU that is lost or hangs gets no command.
+//! 6. A GPU that is lost or hangs gets no command. A broken one that is still held keeps its power limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,8 +42,8 @@ pub struct GpuObservation {
     pub facts: Option<Facts>,
     /// The holder.
     pub holder: Holder,
-    /// Number of processes with a context on it.
-    pub processes: u32,
+    /// Number of processes with a context on it; `None` if unknown.
+    pub processes: Option<u32>,
     /// Whether rest was measured to save nothing on such a GPU.
     pub rest_useless: bool,
     /// Whether it responds and is healthy.
@@ -127,15 +127,13 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     let carries_out = observed.desired.as_ref().map(|desired| (desired.generation, desired.wake));
     let mut decision = Decision { carries_out, ..Decision::default() };
     for (uuid, gpu) in &observed.gpus {
-        let unused = gpu.holder == Holder::Nobody && (gpu.processes == 0 || policy.rest_parked);
+        let unused = gpu.holder == Holder::Nobody && (gpu.processes == Some(0) || policy.rest_parked);
         if !unused {
             memory.unused_since.remove(uuid);
         } else {
             memory.unused_since.entry(uuid.clone()).or_insert(now);
         }
-        let (Some(desired), true, true) = (&observed.desired, observed.leader_alive, gpu.healthy) else {
-            continue;
-        };
+        let (Some(desired), true) = (&observed.desired, observed.leader_alive) else { continue };
         let Some(facts) = &gpu.facts else { continue };
         let since = memory.unused_since.get(uuid);
         let rests = policy.rest
@@ -144,7 +142,7 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
             && since.is_some_and(|since| now.saturating_sub(*since) >= policy.rest_after);
         let setting = match &gpu.holder {
             Holder::Pod(pod) if policy.limits => limit(desired, pod, facts),
-            Holder::Nobody if rests => rest(facts),
+            Holder::Nobody if rests && gpu.healthy => rest(facts),
             _ => Setting::default(),
         };
         if setting.is_default() {

@@ -63,7 +63,8 @@ impl XidErrors {
     pub fn resume(&mut self, gpus: &[GpuState]) {
         for gpu in gpus {
             let xid = gpu.problems.iter().find(|problem| problem.reason == XID && problem.fatal);
-            if let Some(xid) = xid.and_then(|problem| u64::try_from(problem.xid?).ok()) {
+            let number = xid.and_then(|problem| u64::try_from(problem.xid?).ok());
+            if let Some(xid) = number.filter(|xid| !self.ignored.contains(xid)) {
                 self.latched.entry(gpu.uuid.clone()).or_insert(xid);
             }
         }
@@ -169,6 +170,16 @@ mod tests {
         assert_eq!((found.len(), found[0].xid, found[0].fatal), (1, Some(48), true));
         errors.clear("GPU-a");
         assert_eq!(errors.fatal_error("GPU-a"), None);
+        // What an earlier agent reported counts unless it is ignored now.
+        let reported = |xid: u64| -> [GpuState; 1] {
+            let problem = serde_json::json!({"reason": XID, "fatal": true, "xid": xid, "message": ""});
+            let gpu = serde_json::json!({"uuid": "GPU-a", "state": "Unhealthy", "problems": [problem]});
+            [serde_json::from_value(gpu).unwrap()]
+        };
+        errors.resume(&reported(APPLICATION_XIDS[0]));
+        assert_eq!(errors.fatal_error("GPU-a"), None);
+        errors.resume(&reported(79));
+        assert_eq!(errors.fatal_error("GPU-a"), Some(79));
     }
 
     #[test]

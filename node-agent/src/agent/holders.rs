@@ -37,6 +37,17 @@ impl GpuHolders {
     }
 }
 
+/// What the driver says of the processes on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processes {
+    /// Their number.
+    Number(u32),
+    /// The GPU did not respond.
+    Unread,
+    /// The driver does not name processes of pods to this process.
+    Hidden,
+}
+
 /// Prefix of the device IDs of partitions (MIG devices).
 const PARTITION: &str = "MIG-";
 
@@ -59,12 +70,28 @@ fn compute_slices(resource: &str) -> u32 {
     size.and_then(|(slices, _)| slices.parse().ok()).filter(|slices| (1..=8).contains(slices)).unwrap_or(1)
 }
 
-/// Parses the kubelet's response. `known`: UUIDs of the node's GPUs. `parents`: the GPU of each partition.
+/// GPU, and whether it is a part of one, by the device ID of GKE's device plug-in: the name of the device file,
+/// followed by a partition (`nvidia0/gi1`) or a share (`nvidia0/vgpu1`).
+fn by_device_file<'a>(id: &str, files: &'a BTreeMap<u32, Uuid>) -> Option<(&'a str, bool)> {
+    let (file, part) = id.split_once('/').unwrap_or((id, ""));
+    let uuid = files.get(&file.strip_prefix("nvidia")?.parse().ok()?)?;
+    Some((uuid, part.starts_with("gi")))
+}
+
+/// Whether a device may be a GPU or a part of one. NVIDIA's plug-ins for networks use the same domain.
+fn may_be_gpu(resource: &str, id: &str) -> bool {
+    let named = ["nvidia.com/gpu", "nvidia.com/mig-"].iter().any(|prefix| resource.starts_with(prefix));
+    named || ["GPU-", PARTITION].iter().any(|prefix| id.starts_with(prefix))
+}
+
+/// Parses the kubelet's response. `known`: UUIDs of the node's GPUs. `parents`: the GPU of each partition. `files`: the GPU of
+/// each device file's number.
 #[must_use]
 pub fn holders_from_kubelet(
     pods: &[PodResources],
     known: &BTreeSet<Uuid>,
     parents: &BTreeMap<String, Uuid>,
+    files: &BTreeMap<u32, Uuid>,
 ) -> GpuHolders {
     let mut holders = GpuHolders::default();
     let mut slices: BTreeMap<Uuid, BTreeMap<PodKey, u32>> = BTreeMap::new();
@@ -76,16 +103,19 @@ pub fn holders_from_kubelet(
                 devices.device_ids.iter().map(move |id| (devices.resource_name.as_str(), id))
             }) {
                 let id = whole_id(id);
-                let (uuid, own) = match parents.get(id) {
+                let file = by_device_file(id, files);
+                let parent = parents.get(id).map(String::as_str);
+                let parent = parent.or_else(|| file.filter(|(_, part)| *part).map(|(uuid, _)| uuid));
+                let (uuid, own) = match parent {
                     Some(parent) => {
-                        partitioned.insert(parent.clone());
-                        (parent.as_str(), compute_slices(resource))
+                        partitioned.insert(parent.to_owned());
+                        (parent, compute_slices(resource))
                     }
-                    None => (id, 1),
+                    None => (file.map_or(id, |(uuid, _)| uuid), 1),
                 };
                 if known.contains(uuid) {
                     *slices.entry(uuid.to_owned()).or_default().entry(key()).or_default() += own;
-                } else if resource.starts_with("nvidia.com/") {
+                } else if may_be_gpu(resource, id) {
                     holders.ambiguous = true;
                 }
             }
@@ -136,19 +166,24 @@ impl TerminatingHolders {
         }
     }
 
-    /// Adds lingering holders to the kubelet's. `processes`: the processes on each of the node's GPUs, `None`
-    /// where it does not respond. `now`: from any monotonic clock.
+    /// Adds lingering holders to the kubelet's. `processes`: those on each of the node's GPUs. `now`: from any
+    /// monotonic clock.
     ///
     /// A pod may have begun and been deleted by force while the agent was down. So processes on a GPU without a
     /// known holder are unexplained for as long as a pod could have kept them.
-    pub fn add_to(
-        &mut self,
-        holders: &mut GpuHolders,
-        processes: &BTreeMap<Uuid, Option<u32>>,
-        now: Duration,
-    ) {
+    pub fn add_to(&mut self, holders: &mut GpuHolders, processes: &BTreeMap<Uuid, Processes>, now: Duration) {
         self.gpus.retain(|uuid, _| processes.contains_key(uuid));
         for (uuid, processes) in processes {
+            let processes = match processes {
+                Processes::Number(number) => Some(*number),
+                Processes::Unread => None,
+                Processes::Hidden => {
+                    // Nothing tells when the processes of a dropped pod end.
+                    holders.unexplained |=
+                        !holders.gpus.contains_key(uuid) && !holders.shared.contains_key(uuid);
+                    continue;
+                }
+            };
             let first = Last { holder: None, at: now, idle: 0, seen: 1 };
             let last = self.gpus.entry(uuid.clone()).or_insert(first);
             let holder = holders.gpus.get(uuid);
@@ -192,14 +227,15 @@ mod tests {
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
         let two = pod("x", "nvidia.com/gpu", &["GPU-a"]);
         let other = pod("y", "vendor.example/nic", &["nic-0"]);
-        let none = BTreeMap::new();
-        let whole = holders_from_kubelet(&[two.clone(), other], &known, &none);
+        let (none, files) = (BTreeMap::new(), BTreeMap::new());
+        let whole = holders_from_kubelet(&[two.clone(), other], &known, &none, &files);
         assert_eq!(whole.gpus, BTreeMap::from([("GPU-a".to_owned(), ("team".to_owned(), "x".to_owned()))]));
         assert!(!whole.ambiguous);
-        let slice = holders_from_kubelet(&[pod("x", "nvidia.com/gpu.shared", &["GPU-b::3"])], &known, &none);
+        let slice =
+            holders_from_kubelet(&[pod("x", "nvidia.com/gpu.shared", &["GPU-b::3"])], &known, &none, &files);
         assert!(slice.gpus.contains_key("GPU-b") && !slice.ambiguous);
         let partition = pod("x", "nvidia.com/mig-1g.10gb", &["MIG-1"]);
-        assert!(holders_from_kubelet(std::slice::from_ref(&partition), &known, &none).ambiguous);
+        assert!(holders_from_kubelet(std::slice::from_ref(&partition), &known, &none, &files).ambiguous);
         let mut claim = two;
         claim.containers[0].dynamic_resources.push(DynamicResource {
             claim_resources: vec![ClaimResource {
@@ -208,7 +244,7 @@ mod tests {
             }],
             ..DynamicResource::default()
         });
-        assert!(holders_from_kubelet(&[claim], &known, &none).ambiguous);
+        assert!(holders_from_kubelet(&[claim], &known, &none, &files).ambiguous);
     }
 
     #[test]
@@ -221,7 +257,7 @@ mod tests {
             pod("y", "nvidia.com/gpu.shared", &["GPU-a::3"]),
             pod("z", "nvidia.com/mig-3g.40gb", &["MIG-2"]),
         ];
-        let holders = holders_from_kubelet(&pods, &known, &parents);
+        let holders = holders_from_kubelet(&pods, &known, &parents, &BTreeMap::new());
         assert!(holders.gpus.is_empty() && !holders.ambiguous && !holders.is_empty());
         assert_eq!(holders.shared["GPU-a"], BTreeMap::from([(key("x"), 2), (key("y"), 1)]));
         assert_eq!(holders.shared["GPU-b"], BTreeMap::from([(key("z"), 3)]), "a partition is no GPU");
@@ -233,8 +269,12 @@ mod tests {
     fn a_pod_that_the_kubelet_drops_holds_its_gpus_until_its_processes_end() {
         let at = Duration::from_secs;
         let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned()]);
-        let on =
-            |a: u32, b: u32| BTreeMap::from([("GPU-a".to_owned(), Some(a)), ("GPU-b".to_owned(), Some(b))]);
+        let on = |a: u32, b: u32| {
+            BTreeMap::from([
+                ("GPU-a".to_owned(), Processes::Number(a)),
+                ("GPU-b".to_owned(), Processes::Number(b)),
+            ])
+        };
         let mut lingering = TerminatingHolders::default();
         // A process outside any pod uses the second GPU before a pod takes it.
         let mut first = GpuHolders::default();
@@ -247,6 +287,7 @@ mod tests {
         let mut both = holders_from_kubelet(
             &[pod("x", "nvidia.com/gpu", &["GPU-a", "GPU-b"])],
             &known,
+            &BTreeMap::new(),
             &BTreeMap::new(),
         );
         lingering.add_to(&mut both, &on(1, 2), at(1));
@@ -271,7 +312,9 @@ mod tests {
     #[test]
     fn a_gpu_is_not_said_to_be_unheld_while_it_may_be() {
         let at = Duration::from_secs;
-        let on = |a: Option<u32>| BTreeMap::from([("GPU-a".to_owned(), a)]);
+        let on = |a: Option<u32>| {
+            BTreeMap::from([("GPU-a".to_owned(), a.map_or(Processes::Unread, Processes::Number))])
+        };
         let looked = |lingering: &mut TerminatingHolders, a, seconds| {
             let mut holders = GpuHolders::default();
             lingering.add_to(&mut holders, &on(a), at(seconds));
@@ -306,5 +349,38 @@ mod tests {
         // A process that comes later without a pod is nobody's after an hour too.
         assert_eq!(looked(&mut lingering, Some(2), 4_000), (0, true));
         assert_eq!(looked(&mut lingering, Some(2), 3_620 + 3_600), (0, false));
+    }
+
+    #[test]
+    fn processes_that_nobody_sees_free_nothing_and_hold_nothing() {
+        let hidden = BTreeMap::from([("GPU-a".to_owned(), Processes::Hidden)]);
+        let mut lingering = TerminatingHolders::default();
+        let key = ("team".to_owned(), "x".to_owned());
+        let mut held =
+            GpuHolders { gpus: BTreeMap::from([("GPU-a".to_owned(), key)]), ..GpuHolders::default() };
+        lingering.add_to(&mut held, &hidden, Duration::ZERO);
+        assert!(!held.unexplained && held.gpus.len() == 1);
+        let mut dropped = GpuHolders::default();
+        lingering.add_to(&mut dropped, &hidden, Duration::from_secs(1));
+        assert!(dropped.unexplained && dropped.gpus.is_empty());
+    }
+
+    #[test]
+    fn devices_of_other_plug_ins_are_no_gpus_of_unknown_holders() {
+        let known = BTreeSet::from(["GPU-a".to_owned(), "GPU-b".to_owned(), "GPU-c".to_owned()]);
+        let files = (0..).zip(known.iter().cloned()).collect();
+        let holders = |resource: &str, id: &str| {
+            holders_from_kubelet(&[pod("x", resource, &[id])], &known, &BTreeMap::new(), &files)
+        };
+        // A network card of NVIDIA's plug-in is no GPU; a renamed GPU is one.
+        assert!(holders("nvidia.com/hostdev", "0000:3b:00.0").is_empty());
+        assert!(holders("example.com/large", "GPU-b").gpus.contains_key("GPU-b"));
+        assert!(holders("example.com/large", "GPU-z").ambiguous && holders("nvidia.com/gpu", "7").ambiguous);
+        // GKE names device files.
+        assert!(holders("nvidia.com/gpu", "nvidia1").gpus.contains_key("GPU-b"));
+        assert!(holders("nvidia.com/gpu", "nvidia2/vgpu0").gpus.contains_key("GPU-c"));
+        let part = holders("nvidia.com/gpu", "nvidia0/gi2");
+        assert!(part.gpus.is_empty() && part.shared.contains_key("GPU-a"));
+        assert!(holders("nvidia.com/gpu", "nvidia9").ambiguous);
     }
 }

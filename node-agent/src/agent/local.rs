@@ -83,17 +83,18 @@ pub async fn table(
                 None => (sample.limit_mw / 1000).to_string(),
             }
         });
+        let power = sample.map(|sample| sample.power_mw).filter(|milliwatts| *milliwatts > 0);
         let problems: Vec<&str> = gpu.problems.iter().map(|problem| problem.reason.as_str()).collect();
         rows.push(vec![
             gpu.uuid.clone(),
             or_dash(facts.map(|facts| facts.product.clone())),
             state.to_owned(),
             or_dash(holder),
-            or_dash(sample.map(|sample| format!("{:.1}", f64::from(sample.power_mw) / 1000.0))),
+            or_dash(power.map(|milliwatts| format!("{:.1}", f64::from(milliwatts) / 1000.0))),
             or_dash(limit),
             or_dash(sample.map(|sample| sample.clock_mhz.to_string())),
             or_dash(sample.and_then(|sample| sample.temperature).map(|degrees| degrees.to_string())),
-            or_dash(sample.map(|sample| sample.contexts().to_string())),
+            or_dash(sample.and_then(|sample| sample.contexts()).map(|contexts| contexts.to_string())),
             or_dash(record.as_ref().map(|record| setting(record.get(&gpu.uuid)))),
             if problems.is_empty() { "ok".to_owned() } else { problems.join(",") },
         ]);

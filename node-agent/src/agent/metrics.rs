@@ -204,10 +204,14 @@ impl Metrics {
 
     /// Records a sample of a GPU.
     pub fn sampled(&self, gpu: &GpuLabels, sample: &Sample, interval: &Interval, parked: u32) {
-        self.readings.power.get_or_create(gpu).set(f64::from(sample.power_mw) / 1000.0);
+        if sample.power_mw > 0 {
+            self.readings.power.get_or_create(gpu).set(f64::from(sample.power_mw) / 1000.0);
+        }
         self.readings.limit.get_or_create(gpu).set(f64::from(sample.limit_mw) / 1000.0);
         self.readings.clock.get_or_create(gpu).set(f64::from(sample.clock_mhz) * 1e6);
-        self.readings.util.get_or_create(gpu).set(f64::from(sample.util_percent) / 100.0);
+        if let Some(percent) = sample.util_percent {
+            self.readings.util.get_or_create(gpu).set(f64::from(percent) / 100.0);
+        }
         self.readings.parked.get_or_create(gpu).set(i64::from(parked));
         self.energy.energy.get_or_create(gpu).inc_by(interval.joules);
         if let Some(degrees) = sample.temperature {
@@ -334,7 +338,8 @@ mod tests {
         let gpu = GpuLabels { uuid: "GPU-1".into(), gpu_type: "A".into() };
         let interval = Interval { namespace: Some("team".into()), ..Interval::default() };
         let memory = MemoryErrors { uncorrected: Some(0), ..MemoryErrors::default() };
-        let sample = Sample { temperature: Some(40), memory, ..Sample::default() };
+        let sample =
+            Sample { power_mw: 1, util_percent: Some(1), temperature: Some(40), memory, ..Sample::default() };
         metrics.sampled(&gpu, &sample, &interval, 0);
         metrics.shared(&gpu, "team", 1.0);
         metrics.set_problems(&gpu, &crate::agent::health::problems(Some(&GpuError::Lost), None, None));

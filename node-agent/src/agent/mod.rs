@@ -128,6 +128,10 @@ pub struct AgentArgs {
     /// tried again after six hours. 0: GPUs rest unmeasured.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=3600), value_name = "SECONDS")]
     pub rest_trial: u64,
+    /// It runs in a process namespace of its own, in which the driver names no process of a pod: whether a GPU is used without a
+    /// pod, and when the processes of a pod deleted by force end, is unknown. GPUs rest only with `--rest-parked`.
+    #[arg(long, env = "ANDREAS_OWN_PROCESSES_ONLY")]
+    pub own_processes_only: bool,
     /// Numbers of Xid errors that leave a GPU healthy, in place of those that NVIDIA's device plug-in ignores.
     #[arg(long, value_delimiter = ',', default_values_t = health::APPLICATION_XIDS, value_name = "XID,...")]
     pub ignored_xids: Vec<u64>,
@@ -149,7 +153,7 @@ impl AgentArgs {
         metrics: Metrics,
     ) -> std::io::Result<Dependencies> {
         Ok(Dependencies {
-            monitor: GpuMonitor::new(library)?,
+            monitor: GpuMonitor::new(library, !self.own_processes_only)?,
             kubelet: Kubelet::new(&self.pod_resources, Duration::from_secs(2)),
             setter,
             cache,

@@ -22,6 +22,8 @@ const MAX_PARTITIONS: usize = 7 * MAX_GPUS;
 /// All GPUs of the node.
 pub struct GpuMonitor {
     nvml: Arc<dyn Library>,
+    /// Whether the driver names processes of pods to this process.
+    processes_visible: bool,
     search: Worker<Arc<dyn Library>>,
     searched: Option<Instant>,
     list_result: Result<(), GpuError>,
@@ -87,17 +89,27 @@ impl GpuHandle {
 }
 
 impl GpuMonitor {
-    /// Creates the monitor; opens nothing yet.
+    /// Creates the monitor; opens nothing yet. `processes_visible`: whether the driver names processes of pods to this
+    /// process.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn new(library: Arc<dyn Library>) -> std::io::Result<Self> {
+    pub fn new(library: Arc<dyn Library>, processes_visible: bool) -> std::io::Result<Self> {
         let own = Arc::clone(&library);
         let search = Worker::start("gpu-search", CALL_TIMEOUT, Box::new(move || Ok(Arc::clone(&own))))?;
         let errors = ErrorWatch::start(Arc::clone(&library))?;
         let list_result = Err(GpuError::NoDriver("not searched yet".into()));
         let (gpus, parents) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { nvml: library, search, searched: None, list_result, gpus, errors, parents })
+        Ok(Self {
+            nvml: library,
+            processes_visible,
+            search,
+            searched: None,
+            list_result,
+            gpus,
+            errors,
+            parents,
+        })
     }
 
     /// Samples all GPUs in parallel; takes as long as the slowest, at most two seconds.
@@ -108,6 +120,12 @@ impl GpuMonitor {
             self.search().await;
         }
         join_all(self.gpus.values_mut().map(GpuHandle::take_sample)).await;
+        if !self.processes_visible {
+            self.gpus
+                .values_mut()
+                .filter_map(|gpu| gpu.sample.as_mut())
+                .for_each(|sample| sample.processes = None);
+        }
     }
 
     async fn search(&mut self) {

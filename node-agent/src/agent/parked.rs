@@ -51,10 +51,11 @@ impl ParkedContexts {
         &mut self,
         uuid: &str,
         processes: &[u32],
-        util_percent: u32,
+        util_percent: Option<u32>,
         now: Duration,
     ) -> Vec<ParkedContext> {
-        if processes.is_empty() || util_percent > 0 {
+        // In MIG mode nobody knows whether they are idle.
+        if processes.is_empty() || util_percent != Some(0) {
             self.gpus.remove(uuid);
             return Vec::new();
         }
@@ -162,14 +163,15 @@ mod tests {
         std::fs::create_dir_all(logs.join(format!("team_idle-pod_{UID}"))).unwrap();
         let mut parked = ParkedContexts::new(&proc, &logs);
         let at = Duration::from_secs;
-        assert!(parked.update("GPU-a", &[7, 8, 9], 0, at(0)).is_empty());
-        assert!(parked.update("GPU-a", &[7, 8, 9], 0, at(59)).is_empty());
+        assert!(parked.update("GPU-a", &[7, 8, 9], Some(0), at(0)).is_empty());
+        assert!(parked.update("GPU-a", &[7, 8, 9], Some(0), at(59)).is_empty());
         let context = |pod: Option<&str>, processes| ParkedContext { pod: pod.map(str::to_owned), processes };
-        let found = parked.update("GPU-a", &[7, 8, 9], 0, at(60));
+        let found = parked.update("GPU-a", &[7, 8, 9], Some(0), at(60));
         assert_eq!(found, [context(None, 2), context(Some("team/idle-pod"), 1)]);
-        assert!(parked.update("GPU-a", &[7], 3, at(61)).is_empty(), "it works");
-        assert!(parked.update("GPU-a", &[7], 0, at(100)).is_empty(), "the minute begins anew");
+        assert!(parked.update("GPU-a", &[7, 8, 9], None, at(60)).is_empty(), "in MIG mode");
+        assert!(parked.update("GPU-a", &[7], Some(3), at(61)).is_empty(), "it works");
+        assert!(parked.update("GPU-a", &[7], Some(0), at(100)).is_empty(), "the minute begins anew");
         std::fs::remove_dir_all(&logs).unwrap();
-        assert_eq!(parked.update("GPU-a", &[7], 0, at(160)), [context(Some(UID), 1)]);
+        assert_eq!(parked.update("GPU-a", &[7], Some(0), at(160)), [context(Some(UID), 1)]);
     }
 }

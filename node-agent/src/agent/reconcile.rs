@@ -14,7 +14,7 @@ use super::cache::ObjectCache;
 use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide};
 use super::energy::{EarlierCounter, Meter};
 use super::health::XidErrors;
-use super::holders::{GpuHolders, TerminatingHolders, holders_from_kubelet, partitions};
+use super::holders::{GpuHolders, Processes, TerminatingHolders, holders_from_kubelet, partitions};
 use super::host_power::HostMeter;
 use super::metrics::{GpuLabels, Metrics};
 use super::monitor::{GpuHandle, GpuMonitor};
@@ -61,13 +61,24 @@ pub struct Dependencies {
 }
 
 /// Who uses the GPUs, by the kubelet.
-#[derive(Default)]
 struct HoldersState {
     gpus: GpuHolders,
     lingering: TerminatingHolders,
     /// The last `spec.holdersRequested` known before the kubelet was asked.
     observed: Option<i64>,
     kubelet_failing: Option<Instant>,
+}
+
+impl Default for HoldersState {
+    /// Until the kubelet has answered, any GPU may be held.
+    fn default() -> Self {
+        Self {
+            gpus: GpuHolders { ambiguous: true, ..GpuHolders::default() },
+            lingering: TerminatingHolders::default(),
+            observed: None,
+            kubelet_failing: None,
+        }
+    }
 }
 
 /// What the setter did and refused.
@@ -199,10 +210,15 @@ impl ReconcileLoop {
     async fn update_holders(&mut self, pods: &[PodResources]) {
         let parents = self.deps.monitor.parents(partitions(pods).map(str::to_owned).collect()).await;
         let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
-        self.holders.gpus = holders_from_kubelet(pods, &known, &parents);
+        let gpus = self.deps.monitor.gpus().iter();
+        let files = gpus.filter_map(|(uuid, gpu)| Some((gpu.facts.as_ref()?.minor?, uuid.clone()))).collect();
+        self.holders.gpus = holders_from_kubelet(pods, &known, &parents, &files);
         self.deps.rest_trials.retain(&known);
-        let contexts = |gpu: &GpuHandle| gpu.sample.as_ref().map(crate::gpu::Sample::contexts);
-        let processes = self.deps.monitor.gpus().iter().map(|(uuid, gpu)| (uuid.clone(), contexts(gpu)));
+        let processes = |gpu: &GpuHandle| match &gpu.sample {
+            Some(sample) => sample.contexts().map_or(Processes::Hidden, Processes::Number),
+            None => Processes::Unread,
+        };
+        let processes = self.deps.monitor.gpus().iter().map(|(uuid, gpu)| (uuid.clone(), processes(gpu)));
         if self.resumed {
             self.holders.lingering.add_to(
                 &mut self.holders.gpus,
@@ -229,7 +245,7 @@ impl ReconcileLoop {
             let observation = GpuObservation {
                 facts: gpu.facts.clone(),
                 holder,
-                processes: gpu.sample.as_ref().map_or(0, |sample| sample.contexts()),
+                processes: gpu.sample.as_ref().and_then(crate::gpu::Sample::contexts),
                 rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
                 healthy: gpu.sample.is_some() && self.deps.xids.fatal_error(uuid).is_none(),
             };
@@ -365,6 +381,10 @@ fn labels(uuid: &str, gpu: &GpuHandle) -> GpuLabels {
 fn rest_kind(gpu: &GpuHandle) -> RestKind {
     RestKind {
         product: gpu.facts.as_ref().map(|facts| facts.product.clone()).unwrap_or_default(),
-        context: gpu.sample.as_ref().is_some_and(|sample| !sample.processes.is_empty()),
+        context: gpu
+            .sample
+            .as_ref()
+            .and_then(crate::gpu::Sample::contexts)
+            .is_some_and(|contexts| contexts > 0),
     }
 }

@@ -92,6 +92,8 @@ pub struct Facts {
     pub default_limit_mw: Option<u32>,
     /// Lowest and highest SM clock, MHz; `None` if the driver lists none.
     pub clock_mhz: Option<(u32, u32)>,
+    /// Number in the name of its device file (`/dev/nvidia0`); `None` if not supported.
+    pub minor: Option<u32>,
     /// Persistence mode. Without it settings and counters are lost when the last client closes.
     pub persistent: bool,
 }
@@ -125,7 +127,8 @@ pub struct ClockEvents {
 /// One sample of a GPU. Its first three figures are read each time, the others at most every few seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Power draw, mW (mean of the last second on Ampere other than GA100, and on newer GPUs).
+    /// Power draw, mW (mean of the last second on Ampere other than GA100, and on newer GPUs); 0 if not supported, as in
+    /// many virtual GPUs.
     pub power_mw: u32,
     /// Energy since the driver was loaded, mJ; `None` before Volta.
     pub energy_mj: Option<u64>,
@@ -133,10 +136,11 @@ pub struct Sample {
     pub limit_mw: u32,
     /// SM clock, MHz; 0 if not supported.
     pub clock_mhz: u32,
-    /// Utilization, per cent.
-    pub util_percent: u32,
-    /// Process ids with a compute context, in the process namespace of the driver's answer.
-    pub processes: Vec<u32>,
+    /// Utilization, per cent; `None` if not supported, as in MIG mode.
+    pub util_percent: Option<u32>,
+    /// Process ids with a compute context, in the caller's process namespace; `None` if unknown: not supported, not
+    /// permitted, or the caller's namespace holds no pods' processes.
+    pub processes: Option<Vec<u32>>,
     /// Temperature, degrees Celsius; `None` if not supported.
     pub temperature: Option<u32>,
     /// Why clocks are low.
@@ -146,10 +150,10 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Number of processes with a compute context.
+    /// Number of processes with a compute context; `None` if unknown.
     #[must_use]
-    pub fn contexts(&self) -> u32 {
-        u32::try_from(self.processes.len()).unwrap_or(u32::MAX)
+    pub fn contexts(&self) -> Option<u32> {
+        self.processes.as_ref().map(|processes| u32::try_from(processes.len()).unwrap_or(u32::MAX))
     }
 }
 

@@ -4,6 +4,7 @@
 //! unsafe. It is opened again after a driver reload, which NVML reports as `Uninitialized`. The old copy
 //! leaks a few kilobytes.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,22 +116,36 @@ impl Library for NvmlLibrary {
 
     fn error_events(&self, uuids: &[String]) -> Result<Box<dyn ErrorEvents>, GpuError> {
         let set = self.with(|nvml| {
-            let mut set = self.calls.count(nvml.create_event_set())?;
-            for uuid in uuids {
-                let device = self.calls.count(nvml.device_by_uuid(uuid.as_str()));
-                // A board that is too old, lost or hidden from this process must not keep the others from being watched.
-                let types = device
-                    .as_ref()
-                    .ok()
-                    .and_then(|device| self.calls.count(device.supported_event_types()).ok());
-                if let (Ok(device), Some(types)) = (device, types)
-                    && types.contains(EventTypes::CRITICAL_XID_ERROR)
-                {
-                    let registered = device.register_events(EventTypes::CRITICAL_XID_ERROR, set);
-                    set = self.calls.count(registered).map_err(|failed| failed.error)?;
+            let mut refused: BTreeSet<&str> = BTreeSet::new();
+            'set: loop {
+                let mut set = self.calls.count(nvml.create_event_set())?;
+                for uuid in uuids.iter().filter(|uuid| !refused.contains(uuid.as_str())) {
+                    let device = self.calls.count(nvml.device_by_uuid(uuid.as_str()));
+                    // A board that is too old, lost or hidden from this process must not keep the others from being
+                    // watched.
+                    let types = device
+                        .as_ref()
+                        .ok()
+                        .and_then(|device| self.calls.count(device.supported_event_types()).ok());
+                    let (Ok(device), Some(types)) = (device, types) else { continue };
+                    if !types.contains(EventTypes::CRITICAL_XID_ERROR) {
+                        continue;
+                    }
+                    match self.calls.count(device.register_events(EventTypes::CRITICAL_XID_ERROR, set)) {
+                        Ok(registered) => set = registered,
+                        Err(failed) => {
+                            // The set is gone with the error: a new one without this board.
+                            refused.insert(uuid);
+                            if matches!(failed.error, NvmlError::Uninitialized) || refused.len() == uuids.len() {
+                                return Err(failed.error);
+                            }
+                            tracing::warn!(uuid, error = %failed.error, "Xid errors of a GPU are not reported");
+                            continue 'set;
+                        }
+                    }
                 }
+                return Ok(set);
             }
-            Ok(set)
         })?;
         Ok(Box::new(NvmlEvents { set, calls: self.calls.clone() }))
     }
@@ -196,7 +211,7 @@ impl NvmlGpu {
         let slow = Sample {
             limit_mw: optional(calls.count(device.enforced_power_limit()))?.unwrap_or(0),
             clock_mhz: optional(calls.count(device.clock_info(Clock::SM)))?.unwrap_or(0),
-            util_percent: optional(calls.count(device.utilization_rates()))?.map_or(0, |rates| rates.gpu),
+            util_percent: optional(calls.count(device.utilization_rates()))?.map(|rates| rates.gpu),
             temperature: optional(calls.count(device.temperature(TemperatureSensor::Gpu)))?,
             clock_events: ClockEvents {
                 thermal: any(ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN),
@@ -259,6 +274,7 @@ impl Gpu for NvmlGpu {
             limit_mw: limits.map(|limits| (limits.min_limit, limits.max_limit)),
             default_limit_mw: optional(calls.count(device.power_management_limit_default()))?,
             clock_mhz,
+            minor: optional(calls.count(device.minor_number()))?,
             persistent: optional(calls.count(device.is_in_persistent_mode()))?.unwrap_or(false),
         })
     }
@@ -270,9 +286,14 @@ impl Gpu for NvmlGpu {
         let energy_mj =
             if self.counter { optional(calls.count(device.total_energy_consumption()))? } else { None };
         self.counter = energy_mj.is_some();
-        let power_mw = calls.count(device.power_usage()).map_err(error)?;
-        let processes = optional(calls.count(device.running_compute_processes()))?.unwrap_or_default();
-        let processes = processes.into_iter().map(|process| process.pid).take(MAX_PROCESSES).collect();
+        let power_mw = optional(calls.count(device.power_usage()))?.unwrap_or(0);
+        // In MIG mode only a privileged caller may see those of all partitions.
+        let processes = match calls.count(device.running_compute_processes()) {
+            Err(NvmlError::NoPermission) => None,
+            answer => optional(answer)?,
+        };
+        let ids = processes.into_iter().map(|all| all.into_iter().map(|process| process.pid));
+        let processes = ids.map(|ids| ids.take(MAX_PROCESSES).collect()).next();
         Ok(Sample { power_mw, energy_mj, processes, memory, ..slow })
     }
 

@@ -56,8 +56,9 @@ pub struct SetterArgs {
     /// Directory for the record of original GPU settings. It must outlive the container.
     #[arg(long, env = "ANDREAS_SETTER_STATE", default_value = "/var/lib/andreas", value_name = "DIR")]
     pub state: PathBuf,
-    /// Seconds without a request of the agent process after which all settings end.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600), value_name = "SECONDS")]
+    /// Seconds without a request of the agent process after which all settings end. The operator holds a silent agent's GPUs for
+    /// awake after a minute.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=45), value_name = "SECONDS")]
     pub ttl: u64,
     /// Path or name of the NVML library.
     #[arg(long, env = "ANDREAS_NVML_LIBRARY", default_value = "libnvidia-ml.so.1", value_name = "PATH")]

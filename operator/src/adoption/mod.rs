@@ -1,7 +1,7 @@
 //! TrainingJobs that stand for adopted jobs of other kinds: made, changed and removed with them.
 //!
-//! **In**: the index (workloads and TrainingJobs). **Out**: TrainingJobs with `spec.adopts`, owned by their workload; events about
-//! workloads that cannot be adopted.
+//! **In**: the index (workloads, their pods and TrainingJobs). **Out**: TrainingJobs with `spec.adopts`, owned by their workload;
+//! events about workloads that cannot be adopted; pods without our gate whose workload was given back.
 //!
 //! | file | what |
 //! |---|---|
@@ -18,14 +18,17 @@ use std::time::{Duration, Instant};
 
 use andreas_adopt::release::Leftover;
 use andreas_adopt::{Kind, Workload, mirror};
-use andreas_api::slim::SlimTrainingJob;
+use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND, GATE_NODE};
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::{Reason, TrainingJob};
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::ObjectReference;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::executor::children;
 use crate::executor::events::Events;
+use crate::index::owner;
 use crate::lifecycle::EventNote;
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError};
@@ -91,6 +94,12 @@ async fn done(shared: &Shared, events: &Events, refused: &mut BTreeMap<String, R
             }
             return;
         }
+        Todo::Ungate(pod) => {
+            if let Err(error) = ungate(shared, &pod).await {
+                tracing::warn!(%error, pod = pod.metadata.name, "its gate was not lifted, tried again");
+            }
+            return;
+        }
     };
     let uid = workload.metadata.uid.clone().unwrap_or_default();
     let (reason, message) = match result {
@@ -140,12 +149,24 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
             .await
             .map_err(|error| Failure::Later(error.into()))
     };
-    let Some(object) = read(kind).await? else { return Ok(()) };
-    let Some(workload) =
+    let Some(mut object) = read(kind).await? else { return Ok(()) };
+    let Some(mut workload) =
         Workload::of(kind, &object).filter(|live| live.metadata.uid == meta.uid && live.asks())
     else {
         return Ok(());
     };
+    if workload.suspended && was_released(&object) {
+        // Its label was removed while it ran, and set again. The attempt and the nodes of then are not those of the new TrainingJob.
+        let key = ObjectKey { namespace: namespace.to_owned(), name: andreas_adopt::name(&workload) };
+        let known = shared.writer.get::<SlimTrainingJob>(&key).await;
+        if known.map_err(|error| Failure::Later(error.into()))?.is_some() {
+            return Ok(()); // The watch shows it soon.
+        }
+        object = restored(shared, kind, namespace, name, object).await.map_err(Failure::of)?;
+        let Some(as_it_was) = Workload::of(kind, &object) else { return Ok(()) };
+        workload = as_it_was;
+        shared.index.lock().wrote_workload(workload.clone());
+    }
     let holder = kind.templates_in();
     let templates = if holder == kind { Some(object.clone()) } else { read(holder).await? };
     let Some(templates) = templates else {
@@ -174,38 +195,86 @@ async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let url = kind.url(namespace);
     let object = shared.writer.get_object(&url, &adopts.name).await?;
-    if let Some(mut object) = object.filter(|object| object["metadata"]["uid"] == adopts.uid.as_str()) {
+    if let Some(object) = object.filter(|object| object["metadata"]["uid"] == adopts.uid.as_str()) {
         if Workload::of(kind, &object).is_some_and(|workload| workload.asks()) {
             return Ok(());
         }
-        let suspended = kind.is_suspended(&object);
-        let holder = kind.templates_in();
-        // A JobSet whose Jobs say what we told it.
-        let mut job_set: Option<String> = None;
-        let uid_of = |object: &serde_json::Value| object["metadata"]["uid"].as_str().map(str::to_owned);
-        if suspended && holder != kind {
-            let url = holder.url(namespace);
-            if let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await? {
-                job_set = uid_of(&templates);
-                if andreas_adopt::restore(&mut templates) {
-                    shared.writer.replace(&url, &adopts.name, &templates).await?;
-                }
-            }
-        }
-        if suspended && kind == Kind::JobSet {
-            job_set = uid_of(&object);
-        }
-        if suspended && andreas_adopt::restore(&mut object) {
-            shared.writer.replace(&url, &adopts.name, &object).await?;
-        }
-        if let Some(uid) = job_set {
-            let of = ObjectKey { namespace: namespace.to_owned(), name: adopts.name.clone() };
-            children::remake(&shared.writer, &of, &uid, Leftover::Any).await?;
+        if kind.is_suspended(&object) {
+            restored(shared, kind, namespace, &adopts.name, object).await?;
         }
     }
     let key = ObjectKey::of(job);
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
     shared.writer.delete::<TrainingJob>(&key, uid, None, None).await.map(drop)
+}
+
+/// An earlier TrainingJob of the workload released it.
+fn was_released(object: &Value) -> bool {
+    let annotations = &object["metadata"]["annotations"];
+    [ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND].iter().any(|name| !annotations[*name].is_null())
+}
+
+/// Makes the templates of a suspended workload what they were before its first release. Returns the workload as it is then.
+async fn restored(
+    shared: &Shared,
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    mut object: Value,
+) -> Result<Value, WriteError> {
+    let holder = kind.templates_in();
+    // A JobSet whose Jobs say what we told it.
+    let mut job_set: Option<String> = None;
+    let uid_of = |object: &Value| object["metadata"]["uid"].as_str().map(str::to_owned);
+    if holder != kind {
+        let url = holder.url(namespace);
+        if let Some(mut templates) = shared.writer.get_object(&url, name).await? {
+            job_set = uid_of(&templates);
+            if andreas_adopt::restore(&mut templates) {
+                shared.writer.replace(&url, name, &templates).await?;
+            }
+        }
+    }
+    if kind == Kind::JobSet {
+        job_set = uid_of(&object);
+    }
+    if andreas_adopt::restore(&mut object) {
+        object = shared.writer.replace(&kind.url(namespace), name, &object).await?;
+    }
+    if let Some(uid) = job_set {
+        let of = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
+        children::remake(&shared.writer, &of, &uid, Leftover::Any).await?;
+    }
+    Ok(object)
+}
+
+/// Lifts the gate of a pod that no plan gives a node any more: the scheduler places it.
+async fn ungate(shared: &Shared, pod: &SlimPod) -> Result<(), WriteError> {
+    let Some((mirror, mirror_uid)) = owner(&pod.metadata) else { return Ok(()) };
+    // The watch may be behind.
+    let live = shared.writer.get::<SlimTrainingJob>(&mirror).await?;
+    if live.is_some_and(|live| live.metadata.uid.as_deref() == Some(mirror_uid)) {
+        return Ok(());
+    }
+    let key = ObjectKey::of(pod);
+    let url = <SlimPod as kube::Resource>::url_path(&(), Some(&key.namespace));
+    let live = shared.writer.get_object(&url, &key.name).await?;
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let Some(live) = live.filter(|live| live["metadata"]["uid"] == uid) else { return Ok(()) };
+    let body = json!({
+        "metadata": {"uid": uid, "resourceVersion": live["metadata"]["resourceVersion"]},
+        "spec": {"schedulingGates": without_our_gate(&live)},
+    });
+    let answer: SlimPod = shared.writer.patch(&url, &key.name, &body).await?;
+    shared.index.lock().wrote_pod(answer);
+    Ok(())
+}
+
+/// The scheduling gates of a pod without ours; null if there are no others.
+fn without_our_gate(pod: &Value) -> Value {
+    let gates = pod["spec"]["schedulingGates"].as_array().into_iter().flatten();
+    let rest: Vec<Value> = gates.filter(|gate| gate["name"] != GATE_NODE).cloned().collect();
+    if rest.is_empty() { Value::Null } else { rest.into() }
 }
 
 fn reference(workload: &Workload) -> ObjectReference {
@@ -217,5 +286,25 @@ fn reference(workload: &Workload) -> ObjectReference {
         name: meta.name.clone(),
         uid: meta.uid.clone(),
         ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_gate_is_lifted() {
+        let pod = |gates: Value| without_our_gate(&json!({"spec": {"schedulingGates": gates}}));
+        assert_eq!(pod(json!([{"name": GATE_NODE}])), Value::Null);
+        let other = json!({"name": "example.org/wait"});
+        assert_eq!(pod(json!([{"name": GATE_NODE}, other])), json!([other]));
+    }
+
+    #[test]
+    fn a_workload_with_what_a_release_wrote_was_released() {
+        let of = |annotations: Value| was_released(&json!({"metadata": {"annotations": annotations}}));
+        assert!(of(json!({"andreas.dev/adopted-attempt": "3"})) && of(json!({"andreas.dev/found": "{}"})));
+        assert!(!of(json!({"andreas.dev/weight": "3"})) && !of(Value::Null));
     }
 }

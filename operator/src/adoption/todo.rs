@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use andreas_adopt::{Kind, Workload};
-use andreas_api::slim::SlimTrainingJob;
+use andreas_api::names::GATE_NODE;
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::AdoptedJob;
 use andreas_runtime::watch::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::index::ClusterIndex;
+use crate::index::{ClusterIndex, is_adopted, owner};
 
 /// One thing to do.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub enum Todo {
     Change(ObjectKey, Arc<Workload>, Value),
     /// Give the workload of a TrainingJob back.
     Remove(Arc<SlimTrainingJob>),
+    /// Let the scheduler place a gated pod: no TrainingJob stands for its workload any more.
+    Ungate(Arc<SlimPod>),
 }
 
 /// The workload of a job.
@@ -41,7 +44,22 @@ pub fn all(index: &ClusterIndex) -> Vec<Todo> {
     };
     let jobs = index.jobs.iter().map(|(_, job)| job);
     all.extend(jobs.filter(gone).map(|job| Todo::Remove(Arc::clone(job))));
+    // Where no kind is adopted, the operator may not change pods.
+    if Kind::ALL.into_iter().any(|kind| index.workloads.is_listed(kind)) {
+        let pods = index.pods.iter().map(|(_, pod)| pod);
+        all.extend(pods.filter(|pod| is_left_gated(index, pod)).map(|pod| Todo::Ungate(Arc::clone(pod))));
+    }
     all
+}
+
+/// The pod waits for a node from a plan that it is no longer in: its workload was given back while it ran.
+fn is_left_gated(index: &ClusterIndex, pod: &SlimPod) -> bool {
+    is_adopted(pod)
+        && pod.spec.scheduling_gates.iter().any(|gate| gate.name == GATE_NODE)
+        && pod.metadata.deletion_timestamp.is_none()
+        && owner(&pod.metadata).is_some_and(|(key, uid)| {
+            index.jobs.get(&key).is_none_or(|job| job.metadata.uid.as_deref() != Some(uid))
+        })
 }
 
 fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
@@ -87,5 +105,60 @@ fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
                 Todo::Change(key, Arc::clone(workload), body)
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_adopt::workload::{Job, Watched};
+    use andreas_runtime::watch::Index;
+
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).expect("an object")
+    }
+
+    fn pod(name: &str, mirror: &str, gate: &str) -> SlimPod {
+        object(json!({
+            "metadata": {
+                "name": name, "namespace": "team", "uid": format!("uid-{name}"), "resourceVersion": "1",
+                "labels": {"andreas.dev/job": "job-tune", "andreas.dev/adopted": mirror, "andreas.dev/adopted-attempt": "1"},
+            },
+            "spec": {"containers": [{"name": "t"}], "schedulingGates": [{"name": gate}]},
+        }))
+    }
+
+    fn ungated(index: &ClusterIndex) -> Vec<String> {
+        let names = all(index).into_iter().filter_map(|todo| match todo {
+            Todo::Ungate(pod) => pod.metadata.name.clone(),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn gated_pods_of_a_workload_that_was_given_back_are_left_to_the_scheduler() {
+        let mut index = ClusterIndex::new();
+        index.apply(pod("former", "former", GATE_NODE));
+        index.apply(pod("present", "present", GATE_NODE));
+        index.apply(pod("other-gate", "former", "example.org/wait"));
+        let mut leaving = pod("leaving", "former", GATE_NODE);
+        leaving.metadata.deletion_timestamp = Some(object(json!("2026-01-01T00:00:00Z")));
+        index.apply(leaving);
+        index.apply(object::<SlimTrainingJob>(json!({
+            "metadata": {"name": "job-tune", "namespace": "team", "uid": "present", "resourceVersion": "1"},
+            "spec": {
+                "adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "tune", "uid": "w", "pods": 2},
+                "template": {"spec": {"containers": [{"name": "t"}]}},
+            },
+        })));
+        assert_eq!(ungated(&index), Vec::<String>::new(), "no kind is adopted");
+        Index::<Watched<Job>>::reset(&mut index, &Default::default());
+        assert_eq!(ungated(&index), ["former"]);
+        // The TrainingJob goes with the label of its workload.
+        let key = ObjectKey { namespace: "team".into(), name: "job-tune".into() };
+        Index::<SlimTrainingJob>::delete(&mut index, &key, None);
+        assert_eq!(ungated(&index), ["former", "present"]);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::Limits;
-use andreas_api::gpu_node::GpuCondition;
+use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
@@ -105,7 +105,8 @@ pub fn reported(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation) 
         let name = name_of(&pod.metadata);
         let held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name));
         let answering = held.filter(|gpu| gpu.state != GpuCondition::Unhealthy);
-        let watts: Vec<i32> = answering.map(|gpu| gpu.watts.max(0)).collect();
+        // Many virtual GPUs do not report their draw.
+        let watts: Vec<i32> = answering.map(|gpu| gpu.watts).filter(|watts| *watts > 0).collect();
         if i32::try_from(watts.len()) != Ok(allocation.gpus_per_worker) {
             return None;
         }
@@ -135,7 +136,8 @@ pub fn settled(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation, n
     lasted(running.0, SETTLED_WITHOUT_PROGRESS) || first.is_some_and(|first| lasted(first, SETTLED))
 }
 
-/// Whether a run's power limit is in force: its agents support limits, know this one and have set it.
+/// Whether a run's power limit is in force: its agents support limits, know this one and have set it. The setting of a broken GPU
+/// is not known.
 pub fn limit_in_force(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -155,7 +157,8 @@ pub fn limit_in_force(
         let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name)).peekable();
         let taken = held.peek().is_some()
             && held.all(|gpu| {
-                gpu.min_limit_watts.is_some_and(|low| low <= watts)
+                gpu.state != GpuCondition::Unhealthy
+                    && gpu.min_limit_watts.is_some_and(|low| low <= watts)
                     && gpu.max_limit_watts.is_some_and(|high| watts <= high)
             });
         Some(known && carried_out && taken)
@@ -179,8 +182,8 @@ fn workers<'a>(
     workers.filter(|workers| !workers.is_empty())
 }
 
-/// Draw of GPUs held by foreign pods, as reported by the agent. Bounded by the node's number of GPUs and the
-/// board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
+/// Draw of GPUs held by foreign pods, as reported by the agent; `None` if it does not know all holders or draws. Bounded by the
+/// node's number of GPUs and the board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
 pub fn foreign_power(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -189,8 +192,17 @@ pub fn foreign_power(
     max: Watts,
 ) -> Option<Watts> {
     let status = agent_status(index, key)?;
+    let blind =
+        status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "False");
+    let unnamed =
+        |gpu: &GpuState| gpu.state == GpuCondition::Held && gpu.holder.is_none() && gpu.shares.is_empty();
+    if blind || status.gpus.iter().any(unnamed) {
+        return None;
+    }
     let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
-    let mut draws: Vec<f64> = foreign.map(|gpu| f64::from(gpu.watts.max(0)).min(max.0)).collect();
+    // No GPU that is held draws nothing: its draw is not reported.
+    let draw = |watts: i32| if watts > 0 { f64::from(watts).min(max.0) } else { max.0 };
+    let mut draws: Vec<f64> = foreign.map(|gpu| draw(gpu.watts)).collect();
     draws.sort_by(|a, b| b.total_cmp(a));
     let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus).min(MOST_GPUS);
     let most = usize::try_from(there).unwrap_or(usize::MAX);

@@ -20,6 +20,9 @@ use crate::index::{ClusterIndex, name_of};
 /// Tolerance for comparing instants of agents and the API server: whole seconds plus a delay.
 const SLACK: SignedDuration = SignedDuration::from_secs(5);
 
+/// An agent sees a pod's GPUs within this time. Where it saw them later, it was away, and what it measured is a part.
+const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+
 /// Use of a whole gang's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
@@ -61,6 +64,11 @@ impl Member {
         })
     }
 
+    /// Whether an agent saw its GPUs only when they had been used for a while.
+    fn seen_late(&self, since: Option<&Time>) -> bool {
+        since.is_some_and(|since| since.0.duration_since(self.bound) > SEEN_WITHIN)
+    }
+
     /// Whether an agent's entry is of this pod, not of an earlier one of its name.
     fn owns(&self, entry: &ReleasedEnergy) -> bool {
         let early = |since: &Time| since.0.checked_add(SLACK).unwrap_or(Timestamp::MAX) < self.bound;
@@ -68,14 +76,15 @@ impl Member {
     }
 }
 
-/// Use of these members; `None` until agents have reported every GPU of each.
+/// Use of these members; `None` until agents have reported every GPU of each, and where one saw only a part of it.
 pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Option<Used> {
     let mut total = Used { joules: 0, seconds: 0 };
     for member in members {
         let key = ObjectKey { namespace: String::new(), name: member.node.clone() };
         let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
         let own = || status.released.iter().filter(|entry| member.owns(entry));
-        if own().map(|entry| entry.gpus).sum::<i32>() != gpus_per_worker {
+        let partial = |entry: &ReleasedEnergy| member.seen_late(entry.since.as_ref());
+        if own().map(|entry| entry.gpus).sum::<i32>() != gpus_per_worker || own().any(partial) {
             return None;
         }
         total.joules = total.joules.saturating_add(own().map(|entry| entry.joules.max(0)).sum());
@@ -89,10 +98,11 @@ pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Opt
 pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32) -> Option<i64> {
     let mut total: i64 = 0;
     for pod in pods {
-        let (node, name) = (pod.spec.node_name.clone()?, name_of(&pod.metadata));
-        let status =
-            index.gpu_nodes.get(&ObjectKey { namespace: String::new(), name: node })?.status.as_ref()?;
-        let own = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name));
+        let member = Member::of(pod)?;
+        let key = ObjectKey { namespace: String::new(), name: member.node.clone() };
+        let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
+        let own = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&member.pod));
+        let own = own.filter(|gpu| !member.seen_late(gpu.held_since.as_ref()));
         let used: Vec<i64> =
             own.filter_map(|gpu| Some(gpu.joules.saturating_sub(gpu.held_from?).max(0))).collect();
         if i32::try_from(used.len()) != Ok(gpus_per_worker) {
@@ -207,6 +217,10 @@ mod tests {
             4,
             json!([at("p1", 900, 9_000, 1), entry("p1", 2_000, 1), entry("p1", 1_000, 1)]),
         );
+        // Its agent came only when it had been at work for a while.
+        report(&mut index, "n1", 5, json!([at("p0", 1_061, 4_000, 2)]));
+        assert_eq!(of(&index, &members, 2), None);
+        report(&mut index, "n1", 6, json!([at("p0", 1_060, 4_000, 2)]));
         let used = of(&index, &members, 2).expect("all is told");
         assert_eq!((used, used.watts()), (Used { joules: 7_000, seconds: 10 }, Some(700)));
 

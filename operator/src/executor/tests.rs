@@ -173,10 +173,11 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     assert_eq!(world.do_all(vec![dry()]).await, Ok(()));
     assert_eq!(dry_run(&world), Some(None));
     // What admission added before stays known.
-    let ledger = world.shared.ledger.lock();
-    let after = ledger.get(&key("bert")).and_then(|memory| memory.admission.dry_run.clone());
-    assert_eq!(after.expect("a result").admitted, earlier.admitted);
-    drop(ledger);
+    let after = || {
+        let ledger = world.shared.ledger.lock();
+        ledger.get(&key("bert")).and_then(|memory| memory.admission.dry_run.clone())
+    };
+    assert_eq!(after().expect("a result").admitted, earlier.admitted);
 
     // Pods that were not created are not looked up, and each failure waits longer.
     let twice = |code: u16, body: Value| {

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use andreas_api::names::{
+    ANNOTATION_DEADLINE, ANNOTATION_DEADLINE_AFTER, ANNOTATION_GPU_TYPES, ANNOTATION_WEIGHT,
+};
 use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::GpuRequest;
 use andreas_core::JobId;
 use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
 use andreas_query::{
-    Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, Obstacle as InTheWay,
-    QueuedJob,
+    Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, MAX_TRIED, NotTried,
+    Obstacle as InTheWay, QueuedJob,
 };
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -27,8 +31,6 @@ use crate::snapshot::job_id;
 const MAX_CANDIDATES: usize = 64;
 /// Changes in an answer.
 const MAX_CHANGES: usize = 3;
-/// Jobs in a plan above which no change is tried: each costs a plan.
-const MAX_TRIED: usize = 300;
 /// A start that is sooner by less is no help, s.
 const MIN_SOONER: i64 = 60;
 /// A probability of being on time that is higher by less is no help, percent.
@@ -96,7 +98,7 @@ pub fn explain(
     let considered = consider(view.snapshot(), &view.latest.plan, &id)?;
     let has_deadline = shown.deadline.is_some();
     let helps = Help { view, hypothetical, job, shown: &shown, considered: &considered };
-    let mut changes = helps.changes();
+    let (mut changes, not_tried) = helps.changes();
     changes.sort_by(|a, b| a.added_cost_micros.cmp(&b.added_cost_micros).then(a.kind.cmp(&b.kind)));
     changes.truncate(MAX_CHANGES);
     Ok(Explanation {
@@ -104,13 +106,14 @@ pub fn explain(
         decided: decided(view, &id, &key.namespace),
         candidates: considered.iter().take(MAX_CANDIDATES).map(|c| candidate(c, has_deadline)).collect(),
         changes,
+        not_tried,
         currency: currency(view),
         job: shown,
     })
 }
 
-/// A change to try: its kind, its text, and the patch of the job's spec.
-type Try = (ChangeKind, String, Value);
+/// A change to try: its kind, its text, and the merge patch of the job's spec.
+pub(super) type Try = (ChangeKind, String, Value);
 
 struct Help<'a> {
     view: &'a View,
@@ -125,21 +128,34 @@ impl Help<'_> {
         job_id(&ObjectKey::of(self.job.as_ref()))
     }
 
-    /// All changes that help.
-    fn changes(&self) -> Vec<Change> {
+    /// All changes that help, or why only a later deadline was tried.
+    fn changes(&self) -> (Vec<Change>, Option<NotTried>) {
         let mut found: Vec<Change> = self.later_deadline().into_iter().collect();
-        let latest = &self.view.latest;
-        let planned = latest.plan.jobs.contains_key(&self.id());
-        if !planned || self.view.snapshot().jobs.len() > MAX_TRIED {
-            return found;
-        }
-        let wanted = self.shown.position.is_some()
+        let needed = self.shown.position.is_some()
             || self.shown.expected.as_ref().is_some_and(|e| e.on_time_percent.is_some_and(|p| p < 90));
-        if wanted {
-            found.extend(self.to_try().into_iter().filter_map(|change| self.spec(change)));
+        let not_tried = if !self.view.latest.plan.jobs.contains_key(&self.id()) {
+            Some(NotTried::NotPlanned)
+        } else if !needed {
+            Some(NotTried::NotNeeded)
+        } else if self.view.snapshot().jobs.len() > MAX_TRIED {
+            Some(NotTried::ManyJobs)
+        } else {
+            found.extend(to_try(self.view, self.job).into_iter().filter_map(|change| self.spec(change)));
             found.extend(self.budget());
+            None
+        };
+        (found, not_tried)
+    }
+
+    /// How a change is made: for an adopted job by an annotation of its workload, otherwise by the patch. The fields of a TrainingJob
+    /// that stands for a workload follow the annotations: the operator undoes other changes of them.
+    fn made_by(&self, text: String, annotation: &str, patch: Value) -> (String, Option<Value>) {
+        match &self.job.spec.adopts {
+            Some(adopts) => {
+                (format!("{text} (annotation {annotation} of {} {})", adopts.kind, adopts.name), None)
+            }
+            None => (text, Some(patch)),
         }
-        found
     }
 
     /// A deadline that is met with [`SAFE`].
@@ -153,62 +169,24 @@ impl Help<'_> {
         let mut then = expected(forecast, true)?;
         then.on_time_percent = Some(percent(forecast.on_time_by(andreas_core::Time(at.as_second() as f64))));
         then.cost.lateness_micros = 0;
+        // A workload with both annotations is refused.
+        let instead = match (&self.job.spec.adopts, &self.job.spec.deadline_after) {
+            (Some(_), Some(_)) => format!(" instead of {ANNOTATION_DEADLINE_AFTER}"),
+            _ => String::new(),
+        };
+        let (text, patch) = self.made_by(
+            format!("deadline {at}{instead}"),
+            ANNOTATION_DEADLINE,
+            json!({"spec": {"deadline": at, "deadlineAfter": null}}),
+        );
         Some(Change {
             kind: ChangeKind::Deadline,
-            text: format!("deadline {at}"),
-            patch: Some(json!({"spec": {"deadline": at, "deadlineAfter": null}})),
+            text,
+            patch,
             sooner_seconds: 0,
             added_cost_micros: -micros(forecast.lateness_cost),
             expected: then,
         })
-    }
-
-    /// Changes of the job's spec.
-    fn to_try(&self) -> Vec<Try> {
-        let spec = &self.job.spec;
-        let gpus = &spec.gpus;
-        let mut all = Vec::new();
-        if !gpus.types.is_empty() {
-            let mut types: Vec<&str> =
-                self.view.snapshot().gpu_types.iter().map(|t| t.name.as_str()).collect();
-            types.retain(|name| !gpus.types.iter().any(|allowed| allowed == name));
-            for name in types.into_iter().take(3) {
-                let more: Vec<&str> = gpus.types.iter().map(String::as_str).chain([name]).collect();
-                all.push((ChangeKind::Types, format!("also on {name}"), json!({"gpus": {"types": more}})));
-            }
-        }
-        if gpus.min > 1 {
-            let min = gpus.min / 2;
-            // The maximum stays what it was, also where it was not given.
-            let patch = json!({"gpus": {"min": min, "max": gpus.max_total(), "counts": []}});
-            all.push((ChangeKind::Minimum, format!("from {min} GPUs on instead of {}", gpus.min), patch));
-        }
-        if gpus.max_total() < 2_048 {
-            let max = gpus.max_total() * 2;
-            all.push((
-                ChangeKind::Maximum,
-                format!("up to {max} GPUs"),
-                json!({"gpus": {"max": max, "counts": []}}),
-            ));
-        }
-        if gpus.max_total() > 1 && gpus.max_nodes < 256 {
-            let nodes = gpus.max_nodes * 2;
-            all.push((
-                ChangeKind::Nodes,
-                format!("over up to {nodes} nodes"),
-                json!({"gpus": {"maxNodes": nodes}}),
-            ));
-        }
-        let namespace = ObjectKey::of(self.job.as_ref()).namespace;
-        let weight = bounded_weight(&self.view.latest.index, &namespace, (spec.weight * 4).min(1_000));
-        if weight > spec.weight {
-            all.push((
-                ChangeKind::Weight,
-                format!("weight {weight} instead of {}", spec.weight),
-                json!({"weight": weight}),
-            ));
-        }
-        all
     }
 
     /// Tries a change of the spec.
@@ -220,7 +198,9 @@ impl Help<'_> {
         let (planned, built) = self.hypothetical.planned(&self.view.latest, job, self.view.at())?;
         let mut snapshot = self.view.snapshot().clone();
         hypothetical::put(&mut snapshot, planned, &built);
-        self.judge(kind, text, Some(json!({"spec": patch})), snapshot)
+        let annotation = if kind == ChangeKind::Types { ANNOTATION_GPU_TYPES } else { ANNOTATION_WEIGHT };
+        let (text, patch) = self.made_by(text, annotation, json!({"spec": patch}));
+        self.judge(kind, text, patch, snapshot)
     }
 
     /// A power budget that lets it start.
@@ -279,8 +259,69 @@ impl Help<'_> {
     }
 }
 
+/// Changes of the job's spec.
+pub(super) fn to_try(view: &View, job: &SlimTrainingJob) -> Vec<Try> {
+    let spec = &job.spec;
+    let gpus = &spec.gpus;
+    let mut all = Vec::new();
+    if !gpus.types.is_empty() {
+        let mut types: Vec<&str> = view.snapshot().gpu_types.iter().map(|t| t.name.as_str()).collect();
+        types.retain(|name| !gpus.types.iter().any(|allowed| allowed == name));
+        // This annotation is read once.
+        let when = if spec.adopts.is_some() { " when it is adopted anew" } else { "" };
+        for name in types.into_iter().take(3) {
+            let more: Vec<&str> = gpus.types.iter().map(String::as_str).chain([name]).collect();
+            let text = format!("also on {name}{when}");
+            all.push((ChangeKind::Types, text, json!({"gpus": {"types": more}})));
+        }
+    }
+    // The pods of a workload are its own: with another number of GPUs or nodes its plan would not fit them.
+    if spec.adopts.is_none() {
+        all.extend(sizes(&spec.gpus));
+    }
+    let namespace = ObjectKey::of(job).namespace;
+    let weight = bounded_weight(&view.latest.index, &namespace, (spec.weight * 4).min(1_000));
+    if weight > spec.weight {
+        all.push((
+            ChangeKind::Weight,
+            format!("weight {weight} instead of {}", spec.weight),
+            json!({"weight": weight}),
+        ));
+    }
+    all
+}
+
+/// Other numbers of GPUs and nodes.
+pub(super) fn sizes(gpus: &GpuRequest) -> Vec<Try> {
+    let mut all = Vec::new();
+    if gpus.min > 1 {
+        let min = gpus.min / 2;
+        // The maximum stays what it was, also where it was not given.
+        let patch = json!({"gpus": {"min": min, "max": gpus.max_total(), "counts": []}});
+        all.push((ChangeKind::Minimum, format!("from {min} GPUs on instead of {}", gpus.min), patch));
+    }
+    if gpus.max_total() < 2_048 {
+        let max = gpus.max_total() * 2;
+        all.push((
+            ChangeKind::Maximum,
+            format!("up to {max} GPUs"),
+            json!({"gpus": {"max": max, "counts": []}}),
+        ));
+    }
+    // Every node gives at least one GPU.
+    let nodes = (gpus.max_nodes * 2).min(gpus.max_total());
+    if nodes > gpus.max_nodes && gpus.max_nodes < 256 {
+        all.push((
+            ChangeKind::Nodes,
+            format!("over up to {nodes} nodes"),
+            json!({"gpus": {"maxNodes": nodes}}),
+        ));
+    }
+    all
+}
+
 /// A JSON merge patch (RFC 7396).
-fn merge(target: &mut Value, patch: &Value) {
+pub(super) fn merge(target: &mut Value, patch: &Value) {
     let (Value::Object(target), Value::Object(patch)) = (&mut *target, patch) else {
         *target = patch.clone();
         return;

@@ -1,7 +1,6 @@
 //! A job, node or budget that does not exist, in the planner's input.
 
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::TrainingJobSpec;
 use andreas_core::{GpuCount, NodeName, StepFunction, Watts};
 use andreas_planner::{Job, Node, Snapshot};
 use andreas_query::{AddedNodes, JobObject};
@@ -10,7 +9,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::QueryError;
+use super::{QueryError, posted};
 use crate::energy::rules;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
@@ -44,12 +43,7 @@ impl Hypothetical {
         now: Timestamp,
     ) -> Result<SlimTrainingJob, QueryError> {
         let name = job.metadata.name.as_deref().unwrap_or(UNNAMED);
-        if name.is_empty() || name.len() > andreas_api::names::MAX_JOB_NAME {
-            return Err(QueryError::invalid("metadata.name", "is not from 1 to 48 characters long"));
-        }
-        let spec: TrainingJobSpec = serde_json::from_value(job.spec.clone())
-            .map_err(|error| QueryError::invalid("spec", error.to_string()))?;
-        check(&spec)?;
+        let spec = posted::spec(name, &job.spec)?;
         let number = {
             let mut state = self.state.lock();
             state.1 += 1;
@@ -88,47 +82,6 @@ impl Hypothetical {
         let found = built.snapshot.jobs.iter().find(|job| job.id == snapshot::job_id(&key)).cloned()?;
         Some((found, built.snapshot))
     }
-}
-
-/// Bounds that the API server checks in a real job.
-fn check(spec: &TrainingJobSpec) -> Result<(), QueryError> {
-    let within = |field, value: i32, least: i32, most: i32| {
-        let error = || QueryError::invalid(field, format!("{value} is not from {least} to {most}"));
-        (least..=most).contains(&value).then_some(()).ok_or_else(error)
-    };
-    let gpus = &spec.gpus;
-    within("spec.weight", spec.weight, 1, 1_000)?;
-    within("spec.epochs", spec.epochs, 1, 10_000_000)?;
-    within("spec.gpus.min", gpus.min, 1, 4_096)?;
-    within("spec.gpus.max", gpus.max_total(), gpus.min, 4_096)?;
-    within("spec.gpus.maxNodes", gpus.max_nodes, 1, 512)?;
-    let lengths = [("spec.gpus.counts", gpus.counts.len(), 64), ("spec.gpus.types", gpus.types.len(), 32)];
-    for (field, length, most) in lengths {
-        if length > most {
-            return Err(QueryError::invalid(field, format!("has more than {most} items")));
-        }
-    }
-    if gpus.totals().is_empty() {
-        return Err(QueryError::invalid("spec.gpus.counts", "has no number from min to max"));
-    }
-    for (field, duration) in
-        [("spec.deadlineAfter", &spec.deadline_after), ("spec.maxRunTime", &spec.max_run_time)]
-    {
-        if duration.as_ref().is_some_and(|text| text.seconds().is_none()) {
-            return Err(QueryError::invalid(field, "is not a duration such as 36h or 1h30m"));
-        }
-    }
-    if spec.deadline.is_some() && spec.deadline_after.is_some() {
-        return Err(QueryError::invalid("spec.deadline", "and deadlineAfter exclude each other"));
-    }
-    let containers = spec.template.spec.as_ref().map_or(0, |pod| pod.containers.len());
-    if !(1..=100).contains(&containers) {
-        return Err(QueryError::invalid(
-            "spec.template.spec.containers",
-            "has no container, or more than 100",
-        ));
-    }
-    Ok(())
 }
 
 /// Puts a job into a snapshot, in the place of one with its name.

@@ -11,6 +11,7 @@
 //! | [`standby`] | the plan of a replica that does not lead |
 //! | [`jobs`] | a job in an answer, the order of the queue |
 //! | [`hypothetical`] | a job, node or budget that does not exist, in the planner's input |
+//! | [`posted`] | a TrainingJob in a question, checked as the API server does |
 //! | [`what_if`] | the effect of a change |
 //! | [`explain`] | what decided about a job, and what would help it |
 //!
@@ -20,6 +21,7 @@ pub mod background;
 pub mod explain;
 pub mod hypothetical;
 pub mod jobs;
+pub mod posted;
 pub mod standby;
 #[cfg(test)]
 mod tests;
@@ -40,7 +42,7 @@ pub enum QueryError {
     #[error("{field}: {problem}")]
     Invalid {
         /// The field.
-        field: &'static str,
+        field: String,
         /// What is wrong with it.
         problem: String,
     },
@@ -56,7 +58,7 @@ impl From<andreas_planner::SnapshotError> for QueryError {
 }
 
 impl QueryError {
-    fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
-        Self::Invalid { field, problem: problem.into() }
+    fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), problem: problem.into() }
     }
 }

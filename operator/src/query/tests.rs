@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use andreas_api::slim::{SlimEnergyPolicy, SlimNode, SlimTrainingJob, SlimTrainingProfile};
 use andreas_planner::Options;
-use andreas_query::{AddedNodes, CanRequest, ChangeKind, DEFAULT_QUEUE, JobObject, WhatIfRequest};
+use andreas_query::{AddedNodes, CanRequest, DEFAULT_QUEUE, JobObject, WhatIfRequest};
 use andreas_runtime::watch::{Index, ObjectKey};
 use serde_json::{Value, json};
 
@@ -14,6 +14,8 @@ use super::*;
 use crate::index::ClusterIndex;
 use crate::snapshot::Caches;
 use crate::testing::{at, gpu_node};
+
+mod explained;
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";
 
@@ -171,124 +173,6 @@ fn the_start_up_of_running_jobs_is_expected_of_those_that_start() {
 }
 
 #[test]
-fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
-    let view = view(&contended());
-    let hypothetical = Hypothetical::new(Caches::default());
-    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50)).expect("explained");
-    let decided = shown.decided.as_ref().expect("decided");
-    assert_eq!((decided.decision.as_str(), decided.reason.as_deref()), ("Wait", Some("WaitingForCapacity")));
-    assert_eq!(decided.in_the_way.as_ref().map(|ahead| ahead.own), Some(0));
-    assert!(shown.candidates.iter().any(|c| c.gpus == 8) && shown.candidates.iter().any(|c| c.gpus == 4));
-    for candidate in &shown.candidates {
-        assert_eq!(candidate.obstacle, Some(andreas_query::Obstacle::Nodes), "{candidate:?}");
-        assert!(candidate.cost.energy_micros > 0 && candidate.on_time_percent.is_some());
-    }
-    assert!(shown.changes.len() <= 3);
-    no_name_of_others(&shown);
-}
-
-#[test]
-fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
-    let mut index = cluster(1);
-    add(&mut index, "rival", "secret", &spec(6, 6, json!({"epochs": 1_000})), running("n0", 6));
-    add(&mut index, "team", "waits", &spec(4, 4, json!({})), json!(null));
-    let view = view(&index);
-    let shown = explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, "waits"), at(50))
-        .expect("explained");
-    if shown.job.position.is_none() {
-        panic!("it does not wait: {shown:?}");
-    }
-    let smaller =
-        shown.changes.iter().find(|change| change.kind == ChangeKind::Minimum).expect("a smaller minimum");
-    assert_eq!(smaller.patch, Some(json!({"spec": {"gpus": {"min": 2, "max": 4, "counts": []}}})));
-    assert!(smaller.sooner_seconds > 60, "{smaller:?}");
-    assert_eq!(smaller.expected.gpus, 2);
-    no_name_of_others(&shown);
-}
-
-/// What would help the job `team/waits`, by kind.
-fn help(index: &ClusterIndex, kind: ChangeKind) -> Option<andreas_query::Change> {
-    let view = view(index);
-    let shown = explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, "waits"), at(50))
-        .expect("explained");
-    no_name_of_others(&shown);
-    shown.changes.into_iter().find(|change| change.kind == kind)
-}
-
-#[test]
-fn explain_suggests_another_gpu_type() {
-    let mut index = cluster(1);
-    index.apply(object::<SlimNode>(gpu_node("t0", "Tesla-T4", 8)));
-    index.apply(object::<SlimTrainingProfile>(json!({
-        "metadata": {"name": "known", "namespace": "team", "resourceVersion": "2"},
-        "spec": {"measurements": [
-            {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 20_000, "watts": 2_400},
-            {"gpuType": "Tesla-T4", "gpus": 8, "millisPerEpoch": 40_000, "watts": 500}]},
-    })));
-    add(&mut index, "rival", "secret", &spec(8, 8, json!({"epochs": 1_000})), running("n0", 8));
-    let mut waits = spec(8, 8, json!({"deadlineAfter": "1h"}));
-    waits["gpus"]["types"] = json!([GPU]);
-    add(&mut index, "team", "waits", &waits, json!(null));
-    let types = help(&index, ChangeKind::Types).expect("another type");
-    assert_eq!(types.patch, Some(json!({"spec": {"gpus": {"types": [GPU, "Tesla-T4"]}}})));
-    assert!(types.sooner_seconds > 60 && types.expected.gpu_type == "Tesla-T4", "{types:?}");
-}
-
-#[test]
-fn more_weight_helps_where_a_heavier_job_is_ahead() {
-    let mut index = cluster(1);
-    add(&mut index, "rival", "secret", &spec(8, 8, json!({})), running("n0", 8));
-    for n in 0..3 {
-        add(&mut index, "rival", &format!("hidden-{n}"), &spec(8, 8, json!({"weight": 20})), json!(null));
-    }
-    add(&mut index, "team", "waits", &spec(8, 8, json!({"weight": 10})), json!(null));
-    let weight = help(&index, ChangeKind::Weight).expect("more weight");
-    assert_eq!(weight.patch, Some(json!({"spec": {"weight": 40}})));
-    assert!(weight.sooner_seconds > 60, "{weight:?}");
-}
-
-#[test]
-fn a_later_deadline_is_named_where_the_deadline_cannot_be_met() {
-    let mut index = cluster(1);
-    add(&mut index, "rival", "secret", &spec(8, 8, json!({})), running("n0", 8));
-    add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "3m"})), json!(null));
-    let later = help(&index, ChangeKind::Deadline).expect("a later deadline");
-    let deadline = later.patch.expect("a patch")["spec"]["deadline"].as_str().expect("a time").to_owned();
-    // 150 s until the run ahead has ended, 200 s for its own.
-    let deadline: jiff::Timestamp = deadline.parse().expect("a time");
-    assert!((at(350)..at(700)).contains(&deadline), "{deadline}");
-    assert!(later.expected.on_time_percent.is_some_and(|percent| percent >= 90), "{:?}", later.expected);
-    // A job that is in time needs none.
-    let mut index = cluster(1);
-    add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "2h"})), json!(null));
-    assert_eq!(help(&index, ChangeKind::Deadline), None);
-}
-
-#[test]
-fn a_larger_power_budget_is_named_where_the_budget_is_in_the_way() {
-    let under = |watts: i64| {
-        let mut index = cluster(2);
-        index.apply(object::<SlimEnergyPolicy>(json!({
-            "metadata": {"name": "default", "resourceVersion": "1"}, "spec": {"powerBudget": {"watts": watts}},
-        })));
-        add(&mut index, "rival", "secret", &spec(8, 8, json!({"epochs": 1_000})), running("n0", 8));
-        add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "1h"})), json!(null));
-        index
-    };
-    let budget = help(&under(7_000), ChangeKind::Budget).expect("a larger budget");
-    assert!(budget.text.ends_with(" kW") && budget.patch.is_none(), "{budget:?}");
-    assert!(budget.sooner_seconds > 60, "{budget:?}");
-    // What it names is enough, and 300 W less are not.
-    let named: f64 = budget.text.split(' ').rev().nth(1).and_then(|kw| kw.parse().ok()).expect("kW");
-    let position = |watts: i64| {
-        let view = view(&under(watts));
-        jobs::queue(&view, "team", &[job(&view, "waits")], 1, at(50)).jobs[0].position
-    };
-    let named = (named * 1e3) as i64;
-    assert_eq!((position(named), position(named - 300)), (None, Some(1)), "{named} W");
-}
-
-#[test]
 fn a_change_tells_whom_it_moves_by_name_or_by_number() {
     let view = view(&contended());
     let hypothetical = Hypothetical::new(Caches::default());
@@ -337,6 +221,22 @@ fn a_power_budget_below_the_draw_leaves_no_start() {
 }
 
 #[test]
+fn jobs_of_others_that_would_never_end_are_counted_apart_from_the_mean() {
+    let mut index = cluster(1);
+    index.apply(object::<SlimEnergyPolicy>(
+        json!({"metadata": {"name": "default", "resourceVersion": "1"}, "spec": {}}),
+    ));
+    add(&mut index, "rival", "secret", &spec(8, 8, json!({})), json!(null));
+    let view = view(&index);
+    let asked = WhatIfRequest { budget_watts: Some(1_000), ..WhatIfRequest::default() };
+    let answer =
+        what_if::what_if(&view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer");
+    let others = answer.others;
+    assert_eq!((others.never, others.later, others.mean_later_seconds), (1, 0, 0), "{answer:?}");
+    no_name_of_others(&answer);
+}
+
+#[test]
 fn a_job_submitted_now_is_on_time_as_far_as_its_deadline_leaves_room() {
     let view = view(&contended());
     let hypothetical = Hypothetical::new(Caches::default());
@@ -366,7 +266,29 @@ fn what_is_wrong_with_a_posted_job_is_named() {
     assert_eq!(field(json!("text")), "spec");
     assert_eq!(field(spec(0, 1, json!({}))), "spec.gpus.min");
     assert_eq!(field(spec(1, 100_000, json!({}))), "spec.gpus.max");
+    assert_eq!(field(spec(8, 2, json!({}))), "spec.gpus.max");
     assert_eq!(field(spec(1, 1, json!({"weight": 5_000}))), "spec.weight");
+    // A typo would otherwise be answered for the default.
+    assert_eq!(field(spec(1, 1, json!({"gpu": {"min": 8}}))), "spec.gpu");
+    assert_eq!(field(spec(1, 1, json!({"gpus": {"min": 2, "maxNodes": 4}}))), "spec.gpus.maxNodes");
+    assert_eq!(field(spec(1, 1, json!({"preemption": "Sometimes"}))), "spec.preemption");
+    let with = |pod: Value| spec(1, 1, json!({"template": {"spec": pod}}));
+    let gpus =
+        json!({"containers": [{"name": "t", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 2}}}]});
+    assert_eq!(field(with(gpus)), "spec.template.spec.containers[0].resources.limits");
+    let restarts = json!({"restartPolicy": "OnFailure", "containers": [{"name": "t", "image": "x"}]});
+    assert_eq!(field(with(restarts)), "spec.template.spec.restartPolicy");
+    for name in ["", "My_Job", "a.b", "-a", "a-", "1a", &"x".repeat(49)] {
+        let job = JobObject {
+            metadata: andreas_query::request::JobMetadata { name: Some(name.to_owned()) },
+            spec: spec(1, 1, json!({})),
+        };
+        let answer = hypothetical.posted("team", &job, at(0));
+        assert!(
+            matches!(&answer, Err(QueryError::Invalid { field, .. }) if field == "metadata.name"),
+            "{answer:?}"
+        );
+    }
     assert_eq!(field(spec(1, 1, json!({"deadlineAfter": "soon"}))), "spec.deadlineAfter");
     assert_eq!(
         field(spec(1, 1, json!({"template": {"spec": {"containers": []}}}))),

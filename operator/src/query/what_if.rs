@@ -190,9 +190,11 @@ fn compare(
                     on_time_percent: due.then(|| percent(now.on_time)),
                 });
             }
-            _ if seconds > 0 => {
+            // An infinite shift has no place in a mean.
+            _ if shift == f64::INFINITY => others.never += 1,
+            _ if shift > 0.0 => {
                 others.later += 1;
-                later += shift.min(3.2e8);
+                later += shift;
             }
             _ => others.sooner += 1,
         }

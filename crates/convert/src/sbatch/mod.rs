@@ -2,6 +2,7 @@
 
 mod options;
 mod script;
+mod srun;
 mod units;
 
 use serde_json::{Map, Value, json};
@@ -10,7 +11,6 @@ use self::options::Options;
 use super::draft::{Draft, Workers, duration_text};
 use super::error::ConvertError;
 use super::fields::Fields;
-use super::launch;
 use super::notes::Notes;
 use super::template::Template;
 
@@ -54,8 +54,13 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
     }
     let workers = workers(&options, notes);
     let value = template(&options, image, &program);
-    launch::check(&program.words, workers.gpus, "script", notes);
-    let template = Template { value, gpus: workers.gpus, ..Template::default() };
+    let template = Template {
+        value,
+        gpus: workers.gpus,
+        words: program.words,
+        field: "script".to_owned(),
+        ..Template::default()
+    };
     let job = draft.finish(workers, template, notes);
     let source = format!("sbatch script {}", name.unwrap_or_else(|| "without a name".to_owned()));
     Ok((source, job))

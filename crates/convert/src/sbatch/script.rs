@@ -2,9 +2,8 @@
 
 use super::super::launch;
 use super::super::notes::Notes;
+use super::srun;
 
-/// Options of srun with a value in the next word, of those that are common.
-const SRUN_VALUED: [&str; 10] = ["-n", "-N", "-c", "-G", "-p", "-t", "-o", "-e", "-w", "-J"];
 /// Variables of Slurm and what stands for them.
 const VARIABLES: [(&str, &str); 10] = [
     ("SLURM_JOB_NODELIST", "PET_MASTER_ADDR, the host of worker 0"),
@@ -44,6 +43,7 @@ pub fn read(text: &str, notes: &mut Notes) -> Program {
             continue;
         };
         match words.first().map(String::as_str) {
+            Some("set") if needs_shell(&line) => plain = false,
             None | Some("set") => {}
             Some("module" | "ml") => notes.lost(line.trim(), "there are no modules: the image must have it"),
             Some("source" | "conda" | ".") => {
@@ -57,14 +57,14 @@ pub fn read(text: &str, notes: &mut Notes) -> Program {
             Some(_) => commands.push((line, words)),
         }
     }
-    let shell = |line: &str| line.contains(['|', '>', '<', '&', ';', '$', '`', '*', '(', ')']);
     if let (true, [(line, words)]) = (plain, commands.as_slice())
-        && !shell(line)
+        && !needs_shell(line)
+        && let Some(mut program) = program(words, notes)
     {
-        let (words, image) = without_srun(words);
-        let words = launch::without_launcher_flags(words, "script", notes);
-        env.retain(|(name, _)| !launch::OWN_VARIABLES.contains(&name.as_str()));
-        return Program { words, env, image };
+        program.words = launch::without_launcher_flags(program.words, "script", notes);
+        env.append(&mut program.env);
+        program.env = last_of_each(env);
+        return program;
     }
     if text.contains("srun ") {
         notes.lost("srun", "is not there: every worker runs the whole script by itself");
@@ -107,7 +107,7 @@ fn logical_lines(text: &str) -> Vec<String> {
 
 /// `A=1 B=2`; none where a value needs a shell.
 fn exports(words: &[String], line: &str) -> Option<Vec<(String, String)>> {
-    if line.contains(['$', '`', '(']) {
+    if needs_shell(line) {
         return None;
     }
     words
@@ -116,18 +116,59 @@ fn exports(words: &[String], line: &str) -> Option<Vec<(String, String)>> {
         .collect()
 }
 
-/// The program that srun starts, and the image that it names.
-fn without_srun(words: &[String]) -> (Vec<String>, Option<String>) {
-    let Some(rest) = words.split_first().filter(|(first, _)| *first == "srun").map(|(_, rest)| rest) else {
-        let from = usize::from(words.first().is_some_and(|first| first == "exec"));
-        return (words[from..].to_vec(), None);
-    };
-    let (mut image, mut at) = (None, 0);
-    while let Some(word) = rest.get(at).filter(|word| word.starts_with('-')) {
-        if let Some(named) = word.strip_prefix("--container-image=") {
-            image = Some(named.replace('#', "/"));
+/// Whether a line has something that only a shell can do. Quotes take the meaning of all but variables and commands.
+fn needs_shell(line: &str) -> bool {
+    let mut quote = None;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (_, '$' | '`') => return true,
+            (None | Some('"'), '\\') => drop(letters.next()),
+            (Some(open), _) if open == letter => quote = None,
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, '|' | '>' | '<' | '&' | ';' | '*' | '(' | ')' | '~' | '{') => return true,
+            _ => {}
         }
-        at += if SRUN_VALUED.contains(&word.as_str()) { 2 } else { 1 };
     }
-    (rest.get(at..).unwrap_or_default().to_vec(), image)
+    false
+}
+
+/// What a command starts, with the variables before it: `A=1 exec srun -n 1 program`. `None` where that cannot be known.
+fn program(words: &[String], notes: &mut Notes) -> Option<Program> {
+    let (mut rest, mut env) = (words, Vec::new());
+    while let Some((variable, after)) =
+        rest.split_first().and_then(|(word, after)| Some((assignment(word)?, after)))
+    {
+        env.push(variable);
+        rest = after;
+    }
+    if let Some((_, after)) = rest.split_first().filter(|(first, _)| *first == "exec") {
+        rest = after;
+    }
+    let mut image = None;
+    if let Some((_, after)) = rest.split_first().filter(|(first, _)| *first == "srun") {
+        (rest, image) = srun::program(after, notes)?;
+    }
+    let first = rest.first().filter(|first| !first.starts_with('-'))?;
+    // `srun A=1 program` has no variables: the shell would read them before srun.
+    assignment(first).is_none().then(|| Program { words: rest.to_vec(), env, image })
+}
+
+/// `NAME=value`.
+fn assignment(word: &str) -> Option<(String, String)> {
+    let (name, value) = word.split_once('=')?;
+    let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let is_name = name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit());
+    is_name.then(|| (name.to_owned(), value.to_owned()))
+}
+
+/// Each variable once, with its last value, without those that the operator sets.
+fn last_of_each(env: Vec<(String, String)>) -> Vec<(String, String)> {
+    let mut kept: Vec<(String, String)> = Vec::new();
+    for (name, value) in env {
+        kept.retain(|(other, _)| *other != name);
+        kept.push((name, value));
+    }
+    kept.retain(|(name, _)| !launch::OWN_VARIABLES.contains(&name.as_str()));
+    kept
 }

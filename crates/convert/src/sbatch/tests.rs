@@ -71,3 +71,49 @@ fn nodes_may_be_a_range_and_gpus_are_shared_by_them() {
     assert_eq!(of("#SBATCH -N2 -n8 --gpus-per-task=1\ntrue").job["spec"]["gpus"]["min"], 8);
     assert_eq!(lost(&of("#SBATCH -N 3 --gpus=8\ntrue")), ["--gpus"]);
 }
+
+/// Command and variables of a script of one line, and the fields of the lost notes.
+fn container(line: &str) -> (Value, Value, Vec<String>) {
+    let one = of(&format!("#!/bin/bash\n#SBATCH --gpus=1\n{line}\n"));
+    let container = &one.job["spec"]["template"]["spec"]["containers"][0];
+    let lost = lost(&one).into_iter().map(str::to_owned).collect();
+    (container["command"].clone(), container["env"].clone(), lost)
+}
+
+#[test]
+fn variables_before_the_program_and_options_of_srun_are_not_the_program() {
+    let python = json!(["python", "train.py"]);
+    let env = json!([{"name": "OMP_NUM_THREADS", "value": "4"}]);
+    assert_eq!(container("OMP_NUM_THREADS=4 srun python train.py"), (python.clone(), env.clone(), vec![]));
+    let twice = "export OMP_NUM_THREADS=8\nOMP_NUM_THREADS=4 exec srun python train.py";
+    assert_eq!(container(twice), (python.clone(), env, vec![]));
+    for line in ["srun --ntasks 4 python train.py", "srun --mpi pmix python train.py", "exec python train.py"]
+    {
+        assert_eq!(container(line), (python.clone(), Value::Null, vec![]), "{line}");
+    }
+    let one = of("#!/bin/bash\n#SBATCH --gpus=1\nsrun --container-image a.org#b:1 python train.py\n");
+    let container = &one.job["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!((&container["command"], &container["image"]), (&python, &json!("a.org/b:1")));
+}
+
+#[test]
+fn what_only_a_shell_can_do_stays_in_a_shell() {
+    for line in [
+        "srun --new-option 4 python train.py",
+        "srun python train.py ~/data",
+        "srun python train.py --fold {0,1}",
+    ] {
+        let (command, _, lost) = container(line);
+        assert_eq!((&command[0], lost), (&json!("/bin/bash"), vec!["srun".to_owned()]), "{line}");
+    }
+    let (command, _, lost) = container("srun python train.py --config '{a: [1; 2]}'");
+    assert_eq!(command, json!(["python", "train.py", "--config", "{a: [1; 2]}"]));
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[test]
+fn one_process_for_each_of_several_nodes_is_lost_where_a_plan_may_use_one_node() {
+    let one = of("#!/bin/bash\n#SBATCH -N 4 --gpus-per-node=1\nsrun python train.py\n");
+    assert_eq!(lost(&one), ["script"]);
+    assert!(lost(&of("#!/bin/bash\n#SBATCH -N 4 --gpus-per-node=1\nsrun torchrun train.py\n")).is_empty());
+}

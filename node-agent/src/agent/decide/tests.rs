@@ -9,6 +9,7 @@ fn facts() -> Facts {
         limit_mw: Some((100_000, 400_000)),
         default_limit_mw: Some(400_000),
         clock_mhz: Some((210, 1410)),
+        minor: Some(0),
         persistent: true,
     }
 }
@@ -25,8 +26,13 @@ fn policy() -> Policy {
 
 /// GPU `a` is free, pod `p` holds GPU `b`; nothing changes for more than a minute.
 fn idle_node() -> Observed {
-    let free = GpuObservation { facts: Some(facts()), healthy: true, ..GpuObservation::default() };
-    let held = GpuObservation { holder: Holder::Pod("p".into()), processes: 1, ..free.clone() };
+    let free = GpuObservation {
+        facts: Some(facts()),
+        processes: Some(0),
+        healthy: true,
+        ..GpuObservation::default()
+    };
+    let held = GpuObservation { holder: Holder::Pod("p".into()), processes: Some(1), ..free.clone() };
     Observed {
         gpus: BTreeMap::from([("a".to_owned(), free), ("b".to_owned(), held)]),
         desired: Some(DesiredSettings {
@@ -49,6 +55,9 @@ fn an_unheld_gpu_rests_after_a_while_and_a_held_one_has_its_limit() {
     let (memory, first) = after(Memory::default(), &node, 0);
     assert_eq!(first.wanted["b"], Setting { limit_mw: Some(250_000), clock_mhz: None });
     assert!(first.resting.is_empty());
+    let mut broken = node.clone();
+    broken.gpus.get_mut("b").unwrap().healthy = false;
+    assert_eq!(after(memory.clone(), &broken, 1).1.wanted["b"].limit_mw, Some(250_000), "its pod goes on");
     let (memory, _) = after(memory, &node, 119);
     let (memory, later) = after(memory, &node, 120);
     assert_eq!(later.wanted["a"], Setting { clock_mhz: Some(210), limit_mw: None });
@@ -99,7 +108,8 @@ fn doubt_means_awake() {
         after(memory, &node, 1000).1.wanted.get("a").copied()
     };
     assert_eq!(a(|gpu| gpu.holder = Holder::Unknown), None, "the kubelet is silent");
-    assert_eq!(a(|gpu| gpu.processes = 1), None, "a process of no pod");
+    assert_eq!(a(|gpu| gpu.processes = Some(1)), None, "a process of no pod");
+    assert_eq!(a(|gpu| gpu.processes = None), None, "processes are not known");
     assert_eq!(a(|gpu| gpu.healthy = false), None, "no command to a broken GPU");
     assert_eq!(a(|gpu| gpu.facts = None), None);
     assert_eq!(a(|gpu| gpu.rest_useless = true), None, "rest was measured to save nothing");
@@ -115,9 +125,15 @@ fn gpu_observation() -> impl Strategy<Value = GpuObservation> {
         Just(Holder::Pod("other".to_owned())),
         Just(Holder::Pod("p".to_owned())),
     ];
-    (holder, 0..2_u32, any::<bool>(), any::<bool>()).prop_map(|(holder, processes, healthy, known)| {
-        GpuObservation { facts: known.then(facts), holder, processes, healthy, ..GpuObservation::default() }
-    })
+    (holder, proptest::option::of(0..2_u32), any::<bool>(), any::<bool>()).prop_map(
+        |(holder, processes, healthy, known)| GpuObservation {
+            facts: known.then(facts),
+            holder,
+            processes,
+            healthy,
+            ..GpuObservation::default()
+        },
+    )
 }
 
 fn observed() -> impl Strategy<Value = Observed> {
@@ -149,7 +165,7 @@ proptest! {
             }
             unused.retain(|uuid, _| observed.gpus.contains_key(uuid));
             for (uuid, gpu) in &observed.gpus {
-                if gpu.holder == Holder::Nobody && (gpu.processes == 0 || observed.policy.rest_parked) {
+                if gpu.holder == Holder::Nobody && (gpu.processes == Some(0) || observed.policy.rest_parked) {
                     unused.entry(uuid.clone()).or_insert(now);
                 } else {
                     unused.remove(uuid);
@@ -157,10 +173,11 @@ proptest! {
             }
             for (uuid, setting) in &decision.wanted {
                 let gpu = &observed.gpus[uuid];
-                prop_assert!(observed.leader_alive && observed.desired.is_some() && gpu.healthy && !setting.is_default());
+                prop_assert!(observed.leader_alive && observed.desired.is_some() && !setting.is_default());
                 if let Some(limit) = setting.limit_mw {
                     prop_assert!((100_000..=400_000).contains(&limit));
                 }
+                prop_assert!(gpu.healthy || matches!(gpu.holder, Holder::Pod(_)));
                 if decision.resting.contains(uuid) {
                     prop_assert!(gpu.holder == Holder::Nobody && observed.policy.rest);
                     prop_assert!(now - unused[uuid] >= observed.policy.rest_after);

@@ -49,7 +49,8 @@ impl ReconcileLoop {
             let mut parked = Vec::new();
             if let Some(sample) = &sample {
                 let now = self.started.elapsed();
-                parked = self.deps.parked.update(uuid, &sample.processes, sample.util_percent, now);
+                let processes = sample.processes.as_deref().unwrap_or_default();
+                parked = self.deps.parked.update(uuid, processes, sample.util_percent, now);
                 if let Some(reading) = self.meter(uuid, &labels, sample, state, observation) {
                     readings.insert(uuid.clone(), reading);
                 }
@@ -142,7 +143,7 @@ impl ReconcileLoop {
         for (namespace, joules) in by_namespace {
             self.deps.metrics.shared(labels, &namespace, joules);
         }
-        let parked = if holder.is_none() { sample.contexts() } else { 0 };
+        let parked = if holder.is_none() { sample.contexts().unwrap_or(0) } else { 0 };
         self.deps.metrics.sampled(labels, sample, &interval, parked);
         let known = observation.holder != Holder::Unknown || self.holders.gpus.shared.contains_key(uuid);
         let reading = GpuReading { holder, joules, estimated: interval.estimated };

@@ -28,6 +28,7 @@ impl Gpu for FakeGpu {
             limit_mw: Some((100_000, 400_000)),
             default_limit_mw: Some(400_000),
             clock_mhz: Some((210, 1410)),
+            minor: Some(0),
             persistent: true,
         })
     }

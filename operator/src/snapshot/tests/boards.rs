@@ -88,4 +88,10 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
     // A possible value is accepted.
     world.agent("n1", json!([{"uuid": "0", "state": "Held", "holder": "other", "watts": 250}]));
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(250.0)));
+    // A GPU that does not report its draw counts for the board's maximum.
+    world.agent("n1", json!([{"uuid": "0", "state": "Held", "holder": "other", "watts": 0}]));
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(400.0)));
+    // An agent that does not know who holds a GPU knows no draw of others.
+    world.agent("n1", json!([{"uuid": "0", "state": "Held", "watts": 250}]));
+    assert_eq!(world.snapshot().nodes[0].foreign_power, None);
 }
