@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use andreas_api::names::ANNOTATION_FOUND;
+use andreas_api::names::{ANNOTATION_FOUND, GATE_NODE};
 use andreas_api::phase::Phase;
 use andreas_e2e::adoption::{Writes, workload, writes};
 use andreas_e2e::cluster::Cluster;
@@ -170,6 +170,29 @@ async fn without_the_label_a_job_is_as_it_was_found() -> Result<()> {
         c.wait_for_phase(&next, Phase::Succeeded).await?;
         let left = get(c, &runs).await?;
         ensure!(left["status"]["succeeded"] == 1, "it ended well before: {}", left["status"]);
+        Ok(())
+    })
+    .await
+}
+
+/// Given an adopted Job over two nodes that was given back while it ran; when one of its pods is made again, then no gate of ours holds
+/// it: nobody plans it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_made_after_the_label_was_removed_is_not_held() -> Result<()> {
+    scenario(options(2, JOB), async |c| {
+        let wide = workload("Job", "wide").pods(2, 4).epochs(40, 0.3);
+        c.apply(&wide.build()).await?;
+        wait_for(c, &wide, Phase::Running).await?;
+        c.kubectl(&format!("label {} andreas.dev/adopt-", wide.resource())).await?;
+        wait_until_given_back(c, &wide).await?;
+        let template = get(c, &wide).await?["spec"]["template"]["spec"].clone();
+        ensure!(template["schedulingGates"][0]["name"] == GATE_NODE, "without a gate nothing is shown: {template}");
+        let pods = c.kubectl("get pods -l job-name=wide -o name").await?;
+        let (first, before) = (pods.lines().next().context("a pod")?, pods.lines().count());
+        ensure!(before == 2, "{pods}");
+        c.kubectl(&format!("delete {first} --wait=false")).await?;
+        let ended = async || Ok(get(c, &wide).await?["status"]["succeeded"] == 2);
+        andreas_testbed::wait::until("both of its pods have ended well", 2 * DEFAULT_TIMEOUT, ended).await?;
         Ok(())
     })
     .await
