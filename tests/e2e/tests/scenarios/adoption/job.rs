@@ -186,7 +186,10 @@ async fn a_pod_made_after_the_label_was_removed_is_not_held() -> Result<()> {
         c.kubectl(&format!("label {} andreas.dev/adopt-", wide.resource())).await?;
         wait_until_given_back(c, &wide).await?;
         let template = get(c, &wide).await?["spec"]["template"]["spec"].clone();
-        ensure!(template["schedulingGates"][0]["name"] == GATE_NODE, "without a gate nothing is shown: {template}");
+        ensure!(
+            template["schedulingGates"][0]["name"] == GATE_NODE,
+            "without a gate nothing is shown: {template}"
+        );
         let pods = c.kubectl("get pods -l job-name=wide -o name").await?;
         let (first, before) = (pods.lines().next().context("a pod")?, pods.lines().count());
         ensure!(before == 2, "{pods}");
