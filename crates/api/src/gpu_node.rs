@@ -166,7 +166,7 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub holder: Option<String>,
-    /// Draw when the status was written, W.
+    /// Draw when the status was written, W; 0 if the GPU does not report it.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub watts: i32,

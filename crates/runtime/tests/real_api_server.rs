@@ -112,7 +112,7 @@ async fn leader_and_watch_survive_a_real_api_server() {
     let testbed = Testbed::builder().without_scheduler().without_controller_manager().start().await.unwrap();
     one_leader_at_a_time(&testbed).await;
     one_object_stops_nobody_and_a_restart_is_survived(&testbed).await;
-    a_database_restored_from_a_backup_is_followed(&testbed).await;
+    a_restored_database_is_detected(&testbed).await;
     testbed.stop().await;
 }
 
@@ -203,7 +203,7 @@ async fn one_object_stops_nobody_and_a_restart_is_survived(testbed: &Testbed) {
     assert!(seen - ready < Duration::from_secs(5), "{:?}", seen - ready);
 }
 
-async fn a_database_restored_from_a_backup_is_followed(testbed: &Testbed) {
+async fn a_restored_database_is_detected(testbed: &Testbed) {
     let (etcd, backup) = (testbed.data_dir().join("etcd"), testbed.data_dir().join("etcd-backup"));
     let exchange = async |from: &Path, to: &Path| {
         testbed.kill(Component::ApiServer).unwrap();

@@ -15,7 +15,7 @@
 //!    nothing on its type.
 //! 5. A held GPU gets the power limit that the operator wants for its pod, within the driver's range, if the
 //!    policy says `On`.
-//! 6. A GPU that is lost or hangs gets no command. A broken one that is still held keeps its power limit.
+//! 6. An unhealthy GPU gets no command, except that a pod on it keeps its power limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -16,6 +16,7 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::{GpuLockedClocksSetting, SampleValue};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::{
     NVML_FI_DEV_ECC_DBE_AGG_TOTAL, NVML_FI_DEV_ECC_DBE_VOL_TOTAL, NVML_FI_DEV_REMAPPED_FAILURE,
@@ -292,8 +293,9 @@ impl Gpu for NvmlGpu {
             Err(NvmlError::NoPermission) => None,
             answer => optional(answer)?,
         };
-        let ids = processes.into_iter().map(|all| all.into_iter().map(|process| process.pid));
-        let processes = ids.map(|ids| ids.take(MAX_PROCESSES).collect()).next();
+        let ids =
+            |all: Vec<ProcessInfo>| all.into_iter().map(|process| process.pid).take(MAX_PROCESSES).collect();
+        let processes = processes.map(ids);
         Ok(Sample { power_mw, energy_mj, processes, memory, ..slow })
     }
 

@@ -50,7 +50,12 @@ pub(super) const SETS: [(&str, &[&str]); 16] = [
     ),
     (
         "agent-observes",
-        &["agent.observe=true", "agent.runtimeClassName=nvidia", "agent.createNamespace=false"],
+        &[
+            "agent.observe=true",
+            "agent.runtimeClassName=nvidia",
+            "agent.createNamespace=false",
+            "agent.hostPID=false",
+        ],
     ),
     (
         "cert-manager",
