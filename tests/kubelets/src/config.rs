@@ -187,7 +187,7 @@ impl NodeFiles<'_> {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
-            "clusterCIDR": "10.244.0.0/16",
+            "clusterCIDR": Network::PODS,
             "clientConnection": {"kubeconfig": self.proxy},
             // These are settings of the whole machine.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},

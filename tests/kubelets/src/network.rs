@@ -17,6 +17,8 @@ impl Network {
     pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 31, 77, 1);
     /// Most nodes.
     pub const MAX_NODES: u8 = 9;
+    /// Addresses of all pods.
+    pub(crate) const PODS: &str = "10.244.0.0/16";
 
     /// Makes the bridge, in place of that of a test before.
     ///

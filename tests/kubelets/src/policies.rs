@@ -2,8 +2,8 @@
 //! none.
 //!
 //! Every node has the rules of all pods: what leaves a pod is judged on its node, what reaches one on the other, with the same result.
-//! As in other implementations, a node reaches its own pods (the kubelet's probes), and answers pass. Rules with named ports are
-//! refused with an error, never ignored.
+//! As in other implementations, a node reaches its own pods (the kubelet's probes), answers pass, and a pod that has no rules yet
+//! reaches nothing: else what it sends first would pass. Rules with named ports are refused with an error, never ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,6 +26,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::task::JoinSet;
 
+use crate::network::Network;
 use crate::node::Node;
 
 /// Time between two looks at the objects.
@@ -199,10 +200,16 @@ impl Cluster {
                 writeln!(chains, "  drop\n }}")?;
             }
         }
+        let known: Vec<_> = self.pods.iter().map(|pod| pod.address.to_string()).collect();
+        let of_pods = format!("ip saddr {}", Network::PODS);
+        let unknown = match known.as_slice() {
+            [] => of_pods,
+            known => format!("{of_pods} ip saddr != {{ {} }}", known.join(", ")),
+        };
         Ok(format!(
             "table ip {TABLE} {{}}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n{chains} chain forward {{\n  \
-             type filter hook forward priority filter; policy accept;\n  ct state established,related accept\n\
-             {jumps} }}\n}}\n"
+             type filter hook forward priority filter; policy accept;\n  ct state established,related accept\n  \
+             {unknown} drop\n{jumps} }}\n}}\n"
         ))
     }
 
@@ -343,7 +350,15 @@ mod tests {
     #[test]
     fn without_policies_everything_passes() {
         let rules = rules(&[]).expect("rules");
-        assert!(!rules.contains("drop") && rules.contains("policy accept"), "{rules}");
+        assert!(!rules.contains("jump") && rules.contains("policy accept"), "{rules}");
+    }
+
+    #[test]
+    fn a_pod_that_has_no_rules_yet_reaches_nothing() {
+        let rules = rules(&[]).expect("rules");
+        let drops: Vec<_> = rules.lines().map(str::trim).filter(|line| line.ends_with("drop")).collect();
+        let known = "10.244.1.2, 10.244.1.3, 10.244.2.2";
+        assert_eq!(drops, [format!("ip saddr 10.244.0.0/16 ip saddr != {{ {known} }} drop")], "{rules}");
     }
 
     #[test]
@@ -357,7 +372,7 @@ mod tests {
         // Without types: ingress, and egress only where there are rules.
         let default = rules(&[json!({"podSelector": {"matchLabels": {"job": "a"}}})]).expect("rules");
         assert_eq!(chain(&default, "ingress-10-244-1-2"), ["drop"], "{default}");
-        assert!(!default.contains("egress-") && !default.contains("10.244.1.3"), "{default}");
+        assert!(!default.contains("egress-") && !default.contains("addr 10.244.1.3"), "{default}");
     }
 
     #[test]
