@@ -10,8 +10,8 @@ mod node;
 pub mod testing;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::names::{DEFAULT_POLICY, GPU_RESOURCE};
-use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimTrainingJob};
+use andreas_api::names::{DEFAULT_POLICY, GPU_RESOURCE, LABEL_ADOPTED, LABEL_JOB};
+use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 
 pub use node::{GpuView, NodeView};
 
@@ -26,6 +26,8 @@ pub struct Objects {
     pub nodes: Option<Vec<SlimNode>>,
     /// TrainingJobs of all namespaces; none where they may not be listed.
     pub jobs: Option<Vec<SlimTrainingJob>>,
+    /// Pods of adopted jobs. Their names do not say whose they are.
+    pub adopted: Vec<SlimPod>,
     /// The EnergyPolicy `default`; none where there is none or it may not be read.
     pub policy: Option<SlimEnergyPolicy>,
     /// What is missing, and why.
@@ -51,7 +53,15 @@ impl Objects {
             Err(error) => allowed(Err(error), "the EnergyPolicy", &mut notes)?,
         };
         let (nodes, jobs) = (nodes.map(|list| list.items), jobs.map(|list| list.items));
-        Ok(Self { gpu_nodes, nodes, jobs, policy, notes })
+        let adopts = |jobs: &Vec<SlimTrainingJob>| jobs.iter().any(|job| job.spec.adopts.is_some());
+        let adopted = match jobs.as_ref().is_some_and(adopts) {
+            true => {
+                let pods = cluster.list::<SlimPod>(None, &Selection::labels(LABEL_ADOPTED)).await;
+                allowed(pods, "names of adopted jobs", &mut notes)?.map(|list| list.items)
+            }
+            false => None,
+        };
+        Ok(Self { gpu_nodes, nodes, jobs, adopted: adopted.unwrap_or_default(), policy, notes })
     }
 
     /// The policy in force: the defaults without an object.
@@ -74,9 +84,35 @@ impl Objects {
         views
     }
 
+    /// The TrainingJob of a pod, both as `namespace/name`, if there is such a job.
+    pub(crate) fn job_of(&self, pod: &str) -> Option<String> {
+        let (namespace, name) = pod.split_once('/')?;
+        let is_it = |known: &&SlimPod| {
+            known.metadata.namespace.as_deref() == Some(namespace)
+                && known.metadata.name.as_deref() == Some(name)
+        };
+        let adopted =
+            self.adopted.iter().find(is_it).and_then(|pod| pod.metadata.labels.as_ref()?.get(LABEL_JOB));
+        let job = adopted.map(String::as_str).or_else(|| job_in_name(name))?;
+        let known = self.jobs.iter().flatten().any(|known| {
+            known.metadata.namespace.as_deref() == Some(namespace)
+                && known.metadata.name.as_deref() == Some(job)
+                && known.spec.adopts.is_some() == adopted.is_some()
+        });
+        known.then(|| format!("{namespace}/{job}"))
+    }
+
     pub(crate) fn node(&self, name: &str) -> Option<&SlimNode> {
         self.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
     }
+}
+
+/// The job in the name of a pod that the operator made: `job-attempt-index`.
+fn job_in_name(pod: &str) -> Option<&str> {
+    let mut parts = pod.rsplitn(3, '-');
+    let (index, attempt, job) = (parts.next()?, parts.next()?, parts.next()?);
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (number(index) && number(attempt)).then_some(job)
 }
 
 /// GPUs that a node offers to pods.
@@ -97,5 +133,42 @@ fn allowed<T>(
             Ok(None)
         }
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::objects;
+    use super::*;
+
+    #[test]
+    fn a_holder_is_the_job_whose_pod_it_is() {
+        let mut objects = objects();
+        assert_eq!(objects.job_of("team-a/bert-large-2-0").as_deref(), Some("team-a/bert-large"));
+        for other in
+            ["team-a/bert-large", "team-b/bert-large-2-0", "team-a/bert-large-x-0", "nonsense", "a/b-1"]
+        {
+            assert_eq!(objects.job_of(other), None, "{other}");
+        }
+        objects.jobs = None;
+        assert_eq!(objects.job_of("team-a/bert-large-2-0"), None);
+    }
+
+    #[test]
+    fn a_pod_of_an_adopted_job_is_that_jobs_whatever_its_name() {
+        let pod = |name: &str, job: &str| {
+            let labels = serde_json::json!({LABEL_ADOPTED: "Job", LABEL_JOB: job});
+            let pod = serde_json::json!({"metadata": {"namespace": "team-a", "name": name, "labels": labels}, "spec": {}});
+            serde_json::from_value::<SlimPod>(pod).unwrap()
+        };
+        let mut objects = objects();
+        let adopts = serde_json::json!({"apiVersion": "batch/v1", "kind": "Job", "name": "waits", "uid": "u9", "pods": 1});
+        objects.jobs.as_mut().unwrap()[1].spec.adopts = Some(serde_json::from_value(adopts).unwrap());
+        // A label alone makes no pod another job's: bert-large stands for nothing.
+        objects.adopted = vec![pod("waits-x7kfp", "waits"), pod("liar", "bert-large")];
+        assert_eq!(objects.job_of("team-a/waits-x7kfp").as_deref(), Some("team-a/waits"));
+        assert_eq!(objects.job_of("team-b/waits-x7kfp"), None);
+        assert_eq!(objects.job_of("team-a/liar"), None);
+        assert_eq!(objects.job_of("team-a/waits-1-0"), None, "the operator makes no pods of an adopted job");
     }
 }

@@ -3,7 +3,6 @@
 //! Where there is no GPU it says so and compares nothing. With `UPDATE=1` (`make hardware`) it writes `docs/hardware.md`.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -104,7 +103,17 @@ fn read(library: &NvmlLibrary) -> Vec<Gpu> {
     uuids.into_iter().map(read).collect()
 }
 
-fn page(driver: &str, rows: &[Row]) -> String {
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/hardware.md");
+
+fn committed() -> String {
+    std::fs::read_to_string(PAGE).expect("the page can be read")
+}
+
+/// Begin of the part of the page that is written by hand.
+const ASSUMED: &str = "## What hardware may contradict\n";
+
+/// The page with these readings; what was assumed before stays.
+fn page(before: &str, driver: &str, rows: &[Row]) -> String {
     let mut text =
         "# Hardware\n\nReadings of the node agent on real GPUs, beside those of `nvidia-smi`. Written by \
                     `make hardware`, which only reads.\n\n"
@@ -119,7 +128,8 @@ fn page(driver: &str, rows: &[Row]) -> String {
         let short = row.uuid.rsplit('-').next().unwrap_or_default();
         let _ = writeln!(text, "| ...{short} | {} | {} | {} | {agrees} |", row.what, row.own, row.other);
     }
-    text
+    let assumed = before.find(ASSUMED).and_then(|from| before.get(from..)).unwrap_or_default();
+    format!("{text}\n{assumed}")
 }
 
 #[test]
@@ -136,14 +146,23 @@ fn what_the_agent_reads_is_what_nvidia_smi_says() {
         nvidia_smi(&["--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"]).unwrap_or_default();
     let driver = nvidia_smi(&["--query-gpu=driver_version", "--format=csv,noheader"]).unwrap_or_default();
     let rows = compare(&gpus, &lines, &processes);
-    let page = page(driver.lines().next().unwrap_or("unknown"), &rows);
+    let page = page(&committed(), driver.lines().next().unwrap_or("unknown"), &rows);
     println!("{page}");
     if std::env::var_os("UPDATE").is_some() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/hardware.md");
-        std::fs::write(path, &page).expect("the page can be written");
+        std::fs::write(PAGE, &page).expect("the page can be written");
     }
     let differ: Vec<&Row> = rows.iter().filter(|row| !row.agrees).collect();
     assert!(!rows.is_empty() && differ.is_empty(), "{differ:?}");
+}
+
+#[test]
+fn a_page_with_readings_keeps_the_list_of_what_was_assumed() {
+    let before = committed();
+    let written = page(&before, "590.48", &[]);
+    let (_, list) = before.split_once(ASSUMED).expect("the list has its heading");
+    assert!(list.lines().filter(|line| line.starts_with("| ")).count() > 5, "{list}");
+    assert!(written.contains("Driver 590.48") && written.ends_with(list), "{written}");
+    assert_eq!(page(&written, "590.48", &[]), written);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::transport::Operator;
 use super::{AskArgs, job_file, text};
 use crate::cluster::block_on;
 use crate::exit::{NotGood, Usage};
-use crate::output::{self, plain};
+use crate::output;
 use crate::when::{self, Deadline};
 
 /// Can: the probability that a job submitted now would meet a deadline. Nothing is created.
@@ -79,16 +79,7 @@ fn text_of(answer: &Can, now: Timestamp) -> String {
         }
         _ => "On time:   the job has no deadline\n".to_owned(),
     };
-    match &answer.job.expected {
-        Some(expected) => text += &text::expected(&answer.job, expected, &answer.currency, now),
-        None => {
-            let reason = answer.job.reason.as_deref().unwrap_or("no node can run it");
-            text += &format!("Start:     never: {}\n", plain(reason));
-            if let Some(message) = &answer.job.message {
-                text += &format!("           {}\n", plain(message));
-            }
-        }
-    }
+    text += &text::expected_or_never(&answer.job, &answer.currency, now);
     text
 }
 

@@ -69,6 +69,19 @@ pub fn expected(job: &QueuedJob, expected: &Expected, currency: &str, now: Times
     text
 }
 
+/// Lines of what is expected of a job that is not there, or why it would never start.
+pub fn expected_or_never(job: &QueuedJob, currency: &str, now: Timestamp) -> String {
+    if let Some(expected) = &job.expected {
+        return self::expected(job, expected, currency, now);
+    }
+    let reason = job.reason.as_deref().unwrap_or("no node can run it");
+    let mut text = format!("Start:     never: {}\n", plain(reason));
+    if let Some(message) = &job.message {
+        text += &format!("           {}\n", plain(message));
+    }
+    text
+}
+
 /// Shifts (`laterSeconds`) of a job that has no end any more, or had none before: ten years.
 const NEVER: i64 = 320_000_000;
 const LEAST: i64 = -NEVER;

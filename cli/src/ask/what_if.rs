@@ -91,13 +91,7 @@ fn text_of(answer: &WhatIf, now: Timestamp) -> String {
     let mut text = String::new();
     if let Some(job) = &answer.job {
         text += &format!("Job:       {}/{}\n", plain(&answer.namespace), plain(&job.name));
-        match (&job.expected, &job.reason) {
-            (Some(expected), _) => text += &text::expected(job, expected, &answer.currency, now),
-            (None, reason) => {
-                let reason = reason.as_deref().unwrap_or("no node can run it");
-                text += &format!("           it would not start: {}\n", plain(reason));
-            }
-        }
+        text += &text::expected_or_never(job, &answer.currency, now);
         if let Some(ahead) = &job.ahead {
             text += &format!("Ahead:     {}\n", text::jobs(ahead));
         }
@@ -125,6 +119,8 @@ fn text_of(answer: &WhatIf, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -142,5 +138,20 @@ mod tests {
         for wrong in ["", "kW", "-1kW", "0", "1e12", "12 horses"] {
             assert!(watts(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_job_that_would_never_start_has_its_reason() {
+        let at = "2026-01-01T00:00:00Z";
+        let job = json!({"name": "a", "phase": "Pending", "weight": 10, "gpus": "1", "created": at,
+            "reason": "QuotaExceeded", "message": "quota gpus: 8 of 8 are used"});
+        let others = json!({"later": 0, "sooner": 0, "meanLaterSeconds": 0});
+        let answer = json!({"namespace": "team", "at": at, "job": job, "currency": "EUR", "affected": [], "own": 0, "others": others,
+            "addedCostMicros": 0});
+        let text =
+            text_of(&serde_json::from_value(answer).expect("an answer"), at.parse().expect("an instant"));
+        let never =
+            "Job:       team/a\nStart:     never: QuotaExceeded\n           quota gpus: 8 of 8 are used\n";
+        assert!(text.starts_with(never), "{text}");
     }
 }

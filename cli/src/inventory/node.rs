@@ -99,7 +99,7 @@ impl NodeView {
         let status = node.status.clone().unwrap_or_default();
         let jobs = objects.jobs.as_deref();
         let devices: Vec<GpuView> =
-            status.gpus.iter().map(|gpu| device(gpu, &node.spec.limits, jobs)).collect();
+            status.gpus.iter().map(|gpu| device(gpu, &node.spec.limits, objects)).collect();
         let count = |state: &str| devices.iter().filter(|gpu| gpu.state == state).count() as u64;
         let machine = objects.node(&name);
         let labelled = machine.and_then(|machine| gpu_type(machine, policy)).map(str::to_owned);
@@ -120,7 +120,7 @@ impl NodeView {
             gpu_watts: status.gpus.iter().map(|gpu| i64::from(gpu.watts.max(0))).sum(),
             host_watts: host.map(|(watts, _)| watts),
             host_measured: host.is_some_and(|(_, measured)| measured),
-            holders: holders(&status, jobs),
+            holders: holders(&status, objects),
             excluded: excluded.map(|why| why.reason.clone()),
             excluded_message: excluded.map(|why| why.message.clone()),
             health,
@@ -143,11 +143,7 @@ impl NodeView {
     }
 }
 
-fn device(
-    gpu: &GpuState,
-    limits: &[andreas_api::gpu_node::PodPowerLimit],
-    jobs: Option<&[SlimTrainingJob]>,
-) -> GpuView {
+fn device(gpu: &GpuState, limits: &[andreas_api::gpu_node::PodPowerLimit], objects: &Objects) -> GpuView {
     let limit = |pod: &str| limits.iter().find(|limit| limit.pod == pod).map(|limit| limit.watts);
     let problem = |problem: &andreas_api::gpu_node::GpuProblem| match problem.xid {
         Some(xid) => format!("{} {xid}", problem.reason),
@@ -161,7 +157,7 @@ fn device(
             GpuCondition::Resting => "Resting",
             GpuCondition::Unhealthy => "Unhealthy",
         },
-        holder: gpu.holder.as_deref().map(|pod| job_of(pod, jobs).unwrap_or_else(|| pod.to_owned())),
+        holder: gpu.holder.as_deref().map(|pod| objects.job_of(pod).unwrap_or_else(|| pod.to_owned())),
         watts: gpu.watts,
         limit_watts: gpu.holder.as_deref().and_then(limit),
         held_since: gpu.held_since.as_ref().map(|at| at.0),
@@ -169,7 +165,7 @@ fn device(
     }
 }
 
-fn holders(status: &GpuNodeStatus, jobs: Option<&[SlimTrainingJob]>) -> Vec<Holder> {
+fn holders(status: &GpuNodeStatus, objects: &Objects) -> Vec<Holder> {
     let mut held: BTreeMap<&str, (u64, i64)> = BTreeMap::new();
     for gpu in &status.gpus {
         if let Some(pod) = gpu.holder.as_deref() {
@@ -179,23 +175,11 @@ fn holders(status: &GpuNodeStatus, jobs: Option<&[SlimTrainingJob]>) -> Vec<Hold
     }
     let of = |(pod, (gpus, watts)): (&str, (u64, i64))| Holder {
         pod: pod.to_owned(),
-        job: job_of(pod, jobs),
+        job: objects.job_of(pod),
         gpus,
         watts,
     };
     held.into_iter().map(of).collect()
-}
-
-/// The TrainingJob of a pod `namespace/job-attempt-index`, if there is such a job.
-pub(crate) fn job_of(pod: &str, jobs: Option<&[SlimTrainingJob]>) -> Option<String> {
-    let (namespace, name) = pod.split_once('/')?;
-    let mut parts = name.rsplitn(3, '-');
-    let (index, attempt, job) = (parts.next()?, parts.next()?, parts.next()?);
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let known = jobs?.iter().any(|known| {
-        known.metadata.namespace.as_deref() == Some(namespace) && known.metadata.name.as_deref() == Some(job)
-    });
-    (number(index) && number(attempt) && known).then(|| format!("{namespace}/{job}"))
 }
 
 fn type_by_jobs(node: &str, jobs: Option<&[SlimTrainingJob]>) -> Option<String> {
@@ -247,21 +231,7 @@ fn health(node: &SlimGpuNode, status: &GpuNodeStatus, devices: &[GpuView]) -> (S
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::objects;
     use super::*;
-
-    #[test]
-    fn a_holder_is_the_job_whose_pod_it_is() {
-        let objects = objects();
-        let jobs = objects.jobs.as_deref();
-        assert_eq!(job_of("team-a/bert-large-2-0", jobs).as_deref(), Some("team-a/bert-large"));
-        for other in
-            ["team-a/bert-large", "team-b/bert-large-2-0", "team-a/bert-large-x-0", "nonsense", "a/b-1"]
-        {
-            assert_eq!(job_of(other, jobs), None, "{other}");
-        }
-        assert_eq!(job_of("team-a/bert-large-2-0", None), None);
-    }
 
     #[test]
     fn the_machine_counts_as_measured_or_by_the_table() {

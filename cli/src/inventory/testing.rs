@@ -129,6 +129,7 @@ pub fn objects() -> Objects {
         gpu_nodes: serde_json::from_value(gpu_nodes()).unwrap(),
         nodes: Some(serde_json::from_value(nodes()).unwrap()),
         jobs: Some(serde_json::from_value(jobs()).unwrap()),
+        adopted: Vec::new(),
         policy: Some(serde_json::from_value(policy()).unwrap()),
         notes: Vec::new(),
     }

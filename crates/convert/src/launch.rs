@@ -41,16 +41,23 @@ pub const OWN_VARIABLES: [&str; 10] = [
 
 /// Whether these words start a program by torchrun.
 pub fn is_torchrun(words: &[String]) -> bool {
-    let name = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
-    words.iter().take(6).any(|word| LAUNCHERS.contains(&name(word).as_str()))
+    words.iter().take(6).any(|word| LAUNCHERS.contains(&base(word)))
         || words.iter().any(|word| word.contains("torchrun ") || word.contains("torch.distributed.run "))
 }
 
 /// Removes the launcher's flags that the operator sets through the environment. Only words before the program's own are touched.
-pub fn without_launcher_flags(words: Vec<String>, field: &str, notes: &mut Notes) -> Vec<String> {
-    let name = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
-    let Some(at) = words.iter().position(|word| LAUNCHERS.contains(&name(word).as_str())) else {
-        return words;
+pub fn without_launcher_flags(words: &[String], field: &str, notes: &mut Notes) -> Vec<String> {
+    let (kept, removed) = launcher_flags(words);
+    if !removed.is_empty() {
+        notes.changed(field, format!("{} removed: torchrun reads them from PET_*", removed.join(" ")));
+    }
+    kept
+}
+
+/// The words without those flags, and the flags.
+fn launcher_flags(words: &[String]) -> (Vec<String>, Vec<String>) {
+    let Some(at) = words.iter().position(|word| LAUNCHERS.contains(&base(word))) else {
+        return (words.to_vec(), Vec::new());
     };
     let (mut kept, mut removed) = (words[..=at].to_vec(), Vec::new());
     let mut rest = words[at + 1..].iter();
@@ -79,10 +86,7 @@ pub fn without_launcher_flags(words: Vec<String>, field: &str, notes: &mut Notes
         }
     }
     kept.extend(rest.cloned());
-    if !removed.is_empty() {
-        notes.changed(field, format!("{} removed: torchrun reads them from PET_*", removed.join(" ")));
-    }
-    kept
+    (kept, removed)
 }
 
 /// Texts of a list.
@@ -94,10 +98,59 @@ pub fn words(value: Option<&Value>) -> Vec<String> {
 /// Notes what of a program's start cannot follow the number of GPUs that a plan gives. `each` is the GPUs that one worker had, `total`
 /// the most GPUs of the TrainingJob: a plan may give all of them on one node.
 pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut Notes) {
-    let first =
-        words.first().map(|word| word.rsplit('/').next().unwrap_or_default().to_owned()).unwrap_or_default();
-    let script = words.iter().any(|word| word.contains(".py"));
-    if total > 1 && first.starts_with("python") && script && !is_torchrun(words) {
+    for command in commands(words) {
+        // Beside torchrun, python prepares: `python -m pip install`.
+        let several = total > 1 && !is_torchrun(words);
+        check_command(&command, several.then_some(each), field, notes);
+        let (_, flags) = launcher_flags(&command);
+        if shell_script(words).is_some() && !flags.is_empty() {
+            let flags = flags.join(" ");
+            notes.lost(
+                field,
+                format!("{flags} in the text for the shell: remove it, torchrun reads it from PET_*"),
+            );
+        }
+    }
+}
+
+/// The text that a shell gets with `-c`.
+fn shell_script(words: &[String]) -> Option<&str> {
+    let shell = base(words.first()?);
+    let mut rest = words.iter().skip(1);
+    let says_script = |word: &String| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c');
+    (["sh", "bash", "dash", "ash", "zsh"].contains(&shell) && rest.any(says_script))
+        .then(|| rest.next())?
+        .map(String::as_str)
+}
+
+/// The commands that these words run: those of a shell's text one by one.
+fn commands(words: &[String]) -> Vec<Vec<String>> {
+    let Some(script) = shell_script(words) else { return vec![program(words)] };
+    let lines = script.replace("\\\n", " ").replace('\n', " ; ").replace(';', " ; ");
+    let all = shlex::split(&lines).unwrap_or_else(|| lines.split_whitespace().map(str::to_owned).collect());
+    let parts = all.split(|word| [";", "&&", "||", "|", "&"].contains(&word.as_str()));
+    parts.map(program).filter(|part| !part.is_empty()).collect()
+}
+
+/// A command without what only prepares its program.
+fn program(words: &[String]) -> Vec<String> {
+    let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let prepares = |word: &&String| {
+        matches!(word.as_str(), "exec" | "time" | "nohup" | "env")
+            || word.split_once('=').is_some_and(|(name, _)| is_name(name))
+    };
+    words.iter().skip_while(prepares).cloned().collect()
+}
+
+fn base(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or_default()
+}
+
+/// `each`: GPUs that one worker had, where a program must use several.
+fn check_command(words: &[String], each: Option<i64>, field: &str, notes: &mut Notes) {
+    let first = words.first().map(|word| base(word)).unwrap_or_default();
+    let script = words.iter().any(|word| word.contains(".py") || word == "-m");
+    if let Some(each) = each.filter(|_| first.starts_with("python") && script) {
         let text = if each > 1 {
             "python starts one process, which mostly uses one GPU: start the program with torchrun"
         } else {
@@ -106,7 +159,7 @@ pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut N
         };
         notes.lost(field, text);
     }
-    if first == "accelerate" || words.iter().any(|word| word.contains("accelerate launch")) {
+    if first == "accelerate" {
         notes.lost(
             field,
             "accelerate launch does not read PET_*: start the program with torchrun (docs/frameworks.md)",
@@ -125,8 +178,8 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> String {
-        let words = text.split(' ').map(str::to_owned).collect();
-        without_launcher_flags(words, "command", &mut Notes::default()).join(" ")
+        let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        without_launcher_flags(&words, "command", &mut Notes::default()).join(" ")
     }
 
     #[test]
@@ -155,5 +208,37 @@ mod tests {
         assert!(lost("python train.py", 1, 4).starts_with("python starts one process for each worker"));
         assert_eq!((lost("python train.py", 1, 1), lost("torchrun train.py", 4, 4)), Default::default());
         assert!(!lost("mpirun -np 4 x", 1, 1).is_empty() && !lost("accelerate launch x.py", 1, 1).is_empty());
+        assert!(lost("python3 -m my.train", 4, 4).starts_with("python starts one process, which"));
+        assert_eq!(lost("python3 -m torch.distributed.run train.py", 4, 4), "");
+    }
+
+    #[test]
+    fn the_commands_of_a_shell_are_looked_at_one_by_one() {
+        let lost = |script: &str| {
+            let mut notes = Notes::default();
+            let words = ["/bin/bash", "-ec", script].map(str::to_owned);
+            check(&words, 4, 4, "args", &mut notes);
+            notes.into_vec().pop().map_or(String::new(), |note| note.text)
+        };
+        for alone in [
+            "cd /work && python train.py",
+            "pip install x; A=1 exec python3 -m my.train",
+            "set -e\npython a.py \\\n  --lr 1",
+        ] {
+            assert!(lost(alone).starts_with("python starts one process"), "{alone}");
+        }
+        assert!(lost("cd /work && accelerate launch x.py").starts_with("accelerate launch does not read"));
+        let flags = "--nnodes=2 in the text for the shell: remove it, torchrun reads it from PET_*";
+        assert_eq!(lost("pip install x && torchrun --nnodes=2 train.py"), flags);
+        for fine in [
+            "torchrun train.py",
+            "echo \"python's\" && torchrun train.py",
+            "python -m pip install x && torchrun train.py",
+            "echo 'unclosed",
+            "ls | sort",
+            "",
+        ] {
+            assert_eq!(lost(fine), "", "{fine}");
+        }
     }
 }

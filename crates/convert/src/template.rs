@@ -243,7 +243,7 @@ fn container(
             return Err(ConvertError::field(path, "is not a list of texts"));
         }
         let value = Value::Array(given);
-        let tidy = launch::without_launcher_flags(launch::words(Some(&value)), &path, notes);
+        let tidy = launch::without_launcher_flags(&launch::words(Some(&value)), &path, notes);
         if !tidy.is_empty() {
             kept.insert(part.to_owned(), tidy.iter().map(String::as_str).collect());
         }

@@ -1,9 +1,9 @@
 //! Watts that jobs count for against the power budget.
 //!
 //! A user's own watts, and predictions from them, decide the cost of a run only. They never decide what fits
-//! the budget: it protects a real breaker. An unmeasured run counts for at least the draw of measured
-//! profiles on its GPU type, and half of the board's maximum. With too few of those it counts for the board's
-//! maximum. A measured run counts for its measurement.
+//! the budget: it protects a real breaker. An unmeasured run counts for at least what measured profiles on its
+//! GPU type count for, and half of the board's maximum. With too few of those it counts for the board's
+//! maximum. A measured run counts for its measurement and a margin.
 //!
 //! **In**: the index, the policy. **Out**: a bound per GPU type ([`TypeDraw`]), the measured draw of a run
 //! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
@@ -17,19 +17,21 @@ use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
+use andreas_api::training_profile::Observation;
 use andreas_core::{GpuType, Watts};
 use andreas_planner::{Estimate, LimitsCount};
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use super::boards::{Board, board};
-use super::types::{TypeDraw, Types};
+use super::types::{REPORT_MARGIN, TypeDraw, Types};
 use crate::index::{ClusterIndex, MOST_GPUS, agent_status, is_member, name_of, number, whole_gpus};
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
 /// may show an idle GPU.
 const SETTLED: SignedDuration = SignedDuration::from_secs(120);
-/// Running time of all workers that takes its place where no progress is reported: they may load data, at nearly idle GPUs.
+/// Running time of all workers that takes its place where no progress is reported: they may load data, at nearly idle GPUs. A profile's
+/// row says something of other runs after that time too: it is a mean over the whole run, its start included.
 const SETTLED_WITHOUT_PROGRESS: SignedDuration = SignedDuration::from_mins(15);
 /// Measured profiles of a type that are required before their draw replaces the board's maximum.
 const FEWEST: usize = 3;
@@ -50,13 +52,13 @@ pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f
         let (idle, max) = (board.idle.0, board.max.0);
         let highest = profiles.highest(name.as_str(), &board);
         let now = running.iter().filter(|(of, _)| *of == name.as_str()).map(|(_, each)| *each);
-        let highest = now.fold(highest, f64::max);
+        let highest = now.map(|each| each * REPORT_MARGIN).fold(highest, f64::max);
         let unmeasured = ((highest / max / STEP).ceil() * STEP * max).clamp(idle.min(max), max);
         facts.draw = Some(TypeDraw { idle, max, unmeasured });
     }
 }
 
-/// Measured draw of one GPU by type: the most that each profile showed, W.
+/// What one GPU of measured profiles counts for by type: the most that each profile showed, with the margin of a measurement, W.
 pub struct ProfileDraws<'a>(BTreeMap<&'a str, Vec<f64>>);
 
 impl<'a> ProfileDraws<'a> {
@@ -67,9 +69,11 @@ impl<'a> ProfileDraws<'a> {
             let rows = profile.status.iter().flat_map(|status| &status.observations);
             let mut most: BTreeMap<&str, f64> = BTreeMap::new();
             // Draw under a limit differs from that without one.
-            for row in rows.filter(|row| row.power_limit_watts.is_none() && row.gpus > 0) {
+            let says_much =
+                |row: &&Observation| row.power_limit_watts.is_none() && row.gpus > 0 && lasted(row);
+            for row in rows.filter(says_much) {
                 let Some(watts) = row.watts else { continue };
-                let each = f64::from(watts) / f64::from(row.gpus);
+                let each = REPORT_MARGIN * f64::from(watts) / f64::from(row.gpus);
                 let known = most.entry(row.gpu_type.as_str()).or_insert(0.0);
                 *known = known.max(each);
             }
@@ -80,12 +84,19 @@ impl<'a> ProfileDraws<'a> {
         Self(of_profiles)
     }
 
-    /// What a GPU of a run that nobody has measured counts for, W: the most that any measured profile drew, and with too few of
-    /// them the board's maximum.
+    /// What a GPU of a run that nobody has measured counts for, W: the most that any measured profile counts for, and with too few
+    /// of them the board's maximum.
     pub fn highest(&self, gpu_type: &str, board: &Board) -> f64 {
         let known = self.0.get(gpu_type).filter(|known| known.len() >= FEWEST);
-        known.map_or(board.max.0, |known| known.iter().copied().fold(board.max.0 * LEAST, f64::max))
+        let highest = known.map(|known| known.iter().copied().fold(board.max.0 * LEAST, f64::max));
+        highest.map_or(board.max.0, |highest| highest.min(board.max.0))
     }
+}
+
+/// Whether the operator timed a run for so long that the mean of its draw is hardly that of its start.
+fn lasted(row: &Observation) -> bool {
+    let observed = row.milli_epochs.saturating_mul(row.millis_per_epoch) / 1_000;
+    !row.claimed && SignedDuration::from_millis(observed) >= SETTLED_WITHOUT_PROGRESS
 }
 
 /// A run's rows scaled to its measured draw of `each` watts per GPU.

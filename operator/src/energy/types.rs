@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use andreas_core::GpuType;
 
 /// Margin on agents' reports: they omit changes below a tenth.
-const REPORT_MARGIN: f64 = 1.1;
+pub const REPORT_MARGIN: f64 = 1.1;
 
 /// A GPU type of the cluster: number of GPUs and memory of each.
 #[derive(Clone, Debug, Default, PartialEq)]

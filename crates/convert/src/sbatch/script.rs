@@ -61,7 +61,7 @@ pub fn read(text: &str, notes: &mut Notes) -> Program {
         && !needs_shell(line)
         && let Some(mut program) = program(words, notes)
     {
-        program.words = launch::without_launcher_flags(program.words, "script", notes);
+        program.words = launch::without_launcher_flags(&program.words, "script", notes);
         env.append(&mut program.env);
         program.env = last_of_each(env);
         return program;

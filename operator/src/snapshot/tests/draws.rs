@@ -110,8 +110,8 @@ fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
 fn nobody_counts_for_less_than_measured_families_draw_once_enough_are_known() {
     let mut waits = world(json!(null), 0);
     let profile = |world: &mut World, name: &str, watts: i64, limit: Value| {
-        let seen = json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 1_000,
-            "milliEpochs": 9_000, "watts": watts, "powerLimitWatts": limit, "at": at(0)}]});
+        let mut seen = lasting(15, watts);
+        seen["observations"][0]["powerLimitWatts"] = limit;
         world.profile(name, seen);
     };
     profile(&mut waits, "f1", 4 * 200, json!(null));
@@ -119,17 +119,31 @@ fn nobody_counts_for_less_than_measured_families_draw_once_enough_are_known() {
     assert_eq!(row(&waits.snapshot()).1, 3_200.0, "two profiles say too little");
     profile(&mut waits, "limited", 4 * 100, json!(100));
     assert_eq!(row(&waits.snapshot()).1, 3_200.0, "a draw under a limit is none without one");
+    waits.profile("short", lasting(14, 4 * 210));
+    assert_eq!(row(&waits.snapshot()).1, 3_200.0, "the mean of a short run is that of its start");
+    let mut claimed = lasting(15, 4 * 210);
+    claimed["observations"][0]["claimed"] = json!(true);
+    waits.profile("claimed", claimed);
+    assert_eq!(row(&waits.snapshot()).1, 3_200.0, "how long it ran is the program's own word");
     profile(&mut waits, "f3", 4 * 210, json!(null));
-    assert_eq!(row(&waits.snapshot()).1, 8.0 * 300.0, "the highest, in steps of 20 W");
+    assert_eq!(
+        row(&waits.snapshot()).1,
+        8.0 * 320.0,
+        "the highest with the margin of a measurement, in steps of 20 W"
+    );
+}
+
+/// A profile whose run with four GPUs lasted so many minutes and drew so many watts.
+fn lasting(minutes: i64, watts: i64) -> Value {
+    json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 60_000,
+        "milliEpochs": 1_000 * minutes, "watts": watts, "at": at(0)}]})
 }
 
 #[test]
 fn families_that_slept_make_nobody_count_for_less_than_half_of_a_boards_maximum() {
     let mut waits = world(json!(null), 0);
     for name in ["f1", "f2", "f3"] {
-        let seen = json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 1_000,
-            "milliEpochs": 9_000, "watts": 4 * 55, "at": at(0)}]});
-        waits.profile(name, seen);
+        waits.profile(name, lasting(20, 4 * 55));
     }
     assert_eq!(row(&waits.snapshot()).1, 8.0 * 200.0);
 }

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use andreas_api::phase::Phase;
+use andreas_api::slim::SlimPod;
 use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::nodes::client;
@@ -126,18 +127,28 @@ async fn an_attempt_deleted_by_force_is_not_made_again_before_its_grace_is_over(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_booted_again_after_a_run_began_there_starts_it_once() -> Result<()> {
     scenario(one_node(), async |c| {
+        // given a pod that is bound and cannot start yet
         let tj = job("booted").gpus(4, 1).epochs(20, 0.4).checkpoint(10);
+        let tj = tj.container("envFrom", json!([{"secretRef": {"name": "later"}}]));
         let key = tj.key();
         c.submit(&tj).await?;
+        let reasons = |pod: &SlimPod| {
+            let states = pod.status.container_statuses.iter().map(|status| &status.state);
+            states.filter_map(|state| state.waiting.clone()).map(|waits| waits.reason).collect::<Vec<_>>()
+        };
+        let waits = |pod: &SlimPod| reasons(pod).contains(&"CreateContainerConfigError".to_owned());
         c.observer
-            .until("bound", DEFAULT_TIMEOUT, |seen| {
-                seen.pods.values().any(|pod| pod.pod.spec.node_name.is_some() && !pod.deleted)
+            .until("its container waits", DEFAULT_TIMEOUT, |seen| {
+                seen.pods.values().any(|pod| waits(&pod.pod))
             })
             .await?;
+        // when its node boots before it starts
         client(&c.testbed).reboot("a100-0", Duration::from_secs(2)).await?;
-        // then whatever the kubelet makes of the pod, no two attempts run at once
+        c.kubectl("create secret generic later --from-literal=LATER=1").await?;
+        // then it starts after the boot, as the same attempt
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
-        ensure!(c.observer.seen().status(&key).user_failures == 0);
+        let status = c.observer.seen().status(&key);
+        ensure!(status.user_failures == 0 && status.attempts == 1, "{status:?}");
         Ok(())
     })
     .await
