@@ -117,8 +117,9 @@ pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut N
 fn shell_script(words: &[String]) -> Option<&str> {
     let shell = base(words.first()?);
     let mut rest = words.iter().skip(1);
-    let says_script = |word: &String| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c');
-    (["sh", "bash", "dash", "ash", "zsh"].contains(&shell) && rest.any(says_script))
+    let takes_script =
+        |word: &String| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c');
+    (["sh", "bash", "dash", "ash", "zsh"].contains(&shell) && rest.any(takes_script))
         .then(|| rest.next())?
         .map(String::as_str)
 }
@@ -126,7 +127,7 @@ fn shell_script(words: &[String]) -> Option<&str> {
 /// The commands that these words run: those of a shell's text one by one.
 fn commands(words: &[String]) -> Vec<Vec<String>> {
     let Some(script) = shell_script(words) else { return vec![program(words)] };
-    let lines = script.replace("\\\n", " ").replace('\n', " ; ").replace(';', " ; ");
+    let lines = script.replace("\\\n", " ").replace(['\n', ';'], " ; ");
     let all = shlex::split(&lines).unwrap_or_else(|| lines.split_whitespace().map(str::to_owned).collect());
     let parts = all.split(|word| [";", "&&", "||", "|", "&"].contains(&word.as_str()));
     parts.map(program).filter(|part| !part.is_empty()).collect()

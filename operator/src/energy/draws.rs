@@ -69,9 +69,9 @@ impl<'a> ProfileDraws<'a> {
             let rows = profile.status.iter().flat_map(|status| &status.observations);
             let mut most: BTreeMap<&str, f64> = BTreeMap::new();
             // Draw under a limit differs from that without one.
-            let says_much =
+            let conclusive =
                 |row: &&Observation| row.power_limit_watts.is_none() && row.gpus > 0 && lasted(row);
-            for row in rows.filter(says_much) {
+            for row in rows.filter(conclusive) {
                 let Some(watts) = row.watts else { continue };
                 let each = REPORT_MARGIN * f64::from(watts) / f64::from(row.gpus);
                 let known = most.entry(row.gpu_type.as_str()).or_insert(0.0);

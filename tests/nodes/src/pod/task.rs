@@ -232,6 +232,8 @@ impl Task {
                         self.tell_never_started(state);
                         return None;
                     }
+                    // What broke meanwhile, a machine that lost its power among it, met no program.
+                    while self.faulty.try_recv().is_ok() {}
                 }
                 Err(problem) => {
                     let text = format!("failed to create containerd task: {problem}");
