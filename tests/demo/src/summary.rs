@@ -161,6 +161,9 @@ impl Summary {
         }
         if !self.baselines.is_empty() {
             lines.push(String::new());
+            lines.push(
+                "The operator runs randomized-greedy; andreas is the method as published in 2021.".into(),
+            );
             lines.push("Replayed: pods start at once and every run's length is known. Here a job takes some seconds,".into());
             lines.push("so what its pods need to start and to stop weighs a hundred times as much as where it takes hours.".into());
         }
