@@ -46,8 +46,10 @@ pub struct Member {
     pub node: String,
     /// Its name as the agent reports it.
     pub pod: String,
-    /// When it was bound. Earlier entries belong to an earlier pod of its name.
+    /// When it was bound, by the API server's clock.
     pub bound: Timestamp,
+    /// When its kubelet accepted it, by its node's clock, which is its agent's too.
+    pub accepted: Option<Timestamp>,
 }
 
 impl Member {
@@ -61,17 +63,20 @@ impl Member {
             node,
             pod: name_of(&pod.metadata),
             bound: bound.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            accepted: pod.status.start_time.as_ref().map(|time| time.0),
         })
     }
 
     /// Whether an agent saw its GPUs only when they had been used for a while.
     fn seen_late(&self, since: Option<&Time>) -> bool {
-        since.is_some_and(|since| since.0.duration_since(self.bound) > SEEN_WITHIN)
+        let began = self.accepted.unwrap_or(self.bound);
+        since.is_some_and(|since| since.0.duration_since(began) > SEEN_WITHIN)
     }
 
-    /// Whether an agent's entry is of this pod, not of an earlier one of its name.
+    /// Whether an agent's entry is of this pod, not of an earlier one of its name. The node's clock may be behind the API server's.
     fn owns(&self, entry: &ReleasedEnergy) -> bool {
-        let early = |since: &Time| since.0.checked_add(SLACK).unwrap_or(Timestamp::MAX) < self.bound;
+        let began = self.accepted.map_or(self.bound, |accepted| accepted.min(self.bound));
+        let early = |since: &Time| since.0.checked_add(SLACK).unwrap_or(Timestamp::MAX) < began;
         entry.pod == self.pod && !entry.since.as_ref().is_some_and(early)
     }
 }
@@ -190,11 +195,33 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_whose_clock_is_an_hour_off_measures_as_well_as_any_other() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        for off in [-3_600, 0, 3_600] {
+            let mut index = ClusterIndex::new();
+            let accepted = Some(at(10_001 + off));
+            let member = Member { node: "n1".into(), pod: "team/p0".into(), bound: at(10_000), accepted };
+            let mut used = |version, since: i64| {
+                let entry = json!({"pod": "team/p0", "since": at(since + off), "joules": 4_000, "seconds": 10, "gpus": 2});
+                report(&mut index, "n1", version, json!([entry]));
+                of(&index, std::slice::from_ref(&member), 2).map(|used| used.joules)
+            };
+            assert_eq!(used(1, 10_002), Some(4_000), "{off}");
+            assert_eq!(used(2, 10_062), None, "{off}: its agent came when it had been at work for a minute");
+        }
+    }
+
+    #[test]
     fn a_gang_is_measured_when_every_gpu_of_every_member_was_reported() {
         let mut index = ClusterIndex::new();
         let job = ObjectKey { namespace: "team".into(), name: "bert".into() };
         let bound = Timestamp::from_second(1_000).expect("a time");
-        let member = |node: &str, pod: &str| Member { node: node.into(), pod: format!("team/{pod}"), bound };
+        let member = |node: &str, pod: &str| Member {
+            node: node.into(),
+            pod: format!("team/{pod}"),
+            bound,
+            accepted: None,
+        };
         let members = [member("n1", "p0"), member("n2", "p1")];
         index.await_energy_report(&job, members.iter().map(|member| member.pod.clone()));
         let at = |pod: &str, since: i64, joules, gpus| {
