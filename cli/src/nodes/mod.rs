@@ -11,8 +11,8 @@ use crate::output::{self, Column, Format, OutputArgs, ago, plain, power};
 
 /// Nodes: who holds which GPU, what it draws, which GPUs rest, and what is wrong.
 ///
-/// With a name, the GPUs of that node. Needs the right to list GpuNodes (ClusterRole andreas-power-admin). Nodes and TrainingJobs are
-/// read where that is allowed: they add GPU types and names of jobs.
+/// With a name, the GPUs of that node. Needs the right to list GpuNodes (ClusterRole andreas-power-admin). Nodes, TrainingJobs,
+/// and pods of adopted jobs are read where that is allowed: they add GPU types and names of jobs.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
     /// Name of a node: show its GPUs

@@ -1,4 +1,4 @@
-//! How a program is started: what of the launcher's flags the operator sets itself.
+//! How a program is started: what of the launcher's flags the operator sets itself, and what cannot follow a plan.
 
 use serde_json::Value;
 
@@ -98,10 +98,10 @@ pub fn words(value: Option<&Value>) -> Vec<String> {
 /// Notes what of a program's start cannot follow the number of GPUs that a plan gives. `each` is the GPUs that one worker had, `total`
 /// the most GPUs of the TrainingJob: a plan may give all of them on one node.
 pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut Notes) {
+    // Beside torchrun, python prepares: `python -m pip install`.
+    let several = (total > 1 && !is_torchrun(words)).then_some(each);
     for command in commands(words) {
-        // Beside torchrun, python prepares: `python -m pip install`.
-        let several = total > 1 && !is_torchrun(words);
-        check_command(&command, several.then_some(each), field, notes);
+        check_command(&command, several, field, notes);
         let (_, flags) = launcher_flags(&command);
         if shell_script(words).is_some() && !flags.is_empty() {
             let flags = flags.join(" ");

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::rules;
 use crate::index::{ClusterIndex, name_of};
 
-/// Tolerance for comparing instants of agents and the API server: whole seconds plus a delay.
+/// Tolerance for comparing instants of agents with those of their kubelet or the API server: whole seconds plus a delay.
 const SLACK: SignedDuration = SignedDuration::from_secs(5);
 
 /// An agent sees a pod's GPUs within this time. Where it saw them later, it was away, and what it measured is a part.

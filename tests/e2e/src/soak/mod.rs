@@ -67,7 +67,7 @@ pub async fn run(soak: Soak) -> Result<Report> {
     policy["powerBudget"] = json!({"watts": BUDGET_WATTS});
     // Only GPUs are looked at: no watts of the budget are for hosts.
     policy["gpuTypes"] = json!([
-        {"name": A100, "idleWatts": 54, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0},
+        {"name": A100, "idleWatts": 52, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0},
         {"name": T4, "idleWatts": 10, "maxWatts": 70, "hostIdleWatts": 0, "hostBusyWatts": 0},
     ]);
     policy["limits"] = json!("On");

@@ -72,8 +72,7 @@ async fn restored(c: &Cluster, after: &str) -> Result<()> {
 }
 
 /// Given somebody who holds more connections than there are places on an agent's ports, and says nothing; when a job comes, then its GPUs
-/// are woken for it, and for longer than three probes take the agent is not restarted, and mostly Ready: on a busy machine probes take
-/// longer than they may, and one that is locked out fails them all.
+/// are woken for it, and for longer than three probes take the agent is Ready and is not restarted.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_on_an_agents_ports_keep_it_from_nothing() -> Result<()> {
     scenario(one_node("20s"), async |c| {
@@ -93,20 +92,16 @@ async fn silent_connections_on_an_agents_ports_keep_it_from_nothing() -> Result<
         let tj = job("woken").gpus(4, 1).epochs(4, 0.3);
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
-        let (mut looks, mut ready) = (0, 0);
         while began.elapsed() < PROBES {
             let select = "app.kubernetes.io/component=agent";
             let pods = c.kubectl(&format!("get pods -n {AGENTS} -l {select} -o json")).await?;
             let pods: Value = serde_json::from_str(&pods)?;
             let containers =
                 pods["items"][0]["status"]["containerStatuses"].as_array().context("containers")?;
-            let all = |is: fn(&Value) -> bool| !containers.is_empty() && containers.iter().all(is);
-            ensure!(all(|one| one["restartCount"] == 0), "{containers:?}");
-            looks += 1;
-            ready += i32::from(all(|one| one["ready"] == true));
+            let well = |one: &Value| one["ready"] == true && one["restartCount"] == 0;
+            ensure!(!containers.is_empty() && containers.iter().all(well), "{containers:?}");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        ensure!(2 * ready > looks && looks > 5, "ready in {ready} of {looks} looks");
         attackers.shutdown().await;
         Ok(())
     })
