@@ -238,6 +238,9 @@ fn errors_name_the_document_and_the_field() {
     assert_eq!(error(&broken), "document 1: Job resnet: spec.backoffLimit: is not a whole number");
     assert!(error("kind: Job\napiVersion: batch/v1\n").contains("spec.template: is missing"));
     assert!(error("kind: CronJob\napiVersion: batch/v1\nmetadata: {name: c}").contains("but CronJob c"));
+    assert!(error("kind: Job\nmetadata: {name: a}").ends_with("but Job a without apiVersion"));
+    let volcano = "kind: Job\napiVersion: batch.volcano.sh/v1alpha1\nmetadata: {name: a}";
+    assert!(error(volcano).ends_with("but Job a of batch.volcano.sh/v1alpha1"), "{}", error(volcano));
     assert!(error("[").starts_with("is neither YAML"), "{}", error("["));
     assert!(error("").starts_with("holds no Job"));
 }

@@ -69,6 +69,13 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
             _ => match self::object(object, &objects).map_err(at)? {
                 Some(made) => converted.push(made),
                 None if kind.is_empty() => others.push("an object without kind".to_owned()),
+                // A kind that is read, of another group.
+                None if kind.ends_with("Job") || kind == "JobSet" => {
+                    others.push(match object["apiVersion"].as_str() {
+                        Some(version) => format!("{source} of {version}"),
+                        None => format!("{source} without apiVersion"),
+                    })
+                }
                 None => others.push(source),
             },
         }
