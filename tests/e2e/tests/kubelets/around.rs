@@ -153,7 +153,7 @@ async fn while_pods_get_no_network_jobs_run_elsewhere_or_wait() -> Result<()> {
         // when a Ready node gives pods no network, the start takes too long, at the cluster's expense
         nodes(c)?.node(second)?.set_cni(Cni::Failing)?;
         let four =
-            small(job("four").gpus(4, 1).epochs(4, 0.3)).spec("startTimeout", serde_json::json!("10s"));
+            small(job("four").gpus(4, 1).epochs(4, 0.3)).spec("startTimeout", serde_json::json!("20s"));
         c.submit(&four).await?;
         c.wait_for_reason(&four, Reason::StartTimeout).await?;
         nodes(c)?.node(second)?.set_cni(Cni::Whole)?;
