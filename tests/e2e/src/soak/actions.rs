@@ -12,6 +12,7 @@ use super::Soak;
 use super::jobs::Failing;
 use super::report::Report;
 use super::rng::SeededRng;
+use super::usage::Usage;
 use crate::cluster::Cluster;
 use crate::job::Job;
 
@@ -83,9 +84,10 @@ pub(super) enum Repair {
 pub(super) struct Actor {
     pub rng: SeededRng,
     start: Instant,
-    /// Actions and repairs are printed when they happen.
-    verbose: bool,
-    /// Actions and repairs with their second.
+    soak: Soak,
+    /// Memory and open files of our programs.
+    pub usage: Usage,
+    /// Actions and repairs with their second; printed when they happen, where that is asked.
     happened: Vec<String>,
     /// GPU nodes.
     pub nodes: Vec<String>,
@@ -111,7 +113,8 @@ impl Actor {
         Ok(Self {
             rng: SeededRng::new(soak.seed),
             start: Instant::now(),
-            verbose: soak.verbose,
+            soak,
+            usage: Usage::default(),
             happened: Vec::new(),
             nodes: nodes.into_iter().map(|node| node.name).collect(),
             away: BTreeSet::new(),
@@ -157,7 +160,7 @@ impl Actor {
 
     fn note(&mut self, what: &str) {
         let line = format!("{:7.1} s {what}", self.start.elapsed().as_secs_f64());
-        if self.verbose {
+        if self.soak.verbose {
             println!("soak: {line}");
         }
         self.happened.push(line);
@@ -178,6 +181,11 @@ impl Actor {
             Action::DeletePod => self.delete_pod(c).await,
             Action::DeletePodByForce => self.delete_pod_by_force(c).await,
             Action::Fault => self.fault(c).await.map(Some),
+            Action::KillOperator | Action::KillExtender | Action::KillAgent | Action::Freeze
+                if !self.soak.kills_at(self.start.elapsed()) =>
+            {
+                Ok(None)
+            }
             other => self.break_machine(c, other).await,
         }
     }
@@ -234,5 +242,6 @@ impl Actor {
         report.ran_without_object = seen.devices.ran_without_object.len();
         report.highest_watts = seen.devices.highest_watts;
         report.at_highest.clone_from(&seen.devices.at_highest);
+        report.usage = self.usage.to_string();
     }
 }

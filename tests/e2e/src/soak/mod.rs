@@ -6,8 +6,8 @@
 //! and drivers say: who uses which GPU, and whether all GPUs together draw more than the power budget. At the end all is mended: every
 //! job must end, no job may fail that was not made to, and nothing may be left.
 //!
-//! `actions` draws, `jobs`, `machines` and `faults` do what was drawn, `ending` checks the end, `report` says what came of
-//! it.
+//! `actions` draws, `jobs`, `machines` and `faults` do what was drawn, `ending` checks the end, `usage` what
+//! our programs hold, `report` says what came of it.
 
 mod actions;
 mod ending;
@@ -16,6 +16,7 @@ mod jobs;
 mod machines;
 mod report;
 mod rng;
+mod usage;
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,9 @@ const MEND_EVERY: Duration = Duration::from_millis(200);
 /// How often a line says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(300);
 
+/// From so long on, no program is killed in the last third.
+const LONG_SOAK: Duration = Duration::from_secs(30 * 60);
+
 /// How long, and what is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
@@ -45,6 +49,18 @@ pub struct Soak {
     pub seed: u64,
     /// Print every action and every repair with its second.
     pub verbose: bool,
+}
+
+impl Soak {
+    /// From then on no program is killed or frozen, so that it is seen whether one holds more and more. Short soaks show nothing of it.
+    fn ends_without_kills(&self) -> bool {
+        self.lasts >= LONG_SOAK
+    }
+
+    /// Whether programs are killed and frozen, so long after the start.
+    fn kills_at(&self, time: Duration) -> bool {
+        !self.ends_without_kills() || time < self.lasts * 2 / 3
+    }
 }
 
 /// A whole number from the environment.
@@ -121,6 +137,7 @@ async fn act_and_end(c: &mut Cluster, soak: Soak, actor: &mut Actor, report: &mu
         let next = Instant::now() + actor.pause(PAUSE_MS);
         while Instant::now() < next {
             actor.mend_due(c).await?;
+            actor.usage.look(c).await?;
             no_violation(c)?;
             tokio::time::sleep(MEND_EVERY).await;
         }
@@ -133,6 +150,12 @@ async fn act_and_end(c: &mut Cluster, soak: Soak, actor: &mut Actor, report: &mu
     no_violation(c)?;
     actor.fill(c, report);
     ending::nobody_was_blamed(c, actor)?;
+    actor.usage.check()?;
+    ensure!(
+        !soak.ends_without_kills() || actor.usage.lived_long("extender"),
+        "nothing lived long: {}",
+        actor.usage
+    );
     ending::nothing_is_left(c).await
 }
 

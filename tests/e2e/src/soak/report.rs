@@ -38,6 +38,8 @@ pub struct Report {
     pub highest_watts: f64,
     /// Who drew what then.
     pub at_highest: String,
+    /// Memory and open files of our programs.
+    pub usage: String,
 }
 
 impl fmt::Display for Report {
@@ -47,7 +49,7 @@ impl fmt::Display for Report {
             f,
             "soak: seed {}, {:.1} min and {:.0} s to the end of all jobs, {} jobs ({} succeeded, {} failed, {} deleted) in {} \
              attempts, {} calls met by faults, {} looks at devices, {} pods seen at work without an object, {:.0} W at most of \
-             {BUDGET_WATTS:.0} W ({}); {}",
+             {BUDGET_WATTS:.0} W ({}); {}; {}",
             self.seed,
             self.lasted.as_secs_f64() / 60.0,
             self.all_ended_after.as_secs_f64(),
@@ -61,6 +63,7 @@ impl fmt::Display for Report {
             self.ran_without_object,
             self.highest_watts,
             self.at_highest,
+            self.usage,
             done.join(", ")
         )
     }
