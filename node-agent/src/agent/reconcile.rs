@@ -89,6 +89,8 @@ struct SetterState {
     floor_mw: Option<u32>,
     /// GPUs on which the setter permanently refused to set a power limit.
     unlimitable: BTreeSet<Uuid>,
+    /// GPUs on which it permanently refused to lock clocks. Before Volta they are listed and cannot be locked.
+    unlockable: BTreeSet<Uuid>,
     /// The setter lacks permission and has set nothing since.
     denied: bool,
     /// GPUs that were reset and have lost their settings.
@@ -242,8 +244,12 @@ impl ReconcileLoop {
                 None => Holder::Nobody,
             };
             let kind = rest_kind(gpu);
+            let mut facts = gpu.facts.clone();
+            if let Some(facts) = facts.as_mut().filter(|_| self.setter.unlockable.contains(uuid)) {
+                facts.clock_mhz = None;
+            }
             let observation = GpuObservation {
-                facts: gpu.facts.clone(),
+                facts,
                 holder,
                 processes: gpu.sample.as_ref().and_then(crate::gpu::Sample::contexts),
                 rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
@@ -271,7 +277,11 @@ impl ReconcileLoop {
             self.setter.denied =
                 response.gpus.values().any(denied) || self.setter.denied && !response.gpus.values().any(sets);
             for (uuid, outcome) in &response.gpus {
-                let asked = decision.wanted.get(uuid).is_some_and(|wanted| wanted.limit_mw.is_some());
+                let wanted = decision.wanted.get(uuid).copied().unwrap_or_default();
+                if wanted.clock_mhz.is_some() && outcome.refused.as_deref() == Some("not_supported") {
+                    self.setter.unlockable.insert(uuid.clone());
+                }
+                let asked = wanted.limit_mw.is_some();
                 match &outcome.refused {
                     Some(reason) if asked && is_final(reason) => {
                         self.setter.unlimitable.insert(uuid.clone());

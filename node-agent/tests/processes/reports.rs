@@ -161,6 +161,21 @@ async fn rest_is_kept_where_it_saves_and_ended_where_it_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_that_lists_clocks_and_cannot_lock_them_rests_by_its_power_limit() {
+    let old = GpuSpec { uuid: A.into(), lockable: false, ..GpuSpec::default() };
+    let node = TestNode::of(Spec { gpus: vec![old.clone()], ..Spec::of(&[]) }).await;
+    let (_setter, _agent) = (node.setter(), node.agent());
+    let rests = || node.gpu(A).limit_watts == old.limit_min_watts && node.api.gpu(A).0 == "Resting";
+    until("it rests", SLACK, rests).await;
+    // Its pod gets the operator's limit, and gives it back.
+    node.hold("job-1-0", &[A]);
+    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    until("the pod's limit is set", SLACK, || node.gpu(A).limit_watts == 250.0).await;
+    node.hold("job-1-0", &[]);
+    until("it rests again", SLACK, rests).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_person_at_the_node_sees_what_the_agent_sees_and_changes_nothing() {
     let node = TestNode::new(&[A, B]).await;
     node.hold("job-1-0", &[A]);
