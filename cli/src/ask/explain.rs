@@ -19,6 +19,9 @@ pub struct ExplainArgs {
     /// Name of the TrainingJob
     #[arg(value_name = "JOB")]
     job: String,
+    /// Try changes also where the plan has more than 300 jobs; takes up to some ten seconds
+    #[arg(long)]
+    changes: bool,
     #[command(flatten)]
     ask: AskArgs,
 }
@@ -50,7 +53,8 @@ const CANDIDATES: [Column<Candidate>; 10] = [
 pub fn run(args: &ExplainArgs) -> Result<()> {
     let explanation: Explanation = block_on(async {
         let operator = Operator::connect(&args.ask).await?;
-        operator.get(&path::explain(&operator.namespace, &args.job)).await
+        let path = if args.changes { path::explain_with_changes } else { path::explain };
+        operator.get(&path(&operator.namespace, &args.job)).await
     })?;
     let wide = args.ask.output.format == output::Format::Wide;
     let text = |e: &Explanation| text_of(e, wide, Timestamp::now());

@@ -112,12 +112,17 @@ pub fn others(of: &OthersAffected) -> String {
 
 /// What would help a job, or why nothing was tried.
 pub fn changes(e: &Explanation, now: Timestamp) -> String {
-    let many = format!("not tried: more than {MAX_TRIED} jobs, ask with whatif");
+    let not_tried = match e.not_tried {
+        Some(NotTried::ManyJobs) => {
+            Some(format!("not tried: more than {MAX_TRIED} jobs, ask with --changes"))
+        }
+        Some(NotTried::OutOfTime) => Some("not all tried: they took too long, ask with whatif".to_owned()),
+        None | Some(NotTried::NotPlanned | NotTried::NotNeeded) => None,
+    };
     if e.changes.is_empty() {
-        return match e.not_tried {
-            None => "Changes:   none was found that would help\n".to_owned(),
-            Some(NotTried::ManyJobs) => format!("Changes:   {many}\n"),
-            Some(NotTried::NotPlanned | NotTried::NotNeeded) => String::new(),
+        return match (e.not_tried, not_tried) {
+            (None, _) => "Changes:   none was found that would help\n".to_owned(),
+            (Some(_), why) => why.map(|why| format!("Changes:   {why}\n")).unwrap_or_default(),
         };
     }
     let mut text = "Changes that would help, cheapest first:\n".to_owned();
@@ -129,8 +134,8 @@ pub fn changes(e: &Explanation, now: Timestamp) -> String {
         effects.push(format!("{sign} {} {}", money(cost.saturating_abs()), plain(&e.currency)));
         text += &format!("  {}: {}\n", plain(&change.text), effects.join(", "));
     }
-    if e.not_tried == Some(NotTried::ManyJobs) {
-        text += &format!("  others were {many}\n");
+    if let Some(why) = not_tried {
+        text += &format!("  others were {why}\n");
     }
     text
 }
@@ -169,7 +174,11 @@ mod tests {
             changes(&serde_json::from_value(answer).unwrap(), at.parse().unwrap())
         };
         assert_eq!(text(None), "Changes:   none was found that would help\n");
-        assert_eq!(text(Some("ManyJobs")), "Changes:   not tried: more than 300 jobs, ask with whatif\n");
+        assert_eq!(text(Some("ManyJobs")), "Changes:   not tried: more than 300 jobs, ask with --changes\n");
+        assert_eq!(
+            text(Some("OutOfTime")),
+            "Changes:   not all tried: they took too long, ask with whatif\n"
+        );
         assert_eq!((text(Some("NotNeeded")), text(Some("NotPlanned"))), (String::new(), String::new()));
     }
 

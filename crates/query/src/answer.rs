@@ -255,15 +255,17 @@ pub struct Change {
     pub added_cost_micros: i64,
 }
 
-/// Why no change of a job was tried.
+/// Why no change of a job was tried, or not all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NotTried {
     /// It is in no plan: it has none yet, or is suspended, or has ended.
     NotPlanned,
     /// It does not wait, and has no deadline or is on time with at least 90 %.
     NotNeeded,
-    /// The plan has more than 300 jobs, and each change costs a plan. `whatif` answers about one change.
+    /// The plan has more than 300 jobs, and each change costs a plan. With `changes=Always` they are tried.
     ManyJobs,
+    /// Some changes were tried; then the time for an answer was over.
+    OutOfTime,
 }
 
 /// One job: what decided about it, and what would help it.
@@ -281,7 +283,7 @@ pub struct Explanation {
     pub candidates: Vec<Candidate>,
     /// Up to three changes that would help, cheapest first.
     pub changes: Vec<Change>,
-    /// Why no change but a later deadline was tried; absent if changes were tried.
+    /// Why no change but a later deadline was tried, or not all were; absent if all were tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_tried: Option<NotTried>,
     /// Currency of all amounts.

@@ -34,7 +34,7 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_QUEUE: usize = 20_000;
 /// The same where the request has no `limit`.
 pub const DEFAULT_QUEUE: usize = 500;
-/// Maximum jobs in a plan with which an explanation tries changes: each costs a plan.
+/// Maximum jobs in a plan with which an explanation tries changes without being asked to: each costs a plan.
 pub const MAX_TRIED: usize = 300;
 /// Maximum names of jobs in one list of an answer.
 pub const MAX_NAMES: usize = 32;

@@ -28,12 +28,15 @@ pub fn document() -> Value {
     let limit = json!({ "name": "limit", "in": "query", "description": "Maximum jobs in the answer.",
                         "schema": { "type": "integer", "minimum": 1, "maximum": MAX_QUEUE, "default": DEFAULT_QUEUE } });
     add(path::queue("{namespace}"), "get", with_parameters(queue, json!([namespace, limit]), None));
+    let changes = json!({ "name": "changes", "in": "query",
+                          "description": "Whether changes are tried where the plan has more than 300 jobs; that takes some seconds.",
+                          "schema": { "type": "string", "enum": ["Auto", "Always"], "default": "Auto" } });
     let explain =
         answer::<Explanation>(&mut generator, "explain", "What decided about a job, and what would help it.");
     add(
         path::explain("{namespace}", "{job}"),
         "get",
-        with_parameters(explain, json!([namespace, job]), None),
+        with_parameters(explain, json!([namespace, job, changes]), None),
     );
     let what_if = answer::<WhatIf>(&mut generator, "whatIf", "The effect of a change that is not made.");
     let body = question::<WhatIfRequest>(&mut generator);

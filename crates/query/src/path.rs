@@ -26,6 +26,12 @@ pub fn explain(namespace: &str, job: &str) -> String {
     format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/jobs/{job}/explain")
 }
 
+/// [`explain`], trying changes however many jobs there are.
+#[must_use]
+pub fn explain_with_changes(namespace: &str, job: &str) -> String {
+    format!("{}?changes=Always", explain(namespace, job))
+}
+
 /// `POST`: the effect of a change that is not made.
 #[must_use]
 pub fn what_if(namespace: &str) -> String {

@@ -80,6 +80,14 @@ fn decided(view: &View, id: &JobId, namespace: &str) -> Option<Decided> {
     })
 }
 
+/// Which changes are tried.
+pub enum Tries<'a> {
+    /// All, unless the plan has more than [`MAX_TRIED`] jobs.
+    Auto,
+    /// One after another, while this is true.
+    While(&'a dyn Fn() -> bool),
+}
+
 /// Explains a job at `now`.
 ///
 /// # Errors
@@ -89,6 +97,7 @@ pub fn explain(
     hypothetical: &Hypothetical,
     job: &Arc<SlimTrainingJob>,
     now: Timestamp,
+    tries: &Tries<'_>,
 ) -> Result<Explanation, QueryError> {
     let key = ObjectKey::of(job.as_ref());
     let id = job_id(&key);
@@ -98,7 +107,7 @@ pub fn explain(
     let considered = consider(view.snapshot(), &view.latest.plan, &id)?;
     let has_deadline = shown.deadline.is_some();
     let helps = Help { view, hypothetical, job, shown: &shown, considered: &considered };
-    let (mut changes, not_tried) = helps.changes();
+    let (mut changes, not_tried) = helps.changes(tries);
     changes.sort_by(|a, b| a.added_cost_micros.cmp(&b.added_cost_micros).then(a.kind.cmp(&b.kind)));
     changes.truncate(MAX_CHANGES);
     Ok(Explanation {
@@ -128,8 +137,8 @@ impl Help<'_> {
         job_id(&ObjectKey::of(self.job.as_ref()))
     }
 
-    /// All changes that help, or why only a later deadline was tried.
-    fn changes(&self) -> (Vec<Change>, Option<NotTried>) {
+    /// All changes that help, and why not all were tried.
+    fn changes(&self, tries: &Tries<'_>) -> (Vec<Change>, Option<NotTried>) {
         let mut found: Vec<Change> = self.later_deadline().into_iter().collect();
         let needed = self.shown.position.is_some()
             || self.shown.expected.as_ref().is_some_and(|e| e.on_time_percent.is_some_and(|p| p < 90));
@@ -137,14 +146,29 @@ impl Help<'_> {
             Some(NotTried::NotPlanned)
         } else if !needed {
             Some(NotTried::NotNeeded)
-        } else if self.view.snapshot().jobs.len() > MAX_TRIED {
-            Some(NotTried::ManyJobs)
         } else {
-            found.extend(to_try(self.view, self.job).into_iter().filter_map(|change| self.spec(change)));
-            found.extend(self.budget());
-            None
+            match tries {
+                Tries::Auto if self.view.snapshot().jobs.len() > MAX_TRIED => Some(NotTried::ManyJobs),
+                Tries::Auto => self.try_while(&mut found, &|| true),
+                Tries::While(goes_on) => self.try_while(&mut found, goes_on),
+            }
         };
         (found, not_tried)
+    }
+
+    /// Tries changes while that is true.
+    fn try_while(&self, found: &mut Vec<Change>, goes_on: &dyn Fn() -> bool) -> Option<NotTried> {
+        for change in to_try(self.view, self.job) {
+            if !goes_on() {
+                return Some(NotTried::OutOfTime);
+            }
+            found.extend(self.spec(change));
+        }
+        if !goes_on() {
+            return Some(NotTried::OutOfTime);
+        }
+        found.extend(self.budget());
+        None
     }
 
     /// How a change is made: for an adopted job by an annotation of its workload, otherwise by the patch. The fields of a TrainingJob

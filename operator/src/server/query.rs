@@ -32,7 +32,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use crate::query::{Background, Hypothetical, QueryError, View, explain, jobs, what_if};
+use crate::query::explain::{self, Tries};
+use crate::query::{Background, Hypothetical, QueryError, View, jobs, what_if};
 
 /// Requests of one user: burst and per second.
 const BURST: u32 = 40;
@@ -45,6 +46,8 @@ const WAITING: usize = 64;
 /// How long a request waits for its turn, and for the first view.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 const VIEW_WITHIN: Duration = Duration::from_secs(10);
+/// How long an explanation goes on trying changes; a change that has begun is finished.
+const TRIES_WITHIN: Duration = Duration::from_secs(8);
 /// Age up to which a view is that of now.
 const AS_GOOD_AS_NOW: jiff::SignedDuration = jiff::SignedDuration::from_millis(500);
 /// Maximum length of a namespace's name.
@@ -251,12 +254,15 @@ async fn openapi(State(api): State<Arc<QueryApi>>, request: Request) -> Response
     }
 }
 
+/// A parameter of a query string.
+fn parameter<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, text)| text)
+}
+
 /// `limit` of a query string.
 fn limit(query: Option<&str>) -> Result<usize, Refusal> {
-    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let Some((_, text)) = pairs.into_iter().find(|(name, _)| *name == "limit") else {
-        return Ok(DEFAULT_QUEUE);
-    };
+    let Some(text) = parameter(query, "limit") else { return Ok(DEFAULT_QUEUE) };
     let within = text.parse().ok().filter(|limit| (1..=MAX_QUEUE).contains(limit));
     within.ok_or_else(|| {
         let message = format!("limit: is not from 1 to {MAX_QUEUE}");
@@ -291,22 +297,38 @@ async fn queue(
     response(&api, "queue", ask.await)
 }
 
+/// Whether `changes` of a query string is `Always`.
+fn tries_always(query: Option<&str>) -> Result<bool, Refusal> {
+    match parameter(query, "changes") {
+        None | Some("Auto") => Ok(false),
+        Some("Always") => Ok(true),
+        Some(_) => Err(Refusal::new(StatusCode::BAD_REQUEST, "Invalid", "changes: is not Auto or Always")),
+    }
+}
+
 async fn explain_job(
     State(api): State<Arc<QueryApi>>,
     Path((namespace, name)): Path<(String, String)>,
     request: Request,
 ) -> Response {
     let caller = Caller::of(&request);
+    let always = tries_always(request.uri().query());
     drop(request);
     let ask = async {
-        let Admitted { view, .. } = admit(&api, &caller, &namespace, "get").await?;
-        let turn = turn(&api, &api.answers).await?;
+        let Admitted { view, user } = admit(&api, &caller, &namespace, "get").await?;
+        let always = always?;
+        // As much work as changes that are asked about one by one.
+        let changing = if always { Some(Changing::begin(&api, user)?) } else { None };
+        let turn = turn(&api, if always { &api.changes } else { &api.answers }).await?;
         let key = ObjectKey { namespace, name: name.clone() };
         let job = api.index.lock().jobs.get(&key).cloned();
         let hypothetical = Arc::clone(&api.hypothetical);
         let compute = move || {
             let job = job.ok_or(QueryError::NoSuchJob(name))?;
-            explain::explain(&view, &hypothetical, &job, clock::now())
+            let began = Instant::now();
+            let goes_on = || began.elapsed() < TRIES_WITHIN;
+            let tries = if changing.is_some() { Tries::While(&goes_on) } else { Tries::Auto };
+            explain::explain(&view, &hypothetical, &job, clock::now(), &tries)
         };
         answer(&api, "explain", turn, compute).await
     };

@@ -3,12 +3,14 @@
 use andreas_query::{Change, ChangeKind, Explanation, NotTried};
 
 use super::*;
+use crate::query::explain::Tries;
 
 #[test]
 fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     let view = view(&contended());
     let hypothetical = Hypothetical::new(Caches::default());
-    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50)).expect("explained");
+    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50), &Tries::Auto)
+        .expect("explained");
     let decided = shown.decided.as_ref().expect("decided");
     assert_eq!((decided.decision.as_str(), decided.reason.as_deref()), ("Wait", Some("WaitingForCapacity")));
     assert_eq!(decided.in_the_way.as_ref().map(|ahead| ahead.own), Some(0));
@@ -27,8 +29,14 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
     add(&mut index, "rival", "secret", &spec(6, 6, json!({"epochs": 1_000})), running("n0", 6));
     add(&mut index, "team", "waits", &spec(4, 4, json!({})), json!(null));
     let view = view(&index);
-    let shown = explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, "waits"), at(50))
-        .expect("explained");
+    let shown = explain::explain(
+        &view,
+        &Hypothetical::new(Caches::default()),
+        &job(&view, "waits"),
+        at(50),
+        &Tries::Auto,
+    )
+    .expect("explained");
     if shown.job.position.is_none() {
         panic!("it does not wait: {shown:?}");
     }
@@ -40,11 +48,46 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
     no_name_of_others(&shown);
 }
 
+#[test]
+fn with_many_jobs_changes_are_tried_when_that_is_asked_and_as_long_as_there_is_time() {
+    let mut index = cluster(1);
+    add(&mut index, "rival", "secret", &spec(6, 6, json!({"epochs": 1_000})), running("n0", 6));
+    add(&mut index, "team", "waits", &spec(4, 4, json!({"weight": 1_000})), json!(null));
+    for n in 0..300 {
+        let more = json!({"deadlineAfter": "1000h", "weight": 1, "epochs": 1_000});
+        add(&mut index, "rival", &format!("j{n}"), &spec(8, 8, more), json!(null));
+    }
+    let view = view(&index);
+    let hypothetical = Hypothetical::new(Caches::default());
+    let explained = |tries: &Tries<'_>| {
+        let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), tries);
+        shown.expect("explained")
+    };
+    let shown = explained(&Tries::Auto);
+    assert_eq!((shown.not_tried, shown.changes.as_slice()), (Some(NotTried::ManyJobs), [].as_slice()));
+    let shown = explained(&Tries::While(&|| true));
+    assert_eq!(shown.not_tried, None);
+    assert!(shown.changes.iter().any(|change| change.kind == ChangeKind::Minimum), "{:?}", shown.changes);
+    // The time is over after the first change, which is the smaller minimum.
+    let tried = std::cell::Cell::new(0);
+    let shown = explained(&Tries::While(&|| tried.replace(tried.get() + 1) == 0));
+    assert_eq!((tried.get(), shown.not_tried), (2, Some(NotTried::OutOfTime)));
+    let kinds: Vec<ChangeKind> = shown.changes.iter().map(|change| change.kind).collect();
+    assert_eq!(kinds, [ChangeKind::Minimum]);
+    no_name_of_others(&shown);
+}
+
 /// What would help the job `team/waits`, by kind.
 fn help(index: &ClusterIndex, kind: ChangeKind) -> Option<Change> {
     let view = view(index);
-    let shown = explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, "waits"), at(50))
-        .expect("explained");
+    let shown = explain::explain(
+        &view,
+        &Hypothetical::new(Caches::default()),
+        &job(&view, "waits"),
+        at(50),
+        &Tries::Auto,
+    )
+    .expect("explained");
     no_name_of_others(&shown);
     shown.changes.into_iter().find(|change| change.kind == kind)
 }
@@ -124,7 +167,7 @@ fn a_larger_power_budget_is_named_where_the_budget_is_in_the_way() {
 
 fn explained(index: &ClusterIndex, name: &str) -> Explanation {
     let view = view(index);
-    explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, name), at(50))
+    explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, name), at(50), &Tries::Auto)
         .expect("explained")
 }
 
@@ -151,7 +194,7 @@ fn an_adopted_job_is_changed_by_annotations_of_its_workload_alone() {
     let view = view(&index);
     let job = job(&view, "waits");
     let hypothetical = Hypothetical::new(Caches::default());
-    let shown = explain::explain(&view, &hypothetical, &job, at(50)).expect("explained");
+    let shown = explain::explain(&view, &hypothetical, &job, at(50), &Tries::Auto).expect("explained");
     assert!(shown.job.position.is_some() && shown.not_tried.is_none(), "{shown:?}");
     assert!(shown.changes.iter().all(|change| change.patch.is_none()), "{:?}", shown.changes);
     let tried: Vec<ChangeKind> = explain::to_try(&view, &job).into_iter().map(|one| one.0).collect();

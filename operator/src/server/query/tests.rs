@@ -95,6 +95,12 @@ async fn a_replica_that_does_not_lead_answers_whoever_has_the_right() {
     let (code, shown) = ask(&api, Method::GET, &path::explain("team", "mine"), TENANT, "").await;
     assert_eq!((code, shown["job"]["name"].as_str()), (200, Some("mine")), "{shown}");
 
+    for (changes, expected) in [("Always", 200), ("Auto", 200), ("all", 400)] {
+        let path = format!("{}?changes={changes}", path::explain("team", "mine"));
+        let (code, answer) = ask(&api, Method::GET, &path, TENANT, "").await;
+        assert_eq!(code, expected, "{answer}");
+    }
+
     for (limit, expected) in [("1", 200), ("0", 400), ("20001", 400), ("all", 400)] {
         let (code, answer) = ask(&api, Method::GET, &format!("{path}?limit={limit}"), TENANT, "").await;
         assert_eq!(code, expected, "{answer}");
