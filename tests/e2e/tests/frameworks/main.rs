@@ -126,6 +126,34 @@ async fn torchrun_over_two_nodes_resumes_on_half_the_gpus_with_the_same_loss() -
     .await
 }
 
+/// Given programs that know nothing of us, run by `python -m andreas_progress`; when they are stopped and go on, then their optimizer
+/// steps are counted on from the checkpoint that they took up.
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_programs_report_without_code_of_ours() -> Result<()> {
+    scenario(two_nodes(), async |c| {
+        for (name, file) in [("plain", "plain_ddp.py"), ("accelerate", "accelerate_loop.py")] {
+            let file = format!("/srv/programs/{file}");
+            let command = ["torchrun", "-m", "andreas_progress", "--steps", "200", &file];
+            let run = program(name, &command).env("STEPS", 200).gpus(4, 2);
+            c.submit(&run).await?;
+            until_percent(c, &run, 25).await?;
+            c.edit(&run.key(), &json!({"suspend": true})).await?;
+            until(c, &run, Phase::Suspended).await?;
+            c.edit(&run.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 1}, "suspend": false}))
+                .await?;
+            until(c, &run, Phase::Succeeded).await?;
+            let status = c.observer.seen().status(&run.key());
+            let progress = status.progress.clone().context("progress")?;
+            ensure!(status.attempts == 2 && status.user_failures == 0, "{status:?}");
+            ensure!(progress.milli_percent == 100_000 && progress.stepwise, "{progress:?}");
+            // It saves every tenth of the way.
+            ensure!((20_000..=60_000).contains(&progress.attempt_start), "{progress:?}");
+        }
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn hugging_faces_trainer_resumes_with_the_same_loss() -> Result<()> {
     scenario(two_nodes(), async |c| {
