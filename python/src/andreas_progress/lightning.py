@@ -9,6 +9,7 @@ trainer.fit(model, data, ckpt_path=callback.resume_from())
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional
 
 from lightning.pytorch import LightningModule, Trainer
@@ -38,7 +39,9 @@ class AndreasCallback(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, batch_index: int
     ) -> None:
-        step, total = trainer.global_step, int(trainer.estimated_stepping_batches)
+        # Infinite without a limit of epochs or steps: nobody knows how far it is.
+        estimated = trainer.estimated_stepping_batches
+        step, total = trainer.global_step, int(estimated) if math.isfinite(estimated) else 0
         # Batches of one accumulated step share its number.
         if step == self._done:
             return
