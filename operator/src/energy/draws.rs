@@ -18,7 +18,7 @@ use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
-use andreas_core::{GpuType, Watts};
+use andreas_core::{GpuCount, GpuType, Watts};
 use andreas_planner::{Estimate, LimitsCount};
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
@@ -99,9 +99,15 @@ fn lasted(row: &Observation) -> bool {
     !row.claimed && SignedDuration::from_millis(observed) >= SETTLED_WITHOUT_PROGRESS
 }
 
-/// A run's rows scaled to its measured draw of `each` watts per GPU.
-pub fn with_measured(rows: &[Estimate], gpu_type: &GpuType, draw: TypeDraw, each: f64) -> Vec<Estimate> {
-    let row = |row: &Estimate| match row.gpu_type == *gpu_type {
+/// A run's rows with its measured draw of `each` watts per GPU where it is `held`. On another number of GPUs it would be a new run, which
+/// counts as one that nobody has measured: otherwise it would grow by its measured draw, count for more once it has, and shrink again.
+pub fn with_measured(
+    rows: &[Estimate],
+    held: (&GpuType, GpuCount),
+    draw: TypeDraw,
+    each: f64,
+) -> Vec<Estimate> {
+    let row = |row: &Estimate| match (&row.gpu_type, row.gpus) == held {
         true => Estimate { draw: Some(Watts(draw.of_measured(each, row.gpus.0))), ..row.clone() },
         false => row.clone(),
     };

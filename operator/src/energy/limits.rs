@@ -4,6 +4,7 @@
 //! the limited draw against the budget, so an unsupported limit would break it.
 
 use andreas_api::energy_policy::Limits;
+use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
 
 /// Limits offered per type, besides none. A job's draw is a smooth function of them; more would only slow
@@ -14,14 +15,23 @@ const LEVELS: u32 = 4;
 const MIN_PART: f64 = 0.4;
 /// Limits are multiples of this, W.
 const STEP: f64 = 5.0;
-/// Lowest and highest limit that all GPUs of a node support, W; `None` if one supports none or no agent
-/// reports.
+/// Lowest and highest limit that all healthy GPUs of a node support, W; `None` if one supports none or no agent
+/// reports. Nothing is planned on the others, and a run on one counts as unlimited.
 pub fn of_node(agent: Option<&GpuNodeStatus>) -> Option<(i32, i32)> {
-    let gpus = &agent?.gpus;
-    let shared = gpus.iter().try_fold((1, i32::MAX), |(low, high), gpu| {
+    let healthy = || agent.into_iter().flat_map(|agent| &agent.gpus).filter(|gpu| is_healthy(gpu));
+    let shared = healthy().try_fold((1, i32::MAX), |(low, high), gpu| {
         Some((low.max(gpu.min_limit_watts?), high.min(gpu.max_limit_watts?)))
     })?;
-    (!gpus.is_empty() && shared.0 < shared.1).then_some(shared)
+    (healthy().next().is_some() && shared.0 < shared.1).then_some(shared)
+}
+
+/// Whether an agent reports only broken GPUs: such a node has no say in what its type supports.
+pub fn all_broken(agent: Option<&GpuNodeStatus>) -> bool {
+    agent.is_some_and(|agent| !agent.gpus.is_empty() && !agent.gpus.iter().any(is_healthy))
+}
+
+fn is_healthy(gpu: &GpuState) -> bool {
+    gpu.state != GpuCondition::Unhealthy
 }
 
 /// The common range of two nodes.
@@ -73,6 +83,10 @@ mod tests {
         assert_eq!(node(&json!([a, b])), Some((150, 250)));
         assert_eq!(node(&json!([a, gpu("c", None)])), None, "one GPU takes no limit");
         assert_eq!(node(&json!([])), None);
+        // One that fell off the bus reports no range, and nothing is planned on it.
+        let lost = json!({"uuid": "l", "state": "Unhealthy"});
+        assert_eq!(node(&json!([a, lost])), Some((100, 300)));
+        assert_eq!(node(&json!([lost])), None);
         assert_eq!(of_node(None), None, "no agent, nobody to set it");
         assert_eq!(shared((100, 300), (150, 400)), Some((150, 300)));
         assert_eq!(shared((100, 150), (200, 400)), None);

@@ -34,6 +34,9 @@ pub fn host_port(port: &SlimPort) -> Arc<str> {
 /// Name prefix of host ports; no resource name can start with it.
 pub const HOST_PORT: &str = "hostPort:";
 
+/// 256 TiB of memory, 281 thousand million cores.
+const MAX_AMOUNT: u64 = 1 << 48;
+
 impl Amounts {
     /// From a map of resources by name (requests, or a node's allocatable).
     pub fn of(resources: &BTreeMap<String, Quantity>) -> Self {
@@ -56,6 +59,16 @@ impl Amounts {
                 }
             }
         }
+    }
+
+    /// With each amount far above any node's at most, so that a sum of many is exact: a pod that no kubelet takes may ask for anything.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let own = [&mut self.gpus, &mut self.cpu_milli, &mut self.memory, &mut self.pods];
+        for amount in own.into_iter().chain(self.others.values_mut()) {
+            *amount = (*amount).min(MAX_AMOUNT);
+        }
+        self
     }
 
     fn has(&self, name: &str) -> bool {

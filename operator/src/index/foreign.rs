@@ -41,7 +41,7 @@ impl From<Read> for ForeignPod {
 
 fn takes(mut spec: SlimPodSpec) -> Option<(String, Amounts)> {
     let node = spec.node_name.take()?;
-    let mut amounts = amounts::pod(&spec);
+    let mut amounts = amounts::pod(&spec).bounded();
     while amounts.others.len() > MAX_OTHERS {
         amounts.others.pop_last();
     }

@@ -40,18 +40,24 @@ fn a_pod_is_ours_by_label_and_owner_and_an_orphan_is_foreign_use() {
 
 #[test]
 fn foreign_pods_come_move_and_go_with_what_they_take() {
-    let foreign = |name: &str, version: u64, node: Option<&str>| -> ForeignPod {
+    let asking = |name: &str, version: u64, node: Option<&str>, memory: &str| -> ForeignPod {
         serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": version.to_string()},
-            "spec": {"nodeName": node, "containers": [{"name": "x", "resources": {"requests": {"memory": "1Gi"}}}]},
+            "spec": {"nodeName": node, "containers": [{"name": "x", "resources": {"requests": {"memory": memory}}}]},
         }))
         .expect("a pod")
     };
+    let foreign = |name: &str, version: u64, node: Option<&str>| asking(name, version, node, "1Gi");
     let mut index = ClusterIndex::new();
     index.apply(foreign("a", 1, None));
     assert_eq!(index.foreign_use("n1").pods, 0);
     index.apply(foreign("a", 2, Some("n1")));
     index.apply(foreign("b", 3, Some("n1")));
+    assert_eq!(index.foreign_use("n1"), Amounts { memory: 2 << 30, pods: 2, ..Amounts::default() });
+    // One that asks for more than any node has goes, and leaves what the others take.
+    index.apply(asking("c", 4, Some("n1"), &u64::MAX.to_string()));
+    let present = HashSet::from([key("a"), key("b")]);
+    <ClusterIndex as Index<ForeignPod>>::reset(&mut index, &present);
     assert_eq!(index.foreign_use("n1"), Amounts { memory: 2 << 30, pods: 2, ..Amounts::default() });
     let present = HashSet::from([key("b")]);
     <ClusterIndex as Index<ForeignPod>>::reset(&mut index, &present);

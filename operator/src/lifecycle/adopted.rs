@@ -159,7 +159,12 @@ pub(super) fn stopping(d: &mut Draft<'_>, allocation: &Allocation, stop: &StopRe
     if case.all_ended() {
         let decided = || {
             let reason = Reason::parse(&stop.reason).unwrap_or(Reason::Stopping);
-            Some(Judgement::new(stop.outcome?, reason, stop.message.clone()))
+            let outcome = match stop.outcome? {
+                // Only its own end counts. Until then it is started again, as its kind would do.
+                Outcome::UserFailure => Outcome::Withdrawn,
+                outcome => outcome,
+            };
+            Some(Judgement::new(outcome, reason, stop.message.clone()))
         };
         let judgement = end.map(judged).or_else(decided).unwrap_or_else(|| case.stopped(stop));
         return end::close_attempt(d, allocation, &members, &judgement);

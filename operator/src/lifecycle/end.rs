@@ -19,6 +19,7 @@ use crate::instants::{self, after, seconds_between};
 
 /// Maximum attempts in a status's history.
 const HISTORY: usize = 16;
+const DAY: i64 = 86_400;
 /// Maximum consecutive withdrawn attempts of the same reason among them.
 const WITHDRAWN_IN_A_ROW: usize = 6;
 /// Initial backoff after a cluster failure, a second user failure and a refusal, s.
@@ -122,8 +123,14 @@ fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
         d.status.history.remove(first);
     }
     d.status.history.push(record);
-    let surplus = d.status.history.len().saturating_sub(HISTORY);
-    d.status.history.drain(..surplus);
+    while d.status.history.len() > HISTORY {
+        // Restarts of the last day are counted by their records.
+        let counts =
+            |r: &AttemptRecord| r.planned_stop.is_some() && seconds_between(r.ended.0, d.o.now) < DAY;
+        let oldest =
+            d.status.history.iter().position(|r| !counts(r)).filter(|at| at + 1 < d.status.history.len());
+        d.status.history.remove(oldest.unwrap_or(0));
+    }
 }
 
 /// Adds energy and cost when an attempt starts or ends.

@@ -276,6 +276,10 @@ impl<'a> Case<'a> {
                 let message = format!("{worker} was refused by its node: {} {words}", pod.status.reason);
                 return Some(failure(message.trim_end().to_owned(), member.node));
             }
+            if let Some(t) = not_started_by_its_node(pod) {
+                let message = format!("{worker} could not be started by its node: {}", last_line(&t.message));
+                return Some(failure(message, member.node));
+            }
             let clean = member.ending(self.container()).is_some_and(|e| e.exit_code == 0);
             if let Some(how) = proof_of_death(pod, self.o.nodes)
                 && !clean
@@ -459,6 +463,21 @@ fn mentions_gpu_memory(message: &str) -> bool {
 }
 
 /// CUDA messages for a failed GPU (uncorrectable ECC error, XID 79, 74).
+/// A container that its node could not start for what is broken there: the driver, or the runtime's hook or CDI specification for its GPUs.
+/// A program that is not in the image is its user's.
+fn not_started_by_its_node(pod: &SlimPod) -> Option<&SlimTerminated> {
+    const WORDS: [&str; 5] = [
+        "nvidia-container-cli",
+        "nvidia-container-runtime",
+        "error running hook",
+        "prestart hook",
+        "CDI device",
+    ];
+    let all = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
+    let mut ended = all.filter_map(|s| s.state.terminated.as_ref());
+    ended.find(|t| t.reason == "StartError" && WORDS.iter().any(|words| t.message.contains(words)))
+}
+
 fn mentions_gpu_fault(message: &str) -> bool {
     const WORDS: [&str; 5] = [
         "uncorrectable ECC error",

@@ -23,6 +23,7 @@ pub struct Holders {
     /// Attempt and GPUs per node of jobs that the planner accounts for.
     attempts: BTreeMap<ObjectKey, i64>,
     on: BTreeMap<String, u64>,
+    kept: BTreeMap<String, u64>,
     types: BTreeMap<String, String>,
 }
 
@@ -30,6 +31,11 @@ impl Holders {
     /// GPUs of a node held by jobs of the snapshot.
     pub fn gpus_on(&self, node: &str) -> u64 {
         self.on.get(node).copied().unwrap_or(0)
+    }
+
+    /// Those of them whose jobs start or run there, and were not asked to stop.
+    pub fn kept_on(&self, node: &str) -> u64 {
+        self.kept.get(node).copied().unwrap_or(0)
     }
 
     /// GPU type of these jobs' placement there.
@@ -69,9 +75,12 @@ pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (Claim, Holding)>, index: &C
                 holders.types.insert(node.clone(), allocation.gpu_type.clone());
             }
             holders.attempts.insert((*key).clone(), allocation.attempt);
+            let each = u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
             for node in &allocation.nodes {
-                *holders.on.entry(node.clone()).or_default() +=
-                    u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
+                *holders.on.entry(node.clone()).or_default() += each;
+                if !matches!(claim, Claim::Stopping { .. }) {
+                    *holders.kept.entry(node.clone()).or_default() += each;
+                }
             }
         }
     }

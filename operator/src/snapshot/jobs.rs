@@ -15,7 +15,7 @@ use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-use super::holders::Holding;
+use super::holders::{Holders, Holding};
 use super::nodes::Cluster;
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
@@ -47,6 +47,7 @@ fn target(
     holding: &Holding,
     now: Timestamp,
     cluster: &Cluster,
+    holders: &Holders,
 ) -> Option<(Placement, Timestamp)> {
     let target = holding.target.as_ref()?;
     // The user may have edited the allowed GPUs since, or starting there may have failed.
@@ -61,9 +62,14 @@ fn target(
     {
         return None;
     }
+    // A job that was to leave may have stayed: nobody gives the target its GPUs then.
+    let per_node = u64::try_from(target.gpus_per_worker).ok()?;
     let possible = |name: &String| {
         cluster.usable.contains(name)
-            && cluster.nodes.get(name).is_some_and(|node| node.gpu_type.as_str() == target.gpu_type)
+            && cluster.nodes.get(name).is_some_and(|node| {
+                let kept = holders.kept_on(name).saturating_add(per_node);
+                node.gpu_type.as_str() == target.gpu_type && kept <= u64::from(node.gpus.0)
+            })
     };
     let placement = Placement {
         gpu_type: target.gpu_type.as_str().into(),
@@ -82,6 +88,7 @@ pub(super) fn state(
     holding: &Holding,
     now: Timestamp,
     cluster: &Cluster,
+    holders: &Holders,
 ) -> Option<JobState> {
     let held = || {
         let allocation = holding.allocation.as_ref()?;
@@ -90,7 +97,7 @@ pub(super) fn state(
         };
         (allocation.gpus_per_worker > 0 && allocation.nodes.iter().all(known)).then(|| placement(allocation))
     };
-    let target = target(job, holding, now, cluster);
+    let target = target(job, holding, now, cluster, holders);
     match claim {
         // Between its stop and its start at the next placement: still a commitment.
         Claim::Waiting { .. } => Some(target.map_or(JobState::Waiting, |(target, since)| {
@@ -216,16 +223,25 @@ pub(super) fn job(
     let limits = if given.limits.is_some() && unknown.limits { table.limits.clone() } else { Vec::new() };
     let offered = if policy.limits == Limits::On { limits.as_slice() } else { &[] };
     only_offered_limits(&mut state, offered);
-    let held_type =
-        status.and_then(|status| status.allocation.as_ref()).map(|a| GpuType::new(a.gpu_type.as_str()));
-    let known = given.measured.zip(held_type).and_then(|(each, name)| {
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let known = given.measured.zip(allocation).and_then(|(each, allocation)| {
+        let name = GpuType::new(allocation.gpu_type.as_str());
         let draw = cluster.types.get(&name)?.draw?;
-        Some((name, draw, each))
+        Some((name, u32::try_from(allocation.gpus).ok()?, draw, each))
     });
     let estimates = match known {
-        Some((name, draw, each)) => draws::with_measured(&estimates, &name, draw, each).into(),
+        Some((name, count, draw, each)) => {
+            draws::with_measured(&estimates, (&name, GpuCount(count)), draw, each).into()
+        }
         None => estimates,
     };
+    let mut worker = worker::worker(index, key, specs, given.admitted);
+    if spec.adopts.is_some() {
+        // Its controller makes what its pods need.
+        worker.quota_per_gang.clear();
+    }
+    // On a node that takes no new workers a job stays as it is: it could not start there again.
+    let open = held.iter().all(|name| cluster.usable.contains(name));
     Job {
         id: job_id(key),
         namespace: NamespaceName::new(key.namespace.as_str()),
@@ -239,14 +255,14 @@ pub(super) fn job(
         limits_count: given.limits.unwrap_or_default(),
         unknown: unknown.cost,
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
-        worker: worker::worker(index, key, specs, given.admitted),
+        worker,
         candidates: requirements.candidates(given, held),
         forbidden: excluded.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
         preemption: match spec.preemption {
             training_job::Preemption::Allowed => Preemption::Allowed,
             training_job::Preemption::Never => Preemption::Never,
         },
-        movable: unknown.movable,
+        movable: unknown.movable && open,
         min_run: Seconds(policy.preemption.min_run_time.seconds_or(0).max(0) as f64),
         // At most the attempt's own progress is lost.
         lost: match spec.checkpoint {

@@ -34,9 +34,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_api::energy_policy::Limits;
+use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -202,7 +203,7 @@ pub fn build(
             queued.push(((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0), *place));
             continue;
         }
-        let Some(state) = jobs::state(job, claim, holding, now, &cluster) else { continue };
+        let Some(state) = jobs::state(job, claim, holding, now, &cluster, &holders) else { continue };
         let Some(table) = tables.of(index, job, &cluster.types) else { continue };
         let specs = workers.of(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
@@ -254,7 +255,8 @@ pub fn build(
     });
     let expected = expected.collect();
     let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
-    let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
+    let namespaces =
+        namespaces.into_iter().filter_map(|name| namespace(index, name, &holders, &planned)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
     let snapshot = Snapshot {
         now: Time(second as f64),
@@ -289,8 +291,15 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
     GpuTypeInfo { name: name.clone(), idle: board.idle, max: board.max }
 }
 
-/// A namespace's free quota. Used counts everything but the pods of jobs that the planner accounts for.
-fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Namespace> {
+/// Whether a job has its Service: it is made for its first gang, and stays as long as the job.
+fn has_service(job: &SlimTrainingJob) -> bool {
+    let Some(status) = job.status.as_ref().filter(|_| job.spec.adopts.is_none()) else { return false };
+    status.allocation.as_ref().is_some_and(|allocation| allocation.nodes.len() > 1)
+        || status.history.iter().any(|record| record.placement.contains(", "))
+}
+
+/// A namespace's free quota. Used counts everything but what the planner takes off itself: pods and Services of its jobs.
+fn namespace(index: &ClusterIndex, name: &str, holders: &Holders, planned: &[Job]) -> Option<Namespace> {
     let quotas: Vec<_> = index
         .rules
         .quotas
@@ -301,18 +310,20 @@ fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Name
     if quotas.is_empty() {
         return None;
     }
-    let mut left: quota::Amounts = BTreeMap::new();
-    for quota in &quotas {
-        left.extend(quota::left(quota));
-    }
-    let ours = index.pods.iter().filter(|(key, _)| key.namespace == name);
-    for (_, pod) in ours.filter(|(_, pod)| holders.accounts_for(pod)) {
-        for (key, amount) in quota::pod_takes(&quotas, &pod.spec) {
-            if let Some(left) = left.get_mut(&key) {
-                *left = left.saturating_add(amount);
-            }
+    let mut ours = quota::Amounts::new();
+    let mut give_back = |amounts: quota::Amounts| {
+        for (key, amount) in amounts {
+            let sum = ours.entry(key).or_default();
+            *sum = sum.saturating_add(amount);
         }
-    }
+    };
+    let pods = index.pods.iter().filter(|(key, _)| key.namespace == name);
+    pods.filter(|(_, pod)| holders.accounts_for(pod))
+        .for_each(|(_, pod)| give_back(quota::pod_takes(&quotas, &pod.spec)));
+    let known: BTreeSet<&JobId> = planned.iter().map(|job| &job.id).collect();
+    let jobs = index.jobs.iter().filter(|(key, job)| key.namespace == name && has_service(job));
+    jobs.filter(|(key, _)| known.contains(&job_id(key))).for_each(|_| give_back(quota::gang_takes(&quotas)));
+    let left = quotas.iter().flat_map(|quota| quota::left(quota, &ours)).collect();
     Some(Namespace { name: NamespaceName::new(name), quota: left })
 }
 

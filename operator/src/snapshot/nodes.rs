@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_core::GpuType;
+use andreas_core::{GpuType, Watts};
 use andreas_planner::{Node, Resources};
 
 use super::holders::Holders;
@@ -87,6 +87,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         cluster.others.insert(key.name.clone(), [allocatable.others.clone(), taken.others.clone()]);
         let accounted = |pod: &str| ours.contains(pod);
         let broken = broken_gpus(index, key, node, accounted);
+        let others = taken.gpus;
         let mut free = allocatable.clone().minus(taken);
         free.gpus = free.gpus.saturating_sub(broken);
         // A node closed to new workers counts only as large as our jobs there.
@@ -98,18 +99,28 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         facts.gpus += allocatable.gpus;
         facts.per_node = facts.per_node.max(allocatable.gpus);
         facts.memory_mib = facts.memory_mib.max(gpu_memory(node));
-        let takes = limits::of_node(agent_status(index, key));
-        ranges
-            .entry(gpu_type.clone())
-            .and_modify(|range: &mut Option<_>| {
-                *range = range.zip(takes).and_then(|(a, b)| limits::shared(a, b))
-            })
-            .or_insert(takes);
+        let agent = agent_status(index, key);
+        if !limits::all_broken(agent) {
+            let takes = limits::of_node(agent);
+            ranges
+                .entry(gpu_type.clone())
+                .and_modify(|range: &mut Option<_>| {
+                    *range = range.zip(takes).and_then(|(a, b)| limits::shared(a, b))
+                })
+                .or_insert(takes);
+        }
         let power = *powers.entry(product).or_insert_with(|| board(product, policy));
         // A node without `allocatable` GPUs while jobs run there counts as large as their GPUs.
         let size = allocatable.gpus.max(held);
         let measured = agent_status(index, key).and_then(|status| status.host_power.as_ref());
         let host = power.measured_host(size, measured, held > 0);
+        let mut foreign = foreign_power(index, key, node, &ours, power.max);
+        if !open {
+            // Its other GPUs are closed to us and not in use by others.
+            let (others, closed) = (others.min(size - held), size - held);
+            let used = foreign.map_or(others as f64 * power.max.0, |watts| watts.0);
+            foreign = Some(Watts(used + (closed - others) as f64 * power.idle.0));
+        }
         let planned = Node {
             name: node_name(&key.name),
             gpu_type,
@@ -118,7 +129,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
             host_idle: host.idle,
             host_busy: host.busy,
             sleep: None,
-            foreign_power: foreign_power(index, key, node, &ours, power.max),
+            foreign_power: foreign,
             gang_class: 0,
             free: Resources {
                 cpu_milli: Some(free.cpu_milli),

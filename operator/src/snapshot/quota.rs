@@ -85,14 +85,17 @@ fn is_used_by_training(resource: &str) -> bool {
     matches!(resource, "pods" | "count/pods" | "services" | "count/services") || named(resource).is_some()
 }
 
-/// What a quota leaves of each such resource; at least 0.
-pub fn left(quota: &SlimQuota) -> Amounts {
+/// What a quota leaves of each such resource, apart from what is `ours` of its use; at least 0. One that was lowered below its use is
+/// not whole again without us.
+pub fn left(quota: &SlimQuota, ours: &Amounts) -> Amounts {
     let name = quota.name_any();
     let concerned = quota.status.hard.iter().filter(|(resource, _)| is_used_by_training(resource));
     concerned
         .map(|(resource, hard)| {
             let used = quota.status.used.get(resource).map_or(0, |used| read(resource, used));
-            (Arc::from(format!("{name}/{resource}")), read(resource, hard).saturating_sub(used))
+            let key: Arc<str> = Arc::from(format!("{name}/{resource}"));
+            let ours = ours.get(&key).copied().unwrap_or(0);
+            (key, read(resource, hard).saturating_add(ours).saturating_sub(used))
         })
         .collect()
 }
@@ -198,7 +201,7 @@ mod tests {
         let hard = json!({"requests.cpu": "10", "limits.memory": "64Gi", "pods": "5", "requests.nvidia.com/gpu": "4", "secrets": "3", "services": "2"});
         let quota = quota(json!({}), hard, json!({"requests.cpu": "2500m", "pods": "7"}));
         assert_eq!(
-            left(&quota),
+            left(&quota, &Amounts::new()),
             amounts(&[
                 ("requests.cpu", 7_500),
                 ("limits.memory", 64 << 30),

@@ -19,6 +19,7 @@ mod jobs;
 mod labels;
 mod late;
 mod predictions;
+mod quotas;
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";
 
@@ -303,28 +304,6 @@ fn a_bound_volume_holds_the_job_to_its_nodes() {
     let candidates = snapshot.jobs[0].candidates.as_ref().expect("not every node");
     assert_eq!(candidates.iter().map(|n| n.as_str()).collect::<Vec<_>>(), ["n2"]);
     assert_eq!(snapshot.jobs[1].candidates, None);
-}
-
-#[test]
-fn quotas_give_back_what_the_planner_takes_off_itself() {
-    let mut world = World::default();
-    let quota: SlimQuota = serde_json::from_value(json!({
-        "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1000"},
-        "status": {"hard": {"requests.nvidia.com/gpu": "8", "pods": "10"}, "used": {"requests.nvidia.com/gpu": "6", "pods": "3"}},
-    }))
-    .expect("a quota");
-    world.index.apply(quota);
-    world
-        .node("n1", json!({}), json!({}))
-        .job("runs", json!({"resourcesPer": "Gpu"}), holds(1, "n1", 2), Claim::Running { since: at(20) })
-        .pod("runs", 1, "n1", 2, "Running");
-    let snapshot = world.snapshot();
-    let left = &snapshot.namespaces[0].quota;
-    assert_eq!((left.get("q/requests.nvidia.com/gpu"), left.get("q/pods")), (Some(&4), Some(&8)));
-    let worker = &snapshot.jobs[0].worker;
-    assert_eq!(worker.quota_per_gpu.get("q/requests.nvidia.com/gpu"), Some(&1));
-    assert_eq!(worker.quota_fixed.get("q/pods"), Some(&1));
-    assert_eq!((worker.fixed.cpu_milli, worker.per_gpu.cpu_milli), (Some(0), Some(4_000)));
 }
 
 #[test]

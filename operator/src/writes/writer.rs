@@ -374,7 +374,8 @@ impl Writer {
         service: &Service,
     ) -> Result<andreas_api::slim::SlimService, WriteError> {
         match self.create("service", Some(namespace), service, false).await {
-            Err(error) if error.refusal() == Refusal::Exists => {
+            // Quotas are asked before names: a full one refuses what is there already.
+            Err(error) if matches!(error.refusal(), Refusal::Exists | Refusal::Quota(_)) => {
                 let key = ObjectKey {
                     namespace: namespace.to_owned(),
                     name: service.metadata.name.clone().unwrap_or_default(),

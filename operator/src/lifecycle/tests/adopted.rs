@@ -3,6 +3,7 @@
 use andreas_adopt::{End, Kind, Workload};
 use andreas_api::names::{GATE_NODE, LABEL_ADOPTED, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID};
 use andreas_api::{Outcome, Phase, Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::world::*;
@@ -118,6 +119,26 @@ fn a_failed_workload_is_not_tried_again() {
     world.step_until_stable();
     assert_eq!(world.phase(), Phase::Failed);
     assert_eq!(world.condition("Failed").message, "BackoffLimitExceeded");
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_makes_it_wait_and_ends_it_not() {
+    let mut world = adopted(1);
+    world.plan_run(&["n1"], 1);
+    world.controller_makes(&["a-0"], false);
+    let now = Some(Time(at(world.now)));
+    let pod = world.pods.get_mut("a-0").unwrap();
+    pod.spec.node_name = Some("n1".to_owned());
+    condition(pod, "PodScheduled", "True", "", now);
+    world.waits_with("a-0", "ImagePullBackOff", "not found");
+    world.wait(901);
+    world.step_until_stable();
+    assert!(world.workload.as_ref().unwrap().suspended);
+    world.remove("a-0");
+    world.wait(100);
+    world.step_until_stable();
+    assert_eq!((world.phase(), world.last()), (Phase::Pending, (Outcome::Withdrawn, "StartTimeout".into())));
+    assert!(world.status().not_before.is_some() && world.status().user_failures == 0);
 }
 
 #[test]

@@ -145,6 +145,33 @@ fn what_the_kubelet_refuses_is_the_clusters_failure() {
 }
 
 #[test]
+fn a_container_that_its_nodes_runtime_cannot_start_is_the_clusters_failure_unless_its_program_is_missing() {
+    for (message, expected) in [
+        (
+            "error running prestart hook #0: nvidia-container-cli: driver/library version mismatch",
+            Outcome::ClusterFailure,
+        ),
+        ("unresolvable CDI device nvidia.com/gpu=GPU-1", Outcome::ClusterFailure),
+        ("exec: \"trian\": executable file not found in $PATH", Outcome::UserFailure),
+    ] {
+        let mut world = World::new(json!({}));
+        world.plan_run(&["n1"], 1).bind_all();
+        let pod = world.pods.get_mut("bert-1-0").unwrap();
+        end(pod, 128, "StartError", message, at(2));
+        // containerd's time of a start that never was.
+        let terminated = container(pod).terminated.as_mut().unwrap();
+        terminated.started_at = serde_json::from_value(json!("1970-01-01T00:00:00Z")).unwrap();
+        world.step_until_stable();
+        assert_eq!(world.last().0, expected, "{message}");
+        let cluster = expected == Outcome::ClusterFailure;
+        assert_eq!(
+            (world.status().user_failures == 0, world.status().excluded_nodes.len() == 1),
+            (cluster, cluster)
+        );
+    }
+}
+
+#[test]
 fn a_failed_init_container_is_the_users_failure() {
     let spec = json!({"template": {"spec": {"initContainers": [{"name": "data", "image": "data:1"}]}}});
     let mut world = World::new(spec);

@@ -187,3 +187,24 @@ fn a_stop_by_the_user_or_a_failure_is_no_restart_by_the_plan() {
     assert_eq!(done.last().0, Outcome::Finished);
     assert_eq!(done.status().history.last().unwrap().planned_stop, None);
 }
+
+/// At most eight restarts a day: other ends must not push their records out.
+#[test]
+fn restarts_of_the_last_day_stay_in_the_history() {
+    let record = |attempt: i64, planned: bool, ended: i64| {
+        let outcome = if planned { "Stopped" } else { "ClusterFailure" };
+        json!({"attempt": attempt, "outcome": outcome, "reason": "Preempted", "gpuType": "A100", "gpus": 1, "placement": "n1",
+            "started": at(ended - 60), "plannedStop": planned.then(|| at(ended - 10)), "ended": at(ended)})
+    };
+    for (now, kept) in [(50_000, true), (150_000, false)] {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        world.now = now;
+        let history = (0..16).map(|n| record(n, n == 0, 20_000 + n));
+        world.job.status.as_mut().unwrap().history =
+            serde_json::from_value(history.collect::<Vec<_>>().into()).unwrap();
+        world.exit("bert-1-0", 1, "");
+        let history = &world.status().history;
+        assert_eq!(history.len(), 16);
+        assert_eq!(history[0].planned_stop.is_some(), kept, "{history:?}");
+    }
+}

@@ -106,6 +106,20 @@ fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
     assert_eq!(row(&runs.built(&mut Caches::default(), 500)).1, 8.0 * 52.0);
 }
 
+/// Otherwise it would grow by its measured draw, count for the boards' maximum as a new run, and shrink again: for ever.
+#[test]
+fn the_measured_draw_of_a_run_says_nothing_of_itself_on_another_number_of_gpus() {
+    let mut runs = world(holds(1, "n1", 8), 110);
+    let mut status = holds(1, "n1", 8);
+    status["progress"] = at_work();
+    runs.job("a", json!({}), status, Claim::Running { since: at(20) });
+    let built = runs.built(&mut Caches::default(), 200);
+    let estimates = &built.jobs[0].estimates;
+    let draw = |gpus: u32| estimates.iter().find(|row| row.gpus == GpuCount(gpus)).and_then(|row| row.draw);
+    assert!((draw(8).expect("counted").0 - 8.0 * 110.0 * 1.1).abs() < 1e-6);
+    assert_eq!(draw(4), Some(Watts(4.0 * 400.0)));
+}
+
 #[test]
 fn nobody_counts_for_less_than_measured_families_draw_once_enough_are_known() {
     let mut waits = world(json!(null), 0);

@@ -73,3 +73,53 @@ fn two_jobs_that_hold_a_node_as_different_types_are_both_counted() {
     let snapshot = world.snapshot();
     assert_eq!((free(&snapshot, "n1"), snapshot.jobs.len()), (Some(2), 1));
 }
+
+#[test]
+fn a_job_on_a_closed_node_stays_as_it_is_and_the_gpus_beside_it_count_as_idle() {
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({"spec": {"unschedulable": true}}))
+        .profile("known", json!({}))
+        .job(
+            "stays",
+            json!({"profile": "known"}),
+            running("stays", &["n1"], 2, GPU),
+            Claim::Running { since: at(20) },
+        )
+        .pod("stays", 1, "n1", 2, "Running");
+    let snapshot = world.snapshot();
+    assert!(!snapshot.jobs[0].movable, "it could not start there again");
+    let idle = snapshot.gpu_types[0].idle;
+    assert_eq!(snapshot.nodes[0].foreign_power, Some(Watts(6.0 * idle.0)), "nobody uses the other six");
+    // An open node is as before.
+    world.node("n1", json!({}), json!({}));
+    let snapshot = world.snapshot();
+    assert!(snapshot.jobs[0].movable && snapshot.nodes[0].foreign_power.is_none());
+}
+
+/// The job that was to leave its target has stayed: a write failed, and the next plan kept it.
+#[test]
+fn a_target_whose_gpus_nobody_gives_up_is_no_commitment_any_more() {
+    let target = |per_worker: i32| {
+        let mut world = World::default();
+        world
+            .node("n1", json!({}), json!({}))
+            .job("stays", json!({}), running("stays", &["n1"], 6, GPU), Claim::Running { since: at(20) })
+            .job("waits", json!({}), json!({"phase": "Pending", "decisions": 4}), waiting());
+        let mut ledger = world.ledger.take().expect("a ledger");
+        let planned = crate::lifecycle::Planned::Run {
+            gpu_type: GPU.into(),
+            nodes: vec!["n1".into()],
+            gpus_per_worker: per_worker,
+            limit_watts: None,
+            watts: 1_000,
+        };
+        let after = vec![(key("stays"), 4)];
+        ledger.decide(&key("waits"), crate::lifecycle::DecisionFor { basis: 4, planned }, after);
+        world.ledger = Some(ledger);
+        let snapshot = world.snapshot();
+        snapshot.jobs.iter().find(|job| job.id.as_str() == "team/waits").expect("planned").state.clone()
+    };
+    assert!(matches!(target(2), JobState::Starting { .. }), "there is room for both");
+    assert!(matches!(target(4), JobState::Waiting), "there is not");
+}

@@ -1,0 +1,85 @@
+//! What the quotas of a namespace leave.
+
+use super::*;
+
+fn quota(hard: &Value, used: &Value) -> SlimQuota {
+    serde_json::from_value(json!({
+        "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1000"},
+        "status": {"hard": hard, "used": used},
+    }))
+    .expect("a quota")
+}
+
+#[test]
+fn quotas_give_back_what_the_planner_takes_off_itself() {
+    let mut world = World::default();
+    let quota: SlimQuota = serde_json::from_value(json!({
+        "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1000"},
+        "status": {"hard": {"requests.nvidia.com/gpu": "8", "pods": "10"}, "used": {"requests.nvidia.com/gpu": "6", "pods": "3"}},
+    }))
+    .expect("a quota");
+    world.index.apply(quota);
+    world
+        .node("n1", json!({}), json!({}))
+        .job("runs", json!({"resourcesPer": "Gpu"}), holds(1, "n1", 2), Claim::Running { since: at(20) })
+        .pod("runs", 1, "n1", 2, "Running");
+    let snapshot = world.snapshot();
+    let left = &snapshot.namespaces[0].quota;
+    assert_eq!((left.get("q/requests.nvidia.com/gpu"), left.get("q/pods")), (Some(&4), Some(&8)));
+    let worker = &snapshot.jobs[0].worker;
+    assert_eq!(worker.quota_per_gpu.get("q/requests.nvidia.com/gpu"), Some(&1));
+    assert_eq!(worker.quota_fixed.get("q/pods"), Some(&1));
+    assert_eq!((worker.fixed.cpu_milli, worker.per_gpu.cpu_milli), (Some(0), Some(4_000)));
+}
+
+#[test]
+fn a_quota_that_was_lowered_below_its_use_is_not_whole_again_without_our_pods() {
+    let mut world = World::default();
+    world
+        .index
+        .apply(quota(&json!({"requests.nvidia.com/gpu": "4"}), &json!({"requests.nvidia.com/gpu": "8"})));
+    world.node("n1", json!({}), json!({}));
+    for name in ["a", "b"] {
+        world
+            .job(name, json!({}), holds(1, "n1", 4), Claim::Running { since: at(20) })
+            .pod(name, 1, "n1", 4, "Running");
+    }
+    let snapshot = world.snapshot();
+    assert_eq!(snapshot.namespaces[0].quota.get("q/requests.nvidia.com/gpu"), Some(&4));
+}
+
+/// The Service of a gang, made once, stays as long as its job.
+#[test]
+fn the_service_of_a_gang_is_taken_off_a_quota_once() {
+    let gang = |phase: &str, record: bool| {
+        let allocation = json!({"attempt": 1, "generation": 4, "gpuType": GPU, "gpus": 4, "gpusPerWorker": 2,
+            "nodes": ["n1", "n2"], "placement": "n1, n2", "since": at(10), "runningTime": at(20), "watts": 300});
+        let history = json!([{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 4,
+            "placement": "n1, n2", "ended": at(50)}]);
+        let mut status = json!({"phase": phase, "decisions": 4});
+        status[if record { "history" } else { "allocation" }] = if record { history } else { allocation };
+        status
+    };
+    let left = |spec: Value, status: Value, claim: Claim| {
+        let mut world = World::default();
+        world.index.apply(quota(&json!({"services": "1"}), &json!({"services": "1"})));
+        world
+            .node("n1", json!({}), json!({}))
+            .node("n2", json!({}), json!({}))
+            .job("gang", spec, status, claim);
+        let snapshot = world.snapshot();
+        let left = snapshot.namespaces[0].quota.get("q/services").copied();
+        (left, snapshot.jobs[0].worker.quota_per_gang.get("q/services").copied())
+    };
+    let running = left(json!({}), gang("Running", false), Claim::Running { since: at(20) });
+    assert_eq!(running, (Some(1), Some(1)), "while it runs");
+    assert_eq!(left(json!({}), gang("Pending", true), waiting()), (Some(1), Some(1)), "while it waits again");
+    assert_eq!(left(json!({}), json!(null), waiting()), (Some(0), Some(1)), "another's Service");
+    let adopts =
+        json!({"adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "w", "pods": 2}});
+    assert_eq!(
+        left(adopts, gang("Pending", true), waiting()),
+        (Some(0), None),
+        "its controller makes its own"
+    );
+}
