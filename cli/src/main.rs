@@ -10,7 +10,7 @@ fn main() -> ExitCode {
         // The reader of our output has closed it: nothing is left to print.
         Err(error) if andreas_cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", andreas_cli::output::plain_lines(&format!("{error:#}")));
             ExitCode::from(andreas_cli::exit::code(&error))
         }
     }

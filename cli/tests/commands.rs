@@ -194,6 +194,10 @@ fn what_a_conversion_loses_is_an_exit_code_of_its_own() {
     let broken = convert("#!/bin/sh\n#SBATCH --gpus=many:x\n", &[]);
     assert_eq!(broken.status.code(), Some(1));
     assert!(text(&broken.stderr).contains(&format!("{path}: line 2: --gpus")), "{}", text(&broken.stderr));
+    // What a file holds does not move the terminal's cursor.
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: \"a\\e[2Jb\"}\nspec: {template: 3}\n";
+    let escaped = convert(job, &[]);
+    assert!(!escaped.stderr.contains(&0x1b) && text(&escaped.stderr).contains("spec.template"));
 }
 
 #[test]
@@ -202,6 +206,13 @@ fn a_manifest_is_printed_without_a_cluster() {
     let made = andreas(&words);
     assert!(made.status.success(), "{}", text(&made.stderr));
     assert!(text(&made.stdout).contains("- torchrun"), "{}", text(&made.stdout));
+    let named = andreas(&["submit", "one", "--image", "example.org/i", "--dry-run", "-o", "name"]);
+    assert_eq!(text(&named.stdout), "trainingjob/one\n");
+    for wrong in [["--gpus", "2", "--nodes", "4"], ["--volume", "data", "--gpus", "1"]] {
+        let words = ["submit", "one", "--image", "example.org/i", "--dry-run"];
+        let refused = andreas(&[&words[..], &wrong[..]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    }
     let page = andreas(&["man"]);
     assert!(text(&page.stdout).contains(".TH kubectl-andreas"), "{}", text(&page.stdout));
     assert!(text(&andreas(&["completion", "bash"]).stdout).contains("_kubectl"));

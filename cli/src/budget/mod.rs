@@ -11,7 +11,7 @@ pub use self::view::Budget;
 
 use crate::cluster::{Cluster, ConnectArgs, block_on};
 use crate::inventory::Objects;
-use crate::output::{self, OutputArgs, ago_or_in, bar, percent, plain, power};
+use crate::output::{self, OutputArgs, ago_or_in, bar, percent, plain, plain_lines, power};
 
 /// Budget: the power budget now, its windows, and what is drawn against it.
 ///
@@ -38,7 +38,7 @@ pub fn run(args: &BudgetArgs) -> Result<()> {
         Ok(Objects::read(&cluster).await?)
     })?;
     for note in &objects.notes {
-        eprintln!("note: {note}");
+        eprintln!("note: {}", plain_lines(note));
     }
     let now = clock::now();
     let budget = Budget::of(&objects, &objects.views(), now);

@@ -117,11 +117,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         let cluster = Cluster::connect(&args.cluster).await?;
         Ok(facts::read(&cluster, &args.operator_namespace).await?)
     })?;
-    let mut checks = checks(&facts, clock::now());
-    if args.problems {
-        checks.retain(|check| check.state != State::Ok);
-    }
-    output::print(&text_of(args.output, &checks)?)?;
+    let checks = checks(&facts, clock::now());
+    output::print(&text_of(args.output, args.problems, &checks)?)?;
     let failed = checks.iter().filter(|check| check.state == State::Failed).count();
     if failed > 0 { Err(NotGood(format!("{failed} checks failed")).into()) } else { Ok(()) }
 }
@@ -132,12 +129,15 @@ fn checks(facts: &Facts, now: Timestamp) -> Vec<Check> {
     checks
 }
 
-fn text_of(args: OutputArgs, checks: &[Check]) -> Result<String> {
+/// Those that are shown; the counts are of all.
+fn text_of(args: OutputArgs, problems: bool, checks: &[Check]) -> Result<String> {
+    let shown = checks.iter().filter(|check| !problems || check.state != State::Ok);
     if args.format != Format::Table {
-        return output::list(args, &COLUMNS, checks, |check| format!("check/{}", check.name));
+        let shown: Vec<Check> = shown.cloned().collect();
+        return output::list(args, &COLUMNS, &shown, |check| format!("check/{}", check.name));
     }
     let mut text = String::new();
-    for check in checks {
+    for check in shown {
         text += &format!("{:8} {}: {}\n", check.state.as_str(), plain(&check.name), plain(&check.message));
         if let Some(fix) = &check.fix {
             text += &format!("{:8}   {}\n", "", plain(fix));

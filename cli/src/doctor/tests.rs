@@ -85,12 +85,19 @@ fn well() -> Facts {
 }
 
 fn text(facts: &Facts, at: Timestamp) -> String {
-    text_of(OutputArgs::default(), &checks(facts, at)).unwrap()
+    text_of(OutputArgs::default(), false, &checks(facts, at)).unwrap()
 }
 
 #[test]
 fn a_cluster_that_is_well_passes_every_check() {
     insta::assert_snapshot!(text(&well(), now()));
+}
+
+#[test]
+fn problems_alone_are_shown_beside_the_counts_of_all() {
+    let all = checks(&well(), now());
+    let text = text_of(OutputArgs::default(), true, &all).unwrap();
+    assert_eq!(text, format!("{} ok, 0 warnings, 0 failed, 0 unknown\n", all.len()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cluster::{Cluster, ConnectArgs, block_on};
-use crate::output::{self, Column, Format, OutputArgs};
+use crate::output::{self, Column, Format, OutputArgs, plain_lines};
 
 /// Which jobs, and how to print what was done.
 #[derive(Debug, Args)]
@@ -116,7 +116,7 @@ fn run(args: &ControlArgs, action: Action) -> Result<()> {
     match failed.next() {
         None => Ok(()),
         Some(first) => {
-            failed.for_each(|error| eprintln!("error: {error:#}"));
+            failed.for_each(|error| eprintln!("error: {}", plain_lines(&format!("{error:#}"))));
             Err(first)
         }
     }

@@ -4,13 +4,14 @@ mod flags;
 
 use andreas_api::names::ANNOTATION_USER;
 use andreas_api::slim::SlimTrainingJob;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use serde_json::{Map, Value, json};
 
 use self::flags::{Claim, Gpus, Variable};
 use crate::cluster::{Cluster, ConnectArgs, block_on};
+use crate::exit::Usage;
 use crate::output::{self, Format, OutputArgs};
 use crate::when::{self, Deadline};
 
@@ -103,9 +104,14 @@ enum DryRun {
 /// When the flags contradict each other, the object is refused, or a right is missing.
 pub fn run(args: &SubmitArgs) -> Result<()> {
     let mut job = manifest(args)?;
+    let name =
+        |made: &Value| format!("trainingjob/{}", made["metadata"]["name"].as_str().unwrap_or_default());
     if args.dry_run == Some(DryRun::Client) {
-        let format = if args.output.format == Format::Json { Format::Json } else { Format::Yaml };
-        return output::print(&output::document(format, &job)?);
+        return output::print(&match args.output.format {
+            Format::Name => format!("{}\n", output::plain(&name(&job))),
+            Format::Json => output::document(Format::Json, &job)?,
+            _ => output::document(Format::Yaml, &job)?,
+        });
     }
     let server = args.dry_run == Some(DryRun::Server);
     let made: Value = block_on(async {
@@ -114,8 +120,6 @@ pub fn run(args: &SubmitArgs) -> Result<()> {
         create(&cluster, &namespace, &mut job, server).await
     })?;
     let how = if server { "would be created (checked by the API server)" } else { "created" };
-    let name =
-        |made: &Value| format!("trainingjob/{}", made["metadata"]["name"].as_str().unwrap_or_default());
     output::print(&output::object(
         args.output,
         &made,
@@ -143,7 +147,8 @@ async fn create(cluster: &Cluster, namespace: &str, job: &mut Value, dry_run: bo
 fn manifest(args: &SubmitArgs) -> Result<Value> {
     let Gpus { min, max } = args.gpus;
     if args.nodes > max {
-        bail!("--nodes {} is more than the {max} GPUs of --gpus: every node gives at least one", args.nodes);
+        let (nodes, most) = (args.nodes, "GPUs of --gpus: every node gives at least one");
+        return Err(Usage(format!("--nodes {nodes} is more than the {max} {most}")).into());
     }
     let mut container = Map::new();
     container.insert("name".into(), CONTAINER.into());
@@ -169,7 +174,8 @@ fn manifest(args: &SubmitArgs) -> Result<Value> {
         let (mut mounts, mut volumes) = (Vec::new(), Vec::new());
         for (number, claim) in args.volume.iter().enumerate() {
             let Some(path) = &claim.path else {
-                bail!("--volume {}: the folder is missing: CLAIM:PATH", claim.name)
+                let message = format!("--volume {}: the folder is missing: CLAIM:PATH", claim.name);
+                return Err(Usage(message).into());
             };
             let name = format!("volume-{number}");
             mounts.push(json!({"name": name, "mountPath": path}));

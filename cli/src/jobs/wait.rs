@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
 use crate::exit::NotGood;
-use crate::output::plain;
+use crate::output::{self, plain};
 use crate::when;
 
 /// Time between two rounds of reads.
@@ -57,7 +57,10 @@ pub fn run(args: &WaitArgs) -> Result<()> {
 /// Where the lines go.
 trait Listener {
     /// A change of a job.
-    fn progress(&mut self, line: String);
+    ///
+    /// # Errors
+    /// When nobody reads them any more.
+    fn progress(&mut self, line: String) -> Result<()>;
     /// The API server cannot be read at present.
     fn warn(&mut self, line: String);
 }
@@ -66,8 +69,8 @@ trait Listener {
 struct Console;
 
 impl Listener for Console {
-    fn progress(&mut self, line: String) {
-        println!("{line}");
+    fn progress(&mut self, line: String) -> Result<()> {
+        output::print(&(line + "\n"))
     }
 
     fn warn(&mut self, line: String) {
@@ -101,7 +104,7 @@ async fn all(cluster: &Cluster, namespace: &str, jobs: &[String], to: &mut impl 
             if last != Some(status.phase) {
                 let why = status.history.last().filter(|_| status.phase.is_terminal());
                 let why = why.map_or(String::new(), |attempt| format!(": {}", plain(&attempt.message)));
-                to.progress(format!("trainingjob/{} {}{why}", plain(name), status.phase.as_str()));
+                to.progress(format!("trainingjob/{} {}{why}", plain(name), status.phase.as_str()))?;
             }
             if status.phase.is_terminal() {
                 failed.extend((status.phase == Phase::Failed).then_some(name));
@@ -138,8 +141,9 @@ mod tests {
     struct Recorded(Vec<String>, Vec<String>);
 
     impl Listener for Recorded {
-        fn progress(&mut self, line: String) {
+        fn progress(&mut self, line: String) -> Result<()> {
             self.0.push(line);
+            Ok(())
         }
 
         fn warn(&mut self, line: String) {

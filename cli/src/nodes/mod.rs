@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
 use crate::inventory::{GpuView, NodeView, Objects};
-use crate::output::{self, Column, Format, OutputArgs, ago, plain, power};
+use crate::output::{self, Column, Format, OutputArgs, ago, plain, plain_lines, power};
 
 /// Nodes: who holds which GPU, what it draws, which GPUs rest, and what is wrong.
 ///
@@ -83,7 +83,7 @@ pub fn run(args: &NodesArgs) -> Result<()> {
         Ok(Objects::read(&cluster).await?)
     })?;
     for note in &objects.notes {
-        eprintln!("note: {note}");
+        eprintln!("note: {}", plain_lines(note));
     }
     output::print(&text_of(args, objects.views(), clock::now())?)
 }

@@ -58,6 +58,11 @@ pub fn table<T>(columns: &[Column<T>], rows: &[T], wide: bool, headers: bool) ->
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// Lines that cannot move a terminal's cursor.
+pub fn plain_lines(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
 /// Text that cannot move a terminal's cursor, bounded.
 pub fn plain(text: &str) -> String {
     let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
