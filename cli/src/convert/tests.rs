@@ -250,7 +250,7 @@ fn an_image_that_no_file_names_can_be_given() {
     let script = "#!/bin/bash\n#SBATCH --gpus=1\npython train.py\n";
     let given = convert(script, Some("example.org/i")).unwrap();
     assert_eq!(given[0].job["spec"]["template"]["spec"]["containers"][0]["image"], "example.org/i");
-    assert!(given[0].notes.is_empty(), "{:?}", given[0].notes);
+    assert!(given[0].notes.iter().all(|note| note.level == Level::Changed), "{:?}", given[0].notes);
     assert!(of(script)[0].notes[0].field.ends_with(".image"));
     is_of_the_api(&given[0]);
 }
@@ -279,4 +279,155 @@ fn no_line_that_is_missing_or_odd_makes_it_panic() {
             }
         }
     }
+}
+
+fn made(text: &str) -> (Value, String) {
+    let one = of(text).remove(0);
+    is_of_the_api(&one);
+    let notes: Vec<String> = one.notes.iter().map(|note| format!("{}: {}", note.field, note.text)).collect();
+    (one.job["spec"].clone(), notes.join("\n"))
+}
+
+#[test]
+fn the_resources_of_a_pod_follow_its_gpus_where_a_plan_may_put_several_pods_into_one_worker() {
+    let (spec, notes) = made(
+        "
+apiVersion: batch/v1
+kind: Job
+metadata: {name: gang}
+spec:
+  parallelism: 4
+  completionMode: Indexed
+  template:
+    spec:
+      containers:
+        - name: train
+          image: i
+          resources: {limits: {nvidia.com/gpu: 2, cpu: 8, memory: 32Gi}}
+",
+    );
+    assert_eq!(spec["resourcesPer"], "Gpu");
+    let limits = &spec["template"]["spec"]["containers"][0]["resources"]["limits"];
+    assert_eq!(limits, &json!({"cpu": "4", "memory": "16Gi"}));
+    assert!(notes.contains("divided by its 2 GPUs"), "{notes}");
+    // One pod stays one worker.
+    let (spec, _) = made(JOB);
+    assert!(spec["resourcesPer"].is_null());
+}
+
+#[test]
+fn modes_of_files_are_octal_as_for_kubectl() {
+    let (spec, _) = made(
+        "
+apiVersion: batch/v1
+kind: Job
+metadata: {name: keys}
+spec:
+  template:
+    spec:
+      volumes: [{name: k, secret: {secretName: k, defaultMode: 0400}}]
+      containers: [{name: train, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]
+",
+    );
+    assert_eq!(spec["template"]["spec"]["volumes"][0]["secret"]["defaultMode"], 256);
+}
+
+#[test]
+fn a_job_that_kueue_would_start_is_not_suspended_and_its_keys_are_named() {
+    let (spec, notes) = made(
+        "
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: queued
+  labels:
+    kueue.x-k8s.io/queue-name: q
+    kueue.x-k8s.io/priority-class: high
+    kueue.x-k8s.io/max-exec-time-seconds: '3600'
+spec:
+  suspend: true
+  template:
+    metadata: {annotations: {kueue.x-k8s.io/podset-required-topology: rack}}
+    spec:
+      containers: [{name: train, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]
+",
+    );
+    assert!(spec["suspend"].is_null() && spec["maxRunTime"] == "1h", "{spec}");
+    for key in ["queue-name", "priority-class", "podset-required-topology"] {
+        assert!(notes.contains(&format!("kueue.x-k8s.io/{key}: Kueue does not manage")), "{notes}");
+    }
+    assert!(spec["template"]["metadata"].is_null(), "{spec}");
+}
+
+#[test]
+fn hosts_of_a_ray_group_are_counted_and_jobs_of_a_set_with_the_same_pods_are_one_gang() {
+    let (spec, notes) = made(
+        "
+apiVersion: ray.io/v1
+kind: RayJob
+metadata: {name: hosts}
+spec:
+  entrypoint: python train.py
+  rayClusterSpec:
+    headGroupSpec: {rayStartParams: {}, template: {spec: {containers: [{name: head, image: i}]}}}
+    workerGroupSpecs:
+      - groupName: w
+        replicas: 1
+        minReplicas: 1
+        maxReplicas: 1
+        numOfHosts: 4
+        rayStartParams: {object-store-memory: '1000'}
+        template: {spec: {containers: [{name: w, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}
+",
+    );
+    assert_eq!((&spec["gpus"]["min"], &spec["retries"]), (&json!(32), &json!(0)));
+    assert!(notes.contains("ray starts without object-store-memory"), "{notes}");
+
+    let job = |name: &str, pods: u8| {
+        format!(
+            "
+    - name: {name}
+      template:
+        spec:
+          parallelism: {pods}
+          completionMode: Indexed
+          backoffLimit: 0
+          template: {{spec: {{containers: [{{name: w, image: i, resources: {{limits: {{nvidia.com/gpu: 8}}}}}}]}}}}"
+        )
+    };
+    let set = format!(
+        "
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {{name: set}}
+spec:
+  replicatedJobs:{}{}
+",
+        job("leader", 1),
+        job("workers", 3)
+    );
+    let (spec, notes) = made(&set);
+    assert_eq!((&spec["gpus"]["min"], &spec["retries"]), (&json!(32), &json!(0)));
+    assert!(!notes.contains("pods are not made"), "{notes}");
+}
+
+#[test]
+fn a_program_that_its_kind_never_starts_again_has_no_retries() {
+    let job = |policy: &str| {
+        format!(
+            "
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {{name: once}}
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      restartPolicy: {policy}
+      template: {{spec: {{containers: [{{name: pytorch, image: i, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}}}
+"
+        )
+    };
+    let (spec, notes) = made(&job("Never"));
+    assert!(spec["retries"] == 0 && notes.contains("not started again"), "{spec} {notes}");
+    assert!(made(&job("OnFailure")).0["retries"].is_null());
 }

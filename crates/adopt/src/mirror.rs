@@ -1,8 +1,7 @@
 //! The TrainingJob that stands for a workload.
 
 use andreas_api::names::{ANNOTATION_GPUS, ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
-use andreas_api::quantity;
-use andreas_convert::{AnnotationError, MAX_COUNTS, MAX_GPUS, MAX_NODES, Request, Totals};
+use andreas_convert::{AnnotationError, MAX_COUNTS, MAX_GPUS, MAX_NODES, Request, Totals, per_gpu};
 use serde_json::{Map, Value, json};
 
 use crate::AdoptError;
@@ -71,7 +70,9 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     if size.pods > 1 || size.elastic {
         // The pods of one node are planned as one worker.
         spec.insert("resourcesPer".into(), "Gpu".into());
-        per_gpu(&mut template, size.gpus_per_pod);
+        if draft["spec"]["resourcesPer"] != "Gpu" {
+            per_gpu(&mut template, size.gpus_per_pod);
+        }
     }
     spec.insert("template".into(), template);
     if let Some(container) = draft["spec"]["container"].as_str() {
@@ -186,23 +187,6 @@ impl Size {
             gpus["counts"] = all.into();
         }
         Ok(gpus)
-    }
-}
-
-/// Divides the requests of a template by the GPUs of a pod.
-fn per_gpu(template: &mut Value, gpus: i64) {
-    let Ok(gpus @ 2..) = u32::try_from(gpus) else { return };
-    let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
-    for container in containers.into_iter().flatten() {
-        for kind in ["requests", "limits"] {
-            let resources = container["resources"].get_mut(kind).and_then(Value::as_object_mut);
-            for quantity in resources.into_iter().flat_map(|map| map.values_mut()) {
-                let text = quantity.as_str().map_or_else(|| quantity.to_string(), str::to_owned);
-                if let Some(part) = quantity::part(&text, gpus) {
-                    *quantity = part.into();
-                }
-            }
-        }
     }
 }
 

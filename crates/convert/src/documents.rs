@@ -48,8 +48,10 @@ fn script(text: &str) -> Result<Converted, ConvertError> {
 }
 
 fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(text).map_err(|error| ConvertError::Syntax(first_line(&error)))?;
+    // As kubectl reads YAML: modes of files are octal.
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| ConvertError::Syntax(first_line(&error)))?;
     let objects: Vec<Value> =
         documents.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
     if objects.len() > MAX_DOCUMENTS {

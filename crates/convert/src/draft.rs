@@ -12,10 +12,15 @@ use super::fields::Fields;
 use super::launch;
 use super::notes::Notes;
 use super::request::{MAX_GPUS, READ, Request, Totals};
-use super::template::Template;
+use super::template::{Template, per_gpu};
 
 /// Most nodes of a TrainingJob.
 pub const MAX_NODES: i64 = 512;
+/// Labels and annotations of Kueue.
+const KUEUE: &str = "kueue.x-k8s.io/";
+/// By this label Kueue starts a job: it is suspended until then.
+const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
+const KUEUE_LIMIT: &str = "kueue.x-k8s.io/max-exec-time-seconds";
 /// What kubectl keeps of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -43,6 +48,8 @@ pub struct Draft {
     metadata: Map<String, Value>,
     spec: Map<String, Value>,
     request: Request,
+    /// Kueue would start it.
+    queued: bool,
 }
 
 impl Draft {
@@ -69,20 +76,20 @@ impl Draft {
             asked.extend(annotations.text(name)?.map(|text| (name.to_owned(), text)));
         }
         let request = Request::of(&asked)?;
+        let mut draft = Self { metadata: kept, spec: Map::new(), request, queued: false };
         for (map, mut entries) in [("labels", metadata.object("labels")?), ("annotations", annotations)] {
             entries.ignore(&[LAST_APPLIED, LABEL_ADOPT, ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND]);
-            entries.lost(
-                "kueue.x-k8s.io/queue-name",
-                notes,
-                "Kueue does not manage TrainingJobs: weight and deadline order them",
-            );
+            let limit = entries.path(KUEUE_LIMIT);
+            draft.max_run_time(limit, entries.number(KUEUE_LIMIT)?, notes);
+            draft.queued |= entries.names().any(|name| name == KUEUE_QUEUE);
+            without_kueue(&mut entries, notes);
             if !entries.is_empty() {
-                kept.insert(map.into(), entries.into_value());
+                draft.metadata.insert(map.into(), entries.into_value());
             }
         }
         metadata.lost("ownerReferences", notes, "the owner does not know TrainingJobs");
         metadata.lost("finalizers", notes, "the program behind it does not know TrainingJobs");
-        Ok(Self { metadata: kept, spec: Map::new(), request })
+        Ok(draft)
     }
 
     /// The beginning of a job of another kind, and its spec without what was taken: metadata, and whether it is suspended.
@@ -93,10 +100,32 @@ impl Draft {
         let mut fields = Fields::of("", object)?;
         let mut draft = Self::of(fields.object("metadata")?, notes)?;
         let mut spec = fields.object("spec")?;
-        if spec.truth("suspend")? {
-            draft.set("suspend", true);
-        }
+        draft.suspend(&mut spec, notes)?;
         Ok((draft, spec))
+    }
+
+    /// Takes `suspend` of a spec.
+    ///
+    /// # Errors
+    /// When it is neither true nor false.
+    pub fn suspend(&mut self, spec: &mut Fields, notes: &mut Notes) -> Result<(), ConvertError> {
+        let path = spec.path("suspend");
+        if spec.truth("suspend")? {
+            if self.queued {
+                notes.changed(path, "Kueue would have started it: the TrainingJob is not suspended");
+            } else {
+                self.set("suspend", true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that a program that fails is not started again, where the kind does not and no limit was given.
+    pub fn no_retries(&mut self, field: impl Into<String>, notes: &mut Notes) {
+        if !self.spec.contains_key("retries") {
+            notes.changed(field, "a program that fails is not started again: retries: 0");
+            self.set("retries", 0);
+        }
     }
 
     /// Sets a field of the spec.
@@ -131,12 +160,25 @@ impl Draft {
     }
 
     /// The TrainingJob with these workers of this template.
-    pub fn finish(mut self, workers: Workers, template: Template, notes: &mut Notes) -> Value {
+    pub fn finish(mut self, workers: Workers, mut template: Template, notes: &mut Notes) -> Value {
         let mut gpus = self.gpus(workers, notes);
         let Request { mutable, fixed, types, gpus: totals } = std::mem::take(&mut self.request);
         let types = if types.is_empty() { template.types } else { types };
         if !types.is_empty() {
             gpus.insert("types".into(), types.iter().take(32).map(String::as_str).collect());
+        }
+        // A plan may put the GPUs of several pods into one worker.
+        if workers.max > 1 || totals.is_some() {
+            self.set("resourcesPer", "Gpu");
+            if per_gpu(&mut template.value, workers.gpus) {
+                notes.changed(
+                    template.field.clone(),
+                    format!(
+                        "the resources of a pod, divided by its {} GPUs: resourcesPer: Gpu",
+                        workers.gpus
+                    ),
+                );
+            }
         }
         if let Some(totals) = totals {
             follow(&totals, workers.gpus, &mut gpus);
@@ -205,6 +247,14 @@ fn follow(totals: &Totals, per_pod: i64, gpus: &mut Map<String, Value>) {
     gpus.insert("maxNodes".into(), (most / per_pod.max(1)).clamp(1, MAX_NODES).into());
     if let Totals::List(all) = totals {
         gpus.insert("counts".into(), all.clone().into());
+    }
+}
+
+/// Takes Kueue's keys out of labels or annotations.
+pub fn without_kueue(entries: &mut Fields, notes: &mut Notes) {
+    let keys: Vec<String> = entries.names().filter(|name| name.starts_with(KUEUE)).map(Into::into).collect();
+    for key in keys {
+        entries.lost(&key, notes, "Kueue does not manage TrainingJobs: weight and deadline order them");
     }
 }
 

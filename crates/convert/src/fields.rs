@@ -31,6 +31,11 @@ impl Fields {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
+    /// Names of the fields.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.map.keys().map(String::as_str)
+    }
+
     /// Whether it has no fields any more.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()

@@ -12,6 +12,8 @@ use super::template::{self, Template};
 pub struct JobParts {
     /// Pods that run at once.
     pub workers: i64,
+    /// How often its pods are started again at most, where that is given.
+    pub retries: Option<i64>,
     /// Its template.
     pub template: Template,
 }
@@ -37,13 +39,8 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
 /// # Errors
 /// When a field is missing or of another type.
 pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Result<JobParts, ConvertError> {
-    spec.ignore(&[
-        "selector",
-        "manualSelector",
-        "podReplacementPolicy",
-        "backoffLimit",
-        "activeDeadlineSeconds",
-    ]);
+    spec.ignore(&["selector", "manualSelector", "podReplacementPolicy", "activeDeadlineSeconds"]);
+    let retries = spec.number("backoffLimit")?;
     let workers = spec.number("parallelism")?.unwrap_or(1).max(1);
     let path = spec.path("completions");
     if let Some(completions) = spec.number("completions")?.filter(|number| *number > workers) {
@@ -79,5 +76,5 @@ pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Resul
     let given = spec.take("template").ok_or_else(|| ConvertError::field(path.clone(), "is missing"))?;
     let template = template::convert(&path, given, trains, notes)?;
     spec.rest(notes);
-    Ok(JobParts { workers, template })
+    Ok(JobParts { workers, retries, template })
 }

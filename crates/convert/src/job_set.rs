@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::job;
 use super::notes::Notes;
 
-/// The TrainingJob of a JobSet: its jobs with GPUs become one gang.
+/// The TrainingJob of a JobSet: its first job with GPUs, and those with the same pod template, become one gang.
 ///
 /// # Errors
 /// When a field is missing or of another type.
@@ -17,7 +17,8 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     draft.ttl(spec.number("ttlSecondsAfterFinished")?);
     let mut failure = spec.object("failurePolicy")?;
     let restarts = failure.path("maxRestarts");
-    draft.retries(restarts, failure.number("maxRestarts")?, notes);
+    let given = failure.number("maxRestarts")?;
+    draft.retries(restarts, given, notes);
     failure.lost("rules", notes, "failures of the program use spec.retries, those of the cluster do not");
     failure.changed("restartStrategy", notes, "a gang is started again as a whole");
     failure.rest(notes);
@@ -30,12 +31,17 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     let jobs = spec.list("replicatedJobs")?;
     spec.rest(notes);
     let at = jobs.iter().position(asks_for_gpus).unwrap_or(0);
-    let mut chosen = None;
+    let pods = |job: &Value| job["template"]["spec"]["template"].clone();
+    let alike = jobs.get(at).map(pods);
+    let (mut chosen, mut others) = (None, 0_i64);
     for (number, job) in jobs.into_iter().enumerate() {
+        let same = Some(pods(&job)) == alike;
         let mut fields = Fields::of(format!("{path}[{number}]"), job)?;
         let name = fields.text("name")?.unwrap_or_default();
         if number == at {
             chosen = Some(fields);
+        } else if same {
+            others = others.saturating_add(workers_of(&mut fields)?);
         } else {
             notes.lost(format!("{path}.{name}"), "a gang has one template: its pods are not made");
         }
@@ -52,8 +58,19 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     let limit = inner.path("activeDeadlineSeconds");
     draft.max_run_time(limit, inner.number("activeDeadlineSeconds")?, notes);
     let parts = job::parts(inner, None, notes)?;
-    let workers = Workers::fixed(replicas.saturating_mul(parts.workers), parts.template.gpus);
+    if given.is_none() {
+        draft.retries(format!("{path}.template.spec.backoffLimit"), parts.retries, notes);
+    }
+    let all = replicas.saturating_mul(parts.workers).saturating_add(others);
+    let workers = Workers::fixed(all, parts.template.gpus);
     Ok(draft.finish(workers, parts.template, notes))
+}
+
+/// Pods of a replicated job that run at once.
+fn workers_of(job: &mut Fields) -> Result<i64, ConvertError> {
+    let replicas = job.number("replicas")?.unwrap_or(1).max(1);
+    let parallelism = job.object("template")?.object("spec")?.number("parallelism")?.unwrap_or(1).max(1);
+    Ok(replicas.saturating_mul(parallelism))
 }
 
 fn asks_for_gpus(job: &Value) -> bool {

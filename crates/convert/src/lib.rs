@@ -27,3 +27,4 @@ pub use draft::{MAX_NODES, duration_text, job_name};
 pub use error::ConvertError;
 pub use notes::{Level, Note};
 pub use request::{AnnotationError, MAX_COUNTS, MAX_GPUS, Request, Totals};
+pub use template::per_gpu;

@@ -31,8 +31,10 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         }
         let number = replicas.number("replicas")?.unwrap_or(1).clamp(0, i64::from(i32::MAX));
         let restart = replicas.path("restartPolicy");
-        if replicas.text("restartPolicy")?.is_some_and(|policy| policy != "Never") {
-            notes.changed(restart, "becomes spec.retries: a gang is started again as a whole");
+        match replicas.text("restartPolicy")?.as_deref() {
+            None => {}
+            Some("Never") => draft.no_retries(restart, notes),
+            Some(_) => notes.changed(restart, "becomes spec.retries: a gang is started again as a whole"),
         }
         let path = replicas.path("template");
         let given =
@@ -70,9 +72,7 @@ fn run_policy(mut policy: Fields, draft: &mut Draft, notes: &mut Notes) -> Resul
     draft.retries(backoff, policy.number("backoffLimit")?, notes);
     draft.max_run_time(limit, policy.number("activeDeadlineSeconds")?, notes);
     draft.ttl(policy.number("ttlSecondsAfterFinished")?);
-    if policy.truth("suspend")? {
-        draft.set("suspend", true);
-    }
+    draft.suspend(&mut policy, notes)?;
     policy.changed("cleanPodPolicy", notes, "spec.historyLimit keeps pods of ended attempts");
     policy.lost("schedulingPolicy", notes, "gangs are planned as a whole; weight and deadline order jobs");
     policy.lost("managedBy", notes, "a TrainingJob has one operator");

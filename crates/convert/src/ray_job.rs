@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::draft::{Draft, Workers};
+use super::draft::{Draft, MAX_NODES, Workers};
 use super::error::ConvertError;
 use super::fields::Fields;
 use super::notes::Notes;
@@ -19,7 +19,8 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     let (mut draft, mut spec) = Draft::begin(object, notes)?;
     draft.ttl(spec.number("ttlSecondsAfterFinished")?);
     let (backoff, limit) = (spec.path("backoffLimit"), spec.path("activeDeadlineSeconds"));
-    draft.retries(backoff, spec.number("backoffLimit")?, notes);
+    draft.retries(backoff.clone(), spec.number("backoffLimit")?, notes);
+    draft.no_retries(backoff, notes);
     draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
     let path = spec.path("entrypoint");
     let entrypoint = spec.text("entrypoint")?.ok_or_else(|| ConvertError::field(path, "is missing"))?;
@@ -74,7 +75,8 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
 /// The group that becomes the gang: path and value of its template, fewest and most pods.
 fn groups(cluster: &mut Fields, notes: &mut Notes) -> Result<(String, Value, (i64, i64)), ConvertError> {
     let mut head = cluster.object("headGroupSpec")?;
-    head.ignore(&["serviceType", "rayStartParams", "headService", "enableIngress"]);
+    head.ignore(&["serviceType", "headService", "enableIngress"]);
+    start_params(&mut head, notes)?;
     let path = cluster.path("workerGroupSpecs");
     let mut chosen = None;
     for (number, group) in cluster.list("workerGroupSpecs")?.into_iter().enumerate() {
@@ -97,9 +99,11 @@ fn groups(cluster: &mut Fields, notes: &mut Notes) -> Result<(String, Value, (i6
         let template = group.path("template");
         let given =
             group.take("template").ok_or_else(|| ConvertError::field(template.clone(), "is missing"))?;
-        group.ignore(&["rayStartParams", "numOfHosts", "scaleStrategy"]);
+        let hosts = group.number("numOfHosts")?.unwrap_or(1).clamp(1, MAX_NODES);
+        start_params(&mut group, notes)?;
+        group.ignore(&["scaleStrategy"]);
         group.rest(notes);
-        chosen = Some((template, given, (min, max)));
+        chosen = Some((template, given, (min.saturating_mul(hosts), max.saturating_mul(hosts))));
     }
     if let Some(chosen) = chosen {
         head.lost(
@@ -114,6 +118,18 @@ fn groups(cluster: &mut Fields, notes: &mut Notes) -> Result<(String, Value, (i6
     let given = head.take("template").ok_or_else(|| ConvertError::field(template.clone(), "is missing"))?;
     head.rest(notes);
     Ok((template, given, (1, 1)))
+}
+
+/// Parameters of `ray start` beside those that every cluster has.
+fn start_params(group: &mut Fields, notes: &mut Notes) -> Result<(), ConvertError> {
+    let path = group.path("rayStartParams");
+    let mut params = group.object("rayStartParams")?;
+    params.ignore(&["dashboard-host", "port", "block"]);
+    if !params.is_empty() {
+        let names: Vec<&str> = params.names().collect();
+        notes.lost(path, format!("ray starts without {}: write them into the command", names.join(", ")));
+    }
+    Ok(())
 }
 
 /// Starts Ray on every worker, and the entrypoint on worker 0. When the head ends, the others end well.

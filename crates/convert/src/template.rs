@@ -6,6 +6,7 @@ use andreas_api::names::{
 use andreas_api::quantity;
 use serde_json::{Map, Value};
 
+use super::draft::without_kueue;
 use super::error::ConvertError;
 use super::fields::Fields;
 use super::launch;
@@ -67,7 +68,7 @@ pub fn convert(
     let mut kept_metadata = Map::new();
     for map in ["labels", "annotations"] {
         let mut entries = metadata.object(map)?;
-        entries.lost("kueue.x-k8s.io/queue-name", notes, "Kueue must not hold pods of TrainingJobs");
+        without_kueue(&mut entries, notes);
         entries.ignore(&JOB_LABELS);
         let Value::Object(mut entries) = entries.into_value() else { continue };
         entries.retain(|key, _| {
@@ -282,4 +283,24 @@ fn choose(containers: &[Container], trains: Option<&str>, made: &mut Template, n
     for other in containers.iter().filter(|one| one.gpus > 0 && one.name != chosen.name) {
         notes.lost(format!("containers.{}", other.name), format!("the GPUs are for {} alone", chosen.name));
     }
+}
+
+/// Divides the requests and limits of a template by the GPUs of a pod. Whether there were any to divide.
+pub fn per_gpu(template: &mut Value, gpus: i64) -> bool {
+    let Ok(gpus @ 2..) = u32::try_from(gpus) else { return false };
+    let mut divided = false;
+    let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
+    for container in containers.into_iter().flatten() {
+        for kind in ["requests", "limits"] {
+            let amounts = container.pointer_mut(&format!("/resources/{kind}")).and_then(Value::as_object_mut);
+            for amount in amounts.into_iter().flat_map(|map| map.values_mut()) {
+                let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+                if let Some(part) = quantity::part(&text, gpus) {
+                    *amount = part.into();
+                    divided = true;
+                }
+            }
+        }
+    }
+    divided
 }

@@ -32,7 +32,7 @@ pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Va
     let name = reference.text("name")?.unwrap_or_default();
     reference.ignore(&["kind", "apiGroup"]);
     reference.rest(notes);
-    let (runtime, nodes, processes) = match objects.iter().find(|object| is_runtime(object, &name)) {
+    let (runtime, nodes, processes, retries) = match objects.iter().find(|object| is_runtime(object, &name)) {
         Some(runtime) => of_runtime(runtime, notes)?,
         None => {
             notes.lost(
@@ -46,9 +46,11 @@ pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Va
                 },
                 1,
                 None,
+                None,
             )
         }
     };
+    draft.retries("runtime.backoffLimit".into(), retries, notes);
     let mut trainer = spec.object("trainer")?;
     spec.rest(notes);
     let nodes = trainer.number("numNodes")?.unwrap_or(nodes).max(1);
@@ -66,8 +68,10 @@ fn is_runtime(object: &Value, name: &str) -> bool {
     matches!(kind, "TrainingRuntime" | "ClusterTrainingRuntime") && object["metadata"]["name"] == name
 }
 
-/// Template, nodes and processes of a runtime.
-fn of_runtime(runtime: &Value, notes: &mut Notes) -> Result<(Template, i64, Option<i64>), ConvertError> {
+/// Template, nodes, processes and retries of a runtime.
+type Runtime = (Template, i64, Option<i64>, Option<i64>);
+
+fn of_runtime(runtime: &Value, notes: &mut Notes) -> Result<Runtime, ConvertError> {
     let policy = &runtime["spec"]["mlPolicy"];
     let nodes = policy["numNodes"].as_i64().unwrap_or(1);
     let processes = policy["torch"]["numProcPerNode"].as_i64();
@@ -91,7 +95,7 @@ fn of_runtime(runtime: &Value, notes: &mut Notes) -> Result<(Template, i64, Opti
         chosen["template"]["spec"].clone(),
     )?;
     let parts = job::parts(spec, Some(CONTAINER), notes)?;
-    Ok((parts.template, nodes, processes))
+    Ok((parts.template, nodes, processes, parts.retries))
 }
 
 /// The runtime's template with what the TrainJob says of its trainer.
