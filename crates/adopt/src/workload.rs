@@ -32,6 +32,8 @@ pub struct Workload {
     pub suspended: bool,
     /// Its end.
     pub end: Option<End>,
+    /// Pods of a Job that have not succeeded yet: its controller makes no more than these. `None` where it does not count them.
+    pub pods_left: Option<i64>,
 }
 
 impl Workload {
@@ -42,7 +44,15 @@ impl Workload {
             fields.remove("managedFields");
         }
         let metadata = serde_json::from_value(metadata).ok()?;
-        Some(Self { kind, metadata, suspended: kind.is_suspended(object), end: end(kind, &object["status"]) })
+        let completions = object["spec"]["completions"].as_i64().filter(|_| kind == Kind::Job);
+        let succeeded = object["status"]["succeeded"].as_i64().unwrap_or(0);
+        Some(Self {
+            kind,
+            metadata,
+            suspended: kind.is_suspended(object),
+            end: end(kind, &object["status"]),
+            pods_left: completions.map(|all| all.saturating_sub(succeeded).max(1)),
+        })
     }
 
     /// Its owner asks for adoption.

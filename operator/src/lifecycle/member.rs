@@ -269,7 +269,9 @@ impl<'a> Members<'a> {
     pub fn of(o: &Observed<'a>, allocation: Option<&'a Allocation>) -> Self {
         if let Some(adopts) = &o.job.spec.adopts {
             let pods = allocation.map_or(adopts.pods, |held| adopts.pods_on(held.gpus));
-            return adopted::members(o, allocation, usize::try_from(pods).unwrap_or(1));
+            let left = o.workload.and_then(|workload| usize::try_from(workload.pods_left?).ok());
+            let pods = usize::try_from(pods).unwrap_or(1).min(left.unwrap_or(usize::MAX));
+            return adopted::members(o, allocation, pods);
         }
         let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
         let mut gang: Vec<Member<'a>> = nodes

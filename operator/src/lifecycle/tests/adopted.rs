@@ -160,6 +160,30 @@ fn a_plan_stops_it_by_its_switch_and_starts_it_again() {
     assert_eq!((workload.suspended, workload.attempt()), (false, Some(2)));
 }
 
+/// Its controller makes again only what has not succeeded.
+#[test]
+fn a_job_of_which_a_part_has_succeeded_goes_on_with_the_rest() {
+    let mut world = adopted(2);
+    world.plan_run(&["n1"], 2);
+    world.controller_makes(&["a-0", "a-1"], false);
+    world.run_on(&[("a-0", "n1"), ("a-1", "n1")]);
+    let now = at(world.now);
+    end(world.pods.get_mut("a-0").unwrap(), 0, "Completed", "", now);
+    world.workload.as_mut().unwrap().pods_left = Some(1);
+    world.step_until_stable();
+    assert_eq!(world.phase(), Phase::Running);
+    world.plan_wait(Reason::Preempted, "another is worth more");
+    world.remove("a-1");
+    world.wait(100);
+    assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::Stopped));
+    world.plan_run(&["n1"], 2);
+    world.controller_makes(&["a-2"], false);
+    world.run_on(&[("a-2", "n1")]);
+    assert_eq!(world.phase(), Phase::Running);
+    world.wait(1_000);
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 2));
+}
+
 #[test]
 fn pods_on_several_nodes_are_let_onto_them_evenly() {
     let mut world = adopted(4);
