@@ -25,6 +25,8 @@ const FLAGS: [(&str, bool); 16] = [
     ("rdzv-id", true),
     ("standalone", false),
 ];
+/// Programs that start containers on the nodes of other clusters.
+const CONTAINER_LAUNCHERS: [&str; 2] = ["singularity", "apptainer"];
 /// Variables that the operator sets.
 pub const OWN_VARIABLES: [&str; 10] = [
     "MASTER_ADDR",
@@ -150,7 +152,8 @@ fn base(word: &str) -> &str {
 /// `each`: GPUs that one worker had, where a program must use several.
 fn check_command(words: &[String], each: Option<i64>, field: &str, notes: &mut Notes) {
     let first = words.first().map(|word| base(word)).unwrap_or_default();
-    let script = words.iter().any(|word| word.contains(".py") || word == "-m");
+    // A text of several lines after -c is a program; one of a line asks for a version.
+    let script = words.iter().any(|word| word.contains(".py") || word == "-m" || word.contains('\n'));
     if let Some(each) = each.filter(|_| first.starts_with("python") && script) {
         let text = if each > 1 {
             "python starts one process, which mostly uses one GPU: start the program with torchrun"
@@ -166,12 +169,31 @@ fn check_command(words: &[String], each: Option<i64>, field: &str, notes: &mut N
             "accelerate launch does not read PET_*: start the program with torchrun (docs/frameworks.md)",
         );
     }
-    if first == "mpirun" || first == "deepspeed" {
+    if ["mpirun", "mpiexec", "deepspeed"].contains(&first) {
         notes.lost(
             field,
             format!("{first} needs a host file, which there is none of: start the program with torchrun"),
         );
     }
+    if let Some(launcher) = container_launcher(words) {
+        notes.lost(
+            field,
+            format!(
+                "{launcher} is not in an image: give its image with --image, and start the program without it"
+            ),
+        );
+    }
+}
+
+/// The program that would start a container, if a command has one: `srun singularity exec image.sif python train.py`.
+fn container_launcher(words: &[String]) -> Option<&str> {
+    let launcher = |word: &String| CONTAINER_LAUNCHERS.into_iter().find(|name| *name == base(word));
+    let starts = |word: Option<&String>| word.is_some_and(|word| ["exec", "run"].contains(&word.as_str()));
+    let first = words.first().and_then(launcher);
+    first.or_else(|| {
+        let mut at = words.iter().enumerate();
+        at.find_map(|(at, word)| launcher(word).filter(|_| starts(words.get(at + 1))))
+    })
 }
 
 #[cfg(test)]
@@ -208,9 +230,18 @@ mod tests {
         assert!(lost("python train.py", 4, 4).starts_with("python starts one process, which"));
         assert!(lost("python train.py", 1, 4).starts_with("python starts one process for each worker"));
         assert_eq!((lost("python train.py", 1, 1), lost("torchrun train.py", 4, 4)), Default::default());
-        assert!(!lost("mpirun -np 4 x", 1, 1).is_empty() && !lost("accelerate launch x.py", 1, 1).is_empty());
+        assert!(!lost("mpirun -np 4 x", 1, 1).is_empty() && !lost("mpiexec -n 4 x", 1, 1).is_empty());
+        for line in
+            ["singularity --nv exec a.sif x", "apptainer run a.sif", "srun -n 1 /opt/apptainer exec a.sif x"]
+        {
+            assert!(lost(line, 1, 1).contains("is not in an image"), "{line}");
+        }
+        assert_eq!(lost("ls /opt/singularity x exec", 1, 1), "");
+        assert!(!lost("accelerate launch x.py", 1, 1).is_empty());
         assert!(lost("python3 -m my.train", 4, 4).starts_with("python starts one process, which"));
         assert_eq!(lost("python3 -m torch.distributed.run train.py", 4, 4), "");
+        assert!(lost("python3 -c import\nmy", 4, 4).starts_with("python starts one process, which"));
+        assert_eq!(lost("python3 -c import", 4, 4), "");
     }
 
     #[test]

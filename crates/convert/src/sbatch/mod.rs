@@ -1,16 +1,24 @@
 //! An sbatch script of Slurm.
 
+mod image;
+mod interpreter;
 mod options;
 mod script;
+mod shell;
+mod size;
 mod srun;
 mod units;
+mod variables;
 
 use serde_json::{Map, Value, json};
 
 use self::options::Options;
-use super::draft::{Draft, Workers, duration_text};
+use self::script::Program;
+use self::size::Size;
+use super::draft::{Draft, duration_text};
 use super::error::ConvertError;
 use super::fields::Fields;
+use super::launch;
 use super::notes::Notes;
 use super::template::Template;
 
@@ -28,7 +36,10 @@ pub fn is_script(text: &str) -> bool {
 /// When the value of an option cannot be read.
 pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), ConvertError> {
     let options = options::read(text, notes)?;
-    let program = script::read(text, notes);
+    let mut program = script::read(text, notes);
+    let mut env = options.env.clone();
+    env.append(&mut program.env);
+    program.env = variables::last_of_each(env, notes);
     let image = options.image.clone().or(program.image.clone());
     let name = options.name.clone();
     let metadata = json!({"name": name.as_deref().unwrap_or("batch")});
@@ -40,9 +51,8 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
         );
         draft.set("maxRunTime", duration_text(seconds));
     }
-    if options.requeue == Some(false) {
-        draft.set("retries", 0);
-    }
+    // Slurm starts a job again when a node was lost, which is no retry here, but not when its program failed.
+    draft.no_retries("script", notes);
     if options.hold {
         draft.set("suspend", true);
     }
@@ -52,42 +62,36 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
             format!("give the job a checkpoint with graceSeconds: {seconds}; the signal is SIGTERM"),
         );
     }
-    let workers = workers(&options, notes);
-    let value = template(&options, image, &program);
+    let size = Size::of(&options, notes);
+    processes(&program, &size, notes);
+    let value = template(&options, &size, image, &program);
     let template = Template {
         value,
-        gpus: workers.gpus,
+        gpus: size.workers.gpus,
         words: program.words,
         field: "script".to_owned(),
         ..Template::default()
     };
-    let job = draft.finish(workers, template, notes);
+    let job = draft.finish(size.workers, template, notes);
     let source = format!("sbatch script {}", name.unwrap_or_else(|| "without a name".to_owned()));
     Ok((source, job))
 }
 
-/// Nodes and GPUs of each.
-fn workers(options: &Options, notes: &mut Notes) -> Workers {
-    let (min, max) = options.nodes.unwrap_or((1, 1));
-    let tasks = options.tasks.unwrap_or(min);
-    let per_node = match (options.gpus_per_node, options.gpus, options.gpus_per_task) {
-        (Some(gpus), _, _) => gpus,
-        (None, Some(total), _) => {
-            if total % min != 0 {
-                notes.lost("--gpus", format!("{total} GPUs cannot be shared evenly by {min} nodes"));
-            }
-            (total / min).max(1)
-        }
-        (None, None, Some(gpus)) => {
-            let on_node = options.tasks_per_node.unwrap_or((tasks + min - 1) / min);
-            gpus.saturating_mul(on_node.max(1))
-        }
-        (None, None, None) => 0,
-    };
-    Workers { min, max, gpus: per_node }
+/// Notes the processes of a node of which one is left: srun starts one for each task, and a worker is one for each node.
+fn processes(program: &Program, size: &Size, notes: &mut Notes) {
+    let processes = program.tasks.map_or(1, |tasks| tasks.of_node(size.workers.min, size.tasks));
+    if processes > 1 && !launch::is_torchrun(&program.words) {
+        notes.lost(
+            "srun",
+            format!(
+                "starts {processes} processes on each node, and a worker is one: start the program with torchrun, which starts one for \
+                 each GPU"
+            ),
+        );
+    }
 }
 
-fn template(options: &Options, image: Option<String>, program: &script::Program) -> Value {
+fn template(options: &Options, size: &Size, image: Option<String>, program: &Program) -> Value {
     let mut container = Map::new();
     container.insert("name".into(), CONTAINER.into());
     if let Some(image) = image {
@@ -102,10 +106,10 @@ fn template(options: &Options, image: Option<String>, program: &script::Program)
         container.insert("env".into(), program.env.iter().map(of).collect());
     }
     let mut requests = Map::new();
-    if let Some(cpus) = options.cpus() {
+    if let Some(cpus) = size.cpus {
         requests.insert("cpu".into(), cpus.to_string().into());
     }
-    if let Some(memory) = options.memory_mib() {
+    if let Some(memory) = size.memory {
         requests.insert("memory".into(), format!("{memory}Mi").into());
     }
     if !requests.is_empty() {

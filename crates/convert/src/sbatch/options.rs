@@ -2,12 +2,14 @@
 
 use super::super::error::ConvertError;
 use super::super::notes::Notes;
-use super::units;
+use super::variables::{self, Variable};
+use super::{image, interpreter, units};
 
 /// Short options and their long names.
-const SHORT: [(char, &str); 26] = [
+const SHORT: [(char, &str); 32] = [
     ('A', "account"),
     ('a', "array"),
+    ('B', "extra-node-info"),
     ('b', "begin"),
     ('C', "constraint"),
     ('c', "cpus-per-task"),
@@ -21,28 +23,47 @@ const SHORT: [(char, &str); 26] = [
     ('J', "job-name"),
     ('k', "no-kill"),
     ('L', "licenses"),
+    ('M', "clusters"),
     ('m', "distribution"),
     ('N', "nodes"),
     ('n', "ntasks"),
     ('O', "overcommit"),
     ('o', "output"),
     ('p', "partition"),
+    ('Q', "quiet"),
     ('q', "qos"),
+    ('S', "core-spec"),
     ('s', "oversubscribe"),
     ('t', "time"),
+    ('v', "verbose"),
+    ('W', "wait"),
     ('w', "nodelist"),
     ('x', "exclude"),
 ];
 /// Long options without a value.
-const FLAGS: [&str; 8] =
-    ["hold", "no-kill", "overcommit", "oversubscribe", "exclusive", "requeue", "no-requeue", "contiguous"];
-/// Options that mean nothing here.
-const IGNORED: [&str; 11] = [
+const FLAGS: [&str; 12] = [
+    "hold",
     "no-kill",
     "overcommit",
-    "ntasks-per-gpu",
+    "oversubscribe",
     "exclusive",
-    "export",
+    "requeue",
+    "no-requeue",
+    "contiguous",
+    "quiet",
+    "verbose",
+    "wait",
+    "parsable",
+];
+/// Options that mean nothing here. What is lost with a node starts again without a retry: `requeue` is so anyway.
+const IGNORED: [&str; 13] = [
+    "no-kill",
+    "overcommit",
+    "exclusive",
+    "requeue",
+    "quiet",
+    "verbose",
+    "parsable",
     "open-mode",
     "distribution",
     "propagate",
@@ -51,7 +72,7 @@ const IGNORED: [&str; 11] = [
     "hint",
 ];
 /// Options that a person must see to, and what to do.
-const LOST: [(&str, &str); 18] = [
+const LOST: [(&str, &str); 21] = [
     ("array", "submit one TrainingJob for each run, with the same --profile"),
     ("dependency", "a workflow engine can wait for .status.phase"),
     ("account", "the namespace is the account"),
@@ -70,6 +91,9 @@ const LOST: [(&str, &str); 18] = [
     ("error", "kubectl andreas logs shows it; write files to a volume"),
     ("input", "there is no standard input"),
     ("container-mounts", "mount volumes in the template"),
+    ("no-requeue", "a run whose node is lost, or that makes way for another, always starts again"),
+    ("clusters", "convert writes for the cluster of the context"),
+    ("wait", "kubectl andreas wait waits for the end"),
 ];
 
 /// What the options ask for.
@@ -103,8 +127,8 @@ pub struct Options {
     pub memory_per_gpu: Option<i64>,
     /// Time between the signal and the end, s.
     pub grace: Option<i64>,
-    /// Whether a lost run is started again.
-    pub requeue: Option<bool>,
+    /// Variables of the program.
+    pub env: Vec<Variable>,
     /// Held.
     pub hold: bool,
     /// Working folder.
@@ -113,52 +137,23 @@ pub struct Options {
     pub image: Option<String>,
 }
 
-impl Options {
-    fn tasks_on_node(&self) -> i64 {
-        let nodes = self.nodes.map_or(1, |(min, _)| min);
-        self.tasks_per_node.unwrap_or_else(|| self.tasks.map_or(1, |tasks| (tasks / nodes).max(1)))
-    }
-
-    fn gpus_on_node(&self) -> Option<i64> {
-        let nodes = self.nodes.map_or(1, |(min, _)| min);
-        self.gpus_per_node.or(self.gpus.map(|gpus| (gpus / nodes).max(1)))
-    }
-
-    /// CPUs of a node.
-    pub fn cpus(&self) -> Option<i64> {
-        let by_gpu = self.cpus_per_gpu.and_then(|cpus| Some(cpus.saturating_mul(self.gpus_on_node()?)));
-        by_gpu.or(self.cpus_per_task.map(|cpus| cpus.saturating_mul(self.tasks_on_node())))
-    }
-
-    /// Memory of a node, MiB.
-    pub fn memory_mib(&self) -> Option<i64> {
-        let by_gpu = self.memory_per_gpu.and_then(|mib| Some(mib.saturating_mul(self.gpus_on_node()?)));
-        let by_cpu = self.memory_per_cpu.and_then(|mib| Some(mib.saturating_mul(self.cpus()?)));
-        self.memory.or(by_gpu).or(by_cpu)
-    }
-}
-
 /// Reads the options of a script: those before its first command, as sbatch does.
 ///
 /// # Errors
 /// When a value cannot be read.
 pub fn read(text: &str, notes: &mut Notes) -> Result<Options, ConvertError> {
     let mut options = Options::default();
-    for (number, line) in text.lines().enumerate() {
+    for (number, line) in text.lines().take(interpreter::header(text)).enumerate() {
         let error = |problem: String| ConvertError::Line { line: number + 1, problem };
-        if let Some(rest) = line.strip_prefix("#SBATCH") {
-            if !rest.starts_with([' ', '\t']) {
-                continue;
-            }
-            // What follows a second # is a comment.
-            let rest = rest.split(" #").next().unwrap_or_default();
-            let words = shlex::split(rest).ok_or_else(|| error("a quote has no end".to_owned()))?;
-            for (name, value) in pairs(&words).map_err(error)? {
-                set(&mut options, &name, value.as_deref(), notes)
-                    .map_err(|problem| error(format!("--{name}: {problem}")))?;
-            }
-        } else if !line.trim().is_empty() && !line.starts_with('#') {
-            break;
+        let Some(rest) = line.strip_prefix("#SBATCH").filter(|rest| rest.starts_with([' ', '\t'])) else {
+            continue;
+        };
+        // What follows a second # is a comment.
+        let rest = rest.split(" #").next().unwrap_or_default();
+        let words = shlex::split(rest).ok_or_else(|| error("a quote has no end".to_owned()))?;
+        for (name, value) in pairs(&words).map_err(error)? {
+            set(&mut options, &name, value.as_deref(), notes)
+                .map_err(|problem| error(format!("--{name}: {problem}")))?;
         }
     }
     Ok(options)
@@ -176,10 +171,13 @@ fn pairs(words: &[String]) -> Result<Vec<(String, Option<String>)>, String> {
             }
         } else if let Some(short) = word.strip_prefix('-').filter(|short| !short.is_empty()) {
             let mut letters = short.chars();
-            let letter = letters.next().unwrap_or_default();
-            let long = SHORT.iter().find(|(short, _)| *short == letter).map(|(_, long)| *long);
+            let mut long = named(letters.next().unwrap_or_default())?;
+            // `-Qv`: a flag has no value, so the next letter is an option.
+            while FLAGS.contains(&long) && !letters.as_str().is_empty() {
+                found.push((long.to_owned(), None));
+                long = named(letters.next().unwrap_or_default())?;
+            }
             let value = letters.as_str().trim_start_matches('=');
-            let long = long.ok_or_else(|| format!("-{letter} is no option of sbatch"))?;
             (long.to_owned(), Some(value.to_owned()).filter(|value| !value.is_empty()))
         } else {
             return Err(format!("{word:?} is no option"));
@@ -191,30 +189,34 @@ fn pairs(words: &[String]) -> Result<Vec<(String, Option<String>)>, String> {
     Ok(found)
 }
 
+/// The long name of a short option.
+fn named(letter: char) -> Result<&'static str, String> {
+    let long = SHORT.iter().find(|(short, _)| *short == letter).map(|(_, long)| *long);
+    long.ok_or_else(|| format!("-{letter} is no option of sbatch"))
+}
+
 fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes) -> Result<(), String> {
     let text = value.unwrap_or_default();
     let bad = || format!("{text:?} cannot be read");
     let count = || units::count(text).ok_or_else(bad);
     let memory = || units::memory(text).ok_or_else(bad);
-    let typed = |notes: &mut Notes| -> Result<i64, String> {
-        let (kind, number) = units::gpus(text).ok_or_else(bad)?;
-        if let Some(kind) = kind {
-            notes.lost(
-                format!("--{name}"),
-                format!("type {kind}: name the value of the label nvidia.com/gpu.product in gpus.types"),
-            );
-        }
-        Ok(number)
-    };
+    let gpus = |notes: &mut Notes| gpus(name, text.split(','), notes);
     match name {
         "job-name" => options.name = Some(text.to_owned()).filter(|text| !text.is_empty()),
         "nodes" => options.nodes = Some(units::range(text).ok_or_else(bad)?),
         "ntasks" => options.tasks = Some(count()?),
         "ntasks-per-node" => options.tasks_per_node = Some(count()?),
-        "gpus" => options.gpus = Some(typed(notes)?),
-        "gpus-per-node" => options.gpus_per_node = Some(typed(notes)?),
-        "gpus-per-task" => options.gpus_per_task = Some(typed(notes)?),
-        "gres" => gres(options, text, notes)?,
+        "gpus" => options.gpus = Some(gpus(notes)?),
+        "gpus-per-node" => options.gpus_per_node = Some(gpus(notes)?),
+        "gpus-per-task" => options.gpus_per_task = Some(gpus(notes)?),
+        "gres" => {
+            if let Some(gpus) = gres(text, notes)? {
+                options.gpus_per_node = Some(gpus);
+            }
+        }
+        // As many GPUs as tasks.
+        "ntasks-per-gpu" if text == "1" => options.gpus_per_task = Some(1),
+        "ntasks-per-gpu" => notes.lost("--ntasks-per-gpu", "torchrun starts one process for each GPU"),
         "time" => match units::time(text) {
             Some(seconds) => options.time = Some(seconds),
             None if ["0", "UNLIMITED", "INFINITE"].contains(&text.to_ascii_uppercase().as_str()) => {}
@@ -230,11 +232,19 @@ fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes
         "signal" => {
             options.grace = Some(text.split_once('@').and_then(|(_, at)| units::count(at)).unwrap_or(60))
         }
-        "requeue" => options.requeue = Some(true),
-        "no-requeue" => options.requeue = Some(false),
         "hold" => options.hold = true,
         "chdir" => options.folder = Some(text.to_owned()),
-        "container-image" => options.image = Some(text.replace('#', "/")),
+        "container-image" => match image::named(text) {
+            Ok(image) => options.image = Some(image),
+            Err(problem) => notes.lost("--container-image", problem),
+        },
+        "export" => {
+            let (given, names) = variables::exported(text);
+            for name in names {
+                notes.lost("--export", variables::without_value(name));
+            }
+            options.env = given;
+        }
         _ if IGNORED.contains(&name) || name.starts_with("mail") || name == "comment" => {}
         _ => {
             let instead = LOST.iter().find(|(lost, _)| *lost == name).map(|(_, instead)| *instead);
@@ -244,22 +254,45 @@ fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes
     Ok(())
 }
 
-/// `gpu:a100:4`, `gpu:4`, `gpu`, and other resources.
-fn gres(options: &mut Options, text: &str, notes: &mut Notes) -> Result<(), String> {
-    for part in text.split(',') {
-        let (name, rest) = part.split_once(':').unwrap_or((part, "1"));
-        if name.trim_start_matches("gres/") != "gpu" {
-            notes.lost("--gres", format!("{name} is not planned"));
-            continue;
-        }
-        let (kind, number) = units::gpus(rest).ok_or_else(|| format!("{part:?} cannot be read"))?;
-        if let Some(kind) = kind {
-            notes.lost(
-                "--gres",
-                format!("type {kind}: name the value of the label nvidia.com/gpu.product in gpus.types"),
-            );
-        }
-        options.gpus_per_node = Some(number);
+/// GPUs by `4`, `a100:4` or `a100`, of several types together.
+fn gpus<'a>(name: &str, parts: impl Iterator<Item = &'a str>, notes: &mut Notes) -> Result<i64, String> {
+    let (mut total, mut types) = (0, Vec::new());
+    for part in parts {
+        let (kind, number) = units::gpus(part).ok_or_else(|| format!("{part:?} cannot be read"))?;
+        total += number;
+        types.extend(kind.filter(|kind| !types.contains(kind)));
     }
-    Ok(())
+    let option = format!("--{name}");
+    for kind in &types {
+        notes.lost(
+            option.as_str(),
+            format!("type {kind}: name the value of the label nvidia.com/gpu.product in gpus.types"),
+        );
+    }
+    if types.len() > 1 {
+        let types = types.join(" and ");
+        notes.lost(
+            option,
+            format!("{types}: a run never mixes types, so {total} GPUs of one type are asked for"),
+        );
+    }
+    Ok(total)
+}
+
+/// The GPUs of `gpu:a100:4`, `gpu:4`, `gpu`; other resources are noted.
+fn gres(text: &str, notes: &mut Notes) -> Result<Option<i64>, String> {
+    let mut amounts = Vec::new();
+    for part in text.split(',').filter(|part| !part.eq_ignore_ascii_case("none")) {
+        let (name, rest) = part.split_once([':', '=']).unwrap_or((part, "1"));
+        if name.trim_start_matches("gres/") == "gpu" {
+            amounts.push(rest);
+        } else {
+            notes.lost("--gres", format!("{name} is not planned"));
+        }
+    }
+    // `none` takes back what another option asked for.
+    if amounts.is_empty() && !text.eq_ignore_ascii_case("none") {
+        return Ok(None);
+    }
+    gpus("gres", amounts.into_iter(), notes).map(Some)
 }

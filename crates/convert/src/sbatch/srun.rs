@@ -1,6 +1,8 @@
 //! The options of srun: which words are theirs, and which are the program's.
 
 use super::super::notes::Notes;
+use super::variables::{self, Variable};
+use super::{image, units};
 
 /// Long options with a value, in the next word where it is not after `=`. Those of pyxis begin with `container-`.
 const VALUED: [&str; 98] = [
@@ -157,68 +159,121 @@ const LOST: [(&str, &str); 3] = [
     ("container-mounts", "mount volumes in the template"),
 ];
 
-/// The program's words after srun's options, and the image that these name. `None`: there is no program, or an option is not known, so
+/// Short options that are read, and their long names.
+const SHORT_READ: [(char, &str); 3] = [('D', "chdir"), ('N', "nodes"), ('n', "ntasks")];
+
+/// How many processes srun starts, where its own options say so.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tasks {
+    /// In total.
+    pub total: Option<i64>,
+    /// On a node.
+    pub on_node: Option<i64>,
+    /// Nodes.
+    pub nodes: Option<i64>,
+}
+
+impl Tasks {
+    /// Processes of a node, where the script has so many nodes and tasks of each.
+    pub fn of_node(self, nodes: i64, tasks: i64) -> i64 {
+        let nodes = self.nodes.unwrap_or(nodes).max(1);
+        let shared = || self.total.map(|total| total / nodes + i64::from(total % nodes > 0));
+        self.on_node.or_else(shared).unwrap_or(tasks)
+    }
+}
+
+/// What srun starts.
+#[derive(Debug, PartialEq)]
+pub struct Step<'a> {
+    /// The program's words.
+    pub words: &'a [String],
+    /// Its image.
+    pub image: Option<String>,
+    /// Its variables.
+    pub env: Vec<Variable>,
+    /// Its processes.
+    pub tasks: Tasks,
+}
+
+/// The program's words after srun's options, and what these say of it. `None`: there is no program, or an option is not known, so
 /// that the next word may be its value.
-pub fn program<'a>(words: &'a [String], notes: &mut Notes) -> Option<(&'a [String], Option<String>)> {
-    let (mut rest, mut image, mut lost) = (words, None, Vec::new());
-    while let Some((word, after)) = rest.split_first().filter(|(word, _)| word.starts_with('-')) {
-        rest = after;
+pub fn program<'a>(words: &'a [String], notes: &mut Notes) -> Option<Step<'a>> {
+    let mut step = Step { words, image: None, env: Vec::new(), tasks: Tasks::default() };
+    let mut lost = Vec::new();
+    while let Some((word, after)) = step.words.split_first().filter(|(word, _)| word.starts_with('-')) {
+        step.words = after;
         if word == "--" {
             break;
         }
-        let Some(long) = word.strip_prefix("--") else {
-            if short_wants_value(word)? {
-                rest = rest.get(1..)?;
+        let (name, mut value, valued) = match word.strip_prefix("--") {
+            Some(long) => {
+                let (name, value) =
+                    long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+                let valued = VALUED.contains(&name);
+                if !valued && value.is_none() && !FLAGS.contains(&name) {
+                    return None;
+                }
+                (name, value, valued)
             }
-            if word.starts_with("-D") {
-                lost.extend(lost_of("chdir"));
-            }
-            continue;
+            None => short(word)?,
         };
-        let (name, mut value) = match long.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (long, None),
-        };
-        if VALUED.contains(&name) {
-            if value.is_none() {
-                let (next, after) = rest.split_first()?;
-                (value, rest) = (Some(next.as_str()), after);
-            }
-        } else if value.is_none() && !FLAGS.contains(&name) {
-            return None;
+        if valued && value.is_none() {
+            let (next, after) = step.words.split_first()?;
+            (value, step.words) = (Some(next.as_str()), after);
         }
-        if name == "container-image" {
-            image = value.map(|image| image.replace('#', "/"));
-        }
-        lost.extend(lost_of(name));
+        set(&mut step, name, value.unwrap_or_default(), &mut lost);
     }
-    if rest.is_empty() {
+    if step.words.is_empty() {
         return None;
     }
     for (name, instead) in lost {
         notes.lost(format!("srun --{name}"), instead);
     }
-    Some((rest, image))
+    Some(step)
 }
 
-fn lost_of(name: &str) -> Option<&'static (&'static str, &'static str)> {
-    LOST.iter().find(|(lost, _)| *lost == name)
+/// Takes the value of an option. What cannot be kept goes to `lost`.
+fn set(step: &mut Step, name: &str, value: &str, lost: &mut Vec<(String, String)>) {
+    match name {
+        "container-image" => match image::named(value) {
+            Ok(image) => step.image = Some(image),
+            Err(problem) => lost.push((name.to_owned(), problem)),
+        },
+        "export" => {
+            let (given, names) = variables::exported(value);
+            step.env = given;
+            lost.extend(names.into_iter().map(|one| (name.to_owned(), variables::without_value(one))));
+        }
+        "ntasks" => step.tasks.total = units::count(value),
+        "ntasks-per-node" => step.tasks.on_node = units::count(value),
+        "nodes" => step.tasks.nodes = units::range(value).map(|(min, _)| min),
+        _ => {
+            let instead = LOST.iter().find(|(lost, _)| *lost == name);
+            lost.extend(instead.map(|(name, instead)| ((*name).to_owned(), (*instead).to_owned())));
+        }
+    }
 }
 
-/// Whether the value of short options, such as `-ln`, is the next word; `None` where one is not known.
-fn short_wants_value(word: &str) -> Option<bool> {
-    let mut letters = word.chars().skip(1).peekable();
-    letters.peek()?;
+/// The last of short options, such as `-ln4`: its long name if it is read, its value in this word, and whether it has one. `None`
+/// where one is not known.
+fn short(word: &str) -> Option<(&'static str, Option<&str>, bool)> {
+    let mut letters = word.chars();
+    letters.next();
+    if letters.as_str().is_empty() {
+        return None;
+    }
     while let Some(letter) = letters.next() {
         if SHORT_VALUED.contains(letter) {
-            return Some(letters.peek().is_none());
+            let name = SHORT_READ.iter().find(|(short, _)| *short == letter).map_or("", |(_, long)| *long);
+            let value = Some(letters.as_str()).filter(|value| !value.is_empty());
+            return Some((name, value, true));
         }
         if !SHORT_FLAGS.contains(letter) {
             // A number belongs to the flag before it: `-K1`.
-            return (letter.is_ascii_digit() && word.len() > 2).then_some(false);
+            return (letter.is_ascii_digit() && word.len() > 2).then_some(("", None, false));
         }
     }
-    Some(false)
+    Some(("", None, false))
 }
 
 #[cfg(test)]
@@ -227,7 +282,7 @@ mod tests {
 
     fn of(text: &str) -> Option<(String, Option<String>)> {
         let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-        program(&words, &mut Notes::default()).map(|(words, image)| (words.join(" "), image))
+        program(&words, &mut Notes::default()).map(|step| (step.words.join(" "), step.image))
     }
 
     #[test]
@@ -263,10 +318,38 @@ mod tests {
 
     #[test]
     fn the_programs_surroundings_are_noted() {
-        let words = ["--container-mounts", "/a:/a", "-D", "/b", "x"].map(str::to_owned);
+        let words = [
+            "--container-mounts",
+            "/a:/a",
+            "-D",
+            "/b",
+            "--container-image=/a.sqsh",
+            "--export=ALL,A=1,B",
+            "x",
+        ];
+        let words = words.map(str::to_owned);
         let mut notes = Notes::default();
-        assert!(program(&words, &mut notes).is_some());
+        let step = program(&words, &mut notes).unwrap();
+        assert_eq!((step.image, step.env), (None, vec![("A".to_owned(), "1".to_owned())]));
         let fields: Vec<String> = notes.into_vec().into_iter().map(|note| note.field).collect();
-        assert_eq!(fields, ["srun --container-mounts", "srun --chdir"]);
+        let names = ["--container-mounts", "--chdir", "--container-image", "--export"];
+        assert_eq!(fields, names.map(|name| format!("srun {name}")));
+    }
+
+    #[test]
+    fn processes_of_a_node_are_those_of_srun_before_those_of_the_script() {
+        for (options, tasks) in [
+            ("-l", 8),
+            ("-n4", 2),
+            ("-ln 3", 2),
+            ("--ntasks=4 -N1", 4),
+            ("--ntasks-per-node 1 --ntasks 4", 1),
+            ("-N 1-2 -n 1", 1),
+            ("-n many", 8),
+        ] {
+            let words: Vec<String> = format!("{options} x").split(' ').map(str::to_owned).collect();
+            let step = program(&words, &mut Notes::default()).unwrap();
+            assert_eq!(step.tasks.of_node(2, 8), tasks, "{options}");
+        }
     }
 }

@@ -24,8 +24,10 @@ pub fn time(text: &str) -> Option<i64> {
     (seconds > 0).then_some(seconds)
 }
 
-/// `4000`, `16G`, `512M` as MiB.
+/// `4000`, `16G`, `512M`, `64GB` as MiB.
 pub fn memory(text: &str) -> Option<i64> {
+    let unit = text.strip_suffix(['B', 'b']);
+    let text = unit.filter(|unit| unit.ends_with(|c: char| c.is_ascii_alphabetic())).unwrap_or(text);
     let (number, factor) = match text.chars().last()? {
         'K' | 'k' => (&text[..text.len() - 1], 1.0 / 1024.0),
         'M' | 'm' => (&text[..text.len() - 1], 1.0),
@@ -37,10 +39,11 @@ pub fn memory(text: &str) -> Option<i64> {
     (0.0..=1e9).contains(&mib).then(|| mib.ceil() as i64).filter(|mib| *mib > 0)
 }
 
-/// `4`, or with a type `a100:4`: type and number.
+/// `4`, or with a type `a100:4`: type and number, which may be 0.
 pub fn gpus(text: &str) -> Option<(Option<String>, i64)> {
     // `gpu:a100:4(S:0-1)`: sockets do not matter here.
     let text = text.split('(').next().unwrap_or_default();
+    let count = |text: &str| if text == "0" { Some(0) } else { count(text) };
     match text.rsplit_once(':') {
         Some((kind, number)) => Some((Some(kind.to_owned()).filter(|kind| !kind.is_empty()), count(number)?)),
         None => match count(text) {
@@ -90,7 +93,15 @@ mod tests {
             (memory("4000"), memory("16G"), memory("1T"), memory("512K")),
             (Some(4000), Some(16_384), Some(1 << 20), Some(1))
         );
-        assert!(["", "G", "-1", "0", "lots", "é"].iter().all(|text| memory(text).is_none()));
+        assert_eq!(
+            (memory("64GB"), memory("64gb"), memory("512Mb")),
+            (Some(65_536), Some(65_536), Some(512))
+        );
+        assert!(
+            ["", "G", "B", "64B", "GB", "64GBB", "-1", "0", "lots", "é"]
+                .iter()
+                .all(|text| memory(text).is_none())
+        );
         assert_eq!(gpus("a100:4"), Some((Some("a100".into()), 4)));
         assert_eq!(
             (gpus("8"), gpus("v100"), gpus("a100:8(S:0-1)")),
@@ -100,6 +111,9 @@ mod tests {
             (range("2"), range("2-4"), range("4-2"), range("0")),
             (Some((2, 2)), Some((2, 4)), None, None)
         );
-        assert_eq!(gpus(""), None);
+        assert_eq!(
+            (gpus(""), gpus("0"), gpus("a100:0")),
+            (None, Some((None, 0)), Some((Some("a100".into()), 0)))
+        );
     }
 }
