@@ -52,6 +52,9 @@ pub struct SettingsResponse {
     /// The administrator's lowest power limit, mW; lower ones are refused.
     #[serde(default)]
     pub floor_limit_mw: u32,
+    /// The administrator's lowest SM clock, MHz; lower ones are refused.
+    #[serde(default)]
+    pub floor_clock_mhz: u32,
     /// Outcome for each GPU that was ever named.
     pub gpus: BTreeMap<Uuid, Outcome>,
 }

@@ -168,6 +168,36 @@ async fn a_pod_on_a_broken_gpu_keeps_its_power_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_kubelet_does_not_answer_pods_keep_their_power_limits_and_free_gpus_are_awake() {
+    let (node, _setter, agent) = settled().await;
+    until("the holder is told", SLACK, || node.api.gpu(HELD).1.as_deref() == Some("team/job-1-0")).await;
+    node.stop_kubelet();
+    until("the free one wakes", SLACK, || node.is_default(FREE)).await;
+    // The operator counts on the limit as long as it is said to be carried out.
+    let limits = json!([{"pod": "team/job-1-0", "watts": 250}]);
+    node.api.order(json!({"wake": 1, "limits": limits, "holdersRequested": 1}));
+    until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 1).await;
+    stays("limited, awake, and nobody says who holds what now", Duration::from_secs(3), || {
+        node.gpu(HELD).limit_watts == 250.0
+            && node.is_default(FREE)
+            && node.api.gpu(HELD).1.as_deref() == Some("team/job-1-0")
+            && node.api.status()["holdersObserved"].as_i64().unwrap_or(0) == 0
+    })
+    .await;
+    // The operator goes on to take limits back.
+    node.api.order(json!({"wake": 1}));
+    until("without its limit", SLACK, || node.is_default(HELD)).await;
+    node.api.order(json!({"wake": 1, "limits": limits}));
+    until("limited again", SLACK, || node.gpu(HELD).limit_watts == 250.0).await;
+    // An agent that never had an answer knows no holder.
+    agent.kill();
+    let _agent = node.agent();
+    until("no limit for an unknown pod", SLACK, || node.is_default(HELD)).await;
+    node.start_kubelet();
+    until("as before", SLACK, || node.gpu(HELD).limit_watts == 250.0 && !node.is_default(FREE)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_killed_gpus_get_back_what_they_had() {
     let (node, setter, agent) = settled().await;
     let restored = || node.is_default(FREE) && node.is_default(HELD);
@@ -348,14 +378,45 @@ async fn a_hanging_or_lost_gpu_stops_no_other() {
     let unhealthy = node.api.status()["conditions"][1].clone();
     assert_eq!((&unhealthy["type"], &unhealthy["status"]), (&json!("Unhealthy"), &json!("True")));
     assert_eq!(node.ask("/livez").await.0, 200, "no restart helps");
+    let of_lost = async |start: &str| -> Vec<String> {
+        let (_, metrics) = node.ask("/metrics").await;
+        let start = format!("{start}{{uuid=\"GPU-lost\",");
+        metrics.lines().filter(|line| line.starts_with(&start)).map(str::to_owned).collect()
+    };
+    assert!(of_lost("andreas_gpu_power_watts").await.is_empty(), "no reading of a GPU that is lost");
+    let broken = of_lost("andreas_gpu_state").await;
+    assert!(broken.len() == 4 && broken.iter().all(|line| line.contains("NVIDIA-A100")), "{broken:?}");
 
-    // The GPU comes back: it is used again, and what was asked of it in the meantime is done.
+    // The GPUs come back: they are used again, and what was asked of them in the meantime is done.
+    node.sim.set_fault("GPU-lost", Fault::None).unwrap();
+    until("it is well", SLACK, || node.api.gpu("GPU-lost").0 != "Unhealthy").await;
     node.sim.set_fault("GPU-hangs", Fault::None).unwrap();
     node.hold("job-1-1", &["GPU-hangs"]);
     until("it is well and awake", SLACK, || {
         node.api.gpu("GPU-hangs").0 == "Held" && node.is_default("GPU-hangs")
     })
     .await;
+    // An answer is given again for 200 ms.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (_, metrics) = node.ask("/metrics").await;
+    assert!(!metrics.contains("gpu_type=\"\"") && !metrics.contains("state=\"unhealthy\"} 1"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_that_is_lost_before_the_agent_starts_is_seen_and_forgotten_when_its_type_is_known() {
+    let node = TestNode::new(&["GPU-lost"]).await;
+    node.sim.set_fault("GPU-lost", Fault::Lost).unwrap();
+    let _agent = node.agent_with(&["--observe"]);
+    until("it is reported", SLACK, || node.api.gpu("GPU-lost").0 == "Unhealthy").await;
+    let unhealthy = "andreas_gpu_state{uuid=\"GPU-lost\",gpu_type=\"\",state=\"unhealthy\"} 1";
+    let (_, metrics) = node.ask("/metrics").await;
+    assert!(metrics.contains(unhealthy), "the alert needs it:\n{metrics}");
+    node.sim.set_fault("GPU-lost", Fault::None).unwrap();
+    until("it is well", SLACK, || node.api.gpu("GPU-lost").0 == "Free").await;
+    // An answer is given again for 200 ms.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (_, metrics) = node.ask("/metrics").await;
+    assert!(!metrics.contains("gpu_type=\"\"") && metrics.contains("NVIDIA-A100"), "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,11 +6,11 @@
 //! 1. Nothing is set while the operator's leader Lease is not being renewed, or while the node has no
 //!    GpuNode.
 //! 2. A GPU stays awake if a pod holds it, a process uses it, or this is not known. All GPUs stay awake while
-//!    the kubelet does not answer.
+//!    the kubelet does not answer; the pods that it named last keep their power limits.
 //! 3. After `spec.wake` is raised, every GPU stays awake for the policy's wake time, ready for the next pod.
 //! 4. Any other GPU rests after it was unheld for `rest.after`: SM clocks locked at the minimum. If clocks
-//!    cannot be locked, the power limit is set to its minimum. Neither lowers the draw of a GPU without a
-//!    context. Both cap a GPU that becomes busy unannounced, and low clocks reduce the draw of a parked
+//!    cannot be locked, the power limit is set to its minimum. Minima are the driver's or the administrator's floor. Neither
+//!    lowers the draw of a GPU without a context. Both cap a GPU that becomes busy unannounced, and low clocks reduce the draw of a parked
 //!    context (EnergyPolicy `rest`, NVML reference: locked clocks). It stays awake if a measurement showed that rest saves
 //!    nothing on its type.
 //! 5. A held GPU gets the power limit that the operator wants for its pod, within the driver's range, if the
@@ -31,14 +31,14 @@ pub enum Holder {
     Nobody,
     /// A pod, as `namespace/name`.
     Pod(String),
-    /// Unknown: the kubelet does not answer, or its device IDs are ambiguous (MIG, time slices, claims).
+    /// Unknown: the kubelet does not answer and named no pod before, or its device IDs are ambiguous (MIG, time slices, claims).
     Unknown,
 }
 
 /// One observation of a GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuObservation {
-    /// Limits of the driver; `None` until they are read.
+    /// Limits of the driver, from the administrator's floor on; `None` until they are read.
     pub facts: Option<Facts>,
     /// The holder.
     pub holder: Holder,

@@ -308,6 +308,20 @@ impl Metrics {
         }
     }
 
+    /// Removes what was said of a GPU before its type was known: it would stay as it was last for ever.
+    pub fn forget_untyped(&self, uuid: &str) {
+        let (uuid, gpu_type) = (uuid.to_owned(), String::new());
+        for state in STATES {
+            self.health.state.remove(&StateLabels { uuid: uuid.clone(), gpu_type: String::new(), state });
+        }
+        for reason in PROBLEMS.into_iter().chain(REASONS) {
+            let of = ErrorLabels { uuid: uuid.clone(), gpu_type: String::new(), reason };
+            self.health.problem.remove(&of);
+            self.health.errors.remove(&of);
+        }
+        self.health.xids.remove(&GpuLabels { uuid, gpu_type });
+    }
+
     /// Counts a write of the status.
     pub fn status_written(&self, result: &'static str) {
         self.runs.writes.get_or_create(&[("result", result)]).inc();

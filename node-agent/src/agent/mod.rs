@@ -82,6 +82,11 @@ use status::{Report, Writer};
 /// The loop counts as hung after this time. A reconcile takes at most ten seconds.
 const HUNG: Duration = Duration::from_secs(45);
 
+/// Seconds without a driver after which the agent ends. A container sees the library that was mounted when it was created, and no
+/// library works with another version's kernel module: only a new container sees that of a driver installed since. Loading a driver
+/// again takes less, installing one more; and the kubelet's back-off between restarts is as long.
+const DRIVER_PATIENCE: u64 = 300;
+
 /// Time limit of the last status write at shutdown.
 const DEREGISTER: Duration = Duration::from_secs(5);
 
@@ -135,6 +140,9 @@ pub struct AgentArgs {
     /// Numbers of Xid errors that leave a GPU healthy, in place of those that NVIDIA's device plug-in ignores.
     #[arg(long, value_delimiter = ',', default_values_t = health::APPLICATION_XIDS, value_name = "XID,...")]
     pub ignored_xids: Vec<u64>,
+    /// Seconds without a driver after which it ends, to be started in a new container. Another value is for tests.
+    #[arg(long, hide = true, default_value_t = DRIVER_PATIENCE, value_name = "SECONDS")]
+    pub driver_patience: u64,
     /// Folder of the kernel's power capping files, for the draw of the machine beside its GPUs.
     #[arg(long, env = "ANDREAS_POWERCAP", default_value = "/sys/class/powercap", value_name = "DIR")]
     pub powercap: PathBuf,
@@ -220,7 +228,9 @@ pub async fn run(
     tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "watching");
     let mut tick = tokio::time::interval(Duration::from_millis(args.interval));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    let driver_patience = Duration::from_secs(args.driver_patience);
+    let mut driver_gone = false;
+    while !driver_gone {
         tokio::select! {
             _ = tick.tick() => {}
             () = spec_changed.notified() => {}
@@ -242,7 +252,10 @@ pub async fn run(
         if reconciler.has_resumed() {
             reports.send_replace(Some(report));
         }
+        driver_gone = reconciler.monitor().driver_gone_for() >= driver_patience;
     }
+    // Ends the tasks too where the driver is the reason.
+    shutdown.cancel();
     reconciler.restore_all().await;
     let deregistered = async {
         let _ = writes.await;
@@ -259,6 +272,10 @@ pub async fn run(
     }
     admin_end.cancel();
     admin.await??;
+    anyhow::ensure!(
+        !driver_gone,
+        "no driver for {driver_patience:?}: a new container sees the one that is installed now"
+    );
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{ErrorEvent, Facts, Gpu, GpuError, Library, Sample, Worker};
 use crate::setting::{MAX_GPUS, Uuid};
 
-/// Interval of the search for GPUs; shorter while none is known.
+/// Interval of the search for GPUs; shorter while they cannot be listed.
 const SEARCH: Duration = Duration::from_secs(30);
 /// A GPU that fails for this long is unhealthy. A lost one is unhealthy at once.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(8);
@@ -27,6 +27,8 @@ pub struct GpuMonitor {
     search: Worker<Arc<dyn Library>>,
     searched: Option<Instant>,
     list_result: Result<(), GpuError>,
+    /// Since when there has been no driver.
+    gone: Option<Instant>,
     gpus: BTreeMap<Uuid, GpuHandle>,
     errors: ErrorWatch,
     /// The GPU of each partition that was looked up; `None`: it has none that is known.
@@ -38,6 +40,8 @@ pub struct GpuHandle {
     worker: Worker<Box<dyn Gpu>>,
     /// Facts that do not change while the driver is loaded.
     pub facts: Option<Facts>,
+    /// The last product that was read; it stays that of a GPU that is lost.
+    pub product: Option<String>,
     /// The last sample; `None` if it failed.
     pub sample: Option<Sample>,
     failing: Option<(Instant, GpuError)>,
@@ -68,7 +72,10 @@ impl GpuHandle {
         });
         match answer.await {
             Ok((facts, sample)) => {
-                self.facts = facts.or(self.facts.take());
+                if let Some(facts) = facts {
+                    self.product = Some(facts.product.clone());
+                    self.facts = Some(facts);
+                }
                 self.sample = Some(sample);
                 let ended = self.failing.take().map(|(_, error)| error);
                 self.reset =
@@ -106,6 +113,7 @@ impl GpuMonitor {
             search,
             searched: None,
             list_result,
+            gone: None,
             gpus,
             errors,
             parents,
@@ -114,12 +122,17 @@ impl GpuMonitor {
 
     /// Samples all GPUs in parallel; takes as long as the slowest, at most two seconds.
     pub async fn sample(&mut self) {
-        let due = if self.list_result.is_ok() { SEARCH } else { Duration::from_secs(2) };
+        let unloaded = |gpu: &GpuHandle| matches!(gpu.failing, Some((_, GpuError::NoDriver(_))));
+        let listed = self.list_result.is_ok() && !self.gpus.values().any(unloaded);
+        let due = if listed { SEARCH } else { Duration::from_secs(2) };
         if self.searched.is_none_or(|at| at.elapsed() >= due) {
             self.searched = Some(Instant::now());
             self.search().await;
         }
         join_all(self.gpus.values_mut().map(GpuHandle::take_sample)).await;
+        let unlisted = matches!(self.list_result, Err(GpuError::NoDriver(_) | GpuError::Other(_)));
+        let gone = unlisted && self.gpus.values().all(|gpu| gpu.sample.is_none());
+        self.gone = gone.then(|| self.gone.unwrap_or_else(Instant::now));
         if !self.processes_visible {
             self.gpus
                 .values_mut()
@@ -142,10 +155,9 @@ impl GpuMonitor {
             match Worker::start("gpu-read", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
                 Ok(worker) => {
                     tracing::info!(uuid, "GPU found");
-                    self.gpus.insert(
-                        uuid,
-                        GpuHandle { worker, facts: None, sample: None, failing: None, reset: false },
-                    );
+                    let (facts, product, sample, failing) = (None, None, None, None);
+                    let gpu = GpuHandle { worker, facts, product, sample, failing, reset: false };
+                    self.gpus.insert(uuid, gpu);
                 }
                 Err(error) => tracing::error!(%error, "no thread for a GPU"),
             }
@@ -190,6 +202,13 @@ impl GpuMonitor {
     /// Result of the last listing of GPUs; `Ok` also for an empty list.
     pub fn list_result(&self) -> &Result<(), GpuError> {
         &self.list_result
+    }
+
+    /// For how long the driver has listed no GPUs and no GPU has answered. One that hangs may be hanging in the driver that is
+    /// loaded, and does not count.
+    #[must_use]
+    pub fn driver_gone_for(&self) -> Duration {
+        self.gone.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// All GPUs seen since the start, including those that have failed since.

@@ -23,8 +23,10 @@ use super::rest::{RestKind, RestTrials};
 use super::setter_client::SetterClient;
 use super::shares::SharedEnergy;
 use super::status::{ConditionUpdate, Report};
-use crate::setting::{Outcome, Setting, SettingsRequest, Uuid};
+use crate::setting::{Setting, SettingsRequest, Uuid};
+use outcomes::SetterState;
 
+mod outcomes;
 mod report;
 
 /// Time without a kubelet response before the node is not ready.
@@ -81,24 +83,6 @@ impl Default for HoldersState {
     }
 }
 
-/// What the setter did and refused.
-#[derive(Default)]
-struct SetterState {
-    outcomes: BTreeMap<Uuid, Outcome>,
-    /// The lowest power limit that the setter accepts, mW; `None` before its first response.
-    floor_mw: Option<u32>,
-    /// GPUs on which the setter permanently refused to set a power limit.
-    unlimitable: BTreeSet<Uuid>,
-    /// GPUs on which it permanently refused to lock clocks. Before Volta they are listed and cannot be locked.
-    unlockable: BTreeSet<Uuid>,
-    /// The setter lacks permission and has set nothing since.
-    denied: bool,
-    /// GPUs that were reset and have lost their settings.
-    renewed: BTreeSet<Uuid>,
-    /// The last `spec.wake` seen, and when.
-    wake_requested: Option<(i64, Instant)>,
-}
-
 /// Energy by GPU, attempt and namespace.
 #[derive(Default)]
 struct EnergyState {
@@ -116,6 +100,8 @@ pub struct ReconcileLoop {
     setter: SetterState,
     energy: EnergyState,
     resumed: bool,
+    /// GPUs with metrics that name no type: it was not known yet.
+    untyped: BTreeSet<Uuid>,
 }
 
 impl ReconcileLoop {
@@ -130,6 +116,7 @@ impl ReconcileLoop {
             setter: SetterState::default(),
             energy: EnergyState::default(),
             resumed: false,
+            untyped: BTreeSet::new(),
         }
     }
 
@@ -236,20 +223,18 @@ impl ReconcileLoop {
         self.deps.metrics.set_lease_age(age);
         let observation = |(uuid, gpu): (&Uuid, &GpuHandle)| {
             let holder = match self.holders.gpus.gpus.get(uuid) {
-                _ if self.holders.kubelet_failing.is_some() => Holder::Unknown,
+                // Also while the kubelet does not answer: the budget counts on the limit of the pod that was seen last. The
+                // operator takes it back when that pod ends.
                 Some((namespace, name)) => Holder::Pod(namespaced_pod_name(namespace, name)),
+                None if self.holders.kubelet_failing.is_some() => Holder::Unknown,
                 None if self.holders.gpus.ambiguous || self.holders.gpus.shared.contains_key(uuid) => {
                     Holder::Unknown
                 }
                 None => Holder::Nobody,
             };
             let kind = rest_kind(gpu);
-            let mut facts = gpu.facts.clone();
-            if let Some(facts) = facts.as_mut().filter(|_| self.setter.unlockable.contains(uuid)) {
-                facts.clock_mhz = None;
-            }
             let observation = GpuObservation {
-                facts,
+                facts: gpu.facts.clone().map(|facts| self.setter.settable(uuid, facts)),
                 holder,
                 processes: gpu.sample.as_ref().and_then(crate::gpu::Sample::contexts),
                 rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
@@ -271,28 +256,7 @@ impl ReconcileLoop {
         let response = setter.request(&SettingsRequest { settings: decision.wanted.clone() }).await;
         self.deps.metrics.setter.up.set(i64::from(response.is_some()));
         if let Some(response) = response {
-            self.setter.floor_mw = Some(response.floor_limit_mw);
-            let sets = |outcome: &Outcome| outcome.setting.is_some_and(|setting| !setting.is_default());
-            let denied = |outcome: &Outcome| outcome.refused.as_deref() == Some("no_permission");
-            self.setter.denied =
-                response.gpus.values().any(denied) || self.setter.denied && !response.gpus.values().any(sets);
-            for (uuid, outcome) in &response.gpus {
-                let wanted = decision.wanted.get(uuid).copied().unwrap_or_default();
-                if wanted.clock_mhz.is_some() && outcome.refused.as_deref() == Some("not_supported") {
-                    self.setter.unlockable.insert(uuid.clone());
-                }
-                let asked = wanted.limit_mw.is_some();
-                match &outcome.refused {
-                    Some(reason) if asked && is_final(reason) => {
-                        self.setter.unlimitable.insert(uuid.clone());
-                    }
-                    None if asked => {
-                        self.setter.unlimitable.remove(uuid);
-                    }
-                    _ => {}
-                }
-            }
-            self.setter.outcomes = response.gpus;
+            self.setter.update(decision, response);
             let refusals = self.setter.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
             refusals.for_each(|reason| self.deps.metrics.setter_refused(reason));
         }
@@ -335,7 +299,10 @@ impl ReconcileLoop {
     /// The lowest power limit of a setter that can set limits, mW; `None` if there is no such setter.
     fn settable_floor(&self) -> Option<u32> {
         let setter = self.deps.setter.as_ref()?;
-        self.setter.floor_mw.filter(|_| setter.down_for() < SETTER_PATIENCE && !self.setter.denied)
+        self.setter
+            .floor
+            .map(|floor| floor.limit_mw)
+            .filter(|_| setter.down_for() < SETTER_PATIENCE && !self.setter.denied)
     }
 
     fn ready(&self) -> ConditionUpdate {
@@ -377,14 +344,9 @@ impl ReconcileLoop {
     }
 }
 
-/// Whether the setter will refuse every retry too.
-fn is_final(refusal: &str) -> bool {
-    !matches!(refusal, "hung" | "driver_error" | "no_driver" | "record")
-}
-
-/// Labels of a GPU in metrics.
+/// Labels of a GPU in metrics: also those of one that is lost have its type.
 fn labels(uuid: &str, gpu: &GpuHandle) -> GpuLabels {
-    let product = gpu.facts.as_ref().map_or_else(String::new, |facts| facts.product.replace(' ', "-"));
+    let product = gpu.product.as_ref().map_or_else(String::new, |product| product.replace(' ', "-"));
     GpuLabels { uuid: uuid.to_owned(), gpu_type: product }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{Clock, PerformanceState, TemperatureSensor};
 use nvml_wrapper::enums::device::{GpuLockedClocksSetting, SampleValue};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
@@ -32,6 +32,9 @@ use super::{ClockEvents, ErrorEvent, ErrorEvents, Facts, Gpu, GpuError, Library,
 const SLOW: Duration = Duration::from_secs(5);
 /// The same for errors of memory, which a driver counts in tens of milliseconds.
 const MEMORY: Duration = Duration::from_secs(30);
+/// Length from which nvml-wrapper's list of SM clocks is not the board's: it asks for 128 and, where there are more (V100, L40),
+/// returns as many zeros (`nvml_try_count` in 0.13 takes "insufficient size" for success).
+const CUT_CLOCKS: usize = 128;
 /// Most processes of a GPU that are kept.
 const MAX_PROCESSES: usize = 256;
 /// What is read of memory, in one call.
@@ -251,6 +254,12 @@ impl NvmlGpu {
     }
 }
 
+/// Lowest and highest of a board's clocks, MHz; `None` if the list is not whole.
+fn ends(clocks: &[u32]) -> Option<(u32, u32)> {
+    let whole = clocks.len() < CUT_CLOCKS && !clocks.contains(&0);
+    clocks.iter().min().copied().zip(clocks.iter().max().copied()).filter(|_| whole)
+}
+
 /// Maps "not supported" to `None`.
 fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, GpuError> {
     match answer {
@@ -265,10 +274,22 @@ impl Gpu for NvmlGpu {
         let (device, calls) = (&self.device, &self.calls);
         let limits = optional(calls.count(device.power_management_limit_constraints()))?;
         let clocks = optional(calls.count(device.supported_memory_clocks()))?;
-        let clock_mhz = match clocks.and_then(|clocks| clocks.into_iter().max()) {
-            Some(memory) => optional(calls.count(device.supported_graphics_clocks(memory)))?
-                .and_then(|clocks| Some((*clocks.iter().min()?, *clocks.iter().max()?))),
+        let listed = match clocks.and_then(|clocks| clocks.into_iter().max()) {
+            Some(memory) => optional(calls.count(device.supported_graphics_clocks(memory)))?,
             None => None,
+        };
+        let clock_mhz = match listed.as_deref() {
+            None | Some([]) => None,
+            Some(listed) => match ends(listed) {
+                Some(ends) => Some(ends),
+                // The list is not known: the range of the fastest P-state is that of the list.
+                None => {
+                    match calls.count(device.min_max_clock_of_pstate(Clock::SM, PerformanceState::Zero)) {
+                        Err(NvmlError::InvalidArg) => None,
+                        range => optional(range)?.filter(|(lowest, highest)| 0 < *lowest && lowest < highest),
+                    }
+                }
+            },
         };
         Ok(Facts {
             product: calls.count(device.name()).map_err(error)?,
@@ -308,6 +329,10 @@ impl Gpu for NvmlGpu {
     }
 
     fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError> {
+        // 0 stands for the lowest clock and may be refused; it is never meant here.
+        if highest == 0 {
+            return Err(GpuError::InvalidValue);
+        }
         // A range from 0 allows the driver to go lower if it needs to.
         let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: 0, max_clock_mhz: highest };
         self.calls.count(self.device.set_gpu_locked_clocks(range)).map_err(error)
@@ -332,5 +357,18 @@ fn error(error: NvmlError) -> GpuError {
         | NvmlError::LibraryNotFound
         | NvmlError::LibloadingError(_) => GpuError::NoDriver(error.to_string()),
         other => GpuError::Other(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_clocks_that_was_cut_says_nothing() {
+        assert_eq!(ends(&[1410, 1395, 210]), Some((210, 1410)));
+        assert_eq!(ends(&[]), None);
+        assert_eq!(ends(&[0; CUT_CLOCKS]), None, "more than the wrapper has asked for");
+        assert_eq!(ends(&[1410, 0]), None);
     }
 }

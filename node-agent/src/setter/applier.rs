@@ -95,6 +95,7 @@ impl Applier {
         SettingsResponse {
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             floor_limit_mw: self.floor.limit_mw,
+            floor_clock_mhz: self.floor.clock_mhz,
             gpus: self.slots.iter().map(|(uuid, slot)| (uuid.clone(), outcome(slot))).collect(),
         }
     }

@@ -176,6 +176,79 @@ async fn a_gpu_that_lists_clocks_and_cannot_lock_them_rests_by_its_power_limit()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_ends_without_a_driver_and_not_for_a_lost_gpu() {
+    let node = TestNode::new(&[A]).await;
+    node.sim.set_fault(A, Fault::Lost).unwrap();
+    let mut agent = node.agent_with(&["--observe", "--driver-patience", "2"]);
+    until("it is lost", SLACK, || node.api.gpu(A).0 == "Unhealthy").await;
+    stays("the driver is there", Duration::from_secs(4), || agent.0.try_wait().unwrap().is_none()).await;
+    assert_eq!(node.ask("/livez").await.0, 200);
+    let since = Instant::now();
+    node.sim.set_driver_loaded(false);
+    until("it ends, to be started again", SLACK, || agent.0.try_wait().unwrap().is_some()).await;
+    assert!(since.elapsed() >= Duration::from_secs(2) && !agent.0.wait().unwrap().success());
+    assert_eq!(node.api.status()["conditions"][0]["reason"], "AgentEnded");
+    // One that has never seen a driver ends too.
+    let mut next = node.agent_with(&["--observe", "--driver-patience", "2"]);
+    until("it ends as well", SLACK, || next.0.try_wait().unwrap().is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_board_with_more_clocks_than_the_wrapper_lists_rests_at_its_lowest_one() {
+    let board = GpuSpec::of_product("Tesla-V100-SXM2-16GB", A, 16_384);
+    assert!((board.clock_max_mhz - board.clock_min_mhz) / board.clock_step_mhz > 128);
+    let lowest = board.clock_min_mhz;
+    let node = TestNode::of(Spec { gpus: vec![board], ..Spec::of(&[]) }).await;
+    let (_setter, _agent) = (node.setter(), node.agent());
+    until("it rests", SLACK, || !node.is_default(A)).await;
+    assert_eq!(node.gpu(A).locked_mhz, Some(lowest));
+    until("it is said", SLACK, || node.api.gpu(A).0 == "Resting").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gpus_rest_at_the_administrators_floor_and_take_limits_from_there_on() {
+    let board = |uuid: &str, lockable| GpuSpec { uuid: uuid.into(), lockable, ..GpuSpec::default() };
+    let gpus = vec![board(A, true), board(B, false)];
+    let node = TestNode::of(Spec { gpus, ..Spec::of(&[]) }).await;
+    let _setter = node.setter_with(&["--floor-watts", "150", "--floor-clock", "600"]);
+    let _agent = node.agent();
+    until("both rest", SLACK, || node.gpu(A).locked_mhz == Some(600) && node.gpu(B).limit_watts == 150.0)
+        .await;
+    let ranges = || [A, B].map(|uuid| gpu(&node, uuid)["minLimitWatts"].as_i64());
+    until("limits can be set on both", SLACK, || ranges() == [Some(150); 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_a_broken_gpu_refused_is_possible_again_once_it_is_well() {
+    let node = TestNode::new(&[A]).await;
+    node.hold("job-1-0", &[A]);
+    let order =
+        |watts| node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": watts}]}));
+    order(250);
+    let (_setter, _agent) = (node.setter(), node.agent());
+    let ranged = || gpu(&node, A)["minLimitWatts"].is_i64();
+    until("it is limited", SLACK, || node.gpu(A).limit_watts == 250.0 && ranged()).await;
+    node.sim.set_fault(A, Fault::ResetRequired).unwrap();
+    until("it is broken", SLACK, || node.api.gpu(A).0 == "Unhealthy").await;
+    order(300);
+    let since = Instant::now();
+    while !node
+        .ask("/metrics")
+        .await
+        .1
+        .contains("andreas_agent_setter_refusals_total{reason=\"reset_required\"}")
+    {
+        assert!(since.elapsed() < SLACK, "no refusal");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stays("its range is known", Duration::from_secs(1), ranged).await;
+    // As the operator does with a broken GPU.
+    node.api.order(json!({"wake": 0}));
+    node.sim.set_fault(A, Fault::None).unwrap();
+    until("limits can be set", SLACK, || node.api.gpu(A).0 == "Held" && ranged()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_person_at_the_node_sees_what_the_agent_sees_and_changes_nothing() {
     let node = TestNode::new(&[A, B]).await;
     node.hold("job-1-0", &[A]);

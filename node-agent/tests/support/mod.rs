@@ -14,6 +14,7 @@ use nvidia_ml::{ENV_SPEC, GpuView, Sim, Spec};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
 
 use api::Api;
 
@@ -71,6 +72,8 @@ pub struct TestNode {
     pub sim: Arc<Sim>,
     pub api: Api,
     pods: Arc<Pods>,
+    /// Ends the kubelet's socket.
+    kubelet: Mutex<CancellationToken>,
     admin: SocketAddr,
 }
 
@@ -113,12 +116,25 @@ impl TestNode {
         );
         api.lead();
         let pods = Arc::new(Pods::default());
-        let (socket, source) = (folder.path().join("kubelet.sock"), Arc::clone(&pods));
+        let (kubelet, admin) = (Mutex::new(CancellationToken::new()), own_address());
+        let node = Self { folder, sim, api, pods, kubelet, admin };
+        node.start_kubelet();
+        node
+    }
+
+    /// The kubelet answers, after [`Self::stop_kubelet`] again.
+    pub fn start_kubelet(&self) {
+        let end = CancellationToken::new();
+        *self.kubelet.lock() = end.clone();
+        let (socket, source) = (self.path("kubelet.sock"), Arc::clone(&self.pods));
         tokio::spawn(async move {
-            andreas_podresources::serve(&socket, source, std::future::pending()).await.expect("a socket");
+            andreas_podresources::serve(&socket, source, end.cancelled_owned()).await.expect("a socket");
         });
-        let admin = own_address();
-        Self { folder, sim, api, pods, admin }
+    }
+
+    /// The kubelet answers no more.
+    pub fn stop_kubelet(&self) {
+        self.kubelet.lock().cancel();
     }
 
     fn command(&self, program: &str) -> Command {
@@ -137,9 +153,13 @@ impl TestNode {
     }
 
     pub fn setter(&self) -> Process {
+        self.setter_with(&[])
+    }
+
+    pub fn setter_with(&self, flags: &[&str]) -> Process {
         let mut command = self.command(env!("CARGO_BIN_EXE_andreas-node-setter"));
         command.arg("--socket").arg(self.path("setter.sock")).arg("--state").arg(self.path("state"));
-        command.args(["--ttl", "2"]);
+        command.args(["--ttl", "2"]).args(flags);
         Process(command.spawn().expect("the setter starts"))
     }
 

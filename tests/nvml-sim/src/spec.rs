@@ -58,6 +58,8 @@ pub struct GpuSpec {
     pub clock_min_mhz: u32,
     /// Highest SM clock, MHz.
     pub clock_max_mhz: u32,
+    /// Step between two SM clocks, MHz.
+    pub clock_step_mhz: u32,
     /// Memory clock, MHz.
     pub memory_clock_mhz: u32,
     /// Persistence mode. When off, settings are forgotten with the last client.
@@ -91,6 +93,7 @@ impl Default for GpuSpec {
             clock_idle_mhz: 210,
             clock_min_mhz: 210,
             clock_max_mhz: 1410,
+            clock_step_mhz: 15,
             memory_clock_mhz: 1593,
             persistence: true,
             lockable: true,
@@ -132,6 +135,8 @@ impl GpuSpec {
                 clock_idle_mhz: 135,
                 clock_min_mhz: 135,
                 clock_max_mhz: 1530,
+                // In truth 7 and 8 in turn; its list is longer than the 128 that clients ask for at first.
+                clock_step_mhz: 7,
                 memory_clock_mhz: 877,
                 ..base
             },
@@ -214,7 +219,8 @@ impl Spec {
                 && gpu.limit_min_watts <= gpu.limit_default_watts
                 && gpu.limit_default_watts <= gpu.limit_max_watts
                 && gpu.limit_max_watts < 100_000.0;
-            let clocks = 0 < gpu.clock_min_mhz
+            let clocks = 0 < gpu.clock_step_mhz
+                && 0 < gpu.clock_min_mhz
                 && gpu.clock_min_mhz <= gpu.clock_idle_mhz
                 && gpu.clock_idle_mhz < gpu.clock_max_mhz;
             let twice = self.gpus[..index].iter().any(|other| other.uuid == gpu.uuid);

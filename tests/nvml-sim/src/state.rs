@@ -12,7 +12,7 @@ use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
-pub const MAGIC: u64 = 0x616e_6472_6561_7334;
+pub const MAGIC: u64 = 0x616e_6472_6561_7335;
 
 /// A node.
 #[repr(C)]
@@ -85,6 +85,8 @@ pub struct Gpu {
     pub clock_min: u32,
     /// Highest SM clock.
     pub clock_max: u32,
+    /// Step between two SM clocks.
+    pub clock_step: u32,
     /// Memory clock.
     pub clock_memory: u32,
     /// SM clocks are locked at or below this; 0: not locked.
@@ -264,6 +266,7 @@ impl Gpu {
             clock_idle: spec.clock_idle_mhz,
             clock_min: spec.clock_min_mhz,
             clock_max: spec.clock_max_mhz,
+            clock_step: spec.clock_step_mhz,
             clock_memory: spec.memory_clock_mhz,
             lock: 0,
             lockable: u32::from(spec.lockable),

@@ -6,7 +6,8 @@ use andreas_api::gpu_node::{GpuCondition, GpuProblem, GpuState, namespaced_pod_n
 use andreas_runtime::clock;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{ReconcileLoop, is_final, labels, rest_kind};
+use super::outcomes::is_final;
+use super::{ReconcileLoop, labels, rest_kind};
 use crate::agent::attribution::GpuReading;
 use crate::agent::decide::{Decision, GpuObservation, Holder, Observed};
 use crate::agent::energy::{GpuUse, Interval};
@@ -23,6 +24,11 @@ impl ReconcileLoop {
         let mut readings = BTreeMap::new();
         for (uuid, observation) in &observed.gpus {
             let Some(gpu) = self.deps.monitor.gpus().get(uuid) else { continue };
+            if gpu.product.is_none() {
+                self.untyped.insert(uuid.clone());
+            } else if self.untyped.remove(uuid) {
+                self.deps.metrics.forget_untyped(uuid);
+            }
             let (labels, sample, driver) =
                 (labels(uuid, gpu), gpu.sample.clone(), gpu.facts.as_ref().and_then(|facts| facts.limit_mw));
             let found = problems(gpu.fault(), self.deps.xids.fatal_error(uuid), sample.as_ref());
@@ -155,7 +161,7 @@ impl ReconcileLoop {
         if interval.reset || back {
             tracing::info!(uuid, "the GPU was reset, or its driver loaded again");
             self.deps.xids.clear(uuid);
-            self.setter.renewed.insert(uuid.clone());
+            self.setter.renew(uuid);
         }
         if interval.resumed_joules != 0 {
             self.energy.attribution.raise(uuid, interval.resumed_joules);
@@ -229,13 +235,5 @@ mod tests {
         assert_eq!(limits(driver, None, false), None, "nobody may set one");
         assert_eq!(limits(driver, Some(0), true), None, "one was refused for good");
         assert_eq!(limits(None, Some(0), false), None, "the driver takes none");
-    }
-
-    #[test]
-    fn a_refusal_that_may_pass_is_not_final() {
-        for passing in ["hung", "driver_error", "no_driver", "record"] {
-            assert!(!is_final(passing));
-        }
-        assert!(["no_permission", "not_supported", "out_of_range"].iter().all(|reason| is_final(reason)));
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// A file, and what it is rendered with: the chart's files of values for a platform, and single values.
-pub(super) const SETS: [(&str, &[&str]); 16] = [
+pub(super) const SETS: [(&str, &[&str]); 17] = [
     ("default", &[]),
     ("gke", &["values-gke.yaml"]),
     ("eks", &["values-eks.yaml"]),
@@ -64,6 +64,15 @@ pub(super) const SETS: [(&str, &[&str]); 16] = [
             "certificates.certManager.issuerRef.kind=ClusterIssuer",
             "certificates.certManager.issuerRef.name=company-ca",
             "certificates.certManager.scheduler=true",
+        ],
+    ),
+    (
+        "cert-manager-own-extender",
+        &[
+            "certificates.issuer=certManager",
+            "certificates.certManager.issuerRef.name=company-ca",
+            "certificates.certManager.scheduler=true",
+            "extender.tls.existingSecret=extender-keys",
         ],
     ),
     (
@@ -181,6 +190,42 @@ async fn the_rendered_chart_is_the_one_that_was_looked_at() {
         }
     }
     assert!(stale.is_empty(), "stale; refresh with: make crds\n{}", stale.join("\n"));
+}
+
+/// A setting ends when no request has come for its time: with one request in it, a late one would do.
+#[tokio::test]
+async fn an_interval_in_which_settings_would_end_is_refused() {
+    let error = template(&["agent.interval=2001,agent.setterTtl=4"]).await.err().expect("a refusal");
+    let said = format!("{error:#}");
+    assert!(said.contains("agent.interval (2001 ms)") && said.contains("agent.setterTtl (4 s)"), "{said}");
+    for fitting in ["agent.interval=2000,agent.setterTtl=4", "agent.interval=20000,agent.observe=true"] {
+        template(&[fitting]).await.context(fitting).unwrap();
+    }
+}
+
+/// The agent holds the driver open: it has to leave a node whose driver the GPU operator replaces, whichever label chose the node.
+#[tokio::test]
+async fn agents_leave_nodes_whose_driver_is_replaced() {
+    let objects = render(&[]).await.unwrap();
+    let (_, agent) = objects.iter().find(|(key, _)| key.starts_with("DaemonSet ")).expect("the agents");
+    let agent: Value = serde_saphyr::from_str(agent).unwrap();
+    let terms = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let terms = agent.pointer(terms).and_then(Value::as_array).expect("terms");
+    assert_eq!(terms.len(), 6);
+    for term in terms {
+        for (key, value) in [
+            ("nvidia.com/gpu.deploy.dcgm-exporter", "paused-for-driver-upgrade"),
+            ("nvidia.com/gpu.deploy.dcgm-exporter", "paused-for-mig-change"),
+            ("nvidia.com/gpu.deploy.client", "paused-for-driver-upgrade"),
+            ("nvidia.com/gpu.deploy.client", "paused-for-mig-change"),
+            ("andreas.dev/agent", "off"),
+        ] {
+            let all = term["matchExpressions"].as_array().expect("expressions");
+            let not_in = |one: &&Value| one["key"] == key && one["operator"] == "NotIn";
+            let values = all.iter().find(not_in).and_then(|one| one["values"].as_array());
+            assert!(values.is_some_and(|values| values.iter().any(|one| one == value)), "{key}: {term}");
+        }
+    }
 }
 
 /// The registry has images for vX.Y.Z alone. Vendors add to their clusters' version, and Argo CD leaves the patch out.

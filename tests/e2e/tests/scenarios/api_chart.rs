@@ -166,6 +166,7 @@ async fn senseless_values_are_refused(bed: &Testbed) -> Result<()> {
         ("policies.users.operator=a'b", "/policies/users/operator"),
         ("agent.namespace=Not_One", "/agent/namespace"),
         ("agent.setterTtl=0", "/agent/setterTtl"),
+        ("agent.interval=15001", "at most half of agent.setterTtl (30 s)"),
         ("agent.extraVolumes[0].hostPath.path=/x", "/agent/extraVolumes/0"),
         ("policies.disabled={all}", "/policies/disabled/0"),
         ("resourceQuota.pods=0", "/resourceQuota/pods"),

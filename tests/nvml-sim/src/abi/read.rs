@@ -8,9 +8,6 @@ use sys::{nvmlDevice_t, nvmlReturn_t};
 use super::{INVALID, SUCCESS, TOO_SMALL, gpu, put};
 use crate::state::Gpu;
 
-/// Step between two supported SM clocks, MHz.
-const CLOCK_STEP: usize = 15;
-
 /// Functions that give one number of a GPU.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {$(
@@ -178,10 +175,40 @@ pub unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
         if memory != gpu.clock_memory {
             return super::NOT_FOUND;
         }
-        let mut all: Vec<c_uint> = (gpu.clock_min..=gpu.clock_max).step_by(CLOCK_STEP).collect();
+        let step = gpu.clock_step.max(1) as usize;
+        let mut all: Vec<c_uint> = (gpu.clock_min..=gpu.clock_max).step_by(step).collect();
         all.reverse();
         // SAFETY: passed on from the caller.
         unsafe { put_list(count, clocks, &all) }
+    })
+}
+
+/// Lowest and highest clock of a P-state, MHz. This one knows those of the fastest alone.
+///
+/// # Safety
+/// As in `nvml.h`: both places can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMinMaxClockOfPState(
+    device: nvmlDevice_t,
+    kind: sys::nvmlClockType_t,
+    state: sys::nvmlPstates_t,
+    lowest: *mut c_uint,
+    highest: *mut c_uint,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| {
+        if state != 0 {
+            return INVALID;
+        }
+        let (from, to) = match kind {
+            sys::nvmlClockType_enum_NVML_CLOCK_MEM => (gpu.clock_memory, gpu.clock_memory),
+            _ => (gpu.clock_min, gpu.clock_max),
+        };
+        // SAFETY: passed on from the caller.
+        match unsafe { put(lowest, from) } {
+            // SAFETY: passed on from the caller.
+            SUCCESS => unsafe { put(highest, to) },
+            wrong => wrong,
+        }
     })
 }
 
