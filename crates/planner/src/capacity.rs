@@ -3,7 +3,7 @@
 //!
 //! Counters may be negative where jobs hold more than a node still has; then nothing more fits.
 
-use crate::instance::{Assignment, Config, Instance, JobData, Nodes};
+use crate::instance::{Assignment, Config, Demand, Instance, JobData, Nodes};
 
 /// The constraint that keeps a job from fitting now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,6 +243,11 @@ impl Capacity {
         }
     }
 
+    /// What is left of a quota.
+    pub(crate) fn quota_left(&self, what: usize) -> i128 {
+        self.quotas[what]
+    }
+
     fn quota_fits(&self, data: &JobData<'_>, config: &Config) -> bool {
         data.quota_demand.iter().all(|d| d.of_job(config) <= self.quotas[d.what])
     }
@@ -307,6 +312,36 @@ impl Capacity {
             return Err(Obstacle::Power);
         }
         Ok(())
+    }
+
+    /// Whether a held placement does not fit because of what was taken between two states. What it lacked before, as
+    /// on a node that has fewer GPUs now, is nobody's doing.
+    pub(crate) fn crowds_out(
+        &self,
+        instance: &Instance<'_>,
+        job: usize,
+        assignment: &Assignment,
+        (before, after): &(Self, Self),
+    ) -> bool {
+        let data = &instance.jobs[job];
+        let config = &data.configs[assignment.config];
+        let nodes = assignment.nodes.as_slice();
+        let node_is_full = |&node: &u32| {
+            let (at, node) = (node as usize * instance.kinds, node as usize);
+            let lacks = |d: &Demand| {
+                let what = at + d.what;
+                after.resources[what] < before.resources[what]
+                    && self.resources[what] < d.of_worker(config.gpus)
+            };
+            after.free[node] < before.free[node] && self.free[node] < config.gpus
+                || data.node_demand.iter().any(lacks)
+        };
+        let quota_is_full = |d: &Demand| {
+            after.quotas[d.what] < before.quotas[d.what] && self.quotas[d.what] < d.of_job(config)
+        };
+        nodes.iter().any(node_is_full)
+            || data.quota_demand.iter().any(quota_is_full)
+            || after.power > before.power && !self.power_fits(instance, config, nodes)
     }
 
     /// Best fit: the nodes with the fewest free GPUs that fit the job, ties by name.

@@ -5,7 +5,7 @@
 //! before that (EASY backfilling, Lifka 1995). There is one reservation at a time; more would empty the
 //! cluster.
 
-use crate::instance::{Assignment, Holding, Instance, Nodes};
+use crate::instance::{Assignment, Config, Demand, Holding, Instance, JobData, Nodes};
 use crate::partial::PartialPlan;
 
 /// Capacity reserved for a job.
@@ -36,7 +36,8 @@ pub fn reserve(
     Some(Reservation { job, assignment, ready })
 }
 
-/// The assignment of a job that is free first, by the expected ends of running jobs.
+/// The assignment of a job that is free first, by the expected ends of running jobs. Its quota must be free too: until
+/// then others may use the nodes.
 fn earliest(
     instance: &Instance<'_>,
     partial: &PartialPlan,
@@ -44,7 +45,8 @@ fn earliest(
     configs: &[usize],
 ) -> Option<(f64, Assignment)> {
     let data = &instance.jobs[job];
-    let holders = holders(instance, partial);
+    // Known only for a configuration that an idle cluster could hold: many jobs may have none.
+    let mut holders: Option<Holders> = None;
     let mut best: Option<(f64, i64, Assignment)> = None;
     let mut asked = configs.to_vec();
     asked.sort_unstable();
@@ -52,15 +54,17 @@ fn earliest(
         if data.quota_demand.iter().any(|d| d.of_job(config) > instance.quotas[d.what]) {
             continue;
         }
-        let mut ready: Vec<(f64, u32)> = instance.types[config.kind]
-            .nodes
-            .iter()
-            .filter(|n| instance.admits(data.admits, **n))
-            .filter_map(|&n| {
-                Some((ready_at(instance, partial, job, config.gpus, n, &holders[n as usize])?, n))
-            })
-            .collect();
         let gang = config.nodes as usize;
+        let mut nodes = instance.types[config.kind].nodes.clone();
+        nodes.retain(|node| instance.empty_node_fits(data, config, *node));
+        let overhead = |node: &u32| instance.nodes[*node as usize].overhead_mw;
+        let least = nodes.iter().map(overhead).min().unwrap_or(0) * i128::from(config.nodes);
+        if nodes.len() < gang || !power_could_fit(instance, config, least) {
+            continue;
+        }
+        let holders = holders.get_or_insert_with(|| Holders::new(instance, partial));
+        let ready_at = |node: u32| ready_at(instance, partial, (data, config.gpus), node, holders);
+        let mut ready: Vec<(f64, u32)> = nodes.into_iter().map(|node| (ready_at(node), node)).collect();
         ready.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         if gang > 1 {
             // The class that has enough nodes first.
@@ -74,19 +78,21 @@ fn earliest(
             let Some(class) = complete else { continue };
             ready.retain(|(_, node)| class_of(*node) == class);
         }
-        if ready.len() < gang {
-            continue;
-        }
         ready.truncate(gang);
         let nodes: Vec<u32> = ready.iter().map(|(_, n)| *n).collect();
+        if !power_could_fit(instance, config, nodes.iter().map(overhead).sum()) {
+            continue;
+        }
         let assignment = Assignment {
             config: i,
             nodes: if let [node] = nodes.as_slice() { Nodes::One(*node) } else { Nodes::Many(nodes.into()) },
         };
-        if !power_could_fit(instance, job, &assignment) {
-            continue;
-        }
-        let at = ready.last().map_or(0.0, |(at, _)| *at);
+        let at = ready.last().map_or(0.0, |(at, _)| *at).max(quota_ready(
+            instance,
+            partial,
+            (data, config),
+            holders,
+        ));
         let gpus = config.total_gpus();
         let better = best.as_ref().is_none_or(|(t, g, _)| at.total_cmp(t).then(gpus.cmp(g)).is_lt());
         if better {
@@ -96,56 +102,59 @@ fn earliest(
     best.map(|(ready, _, assignment)| (ready, assignment))
 }
 
-/// By node: expected end, holder and its GPUs there.
-fn holders(instance: &Instance<'_>, partial: &PartialPlan) -> Vec<Vec<(f64, usize, i64)>> {
-    let mut holders = vec![Vec::new(); instance.nodes.len()];
-    let mut add = |job: usize, assignment: &Assignment, end: f64| {
-        let config = &instance.jobs[job].configs[assignment.config];
-        for &node in assignment.nodes.as_slice() {
-            holders[node as usize].push((end, job, config.gpus));
-        }
-    };
-    for (job, data) in instance.jobs.iter().enumerate() {
-        if let Some(assignment) = &partial.assignments[job] {
-            add(job, assignment, data.configs[assignment.config].time);
-        }
-        let gone = match &data.job.state {
-            crate::JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
-            _ => 0.0,
-        };
-        match &data.holding {
-            Holding::Leaving { assignment } | Holding::Committed { leaving: Some(assignment), .. } => {
-                add(job, assignment, gone)
-            }
-            _ => {}
-        }
-    }
-    for list in &mut holders {
-        list.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    }
-    holders
+/// Who holds what until when.
+struct Holders {
+    /// By node: expected end, holder and its GPUs there; in order.
+    on: Vec<Vec<(f64, usize, i64)>>,
+    /// Expected end, holder and its configuration.
+    all: Vec<(f64, usize, usize)>,
 }
 
-/// Time when a node can hold a worker of the job; `None` if it is too small.
+impl Holders {
+    fn new(instance: &Instance<'_>, partial: &PartialPlan) -> Self {
+        #[cfg(test)]
+        tests::COUNTED.set(tests::COUNTED.get() + 1);
+        let mut holders = Self { on: vec![Vec::new(); instance.nodes.len()], all: Vec::new() };
+        let mut add = |job: usize, assignment: &Assignment, end: f64| {
+            let config = &instance.jobs[job].configs[assignment.config];
+            for &node in assignment.nodes.as_slice() {
+                holders.on[node as usize].push((end, job, config.gpus));
+            }
+            holders.all.push((end, job, assignment.config));
+        };
+        for (job, data) in instance.jobs.iter().enumerate() {
+            if let Some(assignment) = &partial.assignments[job] {
+                add(job, assignment, data.configs[assignment.config].time);
+            }
+            let gone = match &data.job.state {
+                crate::JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
+                _ => 0.0,
+            };
+            match &data.holding {
+                Holding::Leaving { assignment } | Holding::Committed { leaving: Some(assignment), .. } => {
+                    add(job, assignment, gone)
+                }
+                _ => {}
+            }
+        }
+        for list in &mut holders.on {
+            list.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        }
+        holders
+    }
+}
+
+/// Time when a node can hold a worker with these GPUs; it could if it were idle.
 fn ready_at(
     instance: &Instance<'_>,
     partial: &PartialPlan,
-    job: usize,
-    gpus: i64,
+    (data, gpus): (&JobData<'_>, i64),
     node: u32,
-    holders: &[(f64, usize, i64)],
-) -> Option<f64> {
-    let data = &instance.jobs[job];
-    let at = node as usize * instance.kinds;
-    let enough = |d: &crate::instance::Demand, back: i128| {
-        partial.ledger.left(instance, node, d.what) + back >= d.of_worker(gpus)
-    };
-    let whole = &instance.nodes[node as usize];
-    let ever = whole.free_gpus >= gpus
-        && data.node_demand.iter().all(|d| instance.resources[at + d.what] >= d.of_worker(gpus));
-    if !ever {
-        return None;
-    }
+    holders: &Holders,
+) -> f64 {
+    let holders = &holders.on[node as usize];
+    let enough =
+        |d: &Demand, back: i128| partial.ledger.left(instance, node, d.what) + back >= d.of_worker(gpus);
     let mut when = 0.0;
     for count in 0..=holders.len() {
         let gone = &holders[..count];
@@ -163,18 +172,95 @@ fn ready_at(
         let fits = partial.ledger.free_gpus(node) + gpus_back >= gpus
             && data.node_demand.iter().all(|d| enough(d, back(d.what)));
         if fits {
-            return Some(when);
+            return when;
         }
     }
     // A restart in place was counted once but its parts were released twice: cap the result.
-    Some(when)
+    when
 }
 
-/// Whether the budget could hold the job if no other job of ours ran.
-pub(crate) fn power_could_fit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
+/// Time when the namespace's own jobs have left enough of its quota.
+fn quota_ready(
+    instance: &Instance<'_>,
+    partial: &PartialPlan,
+    (data, config): (&JobData<'_>, &Config),
+    holders: &Holders,
+) -> f64 {
+    let lacking = |d: &Demand| (d.what, d.of_job(config) - partial.ledger.quota_left(d.what));
+    let mut lacking: Vec<(usize, i128)> =
+        data.quota_demand.iter().map(lacking).filter(|(_, lacks)| *lacks > 0).collect();
+    let mut when = 0.0;
+    if lacking.is_empty() {
+        return when;
+    }
+    let demands = |holder: usize| instance.jobs[holder].quota_demand.iter();
+    let own = |holder: usize| demands(holder).any(|d| lacking.iter().any(|(what, _)| d.what == *what));
+    let mut ends: Vec<_> = holders.all.iter().filter(|(_, holder, _)| own(*holder)).copied().collect();
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    for (end, holder, held) in ends {
+        when = end;
+        for (what, lacks) in &mut lacking {
+            let of = demands(holder).filter(|d| d.what == *what);
+            *lacks -= of.map(|d| d.of_job(&instance.jobs[holder].configs[held])).sum::<i128>();
+        }
+        if lacking.iter().all(|(_, lacks)| *lacks <= 0) {
+            break;
+        }
+    }
+    when
+}
+
+/// Whether the budget could hold a configuration, on nodes with this overhead together, if no other job of ours ran.
+fn power_could_fit(instance: &Instance<'_>, config: &Config, overhead_mw: i128) -> bool {
     let Some(allowed) = instance.budget_mw else { return true };
-    let config = &instance.jobs[job].configs[assignment.config];
-    let overhead = |n: &u32| instance.nodes[*n as usize].overhead_mw;
-    let overhead_mw = assignment.nodes.as_slice().iter().map(overhead).sum();
     instance.floor_mw + instance.alone_mw(config, overhead_mw) <= allowed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use serde_json::json;
+
+    use crate::{MethodName, Options, Snapshot, plan};
+
+    thread_local! {
+        /// How often holders were listed, which takes time for all jobs and nodes.
+        pub(super) static COUNTED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn many_jobs_that_can_never_run_cost_no_list_of_holders_each() {
+        // Given fully aged jobs: without quota, with too much memory, and with more watts than there are,
+        let job = |name: String, watts: f64, memory: u64| {
+            json!({"id": format!("t/{name}"), "namespace": "t", "submit": 0.0, "weight": 1e-4, "epochs_left": 1.0,
+                   "estimates": [{"gpu_type": "A", "gpus": 4, "epoch": 3600.0, "power": watts}],
+                   "worker": {"fixed": {"memory_bytes": memory}, "quota_per_gpu": {"q/gpu": 1}}, "state": "Waiting"})
+        };
+        let ever = |quota: u32| -> Snapshot {
+            let mut jobs = vec![];
+            for i in 0..20 {
+                jobs.push(job(format!("watts{i}"), 1e5, 1));
+                jobs.push(job(format!("memory{i}"), 400.0, 1 << 40));
+                if quota == 0 {
+                    jobs.push(job(format!("quota{i}"), 400.0, 1));
+                }
+            }
+            serde_json::from_value(json!({
+                "now": 1e6, "tariff": [[0.0, 1e-7]], "gpu_types": [{"name": "A", "idle": 50.0, "max": 400.0}],
+                "lateness": {"turnaround_share": 0.1, "aging": 3600.0}, "budget": {"watts": [[0.0, 5000.0]]},
+                "nodes": [{"name": "n", "gpu_type": "A", "gpus": 8, "free_gpus": 8, "free": {"memory_bytes": 1 << 30}}],
+                "namespaces": [{"name": "t", "quota": {"q/gpu": quota}}], "jobs": jobs,
+            }))
+            .expect("a snapshot")
+        };
+        for method in MethodName::ALL {
+            for quota in [0, 8] {
+                COUNTED.set(0);
+                let options = Options { method, ..Options::default() };
+                plan(&ever(quota), &options).expect("a plan");
+                assert_eq!(COUNTED.get(), 0, "{method}, quota {quota}");
+            }
+        }
+    }
 }

@@ -9,7 +9,9 @@ mod methods;
 mod scenarios;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{Estimate, Job, MethodName, Preemption, WaitReason};
+use andreas_planner::{
+    Estimate, Job, MethodName, MultiNodeEffect, Namespace, Preemption, WaitReason, Worker,
+};
 use methods::decide;
 use scenarios::{HOUR, cluster, job, on, place, reason, running};
 
@@ -65,4 +67,50 @@ fn room_that_is_free_is_used_by_a_job_that_means_to_change() {
     // A job that may not be stopped would have to stay there: it waits for the eight.
     snapshot.jobs[2].preemption = Preemption::Never;
     assert_eq!(place(&decide(&snapshot, MethodName::RandomizedGreedy), "team/elastic"), None);
+}
+
+#[test]
+fn a_job_whose_turn_has_come_takes_idle_gpus_before_those_of_others() {
+    // Given a job that runs on one of two nodes and would lose days, and one whose turn it is by age,
+    let mut snapshot = cluster(2);
+    snapshot.now = Time(1000.0 * HOUR);
+    let runs = Job { submit: snapshot.now, lost: Seconds(100.0 * HOUR), ..job("runs", 8) };
+    snapshot.jobs = vec![running(runs, &["n0"], 8), Job { submit: Time(0.0), ..job("old", 8) }];
+    for method in methods::all() {
+        // then that one starts on the other node,
+        let plan = decide(&snapshot, method);
+        assert_eq!(place(&plan, "team/runs"), Some(&on(&["n0"], 8)), "{method}");
+        assert_eq!(place(&plan, "team/old"), Some(&on(&["n1"], 8)), "{method}");
+    }
+    // and takes the first only where it can have no other.
+    snapshot.jobs[1].candidates = Some(vec!["n0".into()].into());
+    for method in [MethodName::RandomizedGreedy, MethodName::Exact] {
+        let plan = decide(&snapshot, method);
+        assert_eq!(place(&plan, "team/old"), Some(&on(&["n0"], 8)), "{method}");
+    }
+}
+
+#[test]
+fn a_quota_that_is_exceeded_stops_nobody_when_another_namespace_takes_gpus() {
+    // Given a gang whose namespace has less quota than it holds, and a job by whose turn somebody else is displaced,
+    let mut snapshot = cluster(3);
+    snapshot.now = Time(1000.0 * HOUR);
+    snapshot.namespaces = vec![Namespace { name: "small".into(), quota: [("services".into(), 0)].into() }];
+    let new = |job: Job| Job { submit: Time(999.0 * HOUR), ..job };
+    let service = Worker { quota_per_gang: [("services".into(), 1)].into(), ..Worker::default() };
+    let gang = Job {
+        namespace: "small".into(),
+        worker: service,
+        spread: vec![MultiNodeEffect { nodes: 2, time_factor: 1.1 }],
+        lost: Seconds(HOUR),
+        ..new(job("gang", 16))
+    };
+    let old = Job { submit: Time(0.0), candidates: Some(vec!["n0".into()].into()), ..job("old", 8) };
+    snapshot.jobs = vec![running(gang, &["n1", "n2"], 8), running(new(job("young", 8)), &["n0"], 8), old];
+    for method in methods::all() {
+        // then the gang goes on, whoever is displaced.
+        let plan = decide(&snapshot, method);
+        assert_eq!(place(&plan, "team/gang"), Some(&on(&["n1", "n2"], 8)), "{method}");
+        assert_eq!(place(&plan, "team/old").is_none(), methods::moves_nothing(method), "{method}");
+    }
 }

@@ -8,10 +8,12 @@ mod every_method;
 mod methods;
 mod scenarios;
 
-use andreas_core::{Seconds, StepFunction, Time, Watts};
-use andreas_planner::{MethodName, PowerBudget, WaitReason};
+use andreas_core::{CostRate, GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_planner::{
+    Estimate, Job, LimitEffect, MethodName, Options, Placement, PowerBudget, WaitReason, plan,
+};
 use methods::decide;
-use scenarios::{budget, cluster, job, place, reason};
+use scenarios::{HOUR, budget, cluster, job, on, place, reason, running};
 
 #[test]
 fn a_job_costs_the_budget_its_draw_minus_the_idle_watts_it_replaces() {
@@ -51,5 +53,63 @@ fn a_lower_budget_window_is_seen_ahead() {
                 "planned again before the window by the look-ahead"
             );
         }
+    }
+}
+
+#[test]
+fn a_job_that_prefers_windows_too_short_to_start_in_starts_at_last() {
+    // Given a budget that allows eight GPUs for half an hour every two hours and one GPU else, seen an hour ahead,
+    let windows = (0..72).flat_map(|i| {
+        let from = 2.0 * HOUR * f64::from(i);
+        [(Time(from), Watts(3000.0)), (Time(from + 0.5 * HOUR), Watts(800.0))]
+    });
+    let ahead = |look_ahead: f64| {
+        let watts = StepFunction::new(windows.clone().collect()).unwrap();
+        PowerBudget { watts, look_ahead: Seconds(look_ahead), ..budget(0.0).unwrap() }
+    };
+    let row = |gpus: u32, hours: f64| {
+        Estimate::new("A100".into(), GpuCount(gpus), Seconds(hours * HOUR), Watts(300.0 * f64::from(gpus)))
+    };
+    let urgent = Job {
+        estimates: [row(1, 50.0), row(8, 6.0)].into(),
+        epochs_left: 1.0,
+        deadline: Some(Time(30.0 * HOUR)),
+        weight: CostRate(0.02),
+        ..job("urgent", 8)
+    };
+    for method in [MethodName::RandomizedGreedy, MethodName::Exact] {
+        let mut snapshot = cluster(1);
+        snapshot.jobs = vec![urgent.clone()];
+        snapshot.budget = Some(ahead(HOUR));
+        // when this is decided again and again,
+        let starts = (0..24).any(|step| {
+            snapshot.now = Time(1800.0 * f64::from(step));
+            let options = Options { method, ..Options::default() };
+            let decided = plan(&snapshot, &options).unwrap();
+            let starts = place(&decided, "team/urgent").is_some();
+            (snapshot.prices, snapshot.intended) = (decided.prices, decided.intended);
+            starts
+        });
+        // then it does not wait for a window in which it may not start.
+        assert!(starts, "{method}");
+    }
+}
+
+#[test]
+fn a_lower_budget_limits_a_fully_aged_job_where_it_is() {
+    let limit =
+        LimitEffect { gpu_type: "A100".into(), limit: Watts(200.0), time_factor: 1.05, power_factor: 0.7 };
+    // Given a job that runs on the second of two nodes and is served before all others by its age,
+    let mut snapshot = cluster(2);
+    snapshot.now = Time(1000.0 * HOUR);
+    let old = Job { limits: vec![limit], submit: Time(0.0), ..job("old", 8) };
+    snapshot.jobs = vec![running(old, &["n1"], 8)];
+    // 2900 W run, under the limit 2180 W,
+    snapshot.budget = budget(2500.0);
+    for method in methods::all() {
+        // then the limit is set and nothing restarts.
+        let plan = decide(&snapshot, method);
+        let limited = Placement { limit: Some(Watts(200.0)), ..on(&["n1"], 8) };
+        assert_eq!(place(&plan, "team/old"), Some(&limited), "{method}");
     }
 }

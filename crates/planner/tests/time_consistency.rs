@@ -22,7 +22,6 @@ fn roomy(mut snapshot: Snapshot, gpus: &[u32]) -> Snapshot {
     snapshot.tariff = StepFunction::flat(snapshot.tariff.at(snapshot.now).unwrap());
     snapshot.budget = None;
     snapshot.namespaces.clear();
-    snapshot.lateness.aging = None;
     let types: Vec<_> = snapshot.gpu_types.iter().map(|kind| kind.name.clone()).collect();
     snapshot.nodes =
         (0..36).map(|i| Node::new(format!("n{i:02}").into(), types[i % 3].clone(), GpuCount(8))).collect();
@@ -65,6 +64,12 @@ fn ways(job: &Job) -> Vec<(Way, Option<Watts>, &Estimate)> {
     ways
 }
 
+/// Money per second late, aged as documented.
+fn weight(snapshot: &Snapshot, job: &Job) -> f64 {
+    let late = (snapshot.now - job.deadline.unwrap_or(job.submit)).0.max(0.0);
+    job.weight.0 * snapshot.lateness.aging.map_or(1.0, |aging| (1.0 + late / aging.0).min(10.0))
+}
+
 /// Cost of the rest of a job that loses some seconds first, as documented: energy, tardiness, a miss, time in
 /// the system; the seconds that are lost or added by a limit at a fifth of the weight at least.
 fn remaining(snapshot: &Snapshot, job: &Job, (time, slowed, watts): Way, lost: f64) -> f64 {
@@ -78,7 +83,7 @@ fn remaining(snapshot: &Snapshot, job: &Job, (time, slowed, watts): Way, lost: f
         if over > 0.0 { over + snapshot.lateness.late_fixed.0 } else { 0.0 }
     });
     let in_system = share * (time - slowed) + share.max(0.2) * (lost + slowed);
-    watts * price * (lost + time) + job.weight.0 * (late + in_system)
+    watts * price * (lost + time) + weight(snapshot, job) * (late + in_system)
 }
 
 proptest! {
@@ -109,7 +114,7 @@ proptest! {
                 let lost = snapshot.restart.0 + job.lost.0 * way.0 / stays.0;
                 let late = job.deadline.is_some_and(|deadline| snapshot.now + Seconds(way.0) > deadline);
                 let share = snapshot.lateness.turnaround_share.max(0.2);
-                let second = job.weight.0 * (share + f64::from(u8::from(late)));
+                let second = weight(&snapshot, job) * (share + f64::from(u8::from(late)));
                 let wear = snapshot.wear.0 * (second + way.2 * price);
                 let best = remaining(&snapshot, job, *way, lost) + wear;
                 prop_assert!(
@@ -156,6 +161,29 @@ fn a_late_job_leaves_slow_gpus_for_fast_ones_that_have_a_power_limit() {
     let plan = plan(&snapshot, &Options::default()).unwrap();
     assert_eq!(place(&plan, "team/slow").map(|place| &place.nodes), Some(&on(&["n0"], 8).nodes));
     assert_eq!(plan.intended, vec![]);
+}
+
+#[test]
+fn a_fully_aged_job_leaves_slow_gpus_and_takes_a_limit_that_saves_like_any_other() {
+    // Given that job late by so much that it is served before all others,
+    let mut snapshot = slow_and_fast();
+    snapshot.lateness.aging = Some(Seconds(HOUR / 9.0));
+    for free in [true, false] {
+        // then it leaves for the fast ones that are free,
+        let plan = plan(&snapshot, &Options::default()).unwrap();
+        let there = place(&plan, "team/slow").unwrap();
+        assert_eq!(there.nodes == on(&["n0"], 8).nodes, free, "{there:?}");
+        // but not for those of somebody else.
+        snapshot.jobs.push(running(job("there", 8), &["n0"], 8));
+    }
+    // And on fast ones it gets the limit once energy is dear.
+    snapshot.jobs.truncate(1);
+    snapshot.jobs[0].estimates = snapshot.jobs[0].estimates[..1].into();
+    let placement = Placement { gpu_type: "A100".into(), ..on(&["n0"], 8) };
+    snapshot.jobs[0].state = JobState::Running { placement, since: Time(-HOUR) };
+    snapshot.tariff = StepFunction::flat(andreas_core::EnergyPrice::per_kwh(2.0, 1.3));
+    let plan = plan(&snapshot, &Options::default()).unwrap();
+    assert_eq!(place(&plan, "team/slow"), Some(&Placement { limit: Some(Watts(200.0)), ..on(&["n0"], 8) }));
 }
 
 #[test]

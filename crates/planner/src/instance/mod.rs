@@ -1,6 +1,7 @@
 //! The snapshot compiled for the methods: names become indices, tables become configurations with times and
 //! watts. Everything is sorted by name, so the order of the input never affects the plan.
 
+mod ahead;
 mod cluster;
 mod data;
 mod jobs;
@@ -8,7 +9,7 @@ mod jobs;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use andreas_core::{GpuType, NodeName, Time, Watts};
+use andreas_core::{GpuType, NodeName, StepFunction, Time, Watts};
 
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Job, JobState, NodePower, Placement, Snapshot};
@@ -40,6 +41,8 @@ pub struct Instance<'a> {
     sets: Vec<Vec<u64>>,
     /// Draw without any of our jobs, in milliwatts.
     pub(crate) floor_mw: i128,
+    /// The least budget from each instant on for as long as it is seen ahead: what may run then.
+    pub(crate) budget_ahead: Option<StepFunction<Watts>>,
     /// Budget less margin, in milliwatts of nodes and GPUs.
     pub(crate) budget_mw: Option<i128>,
     /// Maximum draw of a plan, in milliwatts: the budget, or less while leaving jobs draw above it; `None`:
@@ -69,6 +72,7 @@ impl<'a> Instance<'a> {
             quotas: Vec::new(),
             sets: vec![Vec::new()],
             floor_mw: 0,
+            budget_ahead: None,
             budget_mw: None,
             allowed_mw: None,
             above_budget: false,
@@ -136,16 +140,12 @@ impl<'a> Instance<'a> {
             self.floor_mw += milliwatts(host) + kind.idle_mw * i128::from(node.free_gpus);
         }
         if let Some(budget) = &self.snapshot.budget {
-            let now = self.snapshot.now;
-            let least = budget
-                .watts
-                .pieces(now, now + budget.look_ahead)
-                .map(|(_, _, w)| w)
-                .chain(budget.watts.at(now))
-                .fold(f64::INFINITY, |least, w| least.min(w.0));
+            let ahead = ahead::least_ahead(budget, self.snapshot.now);
+            let least = ahead.at(self.snapshot.now).map_or(f64::INFINITY, |watts| watts.0);
             let watts = least * (1.0 - budget.margin) / budget.scope_factor;
             self.budget_mw = Some(libm::floor(watts * 1e3) as i128);
             self.allowed_mw = self.budget_mw;
+            self.budget_ahead = Some(ahead);
         }
     }
 

@@ -18,6 +18,7 @@
 //! state. A plan must beat "continue and fill free capacity" by a threshold. The decision is repeated on its
 //! own outcome until it changes nothing. Each repetition lowers the cost, so this ends.
 
+mod aged;
 mod choosers;
 mod classes;
 mod cost_table;
@@ -37,6 +38,7 @@ mod track;
 
 use std::cell::Cell;
 
+use aged::Served;
 use classes::Classes;
 use cost_table::CostTable;
 use deferred::DeferredCosts;
@@ -46,13 +48,11 @@ use search_state::SearchState;
 use step::{Choice, Step};
 
 use crate::budget;
-use crate::candidates;
-use crate::fill;
 use crate::instance::{Assignment, Holding, Instance};
 use crate::method::{MethodName, Options};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
-use crate::reserve::{self, Reservation};
+use crate::reserve::Reservation;
 use crate::rng::Random;
 use crate::snapshot::Preemption;
 
@@ -217,13 +217,14 @@ impl<'b> Context<'_, 'b> {
         let instance = self.instance;
         let mut base = PartialPlan::after(instance, current, movable);
         let mut stopped = budget::enforce(instance, &mut base);
-        let (kept, displaced) = self.serve_fully_aged(current, &mut base);
+        let Served { kept, before } = self.serve_fully_aged(current, &mut base);
         // The bound holds for all free capacity, with or without the reservation.
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.assignment);
         }
         let step = self.step(current, &base).weigh(&base, self.options.gap, known);
         let mut stay = base.clone();
+        let taken = before.map(|before| (before, stay.ledger.clone()));
         if let Some(kept) = &kept {
             base.ledger.take(instance, kept.job, &kept.assignment);
         }
@@ -235,8 +236,9 @@ impl<'b> Context<'_, 'b> {
 
         for (job, assignment) in current.iter().enumerate() {
             if let (Some(assignment), None) = (assignment, &stay.assignments[job]) {
-                // A held placement stays, unless a job with precedence has just taken it.
-                if !displaced || stay.ledger.fits(instance, job, assignment).is_ok() {
+                // A held placement stays, unless a job with precedence has just taken of its capacity.
+                let full = |taken: &(_, _)| stay.ledger.crowds_out(instance, job, assignment, taken);
+                if !taken.as_ref().is_some_and(full) {
                     stay.assign(instance, job, assignment.clone());
                 }
             }
@@ -321,35 +323,6 @@ impl<'b> Context<'_, 'b> {
             stopped,
             options: step.into_options(),
         }
-    }
-
-    /// Places fully aged jobs first, the longest-waiting one before all; the first that does not fit gets a
-    /// reservation. Also returns whether one of them got a new place.
-    fn serve_fully_aged(
-        &self,
-        current: &[Option<Assignment>],
-        base: &mut PartialPlan,
-    ) -> (Option<Reservation>, bool) {
-        let instance = self.instance;
-        let (mut kept, mut displaced) = (None, false);
-        for job in fill::queue(instance, base, fill::by_submission) {
-            if !instance.jobs[job].fully_aged {
-                break;
-            }
-            let stays = current[job]
-                .as_ref()
-                .is_some_and(|assignment| base.try_put(instance, job, assignment.clone()).is_ok());
-            if stays {
-                continue;
-            }
-            let asked = candidates::cheapest(instance, job);
-            if base.place_first(instance, job, &asked) {
-                displaced = true;
-            } else if kept.is_none() {
-                kept = reserve::reserve(instance, base, job, &asked);
-            }
-        }
-        (kept, displaced)
     }
 
     /// Number of constructions with a perturbed order.

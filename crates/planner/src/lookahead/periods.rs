@@ -159,11 +159,11 @@ impl Periods {
     }
 }
 
-/// The next edges of tariff and budget, in seconds from now, in order.
+/// The next edges of tariff and budget, in seconds from now, in order. A lower budget counts from when it is seen on.
 pub(super) fn edges(instance: &Instance<'_>) -> Vec<f64> {
     let snapshot = instance.snapshot;
     let mut edges: Vec<f64> = changes(&snapshot.tariff, snapshot.now).collect();
-    edges.extend(snapshot.budget.iter().flat_map(|budget| changes(&budget.watts, snapshot.now)));
+    edges.extend(instance.budget_ahead.iter().flat_map(|budget| changes(budget, snapshot.now)));
     edges.sort_by(f64::total_cmp);
     edges.dedup();
     edges.truncate(EDGES);

@@ -265,12 +265,13 @@ fn budget_by_period(
     of_step: impl Fn(f64, f64) -> f64,
     fold: impl Fn(f64, f64) -> f64,
 ) -> Option<Vec<f64>> {
-    let budget = instance.snapshot.budget.as_ref()?;
+    // A start then is held to what is seen ahead, like a start now: otherwise each later one looks possible and none is.
+    let (budget, ahead) = (instance.snapshot.budget.as_ref()?, instance.budget_ahead.as_ref()?);
     let now = instance.snapshot.now;
     let begins = periods.begins();
     let of_period = |(p, &from): (usize, &f64)| {
         let to = begins.get(p + 1).copied().unwrap_or(from * 2.0);
-        let steps = budget.watts.pieces(now + andreas_core::Seconds(from), now + andreas_core::Seconds(to));
+        let steps = ahead.pieces(now + andreas_core::Seconds(from), now + andreas_core::Seconds(to));
         let watts = steps.map(|(begin, end, watts)| of_step(watts.0, (end - begin).0 / (to - from)));
         watts.fold(0.0, &fold) * (1.0 - budget.margin) / budget.scope_factor
     };
