@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::ConvertError;
 use super::fields::Fields;
+use super::kueue;
 use super::launch;
 use super::notes::Notes;
 use super::request::{MAX_GPUS, READ, Request, Totals};
@@ -16,11 +17,6 @@ use super::template::{Template, per_gpu};
 
 /// Most nodes of a TrainingJob.
 pub const MAX_NODES: i64 = 512;
-/// Labels and annotations of Kueue.
-const KUEUE: &str = "kueue.x-k8s.io/";
-/// By this label Kueue starts a job: it is suspended until then.
-const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
-const KUEUE_LIMIT: &str = "kueue.x-k8s.io/max-exec-time-seconds";
 /// What kubectl keeps of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -79,10 +75,10 @@ impl Draft {
         let mut draft = Self { metadata: kept, spec: Map::new(), request, queued: false };
         for (map, mut entries) in [("labels", metadata.object("labels")?), ("annotations", annotations)] {
             entries.ignore(&[LAST_APPLIED, LABEL_ADOPT, ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND]);
-            let limit = entries.path(KUEUE_LIMIT);
-            draft.max_run_time(limit, entries.number(KUEUE_LIMIT)?, notes);
-            draft.queued |= entries.names().any(|name| name == KUEUE_QUEUE);
-            without_kueue(&mut entries, notes);
+            let limit = entries.path(kueue::LIMIT);
+            draft.max_run_time(limit, entries.number(kueue::LIMIT)?, notes);
+            draft.queued |= entries.names().any(|name| name == kueue::QUEUE);
+            kueue::take(&mut entries, notes);
             if !entries.is_empty() {
                 draft.metadata.insert(map.into(), entries.into_value());
             }
@@ -247,14 +243,6 @@ fn follow(totals: &Totals, per_pod: i64, gpus: &mut Map<String, Value>) {
     gpus.insert("maxNodes".into(), (most / per_pod.max(1)).clamp(1, MAX_NODES).into());
     if let Totals::List(all) = totals {
         gpus.insert("counts".into(), all.clone().into());
-    }
-}
-
-/// Takes Kueue's keys out of labels or annotations.
-pub fn without_kueue(entries: &mut Fields, notes: &mut Notes) {
-    let keys: Vec<String> = entries.names().filter(|name| name.starts_with(KUEUE)).map(Into::into).collect();
-    for key in keys {
-        entries.lost(&key, notes, "Kueue does not manage TrainingJobs: weight and deadline order them");
     }
 }
 

@@ -1,6 +1,6 @@
 //! TrainingJobs from the jobs that people have.
 //!
-//! **Holds** one module for each kind that is read, what all of them share (`template`, `launch`, `request`, `draft`), and the reader of
+//! **Holds** one module for each kind that is read, what all of them share (`template`, `launch`, `kueue`, `request`, `draft`), and the reader of
 //! fields (`fields`): a field that nobody takes is reported as lost, so that nothing gets lost in silence.
 //!
 //! **Flows**: text in; TrainingJobs with [`Note`]s out ([`convert`]). One object in; one TrainingJob out ([`object`]).
@@ -13,6 +13,7 @@ mod error;
 mod fields;
 mod job;
 mod job_set;
+mod kueue;
 mod launch;
 mod notes;
 mod pytorch_job;

@@ -6,9 +6,9 @@ use andreas_api::names::{
 use andreas_api::quantity;
 use serde_json::{Map, Value};
 
-use super::draft::without_kueue;
 use super::error::ConvertError;
 use super::fields::Fields;
+use super::kueue;
 use super::launch;
 use super::notes::Notes;
 
@@ -68,7 +68,7 @@ pub fn convert(
     let mut kept_metadata = Map::new();
     for map in ["labels", "annotations"] {
         let mut entries = metadata.object(map)?;
-        without_kueue(&mut entries, notes);
+        kueue::take(&mut entries, notes);
         entries.ignore(&JOB_LABELS);
         let Value::Object(mut entries) = entries.into_value() else { continue };
         entries.retain(|key, _| {

@@ -24,24 +24,24 @@ pub(super) struct Served {
 }
 
 /// The plan with every job where it is. Only aids the search for idle room, so it may be over-full.
-struct Crowd {
+struct Unmoved {
     plan: PartialPlan,
     /// By node: the jobs that run there.
     on: Vec<Vec<usize>>,
 }
 
-impl Crowd {
+impl Unmoved {
     fn new(instance: &Instance<'_>, current: &[Option<Assignment>], base: &PartialPlan) -> Self {
-        let mut crowd = Self { plan: base.clone(), on: vec![Vec::new(); instance.nodes.len()] };
+        let mut unmoved = Self { plan: base.clone(), on: vec![Vec::new(); instance.nodes.len()] };
         for (job, assignment) in current.iter().enumerate() {
             if let (Some(assignment), None) = (assignment, &base.assignments[job]) {
-                crowd.plan.assign(instance, job, assignment.clone());
-                assignment.nodes.as_slice().iter().for_each(|node| crowd.on[*node as usize].push(job));
+                unmoved.plan.assign(instance, job, assignment.clone());
+                assignment.nodes.as_slice().iter().for_each(|node| unmoved.on[*node as usize].push(job));
             }
         }
         // A lowered budget leaves less.
-        budget::enforce(instance, &mut crowd.plan);
-        crowd
+        budget::enforce(instance, &mut unmoved.plan);
+        unmoved
     }
 
     /// Adds a job that displaces those in its way.
@@ -67,7 +67,7 @@ impl Context<'_, '_> {
         }
         let queue = fill::queue(instance, base, fill::by_submission);
         let step = self.step(current, base);
-        let mut crowd = Crowd::new(instance, current, base);
+        let mut unmoved = Unmoved::new(instance, current, base);
         let mut before = base.ledger.clone();
         let (mut kept, mut more) = (None, false);
         for job in queue {
@@ -76,13 +76,13 @@ impl Context<'_, '_> {
             }
             if let Some(held) = &current[job] {
                 before.take(instance, job, held);
-                let present = crowd.plan.unassign(instance, job);
+                let present = unmoved.plan.unassign(instance, job);
                 let goes_on = present
-                    .and_then(|present| self.better_or_same(&step, &mut crowd.plan, base, job, present))
+                    .and_then(|present| self.better_or_same(&step, &mut unmoved.plan, base, job, present))
                     .or_else(|| self.limited_in_place(&step, base, job, held));
                 if let Some(assignment) = goes_on {
                     more |= assignment != *held;
-                    crowd.plan.assign(instance, job, assignment.clone());
+                    unmoved.plan.assign(instance, job, assignment.clone());
                     base.assign(instance, job, assignment);
                     continue;
                 }
@@ -94,23 +94,23 @@ impl Context<'_, '_> {
             if asked.is_empty() {
                 continue;
             }
-            if crowd.plan.place_first(instance, job, &asked) {
-                let found = crowd.plan.assignments[job].clone();
+            if unmoved.plan.place_first(instance, job, &asked) {
+                let found = unmoved.plan.assignments[job].clone();
                 if found.is_some_and(|assignment| base.try_put(instance, job, assignment).is_ok()) {
                     more = true;
                     continue;
                 }
-                crowd.plan.unassign(instance, job);
+                unmoved.plan.unassign(instance, job);
             }
             if base.place_first(instance, job, &asked) {
                 more = true;
                 if let Some(assignment) = &base.assignments[job] {
-                    crowd.displace(instance, job, assignment, base);
+                    unmoved.displace(instance, job, assignment, base);
                 }
             } else if kept.is_none() {
                 kept = reserve::reserve(instance, base, job, &asked);
                 if let Some(kept) = &kept {
-                    crowd.plan.ledger.take(instance, job, &kept.assignment);
+                    unmoved.plan.ledger.take(instance, job, &kept.assignment);
                 }
             }
         }
@@ -122,7 +122,7 @@ impl Context<'_, '_> {
     fn better_or_same(
         &self,
         step: &Step<'_, '_>,
-        crowd: &mut PartialPlan,
+        unmoved: &mut PartialPlan,
         base: &PartialPlan,
         job: usize,
         present: Assignment,
@@ -138,14 +138,14 @@ impl Context<'_, '_> {
             }
             let assignment = if of.same_hardware(&data.configs[present.config]) {
                 Assignment { config, nodes: present.nodes.clone() }
-            } else if let Ok(nodes) = crowd.ledger.find(instance, job, config) {
+            } else if let Ok(nodes) = unmoved.ledger.find(instance, job, config) {
                 Assignment { config, nodes }
             } else {
                 continue;
             };
             let cost = step.cost(job, &assignment);
             let fits = |plan: &PartialPlan| plan.ledger.fits(instance, job, &assignment).is_ok();
-            if cost < best.0 && fits(crowd) && fits(base) {
+            if cost < best.0 && fits(unmoved) && fits(base) {
                 best = (cost, Some(assignment));
             }
         }

@@ -195,7 +195,7 @@ async fn the_rendered_chart_is_the_one_that_was_looked_at() {
 /// A setting ends when no request has come for its time: with one request in it, a late one would do.
 #[tokio::test]
 async fn an_interval_in_which_settings_would_end_is_refused() {
-    let error = template(&["agent.interval=2001,agent.setterTtl=4"]).await.err().expect("a refusal");
+    let error = template(&["agent.interval=2001,agent.setterTtl=4"]).await.expect_err("a refusal");
     let said = format!("{error:#}");
     assert!(said.contains("agent.interval (2001 ms)") && said.contains("agent.setterTtl (4 s)"), "{said}");
     for fitting in ["agent.interval=2000,agent.setterTtl=4", "agent.interval=20000,agent.observe=true"] {
