@@ -34,7 +34,9 @@ async fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_
         let missing = missing.spec("retries", json!(1));
         c.submit(&beside).await?;
         c.submit(&missing).await?;
-        c.wait_for_phase(&missing, Phase::Failed).await?;
+        let key = missing.key();
+        let failed = |seen: &ClusterHistory| seen.phase(&key) == Phase::Failed;
+        c.observer.until("its retry has failed too", Duration::from_secs(180), failed).await?;
         // then each attempt cost a retry, and says why
         let status = c.observer.seen().status(&missing.key());
         ensure!((status.user_failures, status.cluster_failures) == (2, 0), "{status:?}");
