@@ -236,6 +236,9 @@ impl<'a> Case<'a> {
             finished.is_some_and(|end| came_before(at, end) || self.is_at(NEARLY_DONE))
                 || bad.first().is_some_and(|b| came_before(at, b.at))
         };
+        // A kubelet ends only what runs, and dates it anew where that takes it several tries.
+        let ended_by_kubelet =
+            |reason: &str| reason == "TerminationByKubelet" && finished.is_some() && !self.is_at(NEARLY_DONE);
         let failure = |message: String, node: &str| {
             Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message).excluding(node)
         };
@@ -244,7 +247,7 @@ impl<'a> Case<'a> {
             let worker = format!("worker {} on {}", member.index, member.node);
             if let Some(c) =
                 pod.status.conditions.iter().find(|c| c.type_ == "DisruptionTarget" && c.status == "True")
-                && !too_late(c.last_transition_time.as_ref().map(|t| t.0))
+                && (ended_by_kubelet(&c.reason) || !too_late(c.last_transition_time.as_ref().map(|t| t.0)))
             {
                 let words = if c.message.is_empty() { &c.reason } else { &c.message };
                 // Every user who may delete a pod may evict it, and a worker that takes a node's memory has itself evicted. A real drain

@@ -348,6 +348,27 @@ fn an_eviction_that_a_user_can_cause_counts_as_explained_only_where_its_node_is_
     }
 }
 
+/// A kubelet that needs several tries to end a pod says each time that it began now.
+#[test]
+fn a_worker_that_a_kubelet_evicts_and_that_leaves_well_is_not_done_whenever_the_kubelet_says_it_began() {
+    for (reason, reported, phase) in [
+        ("TerminationByKubelet", 29_000, Phase::Pending),
+        ("TerminationByKubelet", 99_600, Phase::Succeeded),
+        ("EvictionByEvictionAPI", 29_000, Phase::Succeeded),
+    ] {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        world.report(0).report(reported);
+        world.now = 130;
+        world.evict_quietly("bert-1-0");
+        let pod = world.pods.get_mut("bert-1-0").unwrap();
+        pod.status.conditions.last_mut().unwrap().reason = reason.into();
+        pod.metadata.deletion_timestamp = None;
+        end(pod, 0, "Completed", "", at(100));
+        world.restart_operator();
+        assert_eq!((world.phase(), world.status().user_failures), (phase, 0), "{reason} {reported}");
+    }
+}
+
 #[test]
 fn what_a_program_posts_when_it_is_drained_does_not_make_it_done() {
     // Given a run at 40 % that is drained without a leading operator. Its callback saves, posts 100 % and
