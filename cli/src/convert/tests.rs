@@ -412,7 +412,7 @@ spec:
 }
 
 #[test]
-fn a_program_that_its_kind_never_starts_again_has_no_retries() {
+fn a_pytorch_job_that_is_never_restarted_has_no_retries() {
     let job = |policy: &str| {
         format!(
             "
@@ -430,4 +430,8 @@ spec:
     let (spec, notes) = made(&job("Never"));
     assert!(spec["retries"] == 0 && notes.contains("not started again"), "{spec} {notes}");
     assert!(made(&job("OnFailure")).0["retries"].is_null());
+    // The limit of an elastic policy is one.
+    let elastic = job("Never").replace("spec:\n", "spec:\n  elasticPolicy: {maxRestarts: 5}\n");
+    let (spec, notes) = made(&elastic);
+    assert!(spec["retries"] == 5 && !notes.contains("not started again"), "{spec} {notes}");
 }

@@ -41,6 +41,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         if number == at {
             chosen = Some(fields);
         } else if same {
+            fields.lost("dependsOn", notes, "all workers start together");
             others = others.saturating_add(workers_of(&mut fields)?);
         } else {
             notes.lost(format!("{path}.{name}"), "a gang has one template: its pods are not made");

@@ -23,7 +23,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     run_policy(spec.object("runPolicy")?, &mut draft, notes)?;
     spec.changed("nprocPerNode", notes, "torchrun starts a process for each GPU");
     let mut specs = spec.object("pytorchReplicaSpecs")?;
-    let (mut workers, mut templates) = (0, Vec::new());
+    let (mut workers, mut templates, mut never, mut restarted) = (0, Vec::new(), None, false);
     for role in ["Master", "Worker"] {
         let mut replicas = specs.object(role)?;
         if replicas.is_empty() {
@@ -33,8 +33,11 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         let restart = replicas.path("restartPolicy");
         match replicas.text("restartPolicy")?.as_deref() {
             None => {}
-            Some("Never") => draft.no_retries(restart, notes),
-            Some(_) => notes.changed(restart, "becomes spec.retries: a gang is started again as a whole"),
+            Some("Never") => never = Some(restart),
+            Some(_) => {
+                restarted = true;
+                notes.changed(restart, "becomes spec.retries: a gang is started again as a whole");
+            }
         }
         let path = replicas.path("template");
         let given =
@@ -55,6 +58,9 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     }
     let template = template::convert(&path, first, Some(CONTAINER), notes)?;
     let range = elastic(spec.object("elasticPolicy")?, workers, &mut draft, notes)?;
+    if let Some(restart) = never.filter(|_| !restarted) {
+        draft.no_retries(restart, notes);
+    }
     spec.rest(notes);
     if !launch::is_torchrun(&template.words) {
         draft.set("rendezvous", "Env");

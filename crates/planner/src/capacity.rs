@@ -316,7 +316,7 @@ impl Capacity {
 
     /// Whether a held placement does not fit because of what was taken between two states. What it lacked before, as
     /// on a node that has fewer GPUs now, is nobody's doing.
-    pub(crate) fn crowds_out(
+    pub(crate) fn is_displaced(
         &self,
         instance: &Instance<'_>,
         job: usize,

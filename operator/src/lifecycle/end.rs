@@ -19,6 +19,7 @@ use crate::instants::{self, after, seconds_between};
 
 /// Maximum attempts in a status's history.
 const HISTORY: usize = 16;
+/// Restarts are counted over so long (`snapshot::restarts`), s.
 const DAY: i64 = 86_400;
 /// Maximum consecutive withdrawn attempts of the same reason among them.
 const WITHDRAWN_IN_A_ROW: usize = 6;

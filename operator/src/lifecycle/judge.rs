@@ -465,7 +465,6 @@ fn mentions_gpu_memory(message: &str) -> bool {
     WORDS.iter().any(|w| message.contains(w)) || message.contains("torch.cuda.OutOfMemoryError")
 }
 
-/// CUDA messages for a failed GPU (uncorrectable ECC error, XID 79, 74).
 /// A container that its node could not start for what is broken there: the driver, or the runtime's hook or CDI specification for its GPUs.
 /// A program that is not in the image is its user's.
 fn not_started_by_its_node(pod: &SlimPod) -> Option<&SlimTerminated> {
@@ -481,6 +480,7 @@ fn not_started_by_its_node(pod: &SlimPod) -> Option<&SlimTerminated> {
     ended.find(|t| t.reason == "StartError" && WORDS.iter().any(|words| t.message.contains(words)))
 }
 
+/// CUDA messages for a failed GPU (uncorrectable ECC error, XID 79, 74).
 fn mentions_gpu_fault(message: &str) -> bool {
     const WORDS: [&str; 5] = [
         "uncorrectable ECC error",

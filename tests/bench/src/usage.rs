@@ -6,6 +6,7 @@ use std::fs;
 use andreas_testbed::Process;
 
 use andreas_e2e::cluster::Cluster;
+pub(super) use andreas_e2e::keeper::memory_mib;
 
 /// Ticks per second of the times in `/proc/PID/stat`: the same on every Linux since 2.4.
 const USER_HZ: f64 = 100.0;
@@ -56,16 +57,6 @@ pub(super) fn cpu_seconds(pid: u32) -> Option<f64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     Some((user + system) / USER_HZ)
-}
-
-/// Resident memory now and at its peak, MiB.
-pub(super) fn memory_mib(pid: u32) -> Option<(f64, f64)> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let field = |name: &str| -> Option<f64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().trim_end_matches("kB").trim().parse::<f64>().ok()
-    };
-    Some((field("VmRSS:")? / 1024.0, field("VmHWM:")? / 1024.0))
 }
 
 /// Proportional set size, MiB: a page that several processes map counts in equal parts.

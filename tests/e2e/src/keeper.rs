@@ -62,9 +62,17 @@ impl Cluster {
 /// When it does not run.
 pub fn peak_mib(process: &Process) -> Result<f64> {
     let pid = process.pid().context("it does not run")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    Ok(line.trim().trim_end_matches("kB").trim().parse::<f64>()? / 1024.0)
+    memory_mib(pid).map(|(_, peak)| peak).context("no memory of it in /proc")
+}
+
+/// Resident memory of a process now and at its peak, MiB; `None` when it is gone.
+pub fn memory_mib(pid: u32) -> Option<(f64, f64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| -> Option<f64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches("kB").trim().parse::<f64>().ok()
+    };
+    Some((field("VmRSS:")? / 1024.0, field("VmHWM:")? / 1024.0))
 }
 
 impl Drop for Keeper {

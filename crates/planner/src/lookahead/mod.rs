@@ -237,7 +237,7 @@ impl<'b> Context<'_, 'b> {
         for (job, assignment) in current.iter().enumerate() {
             if let (Some(assignment), None) = (assignment, &stay.assignments[job]) {
                 // A held placement stays, unless a job with precedence has just taken of its capacity.
-                let full = |taken: &(_, _)| stay.ledger.crowds_out(instance, job, assignment, taken);
+                let full = |taken: &(_, _)| stay.ledger.is_displaced(instance, job, assignment, taken);
                 if !taken.as_ref().is_some_and(full) {
                     stay.assign(instance, job, assignment.clone());
                 }

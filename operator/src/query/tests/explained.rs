@@ -23,10 +23,16 @@ fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     no_name_of_others(&shown);
 }
 
-#[test]
-fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
+/// A node of eight GPUs of which another namespace holds six for long.
+fn six_of_eight_held() -> ClusterIndex {
     let mut index = cluster(1);
     add(&mut index, "rival", "secret", &spec(6, 6, json!({"epochs": 1_000})), running("n0", 6));
+    index
+}
+
+#[test]
+fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
+    let mut index = six_of_eight_held();
     add(&mut index, "team", "waits", &spec(4, 4, json!({})), json!(null));
     let view = view(&index);
     let shown = explain::explain(
@@ -50,8 +56,7 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
 
 #[test]
 fn with_many_jobs_changes_are_tried_when_that_is_asked_and_as_long_as_there_is_time() {
-    let mut index = cluster(1);
-    add(&mut index, "rival", "secret", &spec(6, 6, json!({"epochs": 1_000})), running("n0", 6));
+    let mut index = six_of_eight_held();
     add(&mut index, "team", "waits", &spec(4, 4, json!({"weight": 1_000})), json!(null));
     for n in 0..300 {
         let more = json!({"deadlineAfter": "1000h", "weight": 1, "epochs": 1_000});

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::chart::{self, AGENTS};
 use crate::cluster::Cluster;
+use crate::keeper::memory_mib;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(10);
@@ -41,10 +42,8 @@ struct Held {
 impl Held {
     /// Nothing when it is gone.
     fn by(pid: u32) -> Option<Self> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kib: f64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-        Some(Self { mib: kib / 1024.0, files: std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() })
+        let (mib, _) = memory_mib(pid)?;
+        Some(Self { mib, files: std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() })
     }
 
     fn grew_too_much_to(self, last: Self) -> bool {
