@@ -231,6 +231,28 @@ fn names_are_those_of_training_jobs() {
 }
 
 #[test]
+fn a_part_of_a_job_set_that_has_succeeded_makes_no_pods_again() {
+    let part = |name: &str, replicas: i64, pods: i64, gpus: i64| {
+        json!({"name": name, "replicas": replicas,
+        "template": {"spec": {"parallelism": pods, "completions": pods, "template": pod(gpus)}}})
+    };
+    let parts = [part("prepare", 1, 3, 0), part("first", 1, 2, 1), part("rest", 2, 4, 1)];
+    let mut set = object(Kind::JobSet, json!({"suspend": true, "replicatedJobs": parts}));
+    let left = |set: &Value| workload(Kind::JobSet, set).pods_left;
+    assert_eq!(left(&set), None, "its controller has not counted");
+    let mut done = |first: i64, rest: i64| {
+        let of = |name: &str, succeeded: i64| json!({"name": name, "succeeded": succeeded, "active": 0});
+        set["status"] =
+            json!({"replicatedJobsStatus": [of("rest", rest), of("first", first), of("prepare", 1)]});
+        left(&set)
+    };
+    assert_eq!(done(0, 0), Some(10), "those with GPUs");
+    assert_eq!(done(1, 0), Some(8));
+    assert_eq!(done(1, 1), Some(4));
+    assert_eq!(done(1, 2), Some(1), "it is about to end");
+}
+
+#[test]
 fn the_end_of_each_kind_is_read() {
     let end = |kind: Kind, status: Value| {
         let mut object = object(kind, json!({}));

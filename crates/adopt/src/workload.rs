@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::groups::groups;
 use crate::kind::Kind;
 
 /// How a workload ended.
@@ -32,7 +33,8 @@ pub struct Workload {
     pub suspended: bool,
     /// Its end.
     pub end: Option<End>,
-    /// Pods of a Job that have not succeeded yet: its controller makes no more than these. `None` where it does not count them.
+    /// Pods with GPUs of a Job or JobSet that have not succeeded yet: its controller makes no more than these. `None` where it does
+    /// not count them.
     pub pods_left: Option<i64>,
 }
 
@@ -44,14 +46,12 @@ impl Workload {
             fields.remove("managedFields");
         }
         let metadata = serde_json::from_value(metadata).ok()?;
-        let completions = object["spec"]["completions"].as_i64().filter(|_| kind == Kind::Job);
-        let succeeded = object["status"]["succeeded"].as_i64().unwrap_or(0);
         Some(Self {
             kind,
             metadata,
             suspended: kind.is_suspended(object),
             end: end(kind, &object["status"]),
-            pods_left: completions.map(|all| all.saturating_sub(succeeded).max(1)),
+            pods_left: pods_left(kind, object),
         })
     }
 
@@ -84,6 +84,26 @@ impl Workload {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
         owners.iter().find(|owner| owner.controller == Some(true))
     }
+}
+
+fn pods_left(kind: Kind, object: &Value) -> Option<i64> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let left = match kind {
+        Kind::Job => spec["completions"].as_i64()?.saturating_sub(status["succeeded"].as_i64().unwrap_or(0)),
+        Kind::JobSet => {
+            let seen = status["replicatedJobsStatus"].as_array()?;
+            let groups = groups(kind, object).into_iter().map(|group| {
+                let job = &object.pointer(group.template.strip_suffix("/template/spec/template")?)?;
+                let jobs = job["replicas"].as_i64().unwrap_or(1).max(1);
+                let done = seen.iter().find(|part| part["name"] == job["name"]);
+                let done = done.and_then(|part| part["succeeded"].as_i64()).unwrap_or(0).clamp(0, jobs);
+                Some(group.pods / jobs * (jobs - done))
+            });
+            groups.sum::<Option<i64>>()?
+        }
+        Kind::PyTorchJob | Kind::TrainJob | Kind::RayJob => return None,
+    };
+    Some(left.max(1))
 }
 
 fn end(kind: Kind, status: &Value) -> Option<End> {

@@ -276,7 +276,12 @@ impl Capacity {
     }
 
     /// Budgeted power in milliwatts after one worker of `config` starts on each of `nodes`.
-    fn power_after_start_mw(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> i128 {
+    pub(crate) fn power_after_start_mw(
+        &self,
+        instance: &Instance<'_>,
+        config: &Config,
+        nodes: &[u32],
+    ) -> i128 {
         let mut power = self.power + config.draw_mw();
         for &node in nodes {
             let data = &instance.nodes[node as usize];

@@ -36,8 +36,8 @@ pub fn reserve(
     Some(Reservation { job, assignment, ready })
 }
 
-/// The assignment of a job that is free first, by the expected ends of running jobs. Its quota must be free too: until
-/// then others may use the nodes.
+/// The assignment of a job that is free first, by the expected ends of running jobs. Its quota and its watts must be free too:
+/// until then others may use the nodes.
 fn earliest(
     instance: &Instance<'_>,
     partial: &PartialPlan,
@@ -87,12 +87,11 @@ fn earliest(
             config: i,
             nodes: if let [node] = nodes.as_slice() { Nodes::One(*node) } else { Nodes::Many(nodes.into()) },
         };
-        let at = ready.last().map_or(0.0, |(at, _)| *at).max(quota_ready(
-            instance,
-            partial,
-            (data, config),
-            holders,
-        ));
+        let (quota, power) = (
+            quota_ready(instance, partial, (data, config), holders),
+            power_ready(instance, partial, config, assignment.nodes.as_slice(), holders),
+        );
+        let at = ready.last().map_or(0.0, |(at, _)| *at).max(quota).max(power);
         let gpus = config.total_gpus();
         let better = best.as_ref().is_none_or(|(t, g, _)| at.total_cmp(t).then(gpus.cmp(g)).is_lt());
         if better {
@@ -106,7 +105,7 @@ fn earliest(
 struct Holders {
     /// By node: expected end, holder and its GPUs there; in order.
     on: Vec<Vec<(f64, usize, i64)>>,
-    /// Expected end, holder and its configuration.
+    /// Expected end, holder and its configuration; in order.
     all: Vec<(f64, usize, usize)>,
 }
 
@@ -140,6 +139,7 @@ impl Holders {
         for list in &mut holders.on {
             list.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         }
+        holders.all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         holders
     }
 }
@@ -195,8 +195,7 @@ fn quota_ready(
     }
     let demands = |holder: usize| instance.jobs[holder].quota_demand.iter();
     let own = |holder: usize| demands(holder).any(|d| lacking.iter().any(|(what, _)| d.what == *what));
-    let mut ends: Vec<_> = holders.all.iter().filter(|(_, holder, _)| own(*holder)).copied().collect();
-    ends.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let ends: Vec<_> = holders.all.iter().filter(|(_, holder, _)| own(*holder)).copied().collect();
     for (end, holder, held) in ends {
         when = end;
         for (what, lacks) in &mut lacking {
@@ -210,6 +209,38 @@ fn quota_ready(
     when
 }
 
+/// Time when jobs that end, or a higher budget, leave watts enough for a configuration on these nodes.
+fn power_ready(
+    instance: &Instance<'_>,
+    partial: &PartialPlan,
+    config: &Config,
+    nodes: &[u32],
+    holders: &Holders,
+) -> f64 {
+    let Some(ahead) = &instance.budget_ahead else { return 0.0 };
+    let mut needed = partial.ledger.power_after_start_mw(instance, config, nodes);
+    let within = |after: f64, needed: i128| instance.budget_mw_at(after).is_none_or(|most| needed <= most);
+    if within(0.0, needed) {
+        return 0.0;
+    }
+    let mut changes = ahead.windows().iter().map(|(begin, _)| begin.0 - instance.now).peekable();
+    let mut when = 0.0;
+    for &(end, holder, held) in &holders.all {
+        while let Some(begin) = changes.next_if(|begin| *begin <= end) {
+            if begin > 0.0 && within(begin, needed) {
+                return begin;
+            }
+        }
+        // What its nodes draw besides their GPUs while they are busy may go on.
+        needed -= instance.alone_mw(&instance.jobs[holder].configs[held], 0);
+        when = end;
+        if within(end, needed) {
+            return end;
+        }
+    }
+    changes.find(|begin| *begin > when && within(*begin, needed)).unwrap_or(when)
+}
+
 /// Whether the budget could hold a configuration, on nodes with this overhead together, if no other job of ours ran.
 fn power_could_fit(instance: &Instance<'_>, config: &Config, overhead_mw: i128) -> bool {
     let Some(allowed) = instance.budget_mw else { return true };
@@ -220,6 +251,7 @@ fn power_could_fit(instance: &Instance<'_>, config: &Config, overhead_mw: i128) 
 mod tests {
     use std::cell::Cell;
 
+    use andreas_core::JobId;
     use serde_json::json;
 
     use crate::{MethodName, Options, Snapshot, plan};
@@ -227,6 +259,35 @@ mod tests {
     thread_local! {
         /// How often holders were listed, which takes time for all jobs and nodes.
         pub(super) static COUNTED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn nodes_reserved_for_a_job_that_waits_for_watts_serve_short_jobs_until_then() {
+        // Given two nodes, a budget for one and a half runs, a run for another hour and a fully aged job beside it,
+        let job = |name: &str, submit: f64, epoch: f64, watts: f64, state: serde_json::Value| {
+            json!({"id": format!("t/{name}"), "namespace": "t", "submit": submit, "weight": if name == "aged" { 1e-4 } else { 1e-2 },
+                   "epochs_left": 1.0, "estimates": [{"gpu_type": "A", "gpus": 4, "epoch": epoch, "power": watts}],
+                   "movable": false, "worker": {}, "state": state})
+        };
+        let runs = json!({"Running": {"since": 990_000.0, "placement": {"gpu_type": "A", "gpus_per_node": 4, "nodes": ["n1"]}}});
+        for (short, starts) in [(1_800.0, true), (7_200.0, false)] {
+            let snapshot: Snapshot = serde_json::from_value(json!({
+                "now": 1e6, "tariff": [[0.0, 1e-7]], "gpu_types": [{"name": "A", "idle": 50.0, "max": 400.0}],
+                "lateness": {"turnaround_share": 0.1, "aging": 3600.0}, "budget": {"watts": [[0.0, 2600.0]]},
+                "nodes": [{"name": "n1", "gpu_type": "A", "gpus": 4, "free_gpus": 4, "free": {}},
+                          {"name": "n2", "gpu_type": "A", "gpus": 4, "free_gpus": 4, "free": {}}],
+                "namespaces": [], "jobs": [
+                    job("runs", 989_000.0, 3_600.0, 1_600.0, runs.clone()),
+                    job("aged", 0.0, 3_600.0, 1_600.0, json!("Waiting")),
+                    job("short", 999_000.0, short, 800.0, json!("Waiting"))]}))
+            .expect("a snapshot");
+            for method in MethodName::ALL {
+                let planned = plan(&snapshot, &Options { method, ..Options::default() }).expect("a plan");
+                let started = |name: &str| planned.jobs[&JobId::new(name)].decision.placement().is_some();
+                assert!(!started("t/aged"), "{method}: it has no watts");
+                assert_eq!(started("t/short"), starts, "{method}, {short} s");
+            }
+        }
     }
 
     #[test]

@@ -82,11 +82,6 @@ use status::{Report, Writer};
 /// The loop counts as hung after this time. A reconcile takes at most ten seconds.
 const HUNG: Duration = Duration::from_secs(45);
 
-/// Seconds without a driver after which the agent ends. A container sees the library that was mounted when it was created, and no
-/// library works with another version's kernel module: only a new container sees that of a driver installed since. Loading a driver
-/// again takes less, installing one more; and the kubelet's back-off between restarts is as long.
-const DRIVER_PATIENCE: u64 = 300;
-
 /// Time limit of the last status write at shutdown.
 const DEREGISTER: Duration = Duration::from_secs(5);
 
@@ -141,7 +136,7 @@ pub struct AgentArgs {
     #[arg(long, value_delimiter = ',', default_values_t = health::APPLICATION_XIDS, value_name = "XID,...")]
     pub ignored_xids: Vec<u64>,
     /// Seconds without a driver after which it ends, to be started in a new container. Another value is for tests.
-    #[arg(long, hide = true, default_value_t = DRIVER_PATIENCE, value_name = "SECONDS")]
+    #[arg(long, hide = true, default_value_t = crate::gpu::DRIVER_PATIENCE, value_name = "SECONDS")]
     pub driver_patience: u64,
     /// Folder of the kernel's power capping files, for the draw of the machine beside its GPUs.
     #[arg(long, env = "ANDREAS_POWERCAP", default_value = "/sys/class/powercap", value_name = "DIR")]

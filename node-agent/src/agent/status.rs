@@ -78,6 +78,10 @@ pub struct Report {
 #[must_use]
 pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatus {
     let generation = report.generation.or(old.observed_generation);
+    let mut report = report;
+    for gpu in &mut report.gpus {
+        gpu.unhealthy_since = unhealthy_since(old, gpu, now);
+    }
     GpuNodeStatus {
         observed_generation: generation,
         awake: report.awake.unwrap_or(old.awake),
@@ -96,6 +100,19 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
             .collect(),
         agent_version: Some(env!("CARGO_PKG_VERSION").into()),
     }
+}
+
+/// Since when a GPU is unhealthy. What an agent wrote that did not say counts from its node's condition.
+fn unhealthy_since(old: &GpuNodeStatus, gpu: &GpuState, now: Timestamp) -> Option<Time> {
+    if gpu.state != GpuCondition::Unhealthy {
+        return None;
+    }
+    let before = old.gpus.iter().find(|was| was.uuid == gpu.uuid && was.state == GpuCondition::Unhealthy);
+    let of_node = || old.conditions.iter().find(|c| c.type_ == "Unhealthy" && c.status == "True");
+    let since = before.and_then(|was| {
+        was.unhealthy_since.clone().or_else(|| Some(of_node()?.last_transition_time.clone()))
+    });
+    since.or_else(|| Some(Time(whole_seconds(now))))
 }
 
 /// Truncates to whole seconds, as the API server does; otherwise the values would differ.
@@ -243,6 +260,7 @@ mod tests {
             min_limit_watts: None,
             max_limit_watts: None,
             problems: Vec::new(),
+            unhealthy_since: None,
             parked: Vec::new(),
             shares: Vec::new(),
         }
@@ -285,6 +303,42 @@ mod tests {
         assert!(!differs(&still, &problem(false), Duration::from_secs(59)));
         assert!(differs(&still, &problem(false), Duration::from_secs(60)));
         assert!(differs(&still, &problem(true), Duration::ZERO));
+    }
+
+    #[test]
+    fn a_second_gpu_that_breaks_on_an_unhealthy_node_is_dated_by_itself() {
+        let second = |second| Timestamp::from_second(second).expect("a time");
+        let written = |old: &GpuNodeStatus, broken: &[&str], at| {
+            let mut report = report(GpuCondition::Free, 54, true);
+            let gpu = report.gpus.remove(0);
+            let of = |uuid: &&str| {
+                let state = if broken.contains(uuid) { GpuCondition::Unhealthy } else { GpuCondition::Free };
+                GpuState { uuid: (*uuid).into(), state, ..gpu.clone() }
+            };
+            report.gpus = ["GPU-a", "GPU-b"].iter().map(of).collect();
+            next(old, report, second(at))
+        };
+        let since = |status: &GpuNodeStatus| -> Vec<Option<i64>> {
+            status.gpus.iter().map(|gpu| gpu.unhealthy_since.as_ref().map(|at| at.0.as_second())).collect()
+        };
+        let one = written(&GpuNodeStatus::default(), &["GPU-a"], 10);
+        assert_eq!(since(&one), [Some(10), None]);
+        let both = written(&one, &["GPU-a", "GPU-b"], 500);
+        assert_eq!(since(&both), [Some(10), Some(500)]);
+        assert_eq!(since(&written(&both, &["GPU-b"], 600)), [None, Some(500)]);
+        // An older agent dated the node alone.
+        let mut older = one;
+        older.gpus[0].unhealthy_since = None;
+        let at = Time(second(7));
+        older.conditions.push(Condition {
+            type_: "Unhealthy".into(),
+            status: "True".into(),
+            last_transition_time: at,
+            reason: "Xid".into(),
+            message: String::new(),
+            observed_generation: None,
+        });
+        assert_eq!(since(&written(&older, &["GPU-a", "GPU-b"], 700)), [Some(7), Some(700)]);
     }
 
     #[test]

@@ -19,6 +19,11 @@ use std::time::Duration;
 
 pub use worker::{Opener, Worker};
 
+/// Seconds without a driver after which the agent and its setter end. A container sees the library that was mounted when it was created, and no
+/// library works with another version's kernel module: only a new container sees that of a driver installed since. Loading a driver
+/// again takes less, installing one more; and the kubelet's back-off between restarts is as long.
+pub const DRIVER_PATIENCE: u64 = 300;
+
 /// An error of a driver call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {

@@ -38,6 +38,8 @@ pub struct Applier {
     last_request: Instant,
     reapply: Duration,
     slots: BTreeMap<Uuid, Slot>,
+    /// Since when GPUs cannot be set for want of a driver.
+    driver_gone: Option<Instant>,
 }
 
 struct Slot {
@@ -60,8 +62,16 @@ impl Applier {
     #[must_use]
     pub fn new(library: Arc<dyn Library>, record: Record, floor: Floor, ttl: Duration) -> Self {
         let left: Vec<Uuid> = record.gpus().keys().cloned().collect();
-        let (last_request, slots) = (Instant::now(), BTreeMap::new());
-        let mut this = Self { nvml: library, record, floor, ttl, last_request, reapply: REAPPLY, slots };
+        let mut this = Self {
+            nvml: library,
+            record,
+            floor,
+            ttl,
+            last_request: Instant::now(),
+            reapply: REAPPLY,
+            slots: BTreeMap::new(),
+            driver_gone: None,
+        };
         for uuid in left {
             if let Some(slot) = this.slot(&uuid) {
                 slot.applied = None;
@@ -80,6 +90,12 @@ impl Applier {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.slots.values().all(|slot| slot.applied == Some(Setting::default()))
+    }
+
+    /// For how long no GPU could be set because this process sees no driver.
+    #[must_use]
+    pub fn driver_gone_for(&self) -> Duration {
+        self.driver_gone.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Applies the desired settings; restores GPUs that are not in them.
@@ -186,6 +202,9 @@ impl Applier {
             Some(slot.set(uuid, *target, before.clone()))
         }))
         .await;
+        let gone = GpuError::NoDriver(String::new());
+        let gone = self.slots.values().any(|slot| slot.refused.as_deref() == Some(gone.reason()));
+        self.driver_gone = gone.then(|| self.driver_gone.unwrap_or_else(Instant::now));
         // Records of restored GPUs are dropped.
         let mut left = self.record.gpus().clone();
         left.retain(|uuid, _| {

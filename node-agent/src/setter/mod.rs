@@ -73,6 +73,9 @@ pub struct SetterArgs {
     /// permitted.
     #[arg(long)]
     pub keep_network: bool,
+    /// Seconds without a driver after which it ends, to be started in a new container. Another value is for tests.
+    #[arg(long, hide = true, default_value_t = crate::gpu::DRIVER_PATIENCE, value_name = "SECONDS")]
+    pub driver_patience: u64,
 }
 
 /// Runs until `shutdown`. Restores every changed GPU before it returns, even after an error.
@@ -99,9 +102,12 @@ pub async fn run(
     let listener = server::listen(&args.socket)
         .with_context(|| format!("cannot listen on {}", args.socket.display()))?;
     tracing::info!(socket = %args.socket.display(), ttl_s = args.ttl, "serving the agent");
+    let patience = Duration::from_secs(args.driver_patience);
     let served = tokio::select! {
-        ended = server::serve(listener, Arc::clone(&applier), ttl) => ended,
-        () = watchdog(Arc::clone(&applier), ttl) => Ok(()),
+        ended = server::serve(listener, Arc::clone(&applier), ttl) => ended.map_err(anyhow::Error::from),
+        () = watchdog(Arc::clone(&applier), ttl, patience) => {
+            Err(anyhow::anyhow!("no driver for {patience:?}: a new container sees the one that is installed now"))
+        }
         () = shutdown.cancelled() => Ok(()),
     };
     let left = applier.lock().await.restore_all().await;
@@ -112,8 +118,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Restores all GPUs when requests stop, and retries failed restores.
-async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration) {
+/// Restores all GPUs when requests stop, and retries failed restores. Returns when there was no driver for `patience`.
+async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration, patience: Duration) {
     let mut tick = tokio::time::interval((ttl / 8).clamp(Duration::from_millis(100), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -122,6 +128,9 @@ async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration) {
         if applier.since_last_request() > ttl && !applier.is_clean() {
             tracing::warn!("no request from the agent: restoring all GPUs");
             applier.restore_all().await;
+        }
+        if applier.driver_gone_for() >= patience {
+            return;
         }
     }
 }

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, gpu_type, rules};
-use crate::index::{ClusterIndex, agent_status, name_of, offered, usable};
+use crate::index::{ClusterIndex, agent_status, name_of, offered, ready};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,8 +65,9 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     let (mut whole, mut floor) = (jobs, 0.0);
     for (key, node) in index.nodes.iter() {
         let ours = held.get(key.name.as_str()).copied().unwrap_or(0);
-        let open = inventory.node_use(node).planned().is_some() && usable(node);
-        let Some(product) = gpu_type(node, policy).filter(|_| open || ours > 0) else { continue };
+        // Closed to new workers or not.
+        let powered = inventory.node_use(node).planned().is_some() && ready(node);
+        let Some(product) = gpu_type(node, policy).filter(|_| powered || ours > 0) else { continue };
         let power = board(product, policy);
         let gpus = offered(node).gpus;
         let others = index.foreign_use(&key.name).gpus.min(gpus);
@@ -210,6 +211,22 @@ mod tests {
         let seen = draw(&cluster("Stopping"), &policy(1_000), at(1)).expect("a budget");
         assert_eq!(seen.whole, seen.floor);
         assert_eq!(draw(&cluster("Running"), &EnergyPolicySpec::default(), at(1)), None);
+    }
+
+    #[test]
+    fn a_cordoned_node_draws_power_and_a_silent_one_may_be_off() {
+        let with = |change: fn(&mut serde_json::Value)| {
+            let mut index = cluster("Running");
+            let mut node = gpu_node("n2", "A", 4);
+            node["metadata"]["resourceVersion"] = "9".into();
+            change(&mut node);
+            index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+            draw(&index, &policy(1_000), at(1)).expect("a budget").whole
+        };
+        let host_and_gpus = 60.0 + 4.0 * 50.0;
+        assert_eq!(with(|_| {}), 1_410.0 + host_and_gpus);
+        assert_eq!(with(|node| node["spec"]["unschedulable"] = true.into()), 1_410.0 + host_and_gpus);
+        assert_eq!(with(|node| node["status"]["conditions"][0]["status"] = "Unknown".into()), 1_410.0);
     }
 
     /// The job's pod, and its GPUs as the node's agent reports them.

@@ -7,13 +7,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::slim::SlimTrainingJob;
+use andreas_api::names::LABEL_ATTEMPT;
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_runtime::watch::ObjectKey;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::lifecycle::Admitted;
-use crate::lifecycle::pods::{WorkerDigest, worker_digest};
+use crate::index::{ClusterIndex, number};
+use crate::lifecycle::pods::{WorkerDigest, unplaced_worker, worker_digest};
+use crate::lifecycle::{Admitted, DryRunResult, Settings};
+use crate::snapshot::worker;
 
 /// Validity of an acceptance. Changes that are not watched (a LimitRange, a service account) are noticed this
 /// late.
@@ -105,6 +110,26 @@ impl DryRunCache {
     }
 }
 
+/// What a worker that exists shows as a dry run would: it was accepted, and what admission added. This process may not have
+/// made one since it leads. `None` without such a worker.
+pub fn of_live_worker(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    settings: &Settings,
+    now: Timestamp,
+) -> Option<DryRunResult> {
+    let job =
+        index.jobs.get(key).filter(|job| job.spec.adopts.is_none() && !job.spec.template.is_left_out())?;
+    let allocation = job.status.as_ref()?.allocation.as_ref()?;
+    let of_attempt = |pod: &&Arc<SlimPod>| number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt);
+    let members = index.members(key);
+    let kept = members.iter().find(of_attempt)?.spec.clone();
+    let gpus = allocation.gpus_per_worker;
+    let sent = unplaced_worker(job, allocation.attempt, gpus, settings);
+    let admitted = worker::admitted(sent.spec.as_ref(), kept);
+    Some(DryRunResult { gpus, at: now, refusal: None, admitted })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -172,6 +197,38 @@ mod tests {
         // Refusals and errors are not cached: the next caller tries.
         assert_eq!(find(&cache, &jobs, Err(())).await, (3, "TTT".into()));
         assert_eq!(find(&cache, &jobs, Ok(true)).await, (1, "TAA".into()));
+    }
+
+    #[test]
+    fn what_admission_added_is_read_from_a_worker_that_runs() {
+        use andreas_runtime::watch::Index;
+        let mut index = ClusterIndex::new();
+        let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 2, "nodes": ["n1"],
+            "placement": "n1", "since": "2026-01-01T00:00:00Z", "watts": 0});
+        let runs = testing::job(10, &json!({"phase": "Running", "allocation": allocation}));
+        let runs: SlimTrainingJob = serde_json::from_value(runs).expect("a job");
+        index.apply(runs.clone());
+        let (key, settings, now) = (testing::key("bert"), Settings::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(of_live_worker(&index, &key, &settings, now), None, "no worker yet");
+        // As sent, and with a container that admission injected.
+        for injected in [false, true] {
+            let pod = unplaced_worker(&runs, 1, 2, &settings);
+            let mut pod = serde_json::to_value(pod).expect("a pod");
+            pod["metadata"]["uid"] = json!("p");
+            pod["metadata"]["resourceVersion"] = json!(if injected { "12" } else { "11" });
+            if injected {
+                let proxy = json!({"name": "proxy", "resources": {"requests": {"cpu": "500m"}}});
+                pod["spec"]["containers"].as_array_mut().expect("containers").push(proxy);
+            }
+            index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
+            let found = of_live_worker(&index, &key, &settings, now).expect("a worker");
+            assert_eq!((found.gpus, found.refusal), (2, None));
+            let more = found.admitted.map(|admitted| {
+                let cpu = |spec| crate::index::amounts::pod(spec).cpu_milli;
+                cpu(&admitted.kept) - cpu(&admitted.sent)
+            });
+            assert_eq!(more, injected.then_some(500));
+        }
     }
 
     #[tokio::test(start_paused = true)]

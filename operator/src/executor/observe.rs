@@ -359,14 +359,17 @@ fn is_leaving(node: &SlimNode) -> bool {
 fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
     let status = node.status.as_ref()?;
     status.agent_version.as_ref()?;
-    let broken = status.gpus.iter().any(|gpu| gpu.state == GpuCondition::Unhealthy);
-    let since = status.conditions.iter().find(|c| c.type_ == "Unhealthy" && c.status == "True");
+    let condition = status.conditions.iter().find(|c| c.type_ == "Unhealthy" && c.status == "True");
+    let of_node = condition.map(|condition| condition.last_transition_time.0);
+    let broken = status.gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
+    // A second GPU may break on a node that has been unhealthy for days.
+    let since = broken.filter_map(|gpu| gpu.unhealthy_since.as_ref().map(|since| since.0).or(of_node));
     Some(AgentFact {
         wake: node.spec.wake,
         awake: status.awake,
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
         holders_observed: status.holders_observed,
-        unhealthy_since: since.filter(|_| broken).map(|condition| condition.last_transition_time.0),
+        unhealthy_since: since.max(),
     })
 }
 
@@ -462,5 +465,26 @@ mod tests {
         };
         assert_eq!(bill(500), bill(20));
         assert!(bill(20) > bill(5));
+    }
+
+    #[test]
+    fn a_node_is_unhealthy_since_the_last_of_its_gpus_broke() {
+        let at = |second: i64| Timestamp::from_second(second).expect("a time").to_string();
+        let fact = |second: serde_json::Value| {
+            let gpu = |uuid: &str, since: &serde_json::Value| {
+                let mut gpu = json!({"uuid": uuid, "gpuType": "A", "state": "Unhealthy"});
+                gpu["unhealthySince"] = since.clone();
+                gpu
+            };
+            let node: SlimGpuNode = serde_json::from_value(json!({
+                "metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {},
+                "status": {"agentVersion": "1", "gpus": [gpu("a", &json!(at(10))), gpu("b", &second)],
+                    "conditions": [{"type": "Unhealthy", "status": "True", "reason": "Xid", "message": "", "lastTransitionTime": at(5)}]}}))
+            .expect("a GpuNode");
+            agent(&node).and_then(|fact| fact.unhealthy_since).map(Timestamp::as_second)
+        };
+        assert_eq!(fact(json!(at(500))), Some(500));
+        // An agent of an earlier version dates the node alone.
+        assert_eq!(fact(json!(null)), Some(10));
     }
 }

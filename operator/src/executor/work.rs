@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use super::observe::JobInput;
 use super::requeue::{Requeue, back_off, earlier};
-use super::{Executor, actions};
+use super::{Executor, actions, dry_runs};
 use crate::index::{ClusterIndex, number};
 use crate::instants::deadline;
 use crate::ledger::Ledger;
@@ -201,9 +201,11 @@ fn read_input(executor: &Executor, key: &ObjectKey) -> Option<JobInput> {
         let memory = ledger.entry(key, uid);
         memory.seen.last_progress = reports.get(uid).copied().or(memory.seen.last_progress);
         memory.seen.reports_lost = executor.rejected_reports.last_possible_loss(uid);
+        let dry_run = &mut memory.admission.dry_run;
+        *dry_run = dry_run.take().or_else(|| dry_runs::of_live_worker(&index, key, &settings, clock::now()));
         memory.clone()
     };
-    let mut seen = JobInput::gather(&index, remembered, key, settings, clock::now());
+    let mut seen = JobInput::gather(&index, remembered, key, Arc::clone(&settings), clock::now());
     match &mut seen {
         Some(seen) => {
             if ledger.mark_delivered(key) {

@@ -47,7 +47,7 @@ use tokio::sync::Notify;
 pub use adopted::is_adopted;
 pub use amounts::Amounts;
 pub use foreign::{ForeignPod, SlimNamespace};
-pub use nodes::{MOST_GPUS, agent_status, broken_gpus, gpu_memory, offered, usable, whole_gpus};
+pub use nodes::{MOST_GPUS, agent_status, broken_gpus, gpu_memory, offered, ready, usable, whole_gpus};
 pub use pods::{containers_seen_ended, is_member, job_label, name_of, number, owner, takes};
 pub use store::Origin;
 use store::{Change, Store};

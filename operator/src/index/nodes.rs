@@ -16,8 +16,12 @@ use andreas_api::quantity;
 
 /// A worker may be placed there now: ready, not cordoned, not being deleted.
 pub fn usable(node: &SlimNode) -> bool {
-    let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-    ready && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
+    ready(node) && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
+}
+
+/// Its kubelet answers, so it has power.
+pub fn ready(node: &SlimNode) -> bool {
+    node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
 /// Most GPUs of a node. The largest machines have 16. Beyond it one kubelet's figure would take the whole power budget, or keep the

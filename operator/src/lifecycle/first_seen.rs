@@ -20,6 +20,11 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
+    /// GPUs of an attempt are in use by others, so its pods cannot be made.
+    InUse {
+        /// The attempt.
+        attempt: i64,
+    },
     /// The scheduler says that no node can take a member of an attempt.
     Unschedulable {
         /// The attempt.

@@ -14,6 +14,8 @@ use super::member::{Member, Members};
 use super::status::{self, duration_text, last_line};
 use crate::instants::after;
 
+/// Longest grace period of a checkpoint, s; the schema has the same limit.
+const MAX_GRACE: i64 = 3600;
 /// Maximum `startTimeout`, s; the schema has the same limit.
 const MAX_START: i64 = 4 * 3600;
 /// Part of `placementTimeout` for which the scheduler may say that no node can take a member: 45 s by default. The gang is pinned, so it
@@ -33,6 +35,21 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let due = after(since, d.o.policy.placement_timeout);
     d.requeue_at(due);
     due <= d.o.now
+}
+
+/// Whether others have used the allocation's GPUs for longer than any grace period lasts: a pod that its kubelet cannot end. If not,
+/// requeues the job for that instant.
+pub(super) fn is_never_released(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
+    let since = d.first_seen(TimedFact::InUse { attempt: allocation.attempt });
+    let due = after(since, MAX_GRACE + d.o.policy.placement_timeout);
+    d.requeue_at(due);
+    due <= d.o.now
+}
+
+/// Withdraws an allocation whose GPUs are not released. The node is excluded for a while.
+pub(super) fn withdraw_unreleased(d: &mut Draft<'_>, node: &str) {
+    let message = format!("GPUs of {node} were not released in more than an hour");
+    d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message).excluding(node));
 }
 
 /// What the scheduler says of a member whose pod it has not bound.

@@ -190,7 +190,7 @@ pub struct AgentFact {
     pub holders: BTreeSet<String>,
     /// `GpuNode.status.holdersObserved`: the request that `holders` answers.
     pub holders_observed: i64,
-    /// Start of the current unhealthy state of one of its GPUs.
+    /// When the last of its unhealthy GPUs became unhealthy.
     pub unhealthy_since: Option<Timestamp>,
 }
 

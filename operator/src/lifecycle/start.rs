@@ -268,9 +268,16 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
         d.stop_judged(&judgement);
         return false;
     }
-    let waits = match not_released(d, allocation, members) {
+    let waits = match earlier_pods(d, allocation, members) {
         Some(why) => Some(why),
-        None => wake_gpus(d, allocation),
+        None => match in_use(d, allocation) {
+            Some(node) if late::is_never_released(d, allocation) => {
+                late::withdraw_unreleased(d, &node);
+                return false;
+            }
+            Some(node) => Some(format!("GPUs of {node} are still in use")),
+            None => wake_gpus(d, allocation),
+        },
     };
     if let Some(why) = waits {
         d.status.reason = Some(Reason::WaitingForRelease.as_str().into());
@@ -292,8 +299,8 @@ pub(super) fn set_starting(d: &mut Draft<'_>) {
     );
 }
 
-/// Why the pods cannot be created yet: earlier pods that can still run, names taken, GPUs in use.
-fn not_released(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
+/// Why the pods cannot be created yet: earlier pods that can still run, names taken.
+fn earlier_pods(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> Option<String> {
     let name = |pod: &SlimPod| pod.metadata.name.clone().unwrap_or_default();
     let alive = members.still_alive(d.o);
     if let Some(pod) = alive.first() {
@@ -304,11 +311,14 @@ fn not_released(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_
     }
     // Names are taken until the garbage collector has removed an older object's pods.
     let taken = |p: &&&SlimPod| number(p, names::LABEL_ATTEMPT) == Some(allocation.attempt);
-    if let Some(pod) = members.older.iter().find(taken) {
-        return Some(format!("{} of a deleted job of this name is still there", name(pod)));
-    }
+    let pod = members.older.iter().find(taken)?;
+    Some(format!("{} of a deleted job of this name is still there", name(pod)))
+}
+
+/// A node whose GPUs others of our jobs still use.
+fn in_use(d: &Draft<'_>, allocation: &Allocation) -> Option<String> {
     let full = |n: &&String| d.o.nodes.get(*n).is_none_or(|f| f.free_gpus < allocation.gpus_per_worker);
-    allocation.nodes.iter().find(full).map(|node| format!("GPUs of {node} are still in use"))
+    allocation.nodes.iter().find(full).cloned()
 }
 
 /// Asks the agents to wake their GPUs, once per allocation, and names those that have not acknowledged. This

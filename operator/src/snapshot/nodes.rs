@@ -13,7 +13,8 @@ use crate::energy::draws::foreign_power;
 use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
 use crate::index::amounts::HOST_PORT;
 use crate::index::{
-    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes, usable,
+    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, ready, takes,
+    usable,
 };
 
 /// The nodes of a snapshot.
@@ -56,7 +57,7 @@ impl Cluster {
     }
 }
 
-/// Collects the managed nodes, and any others with jobs of ours.
+/// Collects the managed nodes and any others with jobs of ours; under a power budget also those that are closed to workers.
 pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders) -> Cluster {
     let policy = inventory.policy();
     let mut cluster = Cluster::default();
@@ -71,8 +72,11 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         // meanwhile.
         let product = holders.type_on(&key.name).filter(|_| held > 0).or_else(|| gpu_type(node, policy));
         let Some(product) = product else { continue };
-        let open = of_node.planned() == Some(product) && usable(node);
-        if !open && held == 0 {
+        let planned = of_node.planned() == Some(product);
+        let open = planned && usable(node);
+        // A closed node draws power from the budget all the same.
+        let counts = planned && ready(node) && policy.power_budget.limits_power();
+        if !open && held == 0 && !counts {
             continue;
         }
         let allocatable = offered(node);

@@ -140,12 +140,9 @@ impl<'a> Instance<'a> {
             self.floor_mw += milliwatts(host) + kind.idle_mw * i128::from(node.free_gpus);
         }
         if let Some(budget) = &self.snapshot.budget {
-            let ahead = ahead::least_ahead(budget, self.snapshot.now);
-            let least = ahead.at(self.snapshot.now).map_or(f64::INFINITY, |watts| watts.0);
-            let watts = least * (1.0 - budget.margin) / budget.scope_factor;
-            self.budget_mw = Some(libm::floor(watts * 1e3) as i128);
+            self.budget_ahead = Some(ahead::least_ahead(budget, self.snapshot.now));
+            self.budget_mw = self.budget_mw_at(0.0);
             self.allowed_mw = self.budget_mw;
-            self.budget_ahead = Some(ahead);
         }
     }
 
@@ -184,6 +181,13 @@ impl<'a> Instance<'a> {
     /// Milliwatts above the floor of a configuration that runs alone, on nodes with this overhead together.
     pub(crate) fn alone_mw(&self, config: &Config, overhead_mw: i128) -> i128 {
         config.draw_mw() - self.types[config.kind].idle_mw * i128::from(config.total_gpus()) + overhead_mw
+    }
+
+    /// Budget less margin `after` seconds from now, in milliwatts of nodes and GPUs; `None`: power is not limited.
+    pub(crate) fn budget_mw_at(&self, after: f64) -> Option<i128> {
+        let (budget, ahead) = self.snapshot.budget.as_ref().zip(self.budget_ahead.as_ref())?;
+        let least = ahead.at(Time(self.now + after)).map_or(f64::INFINITY, |watts| watts.0);
+        Some(libm::floor(least * (1.0 - budget.margin) / budget.scope_factor * 1e3) as i128)
     }
 
     /// Converts budgeted power to the scope of the budget.

@@ -66,6 +66,7 @@ fn an_agent_that_is_started_again_goes_on_with_the_share_of_the_same_pod_only() 
         min_limit_watts: None,
         max_limit_watts: None,
         problems: Vec::new(),
+        unhealthy_since: None,
         parked: Vec::new(),
         shares: Vec::new(),
     };

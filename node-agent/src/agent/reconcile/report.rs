@@ -87,6 +87,7 @@ impl ReconcileLoop {
                 min_limit_watts: range.map(|(lowest, _)| lowest),
                 max_limit_watts: range.map(|(_, highest)| highest),
                 problems: found,
+                unhealthy_since: None,
                 parked,
                 shares: self.energy.shared.shares(uuid),
             });

@@ -197,3 +197,38 @@ async fn a_setting_is_made_again_because_a_driver_may_have_forgotten_it() {
     assert!(setter.restore_all().await.is_empty());
     assert_eq!(node.calls(), ["a limit 350000"]);
 }
+
+#[tokio::test]
+async fn a_driver_that_is_not_seen_while_something_is_to_be_set_is_gone() {
+    let node = Node::new();
+    let mut setter = node.setter();
+    let wanted = want(&[("a", Some(200_000), None)]);
+    let gone = |setter: &Applier| setter.driver_gone.is_some();
+    setter.apply(&wanted).await;
+    assert!(!gone(&setter));
+    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
+    setter.apply(&wanted).await;
+    assert!(!gone(&setter), "nothing was to be set");
+    setter.apply(&want(&[("a", Some(250_000), None)])).await;
+    let since = setter.driver_gone;
+    setter.apply(&want(&[("a", Some(250_000), None)])).await;
+    assert!(gone(&setter) && setter.driver_gone == since, "since the first time");
+    // Another error is a driver's answer.
+    *node.driver.fails.lock() = Some(GpuError::Other("busy".into()));
+    setter.apply(&want(&[("a", Some(250_000), None)])).await;
+    assert!(!gone(&setter));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watch_over_a_setter_ends_once_its_driver_has_been_gone_for_long() {
+    let node = Node::new();
+    let mut setter = node.setter();
+    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
+    setter.apply(&want(&[("a", Some(200_000), None)])).await;
+    let setter = Arc::new(tokio::sync::Mutex::new(setter));
+    let ttl = Duration::from_secs(30);
+    let watch = |patience| super::super::watchdog(Arc::clone(&setter), ttl, patience);
+    let within = Duration::from_secs(600);
+    assert!(tokio::time::timeout(within, watch(Duration::from_secs(3_600))).await.is_err());
+    assert!(tokio::time::timeout(within, watch(Duration::ZERO)).await.is_ok());
+}

@@ -95,6 +95,28 @@ fn the_time_to_bind_counts_from_the_moment_there_is_room() {
 }
 
 #[test]
+fn gpus_that_a_pod_never_releases_are_not_waited_for_longer_than_a_grace_period() {
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().free_gpus = 0;
+    world.plan_run(&["n1"], 1).wait(3_600 + 119);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
+    assert_eq!((world.last().0, world.status().user_failures), (Outcome::Withdrawn, 0));
+    assert_eq!(world.status().excluded_nodes[0].node, "n1");
+    // Released in between: the time begins anew.
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().free_gpus = 0;
+    world.plan_run(&["n1"], 1).wait(3_000);
+    world.nodes.get_mut("n1").unwrap().free_gpus = 1;
+    world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact::default());
+    world.wait(1);
+    world.nodes.get_mut("n1").unwrap().free_gpus = 0;
+    world.wait(3_000);
+    assert_eq!(world.phase(), Phase::Starting);
+}
+
+#[test]
 fn the_time_to_bind_is_counted_by_the_operators_own_clock() {
     // Given an API server whose clock is an hour behind, or ahead.
     for skew in [-3600, 3600] {

@@ -75,6 +75,34 @@ fn two_jobs_that_hold_a_node_as_different_types_are_both_counted() {
 }
 
 #[test]
+fn a_cordoned_node_without_jobs_counts_in_the_power_budget_and_takes_none() {
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({}))
+        .node("n2", json!({}), json!({"spec": {"unschedulable": true}}))
+        .node(
+            "off",
+            json!({}),
+            json!({"status": {"allocatable": {"nvidia.com/gpu": "8"},
+            "conditions": [{"type": "Ready", "status": "Unknown"}]}}),
+        )
+        .job("waits", json!({}), json!(null), waiting());
+    let names = |snapshot: &Snapshot| {
+        snapshot.nodes.iter().map(|node| node.name.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&world.snapshot()), ["n1"], "power is not limited");
+    world.policy(json!({"powerBudget": {"watts": 10_000}}));
+    let snapshot = world.snapshot();
+    assert_eq!(names(&snapshot), ["n1", "n2"], "a node whose kubelet is silent may be off");
+    let closed = &snapshot.nodes[1];
+    let idle = snapshot.gpu_types[0].idle;
+    assert_eq!((closed.free_gpus, closed.foreign_power), (GpuCount(0), Some(Watts(8.0 * idle.0))));
+    assert!(closed.host_idle.0 > 0.0);
+    let candidates = snapshot.jobs[0].candidates.as_ref().expect("not every node");
+    assert_eq!(candidates.iter().map(|node| node.as_str()).collect::<Vec<_>>(), ["n1"]);
+}
+
+#[test]
 fn a_job_on_a_closed_node_stays_as_it_is_and_the_gpus_beside_it_count_as_idle() {
     let mut world = World::default();
     world
