@@ -28,10 +28,12 @@ pub struct Tables {
     model: Option<Arc<Model>>,
     run_times: RunTimes,
     tables: HashMap<String, Arc<Table>>,
+    /// Their rows together.
+    rows: usize,
 }
 
-/// Maximum cached tables; beyond that all are dropped.
-const MAX_TABLES: usize = 50_000;
+/// Maximum rows of cached tables, some hundred bytes each; beyond that all are dropped.
+const MAX_ROWS: usize = 250_000;
 
 /// Assumed duration of an unknown run: the median of its own namespace's finished runs, else the policy's
 /// `unknownJobs.runTime`. Other namespaces' runs do not count, so no tenant can influence another's jobs.
@@ -96,8 +98,13 @@ impl Tables {
         };
         if !self.model.as_ref().is_some_and(|old| Arc::ptr_eq(old, &model)) {
             self.model = Some(model);
-            self.tables.clear();
+            self.clear();
         }
+    }
+
+    fn clear(&mut self) {
+        self.tables.clear();
+        self.rows = 0;
     }
 
     /// A job's table over its allowed types; call [`Tables::refresh`] first. `None` before the
@@ -186,9 +193,10 @@ impl Tables {
         };
         let context = PredictionContext { predictor, profile: &input, prior: &prior };
         let table = Arc::new(table::of(context, &allowed, &totals, count(gpus.max_nodes), types));
-        if self.tables.len() >= MAX_TABLES {
-            self.tables.clear();
+        if self.rows >= MAX_ROWS {
+            self.clear();
         }
+        self.rows += table.rows.len().max(1);
         self.tables.insert(cache_key, Arc::clone(&table));
         Some(table)
     }

@@ -17,11 +17,12 @@ use jiff::Timestamp;
 
 use super::holders::{Holders, Holding};
 use super::nodes::Cluster;
+use super::places::configurations;
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};
 use crate::energy::weight::bounded_weight;
-use crate::energy::{draws, rules};
+use crate::energy::{Types, draws, rules};
 use crate::index::{ClusterIndex, gpu_memory};
 use crate::instants;
 use crate::lifecycle::{Admitted, Claim};
@@ -250,7 +251,7 @@ pub(super) fn job(
         weight: rules::late_rate(policy, bounded_weight(index, &key.namespace, spec.weight)),
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
-        spread: spread(table, spec),
+        spread: spread(table, spec, &cluster.types),
         limits,
         limits_count: given.limits.unwrap_or_default(),
         unknown: unknown.cost,
@@ -275,8 +276,11 @@ pub(super) fn job(
     }
 }
 
+/// Configurations beyond which a job is offered only 2, 4, 8... nodes: one with 64 totals on up to 64 nodes would have thousands.
+const MAX_FOR_ANY_NODES: usize = 512;
+
 /// Effects of several nodes, for numbers of nodes that the job can use. The pods of an adopted workload are spread evenly.
-fn spread(table: &Table, spec: &TrainingJobSpec) -> Vec<MultiNodeEffect> {
+fn spread(table: &Table, spec: &TrainingJobSpec, types: &Types) -> Vec<MultiNodeEffect> {
     // Totals that a plan could divide by the nodes, with the pods that they mean.
     let totals: Vec<(u32, u32)> = spec
         .adopts
@@ -292,7 +296,9 @@ fn spread(table: &Table, spec: &TrainingJobSpec) -> Vec<MultiNodeEffect> {
         let nodes = effect.nodes.max(1);
         totals.iter().all(|(gpus, pods)| !gpus.is_multiple_of(nodes) || pods.is_multiple_of(nodes))
     };
-    table.spread.iter().filter(even).cloned().collect()
+    let any = configurations(&spec.gpus, types) <= MAX_FOR_ANY_NODES;
+    let some = |effect: &&MultiNodeEffect| any || effect.nodes.is_power_of_two();
+    table.spread.iter().filter(some).filter(even).cloned().collect()
 }
 
 /// Treats a limit that is no longer offered as none. The plan lifts it; until then the job draws less than

@@ -170,11 +170,12 @@ pub fn build(
 
     let waiting = claims.iter().filter_map(|(key, (claim, holding))| {
         let waits = matches!(claim, Claim::Waiting { not_before } if not_before.is_none_or(|at| at <= now));
-        let made = index.jobs.get(key)?.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
-        (waits && holding.target.is_none()).then_some((*key, made))
+        let job = index.jobs.get(key).filter(|_| waits && holding.target.is_none())?;
+        let made = job.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
+        let configurations = places::configurations(&job.spec.gpus, &cluster.types);
+        Some(places::Waiting { key, made, configurations })
     });
-    let beyond_limits =
-        places::beyond_limits(waiting, places::MAX_WAITING_PER_NAMESPACE, places::MAX_WAITING);
+    let beyond_limits = places::beyond_limits(waiting, places::MAX_JOBS, places::MAX_CONFIGURATIONS);
     let mut queued = Vec::new();
     let mut basis = BTreeMap::new();
     let mut planned = Vec::new();

@@ -1,19 +1,60 @@
 //! Which waiting jobs take part in a plan: each namespace's oldest, up to the size limit of a plan.
 //!
 //! A job that has or is about to get GPUs always takes part. Without a limit one namespace could slow down
-//! plans, fill the operator's memory, or make the planner refuse the whole snapshot.
+//! plans, fill the operator's memory, or make the planner refuse the whole snapshot. Time and memory of a plan grow with the
+//! configurations of its jobs: a few hundred bytes and some microseconds for each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use andreas_api::training_job::GpuRequest;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-/// Maximum waiting jobs of one namespace in a plan.
-pub const MAX_WAITING_PER_NAMESPACE: usize = 10_000;
-/// Maximum waiting jobs in a plan, shared evenly by the namespaces with more.
-pub const MAX_WAITING: usize = 20_000;
+use crate::energy::{TypeFacts, Types};
+
+/// Maximum waiting jobs of one namespace in a plan, and of all, shared evenly by the namespaces with more.
+pub const MAX_JOBS: Limit = Limit { of_one: 10_000, of_all: 20_000 };
+/// Maximum configurations of these jobs.
+pub const MAX_CONFIGURATIONS: Limit = Limit { of_one: 600_000, of_all: 1_200_000 };
 // Besides the waiting ones a plan has the jobs that hold GPUs.
-const _: () = assert!(2 * MAX_WAITING < andreas_planner::MAX_JOBS);
+const _: () = assert!(2 * MAX_JOBS.of_all < andreas_planner::MAX_JOBS);
+
+/// How much a plan takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Of one namespace.
+    pub of_one: usize,
+    /// Of all.
+    pub of_all: usize,
+}
+
+/// A waiting job.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// The job.
+    pub key: &'a ObjectKey,
+    /// Its creation.
+    pub made: Timestamp,
+    /// Its [`configurations`].
+    pub configurations: usize,
+}
+
+/// About how many configurations a job has in a plan: each total on each number of nodes that could give it, for each type that it
+/// may use, with and without power limits.
+pub fn configurations(gpus: &GpuRequest, types: &Types) -> usize {
+    let totals: Vec<u64> = gpus.totals().into_iter().filter_map(|total| u64::try_from(total).ok()).collect();
+    let most_nodes = u64::try_from(gpus.max_nodes).unwrap_or(1).max(1);
+    let placed = |facts: &TypeFacts| {
+        let nodes = most_nodes.min(facts.gpus.div_ceil(facts.per_node.max(1)));
+        let of = |each: u64| {
+            totals.iter().filter(|total| total.is_multiple_of(each) && **total / each <= nodes).count()
+        };
+        (1..=facts.per_node).map(of).sum::<usize>()
+    };
+    let named = |name: &str| gpus.types.is_empty() || gpus.types.iter().any(|one| one == name);
+    let allowed = types.iter().filter(|(name, _)| named(name.as_str()));
+    allowed.map(|(_, facts)| placed(facts) * (1 + facts.levels.len())).sum()
+}
 
 /// A job that waits to take part in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,38 +82,45 @@ fn rounded_down(number: usize) -> usize {
     number / unit * unit
 }
 
-/// The waiting jobs, given with creation times, that take no part in a plan. The limits are `max_total` jobs and
-/// `of_one` per namespace.
+/// The waiting jobs that take no part in a plan.
 pub fn beyond_limits<'a>(
-    waiting: impl Iterator<Item = (&'a ObjectKey, Timestamp)>,
-    of_one: usize,
-    most: usize,
+    waiting: impl Iterator<Item = Waiting<'a>>,
+    jobs: Limit,
+    configurations: Limit,
 ) -> BTreeMap<&'a ObjectKey, Queued> {
-    let mut by_namespace: BTreeMap<&str, Vec<(Timestamp, &ObjectKey)>> = BTreeMap::new();
-    for (key, made) in waiting {
-        by_namespace.entry(&key.namespace).or_default().push((made, key));
+    let mut by_namespace: BTreeMap<&str, Vec<Waiting<'a>>> = BTreeMap::new();
+    for job in waiting {
+        by_namespace.entry(&job.key.namespace).or_default().push(job);
     }
+    let size = |jobs: &[Waiting<'a>]| jobs.iter().map(|job| job.configurations).sum::<usize>();
     let counts = by_namespace.iter().map(|(namespace, jobs)| (*namespace, jobs.len())).collect();
-    let shares = shares(&counts, of_one, most);
+    let sizes = by_namespace.iter().map(|(namespace, jobs)| (*namespace, size(jobs))).collect();
+    let (counts, sizes) = (shares(&counts, jobs), shares(&sizes, configurations));
     let mut queued = BTreeMap::new();
     for (namespace, mut jobs) in by_namespace {
-        let share = shares.get(namespace).copied().unwrap_or(0);
-        if jobs.len() <= share {
+        let of = |shares: &BTreeMap<&str, usize>| shares.get(namespace).copied().unwrap_or(0);
+        let (most, mut left) = (of(&counts), of(&sizes));
+        if jobs.len() <= most && size(&jobs) <= left {
             continue;
         }
-        jobs.sort_unstable();
+        jobs.sort_unstable_by_key(|job| (job.made, job.key));
+        let fits = |job: &&Waiting<'_>| {
+            let fits = job.configurations <= left;
+            left = left.saturating_sub(job.configurations);
+            fits
+        };
+        let share = jobs.iter().take(most).take_while(fits).count();
         let beyond = jobs.into_iter().enumerate().skip(share);
-        queued.extend(beyond.map(|(before, (_, key))| (key, Queued { before, share })));
+        queued.extend(beyond.map(|(before, job)| (job.key, Queued { before, share })));
     }
     queued
 }
 
-/// Splits `max_total` slots evenly over namespaces, `each` at most. `counts` is the demand per namespace; the
-/// result is its number of slots.
-fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BTreeMap<&'a str, usize> {
-    let mut left = most;
+/// Splits a limit evenly over namespaces. `counts` is the demand per namespace; the result is its share.
+fn shares<'a>(counts: &BTreeMap<&'a str, usize>, limit: Limit) -> BTreeMap<&'a str, usize> {
+    let mut left = limit.of_all;
     let mut by_size: BTreeSet<(usize, &str)> =
-        counts.iter().map(|(namespace, count)| ((*count).min(each), *namespace)).collect();
+        counts.iter().map(|(namespace, count)| ((*count).min(limit.of_one), *namespace)).collect();
     let mut shares = BTreeMap::new();
     while let Some((count, namespace)) = by_size.pop_first() {
         let share = count.min(left / (by_size.len() + 1));
@@ -84,6 +132,8 @@ fn shares<'a>(counts: &BTreeMap<&'a str, usize>, each: usize, most: usize) -> BT
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn key(namespace: &str, name: usize) -> ObjectKey {
@@ -94,12 +144,23 @@ mod tests {
         Timestamp::from_second(second as i64).expect("a time")
     }
 
+    fn limit(of_one: usize, of_all: usize) -> Limit {
+        Limit { of_one, of_all }
+    }
+
+    const ANY: Limit = Limit { of_one: usize::MAX, of_all: usize::MAX };
+
+    /// A job of one configuration.
+    fn job(key: &ObjectKey, second: usize) -> Waiting<'_> {
+        Waiting { key, made: made(second), configurations: 1 }
+    }
+
     #[test]
     fn the_oldest_jobs_of_each_namespace_take_part() {
         let keys: Vec<_> = (0..6).map(|n| key("a", n)).chain([key("z", 0)]).collect();
         // Later names were created earlier.
-        let waiting = keys.iter().enumerate().map(|(n, key)| (key, made(100 - n)));
-        let queued = beyond_limits(waiting, 4, 100);
+        let waiting = keys.iter().enumerate().map(|(n, key)| job(key, 100 - n));
+        let queued = beyond_limits(waiting, limit(4, 100), ANY);
         assert_eq!(
             queued.into_iter().collect::<Vec<_>>(),
             [(&keys[0], Queued { before: 5, share: 4 }), (&keys[1], Queued { before: 4, share: 4 })]
@@ -113,7 +174,7 @@ mod tests {
             .zip([30, 30, 2])
             .flat_map(|(ns, count)| (0..count).map(move |n| key(ns, n)))
             .collect();
-        let queued = beyond_limits(keys.iter().map(|key| (key, made(1))), 20, 22);
+        let queued = beyond_limits(keys.iter().map(|key| job(key, 1)), limit(20, 22), ANY);
         let of = |namespace: &str| queued.keys().filter(|key| key.namespace == namespace).count();
         assert_eq!((of("a"), of("b"), of("z")), (20, 20, 0));
     }
@@ -121,9 +182,49 @@ mod tests {
     #[test]
     fn a_plan_never_has_more_waiting_jobs_than_its_limit() {
         let keys: Vec<_> = (0..30).flat_map(|ns| (0..1_000).map(move |n| key(&ns.to_string(), n))).collect();
-        let queued =
-            beyond_limits(keys.iter().map(|key| (key, made(1))), MAX_WAITING_PER_NAMESPACE, MAX_WAITING);
-        assert!(keys.len() - queued.len() <= MAX_WAITING);
+        let queued = beyond_limits(keys.iter().map(|key| job(key, 1)), MAX_JOBS, MAX_CONFIGURATIONS);
+        assert!(keys.len() - queued.len() <= MAX_JOBS.of_all);
+    }
+
+    #[test]
+    fn large_jobs_of_one_namespace_leave_the_others_their_places() {
+        let keys: Vec<_> =
+            (0..100).map(|n| key("large", n)).chain((0..100).map(|n| key("small", n))).collect();
+        let of = |key| {
+            let configurations = if keys[..100].contains(key) { 50 } else { 2 };
+            Waiting { configurations, ..job(key, 1) }
+        };
+        let queued = beyond_limits(keys.iter().map(of), ANY, limit(1_000, 1_100));
+        let left_out: Vec<_> = queued.keys().map(|key| key.namespace.as_str()).collect();
+        assert_eq!(left_out, ["large"; 82], "18 of 50 are within 900");
+        assert_eq!(queued[&keys[99]], Queued { before: 99, share: 18 });
+    }
+
+    #[test]
+    fn configurations_are_counted_as_a_plan_makes_them() {
+        let facts = |per_node, levels: &[i32]| TypeFacts {
+            gpus: 64 * per_node,
+            per_node,
+            levels: levels.to_vec(),
+            ..TypeFacts::default()
+        };
+        let types = Types::from([("A".into(), facts(8, &[])), ("B".into(), facts(4, &[200, 300]))]);
+        let of = |request: serde_json::Value| {
+            let gpus: GpuRequest = serde_json::from_value(request).expect("gpus");
+            configurations(&gpus, &types)
+        };
+        assert_eq!(of(json!({})), 1 + 3);
+        assert_eq!(of(json!({"types": ["A"]})), 1);
+        // 1, 2, 4 and 8 on one node.
+        assert_eq!(of(json!({"max": 8})), 4 + 3 * 3);
+        // 8 as 8, 2 x 4, 4 x 2 and 8 x 1.
+        assert_eq!(of(json!({"min": 8, "maxNodes": 8})), 4 + 3 * 3);
+        let all: Vec<i32> = (1..=64).collect();
+        assert_eq!(of(json!({"max": 64, "counts": all, "maxNodes": 64, "types": ["A"]})), 172);
+        // On two nodes of 8.
+        let few = Types::from([("A".into(), TypeFacts { gpus: 16, per_node: 8, ..TypeFacts::default() })]);
+        let request = serde_json::from_value(json!({"min": 8, "maxNodes": 8})).expect("gpus");
+        assert_eq!(configurations(&request, &few), 2);
     }
 
     #[test]
@@ -139,7 +240,7 @@ mod tests {
     #[test]
     fn places_are_shared_evenly_and_what_one_does_not_need_goes_to_the_others() {
         let counts = BTreeMap::from([("few", 10), ("many", 50_000), ("more", 90_000)]);
-        let of = |each, most| shares(&counts, each, most);
+        let of = |each, most| shares(&counts, limit(each, most));
         assert_eq!(of(10_000, 100_000), BTreeMap::from([("few", 10), ("many", 10_000), ("more", 10_000)]));
         assert_eq!(of(10_000, 10_000), BTreeMap::from([("few", 10), ("many", 4_995), ("more", 4_995)]));
         assert_eq!(of(10_000, 0).values().sum::<usize>(), 0);

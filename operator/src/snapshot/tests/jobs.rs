@@ -92,3 +92,29 @@ fn what_a_stop_loses_is_what_stops_of_its_family_have_lost() {
     assert!((saved / 1_000.0 - 1.0).abs() < 0.05, "{saved}");
     assert!((lost(json!(null)) - 100_100.0).abs() < 1.0, "without a checkpoint all of it");
 }
+
+#[test]
+fn a_job_with_very_many_configurations_is_offered_powers_of_two() {
+    let mut world = World::default();
+    for n in 0..4 * 64 {
+        let product = json!({"nvidia.com/gpu.product": format!("NVIDIA-{}", n % 4)});
+        world.node(&format!("n{n}"), product, json!({}));
+    }
+    let counts: Vec<i32> = (1..=64).collect();
+    let any = json!({"max": 64, "counts": counts, "maxNodes": 64});
+    let mut one = any.clone();
+    one["types"] = json!(["NVIDIA-1"]);
+    world.job("any", json!({"gpus": any}), json!(null), waiting()).job(
+        "one",
+        json!({"gpus": one}),
+        json!(null),
+        waiting(),
+    );
+    let snapshot = world.snapshot();
+    let nodes = |name: &str| {
+        let job = snapshot.jobs.iter().find(|job| job.id.as_str() == name).expect("planned");
+        job.spread.iter().map(|effect| effect.nodes).collect::<Vec<_>>()
+    };
+    assert_eq!(nodes("team/any"), [2, 4, 8, 16, 32, 64], "688 configurations");
+    assert!(nodes("team/one").contains(&3), "172 configurations");
+}
