@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use andreas_api::slim::SlimNode;
 use jiff::Timestamp;
+use kube::ResourceExt;
 
 use super::facts::Facts;
 use super::{Check, State};
@@ -16,12 +18,18 @@ const TOLERANCE: i64 = 5;
 /// Age of a kubelet's Lease from which the node counts as not seen, s: kubelets renew it every 10 s.
 const STALE: i64 = 60;
 
+/// The oldest driver that the agent is made for, as in docs/installation.md.
+const OLDEST_DRIVER: u32 = 535;
+
 /// The checks.
 pub fn checks(facts: &Facts, now: Timestamp) -> Vec<Check> {
     let mut checks = Vec::new();
     match &facts.objects {
         Err(error) => checks.push(Check::unread("nodes with GPUs", error)),
-        Ok(objects) => nodes(objects, &mut checks),
+        Ok(objects) => {
+            nodes(objects, &mut checks);
+            checks.extend(drivers(objects));
+        }
     }
     checks.push(own_clock(facts));
     checks.push(node_clocks(facts, now));
@@ -91,6 +99,48 @@ fn nodes(objects: &Objects, checks: &mut Vec<Check>) {
         };
         checks.push(Check::not(state, "agents and GPUs", format!("{health} on {}", names(&nodes)), fix));
     }
+}
+
+/// The driver's version by the labels of GPU feature discovery: the present one, else that of before 0.16.
+fn driver(node: &SlimNode) -> Option<String> {
+    let label =
+        |name: &str| node.labels().get(&format!("nvidia.com/{name}")).filter(|value| !value.is_empty());
+    if let Some(full) = label("cuda.driver-version.full") {
+        return Some(full.clone());
+    }
+    let parts = ["major", "minor", "rev"].map(|part| label(&format!("cuda.driver.{part}")));
+    let parts: Vec<&str> = parts.into_iter().map_while(|part| part.map(String::as_str)).collect();
+    (!parts.is_empty()).then(|| parts.join("."))
+}
+
+/// None where nodes may not be read.
+fn drivers(objects: &Objects) -> Option<Check> {
+    let name = "drivers";
+    let views = objects.views();
+    let planned = |node: &&SlimNode| {
+        views.iter().any(|view| view.excluded.is_none() && view.gpus > 0 && view.name == node.name_any())
+    };
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for node in objects.nodes.as_ref()?.iter().filter(planned) {
+        if let Some(version) = driver(node) {
+            versions.entry(version).or_default().push(node.name_any());
+        }
+    }
+    let old = |version: &str| version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    let old = |version: &str| old(version).is_some_and(|major| major < OLDEST_DRIVER);
+    let on =
+        |nodes: &[String]| if nodes.len() == 1 { nodes[0].clone() } else { format!("{} nodes", nodes.len()) };
+    let text = |(version, nodes): (&String, &Vec<String>)| format!("{version} on {}", on(nodes));
+    let too_old: Vec<String> = versions.iter().filter(|(version, _)| old(version)).map(text).collect();
+    if !too_old.is_empty() {
+        let fix = format!("install {OLDEST_DRIVER} or newer (docs/installation.md)");
+        return Some(Check::not(State::Warning, name, too_old.join(", "), fix));
+    }
+    let found: Vec<String> = versions.iter().map(text).collect();
+    Some(match found.is_empty() {
+        true => Check::ok(name, "no label names their versions: agents say whether they answer"),
+        false => Check::ok(name, found.join(", ")),
+    })
 }
 
 fn own_clock(facts: &Facts) -> Check {

@@ -135,6 +135,31 @@ fn what_may_not_be_read_is_unknown_with_the_missing_right() {
 }
 
 #[test]
+fn an_old_driver_is_said_by_the_present_and_the_former_labels() {
+    let found = |labels: &[serde_json::Value]| {
+        let mut facts = well();
+        facts.objects = Ok(objects());
+        let nodes = facts.objects.as_mut().unwrap().nodes.as_mut().unwrap();
+        for (node, labels) in nodes.iter_mut().zip(labels) {
+            node.metadata.labels = serde_json::from_value(labels.clone()).unwrap();
+        }
+        let found = checks(&facts, now()).into_iter().find(|check| check.name == "drivers");
+        found.map(|check| (check.state, check.message)).unwrap()
+    };
+    let full = |version: &str| json!({"nvidia.com/gpu.product": "A", "nvidia.com/cuda.driver-version.full": version});
+    let former = json!({"nvidia.com/gpu.product": "A", "nvidia.com/cuda.driver.major": "470",
+        "nvidia.com/cuda.driver.minor": "256", "nvidia.com/cuda.driver.rev": "02"});
+    assert_eq!(found(&[]), (State::Ok, "580.95.05 on 3 nodes".into()));
+    assert_eq!(found(&[full("535.54.03")]), (State::Ok, "535.54.03 on gpu-1, 580.95.05 on 2 nodes".into()));
+    assert_eq!(
+        found(&[full("530.30.02"), former]),
+        (State::Warning, "470.256.02 on gpu-2, 530.30.02 on gpu-1".into())
+    );
+    let none = json!({"nvidia.com/gpu.product": "A"});
+    assert_eq!(found(&[none.clone(), none.clone(), none.clone(), none]).0, State::Ok);
+}
+
+#[test]
 fn a_certificate_that_has_ended_or_ends_soon_is_said() {
     let state = |at: &str| {
         let found = checks(&well(), at.parse().unwrap());

@@ -46,7 +46,9 @@ pub fn gpu_nodes() -> Value {
 /// Nodes.
 pub fn nodes() -> Value {
     let node = |name: &str, product: &str, gpus: &str| {
-        json!({"metadata": {"name": name, "labels": {"nvidia.com/gpu.product": product}},
+        let labels =
+            json!({"nvidia.com/gpu.product": product, "nvidia.com/cuda.driver-version.full": "580.95.05"});
+        json!({"metadata": {"name": name, "labels": labels},
                "status": {"allocatable": {"nvidia.com/gpu": gpus, "cpu": "8"},
                           "conditions": [{"type": "Ready", "status": "True"}]}})
     };

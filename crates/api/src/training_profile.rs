@@ -106,7 +106,7 @@ pub struct TrainingProfileStatus {
     #[serde(deserialize_with = "crate::known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub observations: Vec<Observation>,
-    /// GPU types whose memory a run with this profile exhausted. Its jobs are not placed there.
+    /// GPU types whose memory a run with this profile exhausted. Its jobs are not placed there while they may use another type.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub out_of_memory_types: Vec<String>,

@@ -153,11 +153,17 @@ impl Tables {
                 let named = gpus.types.is_empty() || gpus.types.iter().any(|t| t == name);
                 // By the type's largest boards; candidates are checked for their own memory.
                 let roomy = gpus.memory_fits(facts.memory_mib);
-                let fits = !exhausted.iter().any(|t| t == name);
-                named && roomy && fits || held.is_some_and(|held| held.gpu_type == name)
+                named && roomy || held.is_some_and(|held| held.gpu_type == name)
             })
             .map(|(name, _)| name)
             .collect();
+        // Where no other type is left, it is tried again: the program may need less now, and if not it uses its retries and says so.
+        let roomy = |name: &&GpuType| {
+            let held = held.is_some_and(|held| held.gpu_type == name.as_str());
+            held || !exhausted.iter().any(|t| t == name.as_str())
+        };
+        let others: Vec<&GpuType> = allowed.iter().copied().filter(roomy).collect();
+        let allowed = if others.is_empty() { allowed } else { others };
         let version = profile.and_then(|profile| profile.resource_version()).unwrap_or_default();
         let levels: Vec<&[i32]> =
             allowed.iter().filter_map(|name| Some(types.get(*name)?.levels.as_slice())).collect();

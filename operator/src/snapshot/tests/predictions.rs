@@ -55,10 +55,27 @@ fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
     assert!(kinds(GPU) > 0 && kinds("Tesla-T4") > 0, "{:?}", unknown.estimates);
     assert_eq!(unknown.unknown.map(|look| look.least), Some(GpuCount(1)));
     assert!(!unknown.movable);
+}
 
-    world.profile("bert", json!({"outOfMemoryTypes": [GPU]}));
+#[test]
+fn a_type_whose_memory_a_run_exhausted_is_left_out_while_there_is_another() {
+    let mut world = World::default();
+    let small = json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"});
+    world
+        .node("n1", json!({}), json!({}))
+        .node("small", small, json!({}))
+        .profile("bert", json!({"outOfMemoryTypes": ["Tesla-T4"]}))
+        .job("any", json!({"profile": "bert"}), json!(null), waiting())
+        .job("small", json!({"profile": "bert", "gpus": {"types": ["Tesla-T4"]}}), json!(null), waiting());
     let snapshot = world.snapshot();
-    assert!(snapshot.jobs[0].estimates.is_empty());
+    let types = |job: usize| {
+        let mut types: Vec<&str> =
+            snapshot.jobs[job].estimates.iter().map(|row| row.gpu_type.as_str()).collect();
+        types.dedup();
+        types
+    };
+    // One that may use no other would wait for ever.
+    assert_eq!((types(0), types(1)), (vec![GPU], vec!["Tesla-T4"]));
 }
 
 #[test]
