@@ -25,6 +25,8 @@ const FLAGS: [(&str, bool); 16] = [
     ("rdzv-id", true),
     ("standalone", false),
 ];
+/// Flags of theirs that stay and take no value.
+const SWITCHES: [&str; 5] = ["m", "module", "no-python", "run-path", "use-env"];
 /// Programs that start containers on the nodes of other clusters.
 const CONTAINER_LAUNCHERS: [&str; 2] = ["singularity", "apptainer"];
 /// Variables that the operator sets.
@@ -78,10 +80,8 @@ fn launcher_flags(words: &[String]) -> (Vec<String>, Vec<String>) {
             }
             None => {
                 kept.push(word.clone());
-                // `-m module`, `--max_restarts 3`: a value of a flag is not the program.
-                if !word.contains('=')
-                    && !["-m", "--module", "--no_python", "--no-python"].contains(&word.as_str())
-                {
+                // A value of a flag is not the program: `--max_restarts 3`.
+                if !word.contains('=') && !SWITCHES.contains(&flag.replace('_', "-").as_str()) {
                     kept.extend(rest.next().cloned());
                 }
             }
@@ -217,6 +217,10 @@ mod tests {
         );
         assert_eq!(of("python train.py --node_rank 1"), "python train.py --node_rank 1");
         assert_eq!(of("torchrun --nnodes"), "torchrun");
+        assert_eq!(
+            of("python -m torch.distributed.launch --use_env train.py --master_port 1"),
+            "python -m torch.distributed.launch --use_env train.py --master_port 1"
+        );
     }
 
     #[test]
