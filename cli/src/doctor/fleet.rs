@@ -1,6 +1,6 @@
 //! Checks of nodes and clocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_api::slim::SlimNode;
 use jiff::Timestamp;
@@ -117,13 +117,17 @@ fn driver(node: &SlimNode) -> Option<String> {
 fn drivers(objects: &Objects) -> Option<Check> {
     let name = "drivers";
     let views = objects.views();
-    let planned = |node: &&SlimNode| {
-        views.iter().any(|view| view.excluded.is_none() && view.gpus > 0 && view.name == node.name_any())
-    };
+    let planned: BTreeSet<&str> = views
+        .iter()
+        .filter(|view| view.excluded.is_none() && view.gpus > 0)
+        .map(|view| view.name.as_str())
+        .collect();
     let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for node in objects.nodes.as_ref()?.iter().filter(planned) {
-        if let Some(version) = driver(node) {
-            versions.entry(version).or_default().push(node.name_any());
+    let mut without = 0;
+    for node in objects.nodes.as_ref()?.iter().filter(|node| planned.contains(node.name_any().as_str())) {
+        match driver(node) {
+            Some(version) => versions.entry(version).or_default().push(node.name_any()),
+            None => without += 1,
         }
     }
     let old = |version: &str| version.split('.').next().and_then(|major| major.parse::<u32>().ok());
@@ -136,11 +140,11 @@ fn drivers(objects: &Objects) -> Option<Check> {
         let fix = format!("install {OLDEST_DRIVER} or newer (docs/installation.md)");
         return Some(Check::not(State::Warning, name, too_old.join(", "), fix));
     }
-    let found: Vec<String> = versions.iter().map(text).collect();
-    Some(match found.is_empty() {
-        true => Check::ok(name, "no label names their versions: agents say whether they answer"),
-        false => Check::ok(name, found.join(", ")),
-    })
+    let mut found: Vec<String> = versions.iter().map(text).collect();
+    if without > 0 {
+        found.push(format!("no label names that of {without} nodes: their agents say whether it answers"));
+    }
+    Some(Check::ok(name, found.join(", ")))
 }
 
 fn own_clock(facts: &Facts) -> Check {

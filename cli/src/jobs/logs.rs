@@ -15,7 +15,7 @@ use futures::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
 
-use self::lines::{Line, lines, printable};
+pub use self::lines::{Line, lines, printable};
 use self::workers::{Worker, workers};
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, Right, Selection, block_on};
 use crate::output::plain;

@@ -8,6 +8,6 @@ mod submit;
 mod wait;
 
 pub use control::{CancelArgs, ResumeArgs, SuspendArgs, cancel, resume, suspend};
-pub use logs::{LogsArgs, run as logs};
+pub use logs::{Line, LogsArgs, lines as log_lines, printable, run as logs};
 pub use submit::{SubmitArgs, run as submit};
 pub use wait::{WaitArgs, run as wait};

@@ -13,6 +13,8 @@ mod show;
 mod transfer;
 mod typical;
 
+pub use transfer::parse;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

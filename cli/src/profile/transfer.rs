@@ -49,8 +49,11 @@ struct Typed {
     kind: String,
 }
 
-/// A profile from text, YAML or JSON.
-pub(super) fn parse(text: &str, name: &str) -> Result<TrainingProfile> {
+/// A profile from text, YAML or JSON; `name` is the text's, for messages.
+///
+/// # Errors
+/// When it is no TrainingProfile with a name.
+pub fn parse(text: &str, name: &str) -> Result<TrainingProfile> {
     let typed: Typed = serde_saphyr::from_str(text).map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
     if (typed.kind.as_str(), typed.api_version.as_str()) != (KIND, API_VERSION) {
         bail!(

@@ -33,8 +33,8 @@ pub struct Workload {
     pub suspended: bool,
     /// Its end.
     pub end: Option<End>,
-    /// Pods with GPUs of a Job or JobSet that have not succeeded yet: its controller makes no more than these. `None` where it does
-    /// not count them.
+    /// Pods of a Job that have not succeeded, or pods with GPUs of the child Jobs of a JobSet that have not: its controller makes no
+    /// more than these. `None` where it does not count them.
     pub pods_left: Option<i64>,
 }
 

@@ -107,7 +107,7 @@ reasons! {
     Preempted,
     /// Even the fastest configuration started now would be late.
     DeadlineUnreachable,
-    /// The gang was not wholly bound in time.
+    /// The gang was not wholly bound in time, or its GPUs were never released.
     PlacementTimeout,
     /// Bound but not running in time.
     StartTimeout,

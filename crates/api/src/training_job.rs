@@ -230,6 +230,11 @@ impl GpuRequest {
         self.max.unwrap_or(self.min).max(self.min)
     }
 
+    /// Whether GPUs of this type may be given.
+    pub fn allows_type(&self, gpu_type: &str) -> bool {
+        self.types.is_empty() || self.types.iter().any(|allowed| allowed == gpu_type)
+    }
+
     /// The totals that may be given, ascending, without repetition: `counts` within `min..=max`, else `min`, `max`
     /// and the powers of two between.
     pub fn totals(&self) -> Vec<i32> {

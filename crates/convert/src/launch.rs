@@ -26,7 +26,7 @@ const FLAGS: [(&str, bool); 16] = [
     ("standalone", false),
 ];
 /// Flags of theirs that stay and take no value.
-const SWITCHES: [&str; 5] = ["m", "module", "no-python", "run-path", "use-env"];
+const SWITCHES: [&str; 6] = ["m", "module", "no-python", "run-path", "use-env", "virtual-local-rank"];
 /// Programs that start containers on the nodes of other clusters.
 const CONTAINER_LAUNCHERS: [&str; 2] = ["singularity", "apptainer"];
 /// Variables that the operator sets.
@@ -220,6 +220,10 @@ mod tests {
         assert_eq!(
             of("python -m torch.distributed.launch --use_env train.py --master_port 1"),
             "python -m torch.distributed.launch --use_env train.py --master_port 1"
+        );
+        assert_eq!(
+            of("torchrun --virtual-local-rank --nproc-per-node 8 train.py"),
+            "torchrun --virtual-local-rank train.py"
         );
     }
 

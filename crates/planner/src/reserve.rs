@@ -46,7 +46,7 @@ fn earliest(
 ) -> Option<(f64, Assignment)> {
     let data = &instance.jobs[job];
     // Known only for a configuration that an idle cluster could hold: many jobs may have none.
-    let mut holders: Option<Holders> = None;
+    let mut holders: Option<Holders<'_>> = None;
     let mut best: Option<(f64, i64, Assignment)> = None;
     let mut asked = configs.to_vec();
     asked.sort_unstable();
@@ -102,24 +102,24 @@ fn earliest(
 }
 
 /// Who holds what until when.
-struct Holders {
+struct Holders<'a> {
     /// By node: expected end, holder and its GPUs there; in order.
     on: Vec<Vec<(f64, usize, i64)>>,
-    /// Expected end, holder and its configuration; in order.
-    all: Vec<(f64, usize, usize)>,
+    /// Expected end, holder and what it holds; in order.
+    all: Vec<(f64, usize, &'a Assignment)>,
 }
 
-impl Holders {
-    fn new(instance: &Instance<'_>, partial: &PartialPlan) -> Self {
+impl<'a> Holders<'a> {
+    fn new(instance: &'a Instance<'_>, partial: &'a PartialPlan) -> Self {
         #[cfg(test)]
         tests::COUNTED.set(tests::COUNTED.get() + 1);
         let mut holders = Self { on: vec![Vec::new(); instance.nodes.len()], all: Vec::new() };
-        let mut add = |job: usize, assignment: &Assignment, end: f64| {
+        let mut add = |job: usize, assignment: &'a Assignment, end: f64| {
             let config = &instance.jobs[job].configs[assignment.config];
             for &node in assignment.nodes.as_slice() {
                 holders.on[node as usize].push((end, job, config.gpus));
             }
-            holders.all.push((end, job, assignment.config));
+            holders.all.push((end, job, assignment));
         };
         for (job, data) in instance.jobs.iter().enumerate() {
             if let Some(assignment) = &partial.assignments[job] {
@@ -150,7 +150,7 @@ fn ready_at(
     partial: &PartialPlan,
     (data, gpus): (&JobData<'_>, i64),
     node: u32,
-    holders: &Holders,
+    holders: &Holders<'_>,
 ) -> f64 {
     let holders = &holders.on[node as usize];
     let enough =
@@ -184,7 +184,7 @@ fn quota_ready(
     instance: &Instance<'_>,
     partial: &PartialPlan,
     (data, config): (&JobData<'_>, &Config),
-    holders: &Holders,
+    holders: &Holders<'_>,
 ) -> f64 {
     let lacking = |d: &Demand| (d.what, d.of_job(config) - partial.ledger.quota_left(d.what));
     let mut lacking: Vec<(usize, i128)> =
@@ -200,7 +200,7 @@ fn quota_ready(
         when = end;
         for (what, lacks) in &mut lacking {
             let of = demands(holder).filter(|d| d.what == *what);
-            *lacks -= of.map(|d| d.of_job(&instance.jobs[holder].configs[held])).sum::<i128>();
+            *lacks -= of.map(|d| d.of_job(&instance.jobs[holder].configs[held.config])).sum::<i128>();
         }
         if lacking.iter().all(|(_, lacks)| *lacks <= 0) {
             break;
@@ -215,7 +215,7 @@ fn power_ready(
     partial: &PartialPlan,
     config: &Config,
     nodes: &[u32],
-    holders: &Holders,
+    holders: &Holders<'_>,
 ) -> f64 {
     let Some(ahead) = &instance.budget_ahead else { return 0.0 };
     let mut needed = partial.ledger.power_after_start_mw(instance, config, nodes);
@@ -223,16 +223,25 @@ fn power_ready(
     if within(0.0, needed) {
         return 0.0;
     }
+    let mut workers: Vec<usize> = holders.on.iter().map(Vec::len).collect();
     let mut changes = ahead.windows().iter().map(|(begin, _)| begin.0 - instance.now).peekable();
     let mut when = 0.0;
-    for &(end, holder, held) in &holders.all {
+    for (end, holder, held) in &holders.all {
+        let end = *end;
         while let Some(begin) = changes.next_if(|begin| *begin <= end) {
             if begin > 0.0 && within(begin, needed) {
                 return begin;
             }
         }
-        // What its nodes draw besides their GPUs while they are busy may go on.
-        needed -= instance.alone_mw(&instance.jobs[holder].configs[held], 0);
+        let mut overhead = 0;
+        for &node in held.nodes.as_slice() {
+            let left = &mut workers[node as usize];
+            *left = left.saturating_sub(1);
+            if *left == 0 && !nodes.contains(&node) {
+                overhead += instance.nodes[node as usize].overhead_mw;
+            }
+        }
+        needed -= instance.alone_mw(&instance.jobs[*holder].configs[held.config], overhead);
         when = end;
         if within(end, needed) {
             return end;
@@ -263,23 +272,29 @@ mod tests {
 
     #[test]
     fn nodes_reserved_for_a_job_that_waits_for_watts_serve_short_jobs_until_then() {
-        // Given two nodes, a budget for one and a half runs, a run for another hour and a fully aged job beside it,
+        // Given three nodes, two runs for another hour and one for ten days, a fully aged job that needs the watts of both short runs,
+        // the overhead of their nodes included, and an idle node,
         let job = |name: &str, submit: f64, epoch: f64, watts: f64, state: serde_json::Value| {
             json!({"id": format!("t/{name}"), "namespace": "t", "submit": submit, "weight": if name == "aged" { 1e-4 } else { 1e-2 },
                    "epochs_left": 1.0, "estimates": [{"gpu_type": "A", "gpus": 4, "epoch": epoch, "power": watts}],
                    "movable": false, "worker": {}, "state": state})
         };
-        let runs = json!({"Running": {"since": 990_000.0, "placement": {"gpu_type": "A", "gpus_per_node": 4, "nodes": ["n1"]}}});
-        for (short, starts) in [(1_800.0, true), (7_200.0, false)] {
+        let runs = |node: &str| json!({"Running": {"since": 990_000.0, "placement": {"gpu_type": "A", "gpus_per_node": 4, "nodes": [node]}}});
+        let node = |name: &str| json!({"name": name, "gpu_type": "A", "gpus": 4, "free_gpus": 4, "host_idle": 100.0, "host_busy": 300.0, "free": {}});
+        // Idle: 4 x 300 W. Running: 2 x (500 - 200 + 200) W and 1,000 - 200 + 200 W. The aged one adds 1,600 - 200 + 200 W,
+        // and the short one 500 W.
+        let budget = 1_200.0 + 2.0 * 500.0 + 1_000.0 + 650.0;
+        for (short, starts) in [(1_800.0, true), (7_200.0, false), (86_400.0 * 9.0, false)] {
             let snapshot: Snapshot = serde_json::from_value(json!({
                 "now": 1e6, "tariff": [[0.0, 1e-7]], "gpu_types": [{"name": "A", "idle": 50.0, "max": 400.0}],
-                "lateness": {"turnaround_share": 0.1, "aging": 3600.0}, "budget": {"watts": [[0.0, 2600.0]]},
-                "nodes": [{"name": "n1", "gpu_type": "A", "gpus": 4, "free_gpus": 4, "free": {}},
-                          {"name": "n2", "gpu_type": "A", "gpus": 4, "free_gpus": 4, "free": {}}],
+                "lateness": {"turnaround_share": 0.1, "aging": 3600.0}, "budget": {"watts": [[0.0, budget]]},
+                "nodes": [node("n1"), node("n2"), node("n3"), node("n4")],
                 "namespaces": [], "jobs": [
-                    job("runs", 989_000.0, 3_600.0, 1_600.0, runs.clone()),
+                    job("first", 989_000.0, 3_600.0, 500.0, runs("n1")),
+                    job("second", 989_000.0, 3_600.0, 500.0, runs("n2")),
+                    job("long", 989_000.0, 864_000.0, 1_000.0, runs("n3")),
                     job("aged", 0.0, 3_600.0, 1_600.0, json!("Waiting")),
-                    job("short", 999_000.0, short, 800.0, json!("Waiting"))]}))
+                    job("short", 999_000.0, short, 500.0, json!("Waiting"))]}))
             .expect("a snapshot");
             for method in MethodName::ALL {
                 let planned = plan(&snapshot, &Options { method, ..Options::default() }).expect("a plan");

@@ -94,6 +94,13 @@ pub struct PowerBudget {
     pub look_ahead: Seconds,
 }
 
+impl PowerBudget {
+    /// What of `watts` plans may use, in watts of nodes and GPUs.
+    pub(crate) fn for_plans(&self, watts: f64) -> f64 {
+        watts * (1.0 - self.margin) / self.scope_factor
+    }
+}
+
 fn one() -> f64 {
     1.0
 }

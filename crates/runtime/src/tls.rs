@@ -20,6 +20,8 @@ use crate::certificates::{CertificateMetrics, Validity, validity};
 
 mod names;
 
+pub use names::names_of;
+
 /// Polling interval of the files.
 pub const RELOAD_EVERY: Duration = Duration::from_secs(10);
 

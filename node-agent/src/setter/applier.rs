@@ -38,8 +38,10 @@ pub struct Applier {
     last_request: Instant,
     reapply: Duration,
     slots: BTreeMap<Uuid, Slot>,
-    /// Since when GPUs cannot be set for want of a driver.
-    driver_gone: Option<Instant>,
+    /// Since when this process can be without a driver: it never saw one, or saw one last.
+    without_driver: Instant,
+    /// GPUs cannot be set for want of a driver.
+    driver_gone: bool,
 }
 
 struct Slot {
@@ -70,7 +72,8 @@ impl Applier {
             last_request: Instant::now(),
             reapply: REAPPLY,
             slots: BTreeMap::new(),
-            driver_gone: None,
+            without_driver: Instant::now(),
+            driver_gone: false,
         };
         for uuid in left {
             if let Some(slot) = this.slot(&uuid) {
@@ -92,10 +95,17 @@ impl Applier {
         self.slots.values().all(|slot| slot.applied == Some(Setting::default()))
     }
 
-    /// For how long no GPU could be set because this process sees no driver.
+    /// The process stands by since then: its container sees the library of that time.
     #[must_use]
-    pub fn driver_gone_for(&self) -> Duration {
-        self.driver_gone.map_or(Duration::ZERO, |since| since.elapsed())
+    pub fn standing_by_since(mut self, since: Instant) -> Self {
+        self.without_driver = since;
+        self
+    }
+
+    /// For how long this process has had no driver, where GPUs cannot be set because of that.
+    #[must_use]
+    pub fn driver_gone_for(&self) -> Option<Duration> {
+        self.driver_gone.then(|| self.without_driver.elapsed())
     }
 
     /// Applies the desired settings; restores GPUs that are not in them.
@@ -203,8 +213,10 @@ impl Applier {
         }))
         .await;
         let gone = GpuError::NoDriver(String::new());
-        let gone = self.slots.values().any(|slot| slot.refused.as_deref() == Some(gone.reason()));
-        self.driver_gone = gone.then(|| self.driver_gone.unwrap_or_else(Instant::now));
+        self.driver_gone = self.slots.values().any(|slot| slot.refused.as_deref() == Some(gone.reason()));
+        if !self.driver_gone && self.slots.values().any(|slot| slot.facts.is_some()) {
+            self.without_driver = Instant::now();
+        }
         // Records of restored GPUs are dropped.
         let mut left = self.record.gpus().clone();
         left.retain(|uuid, _| {

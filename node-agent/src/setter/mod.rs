@@ -30,7 +30,7 @@ mod server;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
@@ -87,6 +87,7 @@ pub async fn run(
     library: Arc<dyn Library>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    let started = Instant::now();
     let opened = tokio::select! {
         opened = Record::open_when_free(&args.state) => opened,
         () = shutdown.cancelled() => return Ok(()),
@@ -95,7 +96,7 @@ pub async fn run(
         opened.with_context(|| format!("the state folder {} cannot be used", args.state.display()))?;
     let floor = Floor { limit_mw: args.floor_watts * 1000, clock_mhz: args.floor_clock };
     let ttl = Duration::from_secs(args.ttl);
-    let mut applier = Applier::new(library, record, floor, ttl);
+    let mut applier = Applier::new(library, record, floor, ttl).standing_by_since(started);
     // Restore what an earlier run left, then accept requests.
     applier.restore_all().await;
     let applier = Arc::new(Mutex::new(applier));
@@ -129,7 +130,7 @@ async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration, patience: Duratio
             tracing::warn!("no request from the agent: restoring all GPUs");
             applier.restore_all().await;
         }
-        if applier.driver_gone_for() >= patience {
+        if applier.driver_gone_for().is_some_and(|gone| gone >= patience) {
             return;
         }
     }

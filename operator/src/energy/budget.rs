@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, gpu_type, rules};
-use crate::index::{ClusterIndex, agent_status, name_of, offered, ready};
+use crate::index::{ClusterIndex, agent_status, name_of, offered};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,8 +65,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     let (mut whole, mut floor) = (jobs, 0.0);
     for (key, node) in index.nodes.iter() {
         let ours = held.get(key.name.as_str()).copied().unwrap_or(0);
-        // Closed to new workers or not.
-        let powered = inventory.node_use(node).planned().is_some() && ready(node);
+        let powered = inventory.powered(node).is_some();
         let Some(product) = gpu_type(node, policy).filter(|_| powered || ours > 0) else { continue };
         let power = board(product, policy);
         let gpus = offered(node).gpus;

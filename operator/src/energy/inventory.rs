@@ -28,7 +28,7 @@ use andreas_api::slim::SlimNode;
 use kube::ResourceExt;
 
 use super::{boards, gpu_type};
-use crate::index::{ClusterIndex, MOST_GPUS, agent_status, whole_gpus};
+use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
@@ -204,6 +204,11 @@ impl<'a> Inventory<'a> {
     /// GPU types in the cluster with unknown draw.
     pub fn unknown(&self) -> &BTreeSet<String> {
         &self.unknown
+    }
+
+    /// The type of a planned node that has power, as far as its kubelet says, whether it takes new workers or not.
+    pub fn powered<'n>(&self, node: &'n SlimNode) -> Option<&'n str> {
+        self.node_use(node).planned().filter(|_| ready(node))
     }
 
     /// How a node is used, ready or not.

@@ -11,11 +11,10 @@ use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::Judgement;
 use super::member::{Member, Members};
+use super::pods::MAX_GRACE_SECONDS;
 use super::status::{self, duration_text, last_line};
 use crate::instants::after;
 
-/// Longest grace period of a checkpoint, s; the schema has the same limit.
-const MAX_GRACE: i64 = 3600;
 /// Maximum `startTimeout`, s; the schema has the same limit.
 const MAX_START: i64 = 4 * 3600;
 /// Part of `placementTimeout` for which the scheduler may say that no node can take a member: 45 s by default. The gang is pinned, so it
@@ -41,7 +40,7 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
 /// requeues the job for that instant.
 pub(super) fn is_never_released(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let since = d.first_seen(TimedFact::InUse { attempt: allocation.attempt });
-    let due = after(since, MAX_GRACE + d.o.policy.placement_timeout);
+    let due = after(since, MAX_GRACE_SECONDS + d.o.policy.placement_timeout);
     d.requeue_at(due);
     due <= d.o.now
 }

@@ -81,7 +81,7 @@ impl<'a> Observed<'a> {
         if !spec.totals().contains(&gpus) {
             return Err(format!("spec.gpus does not allow {gpus} GPUs"));
         }
-        if !spec.types.is_empty() && !spec.types.iter().any(|t| t == gpu_type) {
+        if !spec.allows_type(gpu_type) {
             return Err(format!("spec.gpus.types does not allow {gpu_type}"));
         }
         if nodes.len() > usize::try_from(spec.max_nodes).unwrap_or(1) {

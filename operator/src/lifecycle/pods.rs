@@ -34,6 +34,9 @@ const PROGRESS_VOLUME: &str = "andreas-progress";
 const CHECKPOINT_VOLUME: &str = "andreas-checkpoint";
 const SHARED_MEMORY_VOLUME: &str = "andreas-shared-memory";
 
+/// Longest grace period of a checkpoint, s; the schema has the same limit.
+pub const MAX_GRACE_SECONDS: i64 = 3600;
+
 /// Seconds between SIGTERM and SIGKILL of the job's pods.
 pub fn grace_seconds(spec: &TrainingJobSpec) -> i64 {
     spec.checkpoint.as_ref().map_or(GRACE_WITHOUT_CHECKPOINT, |c| i64::from(c.grace_seconds))

@@ -15,8 +15,8 @@ use kube::ResourceExt;
 use super::fit::{FitRequest, LearningScope, Model};
 use super::learner::Learner;
 use super::table::{self, Table, count};
-use crate::energy::Types;
 use crate::energy::boards::board;
+use crate::energy::{TypeFacts, Types};
 use crate::index::ClusterIndex;
 
 /// Cache of predictions by model, profile and context.
@@ -27,12 +27,18 @@ pub struct Tables {
     trust: LearningScope,
     model: Option<Arc<Model>>,
     run_times: RunTimes,
-    tables: HashMap<String, Arc<Table>>,
-    /// Their rows together.
-    rows: usize,
+    tables: HashMap<String, CachedTable>,
+    /// Number of the last refresh.
+    refreshes: u64,
 }
 
-/// Maximum rows of cached tables, some hundred bytes each; beyond that all are dropped.
+struct CachedTable {
+    table: Arc<Table>,
+    /// The refresh after which it was used last.
+    used: u64,
+}
+
+/// Rows of cached tables, some hundred bytes each, beyond which those that the last plan did not use are dropped.
 const MAX_ROWS: usize = 250_000;
 
 /// Assumed duration of an unknown run: the median of its own namespace's finished runs, else the policy's
@@ -98,13 +104,13 @@ impl Tables {
         };
         if !self.model.as_ref().is_some_and(|old| Arc::ptr_eq(old, &model)) {
             self.model = Some(model);
-            self.clear();
+            self.tables.clear();
         }
-    }
-
-    fn clear(&mut self) {
-        self.tables.clear();
-        self.rows = 0;
+        let last = self.refreshes;
+        self.refreshes += 1;
+        if self.tables.values().map(|cached| cached.table.rows.len()).sum::<usize>() > MAX_ROWS {
+            self.tables.retain(|_, cached| cached.used == last);
+        }
     }
 
     /// A job's table over its allowed types; call [`Tables::refresh`] first. `None` before the
@@ -150,7 +156,7 @@ impl Tables {
             .iter()
             .filter(|(name, facts)| {
                 let name = name.as_str();
-                let named = gpus.types.is_empty() || gpus.types.iter().any(|t| t == name);
+                let named = gpus.allows_type(name);
                 // By the type's largest boards; candidates are checked for their own memory.
                 let roomy = gpus.memory_fits(facts.memory_mib);
                 named && roomy || held.is_some_and(|held| held.gpu_type == name)
@@ -158,12 +164,17 @@ impl Tables {
             .map(|(name, _)| name)
             .collect();
         // Where no other type is left, it is tried again: the program may need less now, and if not it uses its retries and says so.
-        let roomy = |name: &&GpuType| {
-            let held = held.is_some_and(|held| held.gpu_type == name.as_str());
-            held || !exhausted.iter().any(|t| t == name.as_str())
-        };
+        let is_held = |name: &GpuType| held.is_some_and(|held| held.gpu_type == name.as_str());
+        let roomy = |name: &&GpuType| is_held(name) || !exhausted.iter().any(|t| t == name.as_str());
         let others: Vec<&GpuType> = allowed.iter().copied().filter(roomy).collect();
-        let allowed = if others.is_empty() { allowed } else { others };
+        let least = gpus.totals().first().map_or(1, |total| u64::from(count(*total)));
+        let gives = |name: &&GpuType| {
+            let most = |facts: &TypeFacts| {
+                facts.gpus.min(facts.per_node.saturating_mul(u64::from(count(gpus.max_nodes))))
+            };
+            is_held(name) || types.get(*name).is_some_and(|facts| most(facts) >= least)
+        };
+        let allowed = if others.iter().any(gives) { others } else { allowed };
         let version = profile.and_then(|profile| profile.resource_version()).unwrap_or_default();
         let levels: Vec<&[i32]> =
             allowed.iter().filter_map(|name| Some(types.get(*name)?.levels.as_slice())).collect();
@@ -182,8 +193,10 @@ impl Tables {
         let cache_key = format!(
             "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?}"
         );
-        if let Some(table) = self.tables.get(&cache_key) {
-            return Some(Arc::clone(table));
+        let used = self.refreshes;
+        if let Some(cached) = self.tables.get_mut(&cache_key) {
+            cached.used = used;
+            return Some(Arc::clone(&cached.table));
         }
         let mut input = match profile {
             Some(profile) => predictor_profile(subject, profile),
@@ -199,11 +212,7 @@ impl Tables {
         };
         let context = PredictionContext { predictor, profile: &input, prior: &prior };
         let table = Arc::new(table::of(context, &allowed, &totals, count(gpus.max_nodes), types));
-        if self.rows >= MAX_ROWS {
-            self.clear();
-        }
-        self.rows += table.rows.len().max(1);
-        self.tables.insert(cache_key, Arc::clone(&table));
+        self.tables.insert(cache_key, CachedTable { table: Arc::clone(&table), used });
         Some(table)
     }
 }

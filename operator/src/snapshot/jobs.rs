@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 use super::holders::{Holders, Holding};
 use super::nodes::Cluster;
-use super::places::configurations;
+use super::places::any_number_of_nodes;
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};
@@ -25,6 +25,7 @@ use crate::energy::weight::bounded_weight;
 use crate::energy::{Types, draws, rules};
 use crate::index::{ClusterIndex, gpu_memory};
 use crate::instants;
+use crate::lifecycle::pods::MAX_GRACE_SECONDS;
 use crate::lifecycle::{Admitted, Claim};
 use crate::predict::exploration::{self, ExplorationCosts};
 use crate::predict::{Outlook, Table};
@@ -58,7 +59,7 @@ fn target(
         job.status.iter().flat_map(|status| &status.excluded_nodes).filter(|excluded| excluded.until.0 > now);
     if !gpus.totals().contains(&total)
         || i64::from(gpus.max_nodes) < i64::try_from(target.nodes.len()).ok()?
-        || !gpus.types.is_empty() && !gpus.types.contains(&target.gpu_type)
+        || !gpus.allows_type(&target.gpu_type)
         || excluded.into_iter().any(|excluded| target.nodes.contains(&excluded.node))
     {
         return None;
@@ -114,15 +115,12 @@ pub(super) fn state(
         Claim::Stopping { goes_on: false, .. } => None,
         Claim::Stopping { gone_by, goes_on: true } => {
             // Unknown on an unreachable node: assume the longest grace period.
-            let gone_by = gone_by.unwrap_or_else(|| now.checked_add(MAX_GRACE).unwrap_or(now));
+            let gone_by = gone_by.unwrap_or_else(|| instants::after(now, MAX_GRACE_SECONDS));
             let target = target.map(|(target, _)| target);
             Some(JobState::Stopping { holds: held()?, target, gone_by: time(gone_by.max(now)) })
         }
     }
 }
-
-/// Maximum grace period of a checkpoint.
-const MAX_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(3_600);
 
 /// Input for one job.
 pub(super) struct JobFacts<'a> {
@@ -251,7 +249,7 @@ pub(super) fn job(
         weight: rules::late_rate(policy, bounded_weight(index, &key.namespace, spec.weight)),
         epochs_left: outlook.epochs_left.max(1e-3),
         estimates,
-        spread: spread(table, spec, &cluster.types),
+        spread: spread(table, spec, &cluster.types, &state),
         limits,
         limits_count: given.limits.unwrap_or_default(),
         unknown: unknown.cost,
@@ -276,11 +274,8 @@ pub(super) fn job(
     }
 }
 
-/// Configurations beyond which a job is offered only 2, 4, 8... nodes: one with 64 totals on up to 64 nodes would have thousands.
-const MAX_FOR_ANY_NODES: usize = 512;
-
 /// Effects of several nodes, for numbers of nodes that the job can use. The pods of an adopted workload are spread evenly.
-fn spread(table: &Table, spec: &TrainingJobSpec, types: &Types) -> Vec<MultiNodeEffect> {
+fn spread(table: &Table, spec: &TrainingJobSpec, types: &Types, state: &JobState) -> Vec<MultiNodeEffect> {
     // Totals that a plan could divide by the nodes, with the pods that they mean.
     let totals: Vec<(u32, u32)> = spec
         .adopts
@@ -296,8 +291,17 @@ fn spread(table: &Table, spec: &TrainingJobSpec, types: &Types) -> Vec<MultiNode
         let nodes = effect.nodes.max(1);
         totals.iter().all(|(gpus, pods)| !gpus.is_multiple_of(nodes) || pods.is_multiple_of(nodes))
     };
-    let any = configurations(&spec.gpus, types) <= MAX_FOR_ANY_NODES;
-    let some = |effect: &&MultiNodeEffect| any || effect.nodes.is_power_of_two();
+    let any = any_number_of_nodes(&spec.gpus, types);
+    let places = match state {
+        JobState::Waiting => [None, None],
+        JobState::Starting { target: one, .. } | JobState::Running { placement: one, .. } => {
+            [Some(one), None]
+        }
+        JobState::Stopping { holds, target, .. } => [Some(holds), target.as_ref()],
+    };
+    let held =
+        |nodes: u32| places.iter().flatten().any(|place| u32::try_from(place.nodes.len()) == Ok(nodes));
+    let some = |effect: &&MultiNodeEffect| any || effect.nodes.is_power_of_two() || held(effect.nodes);
     table.spread.iter().filter(some).filter(even).cloned().collect()
 }
 

@@ -13,8 +13,7 @@ use crate::energy::draws::foreign_power;
 use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
 use crate::index::amounts::HOST_PORT;
 use crate::index::{
-    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, ready, takes,
-    usable,
+    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes, usable,
 };
 
 /// The nodes of a snapshot.
@@ -72,11 +71,10 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         // meanwhile.
         let product = holders.type_on(&key.name).filter(|_| held > 0).or_else(|| gpu_type(node, policy));
         let Some(product) = product else { continue };
-        let planned = of_node.planned() == Some(product);
-        let open = planned && usable(node);
+        let open = of_node.planned() == Some(product) && usable(node);
+        let serves = open || held > 0;
         // A closed node draws power from the budget all the same.
-        let counts = planned && ready(node) && policy.power_budget.limits_power();
-        if !open && held == 0 && !counts {
+        if !serves && (inventory.powered(node).is_none() || !policy.power_budget.limits_power()) {
             continue;
         }
         let allocatable = offered(node);
@@ -100,11 +98,14 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         }
         let gpu_type = GpuType::new(product);
         let facts = cluster.types.entry(gpu_type.clone()).or_default();
-        facts.gpus += allocatable.gpus;
-        facts.per_node = facts.per_node.max(allocatable.gpus);
-        facts.memory_mib = facts.memory_mib.max(gpu_memory(node));
+        // A node where nothing starts or runs says nothing of what jobs get.
+        if serves {
+            facts.gpus += allocatable.gpus;
+            facts.per_node = facts.per_node.max(allocatable.gpus);
+            facts.memory_mib = facts.memory_mib.max(gpu_memory(node));
+        }
         let agent = agent_status(index, key);
-        if !limits::all_broken(agent) {
+        if serves && !limits::all_broken(agent) {
             let takes = limits::of_node(agent);
             ranges
                 .entry(gpu_type.clone())

@@ -39,21 +39,34 @@ pub struct Waiting<'a> {
     pub configurations: usize,
 }
 
-/// About how many configurations a job has in a plan: each total on each number of nodes that could give it, for each type that it
-/// may use, with and without power limits.
+/// Configurations beyond which a job is offered only 1, 2, 4, 8... nodes: one with 64 totals on up to 64 nodes would have thousands.
+const MAX_FOR_ANY_NODES: usize = 512;
+
+/// Whether a job is offered every number of nodes that it may have.
+pub fn any_number_of_nodes(gpus: &GpuRequest, types: &Types) -> bool {
+    placements(gpus, types, |_| true) <= MAX_FOR_ANY_NODES
+}
+
+/// About how many configurations a job has in a plan.
 pub fn configurations(gpus: &GpuRequest, types: &Types) -> usize {
+    let all = placements(gpus, types, |_| true);
+    if all <= MAX_FOR_ANY_NODES { all } else { placements(gpus, types, u64::is_power_of_two) }
+}
+
+/// Each total on each of these numbers of nodes that could give it, for each type that the job may use, with and without power
+/// limits.
+fn placements(gpus: &GpuRequest, types: &Types, offered: impl Fn(u64) -> bool) -> usize {
     let totals: Vec<u64> = gpus.totals().into_iter().filter_map(|total| u64::try_from(total).ok()).collect();
     let most_nodes = u64::try_from(gpus.max_nodes).unwrap_or(1).max(1);
-    let placed = |facts: &TypeFacts| {
-        let nodes = most_nodes.min(facts.gpus.div_ceil(facts.per_node.max(1)));
-        let of = |each: u64| {
-            totals.iter().filter(|total| total.is_multiple_of(each) && **total / each <= nodes).count()
+    let of_type = |facts: &TypeFacts| {
+        let most = most_nodes.min(facts.gpus.div_ceil(facts.per_node.max(1)));
+        let fits = |total: u64, each: u64| {
+            total.is_multiple_of(each) && total / each <= most && offered(total / each)
         };
-        (1..=facts.per_node).map(of).sum::<usize>()
+        let of = |each: u64| totals.iter().filter(|total| fits(**total, each)).count();
+        (1..=facts.per_node).map(of).sum::<usize>() * (1 + facts.levels.len())
     };
-    let named = |name: &str| gpus.types.is_empty() || gpus.types.iter().any(|one| one == name);
-    let allowed = types.iter().filter(|(name, _)| named(name.as_str()));
-    allowed.map(|(_, facts)| placed(facts) * (1 + facts.levels.len())).sum()
+    types.iter().filter(|(name, _)| gpus.allows_type(name.as_str())).map(|(_, facts)| of_type(facts)).sum()
 }
 
 /// A job that waits to take part in a plan.
@@ -71,7 +84,7 @@ impl Queued {
         format!(
             "more than {} jobs of this namespace wait that were made before it; the oldest {} are planned",
             rounded_down(self.before.saturating_sub(1)),
-            self.share
+            rounded_down(self.share)
         )
     }
 }
@@ -109,7 +122,8 @@ pub fn beyond_limits<'a>(
             left = left.saturating_sub(job.configurations);
             fits
         };
-        let share = jobs.iter().take(most).take_while(fits).count();
+        // The oldest takes part however large it is: otherwise none of the namespace's ever would.
+        let share = jobs.iter().take(most).take_while(fits).count().max(most.min(1));
         let beyond = jobs.into_iter().enumerate().skip(share);
         queued.extend(beyond.map(|(before, job)| (job.key, Queued { before, share })));
     }
@@ -198,6 +212,9 @@ mod tests {
         let left_out: Vec<_> = queued.keys().map(|key| key.namespace.as_str()).collect();
         assert_eq!(left_out, ["large"; 82], "18 of 50 are within 900");
         assert_eq!(queued[&keys[99]], Queued { before: 99, share: 18 });
+        // The oldest takes part even if it has more than its namespace's share.
+        let queued = beyond_limits(keys.iter().map(of), ANY, limit(40, 80));
+        assert_eq!(queued.keys().filter(|key| key.namespace == "large").count(), 99);
     }
 
     #[test]
@@ -221,6 +238,8 @@ mod tests {
         assert_eq!(of(json!({"min": 8, "maxNodes": 8})), 4 + 3 * 3);
         let all: Vec<i32> = (1..=64).collect();
         assert_eq!(of(json!({"max": 64, "counts": all, "maxNodes": 64, "types": ["A"]})), 172);
+        // With B, 172 and 3 x 133 would be too many: on 1, 2, 4... nodes 39 and 3 x 23.
+        assert_eq!(of(json!({"max": 64, "counts": all, "maxNodes": 64})), 39 + 3 * 23);
         // On two nodes of 8.
         let few = Types::from([("A".into(), TypeFacts { gpus: 16, per_node: 8, ..TypeFacts::default() })]);
         let request = serde_json::from_value(json!({"min": 8, "maxNodes": 8})).expect("gpus");

@@ -10,6 +10,7 @@ use andreas_api::slim::{
     SlimTrainingJob,
 };
 use andreas_api::{EnergyPolicy, TrainingProfile};
+use andreas_cli::jobs::{Line, log_lines, printable};
 use andreas_cli::stdio::Session;
 use andreas_estimates::{MAX_DESCRIPTION, RunDescription};
 use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
@@ -21,9 +22,13 @@ use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use andreas_query::{CanRequest, WhatIfRequest};
 use andreas_runtime::access::bearer;
-use andreas_runtime::tls::{MinTlsVersion, Tls, TlsFiles};
-use andreas_runtime::watch::list_splitter::{ListItem, ListSplitter};
-use andreas_simulator::readers::{Format, read_trace};
+use andreas_runtime::certificates::{self, Authority, AuthorityPem};
+use andreas_runtime::tls::{ClientCertificates, MinTlsVersion, Tls, TlsFiles, names_of};
+use andreas_runtime::watch::check_line;
+use andreas_runtime::watch::list_splitter::{Lines, ListItem, ListSplitter};
+use andreas_simulator::readers::{Format, TraceRange, read_trace, scenario};
+use futures::StreamExt as _;
+use jiff::Timestamp;
 use prost::Message as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -88,16 +93,46 @@ pub fn api_objects(bytes: &[u8]) {
     let _ = json::<EnergyPolicy>(bytes);
 }
 
-/// PEM files of certificates and keys, and the certificates in them.
+/// PEM files of certificates, keys and client authorities, the certificates in them, and those that clients show.
 pub fn certificates(bytes: &[u8]) {
     let Some(folder) = folder() else { return };
-    let [certificate, key, clients] = ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.path().join(name));
-    // The three parts are separated by a zero byte, so that one input holds all of them.
-    let mut parts = bytes.split(|b| *b == 0);
-    for path in [&certificate, &key, &clients] {
-        write(path, parts.next().unwrap_or(bytes));
+    let [certificate, key, authority] = ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.path().join(name));
+    for (path, part) in [&certificate, &key, &authority].into_iter().zip(parts(bytes)) {
+        write(path, part);
     }
-    let _ = Tls::load(TlsFiles { certificate, key, clients: None, oldest: MinTlsVersion::Tls12 });
+    let clients = Some(ClientCertificates { authority, names: vec!["kube-scheduler".into()] });
+    let _ = Tls::load(TlsFiles { certificate, key, clients, oldest: MinTlsVersion::Tls12 });
+    let _ = names_of(bytes);
+}
+
+/// Certificates and authorities in Secrets, which the programs renew or hand on.
+pub fn certificate_secrets(bytes: &[u8]) {
+    let texts = parts(bytes).map(String::from_utf8_lossy);
+    let [certificates, key, bundle] = &texts;
+    let now = Timestamp::UNIX_EPOCH;
+    let usable = certificates::usable(certificates, key).is_ok();
+    assert!(!usable || certificates::validity(certificates).is_some(), "a chain that can be used has an end");
+    let _ = certificates::verifies(certificates, bundle, "operator", now);
+    let _ = certificates::bundle(&[certificates, bundle], now, certificates::MAX_AUTHORITIES);
+    let pem = AuthorityPem { certificates: certificates.to_string(), key: key.to_string() };
+    if let Ok(authority) = Authority::read(&pem) {
+        Authority::read(&authority.pem()).expect("what was read can be written and read again");
+    }
+}
+
+/// Three parts that a zero byte separates, so that one input holds all of them; the whole for one that is missing.
+fn parts(bytes: &[u8]) -> [&[u8]; 3] {
+    let mut parts = bytes.split(|byte| *byte == 0);
+    [(); 3].map(|()| parts.next().unwrap_or(bytes))
+}
+
+/// Cluster files of the simulator, with a small trace.
+pub fn cluster_files(bytes: &[u8]) {
+    let Some(folder) = folder() else { return };
+    let [cluster, trace] = ["cluster.yaml", "trace.csv"].map(|name| folder.path().join(name));
+    write(&cluster, bytes);
+    write(&trace, include_bytes!("../corpus/trace_files/own.csv"));
+    let _ = scenario(Format::Csv, &trace, &cluster, TraceRange::default());
 }
 
 /// Manifests and sbatch scripts that become TrainingJobs: each has a spec, and can be written and read again.
@@ -136,6 +171,26 @@ pub fn list_answers(bytes: &[u8]) {
     let read: Vec<Value> = objects.iter().filter_map(|object| serde_json::from_slice(object).ok()).collect();
     let objects = items.iter().filter(|item| item.is_object());
     assert!(objects.eq(&read), "{read:?}");
+}
+
+/// What the programs of a job print, on its way to a terminal: no line is long, and nothing but colours reaches the terminal.
+pub fn pod_logs(bytes: &[u8]) {
+    let lines = log_lines(0, futures::io::Cursor::new(bytes)).collect::<Vec<_>>();
+    for line in futures::executor::block_on(lines) {
+        let Line::Text { text, .. } = line else { continue };
+        assert!(text.len() <= 64 << 10);
+        let shown = printable(&text);
+        assert!(shown.chars().all(|c| matches!(c, '\t' | '\r' | '\u{1b}') || !c.is_control()), "{shown:?}");
+    }
+}
+
+/// Exported profiles: what was read has a name, and can be written.
+pub fn profiles(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(profile) = andreas_cli::profile::parse(text, "profile") {
+        assert!(profile.metadata.name.is_some());
+        serde_json::to_vec(&profile).expect("what was read can be written");
+    }
 }
 
 /// Lines of the planner's protocol: each gets one answer, which is JSON.
@@ -217,6 +272,31 @@ pub fn trace_files(bytes: &[u8]) {
     write(&file, bytes);
     for format in Format::ALL {
         let _ = read_trace(format, &file);
+    }
+}
+
+/// A watch, cut into lines while it arrives: where it is cut changes nothing.
+pub fn watch_answers(bytes: &[u8]) {
+    let split = |chunk: usize| {
+        let (mut lines, mut found) = (Lines::default(), Vec::new());
+        for part in bytes.chunks(chunk) {
+            let mut rest = part;
+            while !rest.is_empty() {
+                let (used, item) = lines.feed(rest);
+                rest = &rest[used..];
+                if let Some(item) = item {
+                    found.push(if let ListItem::Object(line) = item { line.to_vec() } else { Vec::new() });
+                    lines.clear();
+                }
+            }
+        }
+        found
+    };
+    let whole = split(bytes.len().max(1));
+    assert_eq!(whole, split(1), "byte by byte");
+    for line in whole {
+        check_line::<SlimPod>(&line);
+        check_line::<SlimTrainingJob>(&line);
     }
 }
 

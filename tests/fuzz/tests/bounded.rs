@@ -62,7 +62,7 @@ macro_rules! bounded {
 }
 
 bounded!(
-    adopted_workloads api_objects certificates job_manifests kubelet_pod_resources list_answers planner_lines
-    program_descriptions progress_reports quantities queries scheduler_requests setter_lines setter_record
-    trace_files
+    adopted_workloads api_objects certificates certificate_secrets cluster_files job_manifests
+    kubelet_pod_resources list_answers planner_lines pod_logs profiles program_descriptions progress_reports
+    quantities queries scheduler_requests setter_lines setter_record trace_files watch_answers
 );

@@ -187,7 +187,7 @@ impl<'a> Instance<'a> {
     pub(crate) fn budget_mw_at(&self, after: f64) -> Option<i128> {
         let (budget, ahead) = self.snapshot.budget.as_ref().zip(self.budget_ahead.as_ref())?;
         let least = ahead.at(Time(self.now + after)).map_or(f64::INFINITY, |watts| watts.0);
-        Some(libm::floor(least * (1.0 - budget.margin) / budget.scope_factor * 1e3) as i128)
+        Some(libm::floor(budget.for_plans(least) * 1e3) as i128)
     }
 
     /// Converts budgeted power to the scope of the budget.

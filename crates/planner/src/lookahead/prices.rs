@@ -273,7 +273,7 @@ fn budget_by_period(
         let to = begins.get(p + 1).copied().unwrap_or(from * 2.0);
         let steps = ahead.pieces(now + andreas_core::Seconds(from), now + andreas_core::Seconds(to));
         let watts = steps.map(|(begin, end, watts)| of_step(watts.0, (end - begin).0 / (to - from)));
-        watts.fold(0.0, &fold) * (1.0 - budget.margin) / budget.scope_factor
+        budget.for_plans(watts.fold(0.0, &fold))
     };
     Some(begins.iter().enumerate().map(of_period).collect())
 }

@@ -37,8 +37,8 @@ impl NamedClients {
     }
 }
 
-/// Common names of the subject, DNS and URI alternative names; `None` when the certificate does not parse.
-fn names_of(leaf: &CertificateDer<'_>) -> Option<Vec<String>> {
+/// Common names of the subject, DNS and URI alternative names of a certificate in DER; `None` when it does not parse.
+pub fn names_of(leaf: &[u8]) -> Option<Vec<String>> {
     let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
     let mut names: Vec<String> = common.map(str::to_owned).collect();

@@ -206,14 +206,14 @@ impl ListSplitter {
 
 /// Splits a watch into lines, one at a time, of bounded size.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub struct Lines {
     line: Vec<u8>,
     too_large: bool,
 }
 
 impl Lines {
     /// Takes bytes up to the end of a line. Returns their number, and the line once complete.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> (usize, Option<ListItem<'_>>) {
+    pub fn feed(&mut self, bytes: &[u8]) -> (usize, Option<ListItem<'_>>) {
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let (part, used) = match end {
             Some(end) => (&bytes[..end], end + 1),
@@ -231,7 +231,7 @@ impl Lines {
     }
 
     /// Clears the line after use.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.too_large = false;
         self.line.clear();
         self.line.shrink_to(KEPT_BUFFER);

@@ -42,7 +42,7 @@ mod wire;
 
 pub use index::{Index, feed};
 pub use metrics::{WATCHES, WatchMetrics};
-pub use watcher::Watcher;
+pub use watcher::{Watcher, check_line};
 
 /// Selection and timeouts of a watch.
 #[derive(Clone, Debug)]

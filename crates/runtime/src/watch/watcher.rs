@@ -299,6 +299,11 @@ enum WatchEvent<T> {
     TooLarge,
 }
 
+/// Reads a line of a watch and forgets it; no line makes it fail.
+pub fn check_line<T: DeserializeOwned + Resource>(line: &[u8]) {
+    read_line::<T>(line);
+}
+
 fn read_line<T: DeserializeOwned + Resource>(line: &[u8]) -> WatchEvent<T> {
     let Ok(Line { kind, object }) = serde_json::from_slice::<Line<'_>>(line) else {
         return WatchEvent::Malformed;

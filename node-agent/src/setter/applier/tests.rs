@@ -203,32 +203,56 @@ async fn a_driver_that_is_not_seen_while_something_is_to_be_set_is_gone() {
     let node = Node::new();
     let mut setter = node.setter();
     let wanted = want(&[("a", Some(200_000), None)]);
-    let gone = |setter: &Applier| setter.driver_gone.is_some();
+    let other = want(&[("a", Some(250_000), None)]);
     setter.apply(&wanted).await;
-    assert!(!gone(&setter));
+    assert_eq!(setter.driver_gone_for(), None);
     *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
     setter.apply(&wanted).await;
-    assert!(!gone(&setter), "nothing was to be set");
-    setter.apply(&want(&[("a", Some(250_000), None)])).await;
-    let since = setter.driver_gone;
-    setter.apply(&want(&[("a", Some(250_000), None)])).await;
-    assert!(gone(&setter) && setter.driver_gone == since, "since the first time");
+    assert_eq!(setter.driver_gone_for(), None, "nothing was to be set");
+    setter.apply(&other).await;
+    let first = setter.driver_gone_for().expect("gone");
+    setter.apply(&other).await;
+    assert!(setter.driver_gone_for().expect("gone") > first, "since it was seen last");
     // Another error is a driver's answer.
     *node.driver.fails.lock() = Some(GpuError::Other("busy".into()));
+    setter.apply(&other).await;
+    assert_eq!(setter.driver_gone_for(), None);
+}
+
+const STOOD_BY: Duration = Duration::from_secs(400);
+
+/// A setter that has stood by, in a container made before the present driver was installed.
+async fn outdated(node: &Node) -> Applier {
+    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
+    let mut setter = node.setter().standing_by_since(Instant::now() - STOOD_BY);
+    setter.apply(&want(&[("a", Some(200_000), None)])).await;
+    setter
+}
+
+#[tokio::test]
+async fn a_setter_that_stood_by_sees_the_library_of_when_it_began_to() {
+    let node = Node::new();
+    assert!(outdated(&node).await.driver_gone_for() >= Some(STOOD_BY));
+    *node.driver.fails.lock() = None;
+    let mut setter = node.setter().standing_by_since(Instant::now() - STOOD_BY);
+    setter.apply(&want(&[("a", Some(200_000), None)])).await;
+    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
     setter.apply(&want(&[("a", Some(250_000), None)])).await;
-    assert!(!gone(&setter));
+    assert!(setter.driver_gone_for() < Some(STOOD_BY), "it has seen the driver since");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_watch_over_a_setter_ends_once_its_driver_has_been_gone_for_long() {
     let node = Node::new();
-    let mut setter = node.setter();
-    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
-    setter.apply(&want(&[("a", Some(200_000), None)])).await;
-    let setter = Arc::new(tokio::sync::Mutex::new(setter));
-    let ttl = Duration::from_secs(30);
-    let watch = |patience| super::super::watchdog(Arc::clone(&setter), ttl, patience);
-    let within = Duration::from_secs(600);
-    assert!(tokio::time::timeout(within, watch(Duration::from_secs(3_600))).await.is_err());
-    assert!(tokio::time::timeout(within, watch(Duration::ZERO)).await.is_ok());
+    let ends = async |setter: Applier, patience: Duration| {
+        let setter = Arc::new(tokio::sync::Mutex::new(setter));
+        let watch = super::super::watchdog(setter, Duration::from_secs(30), patience);
+        tokio::time::timeout(Duration::from_secs(600), watch).await.is_ok()
+    };
+    assert!(ends(outdated(&node).await, STOOD_BY).await);
+    assert!(!ends(outdated(&node).await, 2 * STOOD_BY).await);
+    *node.driver.fails.lock() = None;
+    let mut well = node.setter();
+    well.apply(&want(&[("b", Some(200_000), None)])).await;
+    assert!(!ends(well, Duration::ZERO).await);
 }

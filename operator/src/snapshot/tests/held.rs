@@ -100,6 +100,14 @@ fn a_cordoned_node_without_jobs_counts_in_the_power_budget_and_takes_none() {
     assert!(closed.host_idle.0 > 0.0);
     let candidates = snapshot.jobs[0].candidates.as_ref().expect("not every node");
     assert_eq!(candidates.iter().map(|node| node.as_str()).collect::<Vec<_>>(), ["n1"]);
+    // It has no agent, and says nothing of the limits that jobs get elsewhere.
+    world.policy(json!({"powerBudget": {"watts": 10_000}, "limits": "On"}));
+    let gpu = |n: i32| json!({"uuid": format!("u{n}"), "state": "Free", "watts": 50, "minLimitWatts": 100, "maxLimitWatts": 400});
+    world.agent("n1", (0..8).map(gpu).collect());
+    world.profile("bert", json!(null)).job("known", json!({"profile": "bert"}), json!(null), waiting());
+    let snapshot = world.snapshot();
+    let known = snapshot.jobs.iter().find(|job| job.id.as_str() == "team/known").expect("planned");
+    assert!(!known.limits.is_empty());
 }
 
 #[test]

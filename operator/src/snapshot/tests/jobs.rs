@@ -104,6 +104,11 @@ fn a_job_with_very_many_configurations_is_offered_powers_of_two() {
     let any = json!({"max": 64, "counts": counts, "maxNodes": 64});
     let mut one = any.clone();
     one["types"] = json!(["NVIDIA-1"]);
+    let mut three = holds(1, "n0", 1);
+    three["allocation"]["gpuType"] = "NVIDIA-0".into();
+    three["allocation"]["nodes"] = json!(["n0", "n4", "n8"]);
+    three["allocation"]["gpus"] = 3.into();
+    world.job("held", json!({"gpus": any}), three, Claim::Running { since: at(20) });
     world.job("any", json!({"gpus": any}), json!(null), waiting()).job(
         "one",
         json!({"gpus": one}),
@@ -117,4 +122,5 @@ fn a_job_with_very_many_configurations_is_offered_powers_of_two() {
     };
     assert_eq!(nodes("team/any"), [2, 4, 8, 16, 32, 64], "688 configurations");
     assert!(nodes("team/one").contains(&3), "172 configurations");
+    assert_eq!(nodes("team/held"), [2, 3, 4, 8, 16, 32, 64], "and what it holds");
 }

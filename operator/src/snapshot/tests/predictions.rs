@@ -63,7 +63,7 @@ fn a_type_whose_memory_a_run_exhausted_is_left_out_while_there_is_another() {
     let small = json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"});
     world
         .node("n1", json!({}), json!({}))
-        .node("small", small, json!({}))
+        .node("small", small.clone(), json!({}))
         .profile("bert", json!({"outOfMemoryTypes": ["Tesla-T4"]}))
         .job("any", json!({"profile": "bert"}), json!(null), waiting())
         .job("small", json!({"profile": "bert", "gpus": {"types": ["Tesla-T4"]}}), json!(null), waiting());
@@ -76,6 +76,17 @@ fn a_type_whose_memory_a_run_exhausted_is_left_out_while_there_is_another() {
     };
     // One that may use no other would wait for ever.
     assert_eq!((types(0), types(1)), (vec![GPU], vec!["Tesla-T4"]));
+    // So would one that another type has too few GPUs for.
+    let many = json!({"profile": "bert", "gpus": {"min": 16, "maxNodes": 2}});
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({}))
+        .node("small-1", small.clone(), json!({}))
+        .node("small-2", small, json!({}))
+        .profile("bert", json!({"outOfMemoryTypes": ["Tesla-T4"]}))
+        .job("many", many, json!(null), waiting());
+    let snapshot = world.snapshot();
+    assert!(snapshot.jobs[0].estimates.iter().any(|row| row.gpu_type.as_str() == "Tesla-T4"));
 }
 
 #[test]
