@@ -148,11 +148,15 @@ certificates: export RENEWAL_EVERY := 60
 certificates: control-plane build-tests ## Ten minutes of reports and binds while certificates are renewed every minute
 	$(SCENARIOS) certificates::no_report --nocapture
 
+.PHONY: release-programs
+release-programs: control-plane
+	$(CARGO) build --release --workspace --locked $(addprefix --bin ,andreas-operator andreas-extender andreas-node-agent andreas-node-setter andreas-trainer)
+
 .PHONY: faults
 faults: export ANDREAS_LONG := 1
 faults: export ANDREAS_BIN_DIR := $(CURDIR)/target/release
 faults: THREADS := 1
-faults: bench-build build-tests ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
+faults: release-programs build-tests ## What an API server can do to us, at full length: each write interrupted, five minutes away, 300 objects of 1.3 MB
 	$(CARGO) test --workspace --lib --locked lifecycle::tests::properties::
 	$(SCENARIOS) faults:: --nocapture
 
