@@ -93,8 +93,9 @@ pub fn bundle(bundles: &[&str], now: Timestamp, most: usize) -> String {
 pub fn usable(chain: &str, key: &str) -> Result<(), CertificatesError> {
     let wrong = |what: &dyn std::fmt::Display| CertificatesError::Pair(what.to_string());
     let certificates = decoded_certificates(chain);
-    if certificates.is_empty() {
-        return Err(wrong(&"no certificate"));
+    let leaf = certificates.first().ok_or_else(|| wrong(&"no certificate"))?;
+    if validity_of(leaf).is_none() {
+        return Err(wrong(&"the certificate's validity cannot be read"));
     }
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| wrong(&"no private key"))?;
     CertifiedKey::from_der(certificates, key, &rustls::crypto::ring::default_provider())
