@@ -38,8 +38,8 @@ pub struct Applier {
     last_request: Instant,
     reapply: Duration,
     slots: BTreeMap<Uuid, Slot>,
-    /// Since when this process can be without a driver: it never saw one, or saw one last.
-    without_driver: Instant,
+    /// When this process saw a driver last; its start where it has seen none.
+    driver_seen: Instant,
     /// GPUs cannot be set for want of a driver.
     driver_gone: bool,
 }
@@ -72,7 +72,7 @@ impl Applier {
             last_request: Instant::now(),
             reapply: REAPPLY,
             slots: BTreeMap::new(),
-            without_driver: Instant::now(),
+            driver_seen: Instant::now(),
             driver_gone: false,
         };
         for uuid in left {
@@ -98,14 +98,14 @@ impl Applier {
     /// The process stands by since then: its container sees the library of that time.
     #[must_use]
     pub fn standing_by_since(mut self, since: Instant) -> Self {
-        self.without_driver = since;
+        self.driver_seen = since;
         self
     }
 
     /// For how long this process has had no driver, where GPUs cannot be set because of that.
     #[must_use]
     pub fn driver_gone_for(&self) -> Option<Duration> {
-        self.driver_gone.then(|| self.without_driver.elapsed())
+        self.driver_gone.then(|| self.driver_seen.elapsed())
     }
 
     /// Applies the desired settings; restores GPUs that are not in them.
@@ -215,7 +215,7 @@ impl Applier {
         let gone = GpuError::NoDriver(String::new());
         self.driver_gone = self.slots.values().any(|slot| slot.refused.as_deref() == Some(gone.reason()));
         if !self.driver_gone && self.slots.values().any(|slot| slot.facts.is_some()) {
-            self.without_driver = Instant::now();
+            self.driver_seen = Instant::now();
         }
         // Records of restored GPUs are dropped.
         let mut left = self.record.gpus().clone();

@@ -15,9 +15,9 @@ use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
+use super::configurations::any_number_of_nodes;
 use super::holders::{Holders, Holding};
 use super::nodes::Cluster;
-use super::places::any_number_of_nodes;
 use super::volumes::Volumes;
 use super::worker::{self, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};

@@ -6,6 +6,7 @@
 //!
 //! Decided here and not by the planner:
 //!
+//! * which waiting jobs take part ([`places`]), by their number of [`configurations`];
 //! * which planned nodes are usable ([`nodes`]), and which admit a job's worker ([`admits`]);
 //! * use by foreign pods and by our leftovers, and free quota ([`quota`]);
 //! * where the energy policy and the predictions enter: power limits, prices, the value of exploring an
@@ -17,6 +18,7 @@
 //! **Never here**: I/O, policy.
 
 mod admits;
+mod configurations;
 pub mod holders;
 pub mod jobs;
 mod lost;
@@ -172,7 +174,7 @@ pub fn build(
         let waits = matches!(claim, Claim::Waiting { not_before } if not_before.is_none_or(|at| at <= now));
         let job = index.jobs.get(key).filter(|_| waits && holding.target.is_none())?;
         let made = job.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
-        let configurations = places::configurations(&job.spec.gpus, &cluster.types);
+        let configurations = configurations::configurations(&job.spec.gpus, &cluster.types);
         Some(places::Waiting { key, made, configurations })
     });
     let beyond_limits = places::beyond_limits(waiting, places::MAX_JOBS, places::MAX_CONFIGURATIONS);

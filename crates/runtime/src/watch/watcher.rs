@@ -299,7 +299,7 @@ enum WatchEvent<T> {
     TooLarge,
 }
 
-/// Reads a line of a watch and forgets it; no line makes it fail.
+/// Reads a line as a watch does, and forgets it. For fuzzing: no line makes it fail.
 pub fn check_line<T: DeserializeOwned + Resource>(line: &[u8]) {
     read_line::<T>(line);
 }
