@@ -133,6 +133,18 @@ impl ClusterHistory {
         pods
     }
 
+    /// Whether the second attempt of a job runs without `node`, or ran there: a short run may have ended before it was
+    /// seen, for a node that falls silent trains on.
+    pub fn runs_again_without(&self, key: &str, node: &str) -> bool {
+        let status = self.status(key);
+        status.attempts == 2
+            && match status.phase {
+                Phase::Running => status.allocation.is_some_and(|a| a.nodes.iter().all(|n| n != node)),
+                Phase::Succeeded => status.history.last().is_some_and(|r| !r.placement.contains(node)),
+                _ => false,
+            }
+    }
+
     /// Pods that hold GPUs, now.
     fn live(&self) -> impl Iterator<Item = &PodView> {
         self.pods.iter().filter(|(uid, pod)| pod.is_live() && !self.lost.contains(*uid)).map(|(_, pod)| pod)

@@ -64,7 +64,7 @@ async fn proven_dead_by(proof: &'static str) -> Result<()> {
         ..Options::default()
     };
     scenario(options, async |c| {
-        let tj = job("lost").gpus(4, 1).epochs(30, 0.4).checkpoint(5);
+        let tj = job("lost").gpus(4, 1).epochs(60, 0.4).checkpoint(5);
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_percent(&tj, 10).await?;
@@ -75,11 +75,7 @@ async fn proven_dead_by(proof: &'static str) -> Result<()> {
         c.assert_holds("one attempt", Duration::from_secs(3), |s| s.status(&key).attempts == 1).await?;
         c.kubectl(&proof.replace("NODE", &node)).await?;
         c.observer
-            .until("running elsewhere", DEFAULT_TIMEOUT, |s| {
-                let status = s.status(&key);
-                let elsewhere = status.allocation.is_some_and(|a| a.nodes[0] != node);
-                status.attempts == 2 && status.phase == Phase::Running && elsewhere
-            })
+            .until("running elsewhere", DEFAULT_TIMEOUT, |s| s.runs_again_without(&key, &node))
             .await?;
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
