@@ -170,7 +170,7 @@ upgrade: control-plane build ## 200 running jobs while helm upgrades from an ear
 .PHONY: hostile
 hostile: export ANDREAS_LONG := 1
 hostile: control-plane build-tests ## A tenant with an ordinary account does its worst at full size: 20,000 jobs, 300 objects of 1.3 MB, ...
-	$(SCENARIOS) hostile_tenant:: --nocapture
+	$(SCENARIOS) hostile_tenant:: agent::silent_connections --nocapture
 
 .PHONY: kills
 kills: export ANDREAS_LONG := 1

@@ -12,6 +12,7 @@ use andreas_e2e::api::{patch_status, yaml};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::install;
 use andreas_e2e::job::{job, measured, profile};
+use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::tenant::{at_least, silent_connections};
@@ -83,7 +84,7 @@ async fn silent_connections_on_an_agents_ports_keep_it_from_nothing() -> Result<
         let agent =
             pods.iter().find(|pod| pod.name.starts_with("andreas-node-agent-")).context("an agent")?;
         let (mut attackers, opened) = (JoinSet::new(), Arc::new(AtomicUsize::new(0)));
-        let (mut leases, count) = (Vec::new(), 400);
+        let (mut leases, count) = (Vec::new(), if at_full_length() { 2_000 } else { 400 });
         for port in [9090, 9091] {
             let (address, lease) = c.machines.reach(SocketAddr::new(agent.ip.parse()?, port)).await?;
             silent_connections(&mut attackers, address, count, &opened);

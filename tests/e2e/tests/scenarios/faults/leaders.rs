@@ -1,10 +1,13 @@
 //! Two operators, one of them frozen with writes in hand.
 
+use std::time::Instant;
+
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::faults::{Fault, Record, Rule, Select};
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 
 /// Writes in flight at a time: the others wait in the process.
@@ -59,9 +62,11 @@ async fn a_frozen_leader_writes_nothing_after_the_next_ones_first_write() -> Res
         ensure!(took_over, "nobody took over");
         // and it goes on with what it had in hand
         c.faults()?.remove(held);
-        c.operators[old].process.resume()?;
         let process = c.operators[old].process.clone();
-        c.observer.until("the old leader ended", DEFAULT_TIMEOUT, |_| process.starts() > starts).await?;
+        process.resume()?;
+        let woken = Instant::now();
+        until("the old leader ended", DEFAULT_TIMEOUT, async || Ok(process.starts() > starts)).await?;
+        println!("ended and started again {:.2} s after it woke", woken.elapsed().as_secs_f64());
         let keys: Vec<String> = jobs.iter().map(Job::key).collect();
         c.observer
             .until("all succeeded", 2 * DEFAULT_TIMEOUT, |s| {

@@ -118,9 +118,7 @@ async fn a_silent_nodes_run_starts_elsewhere_where_the_policy_says_so() -> Resul
         c.wait_for_phase(&exclusive, Phase::Running).await?;
         andreas_e2e::nodes::client(&c.testbed).silence(&node).await?;
         let silent = Instant::now();
-        c.observer
-            .until("running elsewhere", DEFAULT_TIMEOUT, |s| s.runs_again_without(&key, &node))
-            .await?;
+        c.observer.until("running elsewhere", DEFAULT_TIMEOUT, |s| s.runs_again_without(&key, &node)).await?;
         println!("runs elsewhere {:.1} s after the last sign of the node", silent.elapsed().as_secs_f64());
         // but never a run whose checkpoint two attempts would corrupt
         let exclusive = exclusive.key();
@@ -141,8 +139,7 @@ async fn a_rebooted_node_is_the_clusters_failure() -> Result<()> {
         let rebooted = Instant::now();
         c.observer
             .until("a second attempt runs", DEFAULT_TIMEOUT, |s| {
-                s.status(&key).attempts == 2
-                    && matches!(s.phase(&key), Phase::Running | Phase::Succeeded)
+                s.status(&key).attempts == 2 && matches!(s.phase(&key), Phase::Running | Phase::Succeeded)
             })
             .await?;
         println!("runs again {:.1} s after a reboot of 2 s began", rebooted.elapsed().as_secs_f64());

@@ -74,9 +74,7 @@ async fn proven_dead_by(proof: &'static str) -> Result<()> {
         c.wait_for_reason(&tj, Reason::NodeNotReady).await?;
         c.assert_holds("one attempt", Duration::from_secs(3), |s| s.status(&key).attempts == 1).await?;
         c.kubectl(&proof.replace("NODE", &node)).await?;
-        c.observer
-            .until("running elsewhere", DEFAULT_TIMEOUT, |s| s.runs_again_without(&key, &node))
-            .await?;
+        c.observer.until("running elsewhere", DEFAULT_TIMEOUT, |s| s.runs_again_without(&key, &node)).await?;
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&key);
         ensure!(status.user_failures == 0 && status.cluster_failures == 1, "{status:?}");

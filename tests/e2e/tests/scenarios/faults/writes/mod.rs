@@ -24,6 +24,8 @@ use case::{Case, RunKind};
 const OPERATOR: &str = "operator-0";
 /// The operator is killed after every so many of a scenario's writes; at full length after each.
 const EVERY: u64 = 3;
+/// How often a write that did not come is waited for again, in another run.
+const TRIES: u64 = 3;
 
 /// The operator's writes in a namespace. Events may be lost: nothing follows from them.
 fn writes_in(namespace: &str) -> Select {
@@ -121,13 +123,24 @@ fn interrupt(c: &Cluster, case: &Case, fault: Fault) -> Result<RuleId> {
     Ok(c.faults()?.add(rule))
 }
 
+/// Two writes may be made as one: a write that did not come is tried again. One that never came was not made.
+fn never_made(c: &Cluster, case: &Case) -> Result<()> {
+    let select = writes_in(&case.namespace);
+    let made = c.faults()?.records().only(|r| select.selects_record(r)).len();
+    ensure!((made as u64) < case.write, "{}: {made} writes, and none was interrupted", case.namespace);
+    println!("{}: {made} writes in the last of {TRIES} tries", case.namespace);
+    Ok(())
+}
+
 /// All at once: they do not disturb each other.
 async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<RunKind, u64>) -> Result<()> {
-    let mut cases = Vec::new();
-    let mut rules = Vec::new();
-    for (&kind, &count) in counts {
-        for write in 1..=count {
-            let case = Case::new(kind, "lost", write);
+    let all = counts.iter().flat_map(|(&kind, &count)| (1..=count).map(move |write| (kind, write)));
+    let mut open: Vec<(RunKind, u64)> = all.collect();
+    let total = open.len();
+    for round in 1..=TRIES {
+        let (mut cases, mut rules) = (Vec::new(), Vec::new());
+        for &(kind, write) in &open {
+            let case = Case::new(kind, &format!("lost{round}"), write);
             let fault = if write % 2 == 0 { Fault::LoseAnswer } else { Fault::GatewayTimeout };
             rules.push(interrupt(c, &case, fault)?);
             case.begin(c).await?;
@@ -135,15 +148,19 @@ async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<RunKind, u
             // The first ones may end before the last one begins.
             case::act(c, &mut cases).await?;
         }
+        case::drive(c, &mut cases, 6 * DEFAULT_TIMEOUT).await?;
+        open.clear();
+        for (case, rule) in cases.iter().zip(rules) {
+            case.check(c).with_context(|| calls_and_log_of(c, case))?;
+            if c.faults()?.met(rule) == 0 {
+                open.push((case.kind, case.write));
+                if round == TRIES {
+                    never_made(c, case)?;
+                }
+            }
+        }
     }
-    case::drive(c, &mut cases, 6 * DEFAULT_TIMEOUT).await?;
-    for case in &cases {
-        case.check(c).with_context(|| calls_and_log_of(c, case))?;
-    }
-    let lost = rules.iter().filter(|rule| c.faults().is_ok_and(|faults| faults.met(**rule) == 1)).count();
-    println!("answers lost: {lost} of {}", cases.len());
-    // A scenario may take a write less where two were made as one.
-    ensure!(lost * 10 >= cases.len() * 9, "only {lost} of {} answers were lost", cases.len());
+    println!("answers lost: {} of {total}", total - open.len());
     Ok(())
 }
 
@@ -151,25 +168,36 @@ async fn every_answer_is_lost_once(c: &mut Cluster, counts: &BTreeMap<RunKind, u
 async fn the_operator_is_killed_after_writes(c: &mut Cluster, counts: &BTreeMap<RunKind, u64>) -> Result<()> {
     let every = if at_full_length() { 1 } else { EVERY };
     let mut cases: Vec<Case> = Vec::new();
-    let mut killed = 0;
+    let (mut killed, mut total) = (0, 0);
     for (number, (&kind, &count)) in counts.iter().enumerate() {
         let first = 1 + u64::try_from(number)? % every;
         for write in (first..=count).step_by(usize::try_from(every)?) {
-            let case = Case::new(kind, "killed", write);
-            let rule = interrupt(c, &case, Fault::HoldAnswer)?;
-            case.begin(c).await?;
-            cases.push(case);
-            killed += usize::from(held_or_ended(c, &mut cases, rule).await?);
-            c.operators[0].process.kill();
-            c.faults()?.remove(rule);
+            total += 1;
+            for round in 1..=TRIES {
+                let case = Case::new(kind, &format!("killed{round}"), write);
+                let rule = interrupt(c, &case, Fault::HoldAnswer)?;
+                case.begin(c).await?;
+                cases.push(case);
+                let held = held_or_ended(c, &mut cases, rule).await?;
+                if held {
+                    c.operators[0].process.kill();
+                }
+                c.faults()?.remove(rule);
+                if held {
+                    killed += 1;
+                    break;
+                }
+                if round == TRIES {
+                    never_made(c, cases.last().context("no case")?)?;
+                }
+            }
         }
     }
     case::drive(c, &mut cases, 4 * DEFAULT_TIMEOUT).await?;
     for case in &cases {
         case.check(c).with_context(|| calls_and_log_of(c, case))?;
     }
-    println!("operator killed after {killed} of {} writes", cases.len());
-    ensure!(killed * 10 >= cases.len() * 9, "killed after {killed} of {} writes only", cases.len());
+    println!("operator killed after {killed} of {total} writes");
     Ok(())
 }
 
