@@ -3,10 +3,11 @@
 //!
 //! GPUs of a type are one pool that refills as runs end.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
 
 use andreas_core::{GpuType, JobId, Seconds, Time};
-use andreas_planner::Snapshot;
+use andreas_planner::{Estimate, Snapshot};
 
 use crate::live::Live;
 
@@ -45,8 +46,14 @@ impl Pool {
     }
 }
 
-/// Ends every job that can start; of those that wait, the first `most`.
-pub(crate) fn rest(snapshot: &Snapshot, all: &mut [Live<'_>], now: Time, most: usize) {
+/// Ends every job that can start; of those that wait, the first `most`. Jobs of `later`, in the order of their
+/// submission, wait for GPUs from then on.
+pub(crate) fn rest<'a>(
+    snapshot: &Snapshot,
+    all: &mut [Live<'a>],
+    mut later: VecDeque<Live<'a>>,
+    (now, most): (Time, usize),
+) {
     let mut idle: BTreeMap<&GpuType, u32> = BTreeMap::new();
     let mut largest: BTreeMap<&GpuType, u32> = BTreeMap::new();
     for node in &snapshot.nodes {
@@ -72,33 +79,114 @@ pub(crate) fn rest(snapshot: &Snapshot, all: &mut [Live<'_>], now: Time, most: u
             pool.add(now, gpus);
         }
     }
-    let mut waiting: Vec<&mut Live<'_>> = all.iter_mut().filter(|live| live.ended.is_none()).collect();
-    let key = |live: &Live<'_>| {
-        let due = live.job.deadline.unwrap_or(Time(f64::INFINITY));
-        (due, live.job.submit, live.job.id.clone())
-    };
-    let order = |a: &(Time, Time, JobId), b: &(Time, Time, JobId)| {
-        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a.2.cmp(&b.2))
-    };
-    waiting.sort_by(|a, b| order(&key(a), &key(b)));
-    for live in waiting.into_iter().take(most) {
-        let gone = live.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
-        let most_nodes = live.job.spread.iter().map(|spread| spread.nodes).max().unwrap_or(1);
-        let fits = |name: &GpuType, gpus: u32| {
-            largest.get(name).is_some_and(|most| gpus <= most.saturating_mul(most_nodes))
+    let mut waiting: BTreeMap<Turn, Waiting<'_, 'a>> = all
+        .iter_mut()
+        .filter(|live| live.ended.is_none())
+        .map(|live| (Turn::of(live), Waiting::Now(live)))
+        .collect();
+    // Those behind the first ones have no start.
+    let mut left = waiting.len().min(most);
+    while left > 0 {
+        let Some((turn, live)) = waiting.pop_first() else { return };
+        let from = live.live().leaving.as_ref().map_or(now, |(_, until)| until.max(now)).max(turn.submit);
+        let Some((start, row)) = best(live.live(), &pools, &largest, from) else {
+            left -= usize::from(live.is_now());
+            continue;
         };
-        // Rows of a type are adjacent, and a pool has one start for a number of GPUs.
-        let options =
-            live.job.estimates.iter().filter(|row| fits(&row.gpu_type, row.gpus.0)).filter_map(|row| {
-                let start = pools.get(&row.gpu_type)?.start(row.gpus.0)?.max(gone);
-                Some((start + row.epoch * live.epochs_left, start, row))
-            });
-        let best = options.min_by(|(a, _, x), (b, _, y)| a.total_cmp(b).then(x.gpus.cmp(&y.gpus)));
-        let Some((_, start, row)) = best else { continue };
-        let end = live.run_on(row, start + restart(live, snapshot.restart), &snapshot.tariff);
+        // Whoever comes before that may have an earlier turn.
+        if let Some(next) = later.pop_front_if(|next| next.job.submit <= start) {
+            waiting.insert(turn, live);
+            waiting.insert(Turn::of(&next), Waiting::Later(Box::new(next)));
+            continue;
+        }
+        left -= usize::from(live.is_now());
+        let mut live = live;
+        let live = live.live_mut();
+        let end = live.run_on(&row, start + restart(live, snapshot.restart), &snapshot.tariff);
         if let Some(pool) = pools.get_mut(&row.gpu_type) {
             pool.take(row.gpus.0);
             pool.add(end, row.gpus.0);
+        }
+    }
+}
+
+/// The configuration on which a job is expected to finish first, and its start there.
+fn best(
+    live: &Live<'_>,
+    pools: &BTreeMap<GpuType, Pool>,
+    largest: &BTreeMap<&GpuType, u32>,
+    from: Time,
+) -> Option<(Time, Estimate)> {
+    let most_nodes = live.job.spread.iter().map(|spread| spread.nodes).max().unwrap_or(1);
+    let fits = |name: &GpuType, gpus: u32| {
+        largest.get(name).is_some_and(|most| gpus <= most.saturating_mul(most_nodes))
+    };
+    let rows = live.job.estimates.iter().filter(|row| fits(&row.gpu_type, row.gpus.0));
+    let options = rows.filter_map(|row| {
+        let start = pools.get(&row.gpu_type)?.start(row.gpus.0)?.max(from);
+        Some((start + row.epoch * live.epochs_left, start, row))
+    });
+    let best = options.min_by(|(a, _, x), (b, _, y)| a.total_cmp(b).then(x.gpus.cmp(&y.gpus)));
+    best.map(|(_, start, row)| (start, row.clone()))
+}
+
+/// Order of the waiting jobs: nearest deadline first, then by submission.
+struct Turn {
+    due: Time,
+    submit: Time,
+    id: JobId,
+}
+
+impl Turn {
+    fn of(live: &Live<'_>) -> Self {
+        let job = live.job;
+        Self { due: job.deadline.unwrap_or(Time(f64::INFINITY)), submit: job.submit, id: job.id.clone() }
+    }
+}
+
+impl Ord for Turn {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_time = self.due.total_cmp(&other.due).then(self.submit.total_cmp(&other.submit));
+        by_time.then_with(|| self.id.cmp(&other.id))
+    }
+}
+
+impl PartialOrd for Turn {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Eq for Turn {}
+
+impl PartialEq for Turn {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+/// A job that waits: of the snapshot, or submitted later.
+enum Waiting<'b, 'a> {
+    Now(&'b mut Live<'a>),
+    Later(Box<Live<'a>>),
+}
+
+impl<'a> Waiting<'_, 'a> {
+    fn is_now(&self) -> bool {
+        matches!(self, Self::Now(_))
+    }
+
+    fn live(&self) -> &Live<'a> {
+        match self {
+            Self::Now(live) => live,
+            Self::Later(live) => live,
+        }
+    }
+
+    fn live_mut(&mut self) -> &mut Live<'a> {
+        match self {
+            Self::Now(live) => live,
+            Self::Later(live) => live,
         }
     }
 }

@@ -1,4 +1,6 @@
-//! One future: the plan is carried out, and made again at every end of a run.
+//! One future: the plan is carried out, and made again at every end of a run, with what was submitted until then.
+
+use std::collections::VecDeque;
 
 use andreas_core::{Seconds, Time};
 use andreas_planner::{IntendedChange, Job, JobState, Options, Plan, Prices, Snapshot, SnapshotError};
@@ -18,21 +20,43 @@ const NEVER_AT_LAST: Seconds = Seconds(86_400.0);
 /// Maximum waiting jobs that get GPUs at the end of a future; those behind them have no start.
 const MAX_DISPATCHED: usize = 20_000;
 
+/// What a future draws.
+pub(crate) struct Drawn<'a> {
+    /// Standard normal numbers of the snapshot's jobs.
+    pub now: &'a [f64],
+    /// Jobs that will be submitted, in that order.
+    pub later: &'a [Job],
+    /// Theirs.
+    pub then: &'a [f64],
+}
+
 /// The rest of every job's life in one future, in the snapshot's order; `None` where it never starts.
 pub(crate) fn run(
     snapshot: &Snapshot,
     plan: &Plan,
     options: &Options,
     (plans, start_up): (usize, Seconds),
-    normal: impl Fn(usize) -> f64,
+    drawn: &Drawn<'_>,
 ) -> Result<Vec<Option<Run>>, SnapshotError> {
     let mut now = snapshot.now;
-    let mut all: Vec<Live<'_>> =
-        snapshot.jobs.iter().enumerate().map(|(n, job)| Live::new(job, normal(n), now, start_up)).collect();
+    let count = snapshot.jobs.len();
+    let mut all: Vec<Live<'_>> = snapshot
+        .jobs
+        .iter()
+        .zip(drawn.now)
+        .map(|(job, normal)| Live::new(job, *normal, now, start_up))
+        .collect();
+    let mut later: VecDeque<Live<'_>> = drawn
+        .later
+        .iter()
+        .zip(drawn.then)
+        .map(|(job, normal)| Live::new(job, *normal, job.submit, start_up))
+        .collect();
     let tariff = &snapshot.tariff;
     let mut made: Option<Plan> = None;
     let mut left = plans;
     let mut idle_since = None;
+    let ends = |all: Vec<Live<'_>>| all.into_iter().take(count).map(|live| live.ended).collect();
     loop {
         let plan = made.as_ref().unwrap_or(plan);
         for live in all.iter_mut().filter(|live| live.ended.is_none()) {
@@ -43,16 +67,16 @@ pub(crate) fn run(
         let idle = idle_since.map_or(Seconds::ZERO, |since| now - since);
         let never = idle >= NEVER || left == 0 && idle >= NEVER_AT_LAST;
         if never && all.iter().all(|live| live.active.is_none()) {
-            dispatch::rest(snapshot, &mut all, now, 0);
-            return Ok(all.into_iter().map(|live| live.ended).collect());
+            dispatch::rest(snapshot, &mut all, VecDeque::new(), (now, 0));
+            return Ok(ends(all));
         }
-        if left == 0 || all.iter().all(|live| live.ended.is_some() || live.active.is_some()) {
-            dispatch::rest(snapshot, &mut all, now, MAX_DISPATCHED);
-            return Ok(all.into_iter().map(|live| live.ended).collect());
+        if left == 0 || all[..count].iter().all(|live| live.ended.is_some() || live.active.is_some()) {
+            dispatch::rest(snapshot, &mut all, later, (now, MAX_DISPATCHED));
+            return Ok(ends(all));
         }
-        let ends = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
+        let free = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
         let asked = plan.next_event;
-        let next = ends.filter(|end| end.is_finite()).reduce(Time::min);
+        let next = free.filter(|end| end.is_finite()).reduce(Time::min);
         let edge = tariff
             .next_edge(now)
             .into_iter()
@@ -70,8 +94,8 @@ pub(crate) fn run(
                 }
                 // Nothing will ever happen: what waits has no start.
                 None => {
-                    dispatch::rest(snapshot, &mut all, now, 0);
-                    return Ok(all.into_iter().map(|live| live.ended).collect());
+                    dispatch::rest(snapshot, &mut all, VecDeque::new(), (now, 0));
+                    return Ok(ends(all));
                 }
             },
         };
@@ -81,6 +105,9 @@ pub(crate) fn run(
         }
         now = next;
         left -= 1;
+        while let Some(live) = later.pop_front_if(|live| live.job.submit <= now) {
+            all.push(live);
+        }
         let kept = (plan.prices.clone(), plan.intended.clone());
         made = Some(andreas_planner::plan(&at(snapshot, &all, now, kept), options)?);
     }

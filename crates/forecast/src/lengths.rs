@@ -3,7 +3,7 @@
 //! Stratified: over the futures each job gets one number of every quantile range, in an order of its own. So a
 //! few futures cover the whole spread of each job.
 
-use andreas_planner::Snapshot;
+use andreas_planner::Job;
 use andreas_planner::policy::Random;
 
 /// Standard normal numbers by job and future.
@@ -13,11 +13,11 @@ pub(crate) struct Lengths {
 }
 
 impl Lengths {
-    /// Draws for all jobs of a snapshot, in its order. A job's draws depend on its name and the seed alone.
-    pub fn new(snapshot: &Snapshot, futures: usize, seed: u64) -> Self {
-        let mut normals = Vec::with_capacity(futures * snapshot.jobs.len());
+    /// Draws for all jobs, in their order. A job's draws depend on its name and the seed alone.
+    pub fn new(jobs: &[Job], futures: usize, seed: u64) -> Self {
+        let mut normals = Vec::with_capacity(futures * jobs.len());
         let mut order: Vec<usize> = Vec::with_capacity(futures);
-        for job in &snapshot.jobs {
+        for job in jobs {
             let mut random = Random::new(andreas_planner::Generator::ChaCha8, seed ^ hash(job.id.as_str()));
             order.clear();
             order.extend(0..futures);
@@ -32,7 +32,7 @@ impl Lengths {
         Self { futures, normals }
     }
 
-    /// Standard normal draw of a job, by its index in the snapshot, in a future.
+    /// Standard normal draw of a job, by its index, in a future.
     pub fn normal(&self, job: usize, future: usize) -> f64 {
         self.normals[job * self.futures + future]
     }

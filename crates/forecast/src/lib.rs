@@ -1,11 +1,11 @@
 //! Start and end of every job by sampling: the plan run forward into several futures.
 //!
-//! **In**: a snapshot with its plan, and the planner's options. **Out**: for every job the start, the end and
+//! **In**: a snapshot with its plan, what was submitted lately, and the planner's options. **Out**: for every job the start, the end and
 //! the configuration in each future, and from these quantiles, the probability of being on time, and costs
 //! ([`JobForecast`]).
 //!
-//! A future draws the length of every run from its estimate ([`lengths`]). Then it carries the plan out, plans
-//! again at the next end of a run, and so on ([`forward`]). After [`Settings::plans`] plans the jobs that still
+//! A future draws the length of every run from its estimate ([`lengths`]) and what will be submitted ([`arrivals`]). Then
+//! it carries the plan out, plans again at the next end of a run, and so on ([`forward`]). After [`Settings::plans`] plans the jobs that still
 //! wait take GPUs in turn, nearest deadline first ([`dispatch`]); large clusters are forecast by this alone.
 //! The draws depend on seed, future and job only, so two snapshots that differ in one job share all other
 //! draws: their difference is the effect of that job.
@@ -13,11 +13,11 @@
 //! A forecast counts from the instant of its snapshot. [`later`] moves a snapshot to the present for an answer
 //! between two plans.
 //!
-//! **Not modelled**: future submissions and failures. [`dispatch`] also ignores
-//! fragmentation, quotas and the power budget.
+//! **Not modelled**: failures. [`dispatch`] also ignores fragmentation, quotas and the power budget.
 //!
 //! **Not allowed**: I/O, clocks, threads, random numbers without a seed from the caller.
 
+mod arrivals;
 mod calibration;
 mod dispatch;
 mod forward;
@@ -26,17 +26,20 @@ mod later;
 mod lengths;
 mod live;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use andreas_core::{JobId, Seconds, Time};
 use andreas_planner::{Options, Plan, Snapshot, SnapshotError};
 
+pub use arrivals::Arrivals;
 pub use calibration::Calibration;
 pub use job_forecast::{JobForecast, Quantiles, Run};
 pub use later::later;
 
 /// Maximum futures of a forecast.
 pub const MAX_FUTURES: usize = 64;
+/// Maximum submissions of a future.
+const MAX_ARRIVALS: usize = 512;
 
 /// How much is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,23 +89,27 @@ impl Forecast {
     }
 }
 
-/// Samples the futures of a snapshot whose plan is `plan`.
+/// Samples the futures of a snapshot whose plan is `plan`, with submissions as in `arrivals`.
 ///
 /// # Errors
 /// [`SnapshotError`] for a snapshot that the planner refuses.
 pub fn sample(
     snapshot: &Snapshot,
     plan: &Plan,
+    arrivals: &Arrivals,
     options: &Options,
     settings: &Settings,
 ) -> Result<Forecast, SnapshotError> {
     let futures = settings.futures.clamp(1, MAX_FUTURES);
-    let lengths = lengths::Lengths::new(snapshot, futures, settings.seed);
+    let lengths = lengths::Lengths::new(&snapshot.jobs, futures, settings.seed);
     let mut jobs: Vec<Vec<Option<Run>>> = vec![Vec::with_capacity(futures); snapshot.jobs.len()];
     for future in 0..futures {
-        let runs = forward::run(snapshot, plan, options, (settings.plans, settings.start_up), |job| {
-            lengths.normal(job, future)
-        })?;
+        let later = arrivals.of_future(snapshot.now, (future, futures), MAX_ARRIVALS);
+        let theirs = lengths::Lengths::new(&later, 1, settings.seed);
+        let now: Vec<f64> = (0..snapshot.jobs.len()).map(|job| lengths.normal(job, future)).collect();
+        let then: Vec<f64> = (0..later.len()).map(|job| theirs.normal(job, 0)).collect();
+        let drawn = forward::Drawn { now: &now, later: &later, then: &then };
+        let runs = forward::run(snapshot, plan, options, (settings.plans, settings.start_up), &drawn)?;
         for (all, run) in jobs.iter_mut().zip(runs) {
             all.push(run);
         }
@@ -128,7 +135,7 @@ pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMa
     };
     let mut all: Vec<live::Live<'_>> = snapshot.jobs.iter().map(live).collect();
     let waits: Vec<bool> = all.iter().map(|live| live.active.is_none()).collect();
-    dispatch::rest(snapshot, &mut all, now, most);
+    dispatch::rest(snapshot, &mut all, VecDeque::new(), (now, most));
     let waiting = all.into_iter().zip(waits).filter(|(_, waits)| *waits);
     waiting.filter_map(|(live, _)| Some((live.job.id.clone(), live.ended?.start.max(now)))).collect()
 }

@@ -25,6 +25,21 @@ fn runs(gpus: u32) -> Value {
     json!({"Running": {"placement": {"gpu_type": "A", "nodes": ["n"], "gpus_per_node": gpus}, "since": 0.0}})
 }
 
+/// What was submitted: `count` jobs like `asked`, one each `apart` seconds from instant 100 on.
+fn submissions(asked: &Asked, count: u32, apart: f64) -> Arrivals {
+    let mut arrivals = Arrivals::default();
+    arrivals.observe(&snapshot(&[]));
+    for n in 1..=count {
+        let mut next = snapshot(std::slice::from_ref(asked));
+        next.now = Time(100.0 + apart * f64::from(n));
+        next.jobs[0].submit = next.now;
+        next.jobs[0].id = JobId::new(format!("team/{n}"));
+        next.jobs[0].deadline = asked.deadline.map(|after| next.now + Seconds(after));
+        arrivals.observe(&next);
+    }
+    arrivals
+}
+
 /// A node with four GPUs at instant 100; an epoch takes 10 s.
 fn snapshot(jobs: &[Asked]) -> Snapshot {
     let jobs: Vec<Value> = jobs
@@ -44,10 +59,20 @@ fn snapshot(jobs: &[Asked]) -> Snapshot {
 }
 
 fn forecast(snapshot: &Snapshot, plans: usize) -> Forecast {
+    forecast_with(snapshot, &Arrivals::default(), plans)
+}
+
+fn forecast_with(snapshot: &Snapshot, arrivals: &Arrivals, plans: usize) -> Forecast {
     let options = Options { trials: 20, ..Options::default() };
     let first = plan(snapshot, &options).expect("a plan");
-    sample(snapshot, &first, &options, &Settings { futures: 32, plans, ..Settings::within(0, 1, 1) })
-        .expect("a forecast")
+    sample(
+        snapshot,
+        &first,
+        arrivals,
+        &options,
+        &Settings { futures: 32, plans, ..Settings::within(0, 1, 1) },
+    )
+    .expect("a forecast")
 }
 
 fn of<'a>(forecast: &'a Forecast, name: &str) -> &'a JobForecast {
@@ -152,9 +177,9 @@ fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_befor
     let options = Options { trials: 20, ..Options::default() };
     let first = plan(&snapshot, &options).expect("a plan");
     let settings = Settings::within(8 * 3 * 10, 8, 3);
-    let before = sample(&snapshot, &first, &options, &settings).expect("a forecast");
+    let before = sample(&snapshot, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
     let moved = later(&snapshot, &first, Time(250.0));
-    let now = sample(&moved, &first, &options, &settings).expect("a forecast");
+    let now = sample(&moved, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
     assert_eq!((before.now, now.now), (Time(100.0), Time(250.0)));
     // 30 epochs of 10 s from 100 on: half of them are done at 250.
     assert_eq!((of(&before, "runs").finish.p50, of(&now, "runs").finish.p50), (Time(400.0), Time(400.0)));
@@ -164,7 +189,7 @@ fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_befor
     assert_eq!(of(&now, "waits").start.p50, Time(450.0));
     // Past its expected end a run ends from one moment to the next, but not in the past.
     let late = later(&snapshot, &first, Time(1_000.0));
-    let late = sample(&late, &first, &options, &settings).expect("a forecast");
+    let late = sample(&late, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
     let end = of(&late, "runs").finish.p50;
     assert!(end >= Time(1_000.0) && end <= Time(1_001.0), "{end:?}");
     assert!(of(&late, "waits").start.p50 >= Time(1_000.0));
@@ -182,7 +207,8 @@ fn a_first_start_is_later_by_the_start_up_of_pods() {
     let first = plan(&snapshot, &options).expect("a plan");
     for plans in [0, 10] {
         let settings = Settings { plans, start_up: Seconds(8.0), ..Settings::within(0, 4, 1) };
-        let forecast = sample(&snapshot, &first, &options, &settings).expect("a forecast");
+        let forecast =
+            sample(&snapshot, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
         let times = |name: &str| (of(&forecast, name).start.p50.0, of(&forecast, name).finish.p50.0);
         // Decided at 95, with 3 s to go; decided now; decided at the end of both.
         assert_eq!(times("starts"), (103.0, 203.0), "{plans}");
@@ -205,5 +231,60 @@ fn a_job_that_no_window_of_the_tariff_lets_below_the_budget_has_no_end() {
     for plans in [10, 50] {
         assert_eq!(end(2_000.0, plans), Time(400.0), "it fits");
         assert!(!end(250.0, plans).is_finite(), "{plans}");
+    }
+}
+
+#[test]
+fn jobs_that_will_be_submitted_delay_what_waits_where_their_deadlines_are_nearer() {
+    // All GPUs are taken for 1,800 s, and what waits for them has no deadline.
+    let runs = Asked { state: runs(4), ..job("runs", 4, 180.0) };
+    let snapshot = snapshot(&[runs, job("patient", 4, 10.0)]);
+    // Every 400 s comes a job of 300 s that is due 600 s later.
+    let urgent = Asked { deadline: Some(600.0), ..job("urgent", 4, 30.0) };
+    let arrivals = submissions(&urgent, 20, 400.0);
+    for plans in [0, 50] {
+        let (without, with) = (forecast(&snapshot, plans), forecast_with(&snapshot, &arrivals, plans));
+        let end = |forecast: &Forecast, name: &str| of(forecast, name).finish.p50;
+        assert_eq!(end(&without, "patient"), Time(2_000.0), "{plans}");
+        assert!(end(&with, "patient") > Time(2_300.0), "{plans}: {:?}", of(&with, "patient").finish);
+        assert_eq!(with.jobs.len(), 2, "forecasts are of the jobs that there are");
+    }
+}
+
+#[test]
+fn a_burst_is_not_taken_for_the_pace_of_all_time() {
+    let burst = submissions(&job("one", 1, 10.0), 60, 1.0);
+    for future in 0..8 {
+        let later = burst.of_future(Time(200.0), (future, 8), 120);
+        assert!(later.is_sorted_by_key(|job| job.submit.0 as i64), "{future}");
+        assert!(later.iter().all(|job| job.submit >= Time(200.0)));
+        let hours = (later[119].submit - later[59].submit).0 / 3_600.0;
+        assert!((hours - 1.0).abs() < 1e-6, "60 jobs an hour, and not in a minute: {hours}");
+    }
+    let few = submissions(&job("one", 1, 10.0), 7, 1.0);
+    assert!(few.of_future(Time(200.0), (0, 8), 10).is_empty(), "nothing follows from few");
+}
+
+#[test]
+fn a_job_counts_as_submitted_once_and_those_of_the_first_snapshot_never() {
+    let mut arrivals = Arrivals::default();
+    let mut observe = |now: u32, jobs: std::ops::RangeInclusive<u32>| {
+        let mut all = snapshot(&vec![job("one", 1, 10.0); jobs.clone().count()]);
+        all.now = Time(f64::from(now));
+        for (job, n) in all.jobs.iter_mut().zip(jobs) {
+            (job.id, job.submit) = (JobId::new(format!("team/{n}")), Time(f64::from(n / 100)));
+        }
+        arrivals.observe(&all);
+        // All that are remembered come once in the first hour.
+        let later = arrivals.of_future(Time(0.0), (0, 1), 1_000);
+        later.iter().filter(|job| job.submit.0 < 3_600.0).count()
+    };
+    assert_eq!(observe(100, 101..=150), 0);
+    for last in 158..=190 {
+        assert_eq!(observe(last, 101..=last), last as usize - 150, "the same jobs again, and one more");
+    }
+    // Of a flood the last ones are remembered, however often they are seen.
+    for now in 200..220 {
+        assert_eq!(observe(now, 101..=1_000), 256);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use andreas_forecast::Arrivals;
 use andreas_planner::{Options, Plan, Snapshot};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -24,6 +25,8 @@ pub struct Latest {
     pub options: Options,
     /// The plan.
     pub plan: Plan,
+    /// What was submitted lately.
+    pub arrivals: Arrivals,
 }
 
 /// A snapshot and its planner options, the input of `kubectl andreas plan --snapshot`.

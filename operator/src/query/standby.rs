@@ -67,7 +67,8 @@ pub fn plan(
         planning::make(&index, &ledger, caches, (FromLastPlan::default(), now), options);
     let latest = match planned {
         Ok((plan, _)) => {
-            Some(Latest { at: now, index, ledger, snapshot: built.snapshot, options: options.clone(), plan })
+            let (snapshot, arrivals) = (built.snapshot, built.arrivals);
+            Some(Latest { at: now, index, ledger, snapshot, options: options.clone(), plan, arrivals })
         }
         Err(error) => {
             tracing::error!(%error, "no plan for the query API");

@@ -129,6 +129,32 @@ fn a_queue_is_answered_up_to_its_limit_and_says_how_many_there_are() {
 }
 
 #[test]
+fn jobs_like_those_submitted_since_the_first_plan_are_expected_to_come_again() {
+    let mut index = contended();
+    add(&mut index, "team", "patient", &spec(8, 8, json!({})), json!(null));
+    let options = Options { trials: 50, ..Options::default() };
+    let (caches, _) = standby::plan(index.for_plan(), Caches::default(), &options, at(50));
+    for n in 0..10 {
+        index.apply(object::<SlimTrainingJob>(json!({
+            "metadata": {"name": format!("urgent-{n}"), "namespace": "rival", "uid": format!("urgent-{n}"),
+                         "resourceVersion": "1", "creationTimestamp": at(60 + n)},
+            "spec": spec(8, 8, json!({"deadlineAfter": "10m"})),
+        })));
+    }
+    // Whoever has just started has seen nobody come.
+    let start = |caches| {
+        let (_, latest) = standby::plan(index.for_plan(), caches, &options, at(80));
+        let view = View::new(Arc::new(latest.expect("a plan"))).expect("a view");
+        let queue = jobs::queue(&view, "team", &[job(&view, "patient")], 1, at(80));
+        assert_eq!(queue.waiting, 14, "those who have not come do not wait");
+        no_name_of_others(&queue);
+        queue.jobs[0].expected.clone().expect("expected").start.p50.0
+    };
+    let (with, without) = (start(caches), start(Caches::default()));
+    assert!(with.duration_since(without).as_secs() > 300, "{with}, and {without} without");
+}
+
+#[test]
 fn an_answer_between_two_plans_counts_from_now() {
     let planned = view(&contended());
     let start = |view: &View, name: &str, now| {

@@ -107,7 +107,8 @@ impl View {
     ) -> Result<Self, SnapshotError> {
         let snapshot = moved.as_ref().unwrap_or(&latest.snapshot);
         let settings = Settings { start_up: start_up(&latest.index, at), ..settings(snapshot.jobs.len()) };
-        let mut forecast = sample(snapshot, &latest.plan, &options(&latest.options), &settings)?;
+        let mut forecast =
+            sample(snapshot, &latest.plan, &latest.arrivals, &options(&latest.options), &settings)?;
         forecast.correct(&latest.ledger.calibration);
         let forecast = Arc::new(forecast);
         let order = order(snapshot, &latest.plan, &forecast);

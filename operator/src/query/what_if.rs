@@ -45,7 +45,7 @@ impl Changed {
             with.trials = with.trials.min(TRIALS_OF_MANY);
         }
         let plan = plan(&snapshot, &with)?;
-        let mut forecast = sample(&snapshot, &plan, &options(&with), &view.settings)?;
+        let mut forecast = sample(&snapshot, &plan, &view.latest.arrivals, &options(&with), &view.settings)?;
         forecast.correct(&view.latest.ledger.calibration);
         Ok(Self { snapshot, plan, forecast })
     }

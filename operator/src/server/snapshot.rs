@@ -72,6 +72,7 @@ mod tests {
             snapshot: snapshot.clone(),
             options: options.clone(),
             plan: live.clone(),
+            arrivals: Default::default(),
         });
 
         let (status, body) = ask(&state).await;

@@ -39,6 +39,7 @@ use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
+use andreas_forecast::Arrivals;
 use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -74,6 +75,8 @@ pub struct Built {
     pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
     /// Draw of a plan with them; known once there is a plan.
     pub limited: Option<Watts>,
+    /// What was submitted lately; known once there is a plan.
+    pub arrivals: Arrivals,
 }
 
 /// What is kept between plans; all of it can be lost.
@@ -83,6 +86,8 @@ pub struct Caches {
     workers: Workers,
     /// Observed draw of runs.
     draws: draws::MeasuredDraws,
+    /// What was submitted lately.
+    pub arrivals: Arrivals,
 }
 
 impl Caches {
@@ -130,7 +135,7 @@ pub fn build(
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
-    let Caches { tables, workers, draws: seen } = caches;
+    let Caches { tables, workers, draws: seen, .. } = caches;
     let inventory = Inventory::of(index);
     let policy = inventory.policy();
     let second = now.as_second();
@@ -286,6 +291,7 @@ pub fn build(
         excluded: inventory::summary(&cluster.excluded, policy),
         observed_limits,
         limited: None,
+        arrivals: Arrivals::default(),
     }
 }
 

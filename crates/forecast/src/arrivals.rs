@@ -1,0 +1,97 @@
+//! What will be submitted: a future repeats what was submitted lately, from an instant of its own on.
+//!
+//! So bursts, quiet hours, and what comes together stay as they were (a circular block bootstrap: Politis and Romano,
+//! 1992). The instants are spread evenly over the futures. A burst counts as one an hour until more is known.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use andreas_core::{JobId, Seconds, Time};
+use andreas_planner::{Job, JobState, Snapshot};
+
+/// Maximum submissions that are remembered.
+const MOST: usize = 256;
+/// Minimum submissions from which something follows.
+const LEAST: usize = 8;
+/// Minimum time that they stand for.
+const LEAST_SPAN: Seconds = Seconds(3_600.0);
+/// Rows of estimates above which a job is not remembered, for its size.
+const MOST_ROWS: usize = 256;
+
+/// The last submissions, as they were first seen. Memory: at most 256 jobs of 256 rows of estimates.
+#[derive(Clone, Debug, Default)]
+pub struct Arrivals {
+    /// Instants of the first and of the last snapshot; the first is that of the oldest submission once some are forgotten.
+    span: Option<(Time, Time)>,
+    /// What was submitted before is not counted.
+    floor: Option<(Time, JobId)>,
+    /// In the order of their submission.
+    jobs: VecDeque<Job>,
+}
+
+fn order(job: &Job, other: (Time, &JobId)) -> Ordering {
+    job.submit.total_cmp(&other.0).then_with(|| job.id.cmp(other.1))
+}
+
+impl Arrivals {
+    /// Takes up the jobs that were submitted since the last snapshot. Those of the first one count as older.
+    pub fn observe(&mut self, snapshot: &Snapshot) {
+        let Some((from, _)) = self.span else {
+            let newest = snapshot.jobs.iter().max_by(|a, b| order(a, (b.submit, &b.id)));
+            self.floor = newest.map(|job| (job.submit, job.id.clone()));
+            self.span = Some((snapshot.now, snapshot.now));
+            return;
+        };
+        self.span = Some((from, snapshot.now.max(from)));
+        for job in snapshot.jobs.iter().filter(|job| job.estimates.len() <= MOST_ROWS) {
+            if self.floor.as_ref().is_some_and(|(submit, id)| order(job, (*submit, id)).is_le()) {
+                continue;
+            }
+            if let Err(at) = self.jobs.binary_search_by(|other| order(other, (job.submit, &job.id))) {
+                self.jobs.insert(at, as_submitted(job));
+            }
+            if self.jobs.len() > MOST
+                && let Some(oldest) = self.jobs.pop_front()
+            {
+                self.span = Some((oldest.submit, snapshot.now.max(oldest.submit)));
+                self.floor = Some((oldest.submit, oldest.id));
+            }
+        }
+    }
+
+    /// The first `most` jobs of a future, in the order of their submission, all after `now`.
+    pub(crate) fn of_future(&self, now: Time, (future, futures): (usize, usize), most: usize) -> Vec<Job> {
+        let Some((from, until)) = self.span.filter(|_| self.jobs.len() >= LEAST) else { return Vec::new() };
+        let span = (until - from).0.max(LEAST_SPAN.0);
+        let cut = span * (future as f64 + 0.5) / futures.max(1) as f64;
+        // What follows the cut comes first, then the past from its begin on, and so on.
+        let after = |job: &Job| ((job.submit - from).0.clamp(0.0, span) - cut).rem_euclid(span);
+        let mut round: Vec<(f64, &Job)> = self.jobs.iter().map(|job| (after(job), job)).collect();
+        round.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (0..most)
+            .map(|n| {
+                let (after, job) = round[n % round.len()];
+                let submit = now + Seconds(after + span * (n / round.len()) as f64);
+                Job {
+                    // No job of a user has such a name.
+                    id: JobId::new(format!("{}/~{n}", job.namespace)),
+                    deadline: job.deadline.map(|deadline| submit + (deadline - job.submit)),
+                    submit,
+                    ..job.clone()
+                }
+            })
+            .collect()
+    }
+}
+
+/// Nothing of what has happened to it.
+fn as_submitted(job: &Job) -> Job {
+    Job {
+        state: JobState::Waiting,
+        lost: Seconds::ZERO,
+        forbidden: Vec::new(),
+        restart: None,
+        restarts_last_day: 0,
+        ..job.clone()
+    }
+}
