@@ -24,8 +24,8 @@ use case::{Case, RunKind};
 const OPERATOR: &str = "operator-0";
 /// The operator is killed after every so many of a scenario's writes; at full length after each.
 const EVERY: u64 = 3;
-/// What a run taught is written up to a second after its end.
-const LESSON: Duration = Duration::from_secs(5);
+/// What was observed of a run is written up to a second after its end.
+const OBSERVED: Duration = Duration::from_secs(5);
 /// How often a write that did not come is waited for again, in another run.
 const TRIES: u64 = 3;
 
@@ -229,7 +229,7 @@ async fn held_or_ended(c: &mut Cluster, cases: &mut [Case], rule: RuleId) -> Res
         case::act(c, cases).await?;
         let last = cases.last().context("no case")?;
         if last.has_ended(&c.observer.seen()) {
-            return Ok(c.faults()?.until_held(rule, 1, LESSON).await.is_ok());
+            return Ok(c.faults()?.until_held(rule, 1, OBSERVED).await.is_ok());
         }
         ensure!(std::time::Instant::now() < end, "{}: write {} did not come", last.namespace, last.write);
     }
