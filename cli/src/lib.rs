@@ -22,6 +22,7 @@ mod account;
 mod ask;
 mod budget;
 pub mod cluster;
+mod complete;
 pub mod convert;
 mod doctor;
 pub mod exit;
@@ -44,7 +45,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account, plan.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl-andreas", version, disable_help_subcommand = true)]
+#[command(name = "kubectl-andreas", version, disable_help_subcommand = true, after_long_help = exit::CODES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -74,6 +75,12 @@ enum Command {
     Snapshot(snapshot::SnapshotArgs),
     Completion(shell::CompletionArgs),
     Man(shell::ManArgs),
+}
+
+/// The lines by which kubectl completes `kubectl andreas`, if that is what the program is asked for: by its first argument, its name.
+pub fn completions(mut args: impl Iterator<Item = String>) -> Option<String> {
+    args.next().filter(|program| complete::is_asked_as(program))?;
+    Some(complete::lines(Cli::command(), &args.collect::<Vec<_>>()))
 }
 
 /// Does what the arguments say.

@@ -5,6 +5,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if let Some(lines) =
+        andreas_cli::completions(std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()))
+    {
+        // Whoever asked may have gone.
+        drop(andreas_cli::output::print(&lines));
+        return ExitCode::SUCCESS;
+    }
     match andreas_cli::run(andreas_cli::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has closed it: nothing is left to print.

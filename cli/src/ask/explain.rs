@@ -29,7 +29,7 @@ pub struct ExplainArgs {
 /// Configurations shown without `-o wide`.
 const SHOWN: usize = 6;
 
-const CANDIDATES: [Column<Candidate>; 10] = [
+const CANDIDATES: [Column<Candidate>; 12] = [
     Column::text("  GPUS", |c| format!("  {}", c.gpus)),
     Column::text("TYPE", |c| c.gpu_type.clone()),
     Column::number("NODES", |c| c.nodes.to_string()),
@@ -39,6 +39,11 @@ const CANDIDATES: [Column<Candidate>; 10] = [
     Column::number("LATENESS", |c| money(c.cost.lateness_micros)),
     Column::number("TURNAROUND", |c| money(c.cost.turnaround_micros)),
     Column::number("COST", |c| money(c.cost.total_micros())),
+    Column::number("POWER", |c: &Candidate| power(f64::from(c.watts))).wide(),
+    Column::number("ON TIME", |c: &Candidate| {
+        c.on_time_percent.map(|p| format!("{p} %")).unwrap_or_default()
+    })
+    .wide(),
     Column::text("NOW", |c| match (c.current, c.obstacle) {
         (true, _) => "planned".to_owned(),
         (false, None) => "fits".to_owned(),

@@ -374,7 +374,7 @@ pub struct EnergyPolicyStatus {
     /// Generation of `spec` that is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Ready`, `NodesExcluded`, `BudgetMet`.
+    /// `Ready`, `NodesExcluded`, `BudgetMet`, `PowerKnown`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub conditions: Vec<Condition>,

@@ -4,7 +4,7 @@
 //! 1992). The instants are spread evenly over the futures. A burst counts as one an hour until more is known.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use andreas_core::{JobId, Seconds, Time};
 use andreas_planner::{Job, JobState, Snapshot};
@@ -18,15 +18,15 @@ const LEAST_SPAN: Seconds = Seconds(3_600.0);
 /// Rows of estimates above which a job is not remembered, for its size.
 const MOST_ROWS: usize = 256;
 
-/// The last submissions, as they were first seen. Memory: at most 256 jobs of 256 rows of estimates.
+/// The last submissions, as they were first seen. Memory: at most 256 jobs of 256 rows of estimates, with their lists of nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
     /// Instants of the first and of the last snapshot; the first is that of the oldest submission once some are forgotten.
     span: Option<(Time, Time)>,
     /// What was submitted before is not counted.
     floor: Option<(Time, JobId)>,
-    /// In the order of their submission.
-    jobs: VecDeque<Job>,
+    /// In the order of their submission, each with whether it has held GPUs.
+    jobs: VecDeque<(Job, bool)>,
 }
 
 fn order(job: &Job, other: (Time, &JobId)) -> Ordering {
@@ -34,7 +34,8 @@ fn order(job: &Job, other: (Time, &JobId)) -> Ordering {
 }
 
 impl Arrivals {
-    /// Takes up the jobs that were submitted since the last snapshot. Those of the first one count as older.
+    /// Takes up the jobs that were submitted since the last snapshot. Those of the first one count as older; one that goes before it
+    /// has held GPUs does not count.
     pub fn observe(&mut self, snapshot: &Snapshot) {
         let Some((from, _)) = self.span else {
             let newest = snapshot.jobs.iter().max_by(|a, b| order(a, (b.submit, &b.id)));
@@ -43,15 +44,22 @@ impl Arrivals {
             return;
         };
         self.span = Some((from, snapshot.now.max(from)));
-        for job in snapshot.jobs.iter().filter(|job| job.estimates.len() <= MOST_ROWS) {
+        self.forget_those_withdrawn(snapshot);
+        // A clock that is ahead of ours would date a job anew with each snapshot.
+        let counts = |job: &&Job| job.submit <= snapshot.now && job.estimates.len() <= MOST_ROWS;
+        for job in snapshot.jobs.iter().filter(counts) {
             if self.floor.as_ref().is_some_and(|(submit, id)| order(job, (*submit, id)).is_le()) {
                 continue;
             }
-            if let Err(at) = self.jobs.binary_search_by(|other| order(other, (job.submit, &job.id))) {
-                self.jobs.insert(at, as_submitted(job));
+            let holds = !matches!(job.state, JobState::Waiting);
+            match self.jobs.binary_search_by(|(other, _)| order(other, (job.submit, &job.id))) {
+                Ok(at) => self.jobs[at].1 |= holds,
+                // What it had to do when it came is not known of one that runs already.
+                Err(at) if !holds => self.jobs.insert(at, (as_submitted(job), false)),
+                Err(_) => {}
             }
             if self.jobs.len() > MOST
-                && let Some(oldest) = self.jobs.pop_front()
+                && let Some((oldest, _)) = self.jobs.pop_front()
             {
                 self.span = Some((oldest.submit, snapshot.now.max(oldest.submit)));
                 self.floor = Some((oldest.submit, oldest.id));
@@ -59,14 +67,26 @@ impl Arrivals {
         }
     }
 
-    /// The first `most` jobs of a future, in the order of their submission, all after `now`.
+    /// The submissions that are remembered.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.iter().map(|(job, _)| job)
+    }
+
+    fn forget_those_withdrawn(&mut self, snapshot: &Snapshot) {
+        if self.jobs.iter().any(|(_, held)| !held) {
+            let here: HashSet<&JobId> = snapshot.jobs.iter().map(|job| &job.id).collect();
+            self.jobs.retain(|(job, held)| *held || here.contains(&job.id));
+        }
+    }
+
+    /// The first `most` jobs of a future, in the order of their submission, none before `now`.
     pub(crate) fn of_future(&self, now: Time, (future, futures): (usize, usize), most: usize) -> Vec<Job> {
         let Some((from, until)) = self.span.filter(|_| self.jobs.len() >= LEAST) else { return Vec::new() };
         let span = (until - from).0.max(LEAST_SPAN.0);
         let cut = span * (future as f64 + 0.5) / futures.max(1) as f64;
         // What follows the cut comes first, then the past from its begin on, and so on.
         let after = |job: &Job| ((job.submit - from).0.clamp(0.0, span) - cut).rem_euclid(span);
-        let mut round: Vec<(f64, &Job)> = self.jobs.iter().map(|job| (after(job), job)).collect();
+        let mut round: Vec<(f64, &Job)> = self.jobs().map(|job| (after(job), job)).collect();
         round.sort_by(|a, b| a.0.total_cmp(&b.0));
         (0..most)
             .map(|n| {

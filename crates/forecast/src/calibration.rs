@@ -3,7 +3,7 @@
 //! **In**: the first forecasts of jobs that ended, and their ends. **Out**: for a new forecast, where its median and the
 //! ends of its interval belong. An end is scored by its distance from the median, in widths of the interval on that side,
 //! so that forecasts of minutes and of days are compared. The scores' quantiles of 10, 50 and 90 % take the places of
-//! -1, 0 and 1. What is not modelled, such as later submissions, shows in them. Scores as they should be stand for jobs
+//! -1, 0 and 1. What is not modelled, such as failures, shows in them. Scores as they should be stand for jobs
 //! that have not ended yet.
 
 use std::collections::VecDeque;

@@ -51,9 +51,10 @@ impl Pool {
 pub(crate) fn rest<'a>(
     snapshot: &Snapshot,
     all: &mut [Live<'a>],
-    mut later: VecDeque<Live<'a>>,
+    later: VecDeque<Live<'a>>,
     (now, most): (Time, usize),
 ) {
+    let mut later = Later::new(later);
     let mut idle: BTreeMap<&GpuType, u32> = BTreeMap::new();
     let mut largest: BTreeMap<&GpuType, u32> = BTreeMap::new();
     for node in &snapshot.nodes {
@@ -93,8 +94,8 @@ pub(crate) fn rest<'a>(
             left -= usize::from(live.is_now());
             continue;
         };
-        // Whoever comes before that may have an earlier turn.
-        if let Some(next) = later.pop_front_if(|next| next.job.submit <= start) {
+        // Whoever comes for the same GPUs before that may have an earlier turn.
+        if let Some(next) = later.next(&row.gpu_type, start) {
             waiting.insert(turn, live);
             waiting.insert(Turn::of(&next), Waiting::Later(Box::new(next)));
             continue;
@@ -107,6 +108,45 @@ pub(crate) fn rest<'a>(
             pool.take(row.gpus.0);
             pool.add(end, row.gpus.0);
         }
+    }
+}
+
+/// Jobs that will be submitted, by the GPU types that they can use.
+struct Later<'a> {
+    jobs: Vec<Option<Live<'a>>>,
+    /// Their places in `jobs`, in the order of their submission.
+    by_type: BTreeMap<GpuType, VecDeque<usize>>,
+}
+
+impl<'a> Later<'a> {
+    fn new(jobs: VecDeque<Live<'a>>) -> Self {
+        let mut by_type: BTreeMap<GpuType, VecDeque<usize>> = BTreeMap::new();
+        for (n, live) in jobs.iter().enumerate() {
+            for row in live.job.estimates.iter() {
+                let of_type = by_type.entry(row.gpu_type.clone()).or_default();
+                if of_type.back() != Some(&n) {
+                    of_type.push_back(n);
+                }
+            }
+        }
+        Self { jobs: jobs.into_iter().map(Some).collect(), by_type }
+    }
+
+    /// The first one left that can use a type and is submitted by then.
+    fn next(&mut self, gpu_type: &GpuType, by: Time) -> Option<Live<'a>> {
+        let places = self.by_type.get_mut(gpu_type)?;
+        while let Some(&first) = places.front() {
+            match &self.jobs[first] {
+                Some(live) if live.job.submit > by => return None,
+                _ => {
+                    places.pop_front();
+                    if let Some(live) = self.jobs[first].take() {
+                        return Some(live);
+                    }
+                }
+            }
+        }
+        None
     }
 }
 

@@ -17,6 +17,9 @@ const NEVER: Seconds = Seconds(8.0 * 86_400.0);
 /// The same at the last plan of a future.
 const NEVER_AT_LAST: Seconds = Seconds(86_400.0);
 
+/// Plans at most for jobs of the snapshot that have waited for long while others came.
+const LAST_PLANS: usize = 16;
+
 /// Maximum waiting jobs that get GPUs at the end of a future; those behind them have no start.
 const MAX_DISPATCHED: usize = 20_000;
 
@@ -54,7 +57,8 @@ pub(crate) fn run(
         .collect();
     let tariff = &snapshot.tariff;
     let mut made: Option<Plan> = None;
-    let mut left = plans;
+    // A plan costs as much as it has jobs.
+    let mut left = plans.saturating_mul(count);
     let mut idle_since = None;
     let ends = |all: Vec<Live<'_>>| all.into_iter().take(count).map(|live| live.ended).collect();
     loop {
@@ -65,12 +69,22 @@ pub(crate) fn run(
             }
         }
         let idle = idle_since.map_or(Seconds::ZERO, |since| now - since);
-        let never = idle >= NEVER || left == 0 && idle >= NEVER_AT_LAST;
+        let open = all.iter().filter(|live| live.ended.is_none()).count();
+        let mut over = left < open;
+        // Whether a job that waits alone ever starts does not depend on those that come.
+        let alone = all[..count].iter().all(|live| live.active.is_none());
+        if alone && plans > 0 && (over || idle >= NEVER_AT_LAST) && (all.len() > count || !later.is_empty()) {
+            all.truncate(count);
+            later.clear();
+            left = left.max(LAST_PLANS.min(plans) * count);
+            (over, idle_since) = (false, None);
+        }
+        let never = idle_since.is_some() && (idle >= NEVER || over && idle >= NEVER_AT_LAST);
         if never && all.iter().all(|live| live.active.is_none()) {
             dispatch::rest(snapshot, &mut all, VecDeque::new(), (now, 0));
             return Ok(ends(all));
         }
-        if left == 0 || all[..count].iter().all(|live| live.ended.is_some() || live.active.is_some()) {
+        if over || all[..count].iter().all(|live| live.ended.is_some() || live.active.is_some()) {
             dispatch::rest(snapshot, &mut all, later, (now, MAX_DISPATCHED));
             return Ok(ends(all));
         }
@@ -83,7 +97,11 @@ pub(crate) fn run(
             .chain(snapshot.budget.as_ref().and_then(|budget| budget.watts.next_edge(now)));
         let next = match next {
             Some(end) => {
-                idle_since = None;
+                if alone {
+                    idle_since.get_or_insert(now);
+                } else {
+                    idle_since = None;
+                }
                 edge.fold(end, Time::min)
             }
             // All jobs wait: for an edge of tariff or budget, or for what the plan waits for.
@@ -104,7 +122,7 @@ pub(crate) fn run(
             live.advance(now, next, tariff);
         }
         now = next;
-        left -= 1;
+        left = left.saturating_sub(open);
         while let Some(live) = later.pop_front_if(|live| live.job.submit <= now) {
             all.push(live);
         }

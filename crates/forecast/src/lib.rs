@@ -105,7 +105,9 @@ pub fn sample(
     let mut jobs: Vec<Vec<Option<Run>>> = vec![Vec::with_capacity(futures); snapshot.jobs.len()];
     for future in 0..futures {
         let later = arrivals.of_future(snapshot.now, (future, futures), MAX_ARRIVALS);
-        let theirs = lengths::Lengths::new(&later, 1, settings.seed);
+        // Names repeat from future to future.
+        let seed = settings.seed ^ (future as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let theirs = lengths::Lengths::new(&later, 1, seed);
         let now: Vec<f64> = (0..snapshot.jobs.len()).map(|job| lengths.normal(job, future)).collect();
         let then: Vec<f64> = (0..later.len()).map(|job| theirs.normal(job, 0)).collect();
         let drawn = forward::Drawn { now: &now, later: &later, then: &then };

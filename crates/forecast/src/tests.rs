@@ -36,6 +36,8 @@ fn submissions(asked: &Asked, count: u32, apart: f64) -> Arrivals {
         next.jobs[0].id = JobId::new(format!("team/{n}"));
         next.jobs[0].deadline = asked.deadline.map(|after| next.now + Seconds(after));
         arrivals.observe(&next);
+        next.jobs[0].state = serde_json::from_value(runs(1)).expect("a state");
+        arrivals.observe(&next);
     }
     arrivals
 }
@@ -252,11 +254,86 @@ fn jobs_that_will_be_submitted_delay_what_waits_where_their_deadlines_are_nearer
 }
 
 #[test]
+fn a_job_that_can_never_start_has_no_end_whoever_comes() {
+    // 250 W are too few for the large one, and enough for those that come.
+    let mut snapshot = snapshot(&[job("large", 4, 10.0)]);
+    snapshot.budget =
+        serde_json::from_value(json!({"watts": [[0.0, 250.0]], "margin": 0.0})).expect("a budget");
+    let small = submissions(&job("small", 1, 3.0), 20, 40.0);
+    for plans in [4, 50] {
+        let forecast = forecast_with(&snapshot, &small, plans);
+        assert!(
+            !of(&forecast, "large").finish.p10.is_finite(),
+            "{plans}: {:?}",
+            of(&forecast, "large").finish
+        );
+    }
+}
+
+#[test]
+fn a_job_that_is_withdrawn_before_it_runs_is_not_expected_again() {
+    let mut arrivals = submissions(&job("ran", 1, 10.0), 9, 10.0);
+    assert_eq!(arrivals.jobs().count(), 9);
+    let mut next = snapshot(&[job("withdrawn", 1, 10.0)]);
+    (next.now, next.jobs[0].submit) = (Time(300.0), Time(290.0));
+    arrivals.observe(&next);
+    assert_eq!(arrivals.jobs().count(), 10);
+    (next.now, next.jobs) = (Time(310.0), Vec::new());
+    arrivals.observe(&next);
+    assert_eq!(arrivals.jobs().count(), 9);
+}
+
+#[test]
+fn jobs_that_come_for_another_gpu_type_do_not_delay_what_waits_for_this_one() {
+    let mut snapshot = snapshot(&[
+        Asked { state: runs(4), ..job("runs", 4, 40.0) },
+        Asked { deadline: Some(9_000.0), ..job("elsewhere", 4, 10.0) },
+        job("here", 4, 10.0),
+    ]);
+    // `elsewhere` wants GPUs of type B, which are taken for long.
+    let more = json!({"name": "m", "gpu_type": "B", "gpus": 4, "free_gpus": 4});
+    snapshot.nodes.push(serde_json::from_value(more).expect("a node"));
+    snapshot
+        .gpu_types
+        .push(serde_json::from_value(json!({"name": "B", "idle": 50.0, "max": 400.0})).expect("a type"));
+    let mut long = snapshot.jobs[0].clone();
+    long.id = JobId::new("team/long");
+    long.epochs_left = 1_000.0;
+    long.state = serde_json::from_value(json!({"Running": {"placement":
+        {"gpu_type": "B", "nodes": ["m"], "gpus_per_node": 4}, "since": 0.0}}))
+    .expect("a state");
+    for job in [&mut long, &mut snapshot.jobs[1]] {
+        let rows = job.estimates.iter().cloned().map(|mut row| {
+            row.gpu_type = "B".into();
+            row
+        });
+        job.estimates = rows.collect();
+    }
+    snapshot.jobs.push(long);
+    // Those that come for type A are due soon, and most of them come after it is free.
+    let arrivals = submissions(&Asked { deadline: Some(100.0), ..job("urgent", 4, 10.0) }, 10, 1.0);
+    let here = of(&forecast_with(&snapshot, &arrivals, 0), "here").finish;
+    assert_eq!((here.p10, here.p50), (Time(600.0), Time(600.0)), "{here:?}");
+}
+
+#[test]
+fn what_if_shares_all_draws_with_what_is_compared() {
+    let spread = Asked { rel_std: 0.4, ..job("one", 2, 30.0) };
+    let arrivals = submissions(&Asked { deadline: Some(900.0), ..spread.clone() }, 20, 200.0);
+    let waits = [Asked { state: runs(4), ..job("runs", 4, 50.0) }, spread.clone()];
+    let before = forecast_with(&snapshot(&waits), &arrivals, 20);
+    assert_eq!(before, forecast_with(&snapshot(&waits), &arrivals, 20));
+    let lengths: std::collections::BTreeSet<i64> =
+        (0..8).map(|future| arrivals.of_future(Time(0.0), (future, 8), 1)[0].submit.0 as i64).collect();
+    assert!(lengths.len() > 4, "futures differ: {lengths:?}");
+}
+
+#[test]
 fn a_burst_is_not_taken_for_the_pace_of_all_time() {
     let burst = submissions(&job("one", 1, 10.0), 60, 1.0);
     for future in 0..8 {
         let later = burst.of_future(Time(200.0), (future, 8), 120);
-        assert!(later.is_sorted_by_key(|job| job.submit.0 as i64), "{future}");
+        assert!(later.is_sorted_by(|a, b| a.submit <= b.submit), "{future}");
         assert!(later.iter().all(|job| job.submit >= Time(200.0)));
         let hours = (later[119].submit - later[59].submit).0 / 3_600.0;
         assert!((hours - 1.0).abs() < 1e-6, "60 jobs an hour, and not in a minute: {hours}");

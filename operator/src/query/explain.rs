@@ -233,7 +233,7 @@ impl Help<'_> {
         latest.plan.allowed_power?;
         let waits = matches!(
             latest.plan.jobs.get(&self.id()).map(|p| &p.decision),
-            Some(Decision::Wait { reason: WaitReason::PowerBudget, .. })
+            Some(Decision::Wait { reason: WaitReason::PowerBudget | WaitReason::BudgetInfeasible, .. })
         );
         let cheapest =
             self.considered.iter().find(|c| c.obstacle == Some(Obstacle::Power)).filter(|_| waits)?;

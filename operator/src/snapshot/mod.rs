@@ -135,7 +135,7 @@ pub fn build(
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
-    let Caches { tables, workers, draws: seen, .. } = caches;
+    let Caches { tables, workers, draws: seen, arrivals } = caches;
     let inventory = Inventory::of(index);
     let policy = inventory.policy();
     let second = now.as_second();
@@ -252,7 +252,9 @@ pub fn build(
     let observe = policy.limits == Limits::Observe;
     let observed_limits = observe
         .then(|| planned.iter_mut().map(|job| (job.id.clone(), std::mem::take(&mut job.limits))).collect());
-    cluster.limit(&worker::names(planned.iter().map(|job| &job.worker)));
+    // And of jobs that may come: forecasts plan with them.
+    let wanted = || planned.iter().chain(arrivals.jobs());
+    cluster.limit(&worker::names(wanted().map(|job| &job.worker)));
     let open =
         index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
     let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
@@ -262,7 +264,7 @@ pub fn build(
         Some(Expected { key: key.clone(), table, outlook })
     });
     let expected = expected.collect();
-    let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
+    let namespaces: BTreeSet<&str> = wanted().map(|job| job.namespace.as_str()).collect();
     let namespaces =
         namespaces.into_iter().filter_map(|name| namespace(index, name, &holders, &planned)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();

@@ -170,6 +170,26 @@ fn a_larger_power_budget_is_named_where_the_budget_is_in_the_way() {
     assert_eq!((position(named), position(named - 300)), (None, Some(1)), "{named} W");
 }
 
+#[test]
+fn a_larger_power_budget_is_named_where_it_does_not_even_cover_idle_nodes() {
+    let under = |watts: i64| {
+        let mut index = cluster(2);
+        index.apply(object::<SlimEnergyPolicy>(json!({
+            "metadata": {"name": "default", "resourceVersion": "1"}, "spec": {"powerBudget": {"watts": watts}},
+        })));
+        add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "1h"})), json!(null));
+        index
+    };
+    let shown = |watts: i64| {
+        let view = view(&under(watts));
+        jobs::queue(&view, "team", &[job(&view, "waits")], 1, at(50)).jobs[0].clone()
+    };
+    assert_eq!(shown(500).reason.as_deref(), Some("BudgetInfeasible"), "{:?}", shown(500));
+    let budget = help(&under(500), ChangeKind::Budget).expect("a larger budget");
+    let named: f64 = budget.text.split(' ').rev().nth(1).and_then(|kw| kw.parse().ok()).expect("kW");
+    assert_eq!(shown((named * 1e3) as i64).position, None, "{budget:?}");
+}
+
 fn explained(index: &ClusterIndex, name: &str) -> Explanation {
     let view = view(index);
     explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, name), at(50), &Tries::Auto)

@@ -75,6 +75,13 @@ async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
         c.submit(&four).await?;
         c.submit(&three).await?;
         c.wait_for_reason(&three, Reason::ClusterFailure).await?;
+        let refused = c.observer.seen().status(&three.key()).history;
+        ensure!(
+            refused
+                .iter()
+                .any(|attempt| attempt.message.contains("refused by its node: UnexpectedAdmissionError")),
+            "{refused:?}"
+        );
         let waiting = c.observer.seen().status(&four.key());
         ensure!(waiting.phase == Phase::Pending && waiting.attempts == 0, "{waiting:?}");
 

@@ -102,7 +102,11 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         ensure!(!reaches(c, "andreas-operator", &dns, 8080).await?, "the operator reaches more than DNS");
         ensure!(reaches(c, "andreas-operator", &dns, 53).await?, "the operator does not reach DNS");
         ensure!(reaches(c, "bystander", &operator, 8443).await?, "nobody can report");
-        // and workers in their node's network report too
+        // and workers in their node's network report too, wherever they are
+        for node in nodes(c)?.nodes() {
+            let open = format!("exec 3<>/dev/tcp/{operator}/8443");
+            node.run(&["timeout", "2", "bash", "-c", &open]).await?;
+        }
         let own = small(job("host").epochs(20, 0.5)).pod("hostNetwork", json!(true));
         let own = own.pod("dnsPolicy", json!("ClusterFirstWithHostNet"));
         c.submit(&own).await?;

@@ -1,5 +1,8 @@
 //! A gang over two nodes, from apply to the end, and the rights of our own containers.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::names::GPU_RESOURCE;
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::install;
@@ -8,6 +11,7 @@ use andreas_e2e::release::bash;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::seen::ClusterHistory;
 use andreas_kubelets::{DRIVER, ENV_SPEC, Node};
+use andreas_test_nodes::Recorded;
 use andreas_testbed::wait::until;
 use andreas_testbed::{workspace_binary, workspace_library};
 use anyhow::{Context as _, Result, ensure};
@@ -32,7 +36,10 @@ async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled
         for node in nodes(c)?.nodes() {
             let object = api.get(node.name()).await?;
             let labels = object.labels().clone();
-            let info = object.status.and_then(|status| status.node_info).context("what the node is")?;
+            let status = object.status.context("a status")?;
+            let offered =
+                status.allocatable.unwrap_or_default().get(GPU_RESOURCE).map(|count| count.0.clone());
+            let info = status.node_info.context("what the node is")?;
             println!("{}: kubelet {}, {}", node.name(), info.kubelet_version, info.container_runtime_version);
             // As `make versions` asks for it.
             let wanted = std::env::var("ANDREAS_KUBERNETES").unwrap_or_default();
@@ -40,6 +47,23 @@ async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled
             let says = |key: &str| labels.get(&format!("nvidia.com/{key}")).map(String::as_str);
             ensure!(says("gpu.product") == Some("NVIDIA-A100-SXM4-80GB"), "{labels:?}");
             ensure!(says("gpu.count") == Some("4") && says("mig.strategy") == Some("single"), "{labels:?}");
+            // They are those that were recorded of the GPU operator with its default values.
+            let of_nvidia = |labels: &BTreeMap<String, String>| -> BTreeSet<String> {
+                labels.keys().filter(|key| key.starts_with("nvidia.com/")).cloned().collect()
+            };
+            let recorded = Recorded::named("gpu-operator-a100")?.labels;
+            ensure!(
+                of_nvidia(&labels) == of_nvidia(&recorded),
+                "{:?}",
+                of_nvidia(&labels).symmetric_difference(&of_nvidia(&recorded)).collect::<Vec<_>>()
+            );
+            let lines = labels.iter().filter(|(key, _)| key.starts_with("nvidia.com/"));
+            println!(
+                "{}",
+                lines.map(|(key, value)| format!("  {key}={value}")).collect::<Vec<_>>().join("\n")
+            );
+            println!("  {GPU_RESOURCE}: {offered:?} allocatable");
+            ensure!(offered.as_deref() == Some("4"), "{offered:?}");
         }
         // when a gang takes all eight GPUs, its members find each other by the cluster's DNS
         let gang = small(job("gang").gpus(8, 2).epochs(20, 0.5));
@@ -95,7 +119,13 @@ async fn our_containers_have_the_rights_that_the_chart_says_and_no_others() -> R
             // 2: a filter of system calls is in force.
             ensure!(of_process(node, program, "Seccomp").await? == "2", "{program} has no seccomp profile");
         }
-        for (program, user) in [("andreas-operator", "65532"), ("andreas-extender", "65532"), ("andreas-node-agent", "0")] {
+        let users = [
+            ("andreas-operator", "65532"),
+            ("andreas-extender", "65532"),
+            ("andreas-node-agent", "0"),
+            ("andreas-node-setter", "0"),
+        ];
+        for (program, user) in users {
             let uid = of_process(node, program, "Uid").await?;
             ensure!(uid.split_whitespace().all(|uid| uid == user), "{program} runs as {uid}");
         }
