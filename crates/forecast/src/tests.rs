@@ -317,15 +317,33 @@ fn jobs_that_come_for_another_gpu_type_do_not_delay_what_waits_for_this_one() {
 }
 
 #[test]
-fn what_if_shares_all_draws_with_what_is_compared() {
+fn another_job_elsewhere_leaves_the_draws_of_those_who_come_as_they_are() {
     let spread = Asked { rel_std: 0.4, ..job("one", 2, 30.0) };
     let arrivals = submissions(&Asked { deadline: Some(900.0), ..spread.clone() }, 20, 200.0);
-    let waits = [Asked { state: runs(4), ..job("runs", 4, 50.0) }, spread.clone()];
-    let before = forecast_with(&snapshot(&waits), &arrivals, 20);
-    assert_eq!(before, forecast_with(&snapshot(&waits), &arrivals, 20));
-    let lengths: std::collections::BTreeSet<i64> =
-        (0..8).map(|future| arrivals.of_future(Time(0.0), (future, 8), 1)[0].submit.0 as i64).collect();
-    assert!(lengths.len() > 4, "futures differ: {lengths:?}");
+    let mut before = snapshot(&[Asked { state: runs(4), ..job("runs", 4, 50.0) }, spread]);
+    let more = json!({"name": "m", "gpu_type": "B", "gpus": 4, "free_gpus": 4});
+    before.nodes.push(serde_json::from_value(more).expect("a node"));
+    before
+        .gpu_types
+        .push(serde_json::from_value(json!({"name": "B", "idle": 50.0, "max": 400.0})).expect("a type"));
+    let mut after = before.clone();
+    let mut elsewhere = snapshot(&[job("elsewhere", 4, 5.0)]).jobs.remove(0);
+    elsewhere.estimates = elsewhere
+        .estimates
+        .iter()
+        .cloned()
+        .map(|mut row| {
+            row.gpu_type = "B".into();
+            row
+        })
+        .collect();
+    after.jobs.push(elsewhere);
+    let (before, after) = (forecast_with(&before, &arrivals, 0), forecast_with(&after, &arrivals, 0));
+    for name in ["runs", "one"] {
+        assert_eq!(of(&before, name), of(&after, name), "{name}");
+    }
+    let one = of(&before, "one").finish;
+    assert!(one.p10 < one.p50 && one.p50 < one.p90, "{one:?}");
 }
 
 #[test]

@@ -47,9 +47,10 @@ async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled
             let says = |key: &str| labels.get(&format!("nvidia.com/{key}")).map(String::as_str);
             ensure!(says("gpu.product") == Some("NVIDIA-A100-SXM4-80GB"), "{labels:?}");
             ensure!(says("gpu.count") == Some("4") && says("mig.strategy") == Some("single"), "{labels:?}");
-            // They are those that were recorded of the GPU operator with its default values.
+            // They are those that were recorded of the GPU operator with its default values, and when they were written.
             let of_nvidia = |labels: &BTreeMap<String, String>| -> BTreeSet<String> {
-                labels.keys().filter(|key| key.starts_with("nvidia.com/")).cloned().collect()
+                let keys = labels.keys().filter(|key| key.starts_with("nvidia.com/"));
+                keys.filter(|key| *key != "nvidia.com/gfd.timestamp").cloned().collect()
             };
             let recorded = Recorded::named("gpu-operator-a100")?.labels;
             ensure!(
