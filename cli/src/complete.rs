@@ -1,10 +1,12 @@
 //! Completion of `kubectl andreas`: kubectl runs this program under the name `kubectl_complete-andreas` with the words so far,
-//! and completes by what that prints (kubectl 1.26 and later, "Shell completion for plugins").
+//! and completes by what that prints (kubectl 1.26 and later, "Shell completion for plugins"). clap_complete has an engine for the
+//! like, but marks it as unstable, and knows no names of jobs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use andreas_api::slim::SlimTrainingJob;
+use clap::builder::StyledStr;
 use clap::{Arg, Command};
 use kube::ResourceExt as _;
 
@@ -81,14 +83,16 @@ fn wanted(mut command: Command, before: &[String], last: &str) -> Word {
     if last.starts_with('-') {
         let flags = at.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_long().is_some());
         return Word::OneOf(
-            flags.map(|arg| (format!("--{}", arg.get_long().unwrap_or_default()), help(arg))).collect(),
+            flags
+                .map(|arg| (format!("--{}", arg.get_long().unwrap_or_default()), first_line(arg.get_help())))
+                .collect(),
         );
     }
     if at.has_subcommands() {
         let below = at.get_subcommands().filter(|below| !below.is_hide_set());
-        let what =
-            |below: &Command| below.get_about().map(|text| first_line(&text.to_string())).unwrap_or_default();
-        return Word::OneOf(below.map(|below| (below.get_name().to_owned(), what(below))).collect());
+        return Word::OneOf(
+            below.map(|below| (below.get_name().to_owned(), first_line(below.get_about()))).collect(),
+        );
     }
     // The last positional may take several words.
     let all: Vec<&Arg> = at.get_positionals().collect();
@@ -112,12 +116,8 @@ fn flag<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
 fn value(arg: &Arg) -> Word {
     let possible = arg.get_possible_values();
     if !possible.is_empty() {
-        let what = |text: &clap::builder::StyledStr| first_line(&text.to_string());
         let all = possible.iter().filter(|one| !one.is_hide_set());
-        return Word::OneOf(
-            all.map(|one| (one.get_name().to_owned(), one.get_help().map(what).unwrap_or_default()))
-                .collect(),
-        );
+        return Word::OneOf(all.map(|one| (one.get_name().to_owned(), first_line(one.get_help()))).collect());
     }
     match arg.get_value_names().unwrap_or_default().first().map(|name| name.as_str()) {
         Some("JOB") => Word::Job,
@@ -126,12 +126,8 @@ fn value(arg: &Arg) -> Word {
     }
 }
 
-fn help(arg: &Arg) -> String {
-    arg.get_help().map(|text| first_line(&text.to_string())).unwrap_or_default()
-}
-
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+fn first_line(text: Option<&StyledStr>) -> String {
+    text.and_then(|text| text.to_string().lines().next().map(str::to_owned)).unwrap_or_default()
 }
 
 /// Names of the TrainingJobs of the namespace that the words select, without those that are among them; none if the cluster does not
@@ -169,7 +165,7 @@ mod tests {
         text.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
     }
 
-    fn kind(line: &str) -> Word {
+    fn wanted_in(line: &str) -> Word {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let (last, before) = words.split_last().unwrap();
         wanted(crate::Cli::command(), before, last)
@@ -204,9 +200,9 @@ mod tests {
             "wait ",
             "whatif --without ",
         ] {
-            assert_eq!(kind(line), Word::Job, "{line}");
+            assert_eq!(wanted_in(line), Word::Job, "{line}");
         }
-        assert_eq!(kind("explain one "), Word::Free, "it takes one job");
+        assert_eq!(wanted_in("explain one "), Word::Free, "it takes one job");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | `submit`, `logs`, `suspend`, `resume`, `cancel` | they read and write TrainingJobs and their pods (`jobs`) |
 //! | `convert` | files ([`convert`]) |
 //! | `plan`, `simulate`, `profile`, `snapshot` | files, the planner and the predictor |
+//! | `completion`, `man`, and what kubectl asks to complete | the definition of the commands, and names of jobs (`shell`, `complete`) |
 //!
 //! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the planner, as
 //! the operator's do; those of other systems' methods from `andreas-baselines`.

@@ -1,12 +1,13 @@
 //! Start and end of every job by sampling: the plan run forward into several futures.
 //!
-//! **In**: a snapshot with its plan, what was submitted lately, and the planner's options. **Out**: for every job the start, the end and
-//! the configuration in each future, and from these quantiles, the probability of being on time, and costs
-//! ([`JobForecast`]).
+//! **In**: a snapshot with its plan, what was submitted lately, and the planner's options. **Out**: for every job
+//! the start, the end and the configuration in each future, and from these quantiles, the probability of being on
+//! time, and costs ([`JobForecast`]).
 //!
-//! A future draws the length of every run from its estimate ([`lengths`]) and what will be submitted ([`arrivals`]). Then
-//! it carries the plan out, plans again at the next end of a run, and so on ([`forward`]). After [`Settings::plans`] plans the jobs that still
-//! wait take GPUs in turn, nearest deadline first ([`dispatch`]); large clusters are forecast by this alone.
+//! A future draws the length of every run from its estimate ([`lengths`]) and what will be submitted
+//! ([`arrivals`]). Then it carries the plan out, plans again at the next end of a run, and so on ([`forward`]).
+//! After the work of [`Settings::plans`] plans the jobs that still wait take GPUs in turn, nearest deadline first
+//! ([`dispatch`]); large clusters are forecast by this alone.
 //! The draws depend on seed, future and job only, so two snapshots that differ in one job share all other
 //! draws: their difference is the effect of that job.
 //!
@@ -46,7 +47,8 @@ const MAX_ARRIVALS: usize = 512;
 pub struct Settings {
     /// Futures, 1 to [`MAX_FUTURES`].
     pub futures: usize,
-    /// Plans in each future before the jobs that still wait take GPUs in turn.
+    /// Plans in each future, of as many jobs as the snapshot has, before the jobs that still wait take GPUs in turn. A plan with
+    /// more jobs counts for more than one.
     pub plans: usize,
     /// Seed of the draws.
     pub seed: u64,

@@ -146,13 +146,19 @@ fn a_later_deadline_is_named_where_the_deadline_cannot_be_met() {
     assert_eq!(help(&index, ChangeKind::Deadline), None);
 }
 
+/// Two nodes under a power budget.
+fn under_budget(watts: i64) -> ClusterIndex {
+    let mut index = cluster(2);
+    index.apply(object::<SlimEnergyPolicy>(json!({
+        "metadata": {"name": "default", "resourceVersion": "1"}, "spec": {"powerBudget": {"watts": watts}},
+    })));
+    index
+}
+
 #[test]
 fn a_larger_power_budget_is_named_where_the_budget_is_in_the_way() {
     let under = |watts: i64| {
-        let mut index = cluster(2);
-        index.apply(object::<SlimEnergyPolicy>(json!({
-            "metadata": {"name": "default", "resourceVersion": "1"}, "spec": {"powerBudget": {"watts": watts}},
-        })));
+        let mut index = under_budget(watts);
         add(&mut index, "rival", "secret", &spec(8, 8, json!({"epochs": 1_000})), running("n0", 8));
         add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "1h"})), json!(null));
         index
@@ -173,10 +179,7 @@ fn a_larger_power_budget_is_named_where_the_budget_is_in_the_way() {
 #[test]
 fn a_larger_power_budget_is_named_where_it_does_not_even_cover_idle_nodes() {
     let under = |watts: i64| {
-        let mut index = cluster(2);
-        index.apply(object::<SlimEnergyPolicy>(json!({
-            "metadata": {"name": "default", "resourceVersion": "1"}, "spec": {"powerBudget": {"watts": watts}},
-        })));
+        let mut index = under_budget(watts);
         add(&mut index, "team", "waits", &spec(8, 8, json!({"deadlineAfter": "1h"})), json!(null));
         index
     };

@@ -40,29 +40,29 @@ async fn table(c: &Cluster, name: &str, rows: [(i32, f64, i32); 3]) -> Result<()
 async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_said_has_the_right_end()
 -> Result<()> {
     scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
-        // given a table that says 2.5 s, and a run of 14 epochs of 5 s
-        table(c, "hopeful", [(1, 2.5, 300), (2, 2.5, 600), (4, 2.5, 1_200)]).await?;
-        let tj = job("slow").epochs(14, 5.0).gpus(1, 1).spec("profile", json!("hopeful"));
+        // given a table that says 5 s, and a run of 8 epochs of 10 s: a report that a busy machine sends some tenths of a
+        // second late is little of an epoch
+        table(c, "hopeful", [(1, 5.0, 300), (2, 5.0, 600), (4, 5.0, 1_200)]).await?;
+        let tj = job("slow").epochs(8, 10.0).gpus(1, 1).spec("profile", json!("hopeful"));
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
         let first = forecast(c, &key).await?;
-        ensure!((first.epoch_millis, first.source.as_str()) == (Some(2_500), "UserGiven"), "{first:?}");
+        ensure!((first.epoch_millis, first.source.as_str()) == (Some(5_000), "UserGiven"), "{first:?}");
         // when two epochs have passed: no later, for it is promised for then
-        tokio::time::sleep(Duration::from_millis(2 * 5_000 + 1_500)).await;
+        tokio::time::sleep(Duration::from_millis(2 * 10_000 + 1_500)).await;
         let seen = forecast(c, &key).await?;
         let now = jiff::Timestamp::now();
         // then the time of an epoch is known,
         let interval = seen.epoch_millis_low..=seen.epoch_millis_high;
-        ensure!(interval.contains(&Some(5_000)), "{seen:?}");
+        ensure!(interval.contains(&Some(10_000)), "{seen:?}");
         ensure!(seen.source == "Observed", "{seen:?}");
         // another plan was asked for at once,
         let metrics = scrape::text(c.operators.first().context("an operator")?.admin).await?;
         let asked =
             metrics.lines().find_map(|line| line.strip_prefix("andreas_prediction_deviations_total "));
         ensure!(asked.is_some_and(|count| count.parse::<f64>().is_ok_and(|count| count >= 1.0)), "{asked:?}");
-        // and in the end the end was right, within a tenth of what was left (half as much again, for reports are late on a
-        // busy machine), and the first forecast was not
+        // and in the end the end was right, within a tenth of what was left, and the first forecast was not
         c.observer
             .until("succeeded", Duration::from_secs(120), |s| s.phase(&key) == Phase::Succeeded)
             .await?;
@@ -74,7 +74,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
             let finish = prediction.finish_time.as_ref().context("no finish")?.0;
             Ok(finish.duration_since(end).as_secs_f64().abs() / left)
         };
-        ensure!(off(&seen)? <= 0.15, "off by {:.2} of {left:.0} s: {seen:?}, ended {end}", off(&seen)?);
+        ensure!(off(&seen)? <= 0.1, "off by {:.2} of {left:.0} s: {seen:?}, ended {end}", off(&seen)?);
         ensure!(off(&first)? > 0.3, "the estimate was not wrong: {first:?}, ended {end}");
         Ok(())
     })
