@@ -78,10 +78,17 @@ pub(super) fn starting(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return d.lose_allocation() };
     let Some(workload) = d.o.workload else { return };
     let members = Members::of(d.o, Some(&allocation));
+    let released = workload.attempt() == Some(allocation.attempt);
+    // Before its end: a run that ended before its start was written has lasted and used energy too.
+    let started: Option<Vec<Timestamp>> = members.gang.iter().map(started_at).collect();
+    if let Some(started) = started.filter(|_| released).and_then(|all| all.into_iter().max()) {
+        let bound = members.gang.iter().filter_map(Member::bound_at).max();
+        return run::begin(d, started, bound);
+    }
     if stopped_otherwise(d, workload, &allocation) {
         return;
     }
-    if workload.attempt() != Some(allocation.attempt) {
+    if !released {
         if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
             return;
         }
@@ -96,11 +103,6 @@ pub(super) fn starting(d: &mut Draft<'_>) {
             });
         }
         return;
-    }
-    let started: Option<Vec<Timestamp>> = members.gang.iter().map(started_at).collect();
-    if let Some(started) = started.and_then(|all| all.into_iter().max()) {
-        let bound = members.gang.iter().filter_map(Member::bound_at).max();
-        return run::begin(d, started, bound);
     }
     if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;

@@ -14,6 +14,7 @@ use crate::job::TRAINER_IMAGE;
 pub struct Workload {
     kind: &'static str,
     name: String,
+    namespace: String,
     pods: i64,
     gpus: i64,
     epochs: i32,
@@ -27,6 +28,7 @@ pub fn workload(kind: &'static str, name: &str) -> Workload {
     Workload {
         kind,
         name: name.into(),
+        namespace: "default".into(),
         pods: 1,
         gpus: 1,
         epochs: 10,
@@ -37,6 +39,12 @@ pub fn workload(kind: &'static str, name: &str) -> Workload {
 }
 
 impl Workload {
+    /// In another namespace than `default`.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        namespace.clone_into(&mut self.namespace);
+        self
+    }
+
     /// So many pods with so many GPUs each.
     pub fn pods(mut self, pods: i64, gpus: i64) -> Self {
         (self.pods, self.gpus) = (pods, gpus);
@@ -69,7 +77,7 @@ impl Workload {
 
     /// `namespace/name` of the TrainingJob that stands for it.
     pub fn mirror(&self) -> String {
-        format!("default/{}-{}", self.kind.to_lowercase(), self.name)
+        format!("{}/{}-{}", self.namespace, self.kind.to_lowercase(), self.name)
     }
 
     /// Name for kubectl: `resource/name`.
@@ -164,7 +172,7 @@ impl Workload {
         json!({
             "apiVersion": version, "kind": self.kind,
             "metadata": {
-                "name": self.name, "namespace": "default", "labels": self.labels, "annotations": self.annotations,
+                "name": self.name, "namespace": self.namespace, "labels": self.labels, "annotations": self.annotations,
             },
             "spec": spec,
         })

@@ -70,3 +70,13 @@ fn command_line(testbed: &Testbed, release: &Path) -> Result<PathBuf> {
     ensure!(unpacked.success(), "tar: {unpacked}");
     Ok(folder)
 }
+
+/// This machine's architecture, as images name it.
+#[must_use]
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

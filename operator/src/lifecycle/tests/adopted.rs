@@ -121,6 +121,27 @@ fn a_failed_workload_is_not_tried_again() {
     assert_eq!(world.condition("Failed").message, "BackoffLimitExceeded");
 }
 
+/// The operator died after the release, and came back when all was over.
+#[test]
+fn a_workload_that_ended_before_its_start_was_written_has_lasted() {
+    let mut world = adopted(1);
+    world.plan_run(&["n1"], 1);
+    world.controller_makes(&["a-0"], false);
+    let started = at(world.now);
+    world.now += 90;
+    let now = at(world.now);
+    let pod = world.pods.get_mut("a-0").unwrap();
+    pod.spec.node_name = Some("n1".into());
+    end(pod, 0, "Completed", "", now);
+    container(pod).terminated.as_mut().unwrap().started_at = Some(Time(started));
+    world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into() });
+    world.restart_operator();
+    world.step_until_stable();
+    let status = world.status();
+    assert_eq!((world.phase(), status.duration.as_deref()), (Phase::Succeeded, Some("1m30s")));
+    assert_eq!(status.history[0].outcome, Outcome::Finished);
+}
+
 #[test]
 fn an_image_that_cannot_be_pulled_makes_it_wait_and_ends_it_not() {
     let mut world = adopted(1);

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use andreas_e2e::release::architecture;
 use anyhow::{Context as _, Result, ensure};
 use flate2::read::GzDecoder;
 use ring::digest::{SHA256, digest};
@@ -123,13 +124,8 @@ fn every_digest_and_size_of_an_image_is_that_of_its_content() -> Result<()> {
     let manifest: Value = serde_json::from_slice(&layout.blob(entry)?)?;
     assert_eq!(manifest["mediaType"], entry["mediaType"]);
     let config: Value = serde_json::from_slice(&layout.blob(&manifest["config"])?)?;
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    assert_eq!(entry["platform"], json!({"os": "linux", "architecture": architecture}));
-    assert_eq!((&config["os"], &config["architecture"]), (&json!("linux"), &json!(architecture)));
+    assert_eq!(entry["platform"], json!({"os": "linux", "architecture": architecture()}));
+    assert_eq!((&config["os"], &config["architecture"]), (&json!("linux"), &json!(architecture())));
     assert_eq!(config["created"], "1970-01-02T00:00:00Z");
     assert_eq!(config["config"]["User"], "0:0");
     assert_eq!(config["config"]["Entrypoint"], json!(["/usr/local/bin/server"]));
@@ -193,5 +189,40 @@ fn a_program_that_needs_libraries_has_no_image_without_them() -> Result<()> {
     let stderr = String::from_utf8_lossy(&made.stderr);
     ensure!(!made.status.success() && stderr.contains("--base") && stderr.contains("ld-linux"), "{stderr}");
     ensure!(!out.exists(), "an archive was written");
+    Ok(())
+}
+
+#[test]
+fn a_bill_of_materials_names_the_packages_of_the_images_layer() -> Result<()> {
+    let folder = TempDir::new()?;
+    let (bill, layer) = (folder.path().join("bill.json"), folder.path().join("layer.tar"));
+    fs::write(&bill, json!({"bomFormat": "CycloneDX", "components": [{"name": "tokio"}]}).to_string())?;
+    let packages = folder.path().join("var/lib/dpkg/status.d");
+    fs::create_dir_all(&packages)?;
+    fs::write(
+        packages.join("libc6"),
+        "Package: libc6\nVersion: 1:2.36-9+deb12u14\nArchitecture: arm64\nDescription: GNU C Library\n runs programs\n",
+    )?;
+    let of_layer = || {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hack/sbom-of-layer");
+        Command::new(script).arg(&bill).arg(&layer).output()
+    };
+    let pack =
+        || Command::new("tar").arg("-cf").arg(&layer).arg("-C").arg(folder.path()).arg("./var").status();
+    ensure!(pack()?.success(), "tar");
+
+    let made = of_layer()?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let purl = "pkg:deb/debian/libc6@1%3A2.36-9%2Bdeb12u14?arch=arm64";
+    let libc = json!({"type": "library", "bom-ref": purl, "name": "libc6", "version": "1:2.36-9+deb12u14", "purl": purl});
+    let whole = json!({"bomFormat": "CycloneDX", "components": [{"name": "tokio"}, libc]});
+    assert_eq!(serde_json::from_slice::<Value>(&made.stdout)?, whole);
+
+    // A layer without them would give a bill that says less than the image holds.
+    fs::remove_file(packages.join("libc6"))?;
+    ensure!(pack()?.success(), "tar");
+    let none = of_layer()?;
+    ensure!(!none.status.success() && none.stdout.is_empty(), "{none:?}");
+    ensure!(String::from_utf8_lossy(&none.stderr).contains("no package"), "{none:?}");
     Ok(())
 }

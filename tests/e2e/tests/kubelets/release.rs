@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use andreas_e2e::cluster::{Cluster, Options};
+use andreas_e2e::release::{self, architecture};
 use andreas_e2e::scenario::scenario;
-use andreas_e2e::{fenced, install, release};
+use andreas_e2e::{fenced, install};
 use andreas_kubelets::Registry;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -136,4 +137,32 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
         install::uninstall(&c.testbed).await
     })
     .await
+}
+
+#[test]
+fn images_made_twice_have_the_same_digests() -> Result<()> {
+    let made = || -> Result<Vec<(String, Vec<u8>)>> {
+        let folder = tempfile::tempdir()?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let output = std::process::Command::new(root.join("hack/images"))
+            .args(["--no-build", "--profile", "debug", "--arch", architecture(), "--out"])
+            .arg(folder.path())
+            .args(["extender", "node-agent"])
+            .output()?;
+        ensure!(output.status.success(), "hack/images: {}", String::from_utf8_lossy(&output.stderr));
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder.path())? {
+            let entry = entry?;
+            files.push((entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path())?));
+        }
+        files.sort();
+        Ok(files)
+    };
+    let (first, second) = (made()?, made()?);
+    let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
+    let archives = ["extender", "node-agent"].map(|part| format!("{part}-{}.tar", architecture()));
+    assert_eq!(names, ["SHA256SUMS", "digests.json", &archives[0], &archives[1]]);
+    // digests.json among them
+    ensure!(first == second, "the same programs gave other bytes");
+    Ok(())
 }

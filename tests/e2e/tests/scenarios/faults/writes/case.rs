@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use andreas_api::phase::{Outcome, Phase};
+use andreas_e2e::adoption::workload;
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::seen::{ClusterHistory, describe};
@@ -19,16 +20,26 @@ pub enum RunKind {
     GangFailure,
     /// A run that is deleted.
     Delete,
+    /// A suspended Job whose two pods are let onto two nodes.
+    Adopted,
 }
 
 impl RunKind {
-    pub const ALL: [Self; 4] = [Self::Straight, Self::Move, Self::GangFailure, Self::Delete];
+    pub const ALL: [Self; 5] = [Self::Straight, Self::Move, Self::GangFailure, Self::Delete, Self::Adopted];
+
+    async fn submit(self, c: &Cluster, namespace: &str) -> Result<()> {
+        if self == Self::Adopted {
+            c.apply(&workload("Job", "j").namespace(namespace).pods(2, 1).epochs(8, 0.25).build()).await?;
+            return Ok(());
+        }
+        c.submit(&self.job(namespace)).await
+    }
 
     fn job(self, namespace: &str) -> Job {
         // Progress is written when it comes; without it the writes are the same each time.
         let base = job("j").namespace(namespace).env("TRAINER_NO_PROGRESS", 1);
         match self {
-            Self::Straight => base.gpus(2, 2).epochs(4, 0.25),
+            Self::Straight | Self::Adopted => base.gpus(2, 2).epochs(4, 0.25),
             Self::Move => base.gpus(1, 1).epochs(80, 0.25).checkpoint(5),
             Self::GangFailure => {
                 base.gpus(2, 2).epochs(6, 0.25).env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", 1)
@@ -54,13 +65,15 @@ impl Case {
         Self { kind, namespace: format!("{kind_name}-{what}-{write}"), write, acted: false }
     }
 
+    /// The TrainingJob, which stands for the Job that is adopted.
     fn key(&self) -> String {
-        format!("{}/j", self.namespace)
+        let name = if self.kind == RunKind::Adopted { "job-j" } else { "j" };
+        format!("{}/{name}", self.namespace)
     }
 
     pub async fn begin(&self, c: &Cluster) -> Result<()> {
         c.make_namespace(&self.namespace).await?;
-        c.submit(&self.kind.job(&self.namespace)).await
+        self.kind.submit(c, &self.namespace).await
     }
 
     pub fn has_ended(&self, seen: &ClusterHistory) -> bool {
@@ -83,7 +96,7 @@ impl Case {
         let outcomes: Vec<Outcome> = status.history.iter().map(|attempt| attempt.outcome).collect();
         let expected = match self.kind {
             RunKind::Delete => return Ok(()),
-            RunKind::Straight => vec![Outcome::Finished],
+            RunKind::Straight | RunKind::Adopted => vec![Outcome::Finished],
             RunKind::Move => vec![Outcome::Stopped, Outcome::Finished],
             RunKind::GangFailure => vec![Outcome::UserFailure, Outcome::Finished],
         };
@@ -95,6 +108,7 @@ impl Case {
         );
         ensure!(status.attempts == i64::try_from(expected.len())?, "{}: {status:?}", self.namespace);
         ensure!(status.cluster_failures == 0, "{}: {:?}", self.namespace, status.history);
+        ensure!(status.start_time.is_some() && status.duration.is_some(), "{}: {status:?}", self.namespace);
         Ok(())
     }
 }
@@ -107,7 +121,7 @@ pub async fn act(c: &Cluster, cases: &mut [Case]) -> Result<()> {
         }
         case.acted = true;
         match case.kind {
-            RunKind::Straight | RunKind::GangFailure => {}
+            RunKind::Straight | RunKind::GangFailure | RunKind::Adopted => {}
             RunKind::Move => {
                 c.edit(&case.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 2}})).await?;
             }

@@ -1,6 +1,6 @@
 //! Every write of the operator, interrupted: it is killed once the API server has done the write, or only the answer is lost.
 //!
-//! The writes of four scenarios are counted on an undisturbed run. Then each scenario is run again for each of its writes, in a
+//! The writes of five scenarios are counted on an undisturbed run. Then each scenario is run again for each of its writes, in a
 //! namespace of its own on one shared cluster. The end must be the same.
 
 mod case;
@@ -42,6 +42,7 @@ fn options() -> Options {
         groups: vec![nodes],
         operator_log: "info,andreas_operator=debug,kube=warn",
         heavy: true,
+        adopt: &["Job"],
         ..Options::default()
     }
 }
@@ -240,7 +241,9 @@ async fn held_or_ended(c: &mut Cluster, cases: &mut [Case], rule: RuleId) -> Res
 
 /// With the jobs everything of theirs goes.
 async fn nothing_is_left(c: &mut Cluster) -> Result<()> {
-    c.kubectl("delete trainingjobs --all --all-namespaces --wait=true --timeout=120s").await?;
+    for kind in ["jobs", "trainingjobs"] {
+        c.kubectl(&format!("delete {kind} --all --all-namespaces --wait=true --timeout=120s")).await?;
+    }
     c.observer
         .until("no pod is left", 2 * DEFAULT_TIMEOUT, |s| {
             s.pods.values().all(|p| p.deleted || p.label(andreas_api::names::LABEL_JOB).is_empty())
