@@ -314,7 +314,7 @@ pub struct Prediction {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consumption {
-    /// Energy of ended attempts and of the present one up to `at`, J.
+    /// Energy of ended attempts, J; the present one is added at its end.
     #[schemars(range(min = 0))]
     pub joules: i64,
     /// `Measured` by the GPUs' counters, `Predicted` from the power model, or `Mixed`: some attempts so, some so.
