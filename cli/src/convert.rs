@@ -7,15 +7,13 @@
 use std::path::PathBuf;
 
 use andreas_convert::{Converted, Level, convert};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
 use crate::exit::NotGood;
 use crate::output::{self, Format, OutputArgs, plain};
-
-/// Largest file that is read, bytes.
-const MAX_FILE: u64 = 16 << 20;
+use crate::{input, name};
 
 /// Convert: write TrainingJobs for Jobs, PyTorchJobs, TrainJobs, JobSets, RayJobs and sbatch scripts.
 ///
@@ -28,7 +26,7 @@ pub struct ConvertArgs {
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
     /// Image where the file names none, as in sbatch scripts
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = name::given)]
     image: Option<String>,
     /// Exit with code 0 although something was lost
     #[arg(long)]
@@ -42,22 +40,18 @@ pub struct ConvertArgs {
 /// # Errors
 /// When the file cannot be read or holds no job, or something was lost.
 pub fn run(args: &ConvertArgs) -> Result<()> {
-    let name = if args.file.as_os_str() == "-" {
-        "standard input".to_owned()
-    } else {
-        args.file.display().to_string()
-    };
-    let text = read(args).with_context(|| name.clone())?;
+    let name = input::name_of(&args.file);
+    let text = input::read(&args.file, input::MANIFESTS).with_context(|| name.clone())?;
     let converted = convert(&text, args.image.as_deref()).with_context(|| name.clone())?;
     for one in &converted {
         for note in &one.notes {
-            eprintln!(
+            output::print_error(&format!(
                 "{}: {}: {}: {}",
                 note.level.as_str(),
                 plain(&one.source),
                 plain(&note.field),
                 plain(&note.text)
-            );
+            ));
         }
     }
     output::print(&text_of(args.output, &converted)?)?;
@@ -69,20 +63,6 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
         .into());
     }
     Ok(())
-}
-
-fn read(args: &ConvertArgs) -> Result<String> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    if args.file.as_os_str() == "-" {
-        std::io::stdin().take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    } else {
-        std::fs::File::open(&args.file)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    }
-    if bytes.len() as u64 > MAX_FILE {
-        bail!("is larger than {} MiB", MAX_FILE >> 20);
-    }
-    String::from_utf8(bytes).context("is no text in UTF-8")
 }
 
 fn text_of(args: OutputArgs, converted: &[Converted]) -> Result<String> {

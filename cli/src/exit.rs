@@ -53,7 +53,11 @@ pub fn code(error: &anyhow::Error) -> u8 {
             return USAGE;
         }
         match cause.downcast_ref::<ClusterError>() {
-            Some(ClusterError::Forbidden { .. } | ClusterError::Unauthorized(_)) => return NO_RIGHT,
+            Some(
+                ClusterError::Forbidden { .. }
+                | ClusterError::Unauthorized(_)
+                | ClusterError::NoCredentials(_),
+            ) => return NO_RIGHT,
             Some(ClusterError::NotFound(_)) => return NOT_FOUND,
             _ => {}
         }

@@ -19,6 +19,9 @@
 //!
 //! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
 
+// They panic where the output is closed or full: `output::print`, `output::print_error`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod account;
 mod ask;
 mod budget;
@@ -27,8 +30,10 @@ mod complete;
 pub mod convert;
 mod doctor;
 pub mod exit;
+mod input;
 mod inventory;
 pub mod jobs;
+mod name;
 mod nodes;
 pub mod output;
 mod plan;
@@ -42,7 +47,7 @@ mod top;
 mod when;
 
 use anyhow::Result;
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 /// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account, plan.
 #[derive(Debug, Parser)]
@@ -82,6 +87,21 @@ enum Command {
 pub fn completions(mut args: impl Iterator<Item = String>) -> Option<String> {
     args.next().filter(|program| complete::is_asked_as(program))?;
     Some(complete::lines(Cli::command(), &args.collect::<Vec<_>>()))
+}
+
+/// The program's arguments; ends the program where they make no sense, or ask for help.
+pub fn arguments() -> Cli {
+    let matches = negative(Cli::command()).get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// `--tail -1`: a number that a flag refuses, and not a flag of its own.
+fn negative(command: clap::Command) -> clap::Command {
+    let takes = |arg: clap::Arg| {
+        let value = arg.get_action().takes_values() && !arg.is_last_set() && !arg.is_positional();
+        arg.allow_negative_numbers(value)
+    };
+    command.mut_args(takes).mut_subcommands(negative)
 }
 
 /// Does what the arguments say.

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     if let Some(lines) =
         andreas_cli::completions(std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()))
@@ -12,12 +10,15 @@ fn main() -> ExitCode {
         drop(andreas_cli::output::print(&lines));
         return ExitCode::SUCCESS;
     }
-    match andreas_cli::run(andreas_cli::Cli::parse()) {
+    match andreas_cli::run(andreas_cli::arguments()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has closed it: nothing is left to print.
         Err(error) if andreas_cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", andreas_cli::output::plain_lines(&format!("{error:#}")));
+            andreas_cli::output::print_error(&format!(
+                "error: {}",
+                andreas_cli::output::plain_lines(&format!("{error:#}"))
+            ));
             ExitCode::from(andreas_cli::exit::code(&error))
         }
     }

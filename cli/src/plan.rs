@@ -20,9 +20,10 @@ use crate::stdio::{self, Session};
 /// With --snapshot, one decision for a saved snapshot of a cluster. With --stdio, one decision for each state that
 /// comes as a line of JSON on standard input, until it ends.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("input").required(true).args(["stdio", "snapshot"]))]
 pub struct PlanArgs {
     /// Read a JSON state per line from standard input, write a JSON decision per line to standard output
-    #[arg(long, conflicts_with = "snapshot", required_unless_present = "snapshot")]
+    #[arg(long)]
     stdio: bool,
     /// A saved snapshot (JSON)
     #[arg(long, value_name = "FILE")]

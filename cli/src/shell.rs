@@ -54,7 +54,7 @@ pub fn man(args: &ManArgs, command: Command) -> Result<()> {
     for (name, text) in &pages {
         write(&folder.join(format!("{name}.1")), text)?;
     }
-    eprintln!("{} pages in {}", pages.len(), folder.display());
+    output::print_error(&format!("{} pages in {}", pages.len(), folder.display()));
     Ok(())
 }
 

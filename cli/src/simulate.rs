@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::exit::Usage;
 use crate::plan::method_parser;
 
 /// Simulate: replay a trace of jobs on a described cluster under several methods, side by side.
@@ -212,28 +213,33 @@ fn replays(
 
 fn check(args: &SimulateArgs) -> Result<()> {
     if !(args.pace > 0.0 && args.pace <= 1e6) {
-        bail!("--pace: {} is not above 0 and at most 1e6", args.pace);
+        bail!(Usage(format!("--pace: {} is not above 0 and at most 1e6", args.pace)));
     }
     if !(1..=1000).contains(&args.runs) {
-        bail!("--runs: {} is not between 1 and 1000", args.runs);
+        bail!(Usage(format!("--runs: {} is not between 1 and 1000", args.runs)));
     }
     if let Some(share) = args.moldable.iter().find(|m| !(0.0..=1.0).contains(*m)) {
-        bail!("--moldable: {share} is not between 0 and 1");
+        bail!(Usage(format!("--moldable: {share} is not between 0 and 1")));
     }
     if let Some(mape) = args.mape.iter().find(|m| !(0.0..=2.0).contains(*m)) {
-        bail!("--mape: {mape} is not between 0 and 2");
+        bail!(Usage(format!("--mape: {mape} is not between 0 and 2")));
     }
     if let Some(share) = args.budget_share.iter().find(|s| !(0.0..=10.0).contains(*s)) {
-        bail!("--budget-share: {share} is not between 0 and 10");
+        bail!(Usage(format!("--budget-share: {share} is not between 0 and 10")));
     }
-    if args.restart_s.is_some_and(|s| !(0.0..=1e9).contains(&s)) {
-        bail!("--restart-s is not between 0 and 1e9");
+    if let Some(s) = args.restart_s.filter(|s| !(0.0..=1e9).contains(s)) {
+        bail!(Usage(format!("--restart-s: {s} is not between 0 and 1e9")));
     }
-    if args.tick_s.is_some_and(|s| !(1.0..=1e9).contains(&s)) {
-        bail!("--tick-s is not between 1 and 1e9");
+    if let Some(s) = args.tick_s.filter(|s| !(1.0..=1e9).contains(s)) {
+        bail!(Usage(format!("--tick-s: {s} is not between 1 and 1e9")));
     }
-    if args.turnaround_share.is_some_and(|s| !(0.0..=1e6).contains(&s)) {
-        bail!("--turnaround-share is not between 0 and 1e6");
+    if let Some(s) = args.turnaround_share.filter(|s| !(0.0..=1e6).contains(s)) {
+        bail!(Usage(format!("--turnaround-share: {s} is not between 0 and 1e6")));
+    }
+    // Now, and not after an hour of replays.
+    for file in args.json.iter().chain(&args.html) {
+        let opened = std::fs::File::options().append(true).create(true).open(file);
+        opened.with_context(|| file.display().to_string())?;
     }
     Ok(())
 }
@@ -252,17 +258,21 @@ fn scenario(
         programs: args.programs,
     };
     let mut scenario = match (format, &args.cluster) {
-        (Format::Andreas, None) if args.pace != 1.0 => bail!("--pace: an instance of ANDREAS keeps its own"),
+        (Format::Andreas, None) if args.pace != 1.0 => {
+            bail!(Usage("--pace: an instance of ANDREAS keeps its own".into()))
+        }
         (Format::Andreas, None) if args.looped || moldable.is_some() => {
-            bail!("--looped, --moldable: an instance of ANDREAS is replayed as it is")
+            bail!(Usage("--looped, --moldable: an instance of ANDREAS is replayed as it is".into()))
         }
         (Format::Andreas, None) => {
             let mut scenario = readers::andreas::read(path, Seconds::ZERO)?;
             scenario.jobs = scenario.jobs.into_iter().skip(range.skip).take(range.take).collect();
             scenario
         }
-        (Format::Andreas, Some(_)) => bail!("--cluster: an instance of ANDREAS brings its own cluster"),
-        (_, None) => bail!("--cluster is missing: only an instance of ANDREAS brings its own"),
+        (Format::Andreas, Some(_)) => {
+            bail!(Usage("--cluster: an instance of ANDREAS brings its own cluster".into()))
+        }
+        (_, None) => bail!(Usage("--cluster is missing: only an instance of ANDREAS brings its own".into())),
         (_, Some(cluster)) => readers::scenario(*format, path, cluster, range)?,
     };
     if let Some(share) = moldable {

@@ -16,6 +16,8 @@ use kube::api::{Api, PostParams};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::cluster::{Authority, Cluster, ClusterError, ConnectArgs, PodPort, Right, Selection, block_on};
+use crate::exit::Usage;
+use crate::name;
 
 /// Save what the operator's last plan was made from; `plan --snapshot FILE` makes that plan again.
 ///
@@ -37,10 +39,10 @@ pub struct SnapshotArgs {
     #[arg(long, value_name = "FILE", requires = "url")]
     ca_file: Option<PathBuf>,
     /// Namespace of the operator
-    #[arg(long, short, value_name = "NAME", default_value = "andreas-system")]
+    #[arg(long, short, value_name = "NAME", default_value = "andreas-system", value_parser = name::namespace)]
     namespace: String,
     /// Account in that namespace that may get the non-resource URL /snapshot
-    #[arg(long, value_name = "NAME", default_value = "andreas-plan-reader")]
+    #[arg(long, value_name = "NAME", default_value = "andreas-plan-reader", value_parser = name::object)]
     service_account: String,
     /// Labels of the operator's pods
     #[arg(
@@ -71,7 +73,12 @@ pub fn run(args: &SnapshotArgs) -> Result<()> {
     match &args.out {
         Some(file) => {
             fs::write(file, &text).with_context(|| file.display().to_string())?;
-            eprintln!("{}: {} jobs, {} nodes", file.display(), snapshot.jobs.len(), snapshot.nodes.len());
+            crate::output::print_error(&format!(
+                "{}: {} jobs, {} nodes",
+                file.display(),
+                snapshot.jobs.len(),
+                snapshot.nodes.len()
+            ));
         }
         None => io::stdout().lock().write_all(&text)?,
     }
@@ -110,6 +117,11 @@ fn get_snapshot(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsCon
         .build();
     let mut request = ureq::Agent::new_with_config(config).get(&url);
     if let Some(token) = token {
+        if !url.starts_with("https://") {
+            bail!(Usage(
+                "--token-file: the token would go to --url in clear text: it must begin with https://".into()
+            ));
+        }
         request = request.header("Authorization", format!("Bearer {}", token.trim()));
     }
     let mut answer = request.call().with_context(|| url.clone())?;

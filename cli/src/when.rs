@@ -14,13 +14,21 @@ pub enum Deadline {
     After(DurationText),
 }
 
+/// A duration longer than zero, as the schema has it: at most four parts of at most six digits.
+fn positive(text: &str) -> Option<DurationText> {
+    let parts = text.split_inclusive(|c: char| c.is_ascii_alphabetic());
+    let bounded =
+        text.len() <= 28 && parts.clone().count() <= 4 && parts.into_iter().all(|part| part.len() <= 7);
+    let duration = DurationText(text.to_owned());
+    (bounded && duration.seconds().is_some_and(|seconds| seconds > 0)).then_some(duration)
+}
+
 /// Parses `2027-01-31T18:00:00Z` or `36h`.
 ///
 /// # Errors
 /// Where the text is neither.
 pub fn deadline(text: &str) -> Result<Deadline, String> {
-    let after = DurationText(text.to_owned());
-    if after.seconds().is_some_and(|seconds| seconds > 0) {
+    if let Some(after) = positive(text) {
         return Ok(Deadline::After(after));
     }
     let at = text.parse::<Timestamp>();
@@ -69,11 +77,9 @@ pub fn since(text: &str) -> Result<Since, String> {
 /// # Errors
 /// Where the text is no such duration.
 pub fn duration(text: &str) -> Result<DurationText, String> {
-    let duration = DurationText(text.to_owned());
-    match duration.seconds() {
-        Some(seconds) if seconds > 0 => Ok(duration),
-        _ => Err(format!("{text:?} is not a duration such as 90s or 1h30m")),
-    }
+    positive(text).ok_or_else(|| {
+        format!("{text:?} is not a duration such as 90s or 1h30m, of at most four numbers of six digits")
+    })
 }
 
 #[cfg(test)]
@@ -84,7 +90,7 @@ mod tests {
     fn a_deadline_is_an_instant_or_a_duration() {
         assert_eq!(deadline("36h"), Ok(Deadline::After(DurationText("36h".into()))));
         assert!(matches!(deadline("2027-01-31T18:00:00Z"), Ok(Deadline::At(_))));
-        for wrong in ["", "0s", "tomorrow", "-1h"] {
+        for wrong in ["", "0s", "tomorrow", "-1h", "9999999999d", "1d1d1d1d1d"] {
             assert!(deadline(wrong).is_err(), "{wrong}");
         }
     }

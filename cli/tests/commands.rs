@@ -217,3 +217,54 @@ fn a_manifest_is_printed_without_a_cluster() {
     assert!(text(&page.stdout).contains(".TH kubectl-andreas"), "{}", text(&page.stdout));
     assert!(text(&andreas(&["completion", "bash"]).stdout).contains("_kubectl"));
 }
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_before_anything_is_asked() {
+    for (args, says) in [
+        (["cancel", "bert#2", "-n", "a"].as_slice(), "\"bert#2\" is no name"),
+        (&["suspend", ""], "is empty"),
+        (&["queue", "-n", "a/b"], "\"a/b\" is no name"),
+        (&["explain", "a?b=c"], "is no name"),
+        (&["logs", "a", "--tail", "-1"], "'--tail <LINES>': -1 is not in"),
+        (&["submit", "A_b", "--image", "i", "--dry-run"], "at most 48"),
+        (&["submit", "a", "--image", "", "--dry-run"], "--image"),
+        (&["submit", "a", "--image", "i", "--types", "a,,b", "--dry-run"], "--types"),
+        (
+            &["submit", "a", "--image", "i", "--volume", "x:/d", "--volume", "y:/d", "--dry-run"],
+            "--volume y:/d: another one has this folder",
+        ),
+        (&["submit", "a", "--image", "i", "--deadline", "9999999999d", "--dry-run"], "--deadline"),
+        (&["plan"], "--snapshot"),
+        (&["simulate", "--trace", "itp:none", "--runs", "0"], "--runs: 0"),
+        (
+            &["snapshot", "--url", "http://127.0.0.1:1", "--token-file", "/dev/null"],
+            "it must begin with https://",
+        ),
+    ] {
+        let output = andreas(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(says), "{args:?}: {}", text(&output.stderr));
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn an_output_file_that_cannot_be_written_is_said_before_the_replays() {
+    let output = andreas(&["simulate", "--trace", "itp:none", "--json", "/none/x"]);
+    assert_eq!((output.status.code(), text(&output.stderr).contains("/none/x: ")), (Some(1), true));
+}
+
+/// Somebody's `2>/dev/full`, or a reader that has gone.
+#[test]
+fn standard_error_that_cannot_be_written_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = saved(
+        folder.path(),
+        "kind: Job\napiVersion: batch/v1\nmetadata: {name: a}\nspec: {template: {spec: {containers: [{name: c, image: i}]}}}\n",
+    );
+    for (args, code) in [(["convert", "-f", &file], 5), (["convert", "-f", "/none"], 1)] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-andreas"));
+        assert_eq!(command.args(args).stderr(full).output().unwrap().status.code(), Some(code), "{args:?}");
+    }
+}

@@ -112,9 +112,9 @@ pub fn run(args: &AcctArgs) -> Result<()> {
     let sums = sums(&jobs, &args.by, since, &args.time_zone, now);
     let incomplete: u64 = sums.iter().map(|sum| sum.incomplete).sum();
     if incomplete > 0 {
-        eprintln!(
+        output::print_error(&format!(
             "note: jobs with more attempts than their status keeps: {incomplete}; their GPU-hours are a lower bound"
-        );
+        ));
     }
     output::print(&text_of(args.output, args.no_headers, &args.by, &sums)?)
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::transport::Operator;
 use super::{AskArgs, text};
 use crate::cluster::block_on;
+use crate::name;
 use crate::output::{self, Column, duration, money, plain, power};
 
 /// Explain: why a job waits or runs where it does, what each configuration would cost, and what would help.
@@ -17,7 +18,7 @@ use crate::output::{self, Column, duration, money, plain, power};
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// Name of the TrainingJob
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", value_parser = name::job)]
     job: String,
     /// Try changes also where the plan has more than 300 jobs; takes up to some ten seconds
     #[arg(long)]
@@ -87,8 +88,8 @@ fn text_of(e: &Explanation, wide: bool, now: Timestamp) -> String {
             decided.reason.as_deref().map(|reason| format!(", {}", plain(reason))).unwrap_or_default();
         text += &format!(
             "Decision:  {}{reason} ({}, {})\n",
-            decided.decision.to_lowercase(),
-            decided.method,
+            plain(&decided.decision.to_lowercase()),
+            plain(&decided.method),
             text::ago(&decided.at, now)
         );
         if let Some(message) = &decided.message {

@@ -5,6 +5,7 @@ use std::path::Path;
 use andreas_query::{JobObject, request::JobMetadata};
 use anyhow::{Context, Result, bail};
 
+use crate::input;
 use crate::output::plain;
 
 /// Stands for an image that the file does not name: the answer does not depend on it.
@@ -16,12 +17,9 @@ const IMAGE: &str = "unknown";
 /// # Errors
 /// When the file cannot be read, or has no job or several.
 pub fn read(file: &Path) -> Result<JobObject> {
-    let name = file.display();
-    let text = match file.as_os_str() == "-" {
-        true => std::io::read_to_string(std::io::stdin()).context("standard input")?,
-        false => std::fs::read_to_string(file).with_context(|| name.to_string())?,
-    };
-    parse(&text).with_context(|| name.to_string())
+    let name = input::name_of(file);
+    let text = input::read(file, input::MANIFESTS).with_context(|| name.clone())?;
+    parse(&text).with_context(|| name.clone())
 }
 
 fn parse(text: &str) -> Result<JobObject> {
@@ -30,10 +28,10 @@ fn parse(text: &str) -> Result<JobObject> {
         bail!("holds several jobs: ask about one at a time");
     };
     if one.notes.iter().any(|note| note.level == andreas_convert::Level::Lost) {
-        eprintln!(
+        crate::output::print_error(&format!(
             "note: {} is converted and loses something: see kubectl andreas convert",
             plain(&one.source)
-        );
+        ));
     }
     if !one.job["spec"].is_object() {
         bail!("spec: is missing");

@@ -19,27 +19,28 @@ pub use queue::{QueueArgs, run as queue};
 pub use what_if::{WhatIfArgs, run as what_if};
 
 use crate::cluster::ConnectArgs;
+use crate::name;
 use crate::output::OutputArgs;
 
 /// Flags of every question.
 #[derive(Clone, Debug, Args)]
 pub struct AskArgs {
     /// Namespace that is asked about; that of the context without
-    #[arg(long, short, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, short, value_name = "NAME", help_heading = "Cluster", value_parser = name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     cluster: ConnectArgs,
     /// Namespace of the operator
-    #[arg(long, value_name = "NAME", default_value = "andreas-system", help_heading = "Operator")]
+    #[arg(long, value_name = "NAME", default_value = "andreas-system", help_heading = "Operator", value_parser = name::namespace)]
     operator_namespace: String,
     /// Service of the operator
-    #[arg(long, value_name = "NAME", default_value = "andreas-operator", help_heading = "Operator")]
+    #[arg(long, value_name = "NAME", default_value = "andreas-operator", help_heading = "Operator", value_parser = name::object)]
     operator_service: String,
     /// Port of that Service, and of the operator's pods, with certificates
     #[arg(long, value_name = "PORT", default_value_t = 8443, help_heading = "Operator")]
     operator_port: u16,
     /// Service account of the namespace to ask as, if the kubeconfig has a client certificate and no token
-    #[arg(long, value_name = "NAME", help_heading = "Operator")]
+    #[arg(long, value_name = "NAME", help_heading = "Operator", value_parser = name::object)]
     service_account: Option<String>,
     #[command(flatten)]
     output: OutputArgs,

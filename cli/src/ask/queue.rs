@@ -69,14 +69,14 @@ pub fn run(args: &QueueArgs) -> Result<()> {
         operator.get(&path::queue_of(&operator.namespace, args.limit as usize)).await
     })?;
     if queue.jobs.is_empty() {
-        eprintln!(
+        output::print_error(&format!(
             "no job of namespace {} is open; {} wait in the whole cluster",
             queue.namespace, queue.waiting
-        );
+        ));
     }
     let more = (queue.open as usize).saturating_sub(queue.jobs.len());
     if more > 0 {
-        eprintln!("{more} more open jobs are not shown: use --limit");
+        output::print_error(&format!("{more} more open jobs are not shown: use --limit"));
     }
     let now = Timestamp::now();
     let rows: Vec<Row> = queue.jobs.into_iter().map(|job| Row { job, now }).collect();

@@ -202,11 +202,17 @@ impl<'a> Operator<'a> {
                     right: Right::of::<andreas_api::TrainingJob>(verb, Some(&self.namespace)),
                 }
             }
-            // The error says itself that it does not exist.
-            404 => {
-                let object = message.strip_prefix("there is no ").unwrap_or(&message);
-                ClusterError::NotFound(object.strip_suffix(" not found").unwrap_or(object).to_owned())
-            }
+            // The operator names what does not exist; the API server's proxy and a program without this path do not.
+            404 => match message.strip_prefix("there is no ") {
+                Some(object) => ClusterError::NotFound(object.to_owned()),
+                None => {
+                    let AskArgs { operator_namespace, operator_service, .. } = self.args;
+                    ClusterError::NotServed(format!(
+                        "questions at the Service {operator_service} in namespace {operator_namespace} (--operator-service, \
+                         --operator-namespace)"
+                    ))
+                }
+            },
             400 | 422 => ClusterError::Refused(message),
             _ => ClusterError::Failed(message),
         }
@@ -228,12 +234,14 @@ async fn account_token(cluster: &Cluster, args: &AskArgs, namespace: &str) -> Re
     let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
     let made = made.map_err(|error| {
         let error = ClusterError::from_client(error, cluster.url(), &right, Some(account));
-        match args.service_account {
-            Some(_) => error,
-            None => ClusterError::Unauthorized(format!(
-                "the kubeconfig has no token, and none of the service account {account} can be made ({error}); name one of your own \
-                 namespace that may list its TrainingJobs: --service-account NAME"
-            )),
+        match (&args.service_account, &error) {
+            (None, ClusterError::Forbidden { .. } | ClusterError::NotFound(_)) => {
+                ClusterError::NoCredentials(format!(
+                    "the kubeconfig has no token, and none of the service account {account} can be made ({error}); name one of your own \
+                     namespace that may list its TrainingJobs: --service-account NAME"
+                ))
+            }
+            _ => error,
         }
     })?;
     let token = made.status.and_then(|status| status.token);

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::transport::Operator;
 use super::{AskArgs, job_file, text};
 use crate::cluster::block_on;
+use crate::name;
 use crate::output::{self, money, plain};
 
 /// What if: when a job would start and end, and which jobs a change would delay. Nothing is created.
@@ -29,7 +30,7 @@ pub struct WhatIfArgs {
     #[arg(long, value_name = "POWER", value_parser = watts)]
     budget: Option<i64>,
     /// A job of the namespace that is deleted
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", value_parser = name::job)]
     without: Option<String>,
     #[command(flatten)]
     ask: AskArgs,

@@ -38,7 +38,7 @@ pub fn run(args: &BudgetArgs) -> Result<()> {
         Ok(Objects::read(&cluster).await?)
     })?;
     for note in &objects.notes {
-        eprintln!("note: {}", plain_lines(note));
+        output::print_error(&format!("note: {}", plain_lines(note)));
     }
     let now = clock::now();
     let budget = Budget::of(&objects, &objects.views(), now);

@@ -8,18 +8,20 @@ use anyhow::{Context, Result};
 use clap::Args;
 use http::{Request, Response, header};
 use kube::client::{Body, ConfigExt as _};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 
 use super::error::{ClusterError, innermost};
+use super::kubeconfig;
+use crate::name;
 
 /// Which cluster: kubectl's configuration and its current context, unless these say otherwise.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ConnectArgs {
     /// Context of the kubeconfig; the current one without
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name::given)]
     pub context: Option<String>,
     /// Kubeconfig file; $KUBECONFIG or ~/.kube/config without
     #[arg(long, value_name = "FILE")]
@@ -34,7 +36,7 @@ pub struct ConnectArgs {
 #[command(next_help_heading = "Cluster")]
 pub struct Namespaces {
     /// Namespace; that of the context without
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = name::namespace)]
     pub namespace: Option<String>,
     /// All namespaces
     #[arg(long, short = 'A', conflicts_with = "namespace")]
@@ -78,8 +80,9 @@ impl Cluster {
         let config = configuration(args).await?;
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         let agent = concat!("kubectl-andreas/", env!("CARGO_PKG_VERSION"));
+        let plug_in = plug_in(&config);
         let client = client::build(config, agent, Duration::from_secs(args.request_timeout))
-            .map_err(|error| ClusterError::Configuration(innermost(&error)))?;
+            .map_err(|error| kubeconfig::unusable(&error, plug_in.as_deref()))?;
         Ok(Self { client, url, warnings: true, namespace })
     }
 
@@ -122,22 +125,26 @@ impl Cluster {
 /// As kubectl chooses: the file of the flag, $KUBECONFIG, ~/.kube/config, and in a pod without any of them its service
 /// account.
 async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
-    let wrap = |error: KubeconfigError| {
-        let file = args.kubeconfig.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
-        ClusterError::Configuration(format!("{file}{error}"))
-    };
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let read = match &args.kubeconfig {
-        Some(file) => Kubeconfig::read_from(file),
-        None => Kubeconfig::read(),
-    };
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    match read {
+    let config = match kubeconfig::read(args.kubeconfig.as_deref()) {
         Err(_) if in_pod && args.kubeconfig.is_none() && args.context.is_none() => {
-            Config::incluster().map_err(|error| ClusterError::Configuration(innermost(&error)))
+            Config::incluster().map_err(|error| ClusterError::Configuration(innermost(&error)))?
         }
-        read => Config::from_custom_kubeconfig(read.map_err(wrap)?, &options).await.map_err(wrap),
+        read => {
+            let made = Config::from_custom_kubeconfig(read?, &options).await;
+            made.map_err(|error| kubeconfig::explained(&error))?
+        }
+    };
+    match name::namespace(&config.default_namespace) {
+        Ok(_) => Ok(config),
+        Err(problem) => Err(ClusterError::Configuration(format!("namespace of the context: {problem}"))),
     }
+}
+
+/// The program that makes the credentials, where the kubeconfig names one.
+fn plug_in(config: &Config) -> Option<String> {
+    config.auth_info.exec.as_ref()?.command.clone()
 }
 
 /// The bearer token that the client of these flags sends; `None` for a client certificate or a password.
@@ -145,16 +152,18 @@ async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
 /// # Errors
 /// When the kubeconfig cannot be read, or its authentication plug-in fails.
 pub async fn bearer_token(args: &ConnectArgs) -> Result<Option<String>> {
-    let unauthorized = |error: &dyn std::fmt::Display| ClusterError::Unauthorized(error.to_string());
     let config = configuration(args).await?;
-    let Some(layer) = config.auth_layer().map_err(|error| unauthorized(&innermost(&error)))? else {
+    let plug_in = plug_in(&config);
+    let layer = config.auth_layer().map_err(|error| kubeconfig::unusable(&error, plug_in.as_deref()))?;
+    let Some(layer) = layer else {
         return Ok(None);
     };
     // The layer of the client's own requests, on a service that sends nothing.
     let service = layer.layer(service_fn(|request: Request<Body>| async move {
         Ok::<_, BoxError>(Response::new(request.headers().get(header::AUTHORIZATION).cloned()))
     }));
-    let sent = service.oneshot(Request::new(Body::empty())).await.map_err(|error| unauthorized(&error))?;
+    let sent = service.oneshot(Request::new(Body::empty())).await;
+    let sent = sent.map_err(|error| kubeconfig::unusable(error.as_ref(), plug_in.as_deref()))?;
     let text = sent.into_body().and_then(|value| value.to_str().ok().map(str::to_owned));
     Ok(text.and_then(|text| text.strip_prefix("Bearer ").map(str::to_owned)))
 }

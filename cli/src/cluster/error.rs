@@ -4,6 +4,10 @@ use kube::core::Status;
 use thiserror::Error;
 
 use super::access::Right;
+use super::kubeconfig;
+
+/// Reason that the client gives to an answer without a Status.
+const NO_STATUS: &str = "Failed to parse error data";
 
 /// A request that did not succeed.
 #[derive(Debug, Error)]
@@ -22,6 +26,9 @@ pub enum ClusterError {
     /// The API server does not accept the credentials.
     #[error("the API server does not accept the credentials of the kubeconfig: {0}")]
     Unauthorized(String),
+    /// No credentials can be had.
+    #[error("no credentials: {0}")]
+    NoCredentials(String),
     /// The right is missing.
     #[error(
         "missing right: {right}\n  granted by {}\n  check with: {}",
@@ -70,7 +77,9 @@ impl ClusterError {
                     Self::NotFound(format!("{kind} \"{name}\" in namespace {namespace}"))
                 }
                 (Some(name), None) => Self::NotFound(format!("{kind} \"{name}\"")),
-                (None, _) => Self::NotFound(message),
+                (None, _) => {
+                    Self::NotFound(message.strip_suffix(" not found").unwrap_or(&message).to_owned())
+                }
             },
             409 if status.reason != "AlreadyExists" => Self::Conflict(message),
             429 | 500..600 => Self::Unavailable(message),
@@ -82,8 +91,17 @@ impl ClusterError {
     /// What an error of the client means for a request to `url` that needs `right`.
     pub fn from_client(error: kube::Error, url: &str, right: &Right, object: Option<&str>) -> Self {
         match error {
+            // How the client marks an answer that is no Status: a proxy's or a login page.
+            kube::Error::Api(status) if status.reason == NO_STATUS => {
+                let said: String =
+                    status.message.trim().lines().next().unwrap_or_default().chars().take(80).collect();
+                Self::Failed(format!("{url} answers {}, not as an API server does: {said:?}", status.code))
+            }
             kube::Error::Api(status) => Self::from_status(&status, right, object),
-            kube::Error::Auth(error) => Self::Unauthorized(innermost(&error)),
+            kube::Error::SerdeError(error) => Self::Failed(format!(
+                "{url} answers, not as an API server does ({error}): is it the right address?"
+            )),
+            error @ kube::Error::Auth(_) => kubeconfig::unusable(&error, None),
             kube::Error::Service(_) | kube::Error::HyperError(_) => {
                 Self::Unreachable { url: url.to_owned(), cause: innermost(&error) }
             }

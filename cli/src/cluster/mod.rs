@@ -12,6 +12,7 @@ mod access;
 mod connect;
 mod error;
 mod forward;
+mod kubeconfig;
 mod objects;
 #[cfg(test)]
 pub mod testing;

@@ -150,12 +150,12 @@ impl Cluster {
         }
         let name = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Named::default()).metadata.name;
         let names: Vec<String> = broken.iter().take(NAMED_WARNINGS).map(|raw| name(raw)).collect();
-        eprintln!(
+        crate::output::print_error(&format!(
             "warning: {} {} cannot be read and are left out: {}",
             broken.len(),
             right.resource_name(),
             names.join(", ")
-        );
+        ));
     }
 
     /// Makes an object.

@@ -241,8 +241,35 @@ fn errors_name_the_document_and_the_field() {
     assert!(error("kind: Job\nmetadata: {name: a}").ends_with("but Job a without apiVersion"));
     let volcano = "kind: Job\napiVersion: batch.volcano.sh/v1alpha1\nmetadata: {name: a}";
     assert!(error(volcano).ends_with("but Job a of batch.volcano.sh/v1alpha1"), "{}", error(volcano));
-    assert!(error("[").starts_with("is neither YAML"), "{}", error("["));
+    assert!(error("[").starts_with("cannot be read as YAML: line 1"), "{}", error("["));
     assert!(error("").starts_with("holds no Job"));
+    let twice = error("kind: Job\nkind: Job\n");
+    assert!(twice.contains("line 2 column 1: the key kind is there twice"), "{twice}");
+    let many = error(&format!("a: [{}1]", "1,".repeat(300_000)));
+    assert!(many.contains("it has more values than are read"), "{many}");
+}
+
+#[test]
+fn jobs_of_a_file_do_not_write_over_one_another() {
+    let seed = |number: u32| {
+        let name = format!("name: llama-sweep-experiment-on-the-big-cluster-with-long-name-seed-{number}");
+        JOB.replace("name: resnet", &name)
+    };
+    let sweep = of(&format!("{}---\n{}", seed(1), seed(2)));
+    assert_ne!(sweep[0].name(), sweep[1].name());
+    assert!(sweep.iter().all(|one| one.name().len() <= 48 && one.name().starts_with("llama-sweep-")));
+    assert_eq!(of(&seed(1))[0].name(), sweep[0].name(), "the same each time");
+    let twice = of(&format!("{JOB}---\n{JOB}"));
+    assert!(twice[0].notes.iter().all(|note| note.field != "metadata.name"));
+    let note = &twice[1].notes[0];
+    assert_eq!((note.level, note.field.as_str()), (Level::Lost, "metadata.name"));
+}
+
+#[test]
+fn a_job_that_is_held_by_its_number_of_pods_is_suspended() {
+    let held = of(&JOB.replace("  backoffLimit: 2\n", "  parallelism: 0\n"));
+    assert_eq!(held[0].job["spec"]["suspend"], true);
+    assert!(held[0].notes.iter().any(|note| note.field == "spec.parallelism"), "{:?}", held[0].notes);
 }
 
 #[test]

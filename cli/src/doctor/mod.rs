@@ -16,6 +16,7 @@ use serde::Serialize;
 use self::facts::Facts;
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
 use crate::exit::NotGood;
+use crate::name;
 use crate::output::{self, Column, Format, OutputArgs, plain};
 
 /// Doctor: whether the cluster is fit: versions, programs, nodes, certificates, policy and clocks.
@@ -28,7 +29,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     problems: bool,
     /// Namespace of the operator
-    #[arg(long, value_name = "NAME", default_value = "andreas-system", help_heading = "Operator")]
+    #[arg(long, value_name = "NAME", default_value = "andreas-system", help_heading = "Operator", value_parser = name::namespace)]
     operator_namespace: String,
     #[command(flatten)]
     cluster: ConnectArgs,

@@ -7,17 +7,18 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cluster::{Cluster, ConnectArgs, block_on};
+use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
+use crate::name;
 use crate::output::{self, Column, Format, OutputArgs, plain_lines};
 
 /// Which jobs, and how to print what was done.
 #[derive(Debug, Args)]
 pub struct ControlArgs {
     /// Names of TrainingJobs
-    #[arg(value_name = "JOB", required = true)]
+    #[arg(value_name = "JOB", required = true, value_parser = name::job)]
     jobs: Vec<String>,
     /// Their namespace; that of the context without
-    #[arg(long, short, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, short, value_name = "NAME", help_heading = "Cluster", value_parser = name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     cluster: ConnectArgs,
@@ -104,7 +105,7 @@ pub fn cancel(args: &CancelArgs) -> Result<()> {
     run(&args.control, Action::Cancel)
 }
 
-/// Does it to every job; the first error is returned after the others were tried.
+/// Does it to every job; the last error is returned after the others were said.
 fn run(args: &ControlArgs, action: Action) -> Result<()> {
     let (done, failed) = block_on(async {
         let cluster = Cluster::connect(&args.cluster).await?;
@@ -112,14 +113,12 @@ fn run(args: &ControlArgs, action: Action) -> Result<()> {
         Ok(all(&cluster, &namespace, &args.jobs, action).await)
     })?;
     output::print(&text_of(args.output, &done)?)?;
-    let mut failed = failed.into_iter();
-    match failed.next() {
-        None => Ok(()),
-        Some(first) => {
-            failed.for_each(|error| eprintln!("error: {}", plain_lines(&format!("{error:#}"))));
-            Err(first)
-        }
-    }
+    let mut failed = failed;
+    let last = failed.pop();
+    failed
+        .iter()
+        .for_each(|error| output::print_error(&format!("error: {}", plain_lines(&format!("{error:#}")))));
+    last.map_or(Ok(()), Err)
 }
 
 async fn all(
@@ -133,6 +132,11 @@ async fn all(
         match one(cluster, namespace, name, action).await {
             Ok(one) => done.push(one),
             Err(error) => failed.push(error),
+        }
+        // The others would wait for the same API server.
+        let last = failed.last().and_then(|error| error.downcast_ref::<ClusterError>());
+        if matches!(last, Some(ClusterError::Unreachable { .. })) {
+            break;
         }
     }
     (done, failed)

@@ -18,6 +18,7 @@ use kube::api::{Api, LogParams};
 pub use self::lines::{Line, lines, printable};
 use self::workers::{Worker, workers};
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, Right, Selection, block_on};
+use crate::name;
 use crate::output::plain;
 use crate::when;
 
@@ -31,7 +32,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// Name of the TrainingJob
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", value_parser = name::job)]
     job: String,
     /// Attempt, from 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
@@ -58,7 +59,7 @@ pub struct LogsArgs {
     #[arg(long)]
     no_prefix: bool,
     /// Namespace; that of the context without
-    #[arg(long, short, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, short, value_name = "NAME", help_heading = "Cluster", value_parser = name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     cluster: ConnectArgs,
@@ -82,7 +83,7 @@ pub fn run(args: &LogsArgs) -> Result<()> {
         let found = workers(&job, pods, args.attempt, args.rank, container.unwrap_or_default())?;
         for worker in &found {
             if let Some(end) = &worker.failure {
-                eprintln!("rank {} failed: {}", worker.rank, plain(end));
+                crate::output::print_error(&format!("rank {} failed: {}", worker.rank, plain(end)));
             }
         }
         let mut open = streams(&cluster, &namespace, args, container, &found);
@@ -104,7 +105,9 @@ pub fn run(args: &LogsArgs) -> Result<()> {
                         out.flush()?;
                     }
                 }
-                Line::Missing { rank, why } => eprintln!("rank {rank}: {}", plain(&why)),
+                Line::Missing { rank, why } => {
+                    crate::output::print_error(&format!("rank {rank}: {}", plain(&why)))
+                }
                 Line::Refused(error) => return Err(error.into()),
             }
         }

@@ -4,7 +4,7 @@ mod flags;
 
 use andreas_api::names::ANNOTATION_USER;
 use andreas_api::slim::SlimTrainingJob;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use serde_json::{Map, Value, json};
@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use self::flags::{Claim, Gpus, Variable};
 use crate::cluster::{Cluster, ConnectArgs, block_on};
 use crate::exit::Usage;
+use crate::name;
 use crate::output::{self, Format, OutputArgs};
 use crate::when::{self, Deadline};
 
@@ -25,13 +26,13 @@ const CONTAINER: &str = "train";
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
     /// Name of the TrainingJob
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = flags::name)]
     name: String,
     /// Command and arguments; the image's own without
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// Image of the container
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", value_parser = name::given)]
     image: String,
     /// GPUs in total: a number, or a range such as 1-8
     #[arg(long, value_name = "MIN-MAX", default_value = "1", value_parser = flags::gpus)]
@@ -40,7 +41,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=512))]
     nodes: i32,
     /// GPU types allowed, separated by commas; any without
-    #[arg(long, value_name = "TYPE", value_delimiter = ',')]
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = name::given)]
     types: Vec<String>,
     /// Deadline: an instant such as 2027-01-31T18:00:00Z, or a time from now such as 36h
     #[arg(long, value_name = "WHEN", value_parser = when::deadline)]
@@ -52,7 +53,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=10_000_000))]
     epochs: Option<i32>,
     /// TrainingProfile that describes the run
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name::object)]
     profile: Option<String>,
     /// Environment variable; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = flags::variable)]
@@ -82,7 +83,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "WHERE", num_args = 0..=1, default_missing_value = "client", require_equals = true)]
     dry_run: Option<DryRun>,
     /// Namespace; that of the context without
-    #[arg(long, short, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, short, value_name = "NAME", help_heading = "Cluster", value_parser = name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     cluster: ConnectArgs,
@@ -177,6 +178,9 @@ fn manifest(args: &SubmitArgs) -> Result<Value> {
                 let message = format!("--volume {}: the folder is missing: CLAIM:PATH", claim.name);
                 return Err(Usage(message).into());
             };
+            if mounts.iter().any(|mount: &Value| mount["mountPath"] == path.as_str()) {
+                bail!(Usage(format!("--volume {}:{path}: another one has this folder", claim.name)));
+            }
             let name = format!("volume-{number}");
             mounts.push(json!({"name": name, "mountPath": path}));
             volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": claim.name}}));

@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
 use crate::exit::NotGood;
+use crate::name;
 use crate::output::{self, plain};
 use crate::when;
 
@@ -22,13 +23,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub struct WaitArgs {
     /// Names of TrainingJobs
-    #[arg(value_name = "JOB", required = true)]
+    #[arg(value_name = "JOB", required = true, value_parser = name::job)]
     jobs: Vec<String>,
     /// Longest wait, for example 10m; as long as it takes without
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     timeout: Option<DurationText>,
     /// Their namespace; that of the context without
-    #[arg(long, short, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, short, value_name = "NAME", help_heading = "Cluster", value_parser = name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     cluster: ConnectArgs,
@@ -42,13 +43,15 @@ pub fn run(args: &WaitArgs) -> Result<()> {
     block_on(async {
         let cluster = Cluster::connect(&args.cluster).await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref());
-        let mut console = Console;
+        let mut console = Console { open: args.jobs.clone() };
         let all = all(&cluster, &namespace, &args.jobs, &mut console);
         match args.timeout.as_ref().and_then(|limit| Some((limit, limit.seconds()?.try_into().ok()?))) {
             None => all.await,
             Some((limit, seconds)) => match tokio::time::timeout(Duration::from_secs(seconds), all).await {
                 Ok(ended) => ended,
-                Err(_) => Err(NotGood(format!("not ended within {limit}")).into()),
+                Err(_) => {
+                    Err(NotGood(format!("not ended within {limit}: {}", console.open.join(", "))).into())
+                }
             },
         }
     })
@@ -63,10 +66,14 @@ trait Listener {
     fn progress(&mut self, line: String) -> Result<()>;
     /// The API server cannot be read at present.
     fn warn(&mut self, line: String);
+    /// These have not ended.
+    fn open(&mut self, names: Vec<String>);
 }
 
 /// Standard output and standard error.
-struct Console;
+struct Console {
+    open: Vec<String>,
+}
 
 impl Listener for Console {
     fn progress(&mut self, line: String) -> Result<()> {
@@ -74,7 +81,11 @@ impl Listener for Console {
     }
 
     fn warn(&mut self, line: String) {
-        eprintln!("warning: {line}");
+        output::print_error(&format!("warning: {line}"));
+    }
+
+    fn open(&mut self, names: Vec<String>) {
+        self.open = names;
     }
 }
 
@@ -119,6 +130,7 @@ async fn all(cluster: &Cluster, namespace: &str, jobs: &[String], to: &mut impl 
         if still.is_empty() {
             break;
         }
+        to.open(still.iter().map(|(name, _)| (*name).to_owned()).collect());
         open = still;
         tokio::time::sleep(AGAIN).await;
     }
@@ -149,6 +161,8 @@ mod tests {
         fn warn(&mut self, line: String) {
             self.1.push(line);
         }
+
+        fn open(&mut self, _: Vec<String>) {}
     }
 
     /// What is said of jobs that give these answers, one at each read, and the exit code. Phases are answers; so are `gone` and `away`.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, block_on};
 use crate::inventory::{GpuView, NodeView, Objects};
+use crate::name;
 use crate::output::{self, Column, Format, OutputArgs, ago, plain, plain_lines, power};
 
 /// Nodes: who holds which GPU, what it draws, which GPUs rest, and what is wrong.
@@ -16,7 +17,7 @@ use crate::output::{self, Column, Format, OutputArgs, ago, plain, plain_lines, p
 #[derive(Debug, Args)]
 pub struct NodesArgs {
     /// Name of a node: show its GPUs
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", value_parser = name::object)]
     node: Option<String>,
     /// Only nodes with something wrong
     #[arg(long, conflicts_with = "node")]
@@ -83,7 +84,7 @@ pub fn run(args: &NodesArgs) -> Result<()> {
         Ok(Objects::read(&cluster).await?)
     })?;
     for note in &objects.notes {
-        eprintln!("note: {}", plain_lines(note));
+        output::print_error(&format!("note: {}", plain_lines(note)));
     }
     output::print(&text_of(args, objects.views(), clock::now())?)
 }

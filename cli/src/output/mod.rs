@@ -93,9 +93,35 @@ pub fn object<T: Serialize>(
 /// When the value cannot be written so.
 pub fn document<T: Serialize>(format: Format, value: &T) -> Result<String> {
     match format {
-        Format::Yaml => serde_saphyr::to_string(value).context("as YAML"),
+        Format::Yaml => yaml(value),
         _ => Ok(serde_json::to_string_pretty(value).context("as JSON")? + "\n"),
     }
+}
+
+/// As YAML that every reader reads.
+fn yaml<T: Serialize>(value: &T) -> Result<String> {
+    let value = serde_json::to_value(value).context("as JSON")?;
+    // A block whose first line begins with a tab is taken by go-yaml for one that is indented by it.
+    let blocks = !tab_begins_a_line(&value);
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: blocks };
+    let mut text = String::new();
+    serde_saphyr::to_fmt_writer_with_options(&mut text, &value, options).context("as YAML")?;
+    Ok(text)
+}
+
+fn tab_begins_a_line(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => text.trim_start_matches(['\n', ' ']).starts_with('\t') && text.contains('\n'),
+        Value::Array(all) => all.iter().any(tab_begins_a_line),
+        Value::Object(all) => all.values().any(tab_begins_a_line),
+        _ => false,
+    }
+}
+
+/// Writes a line to standard error. One that is closed or full ends nothing.
+pub fn print_error(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Writes to standard output.
@@ -127,6 +153,16 @@ mod tests {
     fn of(format: Format) -> String {
         let args = OutputArgs { format, no_headers: false };
         list(args, &COLUMNS, &ROWS, |row| format!("gpunode/{}", row.name)).unwrap()
+    }
+
+    #[test]
+    fn a_text_that_begins_with_a_tab_is_quoted() {
+        let script = serde_json::json!({"args": ["\n\tset -e\n\ttorchrun t.py\n"], "other": "a\nb\n"});
+        let text = document(Format::Yaml, &script).unwrap();
+        assert!(!text.contains('|') && text.contains("\\tset -e"), "{text}");
+        assert_eq!(serde_saphyr::from_str::<serde_json::Value>(&text).unwrap(), script);
+        let plain = document(Format::Yaml, &serde_json::json!({"other": "a\n\tb\n"})).unwrap();
+        assert!(plain.contains('|'), "{plain}");
     }
 
     #[test]

@@ -58,14 +58,19 @@ pub fn table<T>(columns: &[Column<T>], rows: &[T], wide: bool, headers: bool) ->
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// Whether a character moves the cursor, or turns the order of those after it round.
+fn moves(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Lines that cannot move a terminal's cursor.
 pub fn plain_lines(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+    text.chars().map(|c| if moves(c) && c != '\n' { ' ' } else { c }).collect()
 }
 
 /// Text that cannot move a terminal's cursor, bounded.
 pub fn plain(text: &str) -> String {
-    let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let clean = text.chars().map(|c| if moves(c) { ' ' } else { c });
     if text.chars().count() <= MAX_CELL {
         return clean.collect();
     }
@@ -93,6 +98,7 @@ mod tests {
     #[test]
     fn a_cell_cannot_move_the_cursor_or_fill_the_screen() {
         assert_eq!(plain("a\u{1b}[2Jb\r\n"), "a [2Jb  ");
+        assert_eq!(plain("gpj\u{202e}exe"), "gpj exe");
         assert_eq!(plain(&"x".repeat(10_000)).chars().count(), MAX_CELL);
     }
 }

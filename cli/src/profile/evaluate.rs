@@ -1,6 +1,7 @@
 //! `profile evaluate`: how far off predictions are on a table, beside what one would do without them.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
 
 use andreas_predictor::evaluation::{
@@ -114,6 +115,7 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Runs the subcommand.
 pub fn run(args: &EvaluateArgs) -> Result<()> {
+    let mut out = std::io::stdout().lock();
     let mut together = Name::ALL.map(|_| Answers::default());
     for file in &args.data {
         let mut samples = read(file, Purpose::Measurements)?.samples;
@@ -125,12 +127,12 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
         });
         let hold_out = if args.without_model { HoldOut::Model } else { HoldOut::Job };
         let name = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        println!("\n### {name}: {} rows\n", samples.len());
+        writeln!(out, "\n### {name}: {} rows\n", samples.len())?;
         if args.floor {
-            floors(&samples, args.by_job);
+            floors(&mut out, &samples, args.by_job)?;
             continue;
         }
-        header();
+        header(&mut out)?;
         for (wanted, together) in Name::ALL.into_iter().zip(&mut together) {
             if !args.setting.is_empty() && !args.setting.contains(&wanted) {
                 continue;
@@ -144,9 +146,11 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
                 outcome: evaluate(&splits, &gpus),
                 answers: Baseline::ALL.map(|b| evaluate_baseline(&splits, b)),
             };
-            println!("{}", asked.line(label));
+            writeln!(out, "{}", asked.line(label))?;
             if args.by_job {
-                asked.by_job().for_each(|(job, asked)| println!("{}", asked.line(&format!("- {job}"))));
+                for (job, asked) in asked.by_job() {
+                    writeln!(out, "{}", asked.line(&format!("- {job}")))?;
+                }
             }
             // By its place, not its name: tables of two folders may be called the same.
             together.join(&file.to_string_lossy(), asked);
@@ -154,12 +158,12 @@ pub fn run(args: &EvaluateArgs) -> Result<()> {
     }
     if args.data.len() > 1 && !args.floor {
         let jobs: usize = together.iter().map(|asked| asked.outcome.jobs()).max().unwrap_or(0);
-        println!("\n### all {} tables: at most {jobs} jobs\n", args.data.len());
-        header();
+        writeln!(out, "\n### all {} tables: at most {jobs} jobs\n", args.data.len())?;
+        header(&mut out)?;
         for (wanted, asked) in Name::ALL.into_iter().zip(&together) {
             let jobs = asked.outcome.jobs();
             if jobs > 0 {
-                println!("{}", asked.line(&format!("{}, {jobs} jobs", wanted.setting().1)));
+                writeln!(out, "{}", asked.line(&format!("{}, {jobs} jobs", wanted.setting().1)))?;
             }
         }
     }
@@ -224,12 +228,13 @@ impl Answers {
     }
 }
 
-fn header() {
-    println!(
+fn header(out: &mut impl Write) -> Result<()> {
+    writeln!(
+        out,
         "| what is known | asked | time, median | mean | covered | watts | covered | energy | {} |",
         baselines()
-    );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|{}", "---:|".repeat(Baseline::ALL.len()));
+    )?;
+    Ok(writeln!(out, "|---|---:|---:|---:|---:|---:|---:|---:|{}", "---:|".repeat(Baseline::ALL.len()))?)
 }
 
 fn baselines() -> String {
@@ -237,19 +242,20 @@ fn baselines() -> String {
 }
 
 /// The noise of a table: of all of it, and of each model.
-fn floors(samples: &[Sample], by_model: bool) {
-    println!("| rows of | time | energy |\n|---|---:|---:|");
-    let line = |name: &str, rows: &[Sample]| {
+fn floors(out: &mut impl Write, samples: &[Sample], by_model: bool) -> Result<()> {
+    writeln!(out, "| rows of | time | energy |\n|---|---:|---:|")?;
+    let mut line = |name: &str, rows: &[Sample]| {
         let floors = [floor(rows, |s| s.epoch_s), floor(rows, |s| Some(s.epoch_s? * s.power_w?))];
         let cell = |(value, n): (f64, usize)| {
             if n > 0 { format!("{} ({n})", percent(value)) } else { "-".to_owned() }
         };
-        println!("| {name} | {} |", floors.map(cell).join(" | "));
+        writeln!(out, "| {name} | {} |", floors.map(cell).join(" | "))
     };
-    line("all", samples);
+    line("all", samples)?;
     let models: BTreeSet<&str> = samples.iter().map(Sample::model).collect();
     for name in models.into_iter().filter(|_| by_model) {
         let rows: Vec<Sample> = samples.iter().filter(|s| s.model() == name).cloned().collect();
-        line(&format!("- {name}"), &rows);
+        line(&format!("- {name}"), &rows)?;
     }
+    Ok(())
 }

@@ -13,6 +13,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use super::csv::{Purpose, read};
 use super::typical::TypicalWorkload;
 use super::{gpu_models, learned};
+use crate::output;
 
 /// Fit the curves of every profile of a table and say how far off they are.
 ///
@@ -68,9 +69,7 @@ pub fn run(args: &FitArgs) -> Result<()> {
             table.add_row(row);
         }
     }
-    println!("{table}");
-    print!("{}", refusals(predictor.refused()));
-    Ok(())
+    output::print(&format!("{table}\n{}", refusals(predictor.refused())))
 }
 
 /// What was left out, by reason, and whose rows these were.

@@ -24,6 +24,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 
 use crate::cluster::ConnectArgs;
+use crate::{input, name};
 
 /// Look at profiles, fit and predict offline, measure the predictor, move profiles between clusters.
 #[derive(Debug, Args)]
@@ -46,7 +47,7 @@ enum ProfileCommand {
 #[derive(Clone, Debug, Args)]
 struct Where {
     /// Namespace of the profile; that of the context without
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -92,7 +93,7 @@ fn write(out: Option<&PathBuf>, bytes: &[u8]) -> Result<()> {
 }
 
 fn read_text(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).with_context(|| file.display().to_string())
+    input::read(file, input::TABLES).with_context(|| input::name_of(file))
 }
 
 /// Formats with six significant digits.

@@ -12,6 +12,7 @@ use super::csv::Purpose;
 use super::plot::{Chart, Measure, Point, Series, svg, text};
 use super::typical::TypicalWorkload;
 use super::{Where, csv, gpu_models, learned, transfer, write};
+use crate::name;
 
 /// Draw the curves of a profile, seconds per epoch and watts, and what was measured, over the number of GPUs.
 ///
@@ -19,7 +20,7 @@ use super::{Where, csv, gpu_models, learned, transfer, write};
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// Name of the profile
-    #[arg(required_unless_present = "file")]
+    #[arg(required_unless_present = "file", value_parser = name::object)]
     name: Option<String>,
     /// Measurements (CSV, see `profile predict --help`)
     #[arg(long, value_name = "CSV", conflicts_with = "file")]

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{Where, read_text, write};
 use crate::cluster::{Cluster, ClusterError, block_on};
+use crate::{name, output};
 
 /// Write a TrainingProfile with everything observed, without what ties it to its cluster.
 #[derive(Debug, Args)]
@@ -30,7 +31,7 @@ pub struct ImportArgs {
     /// An exported profile (YAML or JSON)
     file: PathBuf,
     /// Name it gets; its own when absent
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name::object)]
     name: Option<String>,
     #[command(flatten)]
     cluster: Where,
@@ -142,8 +143,7 @@ pub fn import(args: &ImportArgs) -> Result<()> {
         let namespace = cluster.namespace_or(args.cluster.namespace.as_deref());
         store(&cluster, &namespace, &name, &object, brought).await
     })?;
-    println!("{name}: {observations} observations");
-    Ok(())
+    output::print(&format!("{name}: {observations} observations\n"))
 }
 
 /// Writes the spec, then joins the observations; how many there are then.

@@ -82,6 +82,7 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
             },
         }
     }
+    of_one_name(&mut converted);
     if converted.is_empty() {
         let others = if others.is_empty() { String::new() } else { format!(", but {}", others.join(", ")) };
         return Err(ConvertError::NoJob(others));
@@ -95,6 +96,20 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
         first.notes.extend(others.into_iter().map(note));
     }
     Ok(converted)
+}
+
+/// Names what would be written over: jobs that get the same name in a namespace.
+fn of_one_name(converted: &mut [Converted]) {
+    let mut seen = std::collections::BTreeSet::new();
+    for one in converted {
+        let metadata = &one.job["metadata"];
+        let Some(name) = metadata["name"].as_str() else { continue };
+        let namespace = metadata["namespace"].as_str().unwrap_or_default();
+        if !seen.insert((namespace.to_owned(), name.to_owned())) {
+            let text = format!("another job of the file is named {name} too: rename one of them");
+            one.notes.insert(0, Note { level: super::Level::Lost, field: "metadata.name".to_owned(), text });
+        }
+    }
 }
 
 /// The TrainingJob for one object; `None`: its kind is none that is read. `others` are objects that it may refer to, as
@@ -163,6 +178,16 @@ fn complete(one: &mut Converted, image: Option<&str>) {
     }
 }
 
+/// What is wrong with the YAML, in the words of its writer and not of the library.
 fn first_line(error: &dyn std::fmt::Display) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    if let Some((at, key)) = line.split_once("duplicate mapping key: ") {
+        return format!("{at}the key {} is there twice", key.split(", set ").next().unwrap_or(key));
+    }
+    match line.split_once("budget breached: ") {
+        Some((at, _)) => format!("{at}it has more values than are read"),
+        None => line.to_owned(),
+    }
 }

@@ -254,13 +254,24 @@ pub fn job_name(name: &str, field: &str, notes: &mut Notes) -> String {
     if !made.starts_with(|c: char| c.is_ascii_lowercase()) {
         made.insert_str(0, "job-");
     }
-    made.truncate(MAX_JOB_NAME);
+    if made.len() > MAX_JOB_NAME {
+        // Runs of a sweep often differ at the end of their names alone.
+        let ending = format!("-{:08x}", hash(name));
+        made.truncate(MAX_JOB_NAME - ending.len());
+        made.truncate(made.trim_end_matches('-').len());
+        made += &ending;
+    }
     let made = made.trim_end_matches('-');
     let made = if made.is_empty() { "job" } else { made };
     if made != name {
         notes.changed(field, format!("the name is {made}: at most {MAX_JOB_NAME} characters, a host name"));
     }
     made.to_owned()
+}
+
+/// FNV-1a: the same name has the same ending each time.
+fn hash(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// A duration as the API reads it: `1d30m`.

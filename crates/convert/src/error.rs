@@ -8,7 +8,7 @@ use super::request::AnnotationError;
 #[derive(Debug, Error)]
 pub enum ConvertError {
     /// It is no YAML.
-    #[error("is neither YAML nor an sbatch script: {0}")]
+    #[error("cannot be read as YAML: {0} (an sbatch script begins with #!)")]
     Syntax(String),
     /// It has no job of a known kind.
     #[error("holds no Job, PyTorchJob, TrainJob, JobSet, RayJob or sbatch script{0}")]

@@ -12,6 +12,8 @@ use super::template::{self, Template};
 pub struct JobParts {
     /// Pods that run at once.
     pub workers: i64,
+    /// It is held by a parallelism of 0.
+    pub held: bool,
     /// How often its pods are started again at most, where that is given.
     pub retries: Option<i64>,
     /// Its template.
@@ -29,7 +31,12 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     draft.retries(backoff, spec.number("backoffLimit")?, notes);
     let limit = spec.path("activeDeadlineSeconds");
     draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
+    let path = spec.path("parallelism");
     let parts = parts(spec, None, notes)?;
+    if parts.held {
+        draft.set("suspend", true);
+        notes.changed(path, "0 holds the Job: the TrainingJob is suspended, with one worker");
+    }
     let workers = Workers::fixed(parts.workers, parts.template.gpus);
     Ok(draft.finish(workers, parts.template, notes))
 }
@@ -41,7 +48,8 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
 pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Result<JobParts, ConvertError> {
     spec.ignore(&["selector", "manualSelector", "podReplacementPolicy", "activeDeadlineSeconds"]);
     let retries = spec.number("backoffLimit")?;
-    let workers = spec.number("parallelism")?.unwrap_or(1).max(1);
+    let parallelism = spec.number("parallelism")?.unwrap_or(1);
+    let (workers, held) = (parallelism.max(1), parallelism == 0);
     let path = spec.path("completions");
     if let Some(completions) = spec.number("completions")?.filter(|number| *number > workers) {
         notes.lost(
@@ -76,5 +84,5 @@ pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Resul
     let given = spec.take("template").ok_or_else(|| ConvertError::field(path.clone(), "is missing"))?;
     let template = template::convert(&path, given, trains, notes)?;
     spec.rest(notes);
-    Ok(JobParts { workers, retries, template })
+    Ok(JobParts { workers, held, retries, template })
 }

@@ -1,5 +1,7 @@
 //! Values of the flags of `submit`.
 
+use andreas_api::names::MAX_JOB_NAME;
+
 /// A range of GPUs in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpus {
@@ -40,13 +42,28 @@ pub fn gpus(text: &str) -> Result<Gpus, String> {
     }
 }
 
+/// A name that a TrainingJob may have: it becomes part of host names (DNS-1035).
+///
+/// # Errors
+/// When it may not.
+pub fn name(text: &str) -> Result<String, String> {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let ends = text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with('-');
+    if ends && text.len() <= MAX_JOB_NAME && text.chars().all(inside) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{text:?} is no name: at most {MAX_JOB_NAME} of a-z, 0-9 and -, beginning with a letter"))
+}
+
 /// Parses `NAME=VALUE`.
 ///
 /// # Errors
 /// When there is no name or no `=`.
 pub fn variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => {
+        Some((name, value))
+            if !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control()) =>
+        {
             Ok(Variable { name: name.to_owned(), value: value.to_owned() })
         }
         _ => Err(format!("{text:?} is not NAME=VALUE")),
@@ -89,7 +106,10 @@ mod tests {
             assert!(gpus(wrong).is_err(), "{wrong}");
         }
         assert_eq!(variable("A=b=c"), Ok(Variable { name: "A".into(), value: "b=c".into() }));
-        assert!(variable("A").is_err() && variable("=b").is_err());
+        assert!(["A", "=b", "A B=c"].iter().all(|text| variable(text).is_err()));
+        assert!(["bert", "b-2"].iter().all(|text| name(text).is_ok()));
+        let long = "x".repeat(49);
+        assert!(["", "A_b", "a/b", "2b", "b-", "a.b", &long].iter().all(|text| name(text).is_err()));
         assert_eq!(claim("data:/in"), Ok(Claim { name: "data".into(), path: Some("/in".into()) }));
         assert!(claim(":/in").is_err() && claim("data:in").is_err());
         assert!(["4", "500m", "1.5", "16Gi", "1e3"].iter().all(|text| quantity(text).is_ok()));

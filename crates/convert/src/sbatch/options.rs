@@ -199,7 +199,7 @@ fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes
     let text = value.unwrap_or_default();
     let bad = || format!("{text:?} cannot be read");
     let count = || units::count(text).ok_or_else(bad);
-    let memory = || units::memory(text).ok_or_else(bad);
+    let memory = || units::memory(text).ok_or_else(|| format!("{text:?} is no amount such as 4000 or 16G"));
     let gpus = |notes: &mut Notes| gpus(name, text.split(','), notes);
     match name {
         "job-name" => options.name = Some(text.to_owned()).filter(|text| !text.is_empty()),
@@ -219,8 +219,14 @@ fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes
         "ntasks-per-gpu" => notes.lost("--ntasks-per-gpu", "torchrun starts one process for each GPU"),
         "time" => match units::time(text) {
             Some(seconds) => options.time = Some(seconds),
-            None if ["0", "UNLIMITED", "INFINITE"].contains(&text.to_ascii_uppercase().as_str()) => {}
-            None => return Err(bad()),
+            None if ["UNLIMITED", "INFINITE"].contains(&text.to_ascii_uppercase().as_str()) => {}
+            // No limit.
+            None if !text.is_empty() && text.chars().all(|c| matches!(c, '0' | ':' | '-')) => {}
+            None => {
+                return Err(format!(
+                    "{text:?} is no time such as 90, 24:00:00 or 1-12 (minutes, hours, days)"
+                ));
+            }
         },
         "cpus-per-task" => options.cpus_per_task = Some(count()?),
         "cpus-per-gpu" => options.cpus_per_gpu = Some(count()?),
@@ -258,7 +264,8 @@ fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes
 fn gpus<'a>(name: &str, parts: impl Iterator<Item = &'a str>, notes: &mut Notes) -> Result<i64, String> {
     let (mut total, mut types) = (0, Vec::new());
     for part in parts {
-        let (kind, number) = units::gpus(part).ok_or_else(|| format!("{part:?} cannot be read"))?;
+        let (kind, number) =
+            units::gpus(part).ok_or_else(|| format!("{part:?} is no number of GPUs, such as 4 or a100:4"))?;
         total += number;
         types.extend(kind.filter(|kind| !types.contains(kind)));
     }

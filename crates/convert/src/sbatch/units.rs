@@ -48,8 +48,9 @@ pub fn gpus(text: &str) -> Option<(Option<String>, i64)> {
         Some((kind, number)) => Some((Some(kind.to_owned()).filter(|kind| !kind.is_empty()), count(number)?)),
         None => match count(text) {
             Some(number) => Some((None, number)),
-            None if !text.is_empty() => Some((Some(text.to_owned()), 1)),
-            None => None,
+            // Numbers that are none of GPUs: -1, 1.5, 1e9.
+            None if text.is_empty() || text.parse::<f64>().is_ok() => None,
+            None => Some((Some(text.to_owned()), 1)),
         },
     }
 }
@@ -111,6 +112,8 @@ mod tests {
             (range("2"), range("2-4"), range("4-2"), range("0")),
             (Some((2, 2)), Some((2, 4)), None, None)
         );
+        assert!(["-1", "1.5", "1e9", "99999999999999999999"].iter().all(|text| gpus(text).is_none()));
+        assert_eq!(gpus("2080ti"), Some((Some("2080ti".into()), 1)));
         assert_eq!(
             (gpus(""), gpus("0"), gpus("a100:0")),
             (None, Some((None, 0)), Some((Some("a100".into()), 0)))

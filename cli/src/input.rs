@@ -1,0 +1,45 @@
+//! Files that are read, bounded: a device or another's file may never end.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+/// Largest file of manifests, bytes.
+pub const MANIFESTS: u64 = 16 << 20;
+/// Largest table of measurements, bytes.
+pub const TABLES: u64 = 256 << 20;
+
+/// A file's name for messages.
+pub fn name_of(file: &Path) -> String {
+    if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() }
+}
+
+/// Reads a text of at most so many bytes; `-` is standard input.
+///
+/// # Errors
+/// When it cannot be read, is larger or is no text.
+pub fn read(file: &Path, most: u64) -> Result<String> {
+    let mut bytes = Vec::new();
+    if file.as_os_str() == "-" {
+        std::io::stdin().take(most + 1).read_to_end(&mut bytes)?;
+    } else {
+        File::open(file)?.take(most + 1).read_to_end(&mut bytes)?;
+    }
+    if bytes.len() as u64 > most {
+        bail!("is larger than {} MiB", most >> 20);
+    }
+    String::from_utf8(bytes).context("is no text in UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        assert_eq!(read(Path::new("/dev/zero"), 1 << 20).unwrap_err().to_string(), "is larger than 1 MiB");
+        assert!(read(Path::new("/dev/null"), 1).unwrap().is_empty());
+    }
+}
