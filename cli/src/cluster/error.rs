@@ -93,9 +93,9 @@ impl ClusterError {
         match error {
             // How the client marks an answer that is no Status: a proxy's or a login page.
             kube::Error::Api(status) if status.reason == NO_STATUS => {
-                let said: String =
+                let body: String =
                     status.message.trim().lines().next().unwrap_or_default().chars().take(80).collect();
-                Self::Failed(format!("{url} answers {}, not as an API server does: {said:?}", status.code))
+                Self::Failed(format!("{url} answers {}, not as an API server does: {body:?}", status.code))
             }
             kube::Error::Api(status) => Self::from_status(&status, right, object),
             kube::Error::SerdeError(error) => Self::Failed(format!(
