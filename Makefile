@@ -93,6 +93,10 @@ check: lint ## Lints and unit tests: before every commit
 	$(CARGO) test --workspace --lib --locked --no-fail-fast
 	$(CARGO) test --workspace --test files --locked -- imports:: lengths:: words::
 
+.PHONY: check-files
+check-files: control-plane prometheus build-tests ## Pages, manifests and generated files agree with the code
+	$(CARGO) test --workspace --locked --no-fail-fast --test files
+
 .PHONY: test-crates
 test-crates: control-plane prometheus nvidia build-tests ## Every test but the scenarios
 	$(CRATES)

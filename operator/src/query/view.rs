@@ -47,7 +47,11 @@ pub fn settings(jobs: usize) -> Settings {
 /// Age of a start above which it is not counted in [`start_up`].
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
-/// Median time from decision to training of the running jobs that started last; none without such jobs.
+/// Start-up where no job has started lately: twice what Kubernetes' objective for pods allows without their images (5 s,
+/// https://github.com/kubernetes/community/blob/master/sig-scalability/slos/pod_startup_latency.md).
+const UNSEEN: f64 = 10.0;
+
+/// Median time from decision to training of the running jobs that started last; [`UNSEEN`] without such jobs.
 pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
     let allocations = index.jobs.iter().filter_map(|(_, job)| job.status.as_ref()?.allocation.as_ref());
     let mut all: Vec<f64> = allocations
@@ -56,7 +60,7 @@ pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
         .map(|(since, running)| running.duration_since(since).as_secs_f64().max(0.0))
         .collect();
     all.sort_by(f64::total_cmp);
-    Seconds(all.get(all.len() / 2).copied().unwrap_or(0.0))
+    Seconds(all.get(all.len() / 2).copied().unwrap_or(UNSEEN))
 }
 
 /// The planner's options within a future.

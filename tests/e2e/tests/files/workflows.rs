@@ -22,6 +22,41 @@ fn every_module_of_scenarios_is_in_the_matrix() -> Result<()> {
     Ok(())
 }
 
+/// The targets of the Makefile.
+fn targets(root: &Path) -> Result<BTreeSet<String>> {
+    let makefile = std::fs::read_to_string(root.join("Makefile"))?;
+    Ok(makefile.lines().filter_map(|line| line.strip_prefix(".PHONY: ")).map(str::to_owned).collect())
+}
+
+/// What `make test` leaves out is run every night: each target that CONTRIBUTING names of another class, but those that need what a
+/// hosted machine has not.
+#[test]
+fn every_longer_suite_runs_at_night() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let workflow = yaml(&std::fs::read_to_string(root.join(".github/workflows/nightly.yml"))?)?;
+    let mut nightly = BTreeSet::new();
+    for job in ["long", "nodes"] {
+        let matrix = &workflow["jobs"][job]["strategy"]["matrix"]["target"];
+        nightly.extend(
+            matrix.as_array().context("a matrix")?.iter().filter_map(|t| t.as_str()).map(str::to_owned),
+        );
+    }
+    let targets = targets(&root)?;
+    let unknown: Vec<_> = nightly.difference(&targets).collect();
+    anyhow::ensure!(unknown.is_empty(), "no targets: {unknown:?}");
+    let page = std::fs::read_to_string(root.join("CONTRIBUTING.md"))?;
+    let section = page.split("\n## ").find(|section| section.starts_with("Tests\n")).context("Tests")?;
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let words = rows.flat_map(|row| row.split('`')).filter_map(|code| code.strip_prefix("make "));
+    let named: BTreeSet<&str> = words.filter_map(|code| code.split(' ').next()).collect();
+    // Every change runs these; Debian 12, an idle machine, a browser, a person.
+    let others = ["check", "e2e", "kubelets", "check-files", "buildah", "bench", "pictures", "transcripts"];
+    let missing: Vec<_> =
+        named.iter().filter(|name| !nightly.contains(**name) && !others.contains(name)).collect();
+    anyhow::ensure!(missing.is_empty(), "never run elsewhere: {missing:?}");
+    Ok(())
+}
+
 #[test]
 fn the_crates_suite_and_the_one_on_real_nodes_are_run_too() -> Result<()> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -43,12 +43,14 @@ async fn is_done(c: &mut Cluster, runs: &Workload) -> Result<()> {
     Ok(())
 }
 
-/// Gives way to a heavier job, goes on later, and is left suspended when its label goes.
+/// Gives way to a heavier job, goes on later, and is left as it was, suspended, when its label goes.
 async fn gives_way(c: &mut Cluster, kind: &'static str) -> Result<()> {
     profiles(c).await?;
     let pods = pods(kind);
     let long = long(kind).pods(pods, 4 / pods);
-    c.apply(&long.build()).await?;
+    c.apply(&long.clone().not_adopted().build()).await?;
+    let found = get(c, &long).await?;
+    c.kubectl(&format!("label {} andreas.dev/adopt=true", long.resource())).await?;
     wait_for(c, &long, Phase::Running).await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
     let urgent = urgent();
@@ -69,6 +71,7 @@ async fn gives_way(c: &mut Cluster, kind: &'static str) -> Result<()> {
     let left = get(c, &long).await?;
     ensure!(suspended(&left), "it was started");
     ensure!(left["metadata"]["annotations"]["andreas.dev/found"].is_null(), "{}", left["metadata"]);
+    ensure!(left["spec"] == found["spec"], "{}\ninstead of\n{}", left["spec"], found["spec"]);
     Ok(())
 }
 
