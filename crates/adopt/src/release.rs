@@ -16,6 +16,9 @@ use crate::kind::Kind;
 const FOUND: [&str; 4] =
     ["/metadata/labels", "/spec/nodeSelector", "/spec/tolerations", "/spec/schedulingGates"];
 
+/// Noted of a template without metadata, which gets some for our labels.
+const NO_METADATA: &str = "/metadata";
+
 /// What is restored of a Job whose number of pods followed the plan, below `spec`.
 const SIZE: [&str; 2] = ["/parallelism", "/completions"];
 
@@ -142,6 +145,12 @@ pub fn restore(object: &mut Value) -> bool {
                 value => drop(place.insert(field.to_owned(), value.clone())),
             }
         }
+        if parts.get(NO_METADATA).is_some()
+            && let Some(template) = object.pointer_mut(path).and_then(Value::as_object_mut)
+            && template.get("metadata").and_then(Value::as_object).is_some_and(Map::is_empty)
+        {
+            template.remove("metadata");
+        }
     }
     attempt.is_some() || found.is_some()
 }
@@ -154,7 +163,14 @@ fn fields_before_release(object: &Value, groups: &[Group], sized: bool) -> Value
         (path.to_owned(), Value::from_iter(parts))
     };
     let size = sized.then(|| of("/spec", &SIZE));
-    Value::from_iter(groups.iter().map(|group| of(&group.template, &FOUND)).chain(size))
+    let templates = groups.iter().map(|group| {
+        let (path, mut parts) = of(&group.template, &FOUND);
+        if object.pointer(&format!("{path}/metadata")).is_none() {
+            parts[NO_METADATA] = Value::Null;
+        }
+        (path, parts)
+    });
+    Value::from_iter(templates.chain(size))
 }
 
 fn set_suspend(kind: Kind, object: &mut Value, suspend: bool) {

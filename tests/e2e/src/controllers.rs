@@ -15,6 +15,7 @@ use andreas_testbed::{PortLease, Process, ProcessSpec, built};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::adoption::workload;
 use crate::cluster::Cluster;
 
 /// How long a controller may take to be ready on a busy machine.
@@ -173,6 +174,11 @@ pub async fn job_set(cluster: &Cluster) -> Result<Process> {
     )?;
     let process = setup.start("jobset-manager", &[configuration], "/readyz").await?;
     setup.webhooks("jobset", |name| name.contains("jobset.kb.io")).await?;
+    // It says that it is ready before its webhooks answer.
+    let probe = workload("JobSet", "probe").not_adopted();
+    let object = probe.build();
+    until("JobSet's webhooks answer", READY_LIMIT, async || Ok(cluster.apply(&object).await.is_ok())).await?;
+    cluster.kubectl(&format!("delete {}", probe.resource())).await?;
     Ok(process)
 }
 
