@@ -1,9 +1,7 @@
 //! Names on the command line. They become parts of paths of requests: nothing but a name may pass, or `bert#2` would act on `bert`.
 
-/// Maximum name of a namespace.
-const MAX_LABEL: usize = 63;
-/// Maximum name of any object.
-const MAX_NAME: usize = 253;
+pub use andreas_runtime::arguments::{given, namespace, object};
+
 /// How `-o name` prints a job, and kubectl does.
 const KINDS_OF_JOBS: [&str; 4] = ["trainingjob", "trainingjobs", "tj", "trainingjobs.andreas.dev"];
 
@@ -17,44 +15,6 @@ pub fn job(text: &str) -> Result<String, String> {
         _ => text,
     };
     object(name)
-}
-
-/// Name of a namespace.
-///
-/// # Errors
-/// When it is none.
-pub fn namespace(text: &str) -> Result<String, String> {
-    let name = object(text)?;
-    if name.len() > MAX_LABEL || name.contains('.') {
-        return Err(format!("{text:?} is no name of a namespace: at most {MAX_LABEL} of a-z, 0-9 and -"));
-    }
-    Ok(name)
-}
-
-/// Name of an object: RFC 1123, section 2.1, as the API server checks it.
-///
-/// # Errors
-/// When it is none.
-pub fn object(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        return Err("is empty".to_owned());
-    }
-    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let good = |part: &str| {
-        !part.is_empty() && part.chars().all(inside) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    if text.len() > MAX_NAME || !text.split('.').all(good) {
-        return Err(format!("{text:?} is no name: a-z, 0-9, - and . alone, at most {MAX_NAME}"));
-    }
-    Ok(text.to_owned())
-}
-
-/// A text that is not empty.
-///
-/// # Errors
-/// When it is empty.
-pub fn given(text: &str) -> Result<String, String> {
-    if text.trim().is_empty() { Err("is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use andreas_extender::metrics::Metrics;
 use andreas_extender::verbs::{Config, Extender};
 use andreas_extender::{USER_AGENT, routes};
 use andreas_runtime::admin::{self, AdminArgs};
+use andreas_runtime::arguments;
 use andreas_runtime::certificates::{CertificateLifetimeArgs, CertificateMetrics};
 use andreas_runtime::client::{self, ClientArgs};
 use andreas_runtime::health::Health;
@@ -61,7 +62,7 @@ struct Args {
     #[arg(long, env = "ANDREAS_SCHEDULER_FOLDER", value_name = "FOLDER")]
     scheduler_folder: Option<PathBuf>,
     /// Server name in a certificate that is created by the extender.
-    #[arg(long, env = "ANDREAS_SERVER_NAME", default_value = "andreas-extender", value_name = "NAME")]
+    #[arg(long, env = "ANDREAS_SERVER_NAME", default_value = "andreas-extender", value_name = "NAME", value_parser = arguments::given)]
     server_name: String,
     /// Create the certificates and exit. For the init container that runs before kube-scheduler.
     #[arg(long, requires = "certificates_folder")]
@@ -69,7 +70,7 @@ struct Args {
     #[command(flatten)]
     lifetimes: CertificateLifetimeArgs,
     /// Accepted name in kube-scheduler's client certificate: common name, DNS name or URI. May be repeated.
-    #[arg(long, env = "ANDREAS_CLIENT_NAME", required = true, value_delimiter = ',', value_name = "NAME")]
+    #[arg(long, env = "ANDREAS_CLIENT_NAME", required = true, value_delimiter = ',', value_name = "NAME", value_parser = arguments::given)]
     client_name: Vec<String>,
     /// Maximum request body, in MiB. Larger calls are rejected.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "MIB")]

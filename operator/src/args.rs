@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use andreas_adopt::Kind;
 use andreas_planner::MethodName;
 use andreas_runtime::admin::AdminArgs;
+use andreas_runtime::arguments;
 use andreas_runtime::certificates::CertificateLifetimeArgs;
 use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
@@ -61,13 +62,13 @@ pub struct RunArgs {
     pub progress: ProgressArgs,
 
     /// Namespace of the operator and its leader Lease.
-    #[arg(long, env = "ANDREAS_NAMESPACE", default_value = "andreas-system", value_name = "NAMESPACE")]
+    #[arg(long, env = "ANDREAS_NAMESPACE", default_value = "andreas-system", value_name = "NAMESPACE", value_parser = arguments::namespace)]
     pub namespace: String,
     /// Identity of this replica in the leader Lease; by default the host name with a random part.
-    #[arg(long, env = "ANDREAS_IDENTITY", value_name = "NAME")]
+    #[arg(long, env = "ANDREAS_IDENTITY", value_name = "NAME", value_parser = arguments::given)]
     pub identity: Option<String>,
     /// Name of the leader Lease.
-    #[arg(long, env = "ANDREAS_LEASE", default_value = "andreas-operator", value_name = "NAME")]
+    #[arg(long, env = "ANDREAS_LEASE", default_value = "andreas-operator", value_name = "NAME", value_parser = arguments::object)]
     pub lease: String,
     /// Planning method: randomized-greedy, exact, edf or fifo.
     #[arg(long, env = "ANDREAS_METHOD", default_value_t = MethodName::default(), value_name = "METHOD")]
@@ -117,11 +118,11 @@ pub struct ProgressArgs {
     pub progress_listen: Option<SocketAddr>,
     /// URL of the progress endpoint for pods, for example https://andreas-operator.andreas-system.svc:8443.
     /// Without it pods get no progress address.
-    #[arg(long, env = "ANDREAS_PROGRESS_URL", value_name = "URL", requires = "progress_listen")]
+    #[arg(long, env = "ANDREAS_PROGRESS_URL", value_name = "URL", requires = "progress_listen", value_parser = arguments::https)]
     pub progress_url: Option<String>,
     /// Secret in the operator's namespace for the endpoint's certificates. The leader creates and renews them
     /// unless --tls-cert is given.
-    #[arg(long, env = "ANDREAS_CERTIFICATES_SECRET", value_name = "NAME")]
+    #[arg(long, env = "ANDREAS_CERTIFICATES_SECRET", value_name = "NAME", value_parser = arguments::object)]
     pub certificates_secret: Option<String>,
     /// PEM file with the CA of the progress endpoint; pods get it by an annotation and a downward-API volume.
     #[arg(long, env = "ANDREAS_PROGRESS_CA", value_name = "FILE")]

@@ -26,6 +26,13 @@ class Folders(unittest.TestCase):
             self.save(checkpoints, step)
         self.assertEqual(checkpoints.newest(), self.folder / "checkpoint-100")
 
+    def test_a_step_that_is_none_is_refused_before_it_is_saved(self) -> None:
+        checkpoints = Checkpoints(self.folder)
+        for step in (-1, 10**18, float("nan"), 1.5):
+            with self.assertRaises(ValueError), checkpoints.new(step):  # type: ignore[arg-type]
+                self.fail("saved")
+        self.assertFalse(self.folder.exists())
+
     def test_a_save_that_fails_leaves_the_one_before(self) -> None:
         checkpoints = Checkpoints(self.folder)
         self.save(checkpoints, 1)

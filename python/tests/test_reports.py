@@ -212,6 +212,24 @@ class Reports(unittest.TestCase):
             post(env, b"{}")
         self.assertFalse(caught.exception.again)
 
+    def test_what_cannot_be_used_is_named_and_no_secret_is_shown(self) -> None:
+        self.token.write_text("SECRET\nTOKEN")
+        missing = str(self.folder / "missing")
+        for changed, says in (
+            ({}, "KUBEFLOW_TRAINER_SERVER_TOKEN="),
+            ({"KUBEFLOW_TRAINER_SERVER_URL": "http://joe:SECRET@host"}, "KUBEFLOW_TRAINER_SERVER_URL=host: wanted"),
+            ({"KUBEFLOW_TRAINER_SERVER_URL": "https://host:port"}, "KUBEFLOW_TRAINER_SERVER_URL: "),
+            ({"KUBEFLOW_TRAINER_SERVER_TOKEN": missing}, f"KUBEFLOW_TRAINER_SERVER_TOKEN={missing}: No such file"),
+        ):
+            with self.assertRaises(Failure) as caught:
+                post(self.environment(**changed), b"{}")
+            self.assertIn(says, str(caught.exception))
+            self.assertNotIn("SECRET", str(caught.exception))
+        self.token.write_text("first-token")
+        with self.assertRaises(Failure) as caught:
+            post(self.environment(KUBEFLOW_TRAINER_SERVER_CA_CERT=missing), b"{}")
+        self.assertIn(f"KUBEFLOW_TRAINER_SERVER_CA_CERT={missing}", str(caught.exception))
+
     def test_proxies_of_the_environment_are_not_used(self) -> None:
         with mock.patch.dict(os.environ, {"HTTPS_PROXY": "http://localhost:1", "https_proxy": "http://localhost:1"}):
             run = self.start()
@@ -255,7 +273,7 @@ class Reports(unittest.TestCase):
 
     def test_counts_that_make_no_sense_are_the_programs_error(self) -> None:
         run = self.start()
-        for step, total in ((-1, 10), (1, 0)):
+        for step, total in ((-1, 10), (1, 0), (float("nan"), 5), (1, float("nan")), (10**400, 10**401)):
             with self.assertRaises(ValueError):
                 run.report(step, total)
 

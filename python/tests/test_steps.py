@@ -71,7 +71,8 @@ class Counts(unittest.TestCase):
         self.assertEqual(reported, [41, 42, 43])
 
     def test_an_optimizer_without_a_count_counts_from_one(self) -> None:
-        for state in ({}, {"weight": {"momentum": 1}}, {"weight": {"step": "x"}}, {"weight": 3}, None):
+        for state in ({}, {"weight": {"momentum": 1}}, {"weight": {"step": "x"}}, {"weight": 3}, None,
+                      {"weight": {"step": float("inf")}}, {"weight": {"step": -5}}):
             self.assertIsNone(own_steps(Optimizer(state)), state)
         reported: list[int] = []
         counter = StepCounter(reported.append)
@@ -79,6 +80,21 @@ class Counts(unittest.TestCase):
         counter.stepped(plain)
         counter.stepped(plain)
         self.assertEqual(reported, [1, 2])
+
+
+class Arguments(unittest.TestCase):
+    def test_what_makes_no_sense_is_refused_without_a_traceback(self) -> None:
+        for arguments, says in (
+            (["--steps", "NaN", "train.py"], "'NaN': wanted a whole number"),
+            (["--steps", "3", "/none.py"], "no program /none.py"),
+        ):
+            ran = subprocess.run(
+                [sys.executable, "-m", "andreas_progress", *arguments],
+                capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)}, check=False,
+            )
+            self.assertEqual(ran.returncode, 2, ran.stderr)
+            self.assertIn(says, ran.stderr)
+            self.assertNotIn("Traceback", ran.stderr)
 
 
 class Programs(unittest.TestCase):

@@ -105,7 +105,7 @@ fn text_of(e: &Explanation, wide: bool, now: Timestamp) -> String {
     if shown > 0 {
         text +=
             &format!("Configurations, cheapest first (cost in {} if it started now):\n", plain(&e.currency));
-        text += &output::table(&CANDIDATES, &e.candidates[..shown], true, true);
+        text += &output::table(&CANDIDATES, &e.candidates[..shown], wide, true);
         if shown < e.candidates.len() {
             text += &format!("  and {} more: -o wide\n", e.candidates.len() - shown);
         }

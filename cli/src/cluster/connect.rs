@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use andreas_runtime::client;
+use andreas_runtime::client::{self, ClientError};
+use andreas_runtime::kubeconfig::{self, innermost};
 use anyhow::{Context, Result};
 use clap::Args;
 use http::{Request, Response, header};
@@ -12,8 +13,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 
-use super::error::{ClusterError, innermost};
-use super::kubeconfig;
+use super::error::ClusterError;
 use crate::name;
 
 /// Which cluster: kubectl's configuration and its current context, unless these say otherwise.
@@ -80,9 +80,11 @@ impl Cluster {
         let config = configuration(args).await?;
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         let agent = concat!("kubectl-andreas/", env!("CARGO_PKG_VERSION"));
-        let plug_in = plug_in(&config);
-        let client = client::build(config, agent, Duration::from_secs(args.request_timeout))
-            .map_err(|error| kubeconfig::unusable(&error, plug_in.as_deref()))?;
+        let client = client::build(config, agent, Duration::from_secs(args.request_timeout));
+        let client = client.map_err(|error| match error {
+            ClientError::Kubeconfig(unusable) => ClusterError::from(unusable),
+            other => ClusterError::Configuration(innermost(&other)),
+        })?;
         Ok(Self { client, url, warnings: true, namespace })
     }
 
@@ -127,13 +129,13 @@ impl Cluster {
 async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    let config = match kubeconfig::read(args.kubeconfig.as_deref()) {
+    let config = match kubeconfig::read(args.kubeconfig.as_deref()).map_err(ClusterError::from) {
         Err(_) if in_pod && args.kubeconfig.is_none() && args.context.is_none() => {
             Config::incluster().map_err(|error| ClusterError::Configuration(innermost(&error)))?
         }
         read => {
             let made = Config::from_custom_kubeconfig(read?, &options).await;
-            made.map_err(|error| kubeconfig::explained(&error))?
+            made.map_err(|error| ClusterError::from(kubeconfig::explained(&error)))?
         }
     };
     match name::namespace(&config.default_namespace) {
@@ -142,19 +144,18 @@ async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
     }
 }
 
-/// The program that makes the credentials, where the kubeconfig names one.
-fn plug_in(config: &Config) -> Option<String> {
-    config.auth_info.exec.as_ref()?.command.clone()
-}
-
 /// The bearer token that the client of these flags sends; `None` for a client certificate or a password.
 ///
 /// # Errors
 /// When the kubeconfig cannot be read, or its authentication plug-in fails.
 pub async fn bearer_token(args: &ConnectArgs) -> Result<Option<String>> {
-    let config = configuration(args).await?;
-    let plug_in = plug_in(&config);
-    let layer = config.auth_layer().map_err(|error| kubeconfig::unusable(&error, plug_in.as_deref()))?;
+    let mut config = configuration(args).await?;
+    kubeconfig::clean_token(&mut config).map_err(ClusterError::from)?;
+    let plug_in = kubeconfig::plug_in(&config);
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        ClusterError::from(kubeconfig::unusable(error, plug_in.as_deref()))
+    };
+    let layer = config.auth_layer().map_err(|error| unusable(&error))?;
     let Some(layer) = layer else {
         return Ok(None);
     };
@@ -163,7 +164,7 @@ pub async fn bearer_token(args: &ConnectArgs) -> Result<Option<String>> {
         Ok::<_, BoxError>(Response::new(request.headers().get(header::AUTHORIZATION).cloned()))
     }));
     let sent = service.oneshot(Request::new(Body::empty())).await;
-    let sent = sent.map_err(|error| kubeconfig::unusable(error.as_ref(), plug_in.as_deref()))?;
+    let sent = sent.map_err(|error| unusable(error.as_ref()))?;
     let text = sent.into_body().and_then(|value| value.to_str().ok().map(str::to_owned));
     Ok(text.and_then(|text| text.strip_prefix("Bearer ").map(str::to_owned)))
 }

@@ -1,10 +1,10 @@
 //! What can go wrong between this program and the API server, and what to do about it.
 
+use andreas_runtime::kubeconfig::{self, Unusable, innermost};
 use kube::core::Status;
 use thiserror::Error;
 
 use super::access::Right;
-use super::kubeconfig;
 
 /// Reason that the client gives to an answer without a Status.
 const NO_STATUS: &str = "Failed to parse error data";
@@ -101,7 +101,7 @@ impl ClusterError {
             kube::Error::SerdeError(error) => Self::Failed(format!(
                 "{url} answers, not as an API server does ({error}): is it the right address?"
             )),
-            error @ kube::Error::Auth(_) => kubeconfig::unusable(&error, None),
+            error @ kube::Error::Auth(_) => kubeconfig::unusable(&error, None).into(),
             kube::Error::Service(_) | kube::Error::HyperError(_) => {
                 Self::Unreachable { url: url.to_owned(), cause: innermost(&error) }
             }
@@ -129,13 +129,13 @@ fn has_object(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
-/// The last cause of a chain: the outer ones name the layers of the client.
-pub(super) fn innermost(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
+impl From<Unusable> for ClusterError {
+    fn from(unusable: Unusable) -> Self {
+        match unusable {
+            Unusable::Configuration(problem) => Self::Configuration(problem),
+            Unusable::Credentials(problem) => Self::NoCredentials(problem),
+        }
     }
-    error.to_string()
 }
 
 #[cfg(test)]

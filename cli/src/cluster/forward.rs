@@ -1,5 +1,6 @@
 //! HTTP over TLS to a port of a pod, through the API server's port-forward. No local port is opened.
 
+use andreas_runtime::kubeconfig::innermost;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use super::access::Right;
 use super::connect::Cluster;
-use super::error::{ClusterError, innermost};
+use super::error::ClusterError;
 
 /// A port of a pod.
 #[derive(Clone, Debug)]

@@ -12,7 +12,6 @@ mod access;
 mod connect;
 mod error;
 mod forward;
-mod kubeconfig;
 mod objects;
 #[cfg(test)]
 pub mod testing;

@@ -15,12 +15,13 @@ use clap::Args;
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Frame, SizeHint};
 use kube::client::{Body, ClientBuilder};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Layer, Service};
 
-use crate::clock;
+use crate::kubeconfig::Unusable;
+use crate::{clock, kubeconfig};
 
 /// Flags that select the API server; flatten them into a server's own flags.
 #[derive(Clone, Debug, Args)]
@@ -39,18 +40,15 @@ pub struct ClientArgs {
 /// Errors when a client is made.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The kubeconfig file is missing or invalid.
-    #[error("kubeconfig cannot be used")]
-    Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    /// The kubeconfig cannot be used, or has no credentials.
+    #[error(transparent)]
+    Kubeconfig(#[from] Unusable),
     /// The pod's service account is unusable.
     #[error("the pod's service account cannot be used")]
     InCluster(#[source] kube::config::InClusterError),
     /// The user agent has characters that are invalid in a header.
     #[error("user agent {0:?} is not a header value")]
     UserAgent(String),
-    /// The client could not be built (TLS, authentication plug-in).
-    #[error("client cannot be built")]
-    Build(#[source] Box<kube::Error>),
 }
 
 /// Creates a client from flags. `user_agent` appears in audit logs and flow schemas, for example
@@ -67,29 +65,29 @@ pub async fn connect(args: &ClientArgs, user_agent: &str) -> Result<Client, Clie
 /// # Errors
 /// When none is found or it does not parse.
 pub async fn configuration(args: &ClientArgs) -> Result<Config, ClientError> {
-    let wrap = |error| ClientError::Kubeconfig(Box::new(error));
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    if let Some(path) = &args.kubeconfig {
-        let file = Kubeconfig::read_from(path).map_err(wrap)?;
-        return Config::from_custom_kubeconfig(file, &options).await.map_err(wrap);
-    }
-    if args.context.is_none() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    if args.kubeconfig.is_none() && args.context.is_none() && in_pod {
         return Config::incluster().map_err(ClientError::InCluster);
     }
-    Config::from_kubeconfig(&options).await.map_err(wrap)
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let made = Config::from_custom_kubeconfig(kubeconfig::read(args.kubeconfig.as_deref())?, &options).await;
+    Ok(made.map_err(|error| kubeconfig::explained(&error))?)
 }
 
 /// A client for `config` with our user agent and a deadline of `per_call` per request.
 ///
 /// # Errors
-/// When the user agent is no header value or TLS cannot be set up.
+/// When the user agent is no header value, TLS cannot be set up, or there are no credentials.
 pub fn build(mut config: Config, user_agent: &str, per_call: Duration) -> Result<Client, ClientError> {
     crate::install_crypto();
     let agent =
         HeaderValue::from_str(user_agent).map_err(|_| ClientError::UserAgent(user_agent.to_owned()))?;
     config.headers.push((header::USER_AGENT, agent));
     config.connect_timeout = Some(per_call.min(Duration::from_secs(5)));
-    let builder = ClientBuilder::try_from(config).map_err(|error| ClientError::Build(Box::new(error)))?;
+    kubeconfig::clean_token(&mut config)?;
+    let plug_in = kubeconfig::plug_in(&config);
+    let builder =
+        ClientBuilder::try_from(config).map_err(|error| kubeconfig::unusable(&error, plug_in.as_deref()))?;
     Ok(builder.with_layer(&DeadlineLayer { per_call }).build())
 }
 

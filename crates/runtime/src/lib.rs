@@ -31,11 +31,13 @@
 
 pub mod access;
 pub mod admin;
+pub mod arguments;
 pub mod buckets;
 pub mod certificates;
 pub mod client;
 pub mod clock;
 pub mod health;
+pub mod kubeconfig;
 pub mod lease;
 pub mod metrics;
 pub mod server;

@@ -50,10 +50,15 @@ pub enum TelemetryError {
 /// # Errors
 /// When the filter does not parse or a subscriber is already installed.
 pub fn init(args: &TelemetryArgs) -> Result<(), TelemetryError> {
+    use std::io::IsTerminal as _;
+
     use tracing_subscriber::util::SubscriberInitExt;
     let filter = EnvFilter::try_new(&args.filter)
         .map_err(|source| TelemetryError::Filter { filter: args.filter.clone(), source })?;
-    let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let base = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     match args.format {
         LogFormat::Text => base.finish().try_init(),
         LogFormat::Json => base.json().flatten_event(true).with_current_span(false).finish().try_init(),

@@ -54,6 +54,7 @@ use std::time::Duration;
 use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode};
 use andreas_podresources::Kubelet;
 use andreas_runtime::admin::{self, AdminArgs};
+use andreas_runtime::arguments;
 use andreas_runtime::client::{self, ClientArgs};
 use andreas_runtime::health::Health;
 use andreas_runtime::watch::{Index, WatchConfig, WatchMetrics, Watcher, feed};
@@ -89,7 +90,7 @@ const DEREGISTER: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Args)]
 pub struct AgentArgs {
     /// Name of this node and of its GpuNode.
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", required_unless_present = "once")]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", required_unless_present = "once", value_parser = arguments::object)]
     pub node_name: Option<String>,
     /// Path of the setter's Unix socket.
     #[arg(

@@ -1,6 +1,6 @@
 //! Unix socket server of the setter.
 
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,12 @@ pub(super) fn listen(path: &Path) -> std::io::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    // A socket alone: a wrong path must not cost a file.
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(std::io::Error::other(format!("{}: is there, and no socket", path.display()))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
@@ -81,5 +84,28 @@ async fn handle_connection(
         let mut answer = serde_json::to_vec(&response).map_err(std::io::Error::other)?;
         answer.push(b'\n');
         writer.write_all(&answer).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("precious.txt");
+        std::fs::write(&path, "kept").expect("written");
+        assert!(
+            listen(&path)
+                .expect_err("no socket")
+                .to_string()
+                .ends_with("precious.txt: is there, and no socket")
+        );
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), "kept");
+        // An old socket is replaced.
+        let socket = folder.path().join("s");
+        drop(listen(&socket).expect("the first"));
+        listen(&socket).expect("the second");
     }
 }

@@ -87,6 +87,15 @@ fn ahead_of(now: Timestamp, waits: bool, mut expected: Expected) -> Expected {
     expected
 }
 
+/// A run that has begun since the forecast began when it did, and not when it was expected to.
+fn begun(mut expected: Expected, status: &TrainingJobStatus) -> Expected {
+    let allocation = status.allocation.as_ref().filter(|_| status.phase == Phase::Running);
+    if let Some(at) = allocation.and_then(|held| held.running_time.as_ref()) {
+        expected.start = Interval { p10: at.clone(), p50: at.clone(), p90: Some(at.clone()) };
+    }
+    expected
+}
+
 /// A job as the reader of its namespace sees it. `ahead`: the waiting jobs before it.
 pub fn queued(
     view: &View,
@@ -118,7 +127,7 @@ pub fn queued(
             .forecast
             .job(&id)
             .and_then(|found| expected(found, due.is_some()))
-            .map(|found| ahead_of(instant(now).0, waits, found)),
+            .map(|found| begun(ahead_of(instant(now).0, waits, found), status)),
         deadline: due,
     }
 }

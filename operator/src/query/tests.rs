@@ -108,6 +108,29 @@ fn a_queue_has_positions_intervals_and_reasons_and_no_names_of_others() {
     no_name_of_others(&queue);
 }
 
+/// A forecast may be older than a start: it expects it then.
+#[test]
+fn a_run_that_has_begun_began_when_it_did() {
+    let mut index = cluster(1);
+    let mut status = running("n0", 8);
+    status["phase"] = json!("Starting");
+    status["allocation"].as_object_mut().expect("an allocation").remove("runningTime");
+    status["allocation"]["since"] = json!(at(48));
+    add(&mut index, "team", "bert", &spec(8, 8, json!({})), status);
+    let view = view(&index);
+    let start = |job: &Arc<SlimTrainingJob>| {
+        let queue = jobs::queue(&view, "team", std::slice::from_ref(job), 500, at(53));
+        queue.jobs[0].expected.as_ref().expect("expected").start.p50.0
+    };
+    let starting = job(&view, "bert");
+    assert_eq!(start(&starting), at(58));
+    let mut begun = SlimTrainingJob::clone(&starting);
+    let status = begun.status.as_mut().expect("a status");
+    status.phase = andreas_api::Phase::Running;
+    status.allocation.as_mut().expect("an allocation").running_time = Some(crate::instants::time(at(52)));
+    assert_eq!(start(&Arc::new(begun)), at(52));
+}
+
 #[test]
 fn a_queue_is_answered_up_to_its_limit_and_says_how_many_there_are() {
     let mut index = contended();

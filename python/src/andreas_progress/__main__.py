@@ -17,9 +17,12 @@ from ._steps import StepCounter, count_steps
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError("wanted at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r}: wanted a whole number of at least 1")
     return number
 
 
@@ -46,6 +49,8 @@ def main(arguments: Optional[list[str]] = None) -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
     given = parser.parse_args(arguments)
 
+    if not given.module and not os.path.exists(given.program):
+        parser.error(f"no program {given.program}")
     # SIGTERM is the program's own business.
     with start(handle_sigterm=False) as run:
         if run.reports:

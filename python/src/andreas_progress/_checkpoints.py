@@ -60,6 +60,8 @@ class Checkpoints:
         A program that dies in the block leaves no checkpoint behind. `publish`: false on all ranks but one; these
         write into the same folder, which must be done before the block ends on the rank that publishes.
         """
+        if not NAME.fullmatch(f"checkpoint-{step}"):
+            raise ValueError(f"step {step}: wanted a whole number from 0 to 10^18 - 1")
         final = self.folder / f"checkpoint-{step}"
         beside = self.folder / f".checkpoint-{step}{self._part}"
         beside.mkdir(parents=True, exist_ok=True)

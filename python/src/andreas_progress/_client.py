@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 from urllib.parse import urlsplit
 
@@ -48,14 +49,23 @@ def post(environment: Environment, body: bytes) -> Optional[int]:
 
 
 def _post(environment: Environment, body: bytes) -> Optional[int]:
-    address = urlsplit(environment.url or "")
+    try:
+        address = urlsplit(environment.url or "")
+        port = address.port or 443
+    except ValueError as error:
+        raise Failure(f"KUBEFLOW_TRAINER_SERVER_URL: {error}", again=False) from error
     if address.scheme != "https" or not address.hostname:
-        raise Failure(f"KUBEFLOW_TRAINER_SERVER_URL={environment.url}: wanted https://...", again=False)
+        # It may hold a password.
+        shown = (environment.url or "").rpartition("@")[2]
+        raise Failure(f"KUBEFLOW_TRAINER_SERVER_URL={shown}: wanted https://...", again=False)
     if environment.token_file is None:
         raise Failure("KUBEFLOW_TRAINER_SERVER_TOKEN is not set", again=False)
-    token = environment.token_file.read_text(encoding="ascii").strip()
-    trusted = ssl.create_default_context(cafile=str(environment.ca_file) if environment.ca_file else None)
-    connection = http.client.HTTPSConnection(address.hostname, address.port or 443, timeout=TIMEOUT, context=trusted)
+    token = _token(environment.token_file)
+    try:
+        trusted = ssl.create_default_context(cafile=str(environment.ca_file) if environment.ca_file else None)
+    except OSError as error:
+        raise Failure(f"KUBEFLOW_TRAINER_SERVER_CA_CERT={environment.ca_file}: {error}") from error
+    connection = http.client.HTTPSConnection(address.hostname, port, timeout=TIMEOUT, context=trusted)
     try:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         path = address.path + (f"?{address.query}" if address.query else "")
@@ -70,6 +80,22 @@ def _post(environment: Environment, body: bytes) -> Optional[int]:
         raise Failure(f"HTTP {answer.status}", again=again, after=_seconds(answer.getheader("Retry-After")))
     energy = answer.getheader(ENERGY) or ""
     return int(energy) if energy.isascii() and energy.isdigit() and len(energy) < MAX_DIGITS else None
+
+
+def _token(file: Path) -> str:
+    """The token, which no message shows.
+
+    Raises `Failure`.
+    """
+    try:
+        token = file.read_bytes().decode("ascii").strip()
+    except OSError as error:
+        raise Failure(f"KUBEFLOW_TRAINER_SERVER_TOKEN={file}: {error.strerror}") from error
+    except ValueError:
+        token = ""
+    if not token or not token.isprintable() or " " in token:
+        raise Failure(f"KUBEFLOW_TRAINER_SERVER_TOKEN={file}: not one word of ASCII")
+    return token
 
 
 def _seconds(header: Optional[str]) -> Optional[float]:

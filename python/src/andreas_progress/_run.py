@@ -17,6 +17,8 @@ from ._environment import Environment
 from ._reporter import Reporter
 from ._stop import StopFlag
 
+MAX_STEPS = 10**18
+"""Counts are below it."""
 INTERVAL = 5.0
 """Seconds between two reports, as Kubeflow's own clients keep them."""
 LAST_SECONDS = 10.0
@@ -70,7 +72,8 @@ class Run:
 
         Raises `ValueError` for counts that make no sense.
         """
-        if step < 0 or total_steps < 1:
+        # NaN and what is infinite too.
+        if not 0 <= step < MAX_STEPS or not 1 <= total_steps < MAX_STEPS:
             raise ValueError(f"step {step} of {total_steps}: wanted 0 or more, of at least 1")
         # A forked data loader has no thread.
         if self._reporter is None or os.getpid() != self._process:

@@ -46,9 +46,9 @@ def own_steps(optimizer: Any) -> Optional[int]:
     """Steps that an optimizer has counted itself, those of earlier attempts included; `None` if it counts none."""
     try:
         counts = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
-    except (AttributeError, TypeError, ValueError):
+    except Exception:  # Whatever its state holds: training must go on.
         return None
-    return max(counts, default=None)
+    return max((count for count in counts if count >= 0), default=None)
 
 
 def count_steps(counter: StepCounter) -> None:
@@ -64,7 +64,14 @@ def _hook(module: ModuleType, counter: StepCounter) -> None:
     if register is None:
         logger.warning("progress not reported: steps are counted with PyTorch 2.0 or newer")
         return
-    register(lambda optimizer, args, kwargs: counter.stepped(optimizer))
+
+    def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            counter.stepped(optimizer)
+        except Exception as error:  # The program is not ours to end.
+            logger.warning("progress not reported: %s", type(error).__name__)
+
+    register(stepped)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

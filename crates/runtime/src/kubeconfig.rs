@@ -3,16 +3,26 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
+use kube::Config;
 use kube::client::AuthError;
 use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
 
-use super::error::{ClusterError, innermost};
+/// Why there is no configuration, or no credentials.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// A file or field of the kubeconfig.
+    #[error("kubeconfig: {0}")]
+    Configuration(String),
+    /// A token, certificate or plug-in.
+    #[error("no credentials: {0}")]
+    Credentials(String),
+}
 
 /// Reads the file of the flag, else those of $KUBECONFIG that exist, else ~/.kube/config.
 ///
 /// # Errors
 /// When none can be read.
-pub fn read(flag: Option<&Path>) -> Result<Kubeconfig, ClusterError> {
+pub fn read(flag: Option<&Path>) -> Result<Kubeconfig, Unusable> {
     let Some(listed) = std::env::var_os("KUBECONFIG").filter(|value| flag.is_none() && !value.is_empty())
     else {
         return match flag {
@@ -26,7 +36,7 @@ pub fn read(flag: Option<&Path>) -> Result<Kubeconfig, ClusterError> {
 }
 
 /// As kubectl merges them: a file that does not exist is as an empty one.
-fn merged(files: &[PathBuf]) -> Result<Kubeconfig, ClusterError> {
+fn merged(files: &[PathBuf]) -> Result<Kubeconfig, Unusable> {
     let there: Vec<&PathBuf> = files.iter().filter(|file| file.exists()).collect();
     if let (true, Some(first)) = (there.is_empty(), files.first()) {
         return read_file(first);
@@ -36,19 +46,19 @@ fn merged(files: &[PathBuf]) -> Result<Kubeconfig, ClusterError> {
     })
 }
 
-fn read_file(file: &Path) -> Result<Kubeconfig, ClusterError> {
+fn read_file(file: &Path) -> Result<Kubeconfig, Unusable> {
     Kubeconfig::read_from(file).map_err(|error| {
         let words = match &error {
             KubeconfigError::ReadConfig(cause, _) => cause.to_string(),
             other => words(other),
         };
-        ClusterError::Configuration(format!("{}: {words}", file.display()))
+        Unusable::Configuration(format!("{}: {words}", file.display()))
     })
 }
 
 /// What is wrong with a kubeconfig.
-pub fn explained(error: &KubeconfigError) -> ClusterError {
-    ClusterError::Configuration(words(error))
+pub fn explained(error: &KubeconfigError) -> Unusable {
+    Unusable::Configuration(words(error))
 }
 
 fn words(error: &KubeconfigError) -> String {
@@ -67,19 +77,24 @@ fn words(error: &KubeconfigError) -> String {
     }
 }
 
+/// The program that makes the credentials, where the kubeconfig names one.
+pub fn plug_in(config: &Config) -> Option<String> {
+    config.auth_info.exec.as_ref()?.command.clone()
+}
+
 /// Why a client or a token cannot be made: of `plug_in`, where the kubeconfig names one.
-pub fn unusable(error: &(dyn Error + 'static), plug_in: Option<&str>) -> ClusterError {
+pub fn unusable(error: &(dyn Error + 'static), plug_in: Option<&str>) -> Unusable {
     let mut cause = Some(error);
     while let Some(one) = cause {
         if let Some(config) = one.downcast_ref::<KubeconfigError>() {
             return explained(config);
         }
         if let Some(auth) = one.downcast_ref::<AuthError>() {
-            return ClusterError::NoCredentials(of_auth(auth, plug_in));
+            return Unusable::Credentials(of_auth(auth, plug_in));
         }
         cause = one.source();
     }
-    ClusterError::Configuration(innermost(error))
+    Unusable::Configuration(innermost(error))
 }
 
 fn of_auth(error: &AuthError, plug_in: Option<&str>) -> String {
@@ -102,6 +117,34 @@ fn of_auth(error: &AuthError, plug_in: Option<&str>) -> String {
         AuthError::ReadTokenFile(cause, file) => format!("tokenFile {}: {cause}", file.display()),
         other => first_line(&other.to_string()),
     }
+}
+
+/// Takes white space off the token's end, as kubectl does: it would be no header.
+///
+/// # Errors
+/// When it has other characters that no header may have.
+pub fn clean_token(config: &mut Config) -> Result<(), Unusable> {
+    let problem = |text: &str| Unusable::Credentials(text.to_owned());
+    let mut user = serde_json::to_value(&config.auth_info).map_err(|_| problem("the user cannot be read"))?;
+    let Some(token) = user["token"].as_str() else { return Ok(()) };
+    let trimmed = token.trim().to_owned();
+    if trimmed.is_empty() || !trimmed.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(problem("the token of the kubeconfig is not one word of ASCII"));
+    }
+    if trimmed.len() < token.len() {
+        user["token"] = trimmed.into();
+        config.auth_info = serde_json::from_value(user).map_err(|_| problem("the user cannot be read"))?;
+    }
+    Ok(())
+}
+
+/// The last cause of a chain: the outer ones name the layers of the client.
+pub fn innermost(error: &dyn Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
 }
 
 fn first_line(text: &str) -> String {
@@ -136,6 +179,19 @@ mod tests {
         assert_eq!(found.current_context.as_deref(), Some("one"));
         let none = merged(&["/nope".into(), "/neither".into()]).unwrap_err().to_string();
         assert!(none.starts_with("kubeconfig: /nope: "), "{none}");
+    }
+
+    #[test]
+    fn a_token_that_ends_with_a_line_break_is_used_without() {
+        let of = |token: &str| {
+            let mut config = Config::new("https://127.0.0.1:1".parse().unwrap());
+            config.auth_info = serde_json::from_value(serde_json::json!({"token": token})).unwrap();
+            clean_token(&mut config)
+                .map(|()| serde_json::to_value(&config.auth_info).unwrap()["token"].clone())
+        };
+        assert_eq!(of("abc\n").unwrap(), "abc");
+        let error = of("SECRET\nTOKEN").unwrap_err().to_string();
+        assert!(error.contains("token") && !error.contains("SECRET"), "{error}");
     }
 
     #[test]
