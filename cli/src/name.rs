@@ -3,7 +3,8 @@
 pub use andreas_runtime::arguments::{given, namespace, object};
 
 /// How `-o name` prints a job, and kubectl does.
-const KINDS_OF_JOBS: [&str; 4] = ["trainingjob", "trainingjobs", "tj", "trainingjobs.andreas.dev"];
+const KINDS_OF_JOBS: [&str; 5] =
+    ["trainingjob", "trainingjobs", "tj", "trainingjob.andreas.dev", "trainingjobs.andreas.dev"];
 
 /// Name of a TrainingJob, also as `trainingjob/NAME`.
 ///
@@ -39,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_job_is_named_as_output_names_it() {
-        for text in ["trainingjob/bert", "tj/bert", "trainingjobs/bert", "trainingjobs.andreas.dev/bert"] {
+        for text in ["trainingjob/bert", "tj/bert", "trainingjobs/bert", "trainingjob.andreas.dev/bert"] {
             assert_eq!(job(text), Ok("bert".to_owned()));
         }
         assert!(job("trainingjob/").is_err() && job("trainingjob/a/b").is_err());

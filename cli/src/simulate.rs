@@ -152,6 +152,11 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
             scenarios.push(scenario(args, trace, *share)?);
         }
     }
+    // Now, and not after an hour of replays.
+    for file in args.json.iter().chain(&args.html) {
+        let opened = std::fs::File::options().append(true).create(true).open(file);
+        opened.with_context(|| file.display().to_string())?;
+    }
     let setups = setups(args);
     let jobs: usize = scenarios.iter().map(|s| s.jobs.len()).sum();
     let bar = bar(jobs * setups.len() * args.runs * args.budget_share.len().max(1));
@@ -235,11 +240,6 @@ fn check(args: &SimulateArgs) -> Result<()> {
     }
     if let Some(s) = args.turnaround_share.filter(|s| !(0.0..=1e6).contains(s)) {
         bail!(Usage(format!("--turnaround-share: {s} is not between 0 and 1e6")));
-    }
-    // Now, and not after an hour of replays.
-    for file in args.json.iter().chain(&args.html) {
-        let opened = std::fs::File::options().append(true).create(true).open(file);
-        opened.with_context(|| file.display().to_string())?;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub fn deadline(text: &str) -> Result<Deadline, String> {
     }
     let at = text.parse::<Timestamp>();
     at.map(Deadline::At)
-        .map_err(|_| format!("{text:?} is neither an instant (2027-01-31T18:00:00Z) nor a duration (36h)"))
+        .map_err(|_| format!("{text:?} is neither an instant (2027-01-31T18:00:00Z) nor a duration (36h) of at most four numbers of six digits"))
 }
 
 /// The start of a period that ends now.
@@ -77,6 +77,18 @@ pub fn since(text: &str) -> Result<Since, String> {
 /// # Errors
 /// Where the text is no such duration.
 pub fn duration(text: &str) -> Result<DurationText, String> {
+    let duration = DurationText(text.to_owned());
+    match duration.seconds() {
+        Some(seconds) if seconds > 0 => Ok(duration),
+        _ => Err(format!("{text:?} is not a duration such as 90s or 1h30m")),
+    }
+}
+
+/// The same for a field of an object: of at most four numbers of six digits.
+///
+/// # Errors
+/// Where the text is no such duration.
+pub fn of_field(text: &str) -> Result<DurationText, String> {
     positive(text).ok_or_else(|| {
         format!("{text:?} is not a duration such as 90s or 1h30m, of at most four numbers of six digits")
     })

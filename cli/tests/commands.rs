@@ -250,7 +250,10 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_asked() {
 
 #[test]
 fn an_output_file_that_cannot_be_written_is_said_before_the_replays() {
-    let output = andreas(&["simulate", "--trace", "itp:none", "--json", "/none/x"]);
+    let simulator = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/simulator");
+    let trace = format!("itp:{}/tests/fixtures/elasticflow/cluster02-first400.csv.gz", simulator.display());
+    let cluster = format!("{}/clusters/mixed.yaml", simulator.display());
+    let output = andreas(&["simulate", "--trace", &trace, "--cluster", &cluster, "--json", "/none/x"]);
     assert_eq!((output.status.code(), text(&output.stderr).contains("/none/x: ")), (Some(1), true));
 }
 

@@ -129,7 +129,7 @@ impl Cluster {
 async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    let config = match kubeconfig::read(args.kubeconfig.as_deref()).map_err(ClusterError::from) {
+    let mut config = match kubeconfig::read(args.kubeconfig.as_deref()).map_err(ClusterError::from) {
         Err(_) if in_pod && args.kubeconfig.is_none() && args.context.is_none() => {
             Config::incluster().map_err(|error| ClusterError::Configuration(innermost(&error)))?
         }
@@ -138,6 +138,10 @@ async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
             made.map_err(|error| ClusterError::from(kubeconfig::explained(&error)))?
         }
     };
+    // As kubectl reads it.
+    if config.default_namespace.is_empty() {
+        "default".clone_into(&mut config.default_namespace);
+    }
     match name::namespace(&config.default_namespace) {
         Ok(_) => Ok(config),
         Err(problem) => Err(ClusterError::Configuration(format!("namespace of the context: {problem}"))),
@@ -212,6 +216,8 @@ contexts:
             (cluster.namespace_or(None).as_str(), cluster.namespace_or(Some("b")).as_str()),
             ("team-a", "b")
         );
+        let empty = KUBECONFIG.replace("namespace: team-a", "namespace: ''");
+        assert_eq!(connect(None, &empty).unwrap().namespace_or(None), "default");
         assert_eq!(connect(Some("two"), KUBECONFIG).unwrap().namespace_or(None), "default");
         let all = Namespaces { namespace: None, all_namespaces: true };
         assert_eq!(

@@ -95,7 +95,14 @@ impl ClusterError {
             kube::Error::Api(status) if status.reason == NO_STATUS => {
                 let body: String =
                     status.message.trim().lines().next().unwrap_or_default().chars().take(80).collect();
-                Self::Failed(format!("{url} answers {}, not as an API server does: {body:?}", status.code))
+                let text = format!("{url} answers {}, not as an API server does: {body:?}", status.code);
+                match status.code {
+                    // So answers an API server of a kind that it does not serve.
+                    404 => Self::NotServed(right.resource_name()),
+                    401 => Self::Unauthorized(text),
+                    429 | 500..600 => Self::Unavailable(text),
+                    _ => Self::Failed(text),
+                }
             }
             kube::Error::Api(status) => Self::from_status(&status, right, object),
             kube::Error::SerdeError(error) => Self::Failed(format!(
@@ -155,6 +162,20 @@ mod tests {
             retry_after_seconds: 0,
         };
         Status::failure(message, "").with_code(code).with_details(details)
+    }
+
+    #[test]
+    fn an_answer_that_is_no_status_counts_by_its_code() {
+        let right = Right::of::<TrainingJob>("get", Some("team-a"));
+        let of = |code| {
+            let status = Status::failure("<html>\nno", NO_STATUS).with_code(code).boxed();
+            ClusterError::from_client(kube::Error::Api(status), "https://a", &right, Some("bert"))
+        };
+        assert!(
+            matches!(of(404), ClusterError::NotServed(_)) && matches!(of(401), ClusterError::Unauthorized(_))
+        );
+        assert!(of(502).is_transient() && of(429).is_transient() && !of(302).is_transient());
+        assert_eq!(of(302).to_string(), "https://a answers 302, not as an API server does: \"<html>\"");
     }
 
     #[test]

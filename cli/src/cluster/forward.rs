@@ -1,9 +1,9 @@
 //! HTTP over TLS to a port of a pod, through the API server's port-forward. No local port is opened.
 
-use andreas_runtime::kubeconfig::innermost;
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_runtime::kubeconfig::innermost;
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};

@@ -128,7 +128,7 @@ async fn all(
     action: Action,
 ) -> (Vec<Done>, Vec<anyhow::Error>) {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for name in jobs {
+    for (number, name) in jobs.iter().enumerate() {
         match one(cluster, namespace, name, action).await {
             Ok(one) => done.push(one),
             Err(error) => failed.push(error),
@@ -136,6 +136,10 @@ async fn all(
         // The others would wait for the same API server.
         let last = failed.last().and_then(|error| error.downcast_ref::<ClusterError>());
         if matches!(last, Some(ClusterError::Unreachable { .. })) {
+            let left = &jobs[number + 1..];
+            if let (false, Some(error)) = (left.is_empty(), failed.pop()) {
+                failed.push(error.context(format!("not tried: {}", left.join(", "))));
+            }
             break;
         }
     }

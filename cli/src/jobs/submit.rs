@@ -74,7 +74,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=100))]
     retries: Option<i32>,
     /// Longest run of one attempt, for example 2d
-    #[arg(long, value_name = "TIME", value_parser = when::duration)]
+    #[arg(long, value_name = "TIME", value_parser = when::of_field)]
     max_run_time: Option<andreas_api::DurationText>,
     /// Create it held, until it is resumed
     #[arg(long)]

@@ -100,12 +100,11 @@ pub fn document<T: Serialize>(format: Format, value: &T) -> Result<String> {
 
 /// As YAML that every reader reads.
 fn yaml<T: Serialize>(value: &T) -> Result<String> {
-    let value = serde_json::to_value(value).context("as JSON")?;
     // A block whose first line begins with a tab is taken by go-yaml for one that is indented by it.
-    let blocks = !tab_begins_a_line(&value);
+    let blocks = !tab_begins_a_line(&serde_json::to_value(value).context("as JSON")?);
     let options = serde_saphyr::ser_options! { prefer_block_scalars: blocks };
     let mut text = String::new();
-    serde_saphyr::to_fmt_writer_with_options(&mut text, &value, options).context("as YAML")?;
+    serde_saphyr::to_fmt_writer_with_options(&mut text, value, options).context("as YAML")?;
     Ok(text)
 }
 
@@ -161,6 +160,8 @@ mod tests {
         let text = document(Format::Yaml, &script).unwrap();
         assert!(!text.contains('|') && text.contains("\\tset -e"), "{text}");
         assert_eq!(serde_saphyr::from_str::<serde_json::Value>(&text).unwrap(), script);
+        let rows = of(Format::Yaml);
+        assert!(rows.find("name") < rows.find("watts"), "in the order of JSON: {rows}");
         let plain = document(Format::Yaml, &serde_json::json!({"other": "a\n\tb\n"})).unwrap();
         assert!(plain.contains('|'), "{plain}");
     }

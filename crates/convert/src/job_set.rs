@@ -58,7 +58,11 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     template.rest(notes);
     let limit = inner.path("activeDeadlineSeconds");
     draft.max_run_time(limit, inner.number("activeDeadlineSeconds")?, notes);
+    let parallelism = inner.path("parallelism");
     let parts = job::parts(inner, None, notes)?;
+    if parts.held {
+        notes.changed(parallelism, "0 runs no pod: here it is one worker");
+    }
     if given.is_none() {
         draft.retries(format!("{path}.template.spec.backoffLimit"), parts.retries, notes);
     }

@@ -37,7 +37,7 @@ pub fn read(flag: Option<&Path>) -> Result<Kubeconfig, Unusable> {
 
 /// As kubectl merges them: a file that does not exist is as an empty one.
 fn merged(files: &[PathBuf]) -> Result<Kubeconfig, Unusable> {
-    let there: Vec<&PathBuf> = files.iter().filter(|file| file.exists()).collect();
+    let there: Vec<&PathBuf> = files.iter().filter(|file| file.try_exists().unwrap_or(true)).collect();
     if let (true, Some(first)) = (there.is_empty(), files.first()) {
         return read_file(first);
     }
@@ -128,10 +128,14 @@ pub fn clean_token(config: &mut Config) -> Result<(), Unusable> {
     let mut user = serde_json::to_value(&config.auth_info).map_err(|_| problem("the user cannot be read"))?;
     let Some(token) = user["token"].as_str() else { return Ok(()) };
     let trimmed = token.trim().to_owned();
-    if trimmed.is_empty() || !trimmed.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !trimmed.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(problem("the token of the kubeconfig is not one word of ASCII"));
     }
-    if trimmed.len() < token.len() {
+    if trimmed.is_empty() {
+        // As absent: a certificate, a file or a plug-in may be named beside it.
+        user["token"] = serde_json::Value::Null;
+        config.auth_info = serde_json::from_value(user).map_err(|_| problem("the user cannot be read"))?;
+    } else if trimmed.len() < token.len() {
         user["token"] = trimmed.into();
         config.auth_info = serde_json::from_value(user).map_err(|_| problem("the user cannot be read"))?;
     }
@@ -190,6 +194,7 @@ mod tests {
                 .map(|()| serde_json::to_value(&config.auth_info).unwrap()["token"].clone())
         };
         assert_eq!(of("abc\n").unwrap(), "abc");
+        assert!(of("").unwrap().is_null());
         let error = of("SECRET\nTOKEN").unwrap_err().to_string();
         assert!(error.contains("token") && !error.contains("SECRET"), "{error}");
     }

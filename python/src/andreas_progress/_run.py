@@ -74,7 +74,7 @@ class Run:
         """
         # NaN and what is infinite too.
         if not 0 <= step < MAX_STEPS or not 1 <= total_steps < MAX_STEPS:
-            raise ValueError(f"step {step} of {total_steps}: wanted 0 or more, of at least 1")
+            raise ValueError(f"step {step} of {total_steps}: wanted 0 or more, of at least 1, below 10^18")
         # A forked data loader has no thread.
         if self._reporter is None or os.getpid() != self._process:
             return

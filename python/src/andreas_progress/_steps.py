@@ -64,12 +64,17 @@ def _hook(module: ModuleType, counter: StepCounter) -> None:
     if register is None:
         logger.warning("progress not reported: steps are counted with PyTorch 2.0 or newer")
         return
+    counts = True
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nonlocal counts
+        if not counts:
+            return
         try:
             counter.stepped(optimizer)
         except Exception as error:  # The program is not ours to end.
-            logger.warning("progress not reported: %s", type(error).__name__)
+            counts = False
+            logger.warning("progress not reported: steps cannot be counted (%s)", type(error).__name__)
 
     register(stepped)
 

@@ -221,7 +221,7 @@ fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes
             Some(seconds) => options.time = Some(seconds),
             None if ["UNLIMITED", "INFINITE"].contains(&text.to_ascii_uppercase().as_str()) => {}
             // No limit.
-            None if !text.is_empty() && text.chars().all(|c| matches!(c, '0' | ':' | '-')) => {}
+            None if text.contains('0') && text.chars().all(|c| matches!(c, '0' | ':' | '-')) => {}
             None => {
                 return Err(format!(
                     "{text:?} is no time such as 90, 24:00:00 or 1-12 (minutes, hours, days)"

@@ -330,6 +330,7 @@ fn query_api() -> Result<String> {
             }
         }
     }
+    text += "\n## Types\n";
     for (name, schema) in api["components"]["schemas"].as_object().into_iter().flatten() {
         if name.ends_with(".Time") {
             continue;
