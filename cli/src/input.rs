@@ -1,4 +1,4 @@
-//! Files that are read, bounded: a device or another's file may never end.
+//! Manifests and tables, read up to a bound: a device or another's file may never end.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,6 +21,14 @@ pub fn name_of(file: &Path) -> String {
 /// # Errors
 /// When it cannot be read, is larger or is no text.
 pub fn read(file: &Path, most: u64) -> Result<String> {
+    String::from_utf8(read_bytes(file, most)?).context("is no text in UTF-8")
+}
+
+/// Reads at most so many bytes; `-` is standard input.
+///
+/// # Errors
+/// When it cannot be read or is larger.
+pub fn read_bytes(file: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if file.as_os_str() == "-" {
         std::io::stdin().take(most + 1).read_to_end(&mut bytes)?;
@@ -30,7 +38,7 @@ pub fn read(file: &Path, most: u64) -> Result<String> {
     if bytes.len() as u64 > most {
         bail!("is larger than {} MiB", most >> 20);
     }
-    String::from_utf8(bytes).context("is no text in UTF-8")
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 pub use andreas_runtime::arguments::{given, namespace, object};
 
 /// How `-o name` prints a job, and kubectl does.
-const KINDS_OF_JOBS: [&str; 5] =
+const JOB_RESOURCES: [&str; 5] =
     ["trainingjob", "trainingjobs", "tj", "trainingjob.andreas.dev", "trainingjobs.andreas.dev"];
 
 /// Name of a TrainingJob, also as `trainingjob/NAME`.
@@ -12,7 +12,7 @@ const KINDS_OF_JOBS: [&str; 5] =
 /// When it is none.
 pub fn job(text: &str) -> Result<String, String> {
     let name = match text.split_once('/') {
-        Some((kind, name)) if KINDS_OF_JOBS.contains(&kind) => name,
+        Some((kind, name)) if JOB_RESOURCES.contains(&kind) => name,
         _ => text,
     };
     object(name)

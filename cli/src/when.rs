@@ -16,11 +16,8 @@ pub enum Deadline {
 
 /// A duration longer than zero, as the schema has it: at most four parts of at most six digits.
 fn positive(text: &str) -> Option<DurationText> {
-    let parts = text.split_inclusive(|c: char| c.is_ascii_alphabetic());
-    let bounded =
-        text.len() <= 28 && parts.clone().count() <= 4 && parts.into_iter().all(|part| part.len() <= 7);
     let duration = DurationText(text.to_owned());
-    (bounded && duration.seconds().is_some_and(|seconds| seconds > 0)).then_some(duration)
+    (duration.is_of_schema() && duration.seconds_or(0) > 0).then_some(duration)
 }
 
 /// Parses `2027-01-31T18:00:00Z` or `36h`.

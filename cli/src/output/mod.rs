@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 pub use amounts::{ago, ago_or_in, bar, duration, energy, money, percent, power, short_gpu_type};
-pub use table::{Column, plain, plain_lines, table};
+pub use table::{Column, moves, plain, plain_lines, table};
 
 /// How a command prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -59,8 +59,9 @@ pub fn table<T>(columns: &[Column<T>], rows: &[T], wide: bool, headers: bool) ->
 }
 
 /// Whether a character moves the cursor, or turns the order of those after it round.
-fn moves(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+pub fn moves(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Lines that cannot move a terminal's cursor.

@@ -6,6 +6,8 @@ use andreas_predictor::screen::{MAX_EPOCH, MAX_GPUS, MAX_WATTS, MIN_EPOCH};
 use andreas_predictor::table::Sample;
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::input;
+
 /// What the columns are.
 pub(super) const COLUMNS: [&str; 10] = [
     "profile",
@@ -48,9 +50,9 @@ pub(super) struct Table {
 /// A file that cannot be read, a column that is missing or twice there, a cell that makes no sense: with file, line and
 /// column.
 pub(super) fn read(file: &Path, wanted: Purpose) -> Result<Table> {
-    let name = file.display();
-    let bytes = std::fs::read(file).with_context(|| format!("{name}"))?;
-    parse(&bytes, wanted).with_context(|| format!("{name}"))
+    let name = || file.display().to_string();
+    let bytes = input::read_bytes(file, input::TABLES).with_context(name)?;
+    parse(&bytes, wanted).with_context(name)
 }
 
 pub(super) fn parse(bytes: &[u8], wanted: Purpose) -> Result<Table> {

@@ -37,6 +37,13 @@ impl DurationText {
         (number.is_none() && !self.0.is_empty()).then_some(total)
     }
 
+    /// Whether the schema accepts it: at most four numbers of at most six digits.
+    #[must_use]
+    pub fn is_of_schema(&self) -> bool {
+        let mut parts = self.0.split_inclusive(|c: char| c.is_ascii_alphabetic());
+        self.seconds().is_some() && parts.clone().count() <= 4 && parts.all(|part| part.len() <= 7)
+    }
+
     /// Seconds, or `default` where the text cannot be read.
     pub fn seconds_or(&self, default: i64) -> i64 {
         self.seconds().unwrap_or(default)
@@ -58,6 +65,13 @@ mod tests {
         for (text, seconds) in [("36h", 129_600), ("1h30m", 5_400), ("90s", 90), ("2d", 172_800), ("0s", 0)] {
             assert_eq!(DurationText(text.into()).seconds(), Some(seconds), "{text}");
         }
+    }
+
+    #[test]
+    fn the_schema_bounds_numbers_and_their_digits() {
+        let of = |text: &str| DurationText(text.into()).is_of_schema();
+        assert!(of("999999d") && of("1d1h1m1s"));
+        assert!(!of("1000000s") && !of("1d1d1d1d1d") && !of("36"));
     }
 
     #[test]

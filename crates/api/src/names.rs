@@ -161,6 +161,14 @@ pub const PROGRESS_MOUNT: &str = "/var/run/secrets/andreas.dev/progress";
 /// Longest name of a TrainingJob: `<name>-<attempt>-<index>` and `<name>-gang-<5>` must stay host names.
 pub const MAX_JOB_NAME: usize = 48;
 
+/// Whether a TrainingJob may have this name: a label of a host name (DNS-1035) of at most [`MAX_JOB_NAME`] characters.
+#[must_use]
+pub fn is_job_name(name: &str) -> bool {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let ends = name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.ends_with('-');
+    ends && name.len() <= MAX_JOB_NAME && name.chars().all(inside)
+}
+
 /// Name of a member's pod: `<job>-<attempt>-<index>`.
 pub fn pod_name(job: &str, attempt: i64, index: usize) -> String {
     format!("{job}-{attempt}-{index}")

@@ -1,7 +1,7 @@
 //! A TrainingJob in a question, checked as the API server checks one that is created: an answer about a manifest that it refuses would
 //! be of no use. A test holds these checks against the rules of the definition.
 
-use andreas_api::names::{GPU_RESOURCE, MAX_JOB_NAME, MIG_PREFIX};
+use andreas_api::names::{GPU_RESOURCE, MIG_PREFIX, is_job_name};
 use andreas_api::training_job::TrainingJobSpec;
 use k8s_openapi::api::core::v1::Container;
 use serde_json::Value;
@@ -43,7 +43,7 @@ fn refuse(field: impl Into<String>, problem: impl Into<String>) -> Checked {
 /// # Errors
 /// [`QueryError::Invalid`] with the field.
 pub fn spec(name: &str, posted: &Value) -> Result<TrainingJobSpec, QueryError> {
-    if !is_host_name(name) || name.len() > MAX_JOB_NAME {
+    if !is_job_name(name) {
         return Err(QueryError::invalid(
             "metadata.name",
             "is not 1 to 48 lower-case letters, digits and '-', from a letter to a letter or digit",
@@ -77,13 +77,6 @@ pub fn spec(name: &str, posted: &Value) -> Result<TrainingJobSpec, QueryError> {
     texts(&spec)?;
     template(&spec, &posted)?;
     Ok(spec)
-}
-
-/// A name that can be a host name (DNS-1035).
-fn is_host_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_lowercase())
-        && !name.ends_with('-')
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
 /// Removes fields that are `null`: the API server takes them as absent.

@@ -4,6 +4,7 @@ use futures::stream::{self, Stream};
 use futures::{AsyncBufRead, AsyncBufReadExt as _};
 
 use crate::cluster::ClusterError;
+use crate::output::moves;
 
 /// Longest piece of a line that is kept, bytes; a longer line comes in pieces.
 const MAX_LINE: usize = 64 << 10;
@@ -71,7 +72,7 @@ pub fn printable(line: &[u8]) -> String {
             rest = &rest[length..];
             continue;
         }
-        if matches!(c, '\t' | '\r') || !c.is_control() {
+        if matches!(c, '\t' | '\r') || !moves(c) {
             shown.push(c);
         }
         rest = &rest[c.len_utf8()..];

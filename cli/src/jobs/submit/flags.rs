@@ -1,6 +1,6 @@
 //! Values of the flags of `submit`.
 
-use andreas_api::names::MAX_JOB_NAME;
+use andreas_api::names::{MAX_JOB_NAME, is_job_name};
 
 /// A range of GPUs in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,7 @@ pub fn gpus(text: &str) -> Result<Gpus, String> {
 /// # Errors
 /// When it may not.
 pub fn name(text: &str) -> Result<String, String> {
-    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let ends = text.starts_with(|c: char| c.is_ascii_lowercase()) && !text.ends_with('-');
-    if ends && text.len() <= MAX_JOB_NAME && text.chars().all(inside) {
+    if is_job_name(text) {
         return Ok(text.to_owned());
     }
     Err(format!("{text:?} is no name: at most {MAX_JOB_NAME} of a-z, 0-9 and -, beginning with a letter"))

@@ -269,7 +269,7 @@ fn values() -> Result<String> {
 }
 
 /// The kind of a field of the query API: a list and what may be absent are said, other schemas are linked.
-fn kind_of_answer(schema: &Value) -> String {
+fn schema_type(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()) {
         return match name.rsplit('.').next() {
             Some("Time") => "time".into(),
@@ -279,10 +279,10 @@ fn kind_of_answer(schema: &Value) -> String {
     let choices = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
     if let Some(choices) = choices {
         let some = choices.iter().filter(|choice| choice["type"] != "null");
-        return some.map(kind_of_answer).collect::<Vec<_>>().join(" or ");
+        return some.map(schema_type).collect::<Vec<_>>().join(" or ");
     }
     if schema["type"] == "array" {
-        return format!("list of {}", kind_of_answer(&schema["items"]));
+        return format!("list of {}", schema_type(&schema["items"]));
     }
     if let Some(value) = schema.get("const") {
         return format!("`{}`", plain(value));
@@ -317,14 +317,14 @@ fn query_api() -> Result<String> {
                 let (name, what) = (plain(&given["name"]), cell(&plain(&given["description"])));
                 let place = plain(&given["in"]);
                 let _ =
-                    writeln!(text, "| `{name}`, {place} | {} | {default} | {what} |", kind_of_answer(schema));
+                    writeln!(text, "| `{name}`, {place} | {} | {default} | {what} |", schema_type(schema));
             }
             let body = &call["requestBody"]["content"]["application/json"]["schema"];
             if body.is_object() {
-                let _ = writeln!(text, "| body | {} | | what is asked |", kind_of_answer(body));
+                let _ = writeln!(text, "| body | {} | | what is asked |", schema_type(body));
             }
             for (code, answer) in call["responses"].as_object().into_iter().flatten() {
-                let kind = kind_of_answer(&answer["content"]["application/json"]["schema"]);
+                let kind = schema_type(&answer["content"]["application/json"]["schema"]);
                 let code = if code == "default" { "another code" } else { code.as_str() };
                 let _ = writeln!(text, "| {code} | {kind} | | {} |", cell(&plain(&answer["description"])));
             }
@@ -346,7 +346,7 @@ fn query_api() -> Result<String> {
         for (field, of) in properties {
             let optional = if required.contains(&field.as_str()) { "" } else { ", may be absent" };
             let what = of["description"].as_str().unwrap_or_default();
-            let _ = writeln!(text, "| `{field}` | {}{optional} | {} |", kind_of_answer(of), cell(what));
+            let _ = writeln!(text, "| `{field}` | {}{optional} | {} |", schema_type(of), cell(what));
         }
     }
     Ok(text)
@@ -357,7 +357,7 @@ fn values_of(schema: &Value) -> String {
     let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array());
     let Some(choices) = choices else { return kind_of(schema) };
     let line = |choice: &Value| {
-        format!("* {}: {}", kind_of_answer(choice), cell(choice["description"].as_str().unwrap_or_default()))
+        format!("* {}: {}", schema_type(choice), cell(choice["description"].as_str().unwrap_or_default()))
     };
     choices.iter().map(line).collect::<Vec<_>>().join("\n")
 }
