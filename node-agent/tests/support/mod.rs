@@ -2,8 +2,9 @@
 
 pub mod api;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -71,6 +72,8 @@ pub struct TestNode {
     pub folder: tempfile::TempDir,
     pub sim: Arc<Sim>,
     pub api: Api,
+    /// What the programs load as NVML.
+    library: OsString,
     pods: Arc<Pods>,
     /// Ends the kubelet's socket.
     kubelet: Mutex<CancellationToken>,
@@ -90,7 +93,12 @@ impl TestNode {
         Self::of(Spec::of(uuids)).await
     }
 
-    /// The same with GPUs of these specs.
+    /// A node with the GPUs that are in this machine.
+    pub async fn of_this_machine() -> Self {
+        Self { library: "libnvidia-ml.so.1".into(), ..Self::of(Spec::of(&[])).await }
+    }
+
+    /// A node with GPUs of these specs.
     pub async fn of(node: Spec) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let spec = folder.path().join("node.json");
@@ -117,7 +125,8 @@ impl TestNode {
         api.lead();
         let pods = Arc::new(Pods::default());
         let (kubelet, admin) = (Mutex::new(CancellationToken::new()), own_address());
-        let node = Self { folder, sim, api, pods, kubelet, admin };
+        let library = std::env::current_exe().expect("a test has a path").with_file_name("libnvidia_ml.so");
+        let node = Self { folder, sim, api, library: library.into(), pods, kubelet, admin };
         node.start_kubelet();
         node
     }
@@ -139,12 +148,11 @@ impl TestNode {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        let library = std::env::current_exe().expect("a test has a path").with_file_name("libnvidia_ml.so");
-        command
-            .args(["--log-format", "text", "--nvml-library"])
-            .arg(library)
-            .env(ENV_SPEC, self.path("node.json"))
-            .stdout(Stdio::null());
+        command.args(["--log-format", "text", "--nvml-library"]).arg(&self.library).stdout(Stdio::null());
+        // The library of this machine, named without a path, takes no spec of ours.
+        if Path::new(&self.library).is_absolute() {
+            command.env(ENV_SPEC, self.path("node.json"));
+        }
         command
     }
 
