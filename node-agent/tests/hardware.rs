@@ -282,10 +282,19 @@ fn table_of_rows(rows: &[Row]) -> String {
 }
 
 fn table_of_phases(phases: &[Phase]) -> String {
-    let mut text =
-        "| while | s | W by the energy counter | W by power readings | difference | SM clock, MHz | C | \
-                    processes | slowed by |\n|---|---|---|---|---|---|---|---|---|\n"
-            .to_owned();
+    let columns = [
+        "while",
+        "s",
+        "W by the energy counter",
+        "W by power readings",
+        "difference",
+        "SM clock, MHz",
+        "C",
+        "processes",
+        "slowed by",
+        "reported",
+    ];
+    let mut text = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
     for Phase { name, seconds, counter, power, last, reported } in phases {
         let by_counter = counter.map_or("none".into(), |joules| format!("{:.1}", joules / seconds));
         let difference = counter
