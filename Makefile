@@ -183,8 +183,9 @@ kills: build-tests ## The node agent's two processes are killed a thousand times
 
 .PHONY: hardware
 hardware: export UPDATE := 1
-hardware: prepare ## Where a GPU is at hand: read it beside nvidia-smi and write docs/hardware.md. Sets nothing
+hardware: prepare ## Where a GPU is at hand: read it beside nvidia-smi (LOAD=1: under load too), write docs/hardware.md, record NVML's answers. Sets nothing
 	$(CARGO) test --workspace --locked --test hardware -- --nocapture
+	$(CARGO) test --workspace --locked --test recordings -- --nocapture --ignored
 
 .PHONY: soak
 soak: control-plane build ## Everything at random for an hour (SOAK_MINUTES), from a seed (SOAK_SEED): kills, node losses, clocks, faults

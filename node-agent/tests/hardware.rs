@@ -1,7 +1,8 @@
 //! The agent's reading of a real GPU beside nvidia-smi's. It sets nothing.
 //!
-//! Where there is no GPU it says so and compares nothing. With `UPDATE=1` (`make hardware`) it writes `docs/hardware.md`. `LOAD` names
-//! a program that loads the first GPU (`load parked|busy`); without it, and on a GPU that somebody uses, the GPU is read as it is.
+//! Where there is no GPU it says so and compares nothing. With `UPDATE=1` (`make hardware`) it writes `docs/hardware.md`. With `LOAD=1`
+//! the first GPU is loaded, by `hardware/load` or another program that `LOAD` names (`PROGRAM parked|busy`); without it, and where
+//! somebody uses the GPU, it is read as it is.
 
 #![allow(dead_code, reason = "this program uses a part of the helpers")]
 
@@ -171,6 +172,13 @@ fn cadence(gpu: &mut dyn Gpu) -> Cadence {
     Cadence { power: each(power), energy: each(energy), reading: each(readings) }
 }
 
+/// The program that `LOAD` asks for.
+fn load() -> Option<String> {
+    let own = || concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hardware/load").to_owned();
+    let said = std::env::var("LOAD").ok().filter(|program| !program.is_empty())?;
+    Some(if said == "1" { own() } else { said })
+}
+
 /// A program that loads a GPU until it is dropped.
 struct Load(Child);
 
@@ -204,7 +212,8 @@ struct Agent {
 impl Agent {
     fn start(uuid: &str) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("threads");
-        let node = runtime.block_on(TestNode::of_this_machine());
+        let mut node = runtime.block_on(TestNode::new(&[]));
+        node.library = "libnvidia-ml.so.1".into();
         let process = node.agent_with(&["--observe", "--interval", "1000"]);
         let agent = Self { runtime, node, _process: process };
         agent.until("the agent reports the GPU", || agent.node.api.gpu(uuid).0 == "Free");
@@ -268,7 +277,7 @@ fn committed() -> String {
 }
 
 /// Begin of the part of the page that is written by hand.
-const ASSUMED: &str = "## What hardware may contradict\n";
+const ASSUMED: &str = "## What was assumed, and what hardware says\n";
 
 fn table_of_rows(rows: &[Row]) -> String {
     let mut text = "| GPU | figure | agent | nvidia-smi | agrees |\n|---|---|---|---|---|\n".to_owned();
@@ -342,7 +351,7 @@ fn what_the_agent_reads_is_what_nvidia_smi_says() {
     let mut readings = table_of_rows(&rows);
     let mut wrong_energy = Vec::new();
     let idle = gpus.first().filter(|gpu| gpu.sample.contexts() == Some(0));
-    if let (Ok(program), Some(gpu)) = (std::env::var("LOAD"), idle) {
+    if let (Some(program), Some(gpu)) = (load(), idle) {
         let loaded = under_load(&library, &gpu.uuid, &program);
         let (reported, counted) = loaded.of_pod;
         let Cadence { power, energy, reading } = loaded.cadence;

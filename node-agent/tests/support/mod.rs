@@ -73,7 +73,7 @@ pub struct TestNode {
     pub sim: Arc<Sim>,
     pub api: Api,
     /// What the programs load as NVML.
-    library: OsString,
+    pub library: OsString,
     pods: Arc<Pods>,
     /// Ends the kubelet's socket.
     kubelet: Mutex<CancellationToken>,
@@ -91,11 +91,6 @@ impl TestNode {
     /// A node with these GPUs, in a cluster whose operator leads and lets GPUs rest after one second.
     pub async fn new(uuids: &[&str]) -> Self {
         Self::of(Spec::of(uuids)).await
-    }
-
-    /// A node with the GPUs that are in this machine.
-    pub async fn of_this_machine() -> Self {
-        Self { library: "libnvidia-ml.so.1".into(), ..Self::of(Spec::of(&[])).await }
     }
 
     /// A node with GPUs of these specs.

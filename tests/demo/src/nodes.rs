@@ -124,7 +124,7 @@ impl Nodes {
     /// The cluster's options for these nodes.
     pub fn options(&self) -> Options {
         if self.real {
-            let gpus = |node: &DemoNode| Gpus {
+            let gpus = |node: &DemoNode| Gpus::Simulated {
                 product: node.gpu.name.to_owned(),
                 count: node.gpus,
                 memory_mib: node.gpu.memory_mib,

@@ -78,7 +78,7 @@ impl Kubelets {
             label(testbed, node).await.with_context(|| format!("the labels of {}", node.name()))?;
         }
         for node in &kubelets.nodes {
-            kubelets.offers(testbed, node, node.gpus().count).await?;
+            kubelets.offers(testbed, node, node.gpus().count()).await?;
         }
         let args =
             ["--namespace", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s"];
@@ -182,13 +182,17 @@ impl Node {
     /// What NVIDIA's GPU feature discovery says of the node.
     async fn discovered_labels(&self, program: &std::path::Path) -> Result<BTreeMap<String, String>> {
         let (program, out) = (program.display().to_string(), self.driver().with_file_name("labels"));
-        let (library, spec, out) = (self.library_folder()?, self.driver(), out.display().to_string());
-        let library = format!("LD_LIBRARY_PATH={}", library.display());
-        let spec = format!("{}={}", nvidia_ml::ENV_SPEC, spec.display());
-        let file = format!("--output-file={out}");
-        let strategy = "--mig-strategy=single";
-        let to_file = "--use-node-feature-api=false";
-        self.run(&["env", &library, &spec, &program, "--oneshot", strategy, to_file, &file]).await?;
+        let out = out.display().to_string();
+        let mut command = vec!["env".to_owned()];
+        if matches!(self.gpus(), Gpus::Simulated { .. }) {
+            command.push(format!("LD_LIBRARY_PATH={}", self.library_folder()?.display()));
+            command.push(format!("{}={}", nvidia_ml::ENV_SPEC, self.driver().display()));
+        }
+        let flags = ["--oneshot", "--mig-strategy=single", "--use-node-feature-api=false"];
+        command.extend([program].into_iter().chain(flags.map(str::to_owned)));
+        command.push(format!("--output-file={out}"));
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        self.run(&command).await?;
         let text = std::fs::read_to_string(&out)?;
         Ok(text
             .lines()

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::network::Network;
+use crate::node::{Gpus, uuids};
 use crate::registry::Registry;
 
 /// Image of the container that holds a pod's namespaces.
@@ -27,7 +28,7 @@ pub(crate) struct NodeFiles<'a> {
     pub proxy: &'a Path,
     /// The simulated `libnvidia-ml`.
     pub library: &'a Path,
-    pub gpus: &'a [String],
+    pub gpus: &'a Gpus,
     /// How often the kubelet reports the node's status.
     pub status_seconds: u32,
 }
@@ -117,7 +118,11 @@ impl NodeFiles<'_> {
     /// The GPUs as the Container Device Interface describes them: by UUID, by index, and all. A simulated GPU has no device node:
     /// its driver is a library and a folder.
     fn devices(&self) -> Value {
-        let names = self.gpus.iter().cloned().chain((0..self.gpus.len()).map(|index| index.to_string()));
+        let count = match self.gpus {
+            Gpus::Simulated { count, .. } => *count,
+            Gpus::OfMachine(machine) => return machine.devices(),
+        };
+        let names = uuids(self.number, count).into_iter().chain((0..count).map(|index| index.to_string()));
         let devices: Vec<Value> = names
             .chain(["all".to_owned()])
             .map(|name| json!({"name": name, "containerEdits": {"env": ["NVIDIA_SIMULATED=1"]}}))

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use nvidia_ml::{GpuSpec, Sim};
 use tokio::task::JoinSet;
 
-use crate::node::Node;
+use crate::node::{Gpus, Node};
 use crate::pods::Pods;
 
 /// Time between two looks.
@@ -22,7 +22,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub fn start(nodes: &[Arc<Node>], pods: &Arc<Pods>) -> Self {
         let mut tasks = JoinSet::new();
-        for node in nodes {
+        for node in nodes.iter().filter(|node| matches!(node.gpus(), Gpus::Simulated { .. })) {
             tasks.spawn(follow(Arc::clone(node), Arc::clone(pods)));
         }
         Self { _tasks: tasks }
@@ -30,8 +30,8 @@ impl Driver {
 }
 
 async fn follow(node: Arc<Node>, pods: Arc<Pods>) {
-    let gpus = node.gpus();
-    let each = GpuSpec::of_product(&gpus.product, "", gpus.memory_mib);
+    let Gpus::Simulated { product, memory_mib, .. } = node.gpus() else { return };
+    let each = GpuSpec::of_product(product, "", *memory_mib);
     loop {
         tokio::time::sleep(PERIOD).await;
         let held = pods.held(node.name());
@@ -41,7 +41,7 @@ async fn follow(node: Arc<Node>, pods: Arc<Pods>) {
             let process = held.get(&gpu.uuid).map(|holder| {
                 let pod = pods.object(holder);
                 let watts = pod.as_ref().and_then(|pod| pod.annotations().get(GPU_WATTS));
-                training_process(index, &each, &gpus.product, watts.map(String::as_str))
+                training_process(index, &each, product, watts.map(String::as_str))
             });
             let _ = sim.set_processes(&gpu.uuid, process.as_slice());
         }

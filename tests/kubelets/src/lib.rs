@@ -5,7 +5,7 @@
 //! or restart a service. [`Kubelets`]: the nodes of a test bed, and what a cluster has beside them (`cluster`). [`Registry`]: of
 //! images, which the nodes pull from or not ([`Images`]). `config`: the files that a node's programs read. `cgroups`: the place of
 //! each node in the machine's cgroups. `pods`: which pods are on the nodes and what they hold. `driver`: tells the simulated
-//! drivers. `policies`: enforces NetworkPolicies. `trouble`, `clock`: what can be set wrong on a node while it runs. The script `node` beside
+//! drivers. [`MachineGpus`]: the GPUs of this machine in their place. `policies`: enforces NetworkPolicies. `trouble`, `clock`: what can be set wrong on a node while it runs. The script `node` beside
 //! the sources is a node's first process, `isolated` starts a program in a network of its own, where all of this has to run.
 //!
 //! *What flows in and out.* A test bed whose API server listens at [`Network::ADDRESS`] goes in; Ready nodes with
@@ -19,6 +19,7 @@ mod cluster;
 mod config;
 mod driver;
 mod images;
+mod machine;
 mod network;
 mod node;
 mod pods;
@@ -30,6 +31,7 @@ pub use clock::WrongClock;
 pub use cluster::Kubelets;
 pub use config::DRIVER;
 pub use images::Images;
+pub use machine::MachineGpus;
 pub use network::Network;
 pub use node::{Gpus, Node, Service};
 pub use nvidia_ml::{ENV_SPEC, Fault};

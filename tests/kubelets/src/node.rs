@@ -18,20 +18,36 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cgroups::Cgroups;
 use crate::config::NodeFiles;
 use crate::images::Disk;
+use crate::machine::MachineGpus;
 use crate::network::Network;
 
 /// What a step of a node's start may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The simulated GPUs of a node.
+/// The GPUs of a node.
 #[derive(Clone, Debug)]
-pub struct Gpus {
-    /// Product, as GPU feature discovery names it: `NVIDIA-A100-SXM4-80GB`.
-    pub product: String,
+pub enum Gpus {
+    /// Simulated ones.
+    Simulated {
+        /// Product, as GPU feature discovery names it: `NVIDIA-A100-SXM4-80GB`.
+        product: String,
+        /// How many.
+        count: usize,
+        /// Memory of each, MiB.
+        memory_mib: u64,
+    },
+    /// All that this machine has.
+    OfMachine(MachineGpus),
+}
+
+impl Gpus {
     /// How many.
-    pub count: usize,
-    /// Memory of each, MiB.
-    pub memory_mib: u64,
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Simulated { count, .. } => *count,
+            Self::OfMachine(machine) => machine.uuids().count(),
+        }
+    }
 }
 
 /// A program that runs on a node as a service of the machine.
@@ -121,7 +137,7 @@ impl Node {
             ca: &testbed.pki().ca_file(),
             proxy: &common.proxy,
             library: &common.library,
-            gpus: &uuids(number, gpus.count),
+            gpus: &gpus,
             status_seconds: common.status_seconds,
         }
         .write()?;
@@ -186,9 +202,11 @@ impl Node {
         let waited = until(&what, LIMIT, async || {
             let parent = self.process.pid().context("the node's process has ended")?;
             let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
-            let child = children.split_whitespace().next().and_then(|pid| pid.parse::<i32>().ok());
-            // Before `unshare` the shell has other children.
-            first = child.filter(|_| is_program(parent, "unshare"));
+            let mut children = children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+            // Before `unshare` the shell has other children, and those that it left behind are of the machine's namespaces.
+            let inside =
+                |child: &i32| is_program(parent, "unshare") && pid_namespace(*child) != pid_namespace(parent);
+            first = children.find(inside);
             Ok(first.is_some())
         });
         waited.await.with_context(|| self.process.log_tail(20))?;
@@ -253,7 +271,7 @@ impl Node {
     /// # Errors
     /// When there is no such GPU.
     pub fn fault(&self, gpu: usize, fault: Fault) -> Result<()> {
-        let all = uuids(self.number, self.gpus.count);
+        let all = uuids(self.number, self.gpus.count());
         let uuid = all.get(gpu).with_context(|| format!("{} has no GPU {gpu}", self.name))?;
         let mut broken = self.broken.lock();
         let _ = if fault == Fault::None { broken.remove(uuid) } else { broken.insert(uuid.clone()) };
@@ -336,19 +354,25 @@ fn is_alive(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
+/// The kernel's name of the namespace that a process's ids are of; `None` once it has ended.
+fn pid_namespace(pid: impl std::fmt::Display) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
 fn is_program(pid: u32, name: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
 }
 
-/// UUIDs of a node's GPUs: the same after every power cut.
-fn uuids(number: u8, count: usize) -> Vec<String> {
+/// UUIDs of a node's simulated GPUs: the same after every power cut.
+pub(crate) fn uuids(number: u8, count: usize) -> Vec<String> {
     (0..count).map(|index| format!("GPU-{number:08x}-0000-4000-8000-{index:012x}")).collect()
 }
 
-/// The driver's description of the GPUs, and no state of theirs.
+/// The simulated driver's description of the GPUs, and no state of theirs.
 fn write_gpus(folder: &Path, number: u8, gpus: &Gpus) -> Result<()> {
-    let all = uuids(number, gpus.count);
-    let specs = all.iter().map(|uuid| GpuSpec::of_product(&gpus.product, uuid, gpus.memory_mib));
+    let Gpus::Simulated { product, count, memory_mib } = gpus else { return Ok(()) };
+    let all = uuids(number, *count);
+    let specs = all.iter().map(|uuid| GpuSpec::of_product(product, uuid, *memory_mib));
     let spec = Spec { gpus: specs.collect(), settings_need_admin: true, ..Spec::of(&[]) };
     let path = folder.join("nvidia/node.json");
     let state = folder.join("nvidia/node.json.state");

@@ -19,7 +19,7 @@ use nvidia_ml::Sim;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-use crate::node::Node;
+use crate::node::{Gpus, Node};
 
 /// Time between two looks at a kubelet's socket.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -85,8 +85,12 @@ impl Pods {
             // A pod that was deleted by force has no object any more.
             known.or_else(|| logs.get_or_insert_with(|| logged_pods(&node.log_folder())).get(key).cloned())
         };
-        let hardware: Vec<GpuHardware> =
-            Sim::open(&node.driver())?.gpus().into_iter().map(GpuHardware::from).collect();
+        let hardware: Vec<GpuHardware> = match node.gpus() {
+            Gpus::Simulated { .. } => {
+                Sim::open(&node.driver())?.gpus().into_iter().map(GpuHardware::from).collect()
+            }
+            Gpus::OfMachine(machine) => machine.hardware(),
+        };
         let gpus = hardware
             .iter()
             .map(|gpu| Gpu {

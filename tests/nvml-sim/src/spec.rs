@@ -62,6 +62,8 @@ pub struct GpuSpec {
     pub clock_step_mhz: u32,
     /// Memory clock, MHz.
     pub memory_clock_mhz: u32,
+    /// A lower memory clock, MHz; 0 for boards that have one alone.
+    pub low_memory_clock_mhz: u32,
     /// Persistence mode. When off, settings are forgotten with the last client.
     pub persistence: bool,
     /// Whether SM clocks can be locked (Volta and newer).
@@ -95,6 +97,7 @@ impl Default for GpuSpec {
             clock_max_mhz: 1410,
             clock_step_mhz: 15,
             memory_clock_mhz: 1593,
+            low_memory_clock_mhz: 0,
             persistence: true,
             lockable: true,
             parked_follows_clock: true,
@@ -125,6 +128,21 @@ impl GpuSpec {
         };
         let base = if product.is_empty() { Self { product: "NVIDIA GPU".to_owned(), ..base } } else { base };
         match product {
+            // As recorded (`recordings`), of a board without a context, with one that does nothing, and under load.
+            name if name.contains("H200") => Self {
+                idle_watts: 77.0,
+                parked_watts: 120.0,
+                memory_clock_mhz: 3201,
+                low_memory_clock_mhz: 2201,
+                ..base.hopper()
+            },
+            name if name.contains("H100") => Self {
+                idle_watts: 73.0,
+                parked_watts: 126.0,
+                memory_clock_mhz: 2619,
+                low_memory_clock_mhz: 1593,
+                ..base.hopper()
+            },
             name if name.contains("V100") => Self {
                 idle_watts: 33.0,
                 parked_watts: 45.0,
@@ -154,6 +172,23 @@ impl GpuSpec {
                 ..base
             },
             _ => base,
+        }
+    }
+}
+
+impl GpuSpec {
+    /// Limits and clocks of boards of 700 W.
+    fn hopper(self) -> Self {
+        Self {
+            max_watts: 700.0,
+            limit_min_watts: 200.0,
+            limit_max_watts: 700.0,
+            limit_default_watts: 700.0,
+            clock_idle_mhz: 345,
+            clock_min_mhz: 345,
+            clock_max_mhz: 1980,
+            power_average_ms: 1000,
+            ..self
         }
     }
 }

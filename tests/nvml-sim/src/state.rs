@@ -12,7 +12,7 @@ use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
-pub const MAGIC: u64 = 0x616e_6472_6561_7335;
+pub const MAGIC: u64 = 0x616e_6472_6561_7336;
 
 /// A node.
 #[repr(C)]
@@ -87,8 +87,8 @@ pub struct Gpu {
     pub clock_max: u32,
     /// Step between two SM clocks.
     pub clock_step: u32,
-    /// Memory clock.
-    pub clock_memory: u32,
+    /// Memory clocks, MHz, the highest first; 0 where there is no second one.
+    pub clock_memory: [u32; 2],
     /// SM clocks are locked at or below this; 0: not locked.
     pub lock: u32,
     /// 1: clocks can be locked.
@@ -267,7 +267,7 @@ impl Gpu {
             clock_min: spec.clock_min_mhz,
             clock_max: spec.clock_max_mhz,
             clock_step: spec.clock_step_mhz,
-            clock_memory: spec.memory_clock_mhz,
+            clock_memory: [spec.memory_clock_mhz, spec.low_memory_clock_mhz],
             lock: 0,
             lockable: u32::from(spec.lockable),
             persistence: u32::from(spec.persistence),
@@ -336,6 +336,11 @@ impl Gpu {
     pub fn util(&self) -> f64 {
         let sum: u64 = self.running().iter().map(|process| u64::from(process.util)).sum();
         (sum.min(1000) as f64) / 1000.0
+    }
+
+    /// Memory clocks that it lists, MHz, highest first.
+    pub fn memory_clocks(&self) -> &[u32] {
+        if self.clock_memory[1] == 0 { &self.clock_memory[..1] } else { &self.clock_memory }
     }
 
     /// Draw, mW, and SM clock, MHz, now.

@@ -340,7 +340,9 @@ fn simulated_boards_answer_as_real_ones_did() {
     assert!(!recordings.is_empty());
     let board = |(index, recording): (usize, &Recording)| {
         let product = recording.product().replace(' ', "-");
-        GpuSpec::of_product(&product, &format!("GPU-{index}"), recording.memory_mib())
+        let gpu = GpuSpec::of_product(&product, &format!("GPU-{index}"), recording.memory_mib());
+        // A label's hyphens do not say which of them are spaces.
+        GpuSpec { product: recording.product().to_owned(), ..gpu }
     };
     let gpus = recordings.values().enumerate().map(board).collect();
     let folder = tempfile::tempdir().expect("a folder");

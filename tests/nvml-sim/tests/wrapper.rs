@@ -101,7 +101,7 @@ fn a_node_through_the_real_loader() {
         sim.set_fault("GPU-a", Fault::None).unwrap();
         assert!(call.join().unwrap().is_ok());
     });
-    assert!(matches!(gpu.brand(), Err(NvmlError::FailedToLoadSymbol(_))), "what is not there is said");
+    assert!(matches!(gpu.serial(), Err(NvmlError::FailedToLoadSymbol(_))), "what is not there is said");
 
     // A critical Xid error reaches whoever waits for it, once, and names the GPU even when that is lost.
     let events = nvml.create_event_set().unwrap();

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 
 /// Two nodes of 2 A100 each, and the chart with its default values.
 fn two_nodes() -> Options {
-    let gpus = Gpus { product: "NVIDIA-A100-SXM4-80GB".to_owned(), count: 2, memory_mib: 81_920 };
+    let gpus = Gpus::Simulated { product: "NVIDIA-A100-SXM4-80GB".to_owned(), count: 2, memory_mib: 81_920 };
     Options {
         name: "frameworks".into(),
         groups: Vec::new(),

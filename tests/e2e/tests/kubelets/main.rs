@@ -8,6 +8,7 @@ mod around;
 mod both;
 mod clocks;
 mod faults;
+mod machine;
 mod pods;
 mod policies;
 mod release;
@@ -20,7 +21,7 @@ use serde_json::json;
 
 /// Nodes of 4 A100 each, and the chart with its default values.
 fn real(nodes: usize) -> Options {
-    let gpus = Gpus { product: "NVIDIA-A100-SXM4-80GB".to_owned(), count: 4, memory_mib: 81_920 };
+    let gpus = Gpus::Simulated { product: "NVIDIA-A100-SXM4-80GB".to_owned(), count: 4, memory_mib: 81_920 };
     Options {
         name: "real".into(),
         groups: Vec::new(),

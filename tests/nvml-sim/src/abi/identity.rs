@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use nvml_wrapper_sys::bindings as sys;
 use sys::{nvmlDevice_t, nvmlReturn_t};
 
-use super::{NOT_SUPPORTED, SUCCESS, gpu, on_gpu, put, put_text};
+use super::{INVALID, NOT_FOUND, NOT_SUPPORTED, SUCCESS, gpu, on_gpu, put, put_text};
 use crate::pci;
 use crate::state::read_text;
 
@@ -128,6 +128,111 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     })
 }
 
+/// Brand: boards since Ampere are NVIDIA's, those before Tesla's.
+///
+/// # Safety
+/// As in `nvml.h`: `brand` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetBrand(
+    device: nvmlDevice_t,
+    brand: *mut sys::nvmlBrandType_t,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| {
+        let of = if gpu.capability[0] >= 8 {
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA
+        } else {
+            sys::nvmlBrandType_enum_NVML_BRAND_TESLA
+        };
+        // SAFETY: passed on from the caller.
+        unsafe { put(brand, of) }
+    })
+}
+
+/// Whether a handle is that of a MIG device: there are none, as the mode is off.
+///
+/// # Safety
+/// As in `nvml.h`: `answer` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(
+    device: nvmlDevice_t,
+    answer: *mut c_uint,
+) -> nvmlReturn_t {
+    // SAFETY: passed on from the caller.
+    gpu(device, |_| unsafe { put(answer, 0) })
+}
+
+/// A MIG device of a GPU: there are none.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
+    device: nvmlDevice_t,
+    _index: c_uint,
+    _partition: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    gpu(device, |_| NOT_FOUND)
+}
+
+/// The GPU of a MIG device: no handle is one.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+    partition: nvmlDevice_t,
+    _device: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    gpu(partition, |_| INVALID)
+}
+
+/// What a GPU could be partitioned into: seven times one slice.
+///
+/// # Safety
+/// As in `nvml.h`: `info` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuInstanceProfileInfo(
+    device: nvmlDevice_t,
+    profile: c_uint,
+    info: *mut sys::nvmlGpuInstanceProfileInfo_t,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| {
+        if gpu.mig_capable == 0 || profile != sys::NVML_GPU_INSTANCE_PROFILE_1_SLICE {
+            return NOT_SUPPORTED;
+        }
+        let slices = 7;
+        let of = sys::nvmlGpuInstanceProfileInfo_t {
+            id: profile,
+            isP2pSupported: 0,
+            sliceCount: 1,
+            instanceCount: slices,
+            multiprocessorCount: 0,
+            copyEngineCount: 1,
+            decoderCount: 0,
+            encoderCount: 0,
+            jpegCount: 0,
+            ofaCount: 0,
+            memorySizeMB: (gpu.memory >> 20) / u64::from(slices + 1),
+        };
+        // SAFETY: passed on from the caller.
+        unsafe { put(info, of) }
+    })
+}
+
+/// NVLink across machines: boards since Hopper answer that they are in no fabric.
+///
+/// # Safety
+/// As in `nvml.h`: `info` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfo(
+    device: nvmlDevice_t,
+    info: *mut sys::nvmlGpuFabricInfo_t,
+) -> nvmlReturn_t {
+    gpu(device, |gpu| {
+        if gpu.capability[0] < 9 {
+            return NOT_SUPPORTED;
+        }
+        let state = sys::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED as sys::nvmlGpuFabricState_t;
+        let none = sys::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: SUCCESS, cliqueId: 0, state };
+        // SAFETY: passed on from the caller.
+        unsafe { put(info, none) }
+    })
+}
+
 /// Most MIG devices: none where the mode is off.
 ///
 /// # Safety
@@ -174,8 +279,6 @@ unsupported! {
     nvmlDeviceGetNvLinkState(c_uint, *mut sys::nvmlEnableState_t);
     /// NVLink.
     nvmlDeviceGetNvLinkRemotePciInfo_v2(c_uint, *mut sys::nvmlPciInfo_t);
-    /// NVLink across machines.
-    nvmlDeviceGetGpuFabricInfo(*mut sys::nvmlGpuFabricInfo_t);
-    /// MIG profiles: the mode cannot be turned on here.
-    nvmlDeviceGetGpuInstanceProfileInfo(c_uint, *mut sys::nvmlGpuInstanceProfileInfo_t);
+    /// What a MIG device has.
+    nvmlDeviceGetAttributes_v2(*mut sys::nvmlDeviceAttributes_t);
 }

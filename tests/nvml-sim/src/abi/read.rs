@@ -35,8 +35,9 @@ numbers! {
     nvmlDeviceGetPowerManagementDefaultLimit: c_uint = |gpu| gpu.limit_default;
     /// Persistence mode.
     nvmlDeviceGetPersistenceMode: sys::nvmlEnableState_t = |gpu| gpu.persistence;
-    /// P-state: 0 with a context, 8 without.
-    nvmlDeviceGetPerformanceState: sys::nvmlPstates_t = |gpu| if gpu.processes > 0 { 0 } else { 8 };
+    /// P-state: 0 with a context; without one 8, but for boards since Hopper, which stay in 0.
+    nvmlDeviceGetPerformanceState: sys::nvmlPstates_t =
+        |gpu| if gpu.processes > 0 || gpu.capability[0] >= 9 { 0 } else { 8 };
     /// Use, per cent.
     nvmlDeviceGetUtilizationRates: sys::nvmlUtilization_t = |gpu| {
         let use_of = (gpu.util() * 100.0) as c_uint;
@@ -98,7 +99,7 @@ pub unsafe extern "C" fn nvmlDeviceGetClockInfo(
 ) -> nvmlReturn_t {
     gpu(device, |gpu| match kind {
         // SAFETY: passed on from the caller.
-        sys::nvmlClockType_enum_NVML_CLOCK_MEM => unsafe { put(clock, gpu.clock_memory) },
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => unsafe { put(clock, gpu.clock_memory[0]) },
         // SAFETY: passed on from the caller.
         _ => unsafe { put(clock, gpu.draw().1 as c_uint) },
     })
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
 ) -> nvmlReturn_t {
     gpu(device, |gpu| match kind {
         // SAFETY: passed on from the caller.
-        sys::nvmlClockType_enum_NVML_CLOCK_MEM => unsafe { put(clock, gpu.clock_memory) },
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => unsafe { put(clock, gpu.clock_memory[0]) },
         // SAFETY: passed on from the caller.
         _ => unsafe { put(clock, gpu.clock_max) },
     })
@@ -146,7 +147,7 @@ where
     SUCCESS
 }
 
-/// The one memory clock.
+/// Memory clocks, highest first.
 ///
 /// # Safety
 /// As in `nvml.h`: `count` says how much room `clocks` has.
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn nvmlDeviceGetSupportedMemoryClocks(
     clocks: *mut c_uint,
 ) -> nvmlReturn_t {
     // SAFETY: passed on from the caller.
-    gpu(device, |gpu| unsafe { put_list(count, clocks, &[gpu.clock_memory]) })
+    gpu(device, |gpu| unsafe { put_list(count, clocks, gpu.memory_clocks()) })
 }
 
 /// SM clocks, highest first.
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
     clocks: *mut c_uint,
 ) -> nvmlReturn_t {
     gpu(device, |gpu| {
-        if memory != gpu.clock_memory {
+        if !gpu.memory_clocks().contains(&memory) {
             return super::NOT_FOUND;
         }
         let step = gpu.clock_step.max(1) as usize;
@@ -197,10 +198,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMinMaxClockOfPState(
 ) -> nvmlReturn_t {
     gpu(device, |gpu| {
         if state != 0 {
-            return INVALID;
+            return sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN;
         }
         let (from, to) = match kind {
-            sys::nvmlClockType_enum_NVML_CLOCK_MEM => (gpu.clock_memory, gpu.clock_memory),
+            sys::nvmlClockType_enum_NVML_CLOCK_MEM => (gpu.clock_memory[0], gpu.clock_memory[0]),
             _ => (gpu.clock_min, gpu.clock_max),
         };
         // SAFETY: passed on from the caller.

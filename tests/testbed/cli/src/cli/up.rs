@@ -144,7 +144,7 @@ async fn start(up: &Up) -> anyhow::Result<(Testbed, Option<RealNodes>)> {
     }
     let nodes = match up.kubelets {
         Some(count) => {
-            let gpus = Gpus { product: A100.to_owned(), count: 4, memory_mib: A100_MIB };
+            let gpus = Gpus::Simulated { product: A100.to_owned(), count: 4, memory_mib: A100_MIB };
             Some(RealNodes::start(&testbed, vec![gpus; usize::from(count)], Images::Loaded).await?)
         }
         None => None,
