@@ -17,9 +17,10 @@ use serde_json::json;
 
 use crate::cgroups::Cgroups;
 use crate::driver::Driver;
+use crate::gpus::Gpus;
 use crate::images::Images;
 use crate::network::Network;
-use crate::node::{Common, Gpus, Node};
+use crate::node::{Common, Node};
 use crate::pods::Pods;
 use crate::policies::Enforcer;
 

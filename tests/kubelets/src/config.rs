@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::gpus::{Gpus, uuids};
 use crate::network::Network;
-use crate::node::{Gpus, uuids};
 use crate::registry::Registry;
 
 /// Image of the container that holds a pod's namespaces.

@@ -8,7 +8,8 @@ use kube::ResourceExt as _;
 use nvidia_ml::{GpuSpec, Sim};
 use tokio::task::JoinSet;
 
-use crate::node::{Gpus, Node};
+use crate::gpus::Gpus;
+use crate::node::Node;
 use crate::pods::Pods;
 
 /// Time between two looks.

@@ -5,7 +5,7 @@
 //! or restart a service. [`Kubelets`]: the nodes of a test bed, and what a cluster has beside them (`cluster`). [`Registry`]: of
 //! images, which the nodes pull from or not ([`Images`]). `config`: the files that a node's programs read. `cgroups`: the place of
 //! each node in the machine's cgroups. `pods`: which pods are on the nodes and what they hold. `driver`: tells the simulated
-//! drivers. [`MachineGpus`]: the GPUs of this machine in their place. `policies`: enforces NetworkPolicies. `trouble`, `clock`: what can be set wrong on a node while it runs. The script `node` beside
+//! drivers. [`Gpus`]: which GPUs a node has; [`MachineGpus`]: those of this machine. `policies`: enforces NetworkPolicies. `trouble`, `clock`: what can be set wrong on a node while it runs. The script `node` beside
 //! the sources is a node's first process, `isolated` starts a program in a network of its own, where all of this has to run.
 //!
 //! *What flows in and out.* A test bed whose API server listens at [`Network::ADDRESS`] goes in; Ready nodes with
@@ -18,6 +18,7 @@ mod clock;
 mod cluster;
 mod config;
 mod driver;
+mod gpus;
 mod images;
 mod machine;
 mod network;
@@ -30,10 +31,11 @@ mod trouble;
 pub use clock::WrongClock;
 pub use cluster::Kubelets;
 pub use config::DRIVER;
+pub use gpus::Gpus;
 pub use images::Images;
 pub use machine::MachineGpus;
 pub use network::Network;
-pub use node::{Gpus, Node, Service};
+pub use node::{Node, Service};
 pub use nvidia_ml::{ENV_SPEC, Fault};
 pub use policies::Enforcer;
 pub use registry::Registry;

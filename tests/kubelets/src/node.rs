@@ -17,38 +17,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroups::Cgroups;
 use crate::config::NodeFiles;
+use crate::gpus::{Gpus, uuids};
 use crate::images::Disk;
-use crate::machine::MachineGpus;
 use crate::network::Network;
 
 /// What a step of a node's start may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// The GPUs of a node.
-#[derive(Clone, Debug)]
-pub enum Gpus {
-    /// Simulated ones.
-    Simulated {
-        /// Product, as GPU feature discovery names it: `NVIDIA-A100-SXM4-80GB`.
-        product: String,
-        /// How many.
-        count: usize,
-        /// Memory of each, MiB.
-        memory_mib: u64,
-    },
-    /// All that this machine has.
-    OfMachine(MachineGpus),
-}
-
-impl Gpus {
-    /// How many.
-    pub fn count(&self) -> usize {
-        match self {
-            Self::Simulated { count, .. } => *count,
-            Self::OfMachine(machine) => machine.uuids().count(),
-        }
-    }
-}
 
 /// A program that runs on a node as a service of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -361,11 +335,6 @@ fn pid_namespace(pid: impl std::fmt::Display) -> Option<PathBuf> {
 
 fn is_program(pid: u32, name: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
-}
-
-/// UUIDs of a node's simulated GPUs: the same after every power cut.
-pub(crate) fn uuids(number: u8, count: usize) -> Vec<String> {
-    (0..count).map(|index| format!("GPU-{number:08x}-0000-4000-8000-{index:012x}")).collect()
 }
 
 /// The simulated driver's description of the GPUs, and no state of theirs.

@@ -19,7 +19,8 @@ use nvidia_ml::Sim;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-use crate::node::{Gpus, Node};
+use crate::gpus::Gpus;
+use crate::node::Node;
 
 /// Time between two looks at a kubelet's socket.
 const PERIOD: Duration = Duration::from_millis(500);
