@@ -128,15 +128,16 @@ impl GpuSpec {
         };
         let base = if product.is_empty() { Self { product: "NVIDIA GPU".to_owned(), ..base } } else { base };
         match product {
-            // As recorded (`recordings`), of a board without a context, with one that does nothing, and under load.
-            name if name.contains("H200") => Self {
+            // Limits and clocks as in `recordings`, draws as in `docs/hardware.md`: of these two boards, and not of the smaller
+            // ones of their names (PCIe, NVL).
+            "NVIDIA-H200" => Self {
                 idle_watts: 77.0,
                 parked_watts: 120.0,
                 memory_clock_mhz: 3201,
                 low_memory_clock_mhz: 2201,
                 ..base.hopper()
             },
-            name if name.contains("H100") => Self {
+            "NVIDIA-H100-80GB-HBM3" => Self {
                 idle_watts: 73.0,
                 parked_watts: 126.0,
                 memory_clock_mhz: 2619,
