@@ -183,7 +183,7 @@ kills: build-tests ## The node agent's two processes are killed a thousand times
 
 .PHONY: hardware
 hardware: export UPDATE := 1
-hardware: prepare ## Where a GPU is at hand: read it beside nvidia-smi (LOAD=1: under load too), write docs/hardware.md, record NVML's answers. Sets nothing
+hardware: prepare ## Where a GPU is at hand: read it beside nvidia-smi (LOAD=1: under load too; FAULT=1: with an error of a program), write docs/hardware.md, record NVML's answers. Sets nothing
 	$(CARGO) test --workspace --locked --test hardware -- --nocapture
 	$(CARGO) test --workspace --locked --test recordings -- --nocapture --ignored
 

@@ -34,21 +34,25 @@ def dataset() -> tuple[torch.Tensor, torch.Tensor]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo" if not torch.cuda.is_available() else "nccl")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)))
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    pictures, labels = dataset()
+    pictures, labels = (tensor.to(device) for tensor in dataset())
     with andreas_progress.start() as run:
         first = 0
         if folder := run.resume_folder():
-            state = torch.load(folder / "state.pt", weights_only=True)
+            state = torch.load(folder / "state.pt", map_location=device, weights_only=True)
             model.module.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             first = state["step"]
         if rank == 0:
-            print(f"attempt {run.environment.attempt}: {world} processes, from step {first}", flush=True)
+            print(f"attempt {run.environment.attempt}: {world} processes on {device.type}, from step {first}", flush=True)
         for step in range(first, STEPS):
             # All processes draw the step's batch alike; each takes its part.
             drawn = torch.randint(len(labels), (BATCH,), generator=torch.Generator().manual_seed(step))

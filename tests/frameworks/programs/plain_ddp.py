@@ -20,19 +20,24 @@ SNAPSHOT = os.path.join(os.environ.get("CHECKPOINT_DIR", "."), "snapshot.pt")
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo" if not torch.cuda.is_available() else "nccl")
-    model = DistributedDataParallel(nn.Linear(64, 10))
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    model = DistributedDataParallel(nn.Linear(64, 10).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     first = 0
     if os.path.exists(SNAPSHOT):
-        snapshot = torch.load(SNAPSHOT, weights_only=True)
+        snapshot = torch.load(SNAPSHOT, map_location=device, weights_only=True)
         model.module.load_state_dict(snapshot["model"])
         optimizer.load_state_dict(snapshot["optimizer"])
         first = snapshot["step"]
     if dist.get_rank() == 0:
         print(f"from step {first} of {STEPS}", flush=True)
     for step in range(first, STEPS):
-        loss = nn.functional.cross_entropy(model(torch.randn(16, 64)), torch.randint(10, (16,)))
+        pictures, labels = torch.randn(16, 64, device=device), torch.randint(10, (16,), device=device)
+        loss = nn.functional.cross_entropy(model(pictures), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use andreas_api::phase::Phase;
-use andreas_e2e::cluster::Options;
+use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
 use andreas_e2e::seen::ClusterHistory;
@@ -34,24 +34,24 @@ const FOLDERS: [(&str, &str); 4] =
     [("/usr", "/usr"), ("/usr/lib", "/lib"), ("/usr/lib64", "/lib64"), ("/opt", "/opt")];
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// A job whose container sees the machine's programs and this repository.
-fn program() -> Result<Job> {
+/// The repository, as programs on this machine and in containers see it.
+fn root() -> Result<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
-    let root = root.to_str().context("a path in UTF-8")?;
-    let load = format!("{root}/node-agent/tests/hardware/load");
-    let command: Value = match std::env::var(ENV_PROGRAM) {
-        Ok(text) => serde_json::from_str(&text).context(ENV_PROGRAM)?,
-        Err(_) => json!(["python3", "-c", PROGRAM, load, STEPS.to_string()]),
-    };
+    Ok(root.to_str().context("a path in UTF-8")?.to_owned())
+}
+
+/// A job whose container sees the machine's programs and this repository.
+fn program(name: &str, command: &Value) -> Result<Job> {
+    let root = root()?;
     let (mut volumes, mut mounts) = (Vec::new(), Vec::new());
-    for (index, (from, to)) in FOLDERS.into_iter().chain([(root, root)]).enumerate() {
+    for (index, (from, to)) in FOLDERS.into_iter().chain([(root.as_str(), root.as_str())]).enumerate() {
         let name = format!("machine-{index}");
         volumes.push(json!({"name": name, "hostPath": {"path": from, "type": "Directory"}}));
         mounts.push(json!({"name": name, "mountPath": to, "readOnly": to == root}));
     }
     let path = std::env::var("PATH").unwrap_or_default();
     let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
-    Ok(job("on-hardware")
+    Ok(job(name)
         .spec("epochs", json!(1))
         .spec("retries", json!(0))
         .env("PATH", path)
@@ -62,7 +62,50 @@ fn program() -> Result<Job> {
         .pod("volumes", json!(volumes))
         .container("securityContext", json!({"runAsUser": 0}))
         .container("volumeMounts", json!(mounts))
-        .container("command", command))
+        .container("command", command.clone()))
+}
+
+/// A node with the GPUs of this machine, and agents that observe: settings of a card that others may use are not touched.
+fn one_node(gpus: MachineGpus) -> Options {
+    Options {
+        name: "hardware".into(),
+        groups: Vec::new(),
+        real_nodes: vec![Gpus::OfMachine(gpus)],
+        install: Some(json!({"agent": {"observe": true}})),
+        policy: json!({"limits": "Off", "rest": {"mode": "Off"}}),
+        ..Options::default()
+    }
+}
+
+/// Waits for what a job is to reach; that it failed is said at once, with what it printed.
+async fn until(
+    c: &mut Cluster,
+    job: &Job,
+    what: &str,
+    reached: impl Fn(&ClusterHistory) -> bool,
+) -> Result<()> {
+    let key = job.key();
+    let failed = |seen: &ClusterHistory| seen.phase(&key) == Phase::Failed;
+    c.observer.until(&format!("{key}: {what}"), LIMIT, |seen| reached(seen) || failed(seen)).await?;
+    let seen = c.observer.seen();
+    if failed(&seen) {
+        let (_, name) = key.split_once('/').context("a key")?;
+        let pod = format!("{name}-{}-0", seen.status(&key).attempts);
+        anyhow::bail!("the program failed: {}", c.kubectl(&format!("logs {pod} --tail=200")).await?);
+    }
+    Ok(())
+}
+
+/// Waits for its end and for its energy, measured on the GPU.
+async fn until_measured(c: &mut Cluster, job: &Job) -> Result<()> {
+    let key = job.key();
+    until(c, job, "its end", |seen| seen.phase(&key) == Phase::Succeeded).await?;
+    // Then what it drew was measured on the GPU
+    let measured = |seen: &ClusterHistory| {
+        let total = seen.status(&key).consumption;
+        total.is_some_and(|total| total.source == "Measured" && total.joules > 0)
+    };
+    until(c, job, "measured energy", measured).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,40 +114,86 @@ async fn a_program_trains_on_a_gpu_of_this_machine() -> Result<()> {
         println!("no GPU here: nothing was trained on it");
         return Ok(());
     };
-    // The agents observe: settings of a card that others may use are not touched.
-    let options = Options {
-        name: "hardware".into(),
-        groups: Vec::new(),
-        real_nodes: vec![Gpus::OfMachine(gpus)],
-        install: Some(json!({"agent": {"observe": true}})),
-        policy: json!({"limits": "Off", "rest": {"mode": "Off"}}),
-        ..Options::default()
-    };
-    scenario(options, async |c| {
+    scenario(one_node(gpus), async |c| {
         // Given a node that NVIDIA's own programs labelled, and whose agent reads the GPU
         println!("{}", c.kubectl("get node node-1 --show-labels").await?);
         println!("{}", c.kubectl("get gpunodes -o wide").await?);
         // When a program trains on it
-        let tj = program()?;
+        let load = format!("{}/node-agent/tests/hardware/load", root()?);
+        let command = match std::env::var(ENV_PROGRAM) {
+            Ok(text) => serde_json::from_str(&text).context(ENV_PROGRAM)?,
+            Err(_) => json!(["python3", "-c", PROGRAM, load, STEPS.to_string()]),
+        };
+        let tj = program("on-hardware", &command)?;
+        let key = tj.key();
         c.submit(&tj).await?;
-        let (key, failed) = (tj.key(), |seen: &ClusterHistory, key: &str| seen.phase(key) == Phase::Failed);
-        let begun = |seen: &ClusterHistory| seen.milli_percent(&key) >= 20_000 || failed(seen, &key);
-        c.observer.until("a fifth of it is done", LIMIT, begun).await?;
-        let said = c.kubectl("logs on-hardware-1-0 --tail=30").await?;
-        ensure!(!failed(&c.observer.seen(), &key), "the program failed: {said}");
-        println!("{said}\n{}", c.kubectl("get gpunodes -o wide").await?);
+        until(c, &tj, "a fifth of it", |seen| seen.milli_percent(&key) >= 20_000).await?;
+        println!("{}", c.kubectl("logs on-hardware-1-0 --tail=30").await?);
+        println!("{}", c.kubectl("get gpunodes -o wide").await?);
         let gpunode: Value = serde_json::from_str(&c.kubectl("get gpunode node-1 -o json").await?)?;
         println!("{:#}", gpunode["status"]);
         ensure!(gpunode["status"]["gpus"][0]["state"] == "Held", "{gpunode:#}");
-        let ended = |seen: &ClusterHistory| seen.phase(&key) == Phase::Succeeded || failed(seen, &key);
-        c.observer.until("its end", LIMIT, ended).await?;
-        ensure!(!failed(&c.observer.seen(), &key), "{}", c.kubectl("logs on-hardware-1-0 --tail=30").await?);
-        // Then what it drew was measured on the GPU
-        let measured = |seen: &ClusterHistory| {
-            seen.status(&key).consumption.is_some_and(|total| total.source == "Measured" && total.joules > 0)
-        };
-        c.observer.until("measured energy", LIMIT, measured).await?;
+        until_measured(c, &tj).await?;
         println!("{}", c.kubectl("get trainingjob on-hardware -o yaml").await?);
+        Ok(())
+    })
+    .await
+}
+
+/// The loss of all data that a program says at its end.
+async fn loss(c: &Cluster, pod: &str) -> Result<f64> {
+    let log = c.kubectl(&format!("logs {pod}")).await?;
+    println!("{pod}:\n{log}");
+    let said = log.lines().find_map(|line| line.split_once("loss ").filter(|_| line.starts_with("finished")));
+    said.with_context(|| format!("no loss in {log}"))?.1.parse().context("a loss")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pytorch_on_a_gpu_of_this_machine_resumes_from_its_checkpoint() -> Result<()> {
+    let torch =
+        std::process::Command::new("python3").args(["-c", "import torch; torch.zeros(1).cuda()"]).output();
+    let (Some(gpus), true) = (MachineGpus::find(), torch.is_ok_and(|output| output.status.success())) else {
+        println!("no GPU here, or no PyTorch that uses it: nothing was trained on it");
+        return Ok(());
+    };
+    scenario(one_node(gpus), async |c| {
+        let script = format!("{}/tests/frameworks/programs/ddp.py", root()?);
+        let command = json!(["python3", "-m", "torch.distributed.run", script]);
+        let run = |name: &str| -> Result<Job> {
+            let job = program(name, &command)?.spec("startTimeout", json!("10m")).gpus(1, 1);
+            Ok(job
+                .checkpoint(60)
+                .env("STEPS", 600)
+                .env("BATCH", 1024)
+                .env("SECONDS_PER_STEP", 0.05)
+                .env("NCCL_DEBUG", "WARN"))
+        };
+        // Given a run under torchrun that was suspended when it had saved, and goes on
+        let stopped = run("stopped")?;
+        let key = stopped.key();
+        c.submit(&stopped).await?;
+        until(c, &stopped, "a third of it", |seen| seen.milli_percent(&key) >= 33_000).await?;
+        c.edit(&key, &json!({"suspend": true})).await?;
+        until(c, &stopped, "suspended", |seen| seen.phase(&key) == Phase::Suspended).await?;
+        println!("{}", c.kubectl("get gpunodes -o wide").await?);
+        c.edit(&key, &json!({"suspend": false})).await?;
+        until_measured(c, &stopped).await?;
+        let status = c.observer.seen().status(&key);
+        let progress = status.progress.clone().context("progress")?;
+        ensure!(status.attempts == 2 && progress.attempt_start >= 30_000, "{status:?}");
+        // When the same runs without a stop, then its loss is the same
+        let whole = run("whole")?;
+        c.submit(&whole).await?;
+        until_measured(c, &whole).await?;
+        let (with, without) = (loss(c, "stopped-2-0").await?, loss(c, "whole-1-0").await?);
+        println!("{}", c.kubectl("get trainingjobs -o wide").await?);
+        for name in ["stopped", "whole"] {
+            println!(
+                "{}",
+                c.kubectl(&format!("get trainingjob {name} -o jsonpath={{.status.consumption}}")).await?
+            );
+        }
+        ensure!((with - without).abs() <= 0.01 * without, "loss {with} with a stop, {without} without");
         Ok(())
     })
     .await

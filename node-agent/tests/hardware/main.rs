@@ -2,19 +2,22 @@
 //!
 //! Where there is no GPU it says so and compares nothing. With `UPDATE=1` (`make hardware`) it writes `docs/hardware.md`. With `LOAD=1`
 //! the first GPU is loaded, by `hardware/load` or another program that `LOAD` names (`PROGRAM parked|busy`); without it, and where
-//! somebody uses the GPU, it is read as it is.
+//! somebody uses the GPU, it is read as it is. With `FAULT=1` a program on it makes an error, of those that leave a GPU healthy.
+//! What is not asked for stays on the page as it was read before.
 
 #![allow(dead_code, reason = "this program uses a part of the helpers")]
 
+mod page;
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use andreas_node_agent::gpu::nvml::NvmlLibrary;
-use andreas_node_agent::gpu::{ClockEvents, Facts, Gpu, Library, Sample};
+use andreas_node_agent::gpu::{Facts, Gpu, Library, Sample};
+use page::{Cadence, FAULTY, Fault, Phase, Row, UNDER_LOAD, UnderLoad};
 use support::{SLACK, TestNode, until};
 
 /// How long a GPU is read as it is, and again after a load.
@@ -35,47 +38,6 @@ struct Reading {
     uuid: String,
     facts: Facts,
     sample: Sample,
-}
-
-/// What was read of a GPU for a while.
-struct Phase {
-    name: &'static str,
-    seconds: f64,
-    /// Energy by the counter, J; `None` where the GPU has none.
-    counter: Option<f64>,
-    /// Energy by power x time, J.
-    power: f64,
-    /// The last reading.
-    last: Sample,
-    /// What the agent itself reports then: state and pod.
-    reported: String,
-}
-
-/// What was read under load.
-struct UnderLoad {
-    phases: Vec<Phase>,
-    /// Beside nvidia-smi, while busy.
-    rows: Vec<Row>,
-    cadence: Cadence,
-    /// Energy of the pod that held the GPU while it was busy, J: reported by the agent, and by the counter.
-    of_pod: (f64, f64),
-}
-
-/// Time between two readings that differ, and how long a reading takes.
-struct Cadence {
-    power: Duration,
-    energy: Duration,
-    reading: Duration,
-}
-
-/// A comparison of one figure.
-#[derive(Debug, PartialEq)]
-struct Row {
-    uuid: String,
-    what: &'static str,
-    own: String,
-    other: String,
-    agrees: bool,
 }
 
 /// Answer of nvidia-smi; `None` where there is none.
@@ -172,11 +134,16 @@ fn cadence(gpu: &mut dyn Gpu) -> Cadence {
     Cadence { power: each(power), energy: each(energy), reading: each(readings) }
 }
 
+const OWN_LOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hardware/load");
+
+/// What a variable asks for.
+fn asked(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|value| !value.is_empty())
+}
+
 /// The program that `LOAD` asks for.
 fn load() -> Option<String> {
-    let own = || concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hardware/load").to_owned();
-    let said = std::env::var("LOAD").ok().filter(|program| !program.is_empty())?;
-    Some(if said == "1" { own() } else { said })
+    asked("LOAD").map(|said| if said == "1" { OWN_LOAD.to_owned() } else { said })
 }
 
 /// A program that loads a GPU until it is dropped.
@@ -224,10 +191,37 @@ impl Agent {
         self.runtime.block_on(until(what, SLACK, done));
     }
 
+    /// How many Xid errors of a GPU it counted.
+    fn xids(&self, uuid: &str) -> u64 {
+        let (_, metrics) = self.runtime.block_on(self.node.ask("/metrics"));
+        let start = format!("andreas_gpu_xid_errors_total{{uuid=\"{uuid}\"");
+        let line = metrics.lines().find(|line| line.starts_with(&start));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+    }
+
     fn reported(&self, uuid: &str) -> String {
         let (state, pod) = self.node.api.gpu(uuid);
         pod.map_or(state.clone(), |pod| format!("{state}: {pod}"))
     }
+}
+
+/// Starts the program that makes an error.
+fn fault(library: &NvmlLibrary, uuid: &str) -> Fault {
+    let agent = Agent::start(uuid);
+    let mut events = library.error_events(&[uuid.to_owned()]).expect("the driver takes subscriptions");
+    let before = agent.xids(uuid);
+    let since = Instant::now();
+    let mut command = Command::new(OWN_LOAD);
+    let status = command.arg("faulty").env("CUDA_VISIBLE_DEVICES", uuid).status();
+    assert!(!status.expect("the program starts").success(), "its error reaches it");
+    let xid = events.wait(SLACK).expect("the driver answers").map(|event| event.xid);
+    while agent.xids(uuid) == before && since.elapsed() < SLACK {
+        std::thread::sleep(READING);
+    }
+    let counted_after = (agent.xids(uuid) > before).then(|| since.elapsed());
+    // Its next report says what it makes of the error.
+    std::thread::sleep(SETTLING);
+    Fault { xid, counted_after, reported: agent.reported(uuid) }
 }
 
 /// Energy of a GPU by its counter, J.
@@ -270,70 +264,6 @@ fn under_load(library: &NvmlLibrary, uuid: &str, program: &str) -> UnderLoad {
     UnderLoad { phases, rows, cadence, of_pod: (of_pod, drawn) }
 }
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/hardware.md");
-
-fn committed() -> String {
-    std::fs::read_to_string(PAGE).expect("the page can be read")
-}
-
-/// Begin of the part of the page that is written by hand.
-const ASSUMED: &str = "## What was assumed, and what hardware says\n";
-
-fn table_of_rows(rows: &[Row]) -> String {
-    let mut text = "| GPU | figure | agent | nvidia-smi | agrees |\n|---|---|---|---|---|\n".to_owned();
-    for row in rows {
-        let agrees = if row.agrees { "yes" } else { "no" };
-        // The last part of a UUID is enough to tell GPUs of a node apart.
-        let short = row.uuid.rsplit('-').next().unwrap_or_default();
-        let _ = writeln!(text, "| ...{short} | {} | {} | {} | {agrees} |", row.what, row.own, row.other);
-    }
-    text
-}
-
-fn table_of_phases(phases: &[Phase]) -> String {
-    let columns = [
-        "while",
-        "s",
-        "W by the energy counter",
-        "W by power readings",
-        "difference",
-        "SM clock, MHz",
-        "C",
-        "processes",
-        "slowed by",
-        "reported",
-    ];
-    let mut text = format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
-    for Phase { name, seconds, counter, power, last, reported } in phases {
-        let by_counter = counter.map_or("none".into(), |joules| format!("{:.1}", joules / seconds));
-        let difference = counter
-            .map_or("none".into(), |joules| format!("{:+.2} %", 100.0 * (power - joules) / joules.max(1.0)));
-        let ClockEvents { thermal, power_brake, hardware } = last.clock_events;
-        let slowed = [(thermal, "heat"), (power_brake, "power brake"), (hardware, "hardware")];
-        let slowed: Vec<&str> = slowed.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
-        let slowed = if slowed.is_empty() { "nothing".to_owned() } else { slowed.join(", ") };
-        let degrees = last.temperature.map_or("none".into(), |degrees| degrees.to_string());
-        let processes = last.contexts().map_or("unknown".into(), |number| number.to_string());
-        let watts = power / seconds;
-        let clock = last.clock_mhz;
-        let _ = writeln!(
-            text,
-            "| {name} | {seconds:.0} | {by_counter} | {watts:.1} | {difference} | {clock} | {degrees} | {processes} | \
-             {slowed} | {reported} |"
-        );
-    }
-    text
-}
-
-/// The page with these readings; what was assumed before stays.
-fn page(before: &str, of: &str, readings: &str) -> String {
-    let assumed = before.find(ASSUMED).and_then(|from| before.get(from..)).unwrap_or_default();
-    format!(
-        "# Hardware\n\nReadings of the node agent on real GPUs, beside those of `nvidia-smi`. Written by \
-         `make hardware`, which only reads.\n\n{of}\n\n{readings}\n{assumed}"
-    )
-}
-
 #[test]
 fn what_the_agent_reads_is_what_nvidia_smi_says() {
     let library = NvmlLibrary::new("libnvidia-ml.so.1");
@@ -346,56 +276,42 @@ fn what_the_agent_reads_is_what_nvidia_smi_says() {
         }
         (uuids, _) => uuids.expect("the driver answers"),
     };
+    let driver = nvidia_smi(&["--query-gpu=driver_version", "--format=csv,noheader"]).unwrap_or_default();
+    let driver = driver.lines().next().unwrap_or("unknown");
     let gpus: Vec<Reading> = uuids.iter().map(|uuid| read(&library, uuid)).collect();
     let mut rows = beside_nvidia_smi(&gpus);
-    let mut readings = table_of_rows(&rows);
-    let mut wrong_energy = Vec::new();
+    let begin = format!("Driver {driver}.\n\n{}", page::table_of_rows(&rows));
+    let (mut parts, mut wrong) = (Vec::new(), Vec::new());
     let idle = gpus.first().filter(|gpu| gpu.sample.contexts() == Some(0));
     if let (Some(program), Some(gpu)) = (load(), idle) {
         let loaded = under_load(&library, &gpu.uuid, &program);
+        parts.push((UNDER_LOAD, page::part_of_load(&loaded)));
         let (reported, counted) = loaded.of_pod;
-        let Cadence { power, energy, reading } = loaded.cadence;
-        let _ = write!(
-            readings,
-            "\n## Under load\n\n{}\nEnergy of the pod that held it while it was busy: {reported:.0} J reported by the agent, \
-             {counted:.0} J by the counter ({:+.2} %).\n\nWhile it is busy, beside `nvidia-smi`:\n\n{}\nPower readings \
-             change every {} ms, the energy counter every {} ms; a reading of the agent takes {} \u{b5}s.\n",
-            table_of_phases(&loaded.phases),
-            100.0 * (reported - counted) / counted.max(1.0),
-            table_of_rows(&loaded.rows),
-            power.as_millis(),
-            energy.as_millis(),
-            reading.as_micros()
-        );
         let energies =
             loaded.phases.iter().filter_map(|phase| Some((phase.name, phase.power, phase.counter?)));
-        wrong_energy = energies
+        wrong = energies
             .chain([("of the pod", reported, counted)])
             .filter(|(_, joules, counted)| (joules - counted).abs() > ENERGY_ERROR * counted)
-            .map(|(name, ..)| name)
+            .map(|(name, ..)| format!("counter and power: {name}"))
             .collect();
         rows.extend(loaded.rows);
     }
-    let driver = nvidia_smi(&["--query-gpu=driver_version", "--format=csv,noheader"]).unwrap_or_default();
-    let of = format!("Driver {}.", driver.lines().next().unwrap_or("unknown"));
-    let page = page(&committed(), &of, &readings);
+    if let (Some(_), Some(gpu)) = (asked("FAULT"), idle) {
+        let fault = fault(&library, &gpu.uuid);
+        let part = page::part_of_fault(&gpu.facts.product, driver, &fault);
+        if fault.xid != Some(31) || fault.counted_after.is_none() || fault.reported != "Free" {
+            wrong.push(part.clone());
+        }
+        parts.push((FAULTY, part));
+    }
+    let page = page::page(&page::committed(), &begin, &parts);
     println!("{page}");
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(PAGE, &page).expect("the page can be written");
+        std::fs::write(page::PAGE, &page).expect("the page can be written");
     }
     let differ: Vec<&Row> = rows.iter().filter(|row| !row.agrees).collect();
     assert!(!rows.is_empty() && differ.is_empty(), "{differ:?}");
-    assert!(wrong_energy.is_empty(), "counter and power differ: {wrong_energy:?}");
-}
-
-#[test]
-fn a_page_with_readings_keeps_the_list_of_what_was_assumed() {
-    let before = committed();
-    let written = page(&before, "Driver 590.48.", "| table |\n");
-    let (_, list) = before.split_once(ASSUMED).expect("the list has its heading");
-    assert!(list.lines().filter(|line| line.starts_with("| ")).count() > 5, "{list}");
-    assert!(written.contains("Driver 590.48") && written.ends_with(list), "{written}");
-    assert_eq!(page(&written, "Driver 590.48.", "| table |\n"), written);
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]
