@@ -87,10 +87,13 @@ async fn until(
     let key = job.key();
     let failed = |seen: &ClusterHistory| seen.phase(&key) == Phase::Failed;
     c.observer.until(&format!("{key}: {what}"), LIMIT, |seen| reached(seen) || failed(seen)).await?;
-    let seen = c.observer.seen();
-    if failed(&seen) {
+    let (failed, attempt) = {
+        let seen = c.observer.seen();
+        (failed(&seen), seen.status(&key).attempts)
+    };
+    if failed {
         let (_, name) = key.split_once('/').context("a key")?;
-        let pod = format!("{name}-{}-0", seen.status(&key).attempts);
+        let pod = format!("{name}-{attempt}-0");
         anyhow::bail!("the program failed: {}", c.kubectl(&format!("logs {pod} --tail=200")).await?);
     }
     Ok(())
