@@ -80,10 +80,10 @@ pub struct RunArgs {
     #[arg(long, env = "ANDREAS_TRIALS", default_value_t = 1000, value_name = "N")]
     pub trials: u64,
     /// A plan starts after this many milliseconds without a further event.
-    #[arg(long, env = "ANDREAS_PLAN_QUIET_MS", default_value_t = 100, value_name = "MS")]
+    #[arg(long, env = "ANDREAS_PLAN_QUIET_MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=60_000), value_name = "MS")]
     pub plan_quiet_ms: u64,
     /// Maximum delay of a plan after the first event, milliseconds.
-    #[arg(long, env = "ANDREAS_PLAN_WITHIN_MS", default_value_t = 1000, value_name = "MS")]
+    #[arg(long, env = "ANDREAS_PLAN_WITHIN_MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=60_000), value_name = "MS")]
     pub plan_within_ms: u64,
     /// Seconds between plans without any event.
     #[arg(long, env = "ANDREAS_PLAN_EVERY", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600), value_name = "SECONDS")]

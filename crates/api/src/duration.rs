@@ -6,9 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A duration in Kubernetes' habit of writing: whole numbers with the units `s`, `m`, `h`, `d`, added up.
-///
-/// Kept as the user's own text; [`DurationText::seconds`] reads it. The schema holds the same pattern, so what the
-/// API server accepted can be read.
+// Kept as the user's own text. The schema holds the pattern that `seconds` reads, so what the API server accepted can be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct DurationText(

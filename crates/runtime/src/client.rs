@@ -57,7 +57,9 @@ pub enum ClientError {
 /// # Errors
 /// When no usable configuration is found. The API server itself is not contacted.
 pub async fn connect(args: &ClientArgs, user_agent: &str) -> Result<Client, ClientError> {
-    build(configuration(args).await?, user_agent, Duration::from_secs(args.api_timeout))
+    let config = configuration(args).await?;
+    tracing::info!(address = %config.cluster_url, "API server");
+    build(config, user_agent, Duration::from_secs(args.api_timeout))
 }
 
 /// The configuration that [`connect`] uses.

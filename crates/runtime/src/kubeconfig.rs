@@ -98,10 +98,9 @@ pub fn unusable(error: &(dyn Error + 'static), plug_in: Option<&str>) -> Unusabl
 }
 
 fn of_auth(error: &AuthError, plug_in: Option<&str>) -> String {
+    let named = || plug_in.map_or("exec command".to_owned(), |name| format!("exec command {name:?}"));
     match error {
-        AuthError::AuthExecStart(cause) => {
-            format!("exec command {:?} of the kubeconfig: {cause}", plug_in.unwrap_or_default())
-        }
+        AuthError::AuthExecStart(cause) => format!("{} of the kubeconfig: {cause}", named()),
         // Its output may be a token.
         AuthError::AuthExecRun { cmd, out } => {
             let stderr = String::from_utf8_lossy(&out.stderr);
@@ -109,10 +108,7 @@ fn of_auth(error: &AuthError, plug_in: Option<&str>) -> String {
             format!("exec command {named:?} of the kubeconfig: {}: {}", out.status, first_line(stderr.trim()))
         }
         AuthError::AuthExecParse(_) => {
-            format!(
-                "exec command {:?} of the kubeconfig: its output is no ExecCredential",
-                plug_in.unwrap_or_default()
-            )
+            format!("{} of the kubeconfig: its output is no ExecCredential", named())
         }
         AuthError::ReadTokenFile(cause, file) => format!("tokenFile {}: {cause}", file.display()),
         other => first_line(&other.to_string()),

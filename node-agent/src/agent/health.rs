@@ -201,6 +201,11 @@ mod tests {
         let clock_events = ClockEvents { thermal: true, hardware: true, power_brake: false };
         let found = reasons(Sample { clock_events, ..Sample::default() });
         assert_eq!(found, [("ThermalSlowdown".to_owned(), false)], "one cause is named once");
+        let clock_events = ClockEvents { hardware: true, ..ClockEvents::default() };
+        let memory = MemoryErrors { retirement_pending: Some(true), ..MemoryErrors::default() };
+        let found = reasons(Sample { clock_events, memory, ..Sample::default() });
+        let wanted = ["PageRetirementPending", "HardwareSlowdown"];
+        assert_eq!(found, wanted.map(|reason| (reason.to_owned(), false)));
         assert!(reasons(Sample::default()).is_empty());
     }
 }

@@ -282,10 +282,14 @@ fn what_the_agent_reads_is_what_nvidia_smi_says() {
     let mut rows = beside_nvidia_smi(&gpus);
     let begin = format!("Driver {driver}.\n\n{}", page::table_of_rows(&rows));
     let (mut parts, mut wrong) = (Vec::new(), Vec::new());
+    let of = |gpu: &Reading| format!("{}, driver {driver}.", gpu.facts.product);
     let idle = gpus.first().filter(|gpu| gpu.sample.contexts() == Some(0));
+    if idle.is_none() && (asked("LOAD").is_some() || asked("FAULT").is_some()) {
+        println!("the first GPU is in use: no load and no error is made on it");
+    }
     if let (Some(program), Some(gpu)) = (load(), idle) {
         let loaded = under_load(&library, &gpu.uuid, &program);
-        parts.push((UNDER_LOAD, page::part_of_load(&loaded)));
+        parts.push((UNDER_LOAD, page::part_of_load(&of(gpu), &loaded)));
         let (reported, counted) = loaded.of_pod;
         let energies =
             loaded.phases.iter().filter_map(|phase| Some((phase.name, phase.power, phase.counter?)));
@@ -298,7 +302,7 @@ fn what_the_agent_reads_is_what_nvidia_smi_says() {
     }
     if let (Some(_), Some(gpu)) = (asked("FAULT"), idle) {
         let fault = fault(&library, &gpu.uuid);
-        let part = page::part_of_fault(&gpu.facts.product, driver, &fault);
+        let part = page::part_of_fault(&of(gpu), &fault);
         if fault.xid != Some(31) || fault.counted_after.is_none() || fault.reported != "Free" {
             wrong.push(part.clone());
         }

@@ -136,11 +136,11 @@ pub fn page(before: &str, begin: &str, parts: &[(&str, String)]) -> String {
 }
 
 /// The part about a load.
-pub fn part_of_load(loaded: &UnderLoad) -> String {
+pub fn part_of_load(of: &str, loaded: &UnderLoad) -> String {
     let (reported, counted) = loaded.of_pod;
     let Cadence { power, energy, reading } = loaded.cadence;
     format!(
-        "{}\nEnergy of the pod that held it while it was busy: {reported:.0} J reported by the agent, {counted:.0} J by \
+        "{of}\n\n{}\nEnergy of the pod that held it while it was busy: {reported:.0} J reported by the agent, {counted:.0} J by \
          the counter ({:+.2} %).\n\nWhile it is busy, beside `nvidia-smi`:\n\n{}\nPower readings change every {} ms, the \
          energy counter every {} ms; a reading of the agent takes {} \u{b5}s.\n",
         table_of_phases(&loaded.phases),
@@ -153,12 +153,12 @@ pub fn part_of_load(loaded: &UnderLoad) -> String {
 }
 
 /// The part about an error.
-pub fn part_of_fault(product: &str, driver: &str, Fault { xid, counted_after, reported }: &Fault) -> String {
+pub fn part_of_fault(of: &str, Fault { xid, counted_after, reported }: &Fault) -> String {
     let xid = xid.map_or("none".into(), |xid| xid.to_string());
     let counted = counted_after.map_or("never".into(), |after| format!("after {:.1} s", after.as_secs_f64()));
     format!(
-        "A program wrote to an address that is not its own ({product}, driver {driver}). Xid of the driver's event: {xid}. \
-         Counted by the agent: {counted}. Reported of the GPU afterwards: {reported}.\n"
+        "{of}\n\nA program wrote to an address that is not its own. Xid of the driver's event: {xid}. Counted by the agent: \
+         {counted}. Reported of the GPU afterwards: {reported}.\n"
     )
 }
 

@@ -132,6 +132,35 @@ async fn energy_of_a_replayed_training_is_right_over_a_restart_and_a_counter_tha
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_share_a_gpu_have_estimates_that_add_up_to_what_it_draws() {
+    let node = TestNode::new(&[A, B]).await;
+    node.run(A, Some(77));
+    // As NVIDIA's device plug-in names time slices.
+    node.hold("job-1-0", &["GPU-a::0", "GPU-a::2"]);
+    node.hold("job-2-0", &["GPU-a::1"]);
+    let _agent = node.agent_with(&["--observe"]);
+    let of = |pod: &str, field: &str| -> f64 {
+        let shares = gpu(&node, A)["shares"].as_array().cloned().unwrap_or_default();
+        let its = shares.into_iter().find(|share| share["pod"] == pod).unwrap_or_default();
+        its[field].as_f64().unwrap_or(-1.0)
+    };
+    let estimates = || (of("team/job-1-0", "estimatedJoules"), of("team/job-2-0", "estimatedJoules"));
+    until("both are seen", SLACK, || estimates().1 >= 0.0).await;
+    let parts = ["team/job-1-0", "team/job-2-0"].map(|pod| of(pod, "thousandths"));
+    assert_eq!(parts, [666.0, 333.0]);
+    let (first, drawn) = (estimates(), gpu(&node, A)["joules"].as_f64().unwrap());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    // What changes on another GPU has the status written.
+    node.hold("job-3-0", &[B]);
+    until("the status is written", SLACK, || gpu(&node, B)["state"] == "Held").await;
+    let (last, drawn) = (estimates(), gpu(&node, A)["joules"].as_f64().unwrap() - drawn);
+    let (two, one) = (last.0 - first.0, last.1 - first.1);
+    println!("{two} J and {one} J of {drawn} J");
+    assert!(drawn > 600.0 && (two + one - drawn).abs() <= 4.0, "{two} and {one} of {drawn} J");
+    assert!((two - 2.0 * one).abs() <= 4.0, "two slices of three draw twice as much: {two} and {one} J");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rest_is_kept_where_it_saves_and_ended_where_it_does_not() {
     let board = |uuid: &str, product: &str, parked_follows_clock| GpuSpec {
         uuid: uuid.into(),

@@ -161,8 +161,11 @@ impl JobInput {
         self.memory.plan.decision.as_ref()
     }
 
-    /// Planned and observed outlook if the run deviates enough for a new plan.
+    /// Planned and observed outlook if the run deviates enough for a new plan. A job that has ended waits for none.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
+        if self.job.status.as_ref().is_some_and(|status| status.phase.is_terminal()) {
+            return None;
+        }
         let (table, planned) =
             (self.memory.plan.predictions.table.as_ref()?, self.memory.plan.predictions.outlook?);
         let seen = outlook(&self.job, self.job.status.as_ref(), table, self.now);

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_kubelets::Kubelets as RealNodes;
+use andreas_kubelets::{Fault, Kubelets as RealNodes};
 use andreas_test_nodes::control::{NodeInfo, PodInfo};
 use andreas_test_nodes::{Forward, NodesClient};
 use andreas_testbed::PortLease;
 use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The nodes of a cluster.
 pub trait Machines: Send + Sync {
@@ -38,6 +39,12 @@ pub trait Machines: Send + Sync {
     /// When there is no such node.
     fn power_cut(&self, node: &str, down: Duration) -> BoxFuture<'_, Result<()>>;
 
+    /// The driver loses a GPU, and the program that holds it ends with an error.
+    ///
+    /// # Errors
+    /// When there is no such GPU, or nobody holds it.
+    fn lose_gpu(&self, node: &str, uuid: &str) -> BoxFuture<'_, Result<()>>;
+
     /// How many of the nodes are real ones.
     fn real(&self) -> usize;
 }
@@ -64,6 +71,11 @@ impl Machines for NodesClient {
     fn power_cut(&self, node: &str, down: Duration) -> BoxFuture<'_, Result<()>> {
         let node = node.to_owned();
         async move { Ok(self.reboot(&node, down).await?) }.boxed()
+    }
+
+    fn lose_gpu(&self, node: &str, uuid: &str) -> BoxFuture<'_, Result<()>> {
+        let (node, uuid) = (node.to_owned(), uuid.to_owned());
+        async move { Ok(self.gpu_fault(&node, &uuid).await?) }.boxed()
     }
 
     fn real(&self) -> usize {
@@ -101,6 +113,21 @@ impl Machines for Arc<RealNodes> {
                     eprintln!("{error:#}");
                 }
             });
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn lose_gpu(&self, node: &str, uuid: &str) -> BoxFuture<'_, Result<()>> {
+        let (node, uuid) = (node.to_owned(), uuid.to_owned());
+        async move {
+            let pods = self.pod_infos();
+            let holder = pods.iter().find(|pod| pod.gpus.contains(&uuid)).context("nobody holds it")?;
+            self.node(&node)?.fault(&uuid, Fault::Lost)?;
+            // The trainer makes no calls of CUDA, which would fail now. The first process of a container can only be killed.
+            for pid in holder.pids.values().filter_map(|pid| Pid::from_raw(*pid)) {
+                kill_process(pid, Signal::KILL)?;
+            }
             Ok(())
         }
         .boxed()

@@ -92,7 +92,7 @@ pub struct Options {
     pub agents: bool,
     /// Kinds of jobs that are adopted, beside their controllers; see [`crate::adoption`].
     pub adopt: &'static [&'static str],
-    /// Keeps the machine busy: takes all places of this program but one, so that at most one scenario runs beside it.
+    /// Keeps the machine busy: takes places of several, so that no other such scenario and few of the usual ones run beside it.
     pub heavy: bool,
 }
 

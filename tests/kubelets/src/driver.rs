@@ -1,5 +1,7 @@
-//! Tells the simulated drivers what runs on which GPU: the pods that hold it, by the kubelet's own PodResources API.
+//! Tells the simulated drivers what runs on which GPU: the first process of the pod that holds it, by the kubelet's own PodResources
+//! API.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::gpus::Gpus;
 use crate::node::Node;
-use crate::pods::Pods;
+use crate::pods::{Pods, Process};
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -33,16 +35,22 @@ impl Driver {
 async fn follow(node: Arc<Node>, pods: Arc<Pods>) {
     let Gpus::Simulated { product, memory_mib, .. } = node.gpus() else { return };
     let each = GpuSpec::of_product(product, "", *memory_mib);
+    let mut processes = BTreeMap::new();
     loop {
         tokio::time::sleep(PERIOD).await;
         let held = pods.held(node.name());
+        processes.retain(|pod, _| held.values().any(|holder| holder == pod));
         // Opened anew: the driver of a node that lost its power has another state.
         let Ok(sim) = Sim::open(&node.driver()) else { continue };
-        for (index, gpu) in (1..).zip(sim.gpus()) {
-            let process = held.get(&gpu.uuid).map(|holder| {
+        for gpu in sim.gpus() {
+            let process = held.get(&gpu.uuid).and_then(|holder| {
+                if !processes.get(holder).is_some_and(Process::runs) {
+                    processes.insert(holder.clone(), pods.process(&node, holder)?);
+                }
+                let number = processes.get(holder)?.on_node;
                 let pod = pods.object(holder);
                 let watts = pod.as_ref().and_then(|pod| pod.annotations().get(GPU_WATTS));
-                training_process(index, &each, product, watts.map(String::as_str))
+                Some(training_process(number, &each, product, watts.map(String::as_str)))
             });
             let _ = sim.set_processes(&gpu.uuid, process.as_slice());
         }

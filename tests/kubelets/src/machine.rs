@@ -34,12 +34,18 @@ impl MachineGpus {
         (!minors.is_empty() && !libraries.is_empty()).then_some(Self { minors, libraries })
     }
 
+    /// Where containers have the driver's libraries, and this machine has no file. A container that sees this machine's `/usr` leaves
+    /// empty ones there, which its runtime makes to mount on.
+    pub fn mount_points(&self) -> Vec<PathBuf> {
+        self.libraries.keys().map(|name| in_containers(name)).filter(|path| !path.exists()).collect()
+    }
+
     /// Their UUIDs.
     pub fn uuids(&self) -> impl Iterator<Item = &str> {
         self.minors.keys().map(String::as_str)
     }
 
-    /// The GPUs as the Container Device Interface describes them: by UUID, by index, and all.
+    /// The GPUs as the Container Device Interface describes them: by UUID, and all.
     pub(crate) fn devices(&self) -> Value {
         let file = |minor: &u32| json!({"path": format!("/dev/nvidia{minor}")});
         let named = |name: &str, minors: &[&u32]| {
@@ -48,13 +54,11 @@ impl MachineGpus {
         };
         let minors: Vec<&u32> = self.minors.values().collect();
         let each = self.minors.iter().map(|(uuid, minor)| named(uuid, &[minor]));
-        let by_index = minors.iter().enumerate().map(|(index, minor)| named(&index.to_string(), &[minor]));
-        let devices: Vec<Value> = each.chain(by_index).chain([named("all", &minors)]).collect();
+        let devices: Vec<Value> = each.chain([named("all", &minors)]).collect();
         let of_all = OF_ALL.iter().filter(|path| Path::new(path).exists());
         let files: Vec<Value> = of_all.map(|path| json!({"path": path})).collect();
-        let folder = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
         let mounts = self.libraries.iter().map(|(name, path)| {
-            json!({"hostPath": path, "containerPath": format!("{folder}/{name}"), "options": ["ro", "bind"]})
+            json!({"hostPath": path, "containerPath": in_containers(name), "options": ["ro", "bind"]})
         });
         let mounts: Vec<Value> = mounts.collect();
         json!({
@@ -77,6 +81,11 @@ impl MachineGpus {
         };
         self.minors.keys().map(gpu).collect()
     }
+}
+
+/// Where containers have a library of the driver.
+pub fn in_containers(library: &str) -> PathBuf {
+    Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH)).join(library)
 }
 
 /// UUID and number of the device file, of the module's file about a GPU.
@@ -129,7 +138,7 @@ mod tests {
         let spec = machine.devices();
         let names: Vec<&str> =
             spec["devices"].as_array().unwrap().iter().map(|d| d["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["GPU-a", "GPU-b", "0", "1", "all"]);
+        assert_eq!(names, ["GPU-a", "GPU-b", "all"]);
         assert_eq!(spec["devices"][0]["containerEdits"]["deviceNodes"], json!([{"path": "/dev/nvidia1"}]));
         assert_eq!(spec["containerEdits"]["mounts"][0]["hostPath"], "/opt/driver/libcuda.so.580");
     }

@@ -178,8 +178,10 @@ impl Node {
             let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
             let mut children = children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
             // Before `unshare` the shell has other children, and those that it left behind are of the machine's namespaces.
-            let inside =
-                |child: &i32| is_program(parent, "unshare") && pid_namespace(*child) != pid_namespace(parent);
+            // One that has ended has none.
+            let other =
+                |child: i32| pid_namespace(child).is_some_and(|own| Some(own) != pid_namespace(parent));
+            let inside = |child: &i32| is_program(parent, "unshare") && other(*child);
             first = children.find(inside);
             Ok(first.is_some())
         });
@@ -244,12 +246,11 @@ impl Node {
     ///
     /// # Errors
     /// When there is no such GPU.
-    pub fn fault(&self, gpu: usize, fault: Fault) -> Result<()> {
-        let all = uuids(self.number, self.gpus.count());
-        let uuid = all.get(gpu).with_context(|| format!("{} has no GPU {gpu}", self.name))?;
+    pub fn fault(&self, uuid: &str, fault: Fault) -> Result<()> {
         let mut broken = self.broken.lock();
-        let _ = if fault == Fault::None { broken.remove(uuid) } else { broken.insert(uuid.clone()) };
-        Ok(Sim::open(&self.driver())?.set_fault(uuid, fault)?)
+        Sim::open(&self.driver())?.set_fault(uuid, fault)?;
+        let _ = if fault == Fault::None { broken.remove(uuid) } else { broken.insert(uuid.to_owned()) };
+        Ok(())
     }
 
     /// Stops a service; it stays down until [`Self::start_service`].

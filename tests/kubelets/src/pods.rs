@@ -33,6 +33,18 @@ pub(crate) type PodKey = (String, String);
 /// GPUs of a node by UUID, with the pods that hold them.
 pub(crate) type Held = BTreeMap<String, PodKey>;
 
+/// A process of a pod, by its numbers.
+pub(crate) struct Process {
+    here: i32,
+    pub on_node: u32,
+}
+
+impl Process {
+    pub fn runs(&self) -> bool {
+        Path::new("/proc").join(self.here.to_string()).exists()
+    }
+}
+
 /// The pods of all nodes; dropped, it no longer follows them.
 pub(crate) struct Pods {
     objects: Store<Pod>,
@@ -73,6 +85,18 @@ impl Pods {
     /// A pod's object.
     pub fn object(&self, (namespace, name): &PodKey) -> Option<Arc<Pod>> {
         self.objects.get(&reflector::ObjectRef::new(name).within(namespace))
+    }
+
+    /// The first process of a pod's programs; none between two of its containers.
+    pub fn process(&self, node: &Node, key: &PodKey) -> Option<Process> {
+        let processes = processes_of_containers();
+        let containers = logged_containers(&node.log_folder());
+        let first = containers.get(key)?.iter().find_map(|(_, id)| processes.get(id))?;
+        let status = std::fs::read_to_string(format!("/proc/{first}/status")).ok()?;
+        // Its number here, on the node, and in the container.
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        let on_node = numbers.split_whitespace().nth(1)?.parse().ok()?;
+        Some(Process { here: *first, on_node })
     }
 
     /// A node as its kubelet and its driver see it.

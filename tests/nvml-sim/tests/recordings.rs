@@ -356,6 +356,7 @@ fn simulated_boards_answer_as_real_ones_did() {
     let simulated = read(&here.with_file_name("libnvidia_ml.so")).expect("the simulated library loads");
 
     // Then the answers are those of the recordings
+    assert_eq!(simulated.len(), recordings.len());
     let mut differ = Vec::new();
     for ((name, recording), simulated) in recordings.iter().zip(&simulated) {
         for (call, answer) in &recording.calls {

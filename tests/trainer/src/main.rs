@@ -17,6 +17,7 @@ mod settings;
 mod stop;
 mod train;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use settings::Settings;
@@ -26,7 +27,15 @@ use train::End;
 /// The environment makes no sense.
 const EXIT_USAGE: u8 = 2;
 
+/// What `--help` says.
+const HELP: &str = include_str!("../README.md");
+
 fn main() -> ExitCode {
+    // Other arguments are those of the program that it stands for.
+    if matches!(std::env::args().nth(1).as_deref(), Some("--help" | "-h")) {
+        let _ = std::io::stdout().write_all(HELP.as_bytes());
+        return ExitCode::SUCCESS;
+    }
     let settings =
         match Settings::from_env(&|name| std::env::var(name).ok().filter(|value| !value.is_empty())) {
             Ok(settings) => settings,

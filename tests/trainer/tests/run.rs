@@ -1,6 +1,7 @@
 //! The trainer as a process: its exit codes, checkpoints, gang and posts.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -227,4 +228,19 @@ fn progress_is_posted_as_the_callbacks_do_and_never_needed() {
     let (url, _posts) = server("500 Internal Server Error");
     let (code, text) = run(&env(url.leak()));
     assert!(code == 0 && text.matches("progress not reported").count() == 1, "{code} {text}");
+}
+
+#[test]
+fn help_names_every_variable() {
+    let output = trainer(&[]).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{help}");
+    let names = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+        let of_ours = |word: &&str| word.len() > "TRAINER_".len() && word.starts_with("TRAINER_");
+        words.filter(of_ours).map(str::to_owned).collect()
+    };
+    let read = names(concat!(include_str!("../src/settings.rs"), include_str!("../src/pace.rs")));
+    let unnamed: BTreeSet<String> = &read - &names(&help);
+    assert!(unnamed.is_empty(), "{unnamed:?}");
 }

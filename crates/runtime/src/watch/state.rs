@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::ObjectKey;
 use super::list_splitter::{Lines, ListSplitter};
+use crate::kubeconfig::innermost;
 
 /// An answer read while it arrives.
 pub(super) type Body = Pin<Box<dyn AsyncBufRead + Send>>;
@@ -77,7 +78,7 @@ impl WatchFailure {
                 };
                 Self::Other(reason, status.message.clone())
             }
-            other => Self::Other("connection", other.to_string()),
+            other => Self::Other("connection", innermost(other)),
         }
     }
 }

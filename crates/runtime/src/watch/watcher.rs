@@ -274,16 +274,16 @@ where
 
     pub(super) fn fail(&mut self, failure: WatchFailure) {
         let wait = self.backoff.wait();
-        let (reason, message) = match failure {
+        let (reason, error) = match failure {
             WatchFailure::Gone => ("gone", "the version is too old, listing again".to_owned()),
-            WatchFailure::Other(reason, message) => (reason, message),
+            WatchFailure::Other(reason, error) => (reason, error),
         };
         self.metrics.failed(reason);
         let kind = T::kind(&());
         match reason {
             // Normal on a busy cluster.
-            "short" | "broken" | "gone" | "silent" => tracing::debug!(%kind, reason, message, "watch ended"),
-            _ => tracing::warn!(%kind, reason, message, wait_ms = wait.as_millis(), "list or watch failed"),
+            "short" | "broken" | "gone" | "silent" => tracing::debug!(%kind, reason, error, "watch ended"),
+            _ => tracing::warn!(%kind, reason, error, wait_ms = wait.as_millis(), "list or watch failed"),
         }
         self.not_before = Some(Instant::now() + wait);
     }

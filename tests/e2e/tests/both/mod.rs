@@ -8,7 +8,7 @@ use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::install;
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 /// How long a job may take that lost its node on the way.
@@ -125,6 +125,31 @@ pub async fn our_own_programs_are_killed_under_a_gang(options: Options) -> Resul
         ends_well(c, &gang).await?;
         let status = c.observer.seen().status(&gang.key());
         ensure!((status.attempts, status.restarts) == (1, 0), "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn a_gpu_that_fails_under_a_job_costs_its_user_nothing(options: Options) -> Result<()> {
+    scenario(options, async |c| {
+        let unlucky = small(job("unlucky").gpus(2, 1).epochs(60, 0.4).checkpoint(15));
+        let key = unlucky.key();
+        c.submit(&unlucky).await?;
+        c.wait_for_percent(&unlucky, 10).await?;
+        // when one of its two GPUs falls off the bus, and its program ends by that
+        let node = node_of(c, &unlucky);
+        let its = c.machines.nodes().await?.into_iter().find(|one| one.name == node).context("its node")?;
+        let held = its.gpus.iter().find(|gpu| gpu.holder.is_some()).context("a GPU that is held")?;
+        c.machines.lose_gpu(&node, &held.uuid).await?;
+        // then it goes on elsewhere, at the cluster's expense
+        c.observer.until("running elsewhere", LIMIT, |seen| seen.runs_again_without(&key, &node)).await?;
+        ends_well(c, &unlucky).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!(status.user_failures == 0 && status.cluster_failures == 1, "{status:?}");
+        // A real trainer makes no calls of CUDA and was killed; the agent's word can come before its end.
+        let said: &[&str] = if c.machines.real() > 0 { &["is unhealthy", "137"] } else { &["CUDA error"] };
+        let first = &status.history[0].message;
+        ensure!(said.iter().any(|words| first.contains(words)), "{first}");
         Ok(())
     })
     .await

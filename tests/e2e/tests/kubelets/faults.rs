@@ -7,7 +7,7 @@ use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
 use andreas_kubelets::{Fault, Service};
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::both::{self, ended_well, small};
 use crate::{nodes, real};
@@ -66,7 +66,9 @@ async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
     scenario(real(1), async |c| {
         // when the driver loses a GPU (Xid 79), NVIDIA's device plug-in withdraws it
         let node = nodes(c)?.node("node-1")?;
-        node.fault(3, Fault::Lost)?;
+        let infos = c.machines.nodes().await?;
+        let last = infos[0].gpus.last().context("a GPU")?.uuid.clone();
+        node.fault(&last, Fault::Lost)?;
         let gone = nodes(c)?.offers(&c.testbed, node, 3).await?;
         println!("the lost GPU was withdrawn after {:.1} s", gone.as_secs_f64());
         // then a job for all four waits, and one for three is refused by the node: the plug-in can no longer compare its GPUs
@@ -87,7 +89,7 @@ async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
 
         // when it was reset, and the plug-in started again, both run
         let node = nodes(c)?.node("node-1")?;
-        node.fault(3, Fault::None)?;
+        node.fault(&last, Fault::None)?;
         c.kubectl("delete pod --namespace kube-system --selector app=nvidia-device-plugin --wait=true")
             .await?;
         for done in [&three, &four] {
@@ -98,6 +100,11 @@ async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
         Ok(())
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_fails_under_a_job_costs_its_user_nothing() -> Result<()> {
+    both::a_gpu_that_fails_under_a_job_costs_its_user_nothing(real(2)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@ mod faults;
 mod machine;
 mod pods;
 mod policies;
+mod prompt;
 mod release;
 mod training;
 

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use andreas_api::phase::{Outcome, Phase, Reason};
-use andreas_e2e::cluster::Cluster;
+use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
 use andreas_e2e::seen::ClusterHistory;
 use andreas_kubelets::Registry;
+use andreas_test_nodes::GPU_WATTS;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -137,6 +138,36 @@ async fn a_node_short_of_memory_evicts_a_worker_at_the_clusters_expense() -> Res
         let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
         ensure!(!node.is_empty() && !last.contains(&node), "it ran on {last} again");
         ended_well(c, &evicted)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_leaves_its_gpus_idle_is_named_with_its_pod() -> Result<()> {
+    // Agents that see the pods' names, as docs/power.md says
+    let logs = json!({
+        "extraVolumes": [{"name": "logs", "hostPath": {"path": "/var/log/pods"}}],
+        "extraVolumeMounts": [{"name": "logs", "mountPath": "/var/log/pods", "readOnly": true}],
+    });
+    let options = Options { install: Some(json!({"agent": logs})), ..real(1) };
+    scenario(options, async |c| {
+        // Given a job whose program has a context on its GPUs, and lets them do nothing
+        let idle = small(job("idle").gpus(2, 1).epochs(1_000, 0.3));
+        let mut object = idle.build();
+        object["spec"]["template"]["metadata"] =
+            json!({"annotations": {GPU_WATTS: json!({"NVIDIA-A100-SXM4-80GB": 1}).to_string()}});
+        c.apply(&object).await?;
+        c.wait_for_percent(&idle, 1).await?;
+        // Then a minute later its pod is named with each of them
+        let parked = async || {
+            let said = c.kubectl("get gpunode node-1 -o json").await?;
+            let gpunode: Value = serde_json::from_str(&said)?;
+            let gpus = gpunode["status"]["gpus"].as_array().cloned().unwrap_or_default();
+            let its = json!([{"pod": "default/idle-1-0", "processes": 1}]);
+            Ok(gpus.iter().filter(|gpu| gpu["parked"] == its).count() == 2)
+        };
+        andreas_testbed::wait::until("its pod is named", Duration::from_secs(180), parked).await?;
+        Ok(())
     })
     .await
 }

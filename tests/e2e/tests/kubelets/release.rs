@@ -140,6 +140,29 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
 }
 
 #[test]
+fn krews_manifest_names_the_archives_by_their_digests() -> Result<()> {
+    let file = files().join("andreas.yaml");
+    if std::env::var_os("ANDREAS_RELEASE").is_some() && !file.exists() {
+        println!("this release has no manifest for krew: it was made without --url");
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(file)?;
+    let manifest: Value = serde_saphyr::from_str(&text)?;
+    let platforms = manifest["spec"]["platforms"].as_array().context("platforms")?;
+    ensure!(!platforms.is_empty() && !text.contains("VERSION") && !text.contains("PLATFORMS"), "{text}");
+    for platform in platforms {
+        let name = platform["uri"].as_str().and_then(|uri| uri.rsplit('/').next()).context("an address")?;
+        let digest = ring::digest::digest(&ring::digest::SHA256, &std::fs::read(files().join(name))?);
+        let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        ensure!(platform["sha256"] == hex, "{platform}: {hex}");
+    }
+    Ok(())
+}
+
+/// Every image.
+const PARTS: [&str; 5] = ["cli", "extender", "node-agent", "operator", "trainer"];
+
+#[test]
 fn images_made_twice_have_the_same_digests() -> Result<()> {
     let made = || -> Result<Vec<(String, Vec<u8>)>> {
         let folder = tempfile::tempdir()?;
@@ -147,7 +170,7 @@ fn images_made_twice_have_the_same_digests() -> Result<()> {
         let output = std::process::Command::new(root.join("hack/images"))
             .args(["--no-build", "--profile", "debug", "--arch", architecture(), "--out"])
             .arg(folder.path())
-            .args(["extender", "node-agent"])
+            .args(PARTS)
             .output()?;
         ensure!(output.status.success(), "hack/images: {}", String::from_utf8_lossy(&output.stderr));
         let mut files = Vec::new();
@@ -160,8 +183,11 @@ fn images_made_twice_have_the_same_digests() -> Result<()> {
     };
     let (first, second) = (made()?, made()?);
     let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
-    let archives = ["extender", "node-agent"].map(|part| format!("{part}-{}.tar", architecture()));
-    assert_eq!(names, ["SHA256SUMS", "digests.json", &archives[0], &archives[1]]);
+    let archives = PARTS.map(|part| format!("{part}-{}.tar", architecture()));
+    let mut wanted: Vec<&str> =
+        archives.iter().map(String::as_str).chain(["SHA256SUMS", "digests.json"]).collect();
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
     // digests.json among them
     ensure!(first == second, "the same programs gave other bytes");
     Ok(())

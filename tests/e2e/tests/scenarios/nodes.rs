@@ -29,3 +29,8 @@ async fn a_drained_node_sends_its_job_to_another() -> Result<()> {
 async fn our_own_programs_are_killed_under_a_gang() -> Result<()> {
     both::our_own_programs_are_killed_under_a_gang(pretend()).await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_fails_under_a_job_costs_its_user_nothing() -> Result<()> {
+    both::a_gpu_that_fails_under_a_job_costs_its_user_nothing(pretend()).await
+}

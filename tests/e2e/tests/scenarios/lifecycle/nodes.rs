@@ -152,30 +152,6 @@ async fn a_rebooted_node_is_the_clusters_failure() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_that_fails_under_a_job_costs_its_user_nothing() -> Result<()> {
-    scenario(Options::default(), async |c| {
-        let tj = job("unlucky").gpus(2, 1).epochs(60, 0.4).checkpoint(5);
-        let key = tj.key();
-        c.submit(&tj).await?;
-        c.wait_for_percent(&tj, 10).await?;
-        // when one of its two GPUs falls off the bus, and its program ends with a CUDA error
-        let node = node_of(&c.observer.seen(), &key, 0)?;
-        let nodes = andreas_e2e::nodes::client(&c.testbed);
-        let its = nodes.nodes().await?.into_iter().find(|one| one.name == node).context("its node")?;
-        let held = its.gpus.iter().find(|gpu| gpu.holder.is_some()).context("a GPU that is held")?;
-        nodes.gpu_fault(&node, &held.uuid).await?;
-        // then it goes on elsewhere, at the cluster's expense
-        c.observer.until("running elsewhere", DEFAULT_TIMEOUT, |s| s.runs_again_without(&key, &node)).await?;
-        c.wait_for_phase(&tj, Phase::Succeeded).await?;
-        let status = c.observer.seen().status(&key);
-        ensure!(status.user_failures == 0 && status.cluster_failures == 1, "{status:?}");
-        ensure!(status.history[0].message.contains("CUDA error"), "{:?}", status.history);
-        Ok(())
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_pod_that_takes_the_gpu_first_is_planned_around() -> Result<()> {
     scenario(Options { groups: vec![a100(2)], ..Options::default() }, async |c| {
         // given a job whose pod is made and pinned, but not bound yet: the scheduler is away
