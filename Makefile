@@ -76,16 +76,15 @@ test-began:
 
 .PHONY: test
 test: test-began control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
-	@failed=; beside=$$(mktemp -d); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
+	@failed=; log=$$(mktemp); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
 	took() { echo "== $$1: $$((SECONDS - begun)) s"; begun=$$SECONDS; }; \
 	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
 	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
-	echo "the crates' tests and, after them, the scenarios on real nodes run beside the other scenarios, and are printed after them"; \
-	{ $(CRATES) || echo -n " crates" >>"$$beside/failed"; \
-	  echo "== crates: $$((SECONDS - begun)) s"; \
-	  { tests/kubelets/available && $(ON_REAL_NODES); } || echo -n " real nodes" >>"$$beside/failed"; } >"$$beside/log" 2>&1 & \
+	echo "scenarios on real nodes run beside the other suites, and are printed after them"; \
+	{ tests/kubelets/available && $(ON_REAL_NODES); } >"$$log" 2>&1 & \
+	$(CRATES) || failed+=" crates"; took crates; \
 	$(SCENARIOS) || failed+=" scenarios"; took scenarios; \
-	wait $$!; cat "$$beside/log"; failed+=$$(cat "$$beside/failed" 2>/dev/null || true); rm -r "$$beside"; took "crates and real nodes, after that"; \
+	wait $$! || failed+=" real nodes"; cat "$$log"; rm "$$log"; took "real nodes, after that"; \
 	echo "== all: $$SECONDS s"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 

@@ -164,6 +164,13 @@ async fn objects_of_the_release_before_are_served_and_planned() -> Result<()> {
         async |c| {
             // given a store that the release before has written, and no operator while that was so
             let objects = objects()?;
+            // once this one has made an object of each node
+            again("three GpuNodes", async || {
+                let nodes = Api::<GpuNode>::all(c.testbed.client()).list(&ListParams::default()).await?;
+                ensure!(nodes.items.len() == 3, "{} GpuNodes", nodes.items.len());
+                Ok(())
+            })
+            .await?;
             c.operators[0].process.stop().await;
             store_all(c, &objects).await?;
             all_are_served(c, &objects).await?;
