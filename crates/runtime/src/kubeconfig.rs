@@ -200,6 +200,8 @@ mod tests {
         let start = AuthError::AuthExecStart(std::io::Error::from(std::io::ErrorKind::NotFound));
         let error = unusable(&start, Some("gke-gcloud-auth-plugin")).to_string();
         assert!(error.contains("\"gke-gcloud-auth-plugin\"") && error.contains("not found"), "{error}");
+        let error = unusable(&start, None).to_string();
+        assert!(error.contains("exec command of the kubeconfig: "), "{error}");
         let out = std::process::Command::new("sh")
             .args(["-c", "echo TOKEN; echo 'no login\nmore' >&2; exit 3"])
             .output();

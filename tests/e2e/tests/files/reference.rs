@@ -294,11 +294,28 @@ fn schema_type(schema: &Value) -> String {
     kind_of(&one)
 }
 
+/// Prose in lines of at most 100 columns.
+fn lines(prose: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in prose.split_whitespace() {
+        if lines.last().is_some_and(|line| !line.is_empty() && line.len() + 1 + word.len() > 100) {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
 /// The query API, from its OpenAPI document.
 fn query_api() -> Result<String> {
     let api: Value = serde_json::from_str(&read("docs/openapi.json")?)?;
     let mut text = head("Query API");
-    text += "What [ask](../ask.md#the-api) says in words, field by field; for programs: [openapi.json](../openapi.json). Bodies are JSON.\n";
+    text += "What [ask](../ask.md#the-api) says in words, field by field; for programs:\n[openapi.json](../openapi.json). Bodies are JSON.\n";
     for (path, methods) in api["paths"].as_object().into_iter().flatten() {
         for (method, call) in methods.as_object().into_iter().flatten() {
             let method = method.to_uppercase();
@@ -335,7 +352,7 @@ fn query_api() -> Result<String> {
         if name.ends_with(".Time") {
             continue;
         }
-        let _ = write!(text, "\n### {name}\n\n{}\n", cell(&plain(&schema["description"])));
+        let _ = write!(text, "\n### {name}\n\n{}\n", lines(&plain(&schema["description"])));
         let Some(properties) = schema["properties"].as_object() else {
             let _ = write!(text, "\n{}\n", values_of(schema));
             continue;
