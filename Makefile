@@ -15,9 +15,9 @@ ADVISORIES ?=
 ANCHORS_ARGS ?= highs,sia 15
 TESTS ?=
 PAGES ?=
-CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=4
+CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
 # Most of a scenario is waiting, so there are more at a time than cores.
-THREADS := 8
+THREADS := 7
 SCENARIOS = $(CARGO) test --workspace --locked --no-fail-fast --test scenarios -- --test-threads=$(THREADS)
 EACH_ISOLATED := --config 'target."cfg(unix)".runner="$(CURDIR)/tests/kubelets/each"'
 ON_REAL_NODES := $(CARGO) test $(EACH_ISOLATED) --workspace --locked --test kubelets --

@@ -47,7 +47,7 @@ const PROGRESS_ADDRESS: &str = "10.96.200.1:8443";
 /// Its name.
 const PROGRESS_HOST: &str = "andreas-operator.andreas-system.svc";
 /// How long one of our programs may take to be ready on a busy machine.
-const READY_LIMIT: Duration = Duration::from_secs(60);
+const READY_LIMIT: Duration = Duration::from_secs(120);
 
 /// One replica of the operator.
 pub struct Operator {

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 /// How long a job may take that lost its node on the way.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A job whose pods find room on nodes that all have this machine's cores.
 pub fn small(job: Job) -> Job {

@@ -256,7 +256,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
         })
         .await?;
         c.apply(&profile("known", &[measured(A100, 2, 1_000, 760)])).await?;
-        let tj = job("thrifty").gpus(2, 1).epochs(60, 1.0).spec("profile", json!("known"));
+        let tj = job("thrifty").gpus(2, 1).epochs(100, 1.0).spec("profile", json!("known"));
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
         let allocation = |c: &Cluster| c.observer.seen().status(&tj.key()).allocation;
@@ -291,7 +291,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
             Ok(now.power_limit_watts.is_none())
         })
         .await?;
-        c.wait_for_phase(&tj, Phase::Succeeded).await?;
+        c.observer.until("it ended", 2 * DEFAULT_TIMEOUT, |s| s.phase(&tj.key()) == Phase::Succeeded).await?;
         // Two limits, one pace: it is of neither.
         let profile: Value = serde_json::from_str(&c.kubectl("get trainingprofile known -o json").await?)?;
         ensure!(profile["status"]["observations"].as_array().is_none_or(Vec::is_empty), "{profile}");

@@ -129,7 +129,7 @@ async fn an_adopted_job_gives_way_to_a_heavier_one_and_goes_on_later() -> Result
 async fn without_the_label_a_job_is_as_it_was_found() -> Result<()> {
     scenario(options(1, JOB), async |c| {
         // given an adopted Job that waits because a TrainingJob has the GPUs, and was never released
-        let first = job("first").gpus(4, 1).epochs(60, 0.3).spec("preemption", "Never".into());
+        let first = job("first").gpus(4, 1).epochs(1000, 0.3).spec("preemption", "Never".into());
         c.submit(&first).await?;
         c.wait_for_phase(&first, Phase::Running).await?;
         let waits = workload("Job", "waits").pods(1, 4);
@@ -146,7 +146,7 @@ async fn without_the_label_a_job_is_as_it_was_found() -> Result<()> {
         c.kubectl("delete trainingjob first").await?;
 
         // given another that was stopped after it had run
-        let ran = workload("Job", "ran").pods(1, 4).epochs(100, 0.3);
+        let ran = workload("Job", "ran").pods(1, 4).epochs(1000, 0.3);
         c.apply(&ran.build()).await?;
         let found = get(c, &ran).await?;
         wait_for(c, &ran, Phase::Running).await?;
@@ -168,8 +168,11 @@ async fn without_the_label_a_job_is_as_it_was_found() -> Result<()> {
         let next = job("next").gpus(4, 1).epochs(3, 0.3);
         c.submit(&next).await?;
         c.wait_for_phase(&next, Phase::Succeeded).await?;
-        let left = get(c, &runs).await?;
-        ensure!(left["status"]["succeeded"] == 1, "it ended well before: {}", left["status"]);
+        let ended = async || Ok(get(c, &runs).await?["status"]["succeeded"] == 1);
+        andreas_testbed::wait::until("the first is known to have ended well", DEFAULT_TIMEOUT, ended).await?;
+        // A pod on GPUs in use would have been refused by its node.
+        let status = c.observer.seen().status(&next.key());
+        ensure!((status.attempts, status.cluster_failures) == (1, 0), "{status:?}");
         Ok(())
     })
     .await
