@@ -166,11 +166,11 @@ pub async fn patch_status(client: &Client, object: &Value, change: &Value) -> Re
 /// Deletes an object and waits until it is gone.
 ///
 /// # Errors
-/// When it does not go within ten seconds.
+/// When it does not go within a minute.
 pub async fn delete(client: &Client, object: &Value) -> Result<()> {
     let (api, name) = (endpoint(client, object)?, object["metadata"]["name"].as_str().context("a name")?);
     api.delete(name, &DeleteParams::default().grace_period(0)).await?;
     let gone = async || Ok(api.get_opt(name).await?.is_none());
-    until(&format!("{name} is gone"), Duration::from_secs(10), gone).await?;
+    until(&format!("{name} is gone"), Duration::from_secs(60), gone).await?;
     Ok(())
 }

@@ -88,7 +88,7 @@ pub async fn install(testbed: &Testbed, adopt: &[&str]) -> Result<()> {
 async fn wait_until_served(testbed: &Testbed) -> Result<()> {
     for kind in ["trainingjobs", "trainingprofiles", "energypolicies", "gpunodes"] {
         let served = async || Ok(testbed.kubectl(["get", kind, "--all-namespaces"]).await?.success());
-        until(&format!("{kind} are served"), Duration::from_secs(30), served).await?;
+        until(&format!("{kind} are served"), Duration::from_secs(120), served).await?;
     }
     Ok(())
 }

@@ -36,6 +36,7 @@ use crate::observer::Observer;
 use crate::older::Older;
 use crate::release;
 use crate::storage::Storage;
+use crate::supervisor::Supervisor;
 use crate::wrong_clock;
 
 pub use crate::options::{A100, Group, Options, T4, V100, a100, short_runs, t4};
@@ -86,6 +87,7 @@ pub struct Cluster {
     pub extender_listen: Option<SocketAddr>,
     faults: Option<FaultProxy>,
     options: Options,
+    kept: Option<Supervisor>,
     /// What the control plane held before, where another scenario may use it next.
     inventory: Option<Inventory>,
     _registry: Option<Registry>,
@@ -155,6 +157,7 @@ impl Cluster {
             extender_listen: None,
             faults,
             options,
+            kept: None,
             inventory,
             _registry: registry,
             _storage: storage,
@@ -175,6 +178,8 @@ impl Cluster {
             let operator = cluster.start_operator(index).await?;
             cluster.operators.push(operator);
         }
+        let processes = cluster.operators.iter().map(|one| one.process.clone()).collect();
+        cluster.kept = Some(Supervisor::unless_killed(processes));
         start_kubelets(&cluster.testbed, &cluster.options, &cluster.operators).await?;
         if cluster.options.agents {
             pods_behind_proxy(&cluster.testbed, cluster.faults.as_ref()).await?;
@@ -381,6 +386,7 @@ impl Cluster {
         if let Some(nodes) = self.real_nodes.take() {
             nodes.power_off();
         }
+        drop(self.kept.take());
         for operator in &self.operators {
             operator.process.stop().await;
         }
@@ -392,8 +398,8 @@ impl Cluster {
         match self.inventory.take() {
             None => self.stop().await,
             Some(inventory) => {
-                let Self { testbed, operators, extender, scheduler, observer, _storage, .. } = self;
-                drop((operators, extender, scheduler, observer, _storage));
+                let Self { testbed, kept, operators, extender, scheduler, observer, _storage, .. } = self;
+                drop((kept, operators, extender, scheduler, observer, _storage));
                 beds::give_back(testbed, inventory).await;
             }
         }

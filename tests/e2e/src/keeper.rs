@@ -1,44 +1,27 @@
 //! Starts our programs again, when they end, as a kubelet would in a cluster, or by will; and what memory they took.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_testbed::Process;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result};
-use tokio::task::JoinHandle;
 
 use crate::cluster::Cluster;
 use crate::scenario::DEFAULT_TIMEOUT;
 use crate::scrape;
-
-/// How often it is looked whether a program has ended.
-const LOOK: Duration = Duration::from_millis(200);
-
-/// Keeps the operators of a cluster running; dropped, it no longer does.
-#[derive(Debug)]
-pub struct Keeper(JoinHandle<()>);
+use crate::supervisor::Supervisor;
 
 impl Cluster {
-    /// Starts an operator again whenever it ends: one that loses its Lease ends itself.
+    /// Starts an operator again whenever it ends.
     #[must_use]
-    pub fn keep_operators_running(&self) -> Keeper {
-        let processes: Vec<Arc<Process>> = self.operators.iter().map(|one| one.process.clone()).collect();
-        Keeper(tokio::spawn(async move {
-            loop {
-                for process in processes.iter().filter(|process| process.pid().is_none()) {
-                    // Whoever started it a moment before was as good.
-                    drop(process.start_again());
-                }
-                tokio::time::sleep(LOOK).await;
-            }
-        }))
+    pub fn keep_operators_running(&self) -> Supervisor {
+        Supervisor::of(self.operators.iter().map(|one| one.process.clone()).collect())
     }
 
     /// Starts the first operator again; how long until all its caches are filled and it has planned.
     ///
     /// # Errors
-    /// When it has not within three minutes.
+    /// When it has not within six minutes.
     pub async fn restart_operator(&self) -> Result<Duration> {
         let operator = self.operators.first().context("no operator")?;
         operator.process.stop().await;
@@ -73,12 +56,6 @@ pub fn memory_mib(pid: u32) -> Option<(f64, f64)> {
         line.trim().trim_end_matches("kB").trim().parse::<f64>().ok()
     };
     Some((field("VmRSS:")? / 1024.0, field("VmHWM:")? / 1024.0))
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Whether scenarios run at full length (`ANDREAS_LONG=1`) or in a short form.

@@ -35,6 +35,7 @@ pub mod scrape;
 pub mod seen;
 pub mod soak;
 pub mod storage;
+pub mod supervisor;
 pub mod tenant;
 pub mod workload;
 pub mod wrong_clock;

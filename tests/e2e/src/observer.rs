@@ -3,13 +3,14 @@
 //! It knows nothing of the operator's state: it sees TrainingJobs and pods as any client does, and checks after every
 //! event what it has [`seen`](crate::seen), beside what the [`devices`](crate::devices) say.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use futures::StreamExt as _;
-use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -119,11 +120,32 @@ async fn follow<K>(
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
     let mut stream = watcher(api, watcher::Config::default()).boxed();
+    // What is there, and what a list that has begun has named of it.
+    let (mut known, mut listed) = (HashMap::new(), HashMap::new());
     while let Some(event) = stream.next().await {
-        let (object, gone) = match event {
-            Ok(Event::Apply(object) | Event::InitApply(object)) => (object, false),
-            Ok(Event::Delete(object)) => (object, true),
-            Ok(Event::Init | Event::InitDone) => continue,
+        let (applied, gone) = match event {
+            Ok(Event::Apply(object)) => {
+                known.insert(object.uid(), object.clone());
+                (Some(object), Vec::new())
+            }
+            Ok(Event::InitApply(object)) => {
+                listed.insert(object.uid(), object.clone());
+                (Some(object), Vec::new())
+            }
+            Ok(Event::Delete(object)) => {
+                known.remove(&object.uid());
+                (None, vec![object])
+            }
+            Ok(Event::Init) => {
+                listed.clear();
+                continue;
+            }
+            // What a list no longer names went while nothing was watched.
+            Ok(Event::InitDone) => {
+                let before = std::mem::replace(&mut known, std::mem::take(&mut listed));
+                let gone = before.into_iter().filter(|(uid, _)| !known.contains_key(uid));
+                (None, gone.map(|(_, object)| object).collect())
+            }
             // The API server may be killed under us; the watcher goes on where it was.
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(300)).await;
@@ -132,7 +154,12 @@ async fn follow<K>(
         };
         {
             let mut seen = lock(&seen);
-            see(&mut seen, object, gone);
+            if let Some(object) = applied {
+                see(&mut seen, object, false);
+            }
+            for object in gone {
+                see(&mut seen, object, true);
+            }
             seen.check();
         }
         changed.send_modify(|n| *n += 1);

@@ -13,7 +13,7 @@ use crate::chart::SYSTEM;
 use crate::cluster::Cluster;
 
 /// How long an answer may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// A token of the account that the chart makes for reading these pages.
 ///

@@ -16,7 +16,7 @@ use crate::chart;
 use crate::cluster::Cluster;
 
 /// How long an answer may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A program, and where its processes answer.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@ use crate::ports::PortLease;
 use crate::process::Process;
 
 /// How long one step of a start may take. A start takes seconds; a busy machine gets room.
-const START_LIMIT: Duration = Duration::from_secs(90);
+const START_LIMIT: Duration = Duration::from_secs(180);
 
 /// Waits until a component itself says that it serves; an open port alone could be a stranger's.
 pub(crate) async fn wait_serving(

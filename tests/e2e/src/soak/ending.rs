@@ -12,7 +12,7 @@ use crate::scenario::DEFAULT_TIMEOUT;
 use crate::seen::describe;
 
 /// From the last thing that happens until every job has ended.
-const ALL_END: Duration = Duration::from_secs(300);
+const ALL_END: Duration = Duration::from_secs(600);
 
 /// Every job that was not deleted ends.
 pub(super) async fn all_end(c: &mut Cluster, actor: &Actor) -> Result<()> {

@@ -41,7 +41,7 @@ pub fn node_of(c: &Cluster, job: &Job) -> String {
 
 pub async fn a_gang_over_two_nodes_stops_and_resumes_from_its_checkpoint(options: Options) -> Result<()> {
     scenario(options, async |c| {
-        let gang = small(job("gang").gpus(8, 2).epochs(60, 0.5).checkpoint(15));
+        let gang = small(job("gang").gpus(8, 2).epochs(60, 0.5).checkpoint(15).stays_at(0.5));
         c.submit(&gang).await?;
         c.wait_for_percent(&gang, 10).await?;
         // every GPU is held by one of its pods, by the kubelets' own word
@@ -70,7 +70,7 @@ pub async fn a_gang_over_two_nodes_stops_and_resumes_from_its_checkpoint(options
 
 pub async fn a_gang_survives_a_power_cut(options: Options) -> Result<()> {
     scenario(options, async |c| {
-        let gang = small(job("gang").gpus(8, 2).epochs(120, 0.3).checkpoint(15));
+        let gang = small(job("gang").gpus(8, 2).epochs(120, 0.3).checkpoint(15).stays_at(0.5));
         c.submit(&gang).await?;
         c.wait_for_percent(&gang, 10).await?;
 
@@ -87,12 +87,12 @@ pub async fn a_gang_survives_a_power_cut(options: Options) -> Result<()> {
 
 pub async fn a_drained_node_sends_its_job_to_another(options: Options) -> Result<()> {
     scenario(options, async |c| {
-        let moved = small(job("moved").gpus(4, 1).epochs(80, 0.3).checkpoint(15));
+        let moved = small(job("moved").gpus(4, 1).epochs(80, 0.3).checkpoint(15).stays_at(0.5));
         c.submit(&moved).await?;
         c.wait_for_percent(&moved, 10).await?;
         let node = node_of(c, &moved);
         // when an administrator drains its node, our own pods included
-        c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --force --timeout=120s"))
+        c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --force --timeout=240s"))
             .await?;
         // then it goes on elsewhere, at the cluster's expense
         ends_well(c, &moved).await?;
@@ -132,7 +132,7 @@ pub async fn our_own_programs_are_killed_under_a_gang(options: Options) -> Resul
 
 pub async fn a_gpu_that_fails_under_a_job_costs_its_user_nothing(options: Options) -> Result<()> {
     scenario(options, async |c| {
-        let unlucky = small(job("unlucky").gpus(2, 1).epochs(60, 0.4).checkpoint(15));
+        let unlucky = small(job("unlucky").gpus(2, 1).epochs(60, 0.4).checkpoint(15).stays_at(0.5));
         let key = unlucky.key();
         c.submit(&unlucky).await?;
         c.wait_for_percent(&unlucky, 10).await?;

@@ -88,7 +88,7 @@ async fn goes_on(c: &mut Cluster, job: &Job) -> Result<()> {
     let before = c.observer.seen().milli_percent(&job.key());
     let key = job.key();
     let reported = |seen: &andreas_e2e::seen::ClusterHistory| seen.milli_percent(&key) > before;
-    c.observer.until("it reports", Duration::from_secs(60), reported).await?;
+    c.observer.until("it reports", Duration::from_secs(180), reported).await?;
     let status = c.observer.seen().status(&job.key());
     ensure!((status.phase, status.attempts, status.user_failures) == (Phase::Running, 1, 0), "{status:?}");
     Ok(())
@@ -102,7 +102,7 @@ async fn while_no_name_is_found_gangs_wait_for_each_other() -> Result<()> {
         c.wait_for_phase(&long, Phase::Running).await?;
         // when DNS is gone
         c.kubectl("scale deployment coredns --namespace kube-system --replicas=0").await?;
-        c.kubectl("wait pod --namespace kube-system --selector k8s-app=kube-dns --for=delete --timeout=60s")
+        c.kubectl("wait pod --namespace kube-system --selector k8s-app=kube-dns --for=delete --timeout=180s")
             .await?;
         // then a gang starts, and its members find neither each other nor the operator
         let timeout = json!("40s");
@@ -125,7 +125,7 @@ async fn while_no_name_is_found_gangs_wait_for_each_other() -> Result<()> {
 /// Waits until a node is Ready, or is not.
 async fn ready(c: &Cluster, node: &str, wanted: bool) -> Result<()> {
     let condition = if wanted { "Ready=True" } else { "Ready=False" };
-    let line = format!("wait node {node} --for=condition={condition} --timeout=90s");
+    let line = format!("wait node {node} --for=condition={condition} --timeout=240s");
     c.kubectl(&line).await.map(drop)
 }
 

@@ -17,7 +17,7 @@ use crate::{nodes, real};
 
 const HOUR: i32 = 3_600;
 /// A kubelet renews its lease every ten seconds.
-const RENEWED: Duration = Duration::from_secs(60);
+const RENEWED: Duration = Duration::from_secs(180);
 
 /// How far ahead a time is that the API holds.
 async fn ahead(c: &Cluster, line: &str) -> Result<f64> {
@@ -40,7 +40,7 @@ async fn a_gang_is_well(c: &mut Cluster, name: &str, off: i32) -> Result<()> {
     println!("the lease of node-1 is {:.0} s ahead", ahead(c, lease).await?);
 
     // when a gang starts on both nodes, with every time-out there is
-    let gang = small(job(name).gpus(8, 2).epochs(60, 0.5).checkpoint(15))
+    let gang = small(job(name).gpus(8, 2).epochs(60, 0.5).checkpoint(15).stays_at(0.5))
         .spec("startTimeout", json!("2m"))
         .spec("progressTimeout", json!("2m"))
         .spec("maxRunTime", json!("30m"));

@@ -24,7 +24,7 @@ async fn device_plugin_on(c: &Cluster, os: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Result<()> {
     scenario(real(1), async |c| {
-        let long = small(job("long").gpus(2, 1).epochs(800, 0.3));
+        let long = small(job("long").gpus(2, 1).epochs(2_000, 0.3));
         c.submit(&long).await?;
         c.wait_for_percent(&long, 1).await?;
 

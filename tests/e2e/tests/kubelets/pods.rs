@@ -37,7 +37,7 @@ async fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_
         c.submit(&missing).await?;
         let key = missing.key();
         let failed = |seen: &ClusterHistory| seen.phase(&key) == Phase::Failed;
-        c.observer.until("its retry has failed too", Duration::from_secs(180), failed).await?;
+        c.observer.until("its retry has failed too", Duration::from_secs(360), failed).await?;
         // then each attempt cost a retry, and says why
         let status = c.observer.seen().status(&missing.key());
         ensure!((status.user_failures, status.cluster_failures) == (2, 0), "{status:?}");
@@ -59,7 +59,7 @@ async fn an_image_that_is_not_there_is_the_users_failure_and_a_registry_that_is_
         let key = away.key();
         c.submit(&away).await?;
         let failed = |seen: &ClusterHistory| seen.status(&key).cluster_failures >= 1;
-        c.observer.until("a failure of the cluster", Duration::from_secs(120), failed).await?;
+        c.observer.until("a failure of the cluster", Duration::from_secs(360), failed).await?;
         let status = c.observer.seen().status(&key);
         let first = status.history.first().context("an attempt")?;
         let seen = (first.outcome, first.reason.as_str(), status.user_failures);
@@ -120,9 +120,9 @@ async fn a_node_short_of_memory_evicts_a_worker_at_the_clusters_expense() -> Res
     const TAKEN: u64 = 800;
     scenario(real(2), async |c| {
         let evicted = small(job("evicted").gpus(4, 1).epochs(100, 0.3).checkpoint(15))
-            .env("TRAINER_ALLOCATE_AT", 0.3)
+            .env("TRAINER_ALLOCATE_AT", 0.6)
             .env("TRAINER_ALLOCATE_MIB", TAKEN)
-            .env("TRAINER_FAIL_ATTEMPTS", 1);
+            .stays_at(0.7);
         c.submit(&evicted).await?;
         c.wait_for_percent(&evicted, 1).await?;
         // given a node that evicts when 400 MiB more are taken
@@ -166,7 +166,7 @@ async fn a_program_that_leaves_its_gpus_idle_is_named_with_its_pod() -> Result<(
             let its = json!([{"pod": "default/idle-1-0", "processes": 1}]);
             Ok(gpus.iter().filter(|gpu| gpu["parked"] == its).count() == 2)
         };
-        andreas_testbed::wait::until("its pod is named", Duration::from_secs(180), parked).await?;
+        andreas_testbed::wait::until("its pod is named", Duration::from_secs(360), parked).await?;
         Ok(())
     })
     .await

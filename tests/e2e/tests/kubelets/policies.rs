@@ -37,6 +37,13 @@ async fn reaches(c: &Cluster, from: &str, address: &str, port: u16) -> Result<bo
     Ok(command.output().await.context("running nsenter")?.status.success())
 }
 
+/// Waits until such a connection can be opened: on a busy machine one try may be too slow.
+async fn opens(c: &Cluster, from: &str, address: &str, port: u16) -> Result<()> {
+    let open = async || reaches(c, from, address, port).await;
+    until(&format!("{from} reaches {address}:{port}"), LIMIT, open).await?;
+    Ok(())
+}
+
 /// The address of the one pod with such labels.
 async fn address(c: &Cluster, namespace: &str, labels: &str) -> Result<String> {
     let columns = "-o=jsonpath={.items[0].status.podIP}";
@@ -80,9 +87,9 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         let agent = address(c, AGENTS, "app.kubernetes.io/component=agent").await?;
         let dns = address(c, "kube-system", "k8s-app=kube-dns").await?;
         for (to, port) in [(&operator, 8443), (&operator, 9090), (&agent, 9090), (&dns, 8080)] {
-            ensure!(reaches(c, "bystander", to, port).await?, "{to}:{port} is closed before");
+            opens(c, "bystander", to, port).await?;
         }
-        ensure!(reaches(c, "andreas-operator", &dns, 8080).await?, "{dns}:8080 is closed before");
+        opens(c, "andreas-operator", &dns, 8080).await?;
 
         // when they are
         c.kubectl("create namespace monitoring").await?;
@@ -100,12 +107,12 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         // then what they close is closed, and what they allow is open
         ensure!(!reaches(c, "bystander", &agent, 9090).await?, "an agent's metrics are open to a tenant");
         ensure!(!reaches(c, "andreas-operator", &dns, 8080).await?, "the operator reaches more than DNS");
-        ensure!(reaches(c, "andreas-operator", &dns, 53).await?, "the operator does not reach DNS");
-        ensure!(reaches(c, "bystander", &operator, 8443).await?, "nobody can report");
+        opens(c, "andreas-operator", &dns, 53).await?;
+        opens(c, "bystander", &operator, 8443).await?;
         // and workers in their node's network report too, wherever they are
         for node in nodes(c)?.nodes() {
             let open = format!("exec 3<>/dev/tcp/{operator}/8443");
-            node.run(&["timeout", "2", "bash", "-c", &open]).await?;
+            node.run(&["timeout", "20", "bash", "-c", &open]).await?;
         }
         let own = small(job("host").epochs(20, 0.5)).pod("hostNetwork", json!(true));
         let own = own.pod("dnsPolicy", json!("ClusterFirstWithHostNet"));
@@ -136,7 +143,7 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         let mut example = namespaced("07-tenant-network-policy.yaml", "team")?;
         example["metadata"]["name"] = json!("training");
         c.apply(&example).await?;
-        let gang = small(job("gang").namespace("team").gpus(6, 2).epochs(20, 0.5));
+        let gang = small(job("gang").namespace("team").gpus(6, 2).epochs(50, 0.5));
         c.submit(&gang).await?;
         c.wait_for_percent(&gang, 10).await?;
         ensure!(!reaches(c, "gang-1-0", &operator, 9090).await?, "a worker reaches the operator's metrics");

@@ -121,7 +121,7 @@ async fn a_release_is_installed_from_its_files_alone_and_passes_the_smoke_test()
             ensure!(found > 0, "{program} runs nowhere");
         }
         // once the operator has seen this scenario's policy
-        c.kubectl("wait energypolicy default --for=jsonpath={.status.observedGeneration}=1 --timeout=60s")
+        c.kubectl("wait energypolicy default --for=jsonpath={.status.observedGeneration}=1 --timeout=180s")
             .await?;
         // then what the installation's page says shows that it works, a job to its end included
         let smoke = fenced::below("docs/installation.md", "See that it works", "sh")?;

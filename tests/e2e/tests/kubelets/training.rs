@@ -184,7 +184,7 @@ async fn privileged_agents_measure_without_nvidias_runtime(c: &mut Cluster) -> R
     let bounded = u64::from_str_radix(&of_process(node, "andreas-node-agent", "CapBnd").await?, 16)?;
     let effective = u64::from_str_radix(&of_process(node, "andreas-node-agent", "CapEff").await?, 16)?;
     ensure!(bounded & SYS_ADMIN != 0 && effective == 0, "{bounded:x} {effective:x}");
-    let tj = small(job("measured").gpus(2, 1).epochs(40, 0.3));
+    let tj = small(job("measured").gpus(2, 1).epochs(80, 0.3));
     c.submit(&tj).await?;
     c.wait_for_percent(&tj, 1).await?;
     let uid = of_process(nodes(c)?.node("node-1")?, "andreas-trainer", "Uid").await?;

@@ -130,8 +130,8 @@ pub async fn reads_well(bed: &Testbed) -> Result<()> {
         kubectl(bed, &format!("get {name}")).await?;
     }
     // Scripts wait as for a Job of Kubernetes.
-    kubectl(bed, "wait --for=condition=Complete --timeout=5s tj/done").await?;
-    kubectl(bed, "wait --for=condition=Failed --timeout=5s tj/gave-up").await?;
+    kubectl(bed, "wait --for=condition=Complete --timeout=20s tj/done").await?;
+    kubectl(bed, "wait --for=condition=Failed --timeout=20s tj/gave-up").await?;
     kubectl_completes_the_command_line(bed).await?;
     for (name, spec, _) in JOBS {
         delete(&client, &job(name, spec)?).await?;

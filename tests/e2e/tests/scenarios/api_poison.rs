@@ -65,7 +65,7 @@ async fn sees<K: kube::Resource>(
         }
         anyhow::bail!("the watch ended")
     };
-    tokio::time::timeout(Duration::from_secs(20), wait)
+    tokio::time::timeout(Duration::from_secs(60), wait)
         .await
         .with_context(|| format!("{name} is not seen"))?
 }

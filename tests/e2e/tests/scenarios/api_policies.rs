@@ -64,7 +64,7 @@ impl Stage {
         let normal = job("team", "normal", "")?;
         let queued = pod("team", "queued", "spec: {schedulerName: andreas}")?;
         let heavy = job("bounded", "heavy", "spec: {weight: 9}")?;
-        until("the policies and the tenant's rights are in force", Duration::from_secs(30), async || {
+        until("the policies and the tenant's rights are in force", Duration::from_secs(120), async || {
             Ok(matches!(create(&self.tenant, &early, true).await?, Verdict::Refused(s) if s.code == 422)
                 && matches!(create(&self.tenant, &forged, true).await?, Verdict::Refused(_))
                 && matches!(create(&self.tenant, &normal, true).await?, Verdict::Accepted(_))
@@ -221,7 +221,7 @@ async fn nobody_else_says_whose_pod_it_is(s: &Stage) -> Result<()> {
 
 /// Goes on with the pod and its owner of the test before.
 async fn an_orphaning_delete_ends(s: &Stage) -> Result<()> {
-    let delete = "delete tj owner -n team --cascade=orphan --timeout=20s";
+    let delete = "delete tj owner -n team --cascade=orphan --timeout=120s";
     s.bed.kubectl(delete.split(' ')).await?.checked().context("the garbage collector is held up")?;
     let left = s
         .bed

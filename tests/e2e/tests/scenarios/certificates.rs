@@ -95,11 +95,15 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
         }
         let (mut leaves, mut roots) = (BTreeSet::new(), BTreeSet::new());
         let (start, lasts) = (Instant::now(), Duration::from_secs(lasts));
+        // Where a short job takes long, few certificates are read in this time: then it goes on for a while.
+        let longest = lasts + Duration::from_secs(90);
         // Few kills: a kubelet waits twice as long each time before it starts a container again.
         let mut kills = (1..=3).map(|n| start + lasts * n / 4).peekable();
         let mut bound = 0;
         // when certificates and authorities are renewed under a stream of short jobs, and the extender is killed on the way
-        while start.elapsed() < lasts {
+        while start.elapsed() < lasts
+            || ((leaves.len() <= 2 || roots.len() <= 1) && start.elapsed() < longest)
+        {
             let short = job(&format!("short-{bound}")).epochs(2, 0.2);
             c.submit(&short).await?;
             c.wait_for_phase(&short, Phase::Succeeded).await?;
@@ -112,7 +116,8 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
             }
         }
         // then several were in use, the first jobs still report, and nobody complained of a certificate
-        println!("{bound} jobs, {} leaves, {} authorities in {lasts:?}", leaves.len(), roots.len());
+        let took = start.elapsed();
+        println!("{bound} jobs, {} leaves, {} authorities in {took:.0?}", leaves.len(), roots.len());
         ensure!(leaves.len() > 2 && roots.len() > 1, "{} leaves, {} roots", leaves.len(), roots.len());
         for job in &long {
             let done = c.observer.seen().milli_percent(&job.key()) / 1000;
@@ -120,9 +125,10 @@ async fn no_report_and_no_bind_is_lost_while_certificates_are_renewed() -> Resul
         }
         let (lost, late) = unsent(c)?;
         ensure!(lost.is_empty(), "reports were lost: {lost:#?}");
-        println!("{} reports were not answered in time", late.len());
         // A handshake that hangs at a renewal would cost both jobs a report each time.
-        ensure!(late.len() < leaves.len(), "{} leaves, {late:#?}", leaves.len());
+        let renewals = usize::try_from(start.elapsed().as_secs() / every.max(1))?;
+        println!("{} reports were not answered in time, {renewals} renewals", late.len());
+        ensure!(late.len() < renewals, "{renewals} renewals, {late:#?}");
         let refused = ["x509", "tls:", "certificate signed", "certificate has expired", "bad certificate"];
         let refused = log_lines(c, SYSTEM, "kube-scheduler", &refused)?;
         ensure!(refused.is_empty(), "kube-scheduler was refused: {refused:#?}");

@@ -30,8 +30,9 @@ fn options(values: Value) -> Options {
 /// Waits until the drivers of the nodes' GPUs say so.
 async fn gpus(c: &Cluster, what: &str, holds: impl Fn(&Gpu, &GpuHardware) -> bool) -> Result<()> {
     let nodes = andreas_e2e::nodes::client(&c.testbed);
-    // A killed agent's settings end after its time to live, 30 s, and a look.
-    let limit = Duration::from_secs(60);
+    // A killed agent's settings end after its time to live, 30 s, and a look; a container that was killed again and again is started
+    // after 10, 20, 40 s.
+    let limit = Duration::from_secs(180);
     let mut last = String::new();
     let all_hold = async || {
         let seen = nodes.nodes().await?;
@@ -108,7 +109,7 @@ fn live_pods(seen: &ClusterHistory, job: &Job) -> Vec<String> {
 async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
     scenario(options(two_of_each()), async |c| {
         // given a release with two replicas of operator and scheduler, a gang that trains, and a finished job
-        let (long, short) = (job("long").gpus(8, 2).epochs(400, 0.5), job("short").epochs(4, 0.3));
+        let (long, short) = (job("long").gpus(8, 2).epochs(1000, 0.5), job("short").epochs(4, 0.3));
         c.submit(&short).await?;
         c.wait_for_phase(&short, Phase::Succeeded).await?;
         c.submit(&long).await?;

@@ -85,7 +85,7 @@ impl Prometheus {
 
 fn get(url: &str, parameters: &[(String, String)], accept: &str) -> Result<String> {
     let config = ureq::Agent::config_builder()
-        .timeout_global(Some(Duration::from_secs(10)))
+        .timeout_global(Some(Duration::from_secs(30)))
         .http_status_as_error(false)
         .build();
     let mut request = ureq::Agent::new_with_config(config).get(url).header("Accept", accept);

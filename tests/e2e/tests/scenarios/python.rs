@@ -9,7 +9,7 @@ use andreas_e2e::scenario::scenario;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
 
-/// Counts to `TOTAL`, saves when it is asked to stop, and goes on from there.
+/// Counts to `TOTAL`, saves when it is asked to stop, and goes on from there. The first attempt waits at half for that.
 const PROGRAM: &str = r#"
 import os, sys, time
 import andreas_progress
@@ -22,6 +22,8 @@ with andreas_progress.start(interval=0.5) as run:
     for step in range(first + 1, total + 1):
         time.sleep(0.05)
         run.report(step, total, {"loss": 1 / step})
+        while run.environment.attempt == 1 and step == total // 2 and not run.stop_requested:
+            time.sleep(0.05)
         if run.stop_requested:
             with run.new_checkpoint(step) as folder:
                 (folder / "step").write_text(str(step))

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use andreas_api::names::{ANNOTATION_FOUND, GATE_NODE};
 use andreas_api::phase::Phase;
-use andreas_e2e::adoption::{Writes, workload, writes};
+use andreas_e2e::adoption::{Workload, Writes, workload, writes};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_testbed::wait::until;
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
@@ -23,32 +24,36 @@ async fn an_adopted_job_is_planned_runs_on_its_node_and_is_accounted() -> Result
         let tune =
             workload("Job", "tune").pods(2, 2).annotation("deadline-after", "1h").annotation("weight", "40");
         c.apply(&tune.build()).await?;
-        wait_for(c, &tune, Phase::Running).await?;
+        wait_for(c, &tune, Phase::Succeeded).await?;
         // then a TrainingJob stands for it, with what the annotations say
         let key = tune.mirror();
         let mirror = c.observer.seen().job(&key).cloned().context("no TrainingJob")?;
         ensure!(mirror.spec.weight == 40 && mirror.spec.deadline_after.is_some(), "{:?}", mirror.spec);
         let status = c.observer.seen().status(&key);
-        let allocation = status.allocation.context("no allocation")?;
-        ensure!(allocation.gpus == 4, "{allocation:?}");
-        // and its pods run where the plan says
-        wait_for_pods(c, &tune, 2, &allocation).await?;
-        wait_for(c, &tune, Phase::Succeeded).await?;
-        let status = c.observer.seen().status(&key);
         let used = status.consumption.context("no energy")?;
         ensure!(used.joules > 0 && status.history.len() == 1, "{used:?} {:?}", status.history);
-        let object = get(c, &tune).await?;
-        ensure!(object["status"]["succeeded"] == 2, "{}", object["status"]);
+        let record = &status.history[0];
+        ensure!(record.gpus == 4, "{record:?}");
+        // and its pods ran where the plan said
+        wait_for_pods(c, &tune, 2, &record.placement).await?;
+        succeeded(c, &tune, 2).await?;
         // and one that is cancelled is gone, and is not made again
         let dropped = workload("Job", "dropped").pods(1, 1).epochs(400, 0.3);
         c.apply(&dropped.build()).await?;
         wait_for(c, &dropped, Phase::Running).await?;
         cancel(c, "job-dropped").await?;
         wait_until_given_back(c, &dropped).await?;
-        ensure!(get(c, &dropped).await.is_err(), "the Job is still there");
+        until("the Job is gone", DEFAULT_TIMEOUT, async || Ok(get(c, &dropped).await.is_err())).await?;
         Ok(())
     })
     .await
+}
+
+/// Waits until the Job itself says that so many of its pods have ended well.
+async fn succeeded(c: &Cluster, of: &Workload, pods: i64) -> Result<()> {
+    let all = async || Ok(get(c, of).await?["status"]["succeeded"] == pods);
+    until(&format!("{pods} pods of {} have ended well", of.resource()), DEFAULT_TIMEOUT, all).await?;
+    Ok(())
 }
 
 /// `kubectl andreas cancel`.
@@ -64,10 +69,10 @@ async fn cancel(c: &Cluster, job: &str) -> Result<()> {
 async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result<()> {
     scenario(options(1, JOB), async |c| {
         // given a node with two of its four GPUs in use, and a Job of four pods that may have fewer
-        let first = job("first").gpus(2, 1).epochs(400, 0.3).spec("preemption", "Never".into());
+        let first = job("first").gpus(2, 1).epochs(1000, 0.3).spec("preemption", "Never".into());
         c.submit(&first).await?;
         c.wait_for_phase(&first, Phase::Running).await?;
-        let tune = workload("Job", "tune").pods(4, 1).epochs(100, 0.3).annotation("gpus", "1-4");
+        let tune = workload("Job", "tune").pods(4, 1).epochs(1000, 0.3).annotation("gpus", "1-4");
         c.apply(&tune.clone().not_adopted().build()).await?;
         let found = get(c, &tune).await?;
         c.kubectl(&format!("label {} andreas.dev/adopt=true", tune.resource())).await?;
@@ -77,7 +82,7 @@ async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result
         let allocation = status.allocation.context("no allocation")?;
         let gpus = allocation.gpus;
         ensure!((1..=2).contains(&gpus), "{gpus}");
-        wait_for_pods(c, &tune, gpus.into(), &allocation).await?;
+        wait_for_pods(c, &tune, gpus.into(), &allocation.placement).await?;
         let object = get(c, &tune).await?;
         let spec = &object["spec"];
         ensure!(spec["parallelism"] == gpus && spec["completions"] == gpus, "{gpus}, {spec}");
@@ -92,9 +97,7 @@ async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result
         let short = workload("Job", "short").pods(4, 1).annotation("gpus", "2");
         c.apply(&short.build()).await?;
         wait_for(c, &short, Phase::Succeeded).await?;
-        let object = get(c, &short).await?;
-        ensure!(object["status"]["succeeded"] == 2, "{}", object["status"]);
-        Ok(())
+        succeeded(c, &short, 2).await
     })
     .await
 }
@@ -115,8 +118,9 @@ async fn an_adopted_job_gives_way_to_a_heavier_one_and_goes_on_later() -> Result
         // then the Job is suspended, not failed
         let object = get(c, &long).await?;
         ensure!(object["spec"]["suspend"] == true, "{}", object["spec"]["suspend"]);
-        c.wait_for_phase(&urgent, Phase::Succeeded).await?;
-        // and resumed
+        // and resumed when that has left
+        c.edit(&urgent.key(), &serde_json::json!({"suspend": true})).await?;
+        c.wait_for_phase(&urgent, Phase::Suspended).await?;
         wait_for(c, &long, Phase::Running).await?;
         let status = c.observer.seen().status(&long.mirror());
         ensure!(status.restarts == 1 && status.attempts == 2, "{} {}", status.restarts, status.attempts);
@@ -147,8 +151,9 @@ async fn without_the_label_a_job_is_as_it_was_found() -> Result<()> {
 
         // given another that was stopped after it had run
         let ran = workload("Job", "ran").pods(1, 4).epochs(1000, 0.3);
-        c.apply(&ran.build()).await?;
+        c.apply(&ran.clone().not_adopted().build()).await?;
         let found = get(c, &ran).await?;
+        c.kubectl(&format!("label {} andreas.dev/adopt=true", ran.resource())).await?;
         wait_for(c, &ran, Phase::Running).await?;
         c.edit(&ran.mirror(), &serde_json::json!({"suspend": true})).await?;
         wait_for(c, &ran, Phase::Suspended).await?;
@@ -169,7 +174,7 @@ async fn without_the_label_a_job_is_as_it_was_found() -> Result<()> {
         c.submit(&next).await?;
         c.wait_for_phase(&next, Phase::Succeeded).await?;
         let ended = async || Ok(get(c, &runs).await?["status"]["succeeded"] == 1);
-        andreas_testbed::wait::until("the first is known to have ended well", DEFAULT_TIMEOUT, ended).await?;
+        until("the first is known to have ended well", DEFAULT_TIMEOUT, ended).await?;
         // A pod on GPUs in use would have been refused by its node.
         let status = c.observer.seen().status(&next.key());
         ensure!((status.attempts, status.cluster_failures) == (1, 0), "{status:?}");
@@ -198,7 +203,7 @@ async fn a_pod_made_after_the_label_was_removed_is_not_held() -> Result<()> {
         ensure!(before == 2, "{pods}");
         c.kubectl(&format!("delete {first} --wait=false")).await?;
         let ended = async || Ok(get(c, &wide).await?["status"]["succeeded"] == 2);
-        andreas_testbed::wait::until("both of its pods have ended well", 2 * DEFAULT_TIMEOUT, ended).await?;
+        until("both of its pods have ended well", 2 * DEFAULT_TIMEOUT, ended).await?;
         Ok(())
     })
     .await
@@ -217,7 +222,7 @@ async fn what_cannot_be_adopted_is_said_on_the_job() -> Result<()> {
                 let events = c.kubectl(&format!("events --for job/{name} -o json")).await?;
                 Ok(events.contains(words) && events.contains("NotAdopted"))
             };
-            andreas_testbed::wait::until(&format!("an event of {name}"), DEFAULT_TIMEOUT, said).await?;
+            until(&format!("an event of {name}"), DEFAULT_TIMEOUT, said).await?;
             ensure!(get(c, of).await?["spec"]["suspend"] == true);
         }
         // Mended, it is planned.
@@ -228,7 +233,7 @@ async fn what_cannot_be_adopted_is_said_on_the_job() -> Result<()> {
         let heavy = workload("Job", "heavy").annotation("weight", "50");
         c.apply(&heavy.build()).await?;
         let said = async || Ok(c.kubectl("events --for job/heavy -o json").await?.contains("above 5"));
-        andreas_testbed::wait::until("an event of heavy", DEFAULT_TIMEOUT, said).await?;
+        until("an event of heavy", DEFAULT_TIMEOUT, said).await?;
         Ok(())
     })
     .await
@@ -241,7 +246,7 @@ async fn adoption_costs_a_bounded_number_of_writes() -> Result<()> {
         let alone = workload("Job", "alone").not_adopted();
         c.apply(&alone.build()).await?;
         c.kubectl("patch job alone --type=merge -p {\"spec\":{\"suspend\":false}}").await?;
-        c.kubectl("wait job/alone --for=condition=Complete --timeout=60s").await?;
+        c.kubectl("wait job/alone --for=condition=Complete --timeout=180s").await?;
         let before = writes(c)?;
         // when the same Job is adopted
         let adopted = workload("Job", "adopted");

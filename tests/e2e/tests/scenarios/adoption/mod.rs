@@ -6,7 +6,6 @@ mod kueue;
 
 use andreas_api::names::{LABEL_ADOPTED, LABEL_JOB};
 use andreas_api::phase::Phase;
-use andreas_api::training_job::Allocation;
 use andreas_e2e::adoption::{Workload, workload};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::{Job, job, measured, profile};
@@ -37,24 +36,21 @@ async fn get(c: &Cluster, of: &Workload) -> Result<Value> {
     serde_json::from_str(&text).context("an object")
 }
 
-/// Nodes of the live pods of an adopted job.
+/// Nodes of the pods of an adopted job that run or have ended well: a short run may have ended before it is looked at.
 fn nodes_in(seen: &ClusterHistory, of: &Workload) -> Vec<String> {
     let name = of.mirror().replace("default/", "");
-    let live = seen.pods.values().filter(|pod| pod.is_live());
-    let own = live.filter(|pod| pod.label(LABEL_JOB) == name && !pod.label(LABEL_ADOPTED).is_empty());
+    let kept = seen.pods.values().filter(|pod| !pod.deleted && pod.pod.status.phase != "Failed");
+    let own = kept.filter(|pod| pod.label(LABEL_JOB) == name && !pod.label(LABEL_ADOPTED).is_empty());
     own.filter_map(|pod| pod.pod.spec.node_name.clone()).collect()
 }
 
-fn nodes_of(c: &Cluster, of: &Workload) -> Vec<String> {
-    nodes_in(&c.observer.seen(), of)
-}
-
-/// Waits until so many pods are seen on the nodes of the plan: pods and jobs are watched apart, and a kind's controller may make
-/// a pod again.
-async fn wait_for_pods(c: &mut Cluster, of: &Workload, pods: i64, allocation: &Allocation) -> Result<()> {
-    let what = format!("{pods} pods on {:?}", allocation.nodes);
+/// Waits until so many pods are seen on the nodes of a placement as the status names them: pods and jobs are watched apart, and a
+/// kind's controller may make a pod again.
+async fn wait_for_pods(c: &mut Cluster, of: &Workload, pods: i64, placement: &str) -> Result<()> {
+    let what = format!("{pods} pods on {placement}");
     let placed = |nodes: &[String]| {
-        i64::try_from(nodes.len()) == Ok(pods) && nodes.iter().all(|node| allocation.nodes.contains(node))
+        i64::try_from(nodes.len()) == Ok(pods)
+            && nodes.iter().all(|node| placement.split(", ").any(|planned| planned == node))
     };
     c.observer.until(&what, DEFAULT_TIMEOUT, |seen| placed(&nodes_in(seen, of))).await
 }
@@ -66,13 +62,14 @@ async fn profiles(c: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// A short TrainingJob on all four GPUs of a node that outweighs everything.
+/// A TrainingJob on all four GPUs of a node that outweighs everything. It stays until it is suspended: what gave way is looked at
+/// meanwhile.
 fn urgent() -> Job {
-    job("urgent").gpus(4, 1).epochs(6, 0.3).spec("weight", 1000.into()).spec("profile", "short".into())
+    job("urgent").gpus(4, 1).epochs(400, 0.3).spec("weight", 1000.into()).spec("profile", "short".into())
 }
 
 /// A long run of that kind on all four GPUs of a node.
 fn long(kind: &'static str) -> Workload {
-    let long = workload(kind, "long").pods(2, 2).epochs(400, 0.3).annotation("weight", "1");
+    let long = workload(kind, "long").pods(2, 2).epochs(1000, 0.3).annotation("weight", "1");
     long.annotation("profile", "long").annotation("checkpoint", "true")
 }

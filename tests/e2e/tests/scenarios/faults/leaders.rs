@@ -39,7 +39,9 @@ async fn a_frozen_leader_writes_nothing_after_the_next_ones_first_write() -> Res
     };
     scenario(options, async |c| {
         let _keeper = c.keep_operators_running();
-        let first = job("first").epochs(4, 0.3).env("TRAINER_NO_PROGRESS", 1);
+        // It goes on: what is written at its end would be held in place of the burst's writes.
+        let first = job("first").gpus(1, 1).epochs(1000, 0.3).spec("preemption", "Never".into());
+        let first = first.env("TRAINER_NO_PROGRESS", 1);
         c.submit(&first).await?;
         c.wait_for_phase(&first, Phase::Running).await?;
         let old = leader(c).await?;

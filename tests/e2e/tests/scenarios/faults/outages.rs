@@ -11,8 +11,9 @@ use andreas_testbed::faults::{Fault, Rule, Select, Verb};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-const CALLERS: [&str; 2] = ["operator-0", "extender"];
-/// From the API server's return to the next plan.
+const OPERATOR: &str = "operator-0";
+const CALLERS: [&str; 2] = [OPERATOR, "extender"];
+/// From the API server's return to the next plan. The short form runs beside others, and may take longer.
 const NEXT_PLAN: Duration = Duration::from_secs(10);
 /// A watch lasts 30 s, spread by a fifth, and is given up 5 s later.
 const WATCH_GIVEN_UP: Duration = Duration::from_secs(45);
@@ -32,8 +33,8 @@ async fn silence_costs_its_own_time_and_no_job() -> Result<()> {
 
 async fn a_plan_follows_the_api_servers_return(c: &mut Cluster) -> Result<()> {
     let away = full_or(Duration::from_secs(300), Duration::from_secs(30));
-    // given a run that goes on meanwhile, and a job submitted while the API server is away
-    let epochs = i32::try_from(away.as_secs()).unwrap_or(300) * 2 + 40;
+    // given a run that goes on until it is deleted, and a job submitted while the API server is away
+    let epochs = i32::try_from(away.as_secs()).unwrap_or(300) * 2 + 2000;
     let running = job("running").gpus(1, 1).epochs(epochs, 0.5);
     c.submit(&running).await?;
     c.wait_for_phase(&running, Phase::Running).await?;
@@ -43,6 +44,7 @@ async fn a_plan_follows_the_api_servers_return(c: &mut Cluster) -> Result<()> {
     c.submit(&waits).await?;
     c.observer.until("away long enough", away + DEFAULT_TIMEOUT, |_| since.elapsed() > away).await?;
     // when it is back
+    let starts_before = c.operators[0].process.starts();
     c.faults()?.let_in(None);
     let back = Instant::now();
     let key = waits.key();
@@ -55,18 +57,28 @@ async fn a_plan_follows_the_api_servers_return(c: &mut Cluster) -> Result<()> {
     for caller in CALLERS {
         let lists = c.faults()?.records().since(back).only(|r| r.caller == caller).lists();
         println!("{caller} listed {lists:?}");
-        ensure!(lists.values().all(|count| *count <= 1), "{caller} listed again and again: {lists:?}");
+        // An operator that was away for too long ends, perhaps only now, and its next process lists too.
+        let starts = c.operators[0].process.starts() - starts_before;
+        let allowed = if caller == OPERATOR { 1 + starts as usize } else { 1 };
+        ensure!(lists.values().all(|count| *count <= allowed), "{caller} listed again and again: {lists:?}");
     }
-    ensure!(planned <= NEXT_PLAN, "planned after {planned:?}");
+    ensure!(planned <= full_or(NEXT_PLAN, 6 * NEXT_PLAN), "planned after {planned:?}");
     let status = c.observer.seen().status(&running.key());
     ensure!(status.phase == Phase::Running && status.attempts == 1, "{status:?}");
     c.kubectl("delete trainingjob running --wait=false").await?;
     Ok(())
 }
 
+/// How often the operator has lost its Lease so far, by its log.
+fn leases_lost(c: &Cluster) -> Result<usize> {
+    let log = std::fs::read_to_string(c.operators[0].process.log_path())?;
+    Ok(log.matches("lost leadership").count())
+}
+
 async fn stopped_watches_are_noticed_and_resumed(c: &mut Cluster) -> Result<()> {
     // given watches on which nothing comes any more, not even their end
-    let select = Select::verbs([Verb::Watch]).caller("operator-0").caller("extender");
+    let select = Select::verbs([Verb::Watch]).caller(OPERATOR).caller("extender");
+    let lost_before = leases_lost(c)?;
     let rule = c.faults()?.add(Rule::new(select, Fault::HoldOpenWatches));
     let start = Instant::now();
     // when a job is submitted
@@ -78,8 +90,15 @@ async fn stopped_watches_are_noticed_and_resumed(c: &mut Cluster) -> Result<()> 
         .until("succeeded", WATCH_GIVEN_UP + DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded)
         .await?;
     println!("watches stopped: the job succeeded after {:.1?}", start.elapsed());
-    let lists = c.faults()?.records().since(start).only(|r| CALLERS.contains(&r.caller.as_str())).lists();
-    ensure!(lists.is_empty(), "listed instead of resumed: {lists:?}");
+    for caller in CALLERS {
+        let lists = c.faults()?.records().since(start).only(|r| r.caller == caller).lists();
+        // On a slow machine an operator may lose its Lease, and its next process lists.
+        let allowed = if caller == OPERATOR { leases_lost(c)? - lost_before } else { 0 };
+        ensure!(
+            lists.values().all(|count| *count <= allowed),
+            "{caller} listed instead of resumed: {lists:?}"
+        );
+    }
     c.faults()?.remove(rule);
     Ok(())
 }

@@ -24,7 +24,7 @@ async fn quota_makes_jobs_wait_with_the_reason() -> Result<()> {
         }))
         .await?;
         let first =
-            job("first").namespace("small").gpus(2, 1).epochs(30, 0.4).spec("preemption", json!("Never"));
+            job("first").namespace("small").gpus(2, 1).epochs(1000, 0.4).spec("preemption", json!("Never"));
         let second = job("second").namespace("small").gpus(2, 1).epochs(4, 0.3);
         let never = job("never").namespace("small").gpus(4, 1);
         c.submit(&first).await?;
@@ -33,7 +33,8 @@ async fn quota_makes_jobs_wait_with_the_reason() -> Result<()> {
         c.submit(&never).await?;
         c.wait_for_reason(&second, Reason::QuotaExceeded).await?;
         c.wait_for_reason(&never, Reason::QuotaExceeded).await?;
-        c.wait_for_phase(&first, Phase::Succeeded).await?;
+        // when the first is stopped, then the next one has its part of the quota
+        c.edit(&first.key(), &json!({"suspend": true})).await?;
         c.wait_for_phase(&second, Phase::Succeeded).await?;
         ensure!(c.observer.seen().phase(&never.key()) == Phase::Pending, "it waits for ever, and says why");
         Ok(())
@@ -205,7 +206,7 @@ async fn a_status_counts_jobs_of_other_namespaces_and_does_not_name_them() -> Re
         let holds = job("merger-model-7")
             .namespace("secret-team")
             .gpus(4, 1)
-            .epochs(40, 0.5)
+            .epochs(1000, 0.5)
             .spec("preemption", json!("Never"));
         c.submit(&holds).await?;
         c.wait_for_phase(&holds, Phase::Running).await?;

@@ -2,13 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
-use std::time::Duration;
 
 use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::chart::SYSTEM;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::job;
-use andreas_e2e::scenario::scenario;
+use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
@@ -66,13 +65,23 @@ async fn service(c: &Cluster) -> Result<tokio::task::JoinHandle<()>> {
     Ok(forward)
 }
 
-/// Exit code, standard output and standard error of `kubectl andreas`.
+/// What the operator says where it has no time for an answer now.
+const BUSY: [&str; 2] = ["try again", "is being computed"];
+
+/// Exit code, standard output and standard error of `kubectl andreas`, asked again while the operator is busy.
 async fn ask(kubeconfig: &Path, args: &[&str]) -> Result<(i32, String, String)> {
-    let mut command = Command::new(workspace_binary("kubectl-andreas")?);
-    command.args(args).arg("--kubeconfig").arg(kubeconfig);
-    let output = command.output().await?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
+    let program = workspace_binary("kubectl-andreas")?;
+    let mut said = None;
+    until(&format!("an answer to {args:?}"), DEFAULT_TIMEOUT, async || {
+        let output = Command::new(&program).args(args).arg("--kubeconfig").arg(kubeconfig).output().await?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (code, err) = (output.status.code().unwrap_or(-1), text(&output.stderr));
+        let busy = code == 1 && BUSY.iter().any(|words| err.contains(words));
+        said = Some((code, text(&output.stdout), err));
+        Ok(!busy)
+    })
+    .await?;
+    said.context("no answer")
 }
 
 async fn json_of(kubeconfig: &Path, args: &[&str]) -> Result<Value> {
@@ -125,7 +134,7 @@ async fn a_tenant_gets_every_answer_about_its_own_jobs_and_no_name_of_others() -
             ensure!(jobs.len() == 2, "{queue}");
             Ok(jobs.iter().all(waits))
         };
-        until("both jobs have a place and an expected start", Duration::from_secs(30), forecast).await?;
+        until("both jobs have a place and an expected start", DEFAULT_TIMEOUT, forecast).await?;
 
         let shown = json_of(&tenant, &["explain", "second"]).await?;
         ensure!(shown["decided"]["inTheWay"]["others"] == 1, "{shown}");

@@ -18,8 +18,10 @@ async fn a_run_is_well(operator_clock: i64, kubelets_clock: i64) -> Result<()> {
             .gpus(8, 2)
             .epochs(90, 0.5)
             .checkpoint(10)
+            .stays_at(0.4)
             .spec("startTimeout", json!("2m"))
-            .spec("progressTimeout", json!("2m"))
+            // Longer than it stays there until it is stopped, and still less than the clocks are off.
+            .spec("progressTimeout", json!("10m"))
             .spec("maxRunTime", json!("30m"));
         let key = tj.key();
         c.submit(&tj).await?;

@@ -4,6 +4,7 @@ use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, T4, a100, t4};
 use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
@@ -69,8 +70,9 @@ async fn gpu_memory_exhausted_on_a_type_leaves_that_type_out() -> Result<()> {
             status.history
         );
         ensure!(status.history.last().is_some_and(|a| a.gpu_type != T4), "{:?}", status.history);
-        let profile = c.kubectl("get trainingprofile big -o jsonpath={.status.outOfMemoryTypes}").await?;
-        ensure!(profile.contains(T4), "{profile}");
+        let types = "get trainingprofile big -o jsonpath={.status.outOfMemoryTypes}";
+        until("the profile knows it", DEFAULT_TIMEOUT, async || Ok(c.kubectl(types).await?.contains(T4)))
+            .await?;
         Ok(())
     })
     .await
@@ -102,7 +104,8 @@ async fn an_image_that_cannot_be_had_is_the_users_failure() -> Result<()> {
     scenario(Options::default(), async |c| {
         let tj = job("no-image")
             .container("image", json!("missing/trainer:none"))
-            .spec("startTimeout", json!("5s"))
+            // Time for the kubelet to say that there is no such image: otherwise it would be the cluster's failure.
+            .spec("startTimeout", json!("20s"))
             .spec("retries", json!(0));
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Failed).await?;

@@ -10,7 +10,7 @@ use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What `kubectl andreas` prints.
 fn kubectl_andreas(args: &[&str]) -> Result<Vec<u8>> {
@@ -49,10 +49,14 @@ fn differences(c: &Cluster, from: &[&str]) -> Result<Option<Vec<String>>> {
 /// Given a cluster with more jobs than room; when a snapshot of it is planned on another machine, then each job is where the plan has it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
-    let options = Options { groups: vec![a100(2)], policy: short_runs(), ..Options::default() };
+    // None of them ends meanwhile, and each takes as long as is thought of unknown ones.
+    let mut policy = short_runs();
+    policy["unknownJobs"]["runTime"] = json!("600s");
+    let options = Options { groups: vec![a100(2)], policy, ..Options::default() };
     scenario(options, async |c| {
         for number in 0..5 {
-            c.submit(&job(&format!("j{number}")).gpus(4, 1).epochs(60, 1.0)).await?;
+            let tj = job(&format!("j{number}")).gpus(4, 1).epochs(600, 1.0);
+            c.submit(&tj.spec("deadlineAfter", json!("10h"))).await?;
         }
         c.observer
             .until("two run", DEFAULT_TIMEOUT, |seen| {

@@ -8,13 +8,14 @@ use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
     scenario(Options::default(), async |c| {
-        // given a job of ten epochs with a deadline
-        let tj = job("plain").epochs(10, 0.4);
+        // given a job of ten epochs with a deadline, so long that a report is recorded in between: they may be ten seconds apart
+        let tj = job("plain").epochs(10, 1.8);
         let key = tj.key();
         // when it is applied
         c.submit(&tj).await?;
@@ -64,7 +65,7 @@ async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
 async fn a_gang_runs_over_two_nodes_and_its_ranks_meet() -> Result<()> {
     scenario(Options::default(), async |c| {
         // given a job that needs eight GPUs, where nodes have four
-        let tj = job("gang").gpus(8, 2).epochs(8, 0.4);
+        let tj = job("gang").gpus(8, 2).epochs(8, 2.0);
         c.submit(&tj).await?;
         // then both members run; the trainer's ranks step together, so the end proves that they met by name
         c.wait_for_phase(&tj, Phase::Running).await?;
@@ -85,7 +86,8 @@ async fn a_gang_without_torchrun_finds_its_peers_and_has_shared_memory() -> Resu
         let tj = job("plain-names").gpus(8, 2).epochs(6, 0.4);
         let tj = tj.spec("rendezvous", json!("Env")).spec("sharedMemoryMiB", json!(64));
         c.submit(&tj).await?;
-        c.wait_for_phase(&tj, Phase::Running).await?;
+        // Its pods are kept.
+        c.wait_for_phase(&tj, Phase::Succeeded).await?;
         let pod: Value = serde_json::from_str(&c.kubectl("get pod plain-names-1-1 -o json").await?)?;
         let container = &pod["spec"]["containers"][0];
         let env = |name: &str| {
@@ -99,7 +101,7 @@ async fn a_gang_without_torchrun_finds_its_peers_and_has_shared_memory() -> Resu
         ensure!(env("MASTER_ADDR") == env("PET_MASTER_ADDR"), "{container}");
         let mounts = container["volumeMounts"].as_array().context("mounts")?;
         ensure!(mounts.iter().any(|mount| mount["mountPath"] == "/dev/shm"), "{container}");
-        c.wait_for_phase(&tj, Phase::Succeeded).await
+        Ok(())
     })
     .await
 }
@@ -108,7 +110,7 @@ async fn a_gang_without_torchrun_finds_its_peers_and_has_shared_memory() -> Resu
 async fn a_second_run_of_a_program_is_predicted_from_the_first() -> Result<()> {
     scenario(Options::default(), async |c| {
         // given a run of a program that names no profile
-        let first = job("search-1").env("SEED", 1).epochs(10, 0.5);
+        let first = job("search-1").env("SEED", 1).epochs(10, 1.5);
         c.submit(&first).await?;
         c.wait_for_phase(&first, Phase::Succeeded).await?;
         let used = c.observer.seen().status(&first.key()).profile.context("a profile")?;
@@ -120,21 +122,25 @@ async fn a_second_run_of_a_program_is_predicted_from_the_first() -> Result<()> {
         })
         .await?;
         // when it runs again with another seed, and another program beside it
-        let second = job("search-2").env("SEED", 2).epochs(10, 0.5);
-        let other = job("other").env("MODEL", "large").epochs(10, 0.5);
+        let second = job("search-2").env("SEED", 2).epochs(10, 1.5);
+        let other = job("other").env("MODEL", "large").epochs(10, 1.5);
         c.submit(&second).await?;
         c.submit(&other).await?;
         // then its prediction rests on the first run, the other's on nothing
-        c.wait_for_phase(&second, Phase::Running).await?;
-        c.wait_for_phase(&other, Phase::Running).await?;
-        let used_by = |job: &Job| c.observer.seen().status(&job.key()).profile.context("a profile");
-        let (shared, other) = (used_by(&second)?, used_by(&other)?);
-        ensure!(shared == used && other.name != used.name, "{used:?} {shared:?} {other:?}");
         c.observer
             .until("a prediction from the first run", DEFAULT_TIMEOUT, |s| {
                 s.status(&second.key()).prediction.is_some_and(|prediction| prediction.source == "Observed")
             })
-            .await
+            .await?;
+        c.observer
+            .until("profiles of both", DEFAULT_TIMEOUT, |s| {
+                [&second, &other].iter().all(|job| s.status(&job.key()).profile.is_some())
+            })
+            .await?;
+        let used_by = |job: &Job| c.observer.seen().status(&job.key()).profile.context("a profile");
+        let (shared, other) = (used_by(&second)?, used_by(&other)?);
+        ensure!(shared == used && other.name != used.name, "{used:?} {shared:?} {other:?}");
+        Ok(())
     })
     .await
 }
@@ -170,9 +176,8 @@ async fn more_jobs_than_gpus_wait_with_a_reason_and_all_finish() -> Result<()> {
         let jobs: Vec<_> = (0..6)
             .map(|i| job(&format!("queue-{i}")).gpus(2, 1).epochs(6, 0.5).spec("preemption", json!("Never")))
             .collect();
-        for tj in &jobs {
-            c.submit(tj).await?;
-        }
+        // All at once: one after the other they might not meet.
+        try_join_all(jobs.iter().map(|tj| c.submit(tj))).await?;
         // then some wait, say why, and name who is in the way
         let keys: Vec<_> = jobs.iter().map(|j| j.key()).collect();
         c.observer
@@ -196,7 +201,7 @@ async fn a_straight_run_costs_three_status_writes() -> Result<()> {
         let tj = job("frugal").epochs(6, 0.4).env("TRAINER_NO_PROGRESS", 1);
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
-        // then the audit log has three: allocation, Running, end
+        // then the audit log has three: allocation, Running, end. On a slow machine the last two may be one.
         let mut writes = 0;
         for event in c.testbed.audit_log()? {
             let event = event?;
@@ -205,7 +210,7 @@ async fn a_straight_run_costs_three_status_writes() -> Result<()> {
             writes += usize::from(status && event.object_ref.name == "frugal" && event.verb == "patch");
         }
         println!("{writes} status writes");
-        ensure!(writes == 3, "{writes} status writes");
+        ensure!((2..=3).contains(&writes), "{writes} status writes");
         Ok(())
     })
     .await

@@ -12,9 +12,8 @@ use serde_json::json;
 #[tokio::test(flavor = "multi_thread")]
 async fn suspend_saves_and_resume_goes_on_even_after_exit_0() -> Result<()> {
     scenario(Options::default(), async |c| {
-        // given a run with a checkpoint that exits 0 when it is told to stop, long enough not to end before its progress is seen: in a
-        // burst records of running jobs wait for ten seconds
-        let tj = job("held").epochs(60, 0.4).checkpoint(10).env("TRAINER_TERM_EXIT", 0);
+        // given a run with a checkpoint that exits 0 when it is told to stop
+        let tj = job("held").epochs(60, 0.4).checkpoint(10).env("TRAINER_TERM_EXIT", 0).stays_at(0.5);
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_percent(&tj, 25).await?;
@@ -65,8 +64,8 @@ async fn a_job_made_again_under_its_name_waits_for_the_old_pods() -> Result<()> 
         c.submit(&old).await?;
         c.wait_for_phase(&old, Phase::Running).await?;
         // when it is deleted and made again at once
-        c.kubectl("delete trainingjob again --cascade=background --wait=true").await?;
         let deleted = Instant::now();
+        c.kubectl("delete trainingjob again --cascade=background --wait=true").await?;
         let new = job("again").gpus(4, 1).epochs(4, 0.3);
         c.submit(&new).await?;
         // then the new one runs when the old pods have ended (the observer forbids two pods on one GPU)
@@ -84,7 +83,7 @@ async fn an_orphaning_delete_leaves_the_pods_as_foreign_use() -> Result<()> {
         c.submit(&orphaned).await?;
         c.wait_for_phase(&orphaned, Phase::Running).await?;
         // when the job is deleted and its pods are left
-        c.kubectl("delete trainingjob orphan --cascade=orphan --timeout=30s").await?;
+        c.kubectl("delete trainingjob orphan --cascade=orphan --timeout=120s").await?;
         // then others wait for their GPUs
         let next = job("next").gpus(4, 1).epochs(4, 0.3);
         c.submit(&next).await?;
@@ -99,10 +98,11 @@ async fn an_orphaning_delete_leaves_the_pods_as_foreign_use() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_mutable_field_can_be_edited_and_the_others_cannot() -> Result<()> {
     scenario(Options::default(), async |c| {
-        let tj = job("edited").gpus(1, 1).epochs(60, 0.4).checkpoint(10);
+        // given a run that goes on until this ends
+        let tj = job("edited").gpus(1, 1).epochs(1000, 0.4).checkpoint(10);
         let key = tj.key();
         c.submit(&tj).await?;
-        c.wait_for_percent(&tj, 3).await?;
+        c.observer.until("progress", DEFAULT_TIMEOUT, |s| s.milli_percent(&key) > 0).await?;
         // what does not touch the run is taken up without a stop
         c.edit(&key, &json!({
             "weight": 500, "deadlineAfter": "2h", "retries": 0, "preemption": "Never", "startTimeout": "5m",

@@ -59,7 +59,8 @@ async fn a_gang_whose_second_pod_cannot_be_made_gives_its_gpus_to_another_namesp
             first.message.contains("1 of 2 pods could not be made") && first.message.contains("webhook"),
             "{first:?}"
         );
-        ensure!(c.kubectl("get pods -n team -o name").await?.is_empty());
+        let pods = "get pods -n team -o name";
+        until("no pod is left", DEFAULT_TIMEOUT, async || Ok(c.kubectl(pods).await?.is_empty())).await?;
         // and another namespace's gang runs on those GPUs
         let other = job("other").gpus(8, 2);
         c.submit(&other).await?;

@@ -40,7 +40,8 @@ impl RunKind {
         let base = job("j").namespace(namespace).env("TRAINER_NO_PROGRESS", 1);
         match self {
             Self::Straight | Self::Adopted => base.gpus(2, 2).epochs(4, 0.25),
-            Self::Move => base.gpus(1, 1).epochs(80, 0.25).checkpoint(5),
+            // Its edit comes once it is seen to run, which may be late.
+            Self::Move => base.gpus(1, 1).epochs(80, 0.25).checkpoint(5).stays_at(0.3),
             Self::GangFailure => {
                 base.gpus(2, 2).epochs(6, 0.25).env("TRAINER_FAIL_AT", 0.4).env("TRAINER_FAIL_ATTEMPTS", 1)
             }
