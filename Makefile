@@ -289,6 +289,10 @@ install-release: control-plane nvidia build-tests ## Install what `make release`
 	tests/kubelets/prepare
 	ANDREAS_RELEASE=$(CURDIR)/target/release-files $(ON_REAL_NODES) release::
 
+.PHONY: arm64
+arm64: ## Run the arm64 programs of what `make release` wrote under emulation, beside the amd64 ones (root installs qemu-user-static; 10 s)
+	@tests/arm64
+
 .PHONY: images
 images: prepare ## Images as OCI archives, without a container engine, into target/images/: IMAGES_ARGS="--arch amd64 operator extender"
 	@hack/images $(IMAGES_ARGS)

@@ -23,6 +23,7 @@ mod configuration;
 mod hosts;
 mod names;
 mod nodes;
+mod stable_hash;
 mod steps;
 mod units;
 
@@ -31,5 +32,6 @@ pub use configuration::Configuration;
 pub use hosts::HostPower;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
 pub use nodes::same_nodes;
+pub use stable_hash::stable_hash;
 pub use steps::{StepFunction, StepFunctionError, Tariff};
 pub use units::{CostRate, EnergyPrice, GpuCount, Joules, Money, Seconds, Time, Watts};

@@ -3,6 +3,7 @@
 //! Stratified: over the futures each job gets one number of every quantile range, in an order of its own. So a
 //! few futures cover the whole spread of each job.
 
+use andreas_core::stable_hash;
 use andreas_planner::Job;
 use andreas_planner::policy::Random;
 
@@ -18,7 +19,8 @@ impl Lengths {
         let mut normals = Vec::with_capacity(futures * jobs.len());
         let mut order: Vec<usize> = Vec::with_capacity(futures);
         for job in jobs {
-            let mut random = Random::new(andreas_planner::Generator::ChaCha8, seed ^ hash(job.id.as_str()));
+            let mut random =
+                Random::new(andreas_planner::Generator::ChaCha8, seed ^ stable_hash(job.id.as_str()));
             order.clear();
             order.extend(0..futures);
             for i in (1..futures).rev() {
@@ -36,13 +38,6 @@ impl Lengths {
     pub fn normal(&self, job: usize, future: usize) -> f64 {
         self.normals[job * self.futures + future]
     }
-}
-
-/// FNV-1a.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 /// Quantile of the standard normal distribution for 0 < p < 1: Newton's method on its distribution function,

@@ -26,7 +26,7 @@ use crate::lifecycle::{
     AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen, NodeFact, Observed,
     Planned, PolicyView, Settings,
 };
-use crate::predict::outlook::{Outlook, outlook};
+use crate::predict::outlook::{Outlook, off_plan};
 use crate::snapshot::single_node_claim;
 
 /// Input of a reconcile, owned: the index is unlocked meanwhile.
@@ -161,15 +161,12 @@ impl JobInput {
         self.memory.plan.decision.as_ref()
     }
 
-    /// Planned and observed outlook if the run deviates enough for a new plan. A job that has ended waits for none.
+    /// Planned and observed outlook if the run deviates enough for a new plan.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
-        if self.job.status.as_ref().is_some_and(|status| status.phase.is_terminal()) {
-            return None;
-        }
-        let (table, planned) =
-            (self.memory.plan.predictions.table.as_ref()?, self.memory.plan.predictions.outlook?);
-        let seen = outlook(&self.job, self.job.status.as_ref(), table, self.now);
-        seen.deviates_from(&planned).then_some((planned, seen))
+        let predictions = &self.memory.plan.predictions;
+        let planned = predictions.outlook?;
+        let seen = off_plan(&self.job, predictions.table.as_ref()?, &planned, self.now)?;
+        Some((planned, seen))
     }
 
     /// A member has ended, is being deleted or is gone: another job may wait for its GPUs.

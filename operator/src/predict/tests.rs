@@ -1,5 +1,6 @@
 //! Given a run's reports; when its remaining work and its forecast are asked for; then both follow them.
 
+use andreas_api::phase::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
 use andreas_core::{GpuCount, Seconds, Watts};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Table;
 use super::forecast::{Waiting, prediction};
-use super::outlook::{Outlook, outlook};
+use super::outlook::{Outlook, off_plan, outlook};
 use crate::testing::at;
 
 fn job(spec: Value, status: Value) -> SlimTrainingJob {
@@ -106,6 +107,19 @@ fn two_epochs_put_an_estimate_right_that_is_wrong_by_two() {
         assert!(!observed.deviates_from(&observed), "the next plan knows");
         let inside = shown.epoch_millis_low..=shown.epoch_millis_high;
         assert!(inside.contains(&Some(truth * 1_000)) && inside.contains(&shown.epoch_millis), "{shown:?}");
+    }
+}
+
+#[test]
+fn a_job_that_has_ended_asks_for_no_plan() {
+    let (planned, _, _) = after_two_epochs(200);
+    let progress = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(400),
+        "millisPerEpoch": 200_000, "timedMilliEpochs": 2_000, "stepwise": true});
+    let mut run = job(json!({}), running(progress));
+    assert!(off_plan(&run, &sure(), &planned, at(400)).is_some(), "twice as slow as planned");
+    for phase in [Phase::Succeeded, Phase::Failed] {
+        run.status.as_mut().expect("a status").phase = phase;
+        assert_eq!(off_plan(&run, &sure(), &planned, at(400)), None, "{phase:?}");
     }
 }
 

@@ -28,6 +28,7 @@ mod waiting;
 
 use std::path::PathBuf;
 
+use andreas_e2e::outputs::check_writable;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
@@ -79,6 +80,9 @@ enum What {
 /// # Errors
 /// When a test bed does not start or something that was to be measured did not happen.
 pub async fn run(args: BenchArgs) -> Result<()> {
+    for path in args.to.json.iter().chain(&args.to.markdown) {
+        check_writable(path)?;
+    }
     let mut out = Output { to: args.to, reports: Vec::new(), machine: Machine::look().await };
     say(&out.machine.to_string());
     match &args.what {

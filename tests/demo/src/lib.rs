@@ -35,11 +35,11 @@ use serde_json::{Value, json};
 use crate::summary::Summary;
 use andreas_e2e::apply::apply;
 use andreas_e2e::cluster::{self, Cluster, Options};
-use andreas_e2e::install;
 use andreas_e2e::scenario::Bindings;
 use andreas_e2e::scrape::{self, Scrape};
 use andreas_e2e::seen::{ClusterHistory, JobView, describe};
 use andreas_e2e::workload::{self, Manifests, TimeScale, WorkloadJob};
+use andreas_e2e::{install, outputs};
 
 use fidelity::measured::Phases;
 use nodes::{GpuType, Nodes};
@@ -182,6 +182,7 @@ async fn trained(args: &DemoArgs, jobs: &[WorkloadJob], nodes: &Nodes) -> Result
 /// # Errors
 /// When anything does not happen as reported.
 pub async fn run(args: &DemoArgs) -> Result<Summary> {
+    outputs::check(args.summary.as_deref(), args.snapshots.as_deref())?;
     let jobs: Vec<WorkloadJob> =
         workload::jobs(TimeScale::DEMO)?.into_iter().take(usize::from(args.jobs)).collect();
     let nodes = nodes(args);
@@ -249,7 +250,6 @@ async fn train(
         if let Some(folder) = args.snapshots.as_ref().filter(|_| saved.elapsed() > BETWEEN_SNAPSHOTS) {
             saved = Instant::now();
             let text = andreas_e2e::pages::read_from_pod(cluster, "/snapshot").await?;
-            std::fs::create_dir_all(folder)?;
             std::fs::write(folder.join(format!("{:07.2}.json", began.elapsed().as_secs_f64())), text)?;
         }
         while submitted < jobs.len() && began.elapsed().as_secs_f64() >= jobs[submitted].submit_offset_s {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use andreas_core::stable_hash;
+
 use crate::first_runs::{Run, first_runs};
 use crate::table::Sample;
 
@@ -45,9 +47,7 @@ pub enum Half {
 impl Half {
     /// The half of a model or trace: the lowest bit of the 64-bit FNV-1a hash of its name.
     pub fn of(name: &str) -> Self {
-        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
-        if hash % 2 == 0 { Self::Choose } else { Self::Report }
+        if stable_hash(name).is_multiple_of(2) { Self::Choose } else { Self::Report }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use andreas_core::stable_hash;
 use serde::Deserialize;
 
 use super::ReadError;
@@ -69,12 +70,6 @@ impl ModelTables {
             return Some(variant);
         }
         let count = self.families.len().max(1) as u64;
-        self.families.values().nth(usize::try_from(fingerprint(id) % count).unwrap_or(0))
+        self.families.values().nth(usize::try_from(stable_hash(id) % count).unwrap_or(0))
     }
-}
-
-/// A hash of the text (FNV-1a), equal on every machine.
-pub fn fingerprint(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

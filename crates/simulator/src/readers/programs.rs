@@ -4,14 +4,15 @@
 //! epochs and an output folder of its own, as a hyper-parameter search writes them. Which runs share a profile is then found
 //! by the operator's function ([`andreas_estimates::RunDescription`]), not from the model.
 
+use andreas_core::stable_hash;
 use andreas_estimates::RunDescription;
 
-use super::models::{ModelVariant, fingerprint};
+use super::models::ModelVariant;
 use super::traces::TraceJob;
 
 /// Name of the profile that the row's run shares with the others of its program and namespace.
 pub(super) fn profile(row: &TraceJob, variant: &ModelVariant) -> String {
-    let random = fingerprint(&row.id);
+    let random = stable_hash(&row.id);
     let name = format!("{}-{:08x}", variant.model.to_ascii_lowercase(), random >> 32);
     let line = [
         "python".to_owned(),

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
+use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts, stable_hash};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, LimitEffect, MultiNodeEffect, Node};
 use andreas_predictor::Features;
 use serde::Deserialize;
 
-use super::models::{ModelTables, ModelVariant, fingerprint};
+use super::models::{ModelTables, ModelVariant};
 use super::programs;
 use super::traces::TraceJob;
 
@@ -207,7 +207,7 @@ impl JobRules {
     /// Uniform number in [0, 1), a function of the job's name and the seed.
     fn uniform(&self, id: &str) -> f64 {
         // Hash twice, to spread names that differ only in the last letter.
-        let mixed = fingerprint(&format!("{}/{id}/{}", self.seed, fingerprint(id)));
+        let mixed = stable_hash(&format!("{}/{id}/{}", self.seed, stable_hash(id)));
         (mixed >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

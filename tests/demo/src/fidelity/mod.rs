@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use andreas_e2e::outputs::check_writable;
 use andreas_e2e::workload::{self, TimeScale, WorkloadJob};
 use andreas_planner::MethodName;
 use anyhow::{Context as _, Result};
@@ -128,6 +129,8 @@ pub struct Compared {
 /// # Errors
 /// When a run does not end as reported, or a file cannot be read or written.
 pub async fn check(args: &FidelityArgs) -> Result<()> {
+    check_writable(&args.results)?;
+    check_writable(&args.page)?;
     for run in 0..args.runs {
         for workload in &args.workloads {
             for method in &args.methods {
