@@ -81,8 +81,8 @@ test: test-began control-plane prometheus nvidia lint supply-chain build-tests #
 	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
 	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
 	echo "scenarios on real nodes run beside the other suites, and are printed after them"; \
-	set -m; { tests/kubelets/available && $(ON_REAL_NODES); } >"$$log" 2>&1 & real=$$!; set +m; \
-	trap 'kill -- -$$real 2>/dev/null || true; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
+	set -m; { tests/kubelets/available && $(ON_REAL_NODES); } </dev/null >"$$log" 2>&1 & real=$$!; set +m; \
+	trap 'kill -- -$$real 2>/dev/null || true; rm -f "$$log"' EXIT; trap 'exit 130' INT; \
 	$(CRATES) || failed+=" crates"; took crates; \
 	$(SCENARIOS) || failed+=" scenarios"; took scenarios; \
 	wait $$real || failed+=" real nodes"; cat "$$log"; took "real nodes, after that"; \

@@ -179,7 +179,7 @@ impl Cluster {
             cluster.operators.push(operator);
         }
         let processes = cluster.operators.iter().map(|one| one.process.clone()).collect();
-        cluster.kept = Some(Supervisor::unless_killed(processes));
+        cluster.kept = Some(Supervisor::where_lease_lost(processes));
         start_kubelets(&cluster.testbed, &cluster.options, &cluster.operators).await?;
         if cluster.options.agents {
             pods_behind_proxy(&cluster.testbed, cluster.faults.as_ref()).await?;

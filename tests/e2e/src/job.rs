@@ -96,7 +96,7 @@ impl Job {
     /// Its first attempt stays at that share of the run until it is stopped; the next one runs the rest. What a test does
     /// to the first is then in time on any machine.
     pub fn stays_at(self, share: f64) -> Self {
-        self.env("TRAINER_HANG_AT", share).env("TRAINER_FAIL_ATTEMPTS", 1)
+        self.env("TRAINER_STAY_AT", share).env("TRAINER_FAIL_ATTEMPTS", 1)
     }
 
     /// A checkpoint claim of the job's own name, and the grace to save.

@@ -64,6 +64,6 @@ pub fn at_full_length() -> bool {
 }
 
 /// The first time at full length, else the second.
-pub fn full_or(full: Duration, short: Duration) -> Duration {
+pub fn full_or<T>(full: T, short: T) -> T {
     if at_full_length() { full } else { short }
 }

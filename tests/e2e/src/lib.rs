@@ -5,7 +5,7 @@
 //! [`older`] release; [`release`] installs from a release's files. [`observer`] watches from outside, [`seen`] and [`devices`] check what must never happen.
 //! [`scenario`] is the frame of a scenario, [`job`] its words. [`workload`] turns rows of a production trace into
 //! TrainingJobs. [`pages`] reads the operator's pages. [`outputs`] checks files that a long run will write. [`scrape`] points a Prometheus at a cluster. [`api`] asks the
-//! API server alone, without our programs. [`keeper`] starts programs again that ended, and [`soak`] lets everything
+//! API server alone, without our programs. [`supervisor`] and [`keeper`] start programs again that ended, and [`soak`] lets everything
 //! happen at random. [`tenant`] is an account that means harm. The demo (`tests/demo`) and the benchmarks
 //! (`tests/bench`) are crates of their own upon this one.
 //!

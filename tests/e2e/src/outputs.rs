@@ -14,7 +14,7 @@ pub fn check_writable(path: &Path) -> Result<()> {
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Whether a file and files in a folder can be written, where they are asked for. The folder is made.
+/// Whether a file can be written, and a folder is there or can be made, where they are asked for.
 ///
 /// # Errors
 /// When one of them cannot; the message names it.

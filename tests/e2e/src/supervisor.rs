@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 
 /// How often it is looked whether a program has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// How an operator ends by itself, as one does that lost its Lease.
-const ENDED_ITSELF: ProcessState = ProcessState::Exited(1);
+/// What an operator logs that ends because it lost its Lease.
+const LOST: &str = "lost leadership";
 
 /// Keeps processes running; dropped, it no longer does.
 #[derive(Debug)]
@@ -22,17 +22,17 @@ impl Supervisor {
         Self::where_ended(processes, |_| true)
     }
 
-    /// Starts those again that ended themselves, and none that a scenario has stopped or killed: on a machine that stood still for
-    /// seconds, an operator may lose its Lease.
+    /// Starts those again that lost their Lease, as one may on a machine that stood still for seconds. Those that a scenario has stopped
+    /// or killed, and those that ended with another error, stay away.
     #[must_use]
-    pub fn unless_killed(processes: Vec<Arc<Process>>) -> Self {
-        Self::where_ended(processes, |state| state == ENDED_ITSELF)
+    pub fn where_lease_lost(processes: Vec<Arc<Process>>) -> Self {
+        Self::where_ended(processes, |one| one.state() == ProcessState::Exited(1) && one.log().contains(LOST))
     }
 
-    fn where_ended(processes: Vec<Arc<Process>>, again: fn(ProcessState) -> bool) -> Self {
+    fn where_ended(processes: Vec<Arc<Process>>, again: fn(&Process) -> bool) -> Self {
         Self(tokio::spawn(async move {
             loop {
-                for process in processes.iter().filter(|one| one.pid().is_none() && again(one.state())) {
+                for process in processes.iter().filter(|one| one.pid().is_none() && again(one)) {
                     // Whoever started it a moment before was as good.
                     drop(process.start_again());
                 }

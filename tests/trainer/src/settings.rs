@@ -64,6 +64,8 @@ pub(crate) struct Faults {
     pub exit_code: u8,
     /// `TRAINER_HANG_AT`.
     pub hang_at: Option<f64>,
+    /// `TRAINER_STAY_AT`: the whole gang does this step again and again, until it is stopped.
+    pub stay_at: Option<f64>,
     /// `TRAINER_OOM_AT`, only on `TRAINER_OOM_TYPES` (comma separated) when given.
     pub oom_at: Option<f64>,
     pub oom_types: Option<Vec<String>>,
@@ -140,6 +142,7 @@ impl Settings {
                 fail_at: fraction(env, "TRAINER_FAIL_AT")?,
                 exit_code: code("TRAINER_EXIT_CODE", 1)?,
                 hang_at: fraction(env, "TRAINER_HANG_AT")?,
+                stay_at: fraction(env, "TRAINER_STAY_AT")?,
                 oom_at: fraction(env, "TRAINER_OOM_AT")?,
                 oom_types: env("TRAINER_OOM_TYPES")
                     .map(|list| list.split(',').map(|name| name.trim().to_owned()).collect()),

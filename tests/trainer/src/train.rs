@@ -111,7 +111,12 @@ impl Run<'_> {
                 return End::Finished;
             }
             // Against the start, not the last step, so that waiting for others and saving do not add up.
-            let due = began + pace.mul_f64((self.step - self.first + 1) as f64);
+            let stays = self.stays();
+            let due = if stays {
+                Instant::now() + pace
+            } else {
+                began + pace.mul_f64((self.step - self.first + 1) as f64)
+            };
             if !self.stop.sleep_until(due) {
                 return self.stopped();
             }
@@ -123,6 +128,9 @@ impl Run<'_> {
                     return if end == End::Stopped { self.stopped() } else { end };
                 }
             }
+            if stays {
+                continue;
+            }
             self.step += 1;
             self.reporter.report(self.standing());
             if self.step.is_multiple_of(u64::from(settings.steps_per_epoch)) {
@@ -130,6 +138,13 @@ impl Run<'_> {
             }
         }
         End::Finished
+    }
+
+    /// Whether it was told to stay at this point of the run.
+    fn stays(&self) -> bool {
+        let faults = &self.settings.faults;
+        let told = faults.attempts.is_none_or(|attempts| self.attempt <= attempts);
+        told && faults.stay_at.is_some_and(|at| self.share() >= at)
     }
 
     fn share(&self) -> f64 {

@@ -122,6 +122,21 @@ fn hung_and_deaf_trainers_behave_so() {
     terminate(&child);
     assert_eq!(finish(child).0, 143);
 
+    let dir = tempfile::tempdir().unwrap();
+    let staying = [
+        ("TRAINER_STAY_AT", "0"),
+        ("TRAINER_FAIL_ATTEMPTS", "1"),
+        ("TRAINER_SECONDS_PER_EPOCH", "0.05"),
+        ("CHECKPOINT_DIR", dir.path().to_str().unwrap()),
+    ];
+    let mut child = trainer(&staying).spawn().unwrap();
+    wait_for_line(&mut child, "attempt");
+    assert!(stays(&mut child), "stays");
+    assert!(saved(dir.path()).is_none(), "no epoch is over");
+    terminate(&child);
+    assert_eq!(finish(child).0, 143);
+    assert!(saved(dir.path()).is_some(), "saved when it was stopped");
+
     let deaf = [("TRAINER_IGNORE_TERM", "1"), ("TRAINER_SECONDS_PER_EPOCH", "30")];
     let mut child = trainer(&deaf).spawn().unwrap();
     wait_for_line(&mut child, "attempt");

@@ -42,7 +42,7 @@ async fn a_gang_is_well(c: &mut Cluster, name: &str, off: i32) -> Result<()> {
     // when a gang starts on both nodes, with every time-out there is
     let gang = small(job(name).gpus(8, 2).epochs(60, 0.5).checkpoint(15).stays_at(0.5))
         .spec("startTimeout", json!("2m"))
-        .spec("progressTimeout", json!("2m"))
+        .spec("progressTimeout", json!("10m"))
         .spec("maxRunTime", json!("30m"));
     let key = gang.key();
     c.submit(&gang).await?;

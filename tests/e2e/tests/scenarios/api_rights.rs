@@ -216,7 +216,7 @@ async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result
             Ok(unused.is_empty())
         };
         let waited = until("every right was used", RECORDED_WITHIN, all_used).await;
-        waited.with_context(|| format!("rights that nobody used: {unused:#?}"))?;
+        waited.with_context(|| format!("of the rights, as last seen, nobody used {unused:#?}"))?;
         let mut superfluous = BTreeSet::new();
         let mut tried = 0;
         for (kind, namespace, name, account) in ROLES {

@@ -36,7 +36,7 @@ async fn get(c: &Cluster, of: &Workload) -> Result<Value> {
     serde_json::from_str(&text).context("an object")
 }
 
-/// Nodes of the pods of an adopted job that run or have ended well: a short run may have ended before it is looked at.
+/// Nodes of the pods of an adopted job that have not failed: a short run may have ended before it is looked at.
 fn nodes_in(seen: &ClusterHistory, of: &Workload) -> Vec<String> {
     let name = of.mirror().replace("default/", "");
     let kept = seen.pods.values().filter(|pod| !pod.deleted && pod.pod.status.phase != "Failed");
@@ -65,7 +65,7 @@ async fn profiles(c: &Cluster) -> Result<()> {
 /// A TrainingJob on all four GPUs of a node that outweighs everything. It stays until it is suspended: what gave way is looked at
 /// meanwhile.
 fn urgent() -> Job {
-    job("urgent").gpus(4, 1).epochs(400, 0.3).spec("weight", 1000.into()).spec("profile", "short".into())
+    job("urgent").gpus(4, 1).epochs(1000, 0.3).spec("weight", 1000.into()).spec("profile", "short".into())
 }
 
 /// A long run of that kind on all four GPUs of a node.

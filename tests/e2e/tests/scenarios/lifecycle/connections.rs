@@ -38,9 +38,9 @@ async fn probe(address: SocketAddr, path: &str, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// So many failures in a row are too many. A kubelet acts after 3 (`failureThreshold` of readiness probes), but a slow machine under this
-/// load answers late now and then. Where connections take the places of probes, none is answered at all.
-const FAILURES: u32 = 10;
+/// After so many failures in a row a kubelet starts a container again: `failureThreshold` of the chart's liveness probes. Readiness probes
+/// have 3, and a slow machine under this load answers late now and then.
+const FAILURES: u32 = 6;
 
 /// Probes until it is stopped, or until too many have failed.
 async fn probes(address: SocketAddr, path: &str) -> Result<()> {

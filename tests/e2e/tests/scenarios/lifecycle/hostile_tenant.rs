@@ -13,7 +13,7 @@ use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::api;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::job::{Job, TRAINER_IMAGE, job, measured, profile};
-use andreas_e2e::keeper::at_full_length;
+use andreas_e2e::keeper::{at_full_length, full_or};
 use andreas_e2e::pages;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::tenant::{Tenant, at_least, silent_connections};
@@ -24,16 +24,12 @@ use tokio::task::JoinSet;
 
 /// Within this time another namespace's job runs. The short form runs beside other scenarios, on slow machines, too.
 fn runs_within() -> Duration {
-    Duration::from_secs(if at_full_length() { 60 } else { 120 })
+    Duration::from_secs(full_or(60, 120))
 }
 
 const FINALIZER: &str = "example.com/never-removed";
 /// The namespace that is left in peace, as far as our programs can help it.
 const OTHER: &str = "calm";
-
-fn full_or(full: usize, short: usize) -> usize {
-    if at_full_length() { full } else { short }
-}
 
 /// What goes on until it is dropped.
 type Ongoing = JoinSet<()>;
@@ -42,7 +38,7 @@ type Ongoing = JoinSet<()>;
 async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() -> Result<()> {
     let mut policy = short_runs();
     // At full length an installation's default.
-    policy["placementTimeout"] = json!(if at_full_length() { "2m" } else { "80s" });
+    policy["placementTimeout"] = json!(full_or("2m", "80s"));
     scenario(Options { groups: vec![a100(2)], policy, heavy: true, ..Options::default() }, async |c| {
         c.collect_garbage().await?;
         c.make_namespace(OTHER).await?;

@@ -40,16 +40,16 @@ async fn a_drain_of_one_member_moves_the_whole_gang() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_deleted_by_force_is_not_doubled() -> Result<()> {
     scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
-        let tj = job("forced").gpus(4, 1).epochs(60, 0.4).checkpoint(4).stays_at(0.5);
+        let tj = job("forced").gpus(4, 1).epochs(60, 0.4).checkpoint(12).stays_at(0.5);
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_percent(&tj, 5).await?;
         let deleted = Instant::now();
         c.kubectl("delete pod forced-1-0 --force --grace-period=0").await?;
-        // then a second attempt comes after the grace of the first (4 s), not at once
+        // then a second attempt comes after the grace of the first (12 s), not at once
         c.observer.until("a second attempt", DEFAULT_TIMEOUT, |s| s.status(&key).attempts == 2).await?;
         ensure!(
-            deleted.elapsed() >= Duration::from_millis(3_500),
+            deleted.elapsed() >= Duration::from_millis(11_500),
             "the grace of the first was not waited for"
         );
         println!(

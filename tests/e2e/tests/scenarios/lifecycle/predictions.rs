@@ -135,7 +135,7 @@ async fn the_next_plan_gives_more_gpus_to_a_run_that_would_be_late_as_it_is() ->
     };
     scenario(options, async |c| {
         // given a run that its user thinks done in 120 s on one GPU, 45 s before its deadline; in truth it takes twice as long, and
-        // has time for that on four GPUs only, and only if it gets them soon
+        // has time for that on more GPUs only, and only if it gets them soon
         table(c, "hopeful", [(1, 6.0, 300), (2, 3.6, 640), (4, 2.7, 1_400)]).await?;
         let truth = json!({A100: {"1": 12.0, "2": 7.2, "4": 5.4}});
         let tj = job("late")

@@ -60,7 +60,7 @@ async fn a_job_made_again_under_its_name_waits_for_the_old_pods() -> Result<()> 
     scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
         // given a running job that holds every GPU and takes its whole grace to leave
         c.collect_garbage().await?;
-        let old = job("again").gpus(4, 1).epochs(1000, 0.5).checkpoint(6).env("TRAINER_IGNORE_TERM", 1);
+        let old = job("again").gpus(4, 1).epochs(1000, 0.5).checkpoint(12).env("TRAINER_IGNORE_TERM", 1);
         c.submit(&old).await?;
         c.wait_for_phase(&old, Phase::Running).await?;
         // when it is deleted and made again at once
@@ -70,7 +70,7 @@ async fn a_job_made_again_under_its_name_waits_for_the_old_pods() -> Result<()> 
         c.submit(&new).await?;
         // then the new one runs when the old pods have ended (the observer forbids two pods on one GPU)
         c.wait_for_phase(&new, Phase::Succeeded).await?;
-        ensure!(deleted.elapsed() > Duration::from_secs(6), "it did not wait for the grace of the old one");
+        ensure!(deleted.elapsed() > Duration::from_secs(12), "it did not wait for the grace of the old one");
         Ok(())
     })
     .await
