@@ -143,8 +143,8 @@ impl Run<'_> {
     /// Whether it was told to stay at this point of the run.
     fn stays(&self) -> bool {
         let faults = &self.settings.faults;
-        let told = faults.attempts.is_none_or(|attempts| self.attempt <= attempts);
-        told && faults.stay_at.is_some_and(|at| self.share() >= at)
+        let applies = faults.attempts.is_none_or(|attempts| self.attempt <= attempts);
+        applies && faults.stay_at.is_some_and(|at| self.share() >= at)
     }
 
     fn share(&self) -> f64 {
