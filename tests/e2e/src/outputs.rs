@@ -19,7 +19,11 @@ pub fn check_writable(path: &Path) -> Result<()> {
 /// # Errors
 /// When one of them cannot; the message names it.
 pub fn check(file: Option<&Path>, folder: Option<&Path>) -> Result<()> {
-    file.map_or(Ok(()), check_writable)?;
-    let made = folder.map_or(Ok(()), std::fs::create_dir_all);
-    made.with_context(|| format!("cannot make {}", folder.unwrap_or_else(|| Path::new("")).display()))
+    if let Some(file) = file {
+        check_writable(file)?;
+    }
+    if let Some(folder) = folder {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::api;
 use andreas_e2e::cluster::Options;
 use andreas_e2e::job::job;
-use andreas_e2e::keeper::{at_full_length, full_or, peak_mib};
+use andreas_e2e::keeper::{at_full_length, peak_mib};
 use andreas_e2e::scenario::scenario;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ type Size = (usize, usize, f64, f64);
 const FULL: Size = (300, 20_000, 1_024.0, 256.0);
 /// Less than would be taken by whoever kept a tenth of these objects, or one page of them, whole.
 const SHORT: Size = (30, 500, 160.0, 64.0);
-/// From the start of a program until it is ready. The short form runs beside others, and may take longer.
+/// From the start of a program until it is ready.
 const READY: Duration = Duration::from_secs(30);
 /// Longest for what waits behind hundreds of status writes of 1.3 MB.
 const LATER: Duration = Duration::from_secs(600);
@@ -25,7 +25,6 @@ const LATER: Duration = Duration::from_secs(600);
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_objects_at_the_api_servers_limit_and_many_jobs_fit_into_memory() -> Result<()> {
     let (large, many, most_of_operator, most_of_extender) = if at_full_length() { FULL } else { SHORT };
-    let ready = full_or(READY, 4 * READY);
     scenario(Options { heavy: true, ..Options::default() }, async |c| {
         c.make_namespace("large").await?;
         // given jobs and pods of 1.3 MB, and jobs that wait for a GPU type that is not there
@@ -63,7 +62,7 @@ async fn hundreds_of_objects_at_the_api_servers_limit_and_many_jobs_fit_into_mem
         let began = Instant::now();
         extender.start_again()?;
         let probes = c.extender_probes.context("extender mode")?.to_string();
-        extender.wait_for_http(&probes, "/readyz", 2 * ready).await?;
+        extender.wait_for_http(&probes, "/readyz", 2 * READY).await?;
         let extender_ready = began.elapsed();
         let operator_ready = c.restart_operator().await?;
         // and another tenant's job is planned, bound and run
@@ -78,7 +77,7 @@ async fn hundreds_of_objects_at_the_api_servers_limit_and_many_jobs_fit_into_mem
         );
         ensure!(operator < most_of_operator, "operator: {operator:.0} MiB");
         ensure!(extender < most_of_extender, "extender: {extender:.0} MiB");
-        ensure!(operator_ready < ready && extender_ready < ready, "{operator_ready:?}, {extender_ready:?}");
+        ensure!(operator_ready < READY && extender_ready < READY, "{operator_ready:?}, {extender_ready:?}");
         Ok(())
     })
     .await

@@ -38,11 +38,10 @@ async fn probe(address: SocketAddr, path: &str, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// After so many failures in a row a kubelet starts a container again: `failureThreshold` of the chart's liveness probes. Readiness probes
-/// have 3, and a slow machine under this load answers late now and then.
-const FAILURES: u32 = 6;
+/// After so many failures in a row a kubelet acts: `failureThreshold` of the chart's readiness probes; liveness probes have more.
+const FAILURES: u32 = 3;
 
-/// Probes until it is stopped, or until too many have failed.
+/// Probes until it is stopped, or until a kubelet would call the container not ready.
 async fn probes(address: SocketAddr, path: &str) -> Result<()> {
     let mut failures = 0;
     loop {

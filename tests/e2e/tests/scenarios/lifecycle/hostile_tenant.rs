@@ -22,10 +22,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// Within this time another namespace's job runs. The short form runs beside other scenarios, on slow machines, too.
-fn runs_within() -> Duration {
-    Duration::from_secs(full_or(60, 120))
-}
+/// Within this time another namespace's job runs.
+const RUNS_WITHIN: Duration = Duration::from_secs(60);
 
 const FINALIZER: &str = "example.com/never-removed";
 /// The namespace that is left in peace, as far as our programs can help it.
@@ -100,7 +98,7 @@ async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let (key, began) = (tj.key(), Instant::now());
     c.submit(&tj).await?;
     let runs = |phase| matches!(phase, Phase::Running | Phase::Succeeded);
-    c.observer.until(&format!("{key} runs"), runs_within(), |s| runs(s.phase(&key))).await?;
+    c.observer.until(&format!("{key} runs"), RUNS_WITHIN, |s| runs(s.phase(&key))).await?;
     println!("{attack}: runs after {:.1?}", began.elapsed());
     c.observer
         .until(&format!("{key} succeeded"), DEFAULT_TIMEOUT, |s| s.phase(&key) == Phase::Succeeded)
