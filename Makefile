@@ -16,8 +16,8 @@ ANCHORS_ARGS ?= highs,sia 15
 TESTS ?=
 PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
-# Most of a scenario is waiting, so there are more at a time than cores.
-THREADS := 7
+# Threads of those that have a place (tests/e2e/src/places.rs) and of those that wait for one.
+THREADS := 12
 SCENARIOS = $(CARGO) test --workspace --locked --no-fail-fast --test scenarios -- --test-threads=$(THREADS)
 EACH_ISOLATED := --config 'target."cfg(unix)".runner="$(CURDIR)/tests/kubelets/each"'
 ON_REAL_NODES := $(CARGO) test $(EACH_ISOLATED) --workspace --locked --test kubelets --
@@ -56,7 +56,7 @@ build: prepare ## Build every program of the workspace
 # half of the dependencies compiled twice.
 .PHONY: build-tests
 build-tests: prepare
-	$(CARGO) build --workspace --bins --tests --locked
+	$(CARGO) build --workspace --bins --tests --test scenarios --test kubelets --locked
 
 .PHONY: demo
 demo: control-plane build ## The main job: a real control plane, real nodes (DEMO_ARGS=--pretend: pretend ones), 40 TrainingJobs of a production trace
@@ -76,16 +76,17 @@ test-began:
 
 .PHONY: test
 test: test-began control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
-	@failed=; log=$$(mktemp); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
+	@failed=; logs=$$(mktemp -d); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
 	took() { echo "== $$1: $$((SECONDS - begun)) s"; begun=$$SECONDS; }; \
 	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
 	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
-	echo "scenarios on real nodes run beside the other suites, and are printed after them"; \
-	set -m; { tests/kubelets/available && $(ON_REAL_NODES); } </dev/null >"$$log" 2>&1 & real=$$!; set +m; \
-	trap 'kill -- -$$real 2>/dev/null || true; rm -f "$$log"' EXIT; trap 'exit 130' INT; \
-	$(CRATES) || failed+=" crates"; took crates; \
+	echo "scenarios run first; the crates' tests and those on real nodes run beside them, and are printed after them"; \
+	set -m; { tests/kubelets/available && $(ON_REAL_NODES); } </dev/null >"$$logs/real" 2>&1 & real=$$!; \
+	$(CRATES) </dev/null >"$$logs/crates" 2>&1 & crates=$$!; set +m; \
+	trap 'kill -- -$$real -$$crates 2>/dev/null || true; rm -rf "$$logs"' EXIT; trap 'exit 130' INT; \
 	$(SCENARIOS) || failed+=" scenarios"; took scenarios; \
-	wait $$real || failed+=" real nodes"; cat "$$log"; took "real nodes, after that"; \
+	wait $$crates || failed+=" crates"; cat "$$logs/crates"; took "crates, after that"; \
+	wait $$real || failed+=" real nodes"; cat "$$logs/real"; took "real nodes, after that"; \
 	echo "== all: $$SECONDS s"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 

@@ -11,19 +11,14 @@ use andreas_api::training_job::TrainingJobStatus;
 use andreas_testbed::Component;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use kube::ResourceExt as _;
-use tokio::sync::Semaphore;
 
 use crate::cluster::{Cluster, Options};
 use crate::job::Job;
+use crate::places;
 use crate::seen::{ClusterHistory, describe};
 
 /// How long a transition may take on a busy, slow machine of two cores. A long limit costs time where something fails, and only there.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Of so many the scenarios of a program take one each while they run, and heavy ones all but one. Six were too many for a slow
-/// machine of two cores.
-const PLACES: u32 = 5;
-static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
 
 /// Runs a scenario on a cluster that no other uses, then checks what must hold after every scenario. A failure shows the jobs, pods
 /// and logs as they were.
@@ -31,7 +26,7 @@ static FREE: Semaphore = Semaphore::const_new(PLACES as usize);
 /// # Errors
 /// What the scenario or the checks say.
 pub async fn scenario(options: Options, run: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
-    let _place = FREE.acquire_many(if options.heavy { PLACES - 1 } else { 1 }).await?;
+    let _place = places::take(options.heavy).await?;
     let mut cluster = Cluster::start(options).await?;
     let outcome = run(&mut cluster).await;
     let checked = match outcome {
