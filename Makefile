@@ -97,7 +97,9 @@ check: lint ## Lints and unit tests: before every commit
 
 .PHONY: check-files
 check-files: control-plane prometheus build-tests ## Pages, manifests and generated files agree with the code
-	$(CARGO) test --workspace --locked --no-fail-fast --test files
+	$(CARGO) test --workspace --locked --no-fail-fast --test files --test schema
+	$(CARGO) test --workspace --locked --test run -- help_names
+	$(CARGO) test --workspace --lib --locked -- openapi::tests pages::tests
 
 .PHONY: test-crates
 test-crates: control-plane prometheus nvidia build-tests ## Every test but the scenarios

@@ -222,6 +222,11 @@ impl Cluster {
         self.options.extender
     }
 
+    /// Whether an observer looks at it.
+    pub fn is_observed(&self) -> bool {
+        !self.options.simulated
+    }
+
     /// The environment of a program whose clock is so many seconds ahead, or can be set.
     fn clock(&self, whose: Clock, seconds: i64) -> Result<Vec<(&'static str, String)>> {
         if self.options.clocks_can_be_set {

@@ -5,7 +5,8 @@
 //!
 //! - a GPU with two users,
 //! - containers of two attempts of a job at once, on nodes that reach the API server,
-//! - a training pod that its kubelet refused because another pod, gone from the API server, still held the GPUs,
+//! - a training pod that its kubelet refused because another pod, gone from the API server, still held the GPUs (a real kubelet does not
+//!   tell whose they were),
 //! - a pod that holds GPUs for longer than [`LEFT`] after its object says that it ended,
 //! - where a budget is told to it, GPUs that together draw more.
 

@@ -198,9 +198,8 @@ pub async fn kill(nodes: &dyn Machines, pod_prefix: &str, container: &str) -> Re
     Ok(killed.len())
 }
 
-/// The end of the log of every container of the chart's pods.
-pub fn logs(testbed: &Testbed) -> String {
-    let mut text = String::new();
+/// The log of every container of the chart's pods.
+pub fn log_files(testbed: &Testbed) -> Vec<PathBuf> {
     let root = testbed.data_dir();
     let of_real = |file: &PathBuf| {
         let name = file.display().to_string();
@@ -211,7 +210,13 @@ pub fn logs(testbed: &Testbed) -> String {
     for namespace in [SYSTEM, "andreas-node"] {
         files.extend(files_below(&root.join("kubelets/logs").join(namespace)));
     }
-    for file in files {
+    files
+}
+
+/// The end of each of [`log_files`].
+pub fn logs(testbed: &Testbed) -> String {
+    let (mut text, root) = (String::new(), testbed.data_dir());
+    for file in log_files(testbed) {
         let log = std::fs::read_to_string(&file).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let last = lines[lines.len().saturating_sub(25)..].join("\n");

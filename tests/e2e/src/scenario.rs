@@ -2,6 +2,7 @@
 //! every scenario ends with.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use andreas_api::names;
@@ -44,13 +45,17 @@ pub async fn scenario(options: Options, run: impl AsyncFnOnce(&mut Cluster) -> R
     Ok(())
 }
 
-/// Nothing forbidden was seen, and every pod of a TrainingJob was bound by the extender with its allocation.
+/// Nothing forbidden was seen, and somebody looked; none of our programs panicked; every pod of a TrainingJob was bound by the extender
+/// with its allocation.
 ///
 /// # Errors
 /// What was seen that must not be.
 pub fn what_must_hold(cluster: &Cluster) -> Result<()> {
     let violations: Vec<String> = cluster.observer.seen().violations.iter().cloned().collect();
     ensure!(violations.is_empty(), "{}", violations.join("; "));
+    let looks = cluster.observer.seen().devices.snapshots;
+    ensure!(looks > 0 || !cluster.is_observed(), "nobody looked at the devices");
+    nobody_panicked(cluster)?;
     let partial = cluster.observer.seen().longest_partial_gang;
     if !partial.is_zero() {
         println!("part of a gang for {:.1} s at most", partial.as_secs_f64());
@@ -63,6 +68,27 @@ pub fn what_must_hold(cluster: &Cluster) -> Result<()> {
             "bound without an allocation: {:?}",
             bindings.without_allocation
         );
+    }
+    Ok(())
+}
+
+/// No program of ours, nor the pretend kubelets, has panicked in any of its starts: the operator goes on after most panics, and a program
+/// that one ends is started again, so that nothing but the logs tells of them.
+///
+/// # Errors
+/// The first line of a panic, and whose log it is in.
+pub fn nobody_panicked(cluster: &Cluster) -> Result<()> {
+    let kubelets = cluster.testbed.process(Component::Kubelets).ok();
+    let processes = cluster.operators.iter().map(|one| &*one.process).chain(&cluster.extender);
+    let mut logs: Vec<PathBuf> =
+        processes.chain(kubelets.as_deref()).map(|one| one.log_path().to_owned()).collect();
+    logs.extend(crate::install::log_files(&cluster.testbed));
+    for file in logs {
+        // A kubelet may have removed the log of a pod that is gone.
+        let log = std::fs::read(&file).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let panic = log.lines().find(|line| line.contains("panicked at"));
+        ensure!(panic.is_none(), "{}: {}", file.display(), panic.unwrap_or_default());
     }
     Ok(())
 }

@@ -100,7 +100,7 @@ impl Kubelets {
         self.nodes.iter().map(|node| self.pods.node_info(node)).collect()
     }
 
-    /// The pods that have an object and are on one of the nodes.
+    /// The pods that have an object and are on one of the nodes, and those without whose containers run there.
     pub fn pod_infos(&self) -> Vec<PodInfo> {
         self.pods.pod_infos(&self.nodes)
     }

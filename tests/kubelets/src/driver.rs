@@ -39,11 +39,12 @@ async fn follow(node: Arc<Node>, pods: Arc<Pods>) {
     loop {
         tokio::time::sleep(PERIOD).await;
         let held = pods.held(node.name());
-        processes.retain(|pod, _| held.values().any(|holder| holder == pod));
+        processes.retain(|pod, _| held.values().flatten().any(|holder| holder == pod));
         // Opened anew: the driver of a node that lost its power has another state.
         let Ok(sim) = Sim::open(&node.driver()) else { continue };
         for gpu in sim.gpus() {
-            let process = held.get(&gpu.uuid).and_then(|holder| {
+            let holders = held.get(&gpu.uuid).into_iter().flatten();
+            let running = holders.filter_map(|holder| {
                 if !processes.get(holder).is_some_and(Process::runs) {
                     processes.insert(holder.clone(), pods.process(&node, holder)?);
                 }
@@ -52,7 +53,7 @@ async fn follow(node: Arc<Node>, pods: Arc<Pods>) {
                 let watts = pod.as_ref().and_then(|pod| pod.annotations().get(GPU_WATTS));
                 Some(training_process(number, &each, product, watts.map(String::as_str)))
             });
-            let _ = sim.set_processes(&gpu.uuid, process.as_slice());
+            let _ = sim.set_processes(&gpu.uuid, &running.collect::<Vec<_>>());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Which pods are on the nodes, and what they hold: by the API server's objects, the kubelets' PodResources API, the kubelets' log
 //! folders and the kernel. The answers have the form of the pretend nodes', so that the same observer reads both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const ID: usize = 64;
 pub(crate) type PodKey = (String, String);
 
 /// GPUs of a node by UUID, with the pods that hold them.
-pub(crate) type Held = BTreeMap<String, PodKey>;
+pub(crate) type Held = BTreeMap<String, BTreeSet<PodKey>>;
 
 /// A process of a pod, by its numbers.
 pub(crate) struct Process {
@@ -91,7 +91,7 @@ impl Pods {
     pub fn process(&self, node: &Node, key: &PodKey) -> Option<Process> {
         let processes = processes_of_containers();
         let containers = logged_containers(&node.log_folder());
-        let first = containers.get(key)?.iter().find_map(|(_, id)| processes.get(id))?;
+        let first = containers.iter().filter(|one| one.pod == *key).find_map(|one| processes.get(&one.id))?;
         let status = std::fs::read_to_string(format!("/proc/{first}/status")).ok()?;
         // Its number here, on the node, and in the container.
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -121,7 +121,7 @@ impl Pods {
             .map(|gpu| Gpu {
                 uuid: gpu.uuid.clone(),
                 healthy: node.is_whole(&gpu.uuid),
-                holder: held.get(&gpu.uuid).and_then(&mut uid),
+                holder: held.get(&gpu.uuid).into_iter().flatten().find_map(&mut uid),
             })
             .collect();
         Ok(NodeInfo {
@@ -134,33 +134,48 @@ impl Pods {
         })
     }
 
-    /// The pods that have an object and are on one of these nodes.
+    /// The pods that have an object and are on one of these nodes, and those without whose containers run there.
     pub fn pod_infos(&self, nodes: &[Arc<Node>]) -> Vec<PodInfo> {
         let mut found = Vec::new();
         let processes = processes_of_containers();
         for node in nodes {
-            let (held, containers) = (self.held(node.name()), logged_containers(&node.log_folder()));
+            let (held, mut running) = (self.held(node.name()), running_pods(&node.log_folder(), &processes));
             let on_node = |pod: &Arc<Pod>| {
                 pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node.name())
             };
             for pod in self.objects.state().into_iter().filter(on_node) {
                 let key = (pod.namespace().unwrap_or_default(), pod.name_any());
-                let status = pod.status.clone().unwrap_or_default();
-                let running = containers.get(&key).into_iter().flatten();
+                let (status, uid) = (pod.status.clone().unwrap_or_default(), pod.uid().unwrap_or_default());
                 found.push(PodInfo {
-                    uid: pod.uid().unwrap_or_default(),
+                    pids: running.remove(&uid).map(|(_, pids)| pids).unwrap_or_default(),
+                    uid,
                     node: node.name().to_owned(),
                     labels: pod.labels().clone(),
                     ip: status.pod_ip.unwrap_or_default(),
-                    gpus: held.iter().filter(|(_, by)| **by == key).map(|(uuid, _)| uuid.clone()).collect(),
-                    pids: running
-                        .filter_map(|(name, id)| Some((name.clone(), *processes.get(id)?)))
+                    gpus: held
+                        .iter()
+                        .filter(|(_, by)| by.contains(&key))
+                        .map(|(gpu, _)| gpu.clone())
                         .collect(),
                     ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
                     namespace: key.0,
                     name: key.1,
                 });
             }
+            // A pod that was deleted by force has no object any more, and its kubelet no longer says what it holds, while its containers
+            // may go on.
+            found.extend(running.into_iter().map(|(uid, ((namespace, name), pids))| PodInfo {
+                gpus:
+                    pids.values().flat_map(|pid| given(*pid)).collect::<BTreeSet<_>>().into_iter().collect(),
+                node: node.name().to_owned(),
+                labels: BTreeMap::new(),
+                ip: String::new(),
+                ended: false,
+                namespace,
+                name,
+                uid,
+                pids,
+            }));
         }
         found
     }
@@ -173,7 +188,9 @@ async fn holders(kubelet: &mut Kubelet) -> Result<Held> {
         let key = (pod.namespace, pod.name);
         let devices = pod.containers.into_iter().flat_map(|container| container.devices);
         for device in devices.filter(|devices| devices.resource_name == GPU_RESOURCE) {
-            held.extend(device.device_ids.into_iter().map(|uuid| (uuid, key.clone())));
+            for uuid in device.device_ids {
+                held.entry(uuid).or_default().insert(key.clone());
+            }
         }
     }
     Ok(held)
@@ -198,22 +215,58 @@ fn logged_pods(log: &Path) -> BTreeMap<PodKey, String> {
         .collect()
 }
 
-/// Names and IDs of containers by what the kubelet calls its links to their logs: `<pod>_<namespace>_<container>-<id>.log`.
-fn logged_containers(log: &Path) -> BTreeMap<PodKey, Vec<(String, String)>> {
-    let mut found: BTreeMap<PodKey, Vec<(String, String)>> = BTreeMap::new();
-    for entry in std::fs::read_dir(log.join("containers")).into_iter().flatten().flatten() {
-        let link = entry.file_name().to_string_lossy().into_owned();
-        let parts = || {
+/// A container that a node has a log of.
+struct Logged {
+    pod: PodKey,
+    uid: String,
+    container: String,
+    id: String,
+}
+
+/// Containers by what the kubelet calls its links to their logs, `<pod>_<namespace>_<container>-<id>.log`, and by the folder
+/// `<namespace>_<pod>_<uid>` that these lead to.
+fn logged_containers(log: &Path) -> Vec<Logged> {
+    let links = std::fs::read_dir(log.join("containers")).into_iter().flatten().flatten();
+    links
+        .filter_map(|entry| {
+            let link = entry.file_name().to_string_lossy().into_owned();
             let (pod, rest) = link.strip_suffix(".log")?.split_once('_')?;
             let (namespace, container) = rest.split_once('_')?;
             let (container, id) = container.rsplit_once('-')?;
-            Some(((namespace.to_owned(), pod.to_owned()), (container.to_owned(), id.to_owned())))
-        };
-        if let Some((key, container)) = parts() {
-            found.entry(key).or_default().push(container);
+            let target = std::fs::read_link(entry.path()).ok()?;
+            let folder = target.parent()?.parent()?.file_name()?.to_string_lossy().into_owned();
+            Some(Logged {
+                pod: (namespace.to_owned(), pod.to_owned()),
+                uid: folder.rsplit_once('_')?.1.to_owned(),
+                container: container.to_owned(),
+                id: id.to_owned(),
+            })
+        })
+        .collect()
+}
+
+/// Pods with running containers, by UID, and the first process of each container.
+fn running_pods(
+    log: &Path,
+    processes: &BTreeMap<String, i32>,
+) -> BTreeMap<String, (PodKey, BTreeMap<String, i32>)> {
+    let mut found = BTreeMap::new();
+    for one in logged_containers(log) {
+        if let Some(pid) = processes.get(&one.id) {
+            let (_, pids) = found.entry(one.uid).or_insert_with(|| (one.pod, BTreeMap::new()));
+            pids.insert(one.container, *pid);
         }
     }
     found
+}
+
+/// The GPUs that a process's container was given, as the device plug-in writes them into its environment.
+fn given(pid: i32) -> Vec<String> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = String::from_utf8_lossy(&environment);
+    let list = environment.split('\0').find_map(|one| one.strip_prefix("NVIDIA_VISIBLE_DEVICES="));
+    let uuids = list.unwrap_or_default().split(',').filter(|name| name.starts_with("GPU-"));
+    uuids.map(str::to_owned).collect()
 }
 
 /// The first process of every running container, by the container's ID: the name of its cgroup ends in it.

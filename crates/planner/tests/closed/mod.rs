@@ -117,7 +117,7 @@ pub struct Bill {
     pub late: usize,
     pub mean_hours: f64,
     pub restarts: f64,
-    /// Most watts above the budget.
+    /// Most watts above the budget: by the plans' word, and of what is drawn.
     pub above: f64,
     pub decisions: usize,
     pub mean_ms: f64,
@@ -357,6 +357,9 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
             let info = snapshot.gpu_types.iter().find(|t| t.name == node.gpu_type).unwrap();
             watts.1 += if used > 0 { node.overhead().0 } else { 0.0 };
             watts.2 += f64::from(node.gpus.0.checked_sub(used).unwrap()) * info.idle.0;
+        }
+        if let Some(budget) = snapshot.budget.as_ref().and_then(|budget| budget.watts.at(now)) {
+            bill.above = bill.above.max(watts.0 + watts.1 + watts.2 - budget.0);
         }
         bill.energy += watts.0 * next * e;
         bill.overhead += watts.1 * next * e;

@@ -24,7 +24,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::json;
 
 use crate::cluster::{A100, Cluster, Options, T4, a100, short_runs, t4};
-use crate::scenario::scenario;
+use crate::scenario::{nobody_panicked, scenario};
 
 pub use report::{BUDGET_WATTS, Report};
 
@@ -37,7 +37,7 @@ const MEND_EVERY: Duration = Duration::from_millis(200);
 /// How often a line says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(300);
 
-/// From so long on, no program is killed in the last third.
+/// From so long on, no program of ours is killed or frozen in the last third.
 const LONG_SOAK: Duration = Duration::from_secs(30 * 60);
 
 /// How long, and what is drawn.
@@ -52,12 +52,13 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// From then on no program is killed or frozen, so that it is seen whether one holds more and more. Short soaks show nothing of it.
+    /// Whether at its end no program of ours is killed or frozen, so that it is seen whether one holds more and more. Short soaks show nothing
+    /// of it.
     fn ends_without_kills(&self) -> bool {
         self.lasts >= LONG_SOAK
     }
 
-    /// Whether programs are killed and frozen, so long after the start.
+    /// Whether programs of ours are killed and frozen, so long after the start.
     fn kills_at(&self, time: Duration) -> bool {
         !self.ends_without_kills() || time < self.lasts * 2 / 3
     }
@@ -148,6 +149,7 @@ async fn act_and_end(c: &mut Cluster, soak: Soak, actor: &mut Actor, report: &mu
     ending::all_end(c, actor).await?;
     report.all_ended_after = mended.elapsed();
     no_violation(c)?;
+    nobody_panicked(c)?;
     actor.fill(c, report);
     ending::nobody_was_blamed(c, actor)?;
     actor.usage.check()?;

@@ -17,11 +17,11 @@ use crate::keeper::memory_mib;
 const EVERY: Duration = Duration::from_secs(10);
 /// So old a process is when its first figures count: caches are filled, connections made.
 const SETTLED: Duration = Duration::from_secs(60);
-/// Processes that were looked at for longer are asked whether they hold more and more.
+/// Looked at for so long after that, a process has shown whether its program holds more and more.
 const LONG: Duration = Duration::from_secs(300);
 /// More open files than at first, for connections that come and go.
 const FILES_MORE: usize = 64;
-/// More memory than at first: jobs stay in the API server, and so in caches, when they have ended. A factor, and MiB.
+/// Memory compared with that at first: jobs stay in the API server, and so in caches, when they have ended. A factor, and MiB beside it.
 const MEMORY_MORE: (f64, f64) = (1.5, 16.0);
 const MIB: f64 = 1.0 / (1024.0 * 1024.0);
 /// Container of the chart, and where its limit of memory stands in the values.

@@ -11,22 +11,26 @@ use anyhow::{Context as _, Result, ensure};
 const PAGES: [&str; 2] = ["docs/security.md", "docs/reliability.md"];
 /// Goals of the table in the second page.
 const GOALS: usize = 25;
+/// Programs of tests that `make test` names.
+const RUN_BY_MAKE_TEST: [&str; 2] = ["scenarios", "kubelets"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+/// Files whose names end so, in this folder and below.
+fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !name.starts_with('.') && name != "target" {
-            sources(&path, found)?;
-        } else if name.ends_with(".rs") {
+            found.extend(files(&path, ending)?);
+        } else if name.ends_with(ending) {
             found.push(path);
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// The modules of a file, by its path in the repository: crate, then folders and file.
@@ -62,10 +66,8 @@ fn tests_of(source: &str) -> Vec<&str> {
 
 fn all_tests() -> Result<BTreeSet<String>> {
     let root = root();
-    let mut files = Vec::new();
-    sources(&root, &mut files)?;
     let mut found = BTreeSet::new();
-    for file in files {
+    for file in files(&root, ".rs")? {
         let modules = modules(file.strip_prefix(&root)?);
         let source = std::fs::read_to_string(&file)?;
         found.extend(tests_of(&source).into_iter().map(|name| format!("{modules}::{name}")));
@@ -149,9 +151,7 @@ fn every_behaviour_and_every_goal_names_a_test_and_every_goal_has_a_figure() -> 
 #[test]
 fn a_test_that_is_left_out_only_measures_or_has_a_target_of_its_own() -> Result<()> {
     let makefile = std::fs::read_to_string(root().join("Makefile"))?;
-    let mut files = Vec::new();
-    sources(&root(), &mut files)?;
-    for file in files {
+    for file in files(&root(), ".rs")? {
         let source = std::fs::read_to_string(&file)?;
         for line in source.lines().map(str::trim).filter(|line| line.starts_with("#[ignore")) {
             let measures = line.contains("measures") || line.contains("times");
@@ -161,6 +161,59 @@ fn a_test_that_is_left_out_only_measures_or_has_a_target_of_its_own() -> Result<
         }
     }
     Ok(())
+}
+
+/// Programs of tests that a manifest keeps from `cargo test` without their names.
+fn left_out(manifest: &str) -> impl Iterator<Item = &str> {
+    let tables = manifest.split("\n[").filter(|table| table.starts_with("[test]]"));
+    let tables = tables.filter(|table| table.contains("\ntest = false"));
+    tables.filter_map(|table| Some(table.split_once("\nname = \"")?.1.split_once('"')?.0))
+}
+
+/// The target whose recipe runs a program of tests.
+fn target_of<'a>(makefile: &'a str, program: &str) -> Option<&'a str> {
+    let by_name = format!("--test {program} ");
+    let before = makefile.lines().take_while(|line| {
+        !(line.starts_with('\t') && line.contains("$(CARGO) test ") && line.contains(&by_name))
+    });
+    let lines: Vec<&str> = before.collect();
+    if lines.len() == makefile.lines().count() {
+        return None;
+    }
+    let head = lines.into_iter().rfind(|line| line.starts_with(|first: char| first.is_ascii_lowercase()))?;
+    head.split_once(':').map(|(target, _)| target)
+}
+
+#[test]
+fn programs_of_tests_that_make_test_does_not_run_are_named() -> Result<()> {
+    let makefile = std::fs::read_to_string(root().join("Makefile"))?;
+    let page = std::fs::read_to_string(root().join("docs/reliability.md"))?;
+    let goals = rows(&page);
+    let last = goals.iter().find(|row| row[0] == GOALS.to_string()).context("the last goal")?;
+    let named: Vec<&str> = last.iter().flat_map(|cell| quoted(cell)).collect();
+    let mut programs = 0;
+    for manifest in files(&root(), "Cargo.toml")? {
+        for program in left_out(&std::fs::read_to_string(&manifest)?) {
+            programs += 1;
+            if RUN_BY_MAKE_TEST.contains(&program) {
+                continue;
+            }
+            let target =
+                target_of(&makefile, program).with_context(|| format!("no target runs {program}"))?;
+            let is_named = named.iter().any(|name| name.trim_start_matches("make ") == target);
+            ensure!(is_named, "{}: goal {GOALS} does not name {target}", manifest.display());
+        }
+    }
+    ensure!(programs > RUN_BY_MAKE_TEST.len(), "{programs} programs");
+    Ok(())
+}
+
+#[test]
+fn a_program_of_tests_is_found_with_its_target() {
+    let manifest = "[[test]]\nname = \"one\"\ntest = false\n\n[[test]]\nname = \"two\"\n\n[[bin]]\nname = \"three\"\ntest = false\n";
+    assert_eq!(left_out(&format!("\n{manifest}")).collect::<Vec<_>>(), ["one"]);
+    let makefile = "lint:\n\t$(CARGO) clippy --test one -- -D\nfirst: export A := b\nfirst: build ## Text\n\t$(CARGO) test --test one -- x\n";
+    assert_eq!((target_of(makefile, "one"), target_of(makefile, "two")), (Some("first"), None));
 }
 
 #[test]

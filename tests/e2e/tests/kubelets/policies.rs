@@ -1,5 +1,8 @@
 //! NetworkPolicies in force: those of the chart, and of a tenant that denies by default.
 
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +14,8 @@ use andreas_e2e::job::job;
 use andreas_e2e::keeper::at_full_length;
 use andreas_e2e::scenario::scenario;
 use andreas_testbed::wait::until;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
 use crate::both::{ended_well, small};
@@ -22,15 +26,33 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The agents' namespace.
 const AGENTS: &str = "andreas-node";
 
+/// A port that no program here takes.
+const FREE_PORT: u16 = 29_600;
+
 /// Longer than a program may say nothing before its job's status says so.
 const NO_REPORT: Duration = Duration::from_secs(660);
 
+/// A process in the network of a pod whose name begins so.
+fn process_of(c: &Cluster, pod: &str) -> Result<i32> {
+    let pods = nodes(c)?.pod_infos();
+    let found = pods.iter().find(|one| one.name.starts_with(pod) && !one.pids.is_empty());
+    found.and_then(|one| one.pids.values().next()).copied().with_context(|| format!("no process of {pod}"))
+}
+
+/// Listens in a pod's network for as long as it is kept: a connection that is refused for want of a listener would say nothing of policies.
+/// A socket stays in the network that it was made in, so that a thread goes there for it.
+fn listen_in(c: &Cluster, pod: &str) -> Result<TcpListener> {
+    let network = File::open(format!("/proc/{}/ns/net", process_of(c, pod)?))?;
+    let made = std::thread::spawn(move || -> std::io::Result<TcpListener> {
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, FREE_PORT))
+    });
+    made.join().map_err(|_| anyhow!("the listener's thread"))?.with_context(|| format!("listening in {pod}"))
+}
+
 /// Whether a connection can be opened from a pod's network.
 async fn reaches(c: &Cluster, from: &str, address: &str, port: u16) -> Result<bool> {
-    let pods = nodes(c)?.pod_infos();
-    let pod = pods.iter().find(|pod| pod.name.starts_with(from) && !pod.pids.is_empty());
-    let pid =
-        pod.and_then(|pod| pod.pids.values().next()).with_context(|| format!("no process of {from}"))?;
+    let pid = process_of(c, from)?;
     let open = format!("exec 3<>/dev/tcp/{address}/{port}");
     let mut command = tokio::process::Command::new("nsenter");
     command.args(["--target", &pid.to_string(), "--net", "--", "timeout", "2", "bash", "-c", &open]);
@@ -143,11 +165,17 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         let mut example = namespaced("07-tenant-network-policy.yaml", "team")?;
         example["metadata"]["name"] = json!("training");
         c.apply(&example).await?;
-        let gang = small(job("gang").namespace("team").gpus(6, 2).epochs(50, 0.5));
+        let gang = small(job("gang").namespace("team").gpus(6, 2).epochs(80, 0.5));
         c.submit(&gang).await?;
         c.wait_for_percent(&gang, 10).await?;
+        opens(c, "gang-1-0", &operator, 8443).await?;
         ensure!(!reaches(c, "gang-1-0", &operator, 9090).await?, "a worker reaches the operator's metrics");
-        ensure!(!reaches(c, "bystander", &address(c, "team", "andreas.dev/index=0").await?, 29_500).await?);
+        // and its workers are open to each other alone
+        let worker = address(c, "team", "andreas.dev/index=0").await?;
+        let listener = listen_in(c, "gang-1-0")?;
+        opens(c, "gang-1-1", &worker, FREE_PORT).await?;
+        ensure!(!reaches(c, "bystander", &worker, FREE_PORT).await?, "open to another namespace");
+        drop(listener);
         c.wait_for_phase(&gang, Phase::Succeeded).await?;
         ended_well(c, &gang)?;
         // and no probe of ours failed meanwhile

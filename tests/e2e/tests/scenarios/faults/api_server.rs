@@ -129,7 +129,7 @@ async fn refused_pods_of_one_namespace_leave_the_gpus_to_others(c: &mut Cluster)
     let met = c.faults()?.until_met(rule, 1, DEFAULT_TIMEOUT).await;
     ensure!(met.is_ok(), "the gang was not tried");
     // then the job of another namespace runs on those GPUs, and no member of the gang stays
-    let other = job("other").namespace("calm").gpus(4, 1).epochs(4, 0.3);
+    let other = job("other").namespace("calm").gpus(8, 2).epochs(4, 0.3);
     c.submit(&other).await?;
     c.wait_for_phase(&other, Phase::Succeeded).await?;
     // and when pods can be made again the gang runs, without a failure of its own

@@ -1,11 +1,13 @@
 //! Answers of an older replica: what was is shown as what is. Writes carry what they were made from, so nothing is
 //! deleted and nothing is started twice.
 
+use std::time::Instant;
+
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{Cluster, Options, a100};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
-use andreas_testbed::faults::{Fault, Rule, Select, Verb};
+use andreas_testbed::faults::{Fault, Records, Rule, Select, Verb};
 use anyhow::{Context as _, Result, ensure};
 use kube::api::{Api, ListParams};
 use serde_json::json;
@@ -48,12 +50,16 @@ async fn nothing_starts_twice(c: &mut Cluster) -> Result<()> {
 
     let older = Fault::OlderReads { version: before };
     let rule = c.faults()?.add(Rule::new(Select::reads().caller(OPERATOR), older));
+    let started = Instant::now();
     c.operators[0].process.start_again()?;
     // it wants to place the job again, and is refused
-    let refused = |seen: &andreas_testbed::faults::Records| {
-        seen.0
-            .iter()
-            .any(|r| r.caller == OPERATOR && r.resource == "trainingjobs/status" && r.status == Some(409))
+    let refused = |seen: &Records| {
+        seen.0.iter().any(|r| {
+            r.at >= started
+                && r.caller == OPERATOR
+                && r.resource == "trainingjobs/status"
+                && r.status == Some(409)
+        })
     };
     ensure!(c.faults()?.until(DEFAULT_TIMEOUT, refused).await, "the older answers led to no write");
     let status = c.observer.seen().status(&key);
@@ -113,11 +119,13 @@ async fn nothing_is_deleted_by_an_older_look(c: &mut Cluster) -> Result<()> {
 
     let older = Fault::OlderReads { version: before };
     let rule = c.faults()?.add(Rule::new(Select::reads().caller(OPERATOR), older));
+    let started = Instant::now();
     c.operators[0].process.start_again()?;
     // it wants to stop what it sees: the writes name the old objects and are refused
-    let refused = |seen: &andreas_testbed::faults::Records| {
+    let refused = |seen: &Records| {
         seen.0.iter().any(|r| {
-            r.caller == OPERATOR
+            r.at >= started
+                && r.caller == OPERATOR
                 && matches!(r.verb, Verb::Patch | Verb::Delete)
                 && r.name.starts_with("again")
                 && r.status.is_some_and(|code| code == 409 || code == 404)
@@ -126,7 +134,7 @@ async fn nothing_is_deleted_by_an_older_look(c: &mut Cluster) -> Result<()> {
     ensure!(c.faults()?.until(DEFAULT_TIMEOUT, refused).await, "the older answers led to no write");
     ensure!(uid_of_pod(c, "again-1-0").as_ref() == Some(&new), "the new job's pod was deleted");
     c.faults()?.remove(rule);
-    let records = c.faults()?.records();
+    let records = c.faults()?.records().since(started);
     let codes = records.0.iter().filter(|r| r.name.starts_with("again")).filter_map(|r| r.status);
     println!(
         "writes that an older look led to and that were refused: {}",
