@@ -1,5 +1,7 @@
 //! The agent's two processes on a simulated node: what they do, and what is left when they die.
 
+#[path = "processes/driver.rs"]
+mod driver;
 #[path = "processes/faults.rs"]
 mod faults;
 #[path = "processes/reports.rs"]
@@ -165,6 +167,21 @@ async fn a_pod_on_a_broken_gpu_keeps_its_power_limit() {
     node.hold("job-1-0", &[]);
     node.run(HELD, None);
     until("nobody holds it", SLACK, || node.is_default(HELD)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_limit_is_acknowledged_only_while_a_leader_is_seen() {
+    let (node, _setter, _agent) = settled().await;
+    let acknowledged = || node.api.status()["observedGeneration"].as_i64().unwrap_or(0);
+    until("the limit is acknowledged", SLACK, || acknowledged() == 2).await;
+    node.api.stop_leading();
+    until("without its limit", TTL + SLACK, || node.is_default(HELD)).await;
+    until("it counts for nothing", SLACK, || acknowledged() < 2).await;
+    node.api.order(json!({"wake": 1, "limits": [{"pod": "team/job-1-0", "watts": 300}]}));
+    until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 1).await;
+    stays("nor does another one", Duration::from_secs(2), || acknowledged() < 3).await;
+    node.api.lead();
+    until("limited", SLACK, || node.gpu(HELD).limit_watts == 300.0 && acknowledged() == 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -458,4 +475,10 @@ async fn an_agent_that_only_observes_sets_nothing_and_keeps_nobody_waiting() {
     until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 5).await;
     stays("nothing is set", Duration::from_secs(2), || node.gpu(FREE).commands == 0).await;
     assert_eq!(node.api.gpu(FREE).0, "Free");
+    let (_, metrics) = node.ask("/metrics").await;
+    assert!(metrics.contains("andreas_agent_lease_age_seconds"), "{metrics}");
+    assert!(
+        !metrics.contains("andreas_agent_setter_up"),
+        "no setter is down where there is none:\n{metrics}"
+    );
 }

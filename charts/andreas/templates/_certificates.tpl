@@ -31,6 +31,9 @@
 
 {{/* Secret with kube-scheduler's client certificate in tls.crt and tls.key. */}}
 {{- define "andreas.schedulerGiven" -}}
+{{- if and .Values.scheduler.tls.existingSecret (not (include "andreas.extenderGiven" .)) -}}
+{{- fail "scheduler.tls.existingSecret needs extender.tls.existingSecret, or cert-manager with certificates.certManager.scheduler=true: an extender that makes its own certificates makes kube-scheduler's too" -}}
+{{- end -}}
 {{- if .Values.scheduler.tls.existingSecret -}}
 {{- .Values.scheduler.tls.existingSecret -}}
 {{- else if and (not .Values.extender.tls.existingSecret) (include "andreas.extenderGiven" .) -}}

@@ -88,9 +88,13 @@ impl ObjectCache {
         Arc::clone(&self.spec_changed)
     }
 
-    /// Stores the result of a status write, which is the newest state.
+    /// Stores the answer to a status write, unless the watch has shown a later state by then, another object of this name, or
+    /// that it is gone.
     pub fn store_written(&mut self, node: SlimGpuNode) {
-        self.node = Some(node);
+        let Some(known) = &self.node else { return };
+        if known.metadata.uid == node.metadata.uid && version(known) <= version(&node) {
+            self.node = Some(node);
+        }
     }
 
     /// Time since the leader Lease was last seen renewed; `None` if never. A single observation is no
@@ -134,6 +138,11 @@ impl ObjectCache {
             rest_parked,
         }
     }
+}
+
+/// The resource version as a number, which Kubernetes 1.35 and later guarantee (KEP-5504); `None` if it is not one.
+fn version(node: &SlimGpuNode) -> Option<u64> {
+    node.metadata.resource_version.as_deref()?.parse().ok()
 }
 
 impl Index<SlimGpuNode> for ObjectCache {
@@ -199,6 +208,29 @@ mod tests {
             "spec": {"holderIdentity": holder, "renewTime": renewed, "leaseTransitions": 1},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn the_answer_to_a_write_takes_back_nothing_that_the_watch_has_shown_since() {
+        let node = |uid: &str, version: &str, wake: i64| -> SlimGpuNode {
+            let metadata = serde_json::json!({"name": "n1", "uid": uid, "resourceVersion": version});
+            serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": {"wake": wake}})).unwrap()
+        };
+        let wake = |cache: &ObjectCache| cache.node().map(|node| node.spec.wake);
+        let mut cache = ObjectCache::default();
+        cache.apply(node("a", "9", 0));
+        cache.store_written(node("a", "10", 0));
+        assert_eq!(cache.node().and_then(version), Some(10), "numbers, not texts");
+        cache.apply(node("a", "12", 1));
+        cache.store_written(node("a", "11", 0));
+        assert_eq!(wake(&cache), Some(1));
+        // Deleted, and made again.
+        cache.apply(node("b", "14", 2));
+        cache.store_written(node("a", "15", 0));
+        assert_eq!(wake(&cache), Some(2));
+        Index::<SlimGpuNode>::reset(&mut cache, &HashSet::new());
+        cache.store_written(node("b", "16", 2));
+        assert!(cache.node().is_none(), "it is gone");
     }
 
     #[test]

@@ -12,11 +12,13 @@
 //! | thermal slowdown, power brake, hardware slowdown | no | NVML, clock event reasons |
 //!
 //! A GPU with a fatal Xid error stays unhealthy until it is reset or the driver loaded again, also for the next agent.
-//! Either is noticed by the energy counter, which begins anew, or by a GPU that answers again after it was lost.
+//! Either is noticed by the energy counter, which begins anew, or by a GPU that answers again after it was lost. An error
+//! from before the machine's last start counts no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_api::gpu_node::{GpuProblem, GpuState};
+use jiff::Timestamp;
 
 use crate::gpu::{ErrorEvent, GpuError, Sample};
 use crate::setting::Uuid;
@@ -59,9 +61,10 @@ impl XidErrors {
         Self { ignored: ignored.into_iter().collect(), latched: BTreeMap::new() }
     }
 
-    /// Takes over the errors that an earlier agent reported.
-    pub fn resume(&mut self, gpus: &[GpuState]) {
-        for gpu in gpus {
+    /// Takes over the errors that an earlier agent reported since the machine was started (`booted`), or did not date.
+    pub fn resume(&mut self, gpus: &[GpuState], booted: Timestamp) {
+        let current = |gpu: &&GpuState| gpu.unhealthy_since.as_ref().is_none_or(|since| since.0 >= booted);
+        for gpu in gpus.iter().filter(current) {
             let xid = gpu.problems.iter().find(|problem| problem.reason == XID && problem.fatal);
             let number = xid.and_then(|problem| u64::try_from(problem.xid?).ok());
             if let Some(xid) = number.filter(|xid| !self.ignored.contains(xid)) {
@@ -171,14 +174,23 @@ mod tests {
         errors.clear("GPU-a");
         assert_eq!(errors.fatal_error("GPU-a"), None);
         // What an earlier agent reported counts unless it is ignored now.
-        let reported = |xid: u64| -> [GpuState; 1] {
+        let booted: Timestamp = "2026-11-24T10:00:00Z".parse().unwrap();
+        let reported = |xid: u64, since: Option<&str>| -> [GpuState; 1] {
             let problem = serde_json::json!({"reason": XID, "fatal": true, "xid": xid, "message": ""});
-            let gpu = serde_json::json!({"uuid": "GPU-a", "state": "Unhealthy", "problems": [problem]});
+            let gpu = serde_json::json!({
+                "uuid": "GPU-a", "state": "Unhealthy", "problems": [problem], "unhealthySince": since,
+            });
             [serde_json::from_value(gpu).unwrap()]
         };
-        errors.resume(&reported(APPLICATION_XIDS[0]));
+        errors.resume(&reported(APPLICATION_XIDS[0], None), booted);
         assert_eq!(errors.fatal_error("GPU-a"), None);
-        errors.resume(&reported(79));
+        errors.resume(&reported(79, None), booted);
+        assert_eq!(errors.fatal_error("GPU-a"), Some(79), "an older agent did not date it");
+        errors.clear("GPU-a");
+        // A start of the machine loads the driver again.
+        errors.resume(&reported(79, Some("2026-11-24T09:59:59Z")), booted);
+        assert_eq!(errors.fatal_error("GPU-a"), None);
+        errors.resume(&reported(79, Some("2026-11-24T10:00:00Z")), booted);
         assert_eq!(errors.fatal_error("GPU-a"), Some(79));
     }
 

@@ -147,7 +147,7 @@ fn render(rows: &[Vec<String>]) -> String {
 }
 
 async fn read(args: &AgentArgs, library: Arc<dyn Library>) -> anyhow::Result<(ReconcileLoop, GpuNodeStatus)> {
-    let metrics = Metrics::register(&mut Registry::default());
+    let metrics = Metrics::register(&mut Registry::default(), true);
     let cache = Arc::new(Mutex::new(ObjectCache::default()));
     let mut reconciler = ReconcileLoop::new(args.dependencies(library, None, cache, metrics)?);
     let mut report: Report = reconciler.reconcile().await;

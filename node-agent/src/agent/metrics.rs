@@ -153,8 +153,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Creates the metrics and adds them to `registry`.
-    pub fn register(registry: &mut Registry) -> Self {
+    /// Creates the metrics and adds them to `registry`. `observes`: there is no setter, so none is down.
+    pub fn register(registry: &mut Registry, observes: bool) -> Self {
         let this = Self {
             readings: ReadingMetrics {
                 power: POWER.create(registry),
@@ -183,7 +183,7 @@ impl Metrics {
             },
             setter: SetterMetrics {
                 refusals: SETTER_REFUSALS.create(registry),
-                up: SETTER_UP.create(registry),
+                up: if observes { Gauge::default() } else { SETTER_UP.create(registry) },
                 lease_age: LEASE_AGE.create(registry),
                 wake: WAKE
                     .register(registry, Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0])),
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn the_list_holds_what_is_exposed_and_nothing_else() {
         let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry);
+        let metrics = Metrics::register(&mut registry, false);
         let gpu = GpuLabels { uuid: "GPU-1".into(), gpu_type: "A".into() };
         let interval = Interval { namespace: Some("team".into()), ..Interval::default() };
         let memory = MemoryErrors { uncorrected: Some(0), ..MemoryErrors::default() };

@@ -68,7 +68,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::USER_AGENT;
-use crate::gpu::Library;
+use crate::gpu::{Library, module};
 use cache::{ObjectCache, SlimLease};
 use health::XidErrors;
 use host_power::HostMeter;
@@ -139,6 +139,9 @@ pub struct AgentArgs {
     /// Seconds without a driver after which it ends, to be started in a new container. Another value is for tests.
     #[arg(long, hide = true, default_value_t = crate::gpu::DRIVER_PATIENCE, value_name = "SECONDS")]
     pub driver_patience: u64,
+    /// File in which the kernel names the version of the loaded driver. Another one is for tests.
+    #[arg(long, hide = true, default_value = module::VERSION_FILE, value_name = "FILE")]
+    pub module_version: PathBuf,
     /// Folder of the kernel's power capping files, for the draw of the machine beside its GPUs.
     #[arg(long, env = "ANDREAS_POWERCAP", default_value = "/sys/class/powercap", value_name = "DIR")]
     pub powercap: PathBuf,
@@ -176,7 +179,7 @@ impl AgentArgs {
 /// ended.
 ///
 /// # Errors
-/// When no client can be made, the admin port is taken, or no thread can be started.
+/// When no client can be made, the admin port is taken, no thread can be started, or the driver is gone or another one.
 pub async fn run(
     args: AgentArgs,
     admin_args: AdminArgs,
@@ -185,10 +188,11 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let node_name = args.node_name.as_deref().context("--node-name is needed")?;
+    let mut replaced = std::pin::pin!(module::replaced(args.module_version.clone()));
     let client = client::connect(&client_args, USER_AGENT).await?;
     let admin = admin::bind(&admin_args).await?;
     let mut registry = Registry::default();
-    let metrics = Metrics::register(&mut registry);
+    let metrics = Metrics::register(&mut registry, args.observe);
     let watches = WatchMetrics::register(&mut registry);
     let health = Health::new();
     let cache = Arc::new(Mutex::new(ObjectCache::default()));
@@ -225,12 +229,12 @@ pub async fn run(
     let mut tick = tokio::time::interval(Duration::from_millis(args.interval));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let driver_patience = Duration::from_secs(args.driver_patience);
-    let mut driver_gone = false;
-    while !driver_gone {
+    let ended = loop {
         tokio::select! {
             _ = tick.tick() => {}
             () = spec_changed.notified() => {}
-            () = shutdown.cancelled() => break,
+            () = &mut replaced => break Err(anyhow::anyhow!(module::REPLACED)),
+            () = shutdown.cancelled() => break Ok(()),
         }
         let report = reconciler.reconcile().await;
         heartbeat.beat();
@@ -248,8 +252,12 @@ pub async fn run(
         if reconciler.has_resumed() {
             reports.send_replace(Some(report));
         }
-        driver_gone = reconciler.monitor().driver_gone_for() >= driver_patience;
-    }
+        if reconciler.monitor().driver_gone_for() >= driver_patience {
+            break Err(anyhow::anyhow!(
+                "no driver for {driver_patience:?}: a new container sees the one that is installed now"
+            ));
+        }
+    };
     // Ends the tasks too where the driver is the reason.
     shutdown.cancel();
     reconciler.restore_all().await;
@@ -268,11 +276,7 @@ pub async fn run(
     }
     admin_end.cancel();
     admin.await??;
-    anyhow::ensure!(
-        !driver_gone,
-        "no driver for {driver_patience:?}: a new container sees the one that is installed now"
-    );
-    Ok(())
+    ended
 }
 
 struct WatchStarter<'a> {

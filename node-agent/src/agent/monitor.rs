@@ -42,14 +42,31 @@ pub struct GpuHandle {
     pub facts: Option<Facts>,
     /// The last product that was read; it stays that of a GPU that is lost.
     pub product: Option<String>,
+    /// The last number of its device file that was read; it stays that of a GPU that is lost.
+    minor: Option<u32>,
     /// The last sample; `None` if it failed.
     pub sample: Option<Sample>,
     failing: Option<(Instant, GpuError)>,
+    /// It has failed since with an error that only a reset or a newly loaded driver ends.
+    broken: bool,
     /// Whether it answered now after an error that only a reset or a newly loaded driver ends.
     pub reset: bool,
 }
 
 impl GpuHandle {
+    fn new(worker: Worker<Box<dyn Gpu>>) -> Self {
+        Self {
+            worker,
+            facts: None,
+            product: None,
+            minor: None,
+            sample: None,
+            failing: None,
+            broken: false,
+            reset: false,
+        }
+    }
+
     /// Why the GPU must not be used; `None` while it is healthy, or has failed only briefly.
     #[must_use]
     pub fn fault(&self) -> Option<&GpuError> {
@@ -74,12 +91,12 @@ impl GpuHandle {
             Ok((facts, sample)) => {
                 if let Some(facts) = facts {
                     self.product = Some(facts.product.clone());
+                    self.minor = facts.minor.or(self.minor);
                     self.facts = Some(facts);
                 }
                 self.sample = Some(sample);
-                let ended = self.failing.take().map(|(_, error)| error);
-                self.reset =
-                    matches!(ended, Some(GpuError::Lost | GpuError::ResetRequired | GpuError::NoDriver(_)));
+                self.failing = None;
+                self.reset = std::mem::take(&mut self.broken);
             }
             Err(error) => {
                 self.sample = None;
@@ -88,6 +105,8 @@ impl GpuHandle {
                     self.facts = None;
                 }
                 self.reset = false;
+                self.broken |=
+                    matches!(error, GpuError::Lost | GpuError::ResetRequired | GpuError::NoDriver(_));
                 let since = self.failing.take().map_or_else(Instant::now, |(since, _)| since);
                 self.failing = Some((since, error));
             }
@@ -155,9 +174,7 @@ impl GpuMonitor {
             match Worker::start("gpu-read", CALL_TIMEOUT, Box::new(move || library.open(&name))) {
                 Ok(worker) => {
                     tracing::info!(uuid, "GPU found");
-                    let (facts, product, sample, failing) = (None, None, None, None);
-                    let gpu = GpuHandle { worker, facts, product, sample, failing, reset: false };
-                    self.gpus.insert(uuid, gpu);
+                    self.gpus.insert(uuid, GpuHandle::new(worker));
                 }
                 Err(error) => tracing::error!(%error, "no thread for a GPU"),
             }
@@ -215,5 +232,102 @@ impl GpuMonitor {
     #[must_use]
     pub fn gpus(&self) -> &BTreeMap<Uuid, GpuHandle> {
         &self.gpus
+    }
+
+    /// The GPU of each device file's number.
+    #[must_use]
+    pub fn device_files(&self) -> BTreeMap<u32, Uuid> {
+        device_files(&self.gpus)
+    }
+}
+
+/// The GPU of each device file's number. One that does not answer keeps the number that it had, unless another one has it now.
+fn device_files(gpus: &BTreeMap<Uuid, GpuHandle>) -> BTreeMap<u32, Uuid> {
+    let of = |read: bool| gpus.iter().filter(move |(_, gpu)| gpu.facts.is_some() == read);
+    of(false).chain(of(true)).filter_map(|(uuid, gpu)| Some((gpu.minor?, uuid.clone()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    /// What reads of a GPU fail with.
+    type Fails = Arc<Mutex<Option<GpuError>>>;
+
+    struct FakeGpu {
+        fails: Fails,
+        minor: u32,
+    }
+
+    impl Gpu for FakeGpu {
+        fn facts(&mut self) -> Result<Facts, GpuError> {
+            Ok(Facts { minor: Some(self.minor), ..Facts::default() })
+        }
+        fn sample(&mut self) -> Result<Sample, GpuError> {
+            self.fails.lock().clone().map_or_else(|| Ok(Sample::default()), Err)
+        }
+        fn limit_mw(&mut self) -> Result<u32, GpuError> {
+            Err(GpuError::NotSupported)
+        }
+        fn set_limit_mw(&mut self, _: u32) -> Result<(), GpuError> {
+            Err(GpuError::NotSupported)
+        }
+        fn lock_clocks_mhz(&mut self, _: u32) -> Result<(), GpuError> {
+            Err(GpuError::NotSupported)
+        }
+        fn reset_clocks(&mut self) -> Result<(), GpuError> {
+            Err(GpuError::NotSupported)
+        }
+    }
+
+    fn gpu(minor: u32) -> (GpuHandle, Fails) {
+        let fails = Fails::default();
+        let driver = Arc::clone(&fails);
+        let open = move || -> Result<Box<dyn Gpu>, GpuError> {
+            Ok(Box::new(FakeGpu { fails: Arc::clone(&driver), minor }))
+        };
+        let worker = Worker::start("test", CALL_TIMEOUT, Box::new(open)).expect("a thread");
+        (GpuHandle::new(worker), fails)
+    }
+
+    #[tokio::test]
+    async fn a_gpu_that_was_lost_was_reset_whatever_it_answered_before_it_was_well() {
+        let (mut gpu, fails) = gpu(0);
+        for (errors, reset) in [
+            (vec![GpuError::Lost, GpuError::NotFound], true),
+            (vec![GpuError::ResetRequired, GpuError::Hung, GpuError::Lost], true),
+            (vec![GpuError::NotFound], false),
+            (vec![GpuError::Hung], false),
+        ] {
+            for error in &errors {
+                *fails.lock() = Some(error.clone());
+                gpu.take_sample().await;
+                assert!(!gpu.reset && gpu.failing() == Some(error));
+            }
+            *fails.lock() = None;
+            gpu.take_sample().await;
+            assert_eq!(gpu.reset, reset, "{errors:?}");
+            gpu.take_sample().await;
+            assert!(!gpu.reset, "once");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lost_gpu_keeps_the_device_file_that_it_had_until_another_one_has_it() {
+        let (a, _) = gpu(0);
+        let (b, lost) = gpu(1);
+        let mut gpus = BTreeMap::from([("GPU-a".to_owned(), a), ("GPU-b".to_owned(), b)]);
+        assert!(device_files(&gpus).is_empty(), "nothing was read yet");
+        join_all(gpus.values_mut().map(GpuHandle::take_sample)).await;
+        let both = BTreeMap::from([(0, "GPU-a".to_owned()), (1, "GPU-b".to_owned())]);
+        assert_eq!(device_files(&gpus), both);
+        *lost.lock() = Some(GpuError::Lost);
+        join_all(gpus.values_mut().map(GpuHandle::take_sample)).await;
+        assert!(gpus["GPU-b"].facts.is_none());
+        assert_eq!(device_files(&gpus), both);
+        gpus.insert("GPU-0".to_owned(), gpu(1).0);
+        join_all(gpus.values_mut().map(GpuHandle::take_sample)).await;
+        assert_eq!(device_files(&gpus)[&1], "GPU-0", "what is read now counts");
     }
 }

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use andreas_api::gpu_node::{GpuState, namespaced_pod_name};
 use andreas_podresources::Kubelet;
 use andreas_podresources::messages::PodResources;
+use andreas_runtime::clock;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::attribution::EnergyAttribution;
 use super::cache::ObjectCache;
@@ -35,6 +38,9 @@ const KUBELET_PATIENCE: Duration = Duration::from_secs(10);
 const SETTER_PATIENCE: Duration = Duration::from_secs(30);
 /// Time without a setter after which its settings have ended, unless the whole node is lost.
 const SETTER_GONE: Duration = Duration::from_secs(60);
+
+/// Seconds by which the machine's start may be dated too late.
+const BOOT_MARGIN: i64 = 5;
 
 /// What the reconcile loop works with.
 pub struct Dependencies {
@@ -199,8 +205,7 @@ impl ReconcileLoop {
     async fn update_holders(&mut self, pods: &[PodResources]) {
         let parents = self.deps.monitor.parents(partitions(pods).map(str::to_owned).collect()).await;
         let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
-        let gpus = self.deps.monitor.gpus().iter();
-        let files = gpus.filter_map(|(uuid, gpu)| Some((gpu.facts.as_ref()?.minor?, uuid.clone()))).collect();
+        let files = self.deps.monitor.device_files();
         self.holders.gpus = holders_from_kubelet(pods, &known, &parents, &files);
         self.deps.rest_trials.retain(&known);
         let processes = |gpu: &GpuHandle| match &gpu.sample {
@@ -255,11 +260,10 @@ impl ReconcileLoop {
         let Some(setter) = &mut self.deps.setter else { return };
         let response = setter.request(&SettingsRequest { settings: decision.wanted.clone() }).await;
         self.deps.metrics.setter.up.set(i64::from(response.is_some()));
-        if let Some(response) = response {
-            self.setter.update(decision, response);
-            let refusals = self.setter.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
-            refusals.for_each(|reason| self.deps.metrics.setter_refused(reason));
-        }
+        let Some(response) = response else { return self.setter.unanswered(decision) };
+        self.setter.update(decision, response);
+        let refusals = self.setter.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
+        refusals.for_each(|reason| self.deps.metrics.setter_refused(reason));
     }
 
     /// The setting in force on a GPU; `None` if unknown.
@@ -283,7 +287,7 @@ impl ReconcileLoop {
         let Some(node) = self.deps.cache.lock().node().cloned() else { return };
         let status = node.status.unwrap_or_default();
         self.energy.attribution.resume(&status);
-        self.deps.xids.resume(&status.gpus);
+        self.deps.xids.resume(&status.gpus, booted());
         for gpu in &status.gpus {
             let earlier = EarlierCounter { joules: gpu.joules, base: gpu.counter_base.unwrap_or(0) };
             self.energy.meters.entry(gpu.uuid.clone()).or_default().resume(earlier);
@@ -342,6 +346,12 @@ impl ReconcileLoop {
             }
         }
     }
+}
+
+/// When this machine was started, by the API server's clock, or shortly before.
+fn booted() -> Timestamp {
+    let uptime = clock_gettime(ClockId::Boottime).tv_sec.saturating_add(BOOT_MARGIN);
+    clock::now().checked_sub(SignedDuration::from_secs(uptime)).unwrap_or(Timestamp::MIN)
 }
 
 /// Labels of a GPU in metrics: also those of one that is lost have its type.

@@ -154,6 +154,11 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
     age >= REFRESH && (gpus().any(held) || any_held && host_moved || gpus().any(warnings))
 }
 
+/// Whether the status names no agent: another one of this node has ended since this one wrote, as in an update with surge.
+fn deregistered(node: &SlimGpuNode) -> bool {
+    node.status.as_ref().is_none_or(|status| status.agent_version.is_none())
+}
+
 /// Writes the status of one node, one write at a time.
 pub struct Writer {
     client: kube::Client,
@@ -189,7 +194,8 @@ impl Writer {
         };
         let new = next(&old, report, clock::now());
         let waits = self.not_before.is_some_and(|until| Instant::now() < until);
-        if waits || !differs(&old, &new, age) {
+        let erased = own.is_some() && deregistered(node);
+        if waits || !(erased || differs(&old, &new, age)) {
             return None;
         }
         let name = node.metadata.name.as_deref().unwrap_or_default();

@@ -3,8 +3,8 @@
 //! # What it holds
 //!
 //! [`Gpu`]: the driver calls that are used, with units in their names. [`nvml`]: the implementation for
-//! NVIDIA. [`worker`]: the thread that owns a handle. [`events`]: the thread that waits for errors. Another vendor would be a second implementation of
-//! [`Gpu`] and [`Library`].
+//! NVIDIA. [`worker`]: the thread that owns a handle. [`events`]: the thread that waits for errors. [`module`]: the loaded
+//! kernel module. Another vendor would be a second implementation of [`Gpu`] and [`Library`].
 //!
 //! # What must never be here
 //!
@@ -12,6 +12,7 @@
 //! state D). GPU indices: they change when a GPU is lost.
 
 pub mod events;
+pub mod module;
 pub mod nvml;
 pub mod worker;
 
@@ -21,7 +22,8 @@ pub use worker::{Opener, Worker};
 
 /// Seconds without a driver after which the agent and its setter end. A container sees the library that was mounted when it was created, and no
 /// library works with another version's kernel module: only a new container sees that of a driver installed since. Loading a driver
-/// again takes less, installing one more; and the kubelet's back-off between restarts is as long.
+/// again takes less, installing one more; and the kubelet's back-off between restarts is as long. They end sooner where the kernel
+/// says that another version is loaded ([`module::replaced`]).
 pub const DRIVER_PATIENCE: u64 = 300;
 
 /// An error of a driver call.

@@ -63,7 +63,6 @@ impl Applier {
     /// restored first.
     #[must_use]
     pub fn new(library: Arc<dyn Library>, record: Record, floor: Floor, ttl: Duration) -> Self {
-        let left: Vec<Uuid> = record.gpus().keys().cloned().collect();
         let mut this = Self {
             nvml: library,
             record,
@@ -75,11 +74,7 @@ impl Applier {
             driver_seen: Instant::now(),
             driver_gone: false,
         };
-        for uuid in left {
-            if let Some(slot) = this.slot(&uuid) {
-                slot.applied = None;
-            }
-        }
+        this.slots_of_record();
         this
     }
 
@@ -92,7 +87,15 @@ impl Applier {
     /// Whether every GPU has its original settings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.slots.values().all(|slot| slot.applied == Some(Setting::default()))
+        self.left().is_empty()
+    }
+
+    /// GPUs that may not have their original settings: those not restored, and those of the record that have no slot.
+    fn left(&self) -> Vec<Uuid> {
+        let clean = Some(Setting::default());
+        let failed = self.slots.iter().filter(|(_, slot)| slot.applied != clean).map(|(uuid, _)| uuid);
+        let unopened = self.record.gpus().keys().filter(|uuid| !self.slots.contains_key(*uuid));
+        failed.chain(unopened).cloned().collect()
     }
 
     /// The process stands by since then: its container sees the library of that time.
@@ -129,12 +132,18 @@ impl Applier {
     /// Restores every GPU; returns those that failed.
     pub async fn restore_all(&mut self) -> Vec<Uuid> {
         self.reconcile(&BTreeMap::new()).await;
-        let clean = Some(Setting::default());
-        let left = self.slots.iter().filter(|(_, slot)| slot.applied != clean);
-        left.map(|(uuid, _)| uuid.clone()).collect()
+        self.left()
     }
 
-    /// The slot of the GPU with that UUID, even if the driver does not know it.
+    /// Opens slots for the GPUs of the record. For want of a thread some may stay without.
+    fn slots_of_record(&mut self) {
+        let recorded: Vec<Uuid> = self.record.gpus().keys().cloned().collect();
+        for uuid in recorded {
+            self.slot(&uuid);
+        }
+    }
+
+    /// The slot of the GPU with that UUID, even if the driver does not know it. What the record names counts as unknown.
     fn slot(&mut self, uuid: &str) -> Option<&mut Slot> {
         if !self.slots.contains_key(uuid) {
             if self.slots.len() >= MAX_GPUS {
@@ -146,7 +155,7 @@ impl Applier {
             let slot = Slot {
                 worker,
                 facts: None,
-                applied: Some(Setting::default()),
+                applied: (!self.record.gpus().contains_key(uuid)).then(Setting::default),
                 since: Instant::now(),
                 given_up: None,
                 refused: None,
@@ -158,6 +167,7 @@ impl Applier {
     }
 
     async fn reconcile(&mut self, wanted: &BTreeMap<Uuid, Setting>) {
+        self.slots_of_record();
         let (floor, reapply) = (self.floor, self.reapply);
         let before = self.record.gpus().clone();
         // Target settings, and original values read before the change.
@@ -194,7 +204,9 @@ impl Applier {
         let mut targets: BTreeMap<Uuid, (Setting, OriginalSettings)> =
             targets.into_iter().map(|(uuid, setting, before)| (uuid, (setting, before))).collect();
         let touched = targets.iter().filter(|(_, (_, before))| *before != OriginalSettings::default());
-        let after = touched.map(|(uuid, (_, before))| (uuid.clone(), before.clone())).collect();
+        let touched = touched.map(|(uuid, (_, before))| (uuid, before));
+        let unopened = before.iter().filter(|(uuid, _)| !targets.contains_key(*uuid));
+        let after = touched.chain(unopened).map(|(uuid, before)| (uuid.clone(), before.clone())).collect();
         if let Err(error) = self.record.replace(after) {
             tracing::error!(%error, "nothing is set without a record");
             for (uuid, (target, recorded)) in &mut targets {
@@ -220,7 +232,7 @@ impl Applier {
         // Records of restored GPUs are dropped.
         let mut left = self.record.gpus().clone();
         left.retain(|uuid, _| {
-            self.slots.get(uuid).is_some_and(|slot| slot.applied != Some(Setting::default()))
+            self.slots.get(uuid).is_none_or(|slot| slot.applied != Some(Setting::default()))
         });
         if let Err(error) = self.record.replace(left) {
             tracing::warn!(%error, "the record says more than is set; restoring twice does no harm");

@@ -38,7 +38,7 @@ use tokio::sync::Mutex;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::gpu::Library;
+use crate::gpu::{Library, module};
 use applier::{Applier, Floor};
 use record::Record;
 
@@ -76,20 +76,25 @@ pub struct SetterArgs {
     /// Seconds without a driver after which it ends, to be started in a new container. Another value is for tests.
     #[arg(long, hide = true, default_value_t = crate::gpu::DRIVER_PATIENCE, value_name = "SECONDS")]
     pub driver_patience: u64,
+    /// File in which the kernel names the version of the loaded driver. Another one is for tests.
+    #[arg(long, hide = true, default_value = module::VERSION_FILE, value_name = "FILE")]
+    pub module_version: PathBuf,
 }
 
 /// Runs until `shutdown`. Restores every changed GPU before it returns, even after an error.
 ///
 /// # Errors
-/// When the state directory or the socket cannot be used, or a GPU could not be restored.
+/// When the state directory or the socket cannot be used, a GPU could not be restored, or another driver was loaded.
 pub async fn run(
     args: SetterArgs,
     library: Arc<dyn Library>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
+    let mut replaced = std::pin::pin!(module::replaced(args.module_version.clone()));
     let opened = tokio::select! {
         opened = Record::open_when_free(&args.state) => opened,
+        () = &mut replaced => anyhow::bail!(module::REPLACED),
         () = shutdown.cancelled() => return Ok(()),
     };
     let record =
@@ -109,6 +114,7 @@ pub async fn run(
         () = watchdog(Arc::clone(&applier), ttl, patience) => {
             Err(anyhow::anyhow!("no driver for {patience:?}: a new container sees the one that is installed now"))
         }
+        () = &mut replaced => Err(anyhow::anyhow!(module::REPLACED)),
         () = shutdown.cancelled() => Ok(()),
     };
     let left = applier.lock().await.restore_all().await;

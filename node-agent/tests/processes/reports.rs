@@ -3,10 +3,13 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{SLACK, TestNode, stays, until};
+use crate::support::{SLACK, TestNode, own_address, stays, until};
 use nvidia_ml::{Curve, ENV_SPEC, Fault, GpuSpec, MemoryErrors, Spec};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const A: &str = "GPU-a";
@@ -60,6 +63,26 @@ async fn a_gpu_with_a_fatal_xid_error_is_unhealthy_until_it_is_reset_also_for_th
     node.sim.reset(B).unwrap();
     until("it is well after a reset", SLACK, || node.api.gpu(B).0 == "Free" && problems(&node, B).is_empty())
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fatal_xid_error_from_before_the_machines_start_is_over_also_where_no_counter_shows_it() {
+    let board = GpuSpec { uuid: A.into(), energy_counter: false, ..GpuSpec::default() };
+    let node = TestNode::of(Spec { gpus: vec![board], ..Spec::of(&[]) }).await;
+    let problem = json!({"reason": "Xid", "fatal": true, "xid": 79});
+    let gpu = json!({
+        "uuid": A, "state": "Unhealthy", "unhealthySince": "2020-01-01T00:00:00Z", "problems": [problem],
+    });
+    node.api.put(
+        "gpunodes",
+        json!({
+            "apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode",
+            "metadata": {"name": "node-0", "uid": "node-uid", "generation": 1}, "spec": {"wake": 0},
+            "status": {"agentVersion": "0.0.1", "gpus": [gpu]},
+        }),
+    );
+    let _agent = node.agent_with(&["--observe"]);
+    until("it is well", SLACK, || node.api.gpu(A).0 == "Free" && problems(&node, A).is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,6 +243,32 @@ async fn an_agent_ends_without_a_driver_and_not_for_a_lost_gpu() {
     // One that has never seen a driver ends too.
     let mut next = node.agent_with(&["--observe", "--driver-patience", "2"]);
     until("it ends as well", SLACK, || next.0.try_wait().unwrap().is_some()).await;
+}
+
+/// As in an update with surge: the next agent works before the former one has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_ends_beside_another_one_takes_no_registration_away() {
+    let node = TestNode::new(&[A]).await;
+    let registered = || node.api.status()["agentVersion"].is_string();
+    let mut former = node.agent_with(&["--observe"]);
+    until("the former one is registered", SLACK, registered).await;
+    let _next = node.agent_with(&["--observe", "--admin-listen", &own_address().to_string()]);
+    // What is written while the former one stands still is the next one's.
+    former.signal(Signal::STOP);
+    node.hold("job-1-0", &[A]);
+    until("the next one has written", SLACK, || node.api.gpu(A).0 == "Held").await;
+    let erased = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&erased);
+    node.api.on_write(move |status| {
+        seen.fetch_or(status["agentVersion"].is_null(), Ordering::Relaxed);
+    });
+    former.signal(Signal::TERM);
+    former.signal(Signal::CONT);
+    assert!(former.0.wait().unwrap().success());
+    assert!(erased.load(Ordering::Relaxed), "it has said that it ends");
+    until("the next one is registered again", SLACK, registered).await;
+    let ready = || node.api.status()["conditions"][0]["reason"] == "Working";
+    until("and ready", SLACK, ready).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -81,7 +81,7 @@ pub struct TestNode {
 }
 
 /// A loopback address that no other test of this machine uses: a free port of 127.0.0.1 may be taken before the agent listens.
-fn own_address() -> SocketAddr {
+pub fn own_address() -> SocketAddr {
     static NODES: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();
     SocketAddr::from(([127, 64 | (high & 63), low, NODES.fetch_add(1, Ordering::Relaxed)], 9090))
@@ -190,7 +190,9 @@ impl TestNode {
         if !flags.contains(&"--interval") {
             command.args(["--interval", "100"]);
         }
-        command.arg("--admin-listen").arg(self.admin.to_string());
+        if !flags.contains(&"--admin-listen") {
+            command.arg("--admin-listen").arg(self.admin.to_string());
+        }
         Process(command.args(flags).spawn().expect("the agent starts"))
     }
 

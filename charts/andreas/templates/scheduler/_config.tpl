@@ -45,6 +45,7 @@ extenders:
 {{- define "andreas.schedulerExtender" -}}
 {{- $config := .Values.scheduler.config -}}
 {{- $client := ternary "/etc/andreas/client" "/etc/andreas/tls" (ne (include "andreas.extenderGiven" .) "") -}}
+{{- $_ := include "andreas.schedulerGiven" . -}}
 enableHTTPS: true
 nodeCacheCapable: true
 ignorable: false

@@ -95,8 +95,11 @@ pub(super) const KUBELET_LISTS: Metric = Metric::counter(
     &["result"],
     "Requests to the kubelet for the GPUs of each pod, by result",
 );
-pub(super) const SETTER_UP: Metric =
-    Metric::gauge("andreas_agent_setter_up", &[], "1 while the setter answers");
+pub(super) const SETTER_UP: Metric = Metric::gauge(
+    "andreas_agent_setter_up",
+    &[],
+    "1 while the setter answers; not there where an agent only observes",
+);
 pub(super) const LEASE_AGE: Metric = Metric::gauge(
     "andreas_agent_lease_age_seconds",
     &[],

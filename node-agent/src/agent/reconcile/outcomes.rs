@@ -64,6 +64,14 @@ impl SetterState {
         self.outcomes = response.gpus;
     }
 
+    /// No answer came to a decision's settings: they may have been made all the same.
+    pub fn unanswered(&mut self, decision: &Decision) {
+        for (uuid, wanted) in &decision.wanted {
+            let outcome = self.outcomes.entry(uuid.clone()).or_default();
+            outcome.setting = outcome.setting.filter(|setting| setting == wanted);
+        }
+    }
+
     /// A GPU was reset or its driver loaded again: its settings are gone, and what was refused may be possible now.
     pub fn renew(&mut self, uuid: &Uuid) {
         self.unlimitable.remove(uuid);
@@ -136,6 +144,26 @@ mod tests {
             assert_eq!(state.unlimitable.contains(GPU), error.is_final(), "{error:?}");
         }
         assert!(is_final("out_of_range") && !is_final("record"));
+    }
+
+    #[test]
+    fn what_was_set_is_unknown_after_a_request_without_an_answer_until_the_next_one_is_answered() {
+        let setting = |state: &SetterState| state.outcomes.get(GPU).and_then(|outcome| outcome.setting);
+        let mut state = SetterState::default();
+        state.update(&Decision::default(), response(None));
+        assert_eq!(setting(&state), Some(Setting::default()));
+        state.unanswered(&Decision::default());
+        assert_eq!(setting(&state), Some(Setting::default()), "nothing else was wanted");
+        state.unanswered(&decision(CLOCK, true));
+        assert_eq!(setting(&state), None);
+        // A wake comes: nothing is wanted any more, and that is not answered either.
+        state.unanswered(&Decision::default());
+        assert_eq!(setting(&state), None);
+        state.update(&Decision::default(), response(None));
+        assert_eq!(setting(&state), Some(Setting::default()));
+        let mut new = SetterState::default();
+        new.unanswered(&decision(CLOCK, true));
+        assert!(new.outcomes.contains_key(GPU) && setting(&new).is_none(), "a GPU never asked for before");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::outcomes::is_final;
 use super::{ReconcileLoop, labels, rest_kind};
 use crate::agent::attribution::GpuReading;
-use crate::agent::decide::{Decision, GpuObservation, Holder, Observed};
+use crate::agent::decide::{Decision, DesiredSettings, GpuObservation, Holder, Observed};
 use crate::agent::energy::{GpuUse, Interval};
 use crate::agent::health::{PROBLEMS, problems};
 use crate::agent::metrics::GpuLabels;
@@ -96,8 +96,9 @@ impl ReconcileLoop {
         self.update_host_power();
         let observes = self.holders.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
         let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
+        let desired = observed.desired.as_ref().filter(|_| carries_out.is_some());
         let report = Report {
-            generation: carries_out.filter(|_| carried_out).map(|(generation, _)| generation),
+            generation: desired.and_then(|desired| acknowledged(desired, observed.leader_alive, carried_out)),
             awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
             holders_observed: self.holders.observed,
             empty: observes.then_some(self.holders.gpus.is_empty()),
@@ -191,6 +192,15 @@ impl ReconcileLoop {
     }
 }
 
+/// The generation of the spec that is in force; `None`: that of before. Without a leader nothing is set: then no limit is
+/// acknowledged, and none stays so.
+fn acknowledged(desired: &DesiredSettings, leader_alive: bool, carried_out: bool) -> Option<i64> {
+    if !leader_alive && !desired.limits.is_empty() {
+        return Some(desired.generation - 1);
+    }
+    carried_out.then_some(desired.generation)
+}
+
 /// Power limits that a GPU accepts, W: the driver's range (mW), raised to the administrator's floor as
 /// reported by the `setter`. `None` if the driver or the setter cannot set limits, or one was `refused`
 /// permanently.
@@ -226,6 +236,22 @@ fn unhealthy_condition(gpus: &[GpuState]) -> ConditionUpdate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_limit_is_acknowledged_while_no_leader_is_seen() {
+        let limited = DesiredSettings {
+            generation: 8,
+            wake: 0,
+            limits: BTreeMap::from([("team/job-1-0".to_owned(), 300)]),
+        };
+        assert_eq!(acknowledged(&limited, true, false), None, "not yet");
+        assert_eq!(acknowledged(&limited, true, true), Some(8));
+        for carried_out in [false, true] {
+            assert_eq!(acknowledged(&limited, false, carried_out), Some(7), "nor any longer");
+        }
+        let unlimited = DesiredSettings { limits: BTreeMap::new(), ..limited };
+        assert_eq!(acknowledged(&unlimited, false, true), Some(8), "nothing counts on it");
+    }
 
     #[test]
     fn a_range_of_limits_is_reported_only_where_a_setter_may_set_them_and_from_the_floor_on() {

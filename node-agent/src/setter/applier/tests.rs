@@ -141,6 +141,28 @@ async fn a_killed_setter_leaves_a_record_and_the_next_one_restores() {
 }
 
 #[tokio::test]
+async fn what_was_set_on_a_gpu_that_cannot_be_opened_stays_in_the_record() {
+    let node = Node::new();
+    // More than a setter opens, as where the pod may start no more threads.
+    let gpus: Vec<Uuid> = (0..=MAX_GPUS).map(|number| format!("x-{number:02}")).collect();
+    let original = OriginalSettings { limit_mw: None, clocks: true };
+    let recorded: BTreeMap<_, _> = gpus.iter().map(|uuid| (uuid.clone(), original.clone())).collect();
+    let mut record = Record::open(node.folder.path()).unwrap();
+    record.replace(recorded.clone()).unwrap();
+    drop(record);
+    let mut setter = node.setter();
+    assert_eq!((setter.slots.len(), setter.is_clean()), (MAX_GPUS, false));
+    assert_eq!(setter.restore_all().await, gpus);
+    assert_eq!(setter.record.gpus(), &recorded);
+    // Once there is room it is to be restored, like the others.
+    setter.slots.remove("x-00");
+    let last = gpus[MAX_GPUS].as_str();
+    setter.apply(&want(&[(last, None, None)])).await;
+    assert_eq!(setter.slots[last].applied, None);
+    assert_eq!(setter.record.gpus(), &recorded);
+}
+
+#[tokio::test]
 async fn nothing_outside_the_drivers_range_or_the_floor_and_no_unknown_gpu() {
     let node = Node::new();
     let mut setter = node.setter();
