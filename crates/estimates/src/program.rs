@@ -15,8 +15,8 @@ const MAX_STEM: usize = 40;
 /// Longest description of a program, bytes.
 pub const MAX_DESCRIPTION: usize = 1_024;
 
-/// Names of arguments and variables that change from run to run, or that do not change the speed. In lower
-/// case, with `_` for `-`.
+/// Names of arguments and variables that change from run to run, or that do not change the speed. With `_` for
+/// `-`, and in lower case: of one letter that one alone is meant, since `-O` is another argument than `-o`.
 const VOLATILE: &[&str] = &[
     // where results go
     "output",
@@ -149,6 +149,8 @@ const VOLATILE: &[&str] = &[
     "verbose",
     "v",
 ];
+/// Those of [`VOLATILE`] that usually have no value: the next word may be the script or the model.
+const SWITCHES: &[&str] = &["verbose", "v"];
 /// Parts of a name, between `_`, that make it one of [`VOLATILE`].
 const VOLATILE_PARTS: &[&str] = &["seed", "lr", "wandb", "mlflow", "comet", "neptune", "tensorboard"];
 
@@ -234,8 +236,9 @@ fn without_volatile(words: &[String], own_name: &str) -> Vec<String> {
             Some((name, _)) if is_name(name) && is_volatile(name) => {}
             Some((name, value)) => kept.push(format!("{name}={}", stable(value, own_name))),
             None if flag && is_volatile(word) => {
-                // Its value is the next word, unless that is an argument of its own.
-                rest.next_if(|next| !next.starts_with('-') || next.parse::<f64>().is_ok());
+                // Its value is the next word, unless that is an argument of its own. A switch may have a number.
+                let switch = SWITCHES.contains(&own_part(word).as_str());
+                rest.next_if(|next| next.parse::<f64>().is_ok() || !switch && !next.starts_with('-'));
             }
             None => kept.push(stable(word, own_name)),
         }
@@ -249,9 +252,15 @@ fn is_name(text: &str) -> bool {
 }
 
 fn is_volatile(name: &str) -> bool {
-    let name = name.trim_start_matches(['-', '+', '~']).to_ascii_lowercase().replace('-', "_");
+    let name = own_part(name);
+    VOLATILE.contains(&name.as_str()) || name.split('_').any(|part| VOLATILE_PARTS.contains(&part))
+}
+
+/// The last part of an argument's name, as in [`VOLATILE`].
+fn own_part(name: &str) -> String {
+    let name = name.trim_start_matches(['-', '+', '~']);
     let name = name.rsplit(['.', '/']).next().unwrap_or_default();
-    VOLATILE.contains(&name) || name.split('_').any(|part| VOLATILE_PARTS.contains(&part))
+    if name.len() == 1 { name.to_owned() } else { name.to_ascii_lowercase().replace('-', "_") }
 }
 
 /// A word whose generated parts, and the job's own name, are `*`. Whole numbers stay: they may be sizes.
@@ -382,6 +391,25 @@ mod tests {
             of("bert-x7", "python t.py --model bert --seed 1", owner, &[("DATA", "x")]),
         ] {
             assert_ne!(different.profile, one.profile, "{different:?}");
+        }
+    }
+
+    #[test]
+    fn a_switch_leaves_the_script_and_the_model_that_follow_it() {
+        let profile = |line: &str| of("a", line, None, &[]).profile;
+        for (one, other) in [
+            ("python -O bert.py", "python -O gpt.py"),
+            ("python -v bert.py", "python -v gpt.py"),
+            ("python t.py --verbose resnet50", "python t.py --verbose vit"),
+        ] {
+            assert_ne!(profile(one), profile(other), "{one}, {other}");
+        }
+        for (one, other) in [
+            ("python t.py -v 1 vit", "python t.py -v 2 vit"),
+            ("python t.py --verbose vit", "python t.py vit"),
+            ("python t.py -o /a vit", "python t.py -o /b vit"),
+        ] {
+            assert_eq!(profile(one), profile(other), "{one}, {other}");
         }
     }
 }

@@ -16,6 +16,8 @@ const LARGE: f64 = 1e15;
 pub const MAX_JOBS: usize = 200_000;
 /// Maximum number of nodes.
 const MAX_NODES: usize = 100_000;
+/// Maximum number of GPU types of the nodes: each makes a class of nodes at least, and classes have a bit each.
+pub(crate) const MAX_TYPES: usize = 128;
 /// Maximum GPUs of a node.
 const MAX_GPUS: u32 = 1024;
 /// Up to this number, rows are compared pairwise.
@@ -110,6 +112,10 @@ impl Snapshot {
                 );
             }
             check_node(node)?;
+        }
+        let used: BTreeSet<_> = self.nodes.iter().map(|node| &node.gpu_type).collect();
+        if used.len() > MAX_TYPES {
+            return bad("nodes", format!("{} GPU types are more than {MAX_TYPES}", used.len()));
         }
         if self.intended.len() > MAX_JOBS {
             return bad("intended", format!("{} are more than {MAX_JOBS}", self.intended.len()));
@@ -236,4 +242,32 @@ fn check_placement(place: &Placement, at: &dyn Fn(&str) -> String) -> Check {
         return bad(at("gpus_per_node"), format!("{} is out of range", place.gpus_per_node));
     }
     place.limit.map_or(Ok(()), |limit| positive(limit.0, || at("limit")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{MethodName, Options, plan};
+
+    #[test]
+    fn nodes_of_as_many_types_as_there_are_classes_are_planned_and_of_more_refused() {
+        let nodes_of = |types: usize| -> Snapshot {
+            let name = |i: usize| format!("type-{i}");
+            let info = |i: usize| json!({"name": name(i), "idle": 50.0, "max": 400.0});
+            let node = |i: usize| json!({"name": format!("n{i}"), "gpu_type": name(i), "gpus": 8, "free_gpus": 8, "free": {}});
+            serde_json::from_value(json!({
+                "now": 1e6, "tariff": [[0.0, 1e-7]], "lateness": {"turnaround_share": 0.1, "aging": 3600.0},
+                "gpu_types": (0..types).map(info).collect::<Vec<_>>(), "nodes": (0..types).map(node).collect::<Vec<_>>(),
+                "namespaces": [], "jobs": []}))
+            .expect("a snapshot")
+        };
+        for method in MethodName::ALL {
+            let options = Options { method, ..Options::default() };
+            plan(&nodes_of(MAX_TYPES), &options).expect("a plan");
+            let error = plan(&nodes_of(MAX_TYPES + 1), &options).expect_err("too many types");
+            assert_eq!(error.field, "nodes", "{method}");
+        }
+    }
 }

@@ -223,10 +223,18 @@ fn power_ready(
     if within(0.0, needed) {
         return 0.0;
     }
-    let mut workers: Vec<usize> = holders.on.iter().map(Vec::len).collect();
+    // While the budget is exceeded, what leaves is not in the sum, and nothing of it comes back.
+    let counted = |(_, holder, held): &(f64, usize, &Assignment)| {
+        let own = partial.assignments[*holder].as_ref();
+        !instance.above_budget || own.is_some_and(|own| std::ptr::eq(own, *held))
+    };
+    let mut workers = vec![0_usize; instance.nodes.len()];
+    for (_, _, held) in holders.all.iter().filter(|one| counted(one)) {
+        held.nodes.as_slice().iter().for_each(|node| workers[*node as usize] += 1);
+    }
     let mut changes = ahead.windows().iter().map(|(begin, _)| begin.0 - instance.now).peekable();
     let mut when = 0.0;
-    for (end, holder, held) in &holders.all {
+    for (end, holder, held) in holders.all.iter().filter(|one| counted(one)) {
         let end = *end;
         while let Some(begin) = changes.next_if(|begin| *begin <= end) {
             if begin > 0.0 && within(begin, needed) {
@@ -263,7 +271,8 @@ mod tests {
     use andreas_core::JobId;
     use serde_json::json;
 
-    use crate::{MethodName, Options, Snapshot, plan};
+    use crate::partial::PartialPlan;
+    use crate::{MethodName, Options, Snapshot, budget, plan};
 
     thread_local! {
         /// How often holders were listed, which takes time for all jobs and nodes.
@@ -303,6 +312,36 @@ mod tests {
                 assert_eq!(started("t/short"), starts, "{method}, {short} s");
             }
         }
+    }
+
+    #[test]
+    fn a_job_that_leaves_while_the_budget_is_exceeded_gives_no_watts_back_that_nobody_counts() {
+        // Given a budget of 2,400 W: 1,200 W idle, 1,000 W of a job that is gone in a minute, and 500 W of one that ends in
+        // an hour,
+        let on = |node: &str| json!({"gpu_type": "A", "gpus_per_node": 4, "nodes": [node]});
+        let job = |name: &str, watts: f64, state: serde_json::Value| {
+            json!({"id": format!("t/{name}"), "namespace": "t", "submit": 0.0, "weight": 1e-4, "epochs_left": 1.0,
+                   "estimates": [{"gpu_type": "A", "gpus": 4, "epoch": 3600.0, "power": watts}],
+                   "worker": {}, "state": state})
+        };
+        let node = |name: &str| json!({"name": name, "gpu_type": "A", "gpus": 4, "free_gpus": 4, "host_idle": 100.0, "host_busy": 300.0, "free": {}});
+        let snapshot: Snapshot = serde_json::from_value(json!({
+            "now": 1e6, "tariff": [[0.0, 1e-7]], "gpu_types": [{"name": "A", "idle": 50.0, "max": 400.0}],
+            "lateness": {"turnaround_share": 0.1, "aging": 3600.0}, "budget": {"watts": [[0.0, 2_400.0]]},
+            "nodes": [node("n1"), node("n2"), node("n3"), node("n4")], "namespaces": [], "jobs": [
+                job("leaves", 1_000.0, json!({"Stopping": {"holds": on("n1"), "target": null, "gone_by": 1_000_060.0}})),
+                job("runs", 500.0, json!({"Running": {"since": 990_000.0, "placement": on("n2")}})),
+                job("waits", 900.0, json!("Waiting"))]}))
+        .expect("a snapshot");
+        let instance = budget::prepared(&snapshot);
+        assert!(instance.above_budget);
+        // when capacity is reserved for one that adds 900 W,
+        let mut partial = PartialPlan::new(&instance, |_, _| true);
+        let job = instance.jobs.iter().position(|data| data.job.id.as_str() == "t/waits").expect("it waits");
+        let configs: Vec<usize> = (0..instance.jobs[job].configs.len()).collect();
+        let kept = super::reserve(&instance, &mut partial, job, &configs).expect("a reservation");
+        // then it is ready once the one that runs has ended.
+        assert!((kept.ready - 3_600.0).abs() < 1.0, "{}", kept.ready);
     }
 
     #[test]

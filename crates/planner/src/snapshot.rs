@@ -381,7 +381,8 @@ pub enum LimitsCount {
     NotYetSet,
 }
 
-/// Resources of a worker with g GPUs, `fixed + g x per_gpu`, of its node and its namespace's quotas.
+/// Resources of a worker with g GPUs, of its node and its namespace's quotas: `fixed + g x per_gpu`, and besides
+/// `g x shares / 1000`, rounded up, of devices that several GPUs share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Worker {
     /// From the node, independent of its GPUs.
@@ -399,6 +400,12 @@ pub struct Worker {
     /// From the namespace's quotas by key, once per gang of two or more (its Service).
     #[serde(default)]
     pub quota_per_gang: BTreeMap<Arc<str>, u64>,
+    /// From the node, thousandths per GPU, by the names of [`Resources::others`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shares: BTreeMap<Arc<str>, u64>,
+    /// From the namespace's quotas by key, thousandths per GPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quota_shares: BTreeMap<Arc<str>, u64>,
 }
 
 /// Whether a running job may be preempted.

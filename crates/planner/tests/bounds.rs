@@ -5,9 +5,11 @@
 
 mod scenarios;
 
-use andreas_core::{CostRate, GpuCount, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{Estimate, Job, MethodName, Options, Plan, PowerBudget, Snapshot, plan};
-use scenarios::{HOUR, cluster, job};
+use andreas_core::{CostRate, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
+use andreas_planner::{
+    Estimate, Job, MethodName, NodePower, NodeSleep, Options, Plan, PowerBudget, Snapshot, plan,
+};
+use scenarios::{HOUR, budget, cluster, job};
 
 /// `n` nodes of this many GPUs and jobs of different lengths and weights, each with these numbers of GPUs.
 fn packing(n: usize, node: u32, jobs: usize, sizes: &[u32]) -> Snapshot {
@@ -73,6 +75,21 @@ fn hosts_that_a_plan_opens_are_in_the_bound_under_a_budget() {
         let gap = plan.gap.unwrap();
         assert!(gap <= 2e-3, "{part} of the peak: gap {gap}");
     }
+}
+
+#[test]
+fn hosts_that_may_sleep_are_in_the_bound_for_what_a_job_adds_to_the_draw() {
+    // Given nodes that may sleep: a job is billed for the whole host, and adds 600 W to what it draws already.
+    let mut snapshot = packing(10, 8, 40, &[1, 2, 4, 8]);
+    for node in &mut snapshot.nodes {
+        (node.host_idle, node.host_busy) = (Watts(1000.0), Watts(1600.0));
+        let (wake, wake_energy) = (Seconds(600.0), Joules::ZERO);
+        node.sleep = Some(NodeSleep { state: NodePower::On, wake, wake_energy });
+    }
+    // Under a budget of a part of what all jobs could add, then `decide` finds no bound above the cost.
+    let floor = 10.0 * (1000.0 + 8.0 * 50.0);
+    snapshot.budget = budget(floor + 0.35 * 10.0 * (8.0 * 250.0 + 600.0));
+    assert!(decide(&snapshot, MethodName::RandomizedGreedy).gap.is_some());
 }
 
 #[test]

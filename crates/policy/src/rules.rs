@@ -8,7 +8,7 @@ use andreas_core::{CostRate, EnergyPrice, Seconds, Tariff, Time, Watts};
 use andreas_planner::{DEFAULT_WEAR, Lateness, PowerBudget};
 use jiff::tz::TimeZone;
 
-use crate::windows::{self, Window, daily};
+use crate::windows::{self, Window, daily, mean_beyond};
 
 /// The budget between windows if only windows limit power: above any cluster's draw.
 pub const UNLIMITED: Watts = Watts(1e12);
@@ -38,7 +38,8 @@ pub fn tariff(policy: &EnergyPolicySpec, now: i64) -> Tariff {
     let tariff = &policy.prices.tariff;
     let window = |w: &TariffWindow| Window::new(&w.from, &w.to, price(&w.energy_per_kwh, policy));
     let windows: Vec<_> = tariff.windows.iter().filter_map(window).collect();
-    daily(&windows, price(&policy.prices.energy_per_kwh, policy), &zone(&tariff.time_zone), now)
+    let flat = price(&policy.prices.energy_per_kwh, policy);
+    mean_beyond(daily(&windows, flat, &zone(&tariff.time_zone), now), |price| price.0, EnergyPrice)
 }
 
 /// Energy price at an instant, PUE included.
@@ -58,7 +59,9 @@ pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Optio
     let windows: Vec<_> = budget.windows.iter().filter_map(window).collect();
     let base = budget.watts.map_or(UNLIMITED, watts);
     Some(PowerBudget {
-        watts: daily(&windows, base, &zone(&budget.time_zone), now),
+        // A mean is never above the highest window: it makes no start seem possible that is not, and watts cost in far
+        // periods what they do in the near ones, which are priced by their means too.
+        watts: mean_beyond(daily(&windows, base, &zone(&budget.time_zone), now), |watts| watts.0, Watts),
         margin: (f64::from(budget.margin_percent) / 100.0).clamp(0.0, 0.9),
         scope_factor: if budget.scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 },
         look_ahead,
@@ -112,6 +115,38 @@ mod tests {
         for (hours, price) in [(0, 0.3), (7, 0.3), (8, 0.15), (13, 0.15), (15, 0.15), (16, 0.3)] {
             assert!((at(hours) - price).abs() < 1e-12, "{hours} h after noon: {}", at(hours));
         }
+    }
+
+    #[test]
+    fn a_far_day_costs_as_much_as_a_near_one() {
+        let night = json!({"windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.14"}]});
+        let policy = policy(json!({"pue": "1", "prices": {"energyPerKWh": "0.2", "tariff": night}}));
+        let steps = tariff(&policy, NOON);
+        for hours in [0, 24, 64, 128, 256] {
+            let (from, to) = (NOON + hours * 3_600, NOON + (hours + 24) * 3_600);
+            let pieces = steps.pieces(Time(from as f64), Time(to as f64));
+            let mean = pieces.map(|(a, b, price)| price.0 * (b - a).0).sum::<f64>() / 86_400.0 * 3.6e6;
+            assert!((mean - 0.18).abs() < 1e-9, "from {hours} h after noon: {mean}");
+        }
+        // Without windows it stays one price.
+        assert_eq!(tariff(&EnergyPolicySpec::default(), NOON).windows().len(), 1);
+    }
+
+    #[test]
+    fn a_far_day_has_as_many_watts_as_a_near_one() {
+        let watts = |spec: serde_json::Value, hours: i64| {
+            let budget =
+                budget(&policy(json!({"powerBudget": spec})), NOON, Seconds(60.0)).expect("a budget");
+            budget.watts.at(Time((NOON + hours * 3_600) as f64)).expect("in order").0
+        };
+        let night = json!({"watts": 20_000, "windows": [{"from": "22:00", "to": "06:00", "watts": 50_000}]});
+        // 8 h of 50 kW and 16 h of 20 kW a day.
+        for (hours, expected) in
+            [(0, 20_000.0), (12, 50_000.0), (24, 20_000.0), (128, 30_000.0), (256, 30_000.0)]
+        {
+            assert!((watts(night.clone(), hours) - expected).abs() < 1e-6, "{hours} h after noon");
+        }
+        assert_eq!(watts(json!({"watts": 20_000}), 256), 20_000.0);
     }
 
     #[test]

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use andreas_core::{StepFunction, Time};
+use andreas_core::{Seconds, StepFunction, Time};
 use jiff::civil::{self, Date};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-/// Days for which windows are laid out: beyond the planner's longest period.
+/// Days for which windows are laid out. Plans look further ahead; see [`mean_beyond`].
 const AHEAD_DAYS: i32 = 4;
+/// Time before the last step of which that step has the mean: whole days, so that each hour of the day counts alike.
+const MEAN_OVER: Seconds = Seconds(172_800.0);
 
 /// A value between two times of day. If `to` is not after `from`, it passes midnight.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,22 @@ pub fn daily<T: Copy + PartialEq>(
         }
     }
     StepFunction::new(steps).unwrap_or_else(|_| StepFunction::flat(base))
+}
+
+/// Steps of [`daily`] with a mean at their end. The last step holds for ever: with the value of its time of day, a far
+/// start would seem better than it will be, and jobs would wait for it.
+pub fn mean_beyond<T: Copy>(
+    steps: StepFunction<T>,
+    number: fn(T) -> f64,
+    value: fn(f64) -> T,
+) -> StepFunction<T> {
+    let mut windows = steps.windows().to_vec();
+    if let [_, .., (begin, last)] = windows.as_mut_slice() {
+        let (from, to) = (*begin - MEAN_OVER, *begin);
+        let sum: f64 = steps.pieces(from, to).map(|(a, b, piece)| number(piece) * (b - a).0).sum();
+        *last = value(sum / MEAN_OVER.0);
+    }
+    StepFunction::new(windows).unwrap_or(steps)
 }
 
 /// Instants at which a window may begin or end, in order.

@@ -8,7 +8,8 @@ use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, Sle
 use crate::outcome::{DecisionTimes, Outcome};
 use crate::scenario::Scenario;
 
-/// Perturbed runs have restarts that are at most this much shorter or longer: enough to decorrelate their decisions.
+/// Perturbed runs have restarts that are at most this much shorter or longer, and at most by half: enough to decorrelate
+/// their decisions. Free restarts stay free, and others do not become free: those have no wear and no limit by the day.
 const PERTURBATION: Seconds = Seconds(3.0);
 
 /// One replay to run.
@@ -83,7 +84,7 @@ fn perturb(scenario: &Scenario, run: usize, runs: usize) -> Scenario {
     let mut scenario = scenario.clone();
     if runs > 1 {
         let part = 2.0 * run as f64 / (runs - 1) as f64 - 1.0;
-        scenario.restart = Seconds((scenario.restart.0 + PERTURBATION.0 * part).max(0.0));
+        scenario.restart += Seconds(PERTURBATION.0.min(scenario.restart.0 / 2.0) * part);
     }
     scenario
 }
@@ -124,4 +125,49 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
         replayed,
         decision_times: DecisionTimes::of(times),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_baselines::Tickets;
+    use andreas_core::StepFunction;
+    use andreas_planner::Lateness;
+
+    use super::*;
+    use crate::scenario::{Delays, SleepModel};
+
+    fn with_restart(seconds: f64) -> Scenario {
+        Scenario {
+            tickets: Tickets::default(),
+            name: "test".into(),
+            gpu_types: Vec::new(),
+            nodes: Vec::new(),
+            tariff: StepFunction::flat(andreas_core::EnergyPrice(1.0)),
+            budget: None,
+            lateness: Lateness::default(),
+            restart: Seconds(seconds),
+            wear: Seconds(300.0),
+            checkpoint: Seconds::ZERO,
+            tick: None,
+            catalogue: None,
+            failures: Vec::new(),
+            delays: Delays::default(),
+            sleep: SleepModel::default(),
+            window: None,
+            jobs: Vec::new(),
+            features: Default::default(),
+            programs: Default::default(),
+            unfinished: Default::default(),
+        }
+    }
+
+    #[test]
+    fn perturbed_restarts_are_free_in_all_runs_or_in_none() {
+        for (restart, least, most) in [(0.0, 0.0, 0.0), (2.0, 1.0, 3.0), (120.0, 117.0, 123.0)] {
+            let scenario = with_restart(restart);
+            let of = |run: usize| perturb(&scenario, run, 8).restart;
+            assert_eq!((of(0), of(7)), (Seconds(least), Seconds(most)), "{restart}");
+            assert_eq!(perturb(&scenario, 0, 1).restart, scenario.restart);
+        }
+    }
 }

@@ -6,8 +6,9 @@
 use andreas_baselines::Tickets;
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, MethodName, Node, Options, Snapshot, plan};
+use andreas_predictor::mean_over_median;
 use andreas_simulator::{
-    Conditions, Delays, Failure, PredictionError, Replayed, Scenario, Sleep, SleepModel, replay,
+    Conditions, Delays, Failure, Knowledge, PredictionError, Replayed, Scenario, Sleep, SleepModel, replay,
 };
 
 fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
@@ -51,8 +52,16 @@ fn scenario(jobs: Vec<Job>) -> Scenario {
 }
 
 fn run(scenario: &Scenario, conditions: Conditions) -> Replayed {
+    seen(scenario, conditions, |_| {})
+}
+
+/// The same; `look` is given every snapshot that is planned.
+fn seen(scenario: &Scenario, conditions: Conditions, mut look: impl FnMut(&Snapshot)) -> Replayed {
     let options = Options { method: MethodName::Fifo, ..Options::default() };
-    let mut decide = |snapshot: &Snapshot| plan(snapshot, &options);
+    let mut decide = |snapshot: &Snapshot| {
+        look(snapshot);
+        plan(snapshot, &options)
+    };
     replay(scenario, &conditions, &mut decide, &mut |_| {}).unwrap()
 }
 
@@ -112,6 +121,52 @@ fn a_failing_node_costs_the_work_since_the_checkpoint_and_a_restart() {
 }
 
 #[test]
+fn only_restarts_by_the_plan_count_towards_those_of_a_day() {
+    // Restarts, and the most that a decision was shown of a job.
+    let counted = |scenario: &Scenario| {
+        let mut most = 0;
+        let replayed = seen(scenario, Conditions::default(), |snapshot| {
+            most = snapshot.jobs.iter().map(|job| job.restarts_last_day).fold(most, u32::max);
+        });
+        (replayed.summary.restarts, most)
+    };
+    // Given a job that restarts after a failure of its node, and a decision after that,
+    let mut fails = scenario(vec![job("a", 0.0, None, 10.0), job("b", 1700.0, None, 1.0)]);
+    fails.failures = vec![Failure { node: "n1".into(), at: Time(550.0), duration: Seconds(1000.0) }];
+    assert_eq!(counted(&fails), (1, 0));
+    // and one that a lower budget has stopped, and that restarts at 1,000 s.
+    let late = job("c", 1200.0, None, 1.0);
+    let mut falls = scenario(vec![job("a", 0.0, None, 10.0), job("b", 0.0, None, 10.0), late]);
+    let windows = vec![(Time(0.0), Watts(380.0)), (Time(300.0), Watts(260.0)), (Time(2000.0), Watts(380.0))];
+    falls.budget = Some(StepFunction::new(windows).unwrap());
+    assert_eq!(counted(&falls), (1, 1));
+}
+
+#[test]
+fn an_unknown_run_is_taken_for_one_that_finished_by_its_time_on_gpus_and_what_it_announces() {
+    // Given a job that fails after one of the twenty epochs that it announces, and one that a failure of its node stops for
+    // 1,000 s: 550 s on its GPUs, and with the restart and what is done again 650 s,
+    let jobs = vec![job("fails", 0.0, None, 1.0), job("a", 0.0, None, 10.0), job("b", 5000.0, None, 10.0)];
+    let mut scenario = scenario(jobs);
+    scenario.checkpoint = Seconds(200.0);
+    scenario.failures = vec![Failure { node: "n1".into(), at: Time(550.0), duration: Seconds(1000.0) }];
+    scenario.unfinished.insert("fails".into(), 19.0);
+    // when the planner is shown a job that trains ten epochs and announces as many more,
+    scenario.unfinished.insert("b".into(), 10.0);
+    let mut usual = None;
+    let conditions = Conditions { knowledge: Knowledge::Learning, ..Conditions::default() };
+    seen(&scenario, conditions, |snapshot| {
+        if let Some(job) = snapshot.jobs.iter().find(|job| job.id.as_str() == "b") {
+            let row = &job.estimates[0];
+            usual.get_or_insert(job.epochs_left * row.epoch.0 / mean_over_median(row.rel_std));
+        }
+    });
+    // then all that it announces takes the usual time.
+    let usual: f64 = usual.unwrap();
+    assert!((usual / 1200.0 - 1.0).abs() < 0.02, "{usual}");
+}
+
+#[test]
 fn a_budget_that_falls_stops_jobs_and_is_never_broken() {
     // Given room for both jobs up to 300 s, and for one from then until 2,000 s,
     let mut scenario = scenario(vec![job("a", 0.0, Some(9000.0), 10.0), job("b", 0.0, Some(9000.0), 10.0)]);
@@ -164,10 +219,11 @@ fn hosts_that_are_on_draw_and_idle_draw_ends_with_the_last_submission() {
 
 #[test]
 fn a_sleeping_node_draws_nothing_and_its_next_job_waits() {
-    // Given the same, a wake-up of 100 s at the draw of a busy host, and sleep after 500 s,
+    // Given the same, a wake-up of 100 s at the draw of a busy host and 500 J besides, and sleep after 500 s,
     let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 3000.0, None, 10.0)]);
     scenario.nodes[0].host_idle = Watts(40.0);
     scenario.sleep.wake_s = 100.0;
+    scenario.sleep.wake_j = 500.0;
     scenario.sleep.wake_fails = 0.0;
     scenario.sleep.rule.idle_s = 500.0;
     scenario.sleep.rule.horizon_s = 100.0;
@@ -179,10 +235,12 @@ fn a_sleeping_node_draws_nothing_and_its_next_job_waits() {
     let sum = &replayed.summary;
     assert_eq!((sum.sleeps, sum.asleep), (1, Seconds(1500.0)));
     assert_eq!(sum.empty_host_energy, Joules(40.0 * 500.0));
-    assert_eq!(sum.wake_energy, Joules(100.0 * 100.0));
+    assert_eq!(sum.wake_energy, Joules(100.0 * 100.0 + 500.0));
     assert_eq!(sum.idle_energy, Joules(20.0 * 1000.0 + 40.0 * 500.0));
     assert_eq!(sum.host_energy, Joules(100.0 * 2000.0));
     assert_eq!(sum.job_energy, Joules(140.0 * 2000.0));
+    // A joule costs 1.
+    assert_eq!(sum.energy_cost.0, 10_500.0 + 200_000.0 + 280_000.0);
 
     // An oracle sleeps from the first second to the last that leaves time to wake; nobody waits.
     let oracle = sleeping(Sleep::Oracle);
@@ -190,7 +248,7 @@ fn a_sleeping_node_draws_nothing_and_its_next_job_waits() {
     let sum = &oracle.summary;
     assert_eq!((sum.sleeps, sum.asleep), (1, Seconds(1900.0)));
     assert!(sum.empty_host_energy.0.abs() < 1e-6);
-    assert_eq!(sum.wake_energy, Joules(100.0 * 100.0));
+    assert_eq!(sum.wake_energy, Joules(100.0 * 100.0 + 500.0));
     assert_eq!(sum.idle_energy, Joules(20.0 * 1000.0 + 40.0 * 100.0));
     assert!(sum.energy() < replayed.summary.energy());
 }

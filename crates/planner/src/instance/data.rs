@@ -104,17 +104,24 @@ impl Config {
 }
 
 /// Demand of a job for one resource, per worker, GPU and gang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub what: usize,
     pub fixed: u64,
     pub per_gpu: u64,
+    /// Thousandths per GPU of what a worker has whole ones of.
+    pub share: u64,
     pub per_gang: u64,
 }
 
 impl Demand {
     pub fn of_worker(&self, gpus: i64) -> i128 {
-        i128::from(self.fixed) + i128::from(self.per_gpu) * i128::from(gpus)
+        let linear = i128::from(self.fixed) + i128::from(self.per_gpu) * i128::from(gpus);
+        // Rare, and a division would be most of the work here.
+        if self.share == 0 {
+            return linear;
+        }
+        linear + (i128::from(self.share) * i128::from(gpus) + 999) / 1_000
     }
 
     pub fn of_job(&self, config: &Config) -> i128 {
@@ -268,7 +275,14 @@ impl JobData<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Nodes;
+    use super::{Demand, Nodes};
+
+    #[test]
+    fn gpus_that_share_a_device_need_whole_ones() {
+        let of = |share: u64, gpus: i64| Demand { fixed: 2, share, ..Demand::default() }.of_worker(gpus);
+        assert_eq!([1, 8, 9, 16].map(|gpus| of(125, gpus)), [3, 3, 4, 4]);
+        assert_eq!([0, 1, 6, 7, 12].map(|gpus| of(166, gpus)), [2, 3, 3, 4, 4]);
+    }
 
     #[test]
     fn a_gang_on_the_same_nodes_in_another_order_is_where_it_was() {

@@ -260,23 +260,22 @@ impl<'a> JobContext<'a, '_> {
     }
 
     fn node_demand(&self, job: &Job) -> Vec<Demand> {
-        let (fixed, per_gpu) = (&job.worker.fixed, &job.worker.per_gpu);
-        let amount = |pick: fn(&Resources) -> Option<u64>| {
-            let of = |r| pick(r).unwrap_or(0);
-            (of(fixed), of(per_gpu))
+        let worker = &job.worker;
+        let amount = |what: usize, pick: fn(&Resources) -> Option<u64>| {
+            let of = |r: &Resources| pick(r).unwrap_or(0);
+            Demand { what, fixed: of(&worker.fixed), per_gpu: of(&worker.per_gpu), ..Demand::default() }
         };
-        let (cpu, memory) = (amount(|r| r.cpu_milli), amount(|r| r.memory_bytes));
-        let mut demand = vec![(CPU, cpu), (MEMORY, memory), (PODS, (1, 0))];
-        for (key, &kind) in &self.names.others {
-            let of = |r: &Resources| r.others.get(key).copied().unwrap_or(0);
-            demand.push((kind, (of(fixed), of(per_gpu))));
+        let mut demand = vec![amount(CPU, |r| r.cpu_milli), amount(MEMORY, |r| r.memory_bytes)];
+        if self.names.pods_limited {
+            demand.push(Demand { what: PODS, fixed: 1, ..Demand::default() });
         }
-        let limits = |kind: usize| kind != PODS || self.names.pods_limited;
+        for (key, &what) in &self.names.others {
+            let of = |amounts: &BTreeMap<Arc<str>, u64>| amounts.get(key).copied().unwrap_or(0);
+            let (fixed, per_gpu) = (of(&worker.fixed.others), of(&worker.per_gpu.others));
+            demand.push(Demand { what, fixed, per_gpu, share: of(&worker.shares), per_gang: 0 });
+        }
+        demand.retain(|demand| (demand.fixed, demand.per_gpu, demand.share) != (0, 0, 0));
         demand
-            .into_iter()
-            .filter(|(kind, amount)| *amount != (0, 0) && limits(*kind))
-            .map(|(what, (fixed, per_gpu))| Demand { what, fixed, per_gpu, per_gang: 0 })
-            .collect()
     }
 
     fn quota_demand(&self, job: &Job) -> Vec<Demand> {
@@ -285,7 +284,7 @@ impl<'a> JobContext<'a, '_> {
         }
         let worker = &job.worker;
         let keys: std::collections::BTreeSet<_> =
-            [&worker.quota_fixed, &worker.quota_per_gpu, &worker.quota_per_gang]
+            [&worker.quota_fixed, &worker.quota_per_gpu, &worker.quota_shares, &worker.quota_per_gang]
                 .into_iter()
                 .flat_map(|m| m.keys())
                 .collect();
@@ -297,6 +296,7 @@ impl<'a> JobContext<'a, '_> {
                     what,
                     fixed: of(&worker.quota_fixed, key),
                     per_gpu: of(&worker.quota_per_gpu, key),
+                    share: of(&worker.quota_shares, key),
                     per_gang: of(&worker.quota_per_gang, key),
                 })
             })

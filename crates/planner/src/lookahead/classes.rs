@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::check::MAX_TYPES;
 use crate::instance::Instance;
 use crate::snapshot::NodePower;
 
-/// Maximum number of classes; one bit each in a [`Mask`].
-const MAX_CLASSES: usize = 128;
+/// Maximum number of classes; one bit each in a [`Mask`]. There are enough for one of each GPU type.
+const MAX_CLASSES: usize = MAX_TYPES;
 /// Maximum number of node sets that distinguish classes.
 const SETS: usize = 24;
 

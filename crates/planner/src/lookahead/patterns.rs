@@ -42,7 +42,7 @@ struct Group {
     free: usize,
     /// By GPUs in use besides those taken now: money for fragmentation.
     fragmentation: Vec<f64>,
-    /// Watts of the node once a worker runs there; 0 if one does already.
+    /// Watts that the node adds to those of the budget once a worker runs there; 0 if one does already.
     overhead: f64,
 }
 
@@ -167,7 +167,7 @@ impl Patterns {
         for (node, data) in (0_u32..).zip(&instance.nodes) {
             let left = base.ledger.free_gpus(node).max(0);
             let (busy, class) = (base.ledger.busy(node), step.classes.of_node[node as usize]);
-            let key = (class, left, data.free_gpus, data.overhead.to_bits(), busy);
+            let key = (class, left, data.free_gpus, data.overhead.to_bits(), data.overhead_mw, busy);
             let at = *known.entry(key).or_insert(self.groups.len());
             if at < self.groups.len() {
                 self.groups[at].count += 1.0;
@@ -181,7 +181,7 @@ impl Patterns {
                 sizes: first[class]..first[class + 1],
                 free,
                 fragmentation: used.map(|used| step.cost_table.fragmentation(instance, node, used)).collect(),
-                overhead: if busy { 0.0 } else { data.overhead },
+                overhead: if busy { 0.0 } else { data.overhead_mw as f64 / 1e3 },
             });
         }
     }

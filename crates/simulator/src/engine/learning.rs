@@ -48,6 +48,8 @@ pub enum Knowledge {
 /// Observations of one job.
 #[derive(Debug, Default)]
 pub(super) struct JobEvidence {
+    /// Epochs that it announces; it may train fewer.
+    epochs: f64,
     given: Vec<TableRow>,
     features: Features,
     /// The profile that it shares with others.
@@ -214,9 +216,10 @@ impl Learner {
         })
     }
 
-    /// Evidence of a job at its submission; `table` holds the user's times, if any, and `program` names the profile
-    /// that it shares.
+    /// Evidence of a job that announces so many epochs, at its submission; `table` holds the user's times, if any, and
+    /// `program` names the profile that it shares.
     pub fn evidence_at_submission(
+        epochs: f64,
         features: Option<&Features>,
         table: Option<&[Estimate]>,
         program: Option<&String>,
@@ -229,6 +232,7 @@ impl Learner {
             power: Some(row.power),
         });
         JobEvidence {
+            epochs,
             given: given.collect(),
             features: features.cloned().unwrap_or_default(),
             program: program.cloned(),
@@ -236,12 +240,15 @@ impl Learner {
         }
     }
 
-    /// Records that a job has ended after this time on its GPUs.
+    /// Records that a job has ended after this time on its GPUs. As in the operator, the usual run is of those that
+    /// finished.
     pub fn ended(&mut self, job: &Job, evidence: &JobEvidence, run_time: Seconds) {
         if !self.learning {
             return;
         }
-        self.run_times.push(run_time);
+        if evidence.epochs <= job.epochs_left {
+            self.run_times.push(run_time);
+        }
         self.new_profiles += 1;
         if let Some(program) = &evidence.program {
             let rows = self.shared.entry(program.clone()).or_default();
@@ -297,7 +304,7 @@ impl Learner {
         }
         evidence.shown_at = Some(evidence.seen(shared));
         let profile = evidence.profile(truth, shared);
-        let prior = self.prior(truth);
+        let prior = self.prior(truth, evidence.epochs);
         let context = PredictionContext { predictor: &self.predictor, profile: &profile, prior: &prior };
         let predicted = context.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
         // What a run counts for in the budget is not learnt here.
@@ -320,7 +327,7 @@ impl Learner {
             reported: evidence.rows.iter().any(|row| row.epochs >= 1.0),
             running_for,
             usual_run: evidence.usual_run,
-            epochs: truth.epochs_left,
+            epochs: evidence.epochs,
             least: truth.estimates.iter().map(|row| row.gpus).min().unwrap_or(GpuCount(1)),
         };
         let rule = unknown_rule(&evidence.predicted, &facts);
@@ -329,7 +336,7 @@ impl Learner {
         shown.limits = if rule.limits { truth.limits.clone() } else { Vec::new() };
     }
 
-    fn prior(&self, job: &Job) -> Prior {
+    fn prior(&self, job: &Job, epochs: f64) -> Prior {
         let size = |kind: &GpuType| self.counts.get(kind).copied().unwrap_or(0);
         let mut kinds: Vec<&GpuType> = job.estimates.iter().map(|row| &row.gpu_type).collect();
         kinds.sort_by(|a, b| size(b).cmp(&size(a)).then(a.cmp(b)));
@@ -339,6 +346,6 @@ impl Learner {
         let asked = job.requested_gpus.filter(|gpus| counts.contains(gpus));
         let gpus = asked.or(counts.into_iter().min()).unwrap_or(GpuCount(1));
         let run_time = prior_run_time(&self.run_times, DEFAULT_RUN);
-        Prior { run_time, epochs: job.epochs_left, gpu_type: commonest, gpus }
+        Prior { run_time, epochs, gpu_type: commonest, gpus }
     }
 }

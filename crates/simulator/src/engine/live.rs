@@ -30,8 +30,12 @@ pub(super) struct ActiveJob {
     pub unsaved: Seconds,
     /// Starts after the first.
     pub restarts: u32,
-    /// When it restarted in the last day, in order.
+    /// When it restarted in the last day after a stop by the plan, in order.
     pub restarted: VecDeque<Time>,
+    /// Its last run ended because a node failed.
+    pub failed: bool,
+    /// Time on its GPUs so far, without that in the queue.
+    pub ran: Seconds,
     /// Energy of its GPUs so far.
     pub energy: Joules,
     /// Predictions, in replays with prediction errors.
@@ -64,7 +68,7 @@ pub(super) struct Run {
 }
 
 impl ActiveJob {
-    /// Restarts in the last 24 hours; forgets older ones.
+    /// Restarts by the plan in the last 24 hours; forgets older ones.
     pub fn restarts_last_day(&mut self, now: Time) -> u32 {
         while self.restarted.front().is_some_and(|at| *at + DAY <= now) {
             self.restarted.pop_front();
@@ -125,7 +129,9 @@ impl ActiveJob {
     /// Trains between two instants.
     pub fn train(&mut self, from: Time, to: Time, checkpoint: Seconds) {
         let Some(run) = &mut self.run else { return };
-        self.energy += Joules(run.watts * (to.0 - run.draws_from.0.max(from.0)).max(0.0));
+        let drawn = Seconds((to.0 - run.draws_from.0.max(from.0)).max(0.0));
+        self.energy += Joules(run.watts * drawn.0);
+        self.ran += drawn;
         let trained = to.0 - run.ready.0.max(from.0);
         if trained > 0.0 {
             self.epochs_left -= trained / run.pace;

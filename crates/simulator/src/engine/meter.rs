@@ -127,6 +127,19 @@ impl Meter {
         }
     }
 
+    /// Adds what wake-ups that begin now take beside the draw of hosts that start up.
+    pub fn wake_ups(&self, scenario: &Scenario, count: usize, now: Time, sum: &mut Summary) {
+        let (from, to) = self.window;
+        if count == 0 || !(from..to).contains(&now) {
+            return;
+        }
+        let joules = scenario.sleep.wake_j * count as f64;
+        sum.wake_energy += Joules(joules);
+        if scenario.catalogue.is_none() {
+            sum.energy_cost += cost(scenario, joules, now, now + Seconds(1.0));
+        }
+    }
+
     fn draw(&mut self, scenario: &Scenario, live: &[ActiveJob], nodes: &NodeStates, now: Time) -> Draw {
         self.used(live);
         self.drawing.fill(0);

@@ -179,6 +179,8 @@ impl<'a> Replay<'a> {
                 self.decide_at = None;
             }
             self.sum.sleeps += self.nodes.sleep_and_wake(self.scenario, self.now);
+            let woken = std::mem::take(&mut self.nodes.woken);
+            self.meter.wake_ups(self.scenario, woken, self.now, &mut self.sum);
             let Some(next) = self.next_event(planned) else { return Ok(()) };
             // Nothing to decide where only a node's power changes.
             let change = self.next_change().filter(|at| at.0 < next.0 - TOGETHER);
@@ -226,21 +228,25 @@ impl<'a> Replay<'a> {
             let features = self.scenario.features.get(&job.id);
             let shares = self.conditions.knowledge == Knowledge::Learning;
             let program = self.scenario.programs.get(&job.id).filter(|_| shares);
+            let unfinished = self.scenario.unfinished.get(&job.id).copied().unwrap_or(0.0);
+            let announced = job.epochs_left + unfinished;
             let evidence = self
                 .learner
                 .as_ref()
-                .map(|_| Learner::evidence_at_submission(features, table.as_deref(), program));
+                .map(|_| Learner::evidence_at_submission(announced, features, table.as_deref(), program));
             self.snapshot.jobs.push(seen);
             self.live.push(ActiveJob {
                 index: self.next_job,
                 truth: Arc::new(job.clone()),
                 run: None,
                 epochs_left: job.epochs_left,
-                unfinished: self.scenario.unfinished.get(&job.id).copied().unwrap_or(0.0),
+                unfinished,
                 start: None,
                 unsaved: Seconds::ZERO,
                 restarts: 0,
                 restarted: VecDeque::new(),
+                failed: false,
+                ran: Seconds::ZERO,
                 energy: andreas_core::Joules::ZERO,
                 noisy: noisy.filter(|_| evidence.is_none()),
                 evidence,
@@ -256,6 +262,7 @@ impl<'a> Replay<'a> {
             if self.live[i].run.as_ref().is_some_and(|r| r.nodes.iter().any(|n| failed.contains(n))) {
                 self.sum.failures += 1;
                 self.stop(i);
+                self.live[i].failed = true;
             }
         }
         if changed {
@@ -350,8 +357,11 @@ impl<'a> Replay<'a> {
         let again = live.start.is_some();
         if again {
             live.restarts += 1;
-            live.restarted.push_back(self.now);
             self.sum.restarts += 1;
+            // As in the operator, a failure does not use up the restarts that a plan may make.
+            if !std::mem::take(&mut live.failed) {
+                live.restarted.push_back(self.now);
+            }
         }
         let delays = &self.scenario.delays;
         let up = nodes.iter().map(|node| self.nodes.wake(self.scenario, *node, self.now));
@@ -442,7 +452,7 @@ impl<'a> Replay<'a> {
             }
             let counts = self.scenario.counts(&live.truth);
             if let (Some(learner), Some(evidence)) = (&mut self.learner, &live.evidence) {
-                learner.ended(&live.truth, evidence, self.now - live.start.unwrap_or(self.now));
+                learner.ended(&live.truth, evidence, live.ran);
             }
             let mut unseen = Summary::default();
             let sum = if counts { &mut self.sum } else { &mut unseen };

@@ -47,6 +47,8 @@ pub(super) struct NodeStates {
     down_count: Vec<u32>,
     pub down: Vec<bool>,
     pub power: Vec<Power>,
+    /// Wake-ups that the meter has not counted yet.
+    pub woken: usize,
     /// Since when a node that is on has no job.
     empty_since: Vec<Option<Time>>,
     classes: Vec<String>,
@@ -90,6 +92,7 @@ impl NodeStates {
             down_count: vec![0; count],
             down: vec![false; count],
             power: vec![Power::On; count],
+            woken: 0,
             empty_since: vec![Some(start); count],
             classes: scenario.nodes.iter().map(|n| format!("{}/{}", n.gpu_type, n.gpus)).collect(),
             saved: scenario
@@ -181,6 +184,7 @@ impl NodeStates {
                 let tries = 1 + (0..MAX_FAILED_WAKES).take_while(|_| fails(&mut self.rng)).count();
                 let until = now + Seconds(scenario.sleep.wake_s * tries as f64);
                 self.power[node] = Power::Waking { until };
+                self.woken += 1;
                 until
             }
         }
