@@ -38,22 +38,27 @@ pub fn deadline(text: &str) -> Result<Deadline, String> {
 pub enum Since {
     /// From that instant.
     At(Timestamp),
+    /// From the beginning of that day.
+    Day(Date),
     /// From this many seconds ago.
     Ago(i64),
 }
 
 impl Since {
-    /// As an instant.
-    pub fn instant(&self, now: Timestamp) -> Timestamp {
+    /// As an instant; days begin as they do in `zone`.
+    pub fn instant(&self, now: Timestamp, zone: &TimeZone) -> Timestamp {
         match self {
             Self::At(at) => *at,
+            Self::Day(day) => {
+                day.to_zoned(zone.clone()).map_or(Timestamp::UNIX_EPOCH, |begin| begin.timestamp())
+            }
             Self::Ago(seconds) => Timestamp::from_second(now.as_second().saturating_sub(*seconds))
                 .unwrap_or(Timestamp::UNIX_EPOCH),
         }
     }
 }
 
-/// Parses `2027-01-31T18:00:00Z`, `2027-01-31` (its beginning in UTC) or `30d` (30 days ago).
+/// Parses `2027-01-31T18:00:00Z`, `2027-01-31` (its beginning) or `30d` (30 days ago).
 ///
 /// # Errors
 /// Where the text is none of them.
@@ -64,9 +69,9 @@ pub fn since(text: &str) -> Result<Since, String> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return Ok(Since::At(at));
     }
-    let day = text.parse::<Date>().ok().and_then(|day| day.to_zoned(TimeZone::UTC).ok());
-    day.map(|day| Since::At(day.timestamp()))
-        .ok_or_else(|| format!("{text:?} is neither a date (2027-01-31), an instant, nor a duration (30d)"))
+    text.parse::<Date>()
+        .map(Since::Day)
+        .map_err(|_| format!("{text:?} is neither a date (2027-01-31), an instant, nor a duration (30d)"))
 }
 
 /// Parses a duration longer than zero: `90s`, `1h30m`.
@@ -107,12 +112,15 @@ mod tests {
     #[test]
     fn a_period_begins_at_a_date_or_some_time_ago() {
         let now: Timestamp = "2027-02-01T00:00:00Z".parse().unwrap();
-        for (text, instant) in [
-            ("1d", "2027-01-31T00:00:00Z"),
-            ("2027-01-15", "2027-01-15T00:00:00Z"),
-            ("2027-01-15T12:00:00+01:00", "2027-01-15T11:00:00Z"),
+        for (text, hours, instant) in [
+            ("1d", -8, "2027-01-31T00:00:00Z"),
+            ("2027-01-15", 0, "2027-01-15T00:00:00Z"),
+            ("2027-01-15", -8, "2027-01-15T08:00:00Z"),
+            ("2027-01-15", 9, "2027-01-14T15:00:00Z"),
+            ("2027-01-15T12:00:00+01:00", 9, "2027-01-15T11:00:00Z"),
         ] {
-            assert_eq!(since(text).unwrap().instant(now), instant.parse().unwrap(), "{text}");
+            let zone = TimeZone::fixed(jiff::tz::offset(hours));
+            assert_eq!(since(text).unwrap().instant(now, &zone), instant.parse().unwrap(), "{text} {hours}");
         }
         for wrong in ["", "0d", "January", "2027-13-01"] {
             assert!(since(wrong).is_err(), "{wrong}");

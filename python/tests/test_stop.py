@@ -54,6 +54,23 @@ class Stop(unittest.TestCase):
         )
         self.assertEqual(ended.returncode, 0, ended.stderr)
 
+    def test_a_handler_that_another_library_has_set_since_gives_way(self) -> None:
+        ended = run(
+            """
+            import os, signal, andreas_progress
+            r = andreas_progress.start()
+            seen = []
+            def other(number, frame): seen.append(number)
+            signal.signal(signal.SIGTERM, other)
+            r.stop.take()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert r.stop_requested and not seen, seen
+            r.close()
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+            """
+        )
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+
     def test_after_close_sigterm_ends_the_program(self) -> None:
         ended = run(
             """

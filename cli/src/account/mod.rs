@@ -30,7 +30,7 @@ pub struct AcctArgs {
     /// Only jobs that ended since then, and those that have not: a date, an instant, or a duration such as 30d
     #[arg(long, value_name = "WHEN", value_parser = when::since)]
     since: Option<Since>,
-    /// Time zone of months, a name of the IANA database
+    /// Time zone of months and of the date of --since, a name of the IANA database
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
     time_zone: TimeZone,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub fn run(args: &AcctArgs) -> Result<()> {
         Ok(cluster.list::<SlimTrainingJob>(scope.namespace(), &Selection::default()).await?.items)
     })?;
     let now = clock::now();
-    let since = args.since.as_ref().map(|since| since.instant(now));
+    let since = args.since.as_ref().map(|since| since.instant(now, &args.time_zone));
     let sums = sums(&jobs, &args.by, since, &args.time_zone, now);
     let incomplete: u64 = sums.iter().map(|sum| sum.incomplete).sum();
     if incomplete > 0 {

@@ -17,7 +17,8 @@ use crate::when::{self, Deadline};
 
 /// Can: the probability that a job submitted now would meet a deadline. Nothing is created.
 ///
-/// The deadline is that of the manifest unless --deadline gives one. Needs the right to list TrainingJobs in the namespace.
+/// The deadline is that of the manifest unless --deadline gives one, and so is the namespace. Needs the right to list TrainingJobs in
+/// the namespace.
 #[derive(Debug, Args)]
 pub struct CanArgs {
     /// The job: TrainingJob, Job, PyTorchJob, TrainJob, JobSet, RayJob, or an sbatch script; - for standard input
@@ -36,10 +37,12 @@ pub struct CanArgs {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When the file cannot be read, the cluster or the operator refuses, the probability is below `--at-least`, or there is no deadline for
-/// it.
+/// When the file cannot be read or is of another namespace, the cluster or the operator refuses, the probability is below `--at-least`,
+/// or there is no deadline for it.
 pub fn run(args: &CanArgs) -> Result<()> {
-    let mut question = CanRequest { job: job_file::read(&args.file)?, deadline: None, deadline_after: None };
+    let (job, namespace) = job_file::read(&args.file)?;
+    let ask = args.ask.of_manifest(namespace)?;
+    let mut question = CanRequest { job, deadline: None, deadline_after: None };
     match args.deadline.clone() {
         Some(Deadline::At(at)) => question.deadline = Some(Time(at)),
         Some(Deadline::After(after)) => question.deadline_after = Some(after),
@@ -56,11 +59,11 @@ pub fn run(args: &CanArgs) -> Result<()> {
         );
     }
     let answer: Can = block_on(async {
-        let operator = Operator::connect(&args.ask).await?;
+        let operator = Operator::connect(&ask).await?;
         operator.post(&path::can(&operator.namespace), &question).await
     })?;
     let text = |answer: &Can| text_of(answer, Timestamp::now());
-    output::print(&output::object(args.ask.output, &answer, text, |answer| {
+    output::print(&output::object(ask.output, &answer, text, |answer| {
         format!("trainingjob/{}", answer.job.name)
     })?)?;
     match args.at_least {
@@ -115,6 +118,27 @@ mod tests {
         // With one, the cluster is asked, which is not there.
         assert_eq!(run("{epochs: 1}", &["--deadline", "3h"]).0, exit::FAILED);
         assert_eq!(run("{deadlineAfter: 3h}", &[]).0, exit::FAILED);
+    }
+
+    #[test]
+    fn a_flag_that_contradicts_the_namespace_of_the_manifest_is_an_error_of_usage() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.yaml");
+        std::fs::write(&file, "kind: TrainingJob\nmetadata: {namespace: team-b}\nspec: {epochs: 1}\n")
+            .unwrap();
+        let can = |more: &[&str]| {
+            let mut words = vec!["can", "--kubeconfig", "/nowhere", "-f", file.to_str().unwrap()];
+            words.extend(more);
+            Line::try_parse_from(words).unwrap().can
+        };
+        let error = run(&can(&["-n", "team-a"])).unwrap_err();
+        assert_eq!(exit::code(&error), exit::USAGE);
+        assert_eq!(error.to_string(), "-n team-a: the manifest is of namespace team-b");
+        // The cluster is asked, which is not there.
+        assert_eq!(exit::code(&run(&can(&["-n", "team-b"])).unwrap_err()), exit::FAILED);
+        let asked = |more: &[&str]| can(more).ask.of_manifest(Some("team-b".into())).unwrap().namespace;
+        assert_eq!((asked(&[]), asked(&["-n", "team-b"])), (Some("team-b".into()), Some("team-b".into())));
+        assert_eq!(can(&["-n", "team-a"]).ask.of_manifest(None).unwrap().namespace, Some("team-a".into()));
     }
 
     #[test]

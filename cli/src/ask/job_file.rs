@@ -3,26 +3,27 @@
 use std::path::Path;
 
 use andreas_query::{JobObject, request::JobMetadata};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::input;
+use crate::name;
 use crate::output::plain;
 
 /// Stands for an image that the file does not name: the answer does not depend on it.
 const IMAGE: &str = "unknown";
 
-/// Reads a job from a YAML or JSON file or an sbatch script; `-` is standard input. What is no TrainingJob is converted as `convert`
-/// does.
+/// Reads a job and its namespace, if it names one, from a YAML or JSON file or an sbatch script; `-` is standard input. What is no
+/// TrainingJob is converted as `convert` does.
 ///
 /// # Errors
-/// When the file cannot be read, or has no job or several.
-pub fn read(file: &Path) -> Result<JobObject> {
+/// When the file cannot be read, or has no job or several, or its namespace is none.
+pub fn read(file: &Path) -> Result<(JobObject, Option<String>)> {
     let name = input::name_of(file);
     let text = input::read(file, input::MANIFESTS).with_context(|| name.clone())?;
     parse(&text).with_context(|| name.clone())
 }
 
-fn parse(text: &str) -> Result<JobObject> {
+fn parse(text: &str) -> Result<(JobObject, Option<String>)> {
     let mut found = andreas_convert::convert(text, Some(IMAGE))?;
     let (Some(one), true) = (found.pop(), found.is_empty()) else {
         bail!("holds several jobs: ask about one at a time");
@@ -36,8 +37,12 @@ fn parse(text: &str) -> Result<JobObject> {
     if !one.job["spec"].is_object() {
         bail!("spec: is missing");
     }
-    let name = one.job["metadata"]["name"].as_str().map(str::to_owned);
-    Ok(JobObject { metadata: JobMetadata { name }, spec: one.job["spec"].clone() })
+    let metadata = &one.job["metadata"];
+    let name = metadata["name"].as_str().map(str::to_owned);
+    let namespace = metadata["namespace"].as_str().filter(|namespace| !namespace.is_empty());
+    let namespace = namespace.map(name::namespace).transpose();
+    let namespace = namespace.map_err(|problem| anyhow!("metadata.namespace: {problem}"))?;
+    Ok((JobObject { metadata: JobMetadata { name }, spec: one.job["spec"].clone() }, namespace))
 }
 
 #[cfg(test)]
@@ -48,9 +53,10 @@ mod tests {
 
     #[test]
     fn a_training_job_is_read_and_others_are_named() {
-        let job =
+        let (job, namespace) =
             parse("kind: TrainingJob\nmetadata: {name: bert, labels: {a: b}}\nspec: {epochs: 3}").unwrap();
         assert_eq!((job.metadata.name.as_deref(), &job.spec["epochs"]), (Some("bert"), &Value::from(3)));
+        assert_eq!(namespace, None);
         let error = |text: &str| format!("{:#}", parse(text).unwrap_err());
         assert!(error("kind: PyTorchJob\nspec: {}").contains("PyTorchJob"));
         assert!(error("spec: {}").contains("kind"));
@@ -62,8 +68,19 @@ mod tests {
     fn other_jobs_are_converted() {
         let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec: {template: {spec: {containers: \
                    [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]}}}\n";
-        let read = parse(job).unwrap();
+        let (read, _) = parse(job).unwrap();
         assert_eq!((read.metadata.name.as_deref(), &read.spec["gpus"]["min"]), (Some("a"), &Value::from(2)));
         assert!(parse(&format!("{job}---\n{job}")).unwrap_err().to_string().contains("several"));
+    }
+
+    #[test]
+    fn the_namespace_is_that_of_the_manifest() {
+        let of = |namespace: &str| {
+            let metadata = format!("metadata: {{name: a, namespace: {namespace}}}");
+            parse(&format!("kind: TrainingJob\n{metadata}\nspec: {{}}\n"))
+        };
+        assert_eq!(of("team-b").unwrap().1.as_deref(), Some("team-b"));
+        assert_eq!(of("''").unwrap().1, None);
+        assert!(of("../team-b").unwrap_err().to_string().starts_with("metadata.namespace: "));
     }
 }

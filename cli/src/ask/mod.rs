@@ -19,6 +19,7 @@ pub use queue::{QueueArgs, run as queue};
 pub use what_if::{WhatIfArgs, run as what_if};
 
 use crate::cluster::ConnectArgs;
+use crate::exit::Usage;
 use crate::name;
 use crate::output::OutputArgs;
 
@@ -44,4 +45,20 @@ pub struct AskArgs {
     service_account: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+impl AskArgs {
+    /// The same about the namespace of a manifest, as `kubectl apply` takes it.
+    ///
+    /// # Errors
+    /// When the flag names another one.
+    fn of_manifest(&self, namespace: Option<String>) -> Result<Self, Usage> {
+        match (&self.namespace, namespace) {
+            (Some(flag), Some(own)) if *flag != own => {
+                Err(Usage(format!("-n {flag}: the manifest is of namespace {own}")))
+            }
+            (None, own) => Ok(Self { namespace: own, ..self.clone() }),
+            _ => Ok(self.clone()),
+        }
+    }
 }

@@ -15,8 +15,8 @@ use crate::output::{self, money, plain};
 
 /// What if: when a job would start and end, and which jobs a change would delay. Nothing is created.
 ///
-/// Several changes together are one. Jobs of the namespace are named, others are counted. Needs the right to list TrainingJobs in
-/// the namespace.
+/// Several changes together are one. The namespace is that of the manifest, if it names one. Jobs of the namespace are named, others are
+/// counted. Needs the right to list TrainingJobs in the namespace.
 #[derive(Debug, Args)]
 #[group(id = "change", required = true, multiple = true, args = ["file", "nodes", "budget", "without"])]
 pub struct WhatIfArgs {
@@ -61,9 +61,10 @@ fn watts(text: &str) -> Result<i64, String> {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When the file cannot be read, or the cluster or the operator refuses.
+/// When the file cannot be read or is of another namespace, or the cluster or the operator refuses.
 pub fn run(args: &WhatIfArgs) -> Result<()> {
-    let job = args.file.as_deref().map(job_file::read).transpose()?;
+    let (job, namespace) = args.file.as_deref().map(job_file::read).transpose()?.unzip();
+    let ask = args.ask.of_manifest(namespace.flatten())?;
     let question = WhatIfRequest {
         job,
         nodes: args.nodes.clone(),
@@ -71,7 +72,7 @@ pub fn run(args: &WhatIfArgs) -> Result<()> {
         without: args.without.clone(),
     };
     let answer: WhatIf = block_on(async {
-        let operator = Operator::connect(&args.ask).await?;
+        let operator = Operator::connect(&ask).await?;
         operator.post(&path::what_if(&operator.namespace), &question).await
     })?;
     let name = |answer: &WhatIf| {
@@ -80,12 +81,7 @@ pub fn run(args: &WhatIfArgs) -> Result<()> {
             .as_ref()
             .map_or_else(|| answer.namespace.clone(), |job| format!("trainingjob/{}", job.name))
     };
-    output::print(&output::object(
-        args.ask.output,
-        &answer,
-        |answer| text_of(answer, Timestamp::now()),
-        name,
-    )?)
+    output::print(&output::object(ask.output, &answer, |answer| text_of(answer, Timestamp::now()), name)?)
 }
 
 fn text_of(answer: &WhatIf, now: Timestamp) -> String {

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::cluster::{Cluster, ClusterError, Right, Selection};
 use crate::inventory::Objects;
@@ -85,12 +86,10 @@ pub struct DefinitionCondition {
     pub message: String,
 }
 
-/// Pods wanted and ready of a Deployment or DaemonSet.
+/// Pods ready of a Deployment, wanted and ready of a DaemonSet.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadCounts {
-    /// Wanted by a Deployment.
-    pub replicas: Option<i64>,
     /// Ready of a Deployment.
     pub ready_replicas: i64,
     /// Wanted by a DaemonSet.
@@ -99,15 +98,25 @@ pub struct WorkloadCounts {
     pub number_ready: i64,
 }
 
-/// A Deployment, without its template.
+/// Pods of a Deployment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeploymentSpec {
+    /// Wanted.
+    pub replicas: Option<i64>,
+    /// Their template, as it is.
+    pub template: Value,
+}
+
+/// A Deployment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SlimDeployment {
     /// Name and labels.
     #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
-    /// Replicas wanted.
+    /// Pods wanted.
     #[serde(default)]
-    pub spec: WorkloadCounts,
+    pub spec: DeploymentSpec,
     /// Replicas ready.
     #[serde(default)]
     pub status: WorkloadCounts,

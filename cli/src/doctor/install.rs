@@ -25,10 +25,17 @@ pub fn checks(facts: &Facts, now: Timestamp) -> Vec<Check> {
     let mut checks = vec![version(facts)];
     checks.push(definitions(facts));
     checks.push(deployment(facts, "operator"));
-    checks.push(deployment(facts, "scheduler"));
+    let bound_by_others = bound_by_others(facts);
+    checks.push(if bound_by_others {
+        Check::ok("scheduler", "none of ours: the cluster's own binds (operator.schedulerMode=affinity)")
+    } else {
+        deployment(facts, "scheduler")
+    });
     checks.push(agents(facts));
     checks.push(releases(facts));
-    checks.push(scheduler_profile(facts));
+    if !bound_by_others {
+        checks.push(scheduler_profile(facts));
+    }
     checks.push(admission(facts));
     checks.extend(certificates(facts, now));
     checks.extend(policy(facts));
@@ -85,6 +92,15 @@ fn definitions(facts: &Facts) -> Check {
 
 fn component(metadata: &ObjectMeta) -> &str {
     metadata.labels.as_ref().and_then(|labels| labels.get(COMPONENT)).map_or("", String::as_str)
+}
+
+/// Whether the operator leaves its pods to the cluster's own scheduler, so that none of ours is needed.
+fn bound_by_others(facts: &Facts) -> bool {
+    let operators = facts.deployments.iter().flatten().filter(|one| component(&one.metadata) == "operator");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let containers = operators.flat_map(|one| list(&one.spec.template["spec"]["containers"]));
+    let mut words = containers.flat_map(|container| list(&container["args"]));
+    words.any(|word| word == "--scheduler-mode=affinity")
 }
 
 fn deployment(facts: &Facts, part: &str) -> Check {

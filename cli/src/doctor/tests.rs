@@ -118,6 +118,22 @@ fn each_fault_is_named_with_what_to_do() {
 }
 
 #[test]
+fn where_the_clusters_own_scheduler_binds_none_of_ours_is_missing() {
+    let failed = |mode: &str| {
+        let mut facts = well();
+        let mut operator = deployment("operator", 2);
+        let args = json!(["run", format!("--scheduler-mode={mode}")]);
+        operator.spec.template = json!({"spec": {"containers": [{"name": "operator", "args": args}]}});
+        facts.deployments = Ok(vec![operator]);
+        facts.config_maps = Ok(vec![]);
+        let failed = checks(&facts, now()).into_iter().filter(|check| check.state == State::Failed);
+        failed.map(|check| check.name).collect::<Vec<_>>()
+    };
+    assert_eq!(failed("affinity"), [""; 0]);
+    assert_eq!(failed("extender"), ["scheduler", "scheduler profile"]);
+}
+
+#[test]
 fn what_may_not_be_read_is_unknown_with_the_missing_right() {
     let mut facts = well();
     let right = Right {

@@ -6,7 +6,6 @@ mod workers;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use andreas_api::names::LABEL_JOB;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use anyhow::Result;
 use clap::Args;
@@ -16,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
 
 pub use self::lines::{Line, lines, printable};
-use self::workers::{Worker, workers};
+use self::workers::{Worker, has_ended, selector, workers};
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, Right, Selection, block_on};
 use crate::name;
 use crate::output::plain;
@@ -28,7 +27,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Logs: what all workers of a job print, each line with the rank of its worker, the one that failed first at the top.
 ///
 /// Without --attempt, the newest attempt that has pods. The last attempts keep their pods (spec.historyLimit). With --follow the
-/// lines of all workers come as they are written, until the attempt ends. Needs the rights to get the TrainingJob and its pods' logs.
+/// lines of all workers come as they are written, until the attempt ends; why a log has not begun is said once. Needs the rights to get
+/// the TrainingJob, its pods and their logs.
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// Name of the TrainingJob
@@ -74,11 +74,8 @@ pub fn run(args: &LogsArgs) -> Result<()> {
         let cluster = Cluster::connect(&args.cluster).await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref());
         let job: SlimTrainingJob = cluster.get(Some(&namespace), &args.job).await?;
-        let mut labels = format!("{LABEL_JOB}={}", args.job);
-        if let Some(attempt) = args.attempt {
-            labels += &format!(",{}={attempt}", workers::attempt_label(&job));
-        }
-        let pods = cluster.list::<SlimPod>(Some(&namespace), &Selection::labels(labels)).await?.items;
+        let selection = Selection::labels(selector(&job, args.attempt));
+        let pods = cluster.list::<SlimPod>(Some(&namespace), &selection).await?.items;
         let container = args.container.as_deref().or_else(|| job.spec.training_container());
         let found = workers(&job, pods, args.attempt, args.rank, container.unwrap_or_default())?;
         for worker in &found {
@@ -146,30 +143,67 @@ fn of_worker<'a>(
     params: LogParams,
 ) -> BoxStream<'a, Line> {
     let rank = worker.rank;
-    stream::once(async move {
-        let pods: Api<Pod> = Api::namespaced(cluster.client(), namespace);
-        let right = Right::of::<Pod>("get", Some(namespace)).on("log");
-        loop {
-            let opened = pods.log_stream(&worker.pod, &params).await;
-            let error = match opened {
-                Ok(reader) => return lines(rank, Box::pin(reader)).boxed(),
-                Err(error) => ClusterError::from_client(error, cluster.url(), &right, Some(&worker.pod)),
-            };
-            // 400: the container has not started.
-            let waits = matches!(error, ClusterError::Refused(_)) && params.follow && !worker.ended;
-            if !waits {
-                let line = match error {
-                    ClusterError::Refused(why) => Line::Missing { rank, why },
-                    ClusterError::NotFound(_) => Line::Missing { rank, why: "its pod is gone".to_owned() },
-                    error => Line::Refused(error),
+    // Why the log has not begun, as far as it was shown; `None`: nothing more comes.
+    stream::unfold(Some(Vec::new()), move |shown: Option<Vec<String>>| {
+        let params = params.clone();
+        async move {
+            let mut shown = shown?;
+            loop {
+                let line = match open(cluster, namespace, worker, &params).await {
+                    Ok(lines) => return Some((lines, None)),
+                    Err(ClusterError::Refused(why)) if params.follow && !worker.ended && may_begin(&why) => {
+                        if shown.contains(&why) {
+                            tokio::time::sleep(AGAIN).await;
+                            continue;
+                        }
+                        shown.push(why.clone());
+                        return Some((one(Line::Missing { rank, why }), Some(shown)));
+                    }
+                    Err(ClusterError::Refused(why)) => Line::Missing { rank, why },
+                    Err(ClusterError::NotFound(_)) => {
+                        Line::Missing { rank, why: "its pod is gone".to_owned() }
+                    }
+                    Err(error) => Line::Refused(error),
                 };
-                return stream::iter([line]).boxed();
+                return Some((one(line), None));
             }
-            tokio::time::sleep(AGAIN).await;
         }
     })
     .flatten()
     .boxed()
+}
+
+/// The lines of a worker's log. With `--follow` the pod may have no node yet.
+async fn open(
+    cluster: &Cluster,
+    namespace: &str,
+    worker: &Worker,
+    params: &LogParams,
+) -> Result<BoxStream<'static, Line>, ClusterError> {
+    let mut bound = worker.bound || worker.ended || !params.follow;
+    while !bound {
+        // The log of such a pod is empty and ends at once.
+        let pod: SlimPod = cluster.get(Some(namespace), &worker.pod).await?;
+        bound = pod.spec.node_name.is_some() || has_ended(&pod);
+        if !bound {
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+    let right = Right::of::<Pod>("get", Some(namespace)).on("log");
+    match pods.log_stream(&worker.pod, params).await {
+        Ok(reader) => Ok(lines(worker.rank, Box::pin(reader)).boxed()),
+        Err(error) => Err(ClusterError::from_client(error, cluster.url(), &right, Some(&worker.pod))),
+    }
+}
+
+/// Whether the kubelet refuses a log that may begin later: its container waits, or is not known yet.
+fn may_begin(why: &str) -> bool {
+    why.contains("is waiting to start") || why.contains("is not available")
+}
+
+fn one(line: Line) -> BoxStream<'static, Line> {
+    stream::iter([line]).boxed()
 }
 
 #[cfg(test)]

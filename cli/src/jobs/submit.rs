@@ -18,6 +18,8 @@ use crate::when::{self, Deadline};
 
 /// Name of the container that trains.
 const CONTAINER: &str = "train";
+/// Folder of checkpoints where none is given, by the API.
+const CHECKPOINT_FOLDER: &str = "/checkpoint";
 
 /// Submit: create a TrainingJob from a few flags.
 ///
@@ -144,6 +146,11 @@ async fn create(cluster: &Cluster, namespace: &str, job: &mut Value, dry_run: bo
     Ok(object)
 }
 
+/// A folder as it is compared.
+fn tidy(folder: &str) -> &str {
+    folder.trim_end_matches('/')
+}
+
 /// The TrainingJob that the flags describe.
 fn manifest(args: &SubmitArgs) -> Result<Value> {
     let Gpus { min, max } = args.gpus;
@@ -172,15 +179,20 @@ fn manifest(args: &SubmitArgs) -> Result<Value> {
     }
     let mut pod = Map::new();
     if !args.volume.is_empty() {
+        // Where the template has a mount, the operator mounts no checkpoint.
+        let checkpoint =
+            args.checkpoint.as_ref().map(|claim| claim.path.as_deref().unwrap_or(CHECKPOINT_FOLDER));
+        let mut folders: Vec<&str> = checkpoint.map(tidy).into_iter().collect();
         let (mut mounts, mut volumes) = (Vec::new(), Vec::new());
         for (number, claim) in args.volume.iter().enumerate() {
             let Some(path) = &claim.path else {
                 let message = format!("--volume {}: the folder is missing: CLAIM:PATH", claim.name);
                 return Err(Usage(message).into());
             };
-            if mounts.iter().any(|mount: &Value| mount["mountPath"] == path.as_str()) {
+            if folders.contains(&tidy(path)) {
                 bail!(Usage(format!("--volume {}:{path}: another one has this folder", claim.name)));
             }
+            folders.push(tidy(path));
             let name = format!("volume-{number}");
             mounts.push(json!({"name": name, "mountPath": path}));
             volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": claim.name}}));

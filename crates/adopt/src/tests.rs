@@ -77,6 +77,18 @@ fn every_kind_is_planned_with_the_gpus_of_all_its_pods() {
 }
 
 #[test]
+fn gpus_of_a_pod_share_its_devices() {
+    for (gpus, share) in [(8, "0.125"), (6, "0.166")] {
+        let mut object = job(2, gpus);
+        let resources = &mut object["spec"]["template"]["spec"]["containers"][0]["resources"];
+        resources["limits"]["rdma/hca"] = json!(1);
+        let made = mirror(&workload(Kind::Job, &object), &object, &object).expect("adopted");
+        let limits = &made["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"];
+        assert_eq!(limits, &json!({"rdma/hca": share}));
+    }
+}
+
+#[test]
 fn a_released_workload_runs_on_its_node_and_is_as_found_when_it_is_given_back() {
     for (kind, found) in all() {
         let groups = groups(kind, &found);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::names::{
-    ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND, GROUP, LABEL_ADOPT, MAX_JOB_NAME, VERSION,
+    ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND, GROUP, LABEL_ADOPT, MAX_JOB_NAME, VERSION, is_job_name,
 };
 use serde_json::{Map, Value, json};
 
@@ -17,6 +17,8 @@ use super::template::{Template, per_gpu};
 
 /// Most nodes of a TrainingJob.
 pub const MAX_NODES: i64 = 512;
+/// Characters that the API server adds to `generateName`.
+const ADDED: usize = 5;
 /// What kubectl keeps of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -44,7 +46,7 @@ pub struct Draft {
     metadata: Map<String, Value>,
     spec: Map<String, Value>,
     request: Request,
-    /// Kueue would start it.
+    /// Kueue or ANDREAS would start it.
     queued: bool,
 }
 
@@ -58,7 +60,7 @@ impl Draft {
         if let Some(name) = metadata.text("name")? {
             kept.insert("name".into(), job_name(&name, "metadata.name", notes).into());
         } else if let Some(prefix) = metadata.text("generateName")? {
-            kept.insert("generateName".into(), prefix.into());
+            kept.insert("generateName".into(), name_prefix(&prefix, notes).into());
         } else {
             notes.lost("metadata.name", "is missing: the TrainingJob is called converted");
             kept.insert("name".into(), "converted".into());
@@ -74,7 +76,9 @@ impl Draft {
         let request = Request::of(&asked)?;
         let mut draft = Self { metadata: kept, spec: Map::new(), request, queued: false };
         for (map, mut entries) in [("labels", metadata.object("labels")?), ("annotations", annotations)] {
-            entries.ignore(&[LAST_APPLIED, LABEL_ADOPT, ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND]);
+            entries.ignore(&[LAST_APPLIED, ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND]);
+            let adopt = entries.take(LABEL_ADOPT).is_some_and(|value| value == "true");
+            draft.queued |= adopt && map == "labels";
             let limit = entries.path(kueue::LIMIT);
             draft.max_run_time(limit, entries.number(kueue::LIMIT)?, notes);
             draft.queued |= entries.names().any(|name| name == kueue::QUEUE);
@@ -108,7 +112,8 @@ impl Draft {
         let path = spec.path("suspend");
         if spec.truth("suspend")? {
             if self.queued {
-                notes.changed(path, "Kueue would have started it: the TrainingJob is not suspended");
+                let text = "Kueue or ANDREAS would have started it: the TrainingJob is not suspended";
+                notes.changed(path, text);
             } else {
                 self.set("suspend", true);
             }
@@ -248,25 +253,43 @@ fn follow(totals: &Totals, per_pod: i64, gpus: &mut Map<String, Value>) {
 
 /// A name that a TrainingJob may have.
 pub fn job_name(name: &str, field: &str, notes: &mut Notes) -> String {
+    let made = host_name(name, MAX_JOB_NAME);
+    if made != name {
+        notes.changed(field, format!("the name is {made}: at most {MAX_JOB_NAME} characters, a host name"));
+    }
+    made
+}
+
+/// What the API server may make such names of.
+fn name_prefix(prefix: &str, notes: &mut Notes) -> String {
+    if is_job_name(&format!("{prefix}{}", "x".repeat(ADDED))) {
+        return prefix.to_owned();
+    }
+    let made = host_name(prefix.trim_end_matches('-'), MAX_JOB_NAME - ADDED - 1) + "-";
+    notes.changed(
+        "metadata.generateName",
+        format!("names begin with {made}: at most {MAX_JOB_NAME} characters in all, a host name"),
+    );
+    made
+}
+
+/// The beginning of a host name, at most so long.
+fn host_name(name: &str, most: usize) -> String {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let lower = name.to_ascii_lowercase();
     let mut made: String = lower.chars().map(|c| if allowed(c) { c } else { '-' }).collect();
     if !made.starts_with(|c: char| c.is_ascii_lowercase()) {
         made.insert_str(0, "job-");
     }
-    if made.len() > MAX_JOB_NAME {
+    if made.len() > most {
         // Runs of a sweep often differ at the end of their names alone.
         let ending = format!("-{:08x}", hash(name));
-        made.truncate(MAX_JOB_NAME - ending.len());
+        made.truncate(most.saturating_sub(ending.len()));
         made.truncate(made.trim_end_matches('-').len());
         made += &ending;
     }
     let made = made.trim_end_matches('-');
-    let made = if made.is_empty() { "job" } else { made };
-    if made != name {
-        notes.changed(field, format!("the name is {made}: at most {MAX_JOB_NAME} characters, a host name"));
-    }
-    made.to_owned()
+    if made.is_empty() { "job".to_owned() } else { made.to_owned() }
 }
 
 /// FNV-1a: the same name has the same ending each time.
@@ -299,7 +322,7 @@ mod tests {
                 "apiVersion": "batch/v1",
                 "kind": "Job",
                 "metadata": {"name": "tune", "labels": {"andreas.dev/adopt": "true", "team": "a"}, "annotations": annotations},
-                "spec": {"parallelism": 2, "template": {"spec": {"containers": [
+                "spec": {"parallelism": 2, "suspend": true, "template": {"spec": {"containers": [
                     {"name": "train", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 2}}},
                 ]}}},
             });
@@ -322,6 +345,7 @@ mod tests {
         assert_eq!((&spec["deadlineAfter"], &spec["weight"]), (&json!("36h"), &json!(50)));
         assert_eq!((&spec["epochs"], &spec["profile"]), (&json!(90), &json!("bert")));
         assert_eq!((&spec["preemption"], &spec["checkpoint"]), (&json!("Never"), &json!({})));
+        assert!(spec["suspend"].is_null(), "ANDREAS would have started it: {spec}");
 
         let refused = job(json!({"andreas.dev/weight": "heavy"})).unwrap_err().to_string();
         assert_eq!(refused, "annotation andreas.dev/weight: \"heavy\" is no whole number from 1 to 1000");

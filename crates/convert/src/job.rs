@@ -41,6 +41,24 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     Ok(draft.finish(workers, parts.template, notes))
 }
 
+/// Pods of a Job that run at once, and whether a parallelism of 0 holds it.
+///
+/// # Errors
+/// When a field is of another type.
+pub fn at_once(spec: &mut Fields, notes: &mut Notes) -> Result<(i64, bool), ConvertError> {
+    let parallelism = spec.number("parallelism")?.unwrap_or(1);
+    let path = spec.path("completions");
+    let completions = spec.number("completions")?;
+    let workers = completions.map_or(parallelism, |runs| runs.min(parallelism)).max(1);
+    if let Some(runs) = completions.filter(|runs| *runs > workers) {
+        notes.lost(
+            path,
+            format!("{runs} runs of {workers} at once are several jobs: submit one TrainingJob for each"),
+        );
+    }
+    Ok((workers, parallelism == 0))
+}
+
 /// Pods and template of a Job's spec; retries, limits of time and suspension are taken before.
 ///
 /// # Errors
@@ -48,17 +66,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
 pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Result<JobParts, ConvertError> {
     spec.ignore(&["selector", "manualSelector", "podReplacementPolicy", "activeDeadlineSeconds"]);
     let retries = spec.number("backoffLimit")?;
-    let parallelism = spec.number("parallelism")?.unwrap_or(1);
-    let (workers, held) = (parallelism.max(1), parallelism == 0);
-    let path = spec.path("completions");
-    if let Some(completions) = spec.number("completions")?.filter(|number| *number > workers) {
-        notes.lost(
-            path,
-            format!(
-                "{completions} runs of {workers} at once are several jobs: submit one TrainingJob for each"
-            ),
-        );
-    }
+    let (workers, held) = at_once(&mut spec, notes)?;
     let indexed = spec.text("completionMode")?.is_some_and(|mode| mode == "Indexed");
     if indexed && workers > 1 {
         notes.changed(

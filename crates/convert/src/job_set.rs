@@ -14,25 +14,14 @@ use super::notes::Notes;
 /// When a field is missing or of another type.
 pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
     let (mut draft, mut spec) = Draft::begin(object, notes)?;
-    draft.ttl(spec.number("ttlSecondsAfterFinished")?);
-    let mut failure = spec.object("failurePolicy")?;
-    let restarts = failure.path("maxRestarts");
-    let given = failure.number("maxRestarts")?;
-    draft.retries(restarts, given, notes);
-    failure.lost("rules", notes, "failures of the program use spec.retries, those of the cluster do not");
-    failure.changed("restartStrategy", notes, "a gang is started again as a whole");
-    failure.rest(notes);
-    spec.changed("network", notes, "workers find each other by PET_MASTER_ADDR");
-    spec.lost("successPolicy", notes, "a gang is done when all workers are");
-    spec.lost("startupPolicy", notes, "all workers start together");
-    spec.lost("coordinator", notes, "the coordinator is worker 0: PET_MASTER_ADDR");
-    spec.lost("managedBy", notes, "a TrainingJob has one operator");
+    let limited = policies(&mut spec, &mut draft, notes)?;
     let path = spec.path("replicatedJobs");
     let jobs = spec.list("replicatedJobs")?;
     spec.rest(notes);
     let at = jobs.iter().position(asks_for_gpus).unwrap_or(0);
     let pods = |job: &Value| job["template"]["spec"]["template"].clone();
     let alike = jobs.get(at).map(pods);
+    let limits = jobs.get(at).map(|job| job["template"]["spec"].clone()).unwrap_or_default();
     let (mut chosen, mut others) = (None, 0_i64);
     for (number, job) in jobs.into_iter().enumerate() {
         let same = Some(pods(&job)) == alike;
@@ -41,8 +30,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         if number == at {
             chosen = Some(fields);
         } else if same {
-            fields.lost("dependsOn", notes, "all workers start together");
-            others = others.saturating_add(workers_of(&mut fields)?);
+            others = others.saturating_add(workers_of(fields, &limits, notes)?);
         } else {
             notes.lost(format!("{path}.{name}"), "a gang has one template: its pods are not made");
         }
@@ -63,7 +51,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     if parts.held {
         notes.changed(parallelism, "0 runs no pod: here it is one worker");
     }
-    if given.is_none() {
+    if !limited {
         draft.retries(format!("{path}.template.spec.backoffLimit"), parts.retries, notes);
     }
     let all = replicas.saturating_mul(parts.workers).saturating_add(others);
@@ -71,11 +59,41 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     Ok(draft.finish(workers, parts.template, notes))
 }
 
-/// Pods of a replicated job that run at once.
-fn workers_of(job: &mut Fields) -> Result<i64, ConvertError> {
+/// What a JobSet says of all its jobs. Whether it limits their restarts.
+///
+/// # Errors
+/// When a field is of another type.
+pub fn policies(spec: &mut Fields, draft: &mut Draft, notes: &mut Notes) -> Result<bool, ConvertError> {
+    draft.ttl(spec.number("ttlSecondsAfterFinished")?);
+    let mut failure = spec.object("failurePolicy")?;
+    let restarts = failure.path("maxRestarts");
+    let given = failure.number("maxRestarts")?;
+    draft.retries(restarts, given, notes);
+    failure.lost("rules", notes, "failures of the program use spec.retries, those of the cluster do not");
+    failure.changed("restartStrategy", notes, "a gang is started again as a whole");
+    failure.rest(notes);
+    spec.changed("network", notes, "workers find each other by PET_MASTER_ADDR");
+    spec.lost("successPolicy", notes, "a gang is done when all workers are");
+    spec.lost("startupPolicy", notes, "all workers start together");
+    spec.lost("coordinator", notes, "the coordinator is worker 0: PET_MASTER_ADDR");
+    spec.lost("managedBy", notes, "a TrainingJob has one operator");
+    Ok(given.is_some())
+}
+
+/// Pods of a replicated job that run at once. The gang has the `limits` of another job: what differs is lost.
+fn workers_of(mut job: Fields, limits: &Value, notes: &mut Notes) -> Result<i64, ConvertError> {
     let replicas = job.number("replicas")?.unwrap_or(1).max(1);
-    let parallelism = job.object("template")?.object("spec")?.number("parallelism")?.unwrap_or(1).max(1);
-    Ok(replicas.saturating_mul(parallelism))
+    job.lost("dependsOn", notes, "all workers start together");
+    let mut spec = job.object("template")?.object("spec")?;
+    let (pods, _) = job::at_once(&mut spec, notes)?;
+    spec.ignore(&["template", "completionMode"]);
+    let names: Vec<String> = spec.names().map(str::to_owned).collect();
+    for name in names {
+        if spec.take(&name).is_some_and(|value| value != limits[&name]) {
+            notes.lost(spec.path(&name), "the gang has that of its first job with GPUs");
+        }
+    }
+    Ok(replicas.saturating_mul(pods))
 }
 
 fn asks_for_gpus(job: &Value) -> bool {

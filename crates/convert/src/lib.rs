@@ -29,3 +29,6 @@ pub use error::ConvertError;
 pub use notes::{Level, Note};
 pub use request::{AnnotationError, MAX_COUNTS, MAX_GPUS, Request, Totals};
 pub use template::per_gpu;
+
+#[cfg(test)]
+mod tests;

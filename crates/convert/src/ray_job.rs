@@ -63,8 +63,12 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         all.get_mut(at)?.as_object_mut()
     });
     if let Some(container) = container {
-        container.remove("args");
-        container.insert("command".to_owned(), json!(["/bin/sh", "-c", command]));
+        let args = container.remove("args");
+        let before = container.insert("command".to_owned(), json!(["/bin/sh", "-c", command]));
+        if args.or(before).is_some() {
+            let text = "command and args are replaced: what they did besides starting Ray must go into the entrypoint";
+            notes.lost(template.field.as_str(), text);
+        }
     }
     // Ray starts the processes that use the GPUs: a single process of python is as it should be.
     template.words.clear();

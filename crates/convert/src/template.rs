@@ -2,6 +2,7 @@
 
 use andreas_api::names::{
     GPU_RESOURCE, LABEL_GKE_ACCELERATOR, LABEL_GPU_PRODUCT, LABEL_INSTANCE_TYPE, MIG_PREFIX,
+    is_extended_resource,
 };
 use andreas_api::quantity;
 use serde_json::{Map, Value};
@@ -293,9 +294,11 @@ pub fn per_gpu(template: &mut Value, gpus: i64) -> bool {
     for container in containers.into_iter().flatten() {
         for kind in ["requests", "limits"] {
             let amounts = container.pointer_mut(&format!("/resources/{kind}")).and_then(Value::as_object_mut);
-            for amount in amounts.into_iter().flat_map(|map| map.values_mut()) {
+            for (name, amount) in amounts.into_iter().flatten() {
                 let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-                if let Some(part) = quantity::part(&text, gpus) {
+                // A worker gets whole devices.
+                let part = if is_extended_resource(name) { quantity::share } else { quantity::part };
+                if let Some(part) = part(&text, gpus) {
                     *amount = part.into();
                     divided = true;
                 }

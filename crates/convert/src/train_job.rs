@@ -6,6 +6,7 @@ use super::draft::{Draft, Workers};
 use super::error::ConvertError;
 use super::fields::Fields;
 use super::job;
+use super::job_set;
 use super::notes::Notes;
 use super::template::{self, Template};
 
@@ -20,8 +21,7 @@ const ANCESTOR: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 /// When a field is missing or of another type.
 pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Value, ConvertError> {
     let (mut draft, mut spec) = Draft::begin(object, notes)?;
-    let limit = spec.path("activeDeadlineSeconds");
-    draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
+    let (limit, seconds) = (spec.path("activeDeadlineSeconds"), spec.number("activeDeadlineSeconds")?);
     spec.lost("managedBy", notes, "a TrainingJob has one operator");
     spec.lost("initializer", notes, "copy dataset and model initializers into init containers");
     spec.lost("podTemplateOverrides", notes, "write them into the template");
@@ -32,8 +32,8 @@ pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Va
     let name = reference.text("name")?.unwrap_or_default();
     reference.ignore(&["kind", "apiGroup"]);
     reference.rest(notes);
-    let (runtime, nodes, processes, retries) = match objects.iter().find(|object| is_runtime(object, &name)) {
-        Some(runtime) => of_runtime(runtime, notes)?,
+    let (runtime, nodes, processes) = match objects.iter().find(|object| is_runtime(object, &name)) {
+        Some(runtime) => of_runtime(runtime, &mut draft, notes)?,
         None => {
             notes.lost(
                 "spec.runtimeRef",
@@ -46,16 +46,16 @@ pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Va
                 },
                 1,
                 None,
-                None,
             )
         }
     };
-    draft.retries("runtime.backoffLimit".into(), retries, notes);
+    // Its own limit goes before that of its runtime.
+    draft.max_run_time(limit, seconds, notes);
     let mut trainer = spec.object("trainer")?;
     spec.rest(notes);
     let nodes = trainer.number("numNodes")?.unwrap_or(nodes).max(1);
     let per_node = match trainer.take("numProcPerNode") {
-        Some(number) => number.as_i64().or_else(|| number.as_str()?.parse().ok()),
+        Some(value) => number(value),
         None => processes,
     };
     let template = with_trainer(runtime, trainer, notes)?;
@@ -68,34 +68,66 @@ fn is_runtime(object: &Value, name: &str) -> bool {
     matches!(kind, "TrainingRuntime" | "ClusterTrainingRuntime") && object["metadata"]["name"] == name
 }
 
-/// Template, nodes, processes and retries of a runtime.
-type Runtime = (Template, i64, Option<i64>, Option<i64>);
+/// Template, nodes, and processes of each node of a runtime.
+type Runtime = (Template, i64, Option<i64>);
 
-fn of_runtime(runtime: &Value, notes: &mut Notes) -> Result<Runtime, ConvertError> {
-    let policy = &runtime["spec"]["mlPolicy"];
-    let nodes = policy["numNodes"].as_i64().unwrap_or(1);
-    let processes = policy["torch"]["numProcPerNode"].as_i64();
-    if !policy["mpi"].is_null() {
-        notes.lost("runtime.spec.mlPolicy.mpi", "there is no host file: start the program with torchrun");
-    }
-    let jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"].as_array().cloned().unwrap_or_default();
+/// Reads a runtime; its limits go to the draft.
+fn of_runtime(runtime: &Value, draft: &mut Draft, notes: &mut Notes) -> Result<Runtime, ConvertError> {
+    let mut spec = Fields::of("runtime.spec", runtime["spec"].clone())?;
+    let mut policy = spec.object("mlPolicy")?;
+    let nodes = policy.number("numNodes")?.unwrap_or(1);
+    let mut torch = policy.object("torch")?;
+    let processes = torch.take("numProcPerNode").and_then(number);
+    torch.lost("elasticPolicy", notes, "the number of nodes is fixed: widen gpus.min and gpus.max");
+    torch.rest(notes);
+    policy.lost("mpi", notes, "there is no host file: start the program with torchrun");
+    policy.rest(notes);
+    spec.changed("podGroupPolicy", notes, "gangs start as a whole anyway");
+    let mut template = spec.object("template")?;
+    spec.rest(notes);
+    template.ignore(&["metadata"]);
+    let mut set = template.object("spec")?;
+    template.rest(notes);
+    let limited = job_set::policies(&mut set, draft, notes)?;
+    let path = set.path("replicatedJobs");
+    let jobs = set.list("replicatedJobs")?;
+    set.rest(notes);
     let trains = |job: &Value| {
         job["template"]["metadata"]["labels"][ANCESTOR] == "trainer" || job["name"] == CONTAINER
     };
     let chosen = jobs.iter().find(|job| trains(job)).or(jobs.last());
     let Some(chosen) = chosen else {
-        return Err(ConvertError::field("runtime.spec.template.spec.replicatedJobs", "is missing or empty"));
+        return Err(ConvertError::field(path, "is missing or empty"));
     };
     for other in jobs.iter().filter(|job| *job != chosen) {
         let name = other["name"].as_str().unwrap_or_default();
         notes.lost(format!("runtime.replicatedJobs.{name}"), "its work must become init containers");
     }
-    let spec = Fields::of(
-        "runtime.spec.template.spec.replicatedJobs.template.spec",
-        chosen["template"]["spec"].clone(),
-    )?;
-    let parts = job::parts(spec, Some(CONTAINER), notes)?;
-    Ok((parts.template, nodes, processes, parts.retries))
+    let mut job = Fields::of(path, chosen.clone())?;
+    job.ignore(&["name", "groupName"]);
+    job.lost("dependsOn", notes, "all workers start together");
+    let replicas = job.path("replicas");
+    if job.number("replicas")?.is_some_and(|number| number > 1) {
+        notes.lost(replicas, "the number of workers is that of mlPolicy.numNodes");
+    }
+    let mut template = job.object("template")?;
+    job.rest(notes);
+    template.ignore(&["metadata"]);
+    let mut inner = template.object("spec")?;
+    template.rest(notes);
+    let limit = inner.path("activeDeadlineSeconds");
+    draft.max_run_time(limit, inner.number("activeDeadlineSeconds")?, notes);
+    let backoff = inner.path("backoffLimit");
+    let parts = job::parts(inner, Some(CONTAINER), notes)?;
+    if !limited {
+        draft.retries(backoff, parts.retries, notes);
+    }
+    Ok((parts.template, nodes, processes))
+}
+
+/// A number, also one that is written as text; `auto` is none.
+fn number(value: Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
 }
 
 /// The runtime's template with what the TrainJob says of its trainer.

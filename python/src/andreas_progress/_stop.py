@@ -57,6 +57,11 @@ class StopFlag:
             os.register_at_fork(after_in_child=self._in_child)
         return True
 
+    def take(self) -> None:
+        """Puts our handler back where another library has replaced it since; not outside of the main thread."""
+        if self._handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._handler)
+
     def restore(self) -> None:
         """Puts the handler back that was there before, unless another one has taken the place meanwhile."""
         handler, self._handler = self._handler, None

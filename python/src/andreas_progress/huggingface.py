@@ -29,6 +29,7 @@ class AndreasCallback(TrainerCallback):  # type: ignore[misc]
         self.run = run or start()
         self._agree_every = agree_every
         self._metrics: dict[str, float] = {}
+        self._leaving = False
 
     def resume_from(self) -> Optional[str]:
         """For `Trainer.train(resume_from_checkpoint=...)`: the newest complete checkpoint, `None` at first."""
@@ -41,6 +42,7 @@ class AndreasCallback(TrainerCallback):  # type: ignore[misc]
         if getattr(args, "enable_jit_checkpoint", False):
             # It takes SIGTERM for itself, and each rank saves the step at which its own timer ends.
             raise ValueError("AndreasCallback saves on SIGTERM: set enable_jit_checkpoint=False")
+        self._leaving = False
 
     def on_log(
         self,
@@ -58,8 +60,19 @@ class AndreasCallback(TrainerCallback):  # type: ignore[misc]
         if state.max_steps > 0:
             self.run.report(state.global_step, state.max_steps, self._metrics, state.epoch)
         if stop_agreed(self.run, state.global_step, self._agree_every):
+            self._leaving = True
+            # An evaluation comes before the save, and may last longer than the program has.
+            control.should_evaluate = False
             control.should_save = True
             control.should_training_stop = True
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # The stop has cut the epoch short and is saved; by now the Trainer's own callback has asked for more.
+        if self._leaving:
+            control.should_evaluate = False
+            control.should_save = False
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.run.checkpointed(state.global_step)

@@ -1,10 +1,20 @@
 //! Which workers are shown, and in which order.
 
+use std::sync::{Arc, Mutex};
+
 use andreas_api::names;
+use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::cluster::testing::{self, refusal};
 use crate::inventory::testing::jobs;
+
+#[derive(clap::Parser)]
+struct Flags {
+    #[command(flatten)]
+    args: LogsArgs,
+}
 
 fn job(name: &str) -> SlimTrainingJob {
     let jobs: Vec<SlimTrainingJob> = serde_json::from_value(jobs()).unwrap();
@@ -86,15 +96,6 @@ fn without_pods_it_is_said_what_is_known_of_the_attempt() {
 
 #[test]
 fn logs_are_read_worker_by_worker_with_the_flags() {
-    use crate::cluster::testing;
-    use crate::cluster::testing::refusal;
-    use clap::Parser as _;
-
-    #[derive(clap::Parser)]
-    struct Flags {
-        #[command(flatten)]
-        args: LogsArgs,
-    }
     let args = Flags::parse_from(["logs", "bert-large", "--tail", "5", "--since", "1m"]).args;
     let answer = |request: &str, _: Value| {
         assert!(request.contains("container=train") && request.contains("tailLines=5"), "{request}");
@@ -116,4 +117,77 @@ fn logs_are_read_worker_by_worker_with_the_flags() {
         matches!(&read[1], Line::Missing { rank: 1, why } if why.contains("waiting to start")),
         "{read:?}"
     );
+}
+
+/// What comes of a pod with `--follow`, and the requests, where the API server answers so by the number of the request.
+fn followed(
+    pod: SlimPod,
+    answer: impl Fn(usize) -> (u16, Value) + Clone + Send + 'static,
+) -> (Vec<Line>, Vec<String>) {
+    let args = Flags::parse_from(["logs", "bert-large", "--follow"]).args;
+    let found = workers(&job("bert-large"), vec![pod], None, None, "train").unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let answer = move |request: &str, _: Value| {
+        let mut asked = asked.lock().unwrap();
+        asked.push(request.split(['?', ' ']).nth(1).unwrap_or_default().to_owned());
+        answer(asked.len())
+    };
+    let read = block_on(async {
+        let cluster = testing::cluster(answer);
+        Ok(streams(&cluster, "team-a", &args, Some("train"), &found).collect::<Vec<_>>().await)
+    });
+    let seen = seen.lock().unwrap().clone();
+    (read.unwrap(), seen)
+}
+
+const LOG: &str = "/api/v1/namespaces/team-a/pods/bert-large-2-0/log";
+
+#[test]
+fn a_log_that_never_begins_is_not_waited_for() {
+    let wrong = "container train is not valid for pod bert-large-2-0";
+    let (read, asked) = followed(pod(2, 0, None), move |_| refusal(400, "BadRequest", wrong, ""));
+    assert!(matches!(&read[..], [Line::Missing { rank: 0, why }] if why == wrong), "{read:?}");
+    assert_eq!(asked, [LOG]);
+}
+
+#[test]
+fn why_a_log_has_not_begun_is_said_once() {
+    let (read, asked) = followed(pod(2, 0, None), |number| match number {
+        1 => refusal(400, "BadRequest", "container \"train\" in pod \"a\" is not available", ""),
+        2 | 3 => refusal(400, "BadRequest", "\"train\" is waiting to start: failing to pull image", ""),
+        _ => (200, json!("a line")),
+    });
+    let said: Vec<&str> = read
+        .iter()
+        .map(|line| match line {
+            Line::Missing { why, .. } => why.rsplit(' ').next().unwrap_or_default(),
+            Line::Text { .. } => "text",
+            Line::Refused(_) => "refused",
+        })
+        .collect();
+    assert_eq!((said, asked.len()), (vec!["available", "image", "text"], 4));
+}
+
+#[test]
+fn a_pod_without_a_node_has_no_log_yet() {
+    let mut unbound = pod(2, 0, None);
+    (unbound.spec.node_name, unbound.status.phase) = (None, "Pending".into());
+    let bound = serde_json::to_value(pod(2, 0, None)).unwrap();
+    let (read, asked) = followed(unbound, move |number| match number {
+        1 => (200, bound.clone()),
+        _ => (200, json!("a line")),
+    });
+    assert!(matches!(&read[..], [Line::Text { rank: 0, .. }]), "{read:?}");
+    assert_eq!(asked, [LOG.trim_end_matches("/log"), LOG]);
+}
+
+#[test]
+fn pods_are_those_of_this_job_and_of_no_earlier_one_of_its_name() {
+    let mut job = job("bert-large");
+    assert_eq!(selector(&job, None), "andreas.dev/job-uid=u1");
+    assert_eq!(selector(&job, Some(2)), "andreas.dev/job-uid=u1,andreas.dev/attempt=2");
+    let adopts = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "tune", "uid": "u", "pods": 2});
+    job.spec.adopts = Some(serde_json::from_value(adopts).unwrap());
+    assert_eq!(selector(&job, Some(2)), "andreas.dev/adopted=u1,andreas.dev/adopted-attempt=2");
 }

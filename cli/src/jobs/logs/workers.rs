@@ -1,6 +1,6 @@
 //! Which pods are the workers of an attempt, and in which order their logs are shown.
 
-use andreas_api::names::{LABEL_ADOPTED_ATTEMPT, LABEL_ATTEMPT, LABEL_INDEX};
+use andreas_api::names::{LABEL_ADOPTED, LABEL_ADOPTED_ATTEMPT, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB_UID};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use k8s_openapi::jiff::Timestamp;
 
@@ -13,6 +13,8 @@ pub struct Worker {
     pub rank: usize,
     /// Its pod.
     pub pod: String,
+    /// Its pod has a node.
+    pub bound: bool,
     /// Its pod has ended.
     pub ended: bool,
     /// How its container failed.
@@ -24,9 +26,24 @@ pub struct Worker {
 /// Label of a Job's pods, by batch/v1: their number where it numbers them.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
+/// Labels of a job's pods, those of one attempt if it is given. The name alone would find pods of an earlier job too.
+pub fn selector(job: &SlimTrainingJob, attempt: Option<i64>) -> String {
+    let label = if job.spec.adopts.is_some() { LABEL_ADOPTED } else { LABEL_JOB_UID };
+    let mut labels = format!("{label}={}", job.metadata.uid.as_deref().unwrap_or_default());
+    if let Some(attempt) = attempt {
+        labels += &format!(",{}={attempt}", attempt_label(job));
+    }
+    labels
+}
+
 /// The label of a job's pods that says their attempt.
-pub fn attempt_label(job: &SlimTrainingJob) -> &'static str {
+fn attempt_label(job: &SlimTrainingJob) -> &'static str {
     if job.spec.adopts.is_some() { LABEL_ADOPTED_ATTEMPT } else { LABEL_ATTEMPT }
+}
+
+/// Whether a pod has ended.
+pub fn has_ended(pod: &SlimPod) -> bool {
+    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
 /// The workers of `attempt`, or of the newest attempt that has pods: the one that failed first, others that failed, the rest by
@@ -81,7 +98,8 @@ fn worker(pod: &SlimPod, rank: usize, container: &str) -> Worker {
     Worker {
         rank,
         pod: pod.metadata.name.clone().unwrap_or_default(),
-        ended: matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
+        bound: pod.spec.node_name.is_some(),
+        ended: has_ended(pod),
         failed_at: end.and_then(|end| end.finished_at.as_ref()).map(|at| at.0),
         failure,
     }

@@ -45,6 +45,16 @@ fn flags_that_contradict_each_other_are_refused() {
     assert!(error.contains("--nodes 4") && error.contains("2 GPUs"), "{error}");
     let error = manifest(&args("one --image i --volume data")).unwrap_err().to_string();
     assert!(error.contains("--volume data"), "{error}");
+    for flags in [
+        "--checkpoint models --volume data:/checkpoint/",
+        "--checkpoint models:/save --volume data:/save",
+        "--volume models:/data/ --volume data:/data",
+    ] {
+        let error = manifest(&args(&format!("one --image i {flags}"))).unwrap_err();
+        assert_eq!(crate::exit::code(&error), crate::exit::USAGE, "{flags}");
+        assert!(error.to_string().contains("another one has this folder"), "{error}");
+    }
+    assert!(manifest(&args("one --image i --checkpoint models:/save --volume data:/checkpoint")).is_ok());
     assert!(Flags::try_parse_from(["submit", "one"]).is_err(), "an image is needed");
 }
 

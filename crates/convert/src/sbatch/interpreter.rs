@@ -46,10 +46,10 @@ impl Interpreter {
         Self { words, language }
     }
 
-    /// The command that reads a text.
-    pub fn command(self, text: String) -> Vec<String> {
+    /// The command that reads a text, as a pod has it: there `$$` stands for `$`.
+    pub fn command(self, text: &str) -> Vec<String> {
         let mut words = self.words;
-        words.extend(["-c".to_owned(), text]);
+        words.extend(["-c".to_owned(), text.replace("$$", "$$$$")]);
         words
     }
 }

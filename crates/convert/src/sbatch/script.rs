@@ -32,7 +32,7 @@ pub fn read(text: &str, notes: &mut Notes) -> Program {
                 "script",
                 format!("its text is given to {name}: it is better in a file of the image"),
             );
-            interpreter.command(interpreter::body(text))
+            interpreter.command(&interpreter::body(text))
         }
         Language::Other => {
             notes.lost(
@@ -86,7 +86,7 @@ fn commands(text: &str, interpreter: Interpreter, notes: &mut Notes) -> Program 
         "script",
         "runs in a shell, which does not pass SIGTERM on: begin the last command with exec",
     );
-    let words = interpreter.command(interpreter::body(text));
+    let words = interpreter.command(&interpreter::body(text));
     Program { words, tasks: srun.then(Tasks::default), ..Program::default() }
 }
 

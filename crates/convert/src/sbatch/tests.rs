@@ -303,3 +303,12 @@ fn a_file_is_no_image_and_the_one_of_the_command_is_taken() {
         }
     }
 }
+
+/// In the command of a pod `$$` stands for `$`: the process's own number would be lost.
+#[test]
+fn two_dollars_in_a_row_reach_the_shell() {
+    let (command, _, _) = container("cd /tmp/$USER.$$\nkill -TERM $$");
+    assert_eq!(command[2], "cd /tmp/$USER.$$$$\nkill -TERM $$$$\n");
+    let (command, _, _) = container("echo $(date)\n./train");
+    assert_eq!(command[2], "echo $(date)\n./train\n");
+}
