@@ -85,8 +85,8 @@ pub struct RunArgs {
     /// Maximum delay of a plan after the first event, milliseconds.
     #[arg(long, env = "ANDREAS_PLAN_WITHIN_MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=60_000), value_name = "MS")]
     pub plan_within_ms: u64,
-    /// Seconds between plans without any event.
-    #[arg(long, env = "ANDREAS_PLAN_EVERY", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600), value_name = "SECONDS")]
+    /// Seconds between plans without any event. The alert AndreasNoPlans fires where there was none for 900.
+    #[arg(long, env = "ANDREAS_PLAN_EVERY", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600), value_name = "SECONDS")]
     pub plan_every: u64,
     /// Maximum concurrent writes to the API server.
     #[arg(long, env = "ANDREAS_WRITES", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
@@ -167,6 +167,13 @@ mod tests {
             assert!(error.contains(other), "{error}");
             assert!(error.contains("randomized-greedy, exact, edf, fifo"), "{error}");
         }
+    }
+
+    #[test]
+    fn plans_are_made_before_an_alert_calls_their_lack_a_failure() {
+        let parse = |seconds| Cli::try_parse_from(["andreas-operator", "--plan-every", seconds]);
+        assert_eq!(parse("600").unwrap().run.plan_every, 600);
+        assert!(parse("601").is_err() && parse("0").is_err());
     }
 
     #[test]

@@ -169,6 +169,12 @@ pub fn is_job_name(name: &str) -> bool {
     ends && name.len() <= MAX_JOB_NAME && name.chars().all(inside)
 }
 
+/// Whether a resource is an extended one, such as a device: the API server takes whole numbers of it only.
+#[must_use]
+pub fn is_extended_resource(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/")
+}
+
 /// Name of a member's pod: `<job>-<attempt>-<index>`.
 pub fn pod_name(job: &str, attempt: i64, index: usize) -> String {
     format!("{job}-{attempt}-{index}")

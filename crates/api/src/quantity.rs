@@ -108,10 +108,25 @@ pub fn part(text: &str, of: u32) -> Option<String> {
         return None;
     }
     let unit = milli(&format!("{whole}.{fraction}"))?;
-    let thousandths = unit.div_ceil(u128::from(of.max(1)));
+    Some(decimal(unit.div_ceil(u128::from(of.max(1)))) + suffix)
+}
+
+/// One of `of` shares of whole things, to a thousandth, rounded down: all shares together, up to 1000, are as many things
+/// again once they are rounded up ([`whole`]). `None` for an invalid quantity.
+pub fn share(text: &str, of: u32) -> Option<String> {
+    Some(decimal(milli(text)? / u128::from(of.max(1))))
+}
+
+/// `quantity` rounded up to a whole number; unchanged if it cannot be parsed (the API server will refuse it).
+pub fn whole(quantity: &Quantity) -> Quantity {
+    milli(&quantity.0).map_or_else(|| quantity.clone(), |milli| Quantity(milli.div_ceil(1_000).to_string()))
+}
+
+/// Thousandths as a decimal number.
+fn decimal(thousandths: u128) -> String {
     let (whole, fraction) = (thousandths / 1_000, format!("{:03}", thousandths % 1_000));
     let fraction = fraction.trim_end_matches('0');
-    Some(if fraction.is_empty() { format!("{whole}{suffix}") } else { format!("{whole}.{fraction}{suffix}") })
+    if fraction.is_empty() { whole.to_string() } else { format!("{whole}.{fraction}") }
 }
 
 #[cfg(test)]
@@ -176,6 +191,21 @@ mod tests {
         }
         for text in ["1e3", "many", "-4", "4Gb"] {
             assert_eq!(part(text, 2), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_of_whole_things_are_as_many_things_together() {
+        for (text, of, share_of) in
+            [("1", 8, "0.125"), ("1", 6, "0.166"), ("4", 8, "0.5"), ("1k", 6, "166.666")]
+        {
+            assert_eq!(share(text, of).as_deref(), Some(share_of), "{text} / {of}");
+            let all = whole(&times(&Quantity(share_of.into()), of));
+            assert_eq!(milli(&all.0), milli(text), "{share_of} x {of}");
+        }
+        assert_eq!((share("0", 2).as_deref(), share("many", 2)), (Some("0"), None));
+        for (text, rounded) in [("0.5", "1"), ("2.004", "3"), ("4", "4"), ("1k", "1000"), ("many", "many")] {
+            assert_eq!(whole(&Quantity(text.into())).0, rounded, "{text}");
         }
     }
 

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, gpu_type, rules};
-use crate::index::{ClusterIndex, agent_status, name_of, offered};
+use crate::index::{ClusterIndex, MOST_GPUS, agent_status, name_of, owner, whole_gpus};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +68,8 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let powered = inventory.powered(node).is_some();
         let Some(product) = gpu_type(node, policy).filter(|_| powered || ours > 0) else { continue };
         let power = board(product, policy);
-        let gpus = offered(node).gpus;
+        // Also those that the device plug-in has taken out, or has not offered again yet.
+        let gpus = whole_gpus(node).min(MOST_GPUS);
         let others = index.foreign_use(&key.name).gpus.min(gpus);
         let foreign = measured(index, key, node, power.max).unwrap_or(others as f64 * power.max.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
@@ -107,7 +108,9 @@ fn of_run(
 
 /// Draw of GPUs held by foreign pods, if an agent reports it.
 fn measured(index: &ClusterIndex, key: &ObjectKey, node: &SlimNode, max: Watts) -> Option<f64> {
-    let ours: BTreeSet<String> = index.pods_on(&key.name).map(|pod| name_of(&pod.metadata)).collect();
+    // Orphans are pods of others.
+    let ours = index.pods_on(&key.name).filter(|pod| owner(&pod.metadata).is_some());
+    let ours: BTreeSet<String> = ours.map(|pod| name_of(&pod.metadata)).collect();
     draws::foreign_power(index, key, node, &ours, max).map(|watts| watts.0)
 }
 
@@ -260,6 +263,31 @@ mod tests {
             let seen = draw(&index, &policy(1_000), at(second)).expect("a budget");
             assert_eq!(seen.whole, whole - 400.0, "{second}");
         }
+    }
+
+    #[test]
+    fn pods_that_outlive_their_job_draw_what_their_agent_reports() {
+        let mut index = planned("Running", 1);
+        report(&mut index, 380);
+        // The job is measured: 2 x 380 W. Beside it are the idle GPU and the node.
+        let whole = |index: &ClusterIndex| draw(index, &policy(1_000), at(120)).expect("a budget").whole;
+        assert_eq!(whole(&index), 760.0 + 50.0 + 160.0);
+        // Given a pod of a job that was deleted without it; it holds a GPU at 300 W.
+        let one_gpu = json!({"requests": {"nvidia.com/gpu": "1"}});
+        let orphan: andreas_api::slim::SlimPod = serde_json::from_value(json!({
+            "metadata": {"name": "o-1-0", "namespace": "team", "uid": "o", "resourceVersion": "6",
+                "labels": {"andreas.dev/job": "o", "andreas.dev/job-uid": "o", "andreas.dev/attempt": "1"}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "t", "resources": one_gpu}]}, "status": {"phase": "Running"}}))
+        .expect("a pod");
+        index.apply(orphan);
+        let held = |uuid, holder, watts| json!({"uuid": uuid, "gpuType": "A", "state": "Held", "holder": holder, "watts": watts});
+        let (ours, orphans) = ("team/j-1-0", "team/o-1-0");
+        let node: andreas_api::slim::SlimGpuNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": "7"}, "spec": {}, "status": {"agentVersion": "1",
+                "gpus": [held("a", ours, 380), held("b", ours, 380), held("c", orphans, 300)]}}))
+        .expect("a GpuNode");
+        index.apply(node);
+        assert_eq!(whole(&index), 760.0 + 300.0 + 160.0);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! Events for users: sent in the background, a few at a time, after the starts of a burst. A lost event
 //! changes nothing, and none delays a pod.
 
-use std::sync::Arc;
-
 use andreas_api::slim::SlimTrainingJob;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Resource;
-use kube::runtime::events::{Event, EventType, Recorder};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +29,11 @@ pub struct Events {
 
 impl Events {
     /// A queue and the loop that sends its events until [`Events::finish`], then the rest.
-    pub fn new(recorder: Recorder, start_burst: StartBurst) -> (Self, impl Future<Output = ()> + Send) {
+    pub fn new(
+        client: Client,
+        reporter: Reporter,
+        start_burst: StartBurst,
+    ) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let last = CancellationToken::new();
         let state: (mpsc::Receiver<_>, _) = (waiting, last.clone());
@@ -45,11 +47,13 @@ impl Events {
             };
             next.map(|next| (next, (waiting, last)))
         });
-        let recorder = Arc::new(recorder);
         let send = waiting.for_each_concurrent(
             IN_FLIGHT,
             move |(event, about, published): (Event, ObjectReference, Instant)| {
-                let (recorder, start_burst) = (Arc::clone(&recorder), start_burst.clone());
+                // One recorder for all would count events of a reason within six minutes as one, with the text of the first. How
+                // many there may be is limited before they are queued (`rate_limits`).
+                let recorder = Recorder::new(client.clone(), reporter.clone());
+                let start_burst = start_burst.clone();
                 async move {
                     start_burst.ended(published).await;
                     if let Err(error) = recorder.publish(&event, &about).await {
@@ -92,7 +96,6 @@ mod tests {
 
     use andreas_api::Reason;
     use http::Method;
-    use kube::runtime::events::Reporter;
     use serde_json::json;
 
     use super::*;
@@ -102,7 +105,7 @@ mod tests {
     async fn events_queued_before_shutdown_are_sent() {
         let server = ApiServer::new(Vec::new());
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let (events, send) = Events::new(Recorder::new(server.client(), reporter), StartBurst::default());
+        let (events, send) = Events::new(server.client(), reporter, StartBurst::default());
         let job: SlimTrainingJob =
             serde_json::from_value(testing::job(1, &json!({"phase": "Running"}))).expect("a job");
         let reasons = [Reason::Running, Reason::Preempted, Reason::Completed];
@@ -115,5 +118,31 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(2), send).await.expect("the loop ends");
         assert_eq!(server.sent(&Method::POST).len(), reasons.len());
         held.publish(&job, &EventNote { warning: false, reason: Reason::Running, message: String::new() });
+    }
+
+    #[tokio::test]
+    async fn each_event_of_a_reason_has_its_own_text() {
+        let created =
+            || (Method::POST, "/events", 201, json!({"metadata": {"name": "e"}, "eventTime": null}));
+        let server = ApiServer::new(vec![created(), created()]);
+        let reporter = Reporter { controller: "test".into(), instance: None };
+        let (events, send) = Events::new(server.client(), reporter, StartBurst::default());
+        let sending = tokio::spawn(send);
+        let job = testing::slim_job(1, &json!({"phase": "Running"}));
+        let texts = ["worker 0 exited with 1: no data", "worker 0 exited with 1: CUDA out of memory"];
+        for text in texts {
+            let (reason, message) = (Reason::ContainerFailed, text.to_owned());
+            events.publish(&job, &EventNote { warning: true, reason, message });
+            // The one before has been answered when the next one comes.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        events.finish();
+        tokio::time::timeout(Duration::from_secs(2), sending)
+            .await
+            .expect("the loop ends")
+            .expect("no panic");
+        let notes: Vec<_> = server.sent(&Method::POST).iter().map(|call| call.body["note"].clone()).collect();
+        assert_eq!(notes, texts);
+        assert!(server.sent(&Method::PATCH).is_empty());
     }
 }

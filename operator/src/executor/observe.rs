@@ -24,7 +24,7 @@ use crate::index::{
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
     AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen, NodeFact, Observed,
-    Planned, PolicyView, Settings,
+    Planned, PolicyView, Settings, run_ended_at,
 };
 use crate::predict::outlook::{Outlook, off_plan};
 use crate::snapshot::single_node_claim;
@@ -72,7 +72,9 @@ impl JobInput {
         let memory = memory(&uid);
         let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan.decision.as_ref());
         let members = own_pods(&job, &pods, &deleted);
-        let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), now);
+        let all = pods.iter().chain(deleted.iter().map(|deleted| &deleted.last));
+        let ended = run_ended_at(&job, all.map(Arc::as_ref), now);
+        let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), ended, now);
         let forecast = memory.forecast(&job, now);
         let profile = index.used_profile(&job);
         let over_nodes = job.spec.gpus.max_nodes > 1;
@@ -258,21 +260,24 @@ fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], deleted: &[DeletedPod]
     own.filter_map(|pod| measured::Member::of(pod)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
+/// Energy and cost of the job so far. A run that has `ended` uses no energy and is not later any more, whenever the operator sees it.
 fn energy(
     index: &ClusterIndex,
     job: &SlimTrainingJob,
     policy: &EnergyPolicySpec,
     members: &[measured::Member],
     pending_energy: Option<&PendingEnergy>,
+    ended: Option<Timestamp>,
     now: Timestamp,
 ) -> EnergyView {
-    let (joules, micros) = bill::attempt_energy(job, policy, now);
+    let until = ended.unwrap_or(now);
+    let (joules, micros) = bill::attempt_energy(job, policy, until);
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let weight = bounded_weight(index, namespace, job.spec.weight);
     let mut view = EnergyView {
         attempt_joules: joules,
         attempt_micros: micros,
-        lateness_micros: bill::lateness_micros(job, weight, policy, now),
+        lateness_micros: bill::lateness_micros(job, weight, policy, until),
         ..EnergyView::default()
     };
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
@@ -438,53 +443,4 @@ fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use andreas_runtime::watch::Index;
-    use serde_json::json;
-
-    use super::*;
-    use crate::index::SlimNamespace;
-
-    /// Given a namespace that allows a weight of 20; when two jobs of different weights end late, then their
-    /// lateness costs are equal.
-    #[test]
-    fn the_bill_of_lateness_takes_the_weight_that_the_namespace_allows() {
-        let mut index = ClusterIndex::new();
-        let namespace: SlimNamespace = serde_json::from_value(json!({
-            "metadata": {"name": "team", "resourceVersion": "1", "annotations": {"andreas.dev/max-weight": "20"}}}))
-        .expect("a namespace");
-        index.apply(namespace);
-        let created: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
-        let bill = |weight: i32| {
-            let job = json!({
-                "metadata": {"name": "late", "namespace": "team", "creationTimestamp": created},
-                "spec": {"deadlineAfter": "1h", "weight": weight, "template": {"spec": {"containers": []}}}});
-            let job: SlimTrainingJob = serde_json::from_value(job).expect("a job");
-            let now = created + jiff::SignedDuration::from_hours(3);
-            energy(&index, &job, &EnergyPolicySpec::default(), &[], None, now).lateness_micros
-        };
-        assert_eq!(bill(500), bill(20));
-        assert!(bill(20) > bill(5));
-    }
-
-    #[test]
-    fn a_node_is_unhealthy_since_the_last_of_its_gpus_broke() {
-        let at = |second: i64| Timestamp::from_second(second).expect("a time").to_string();
-        let fact = |second: serde_json::Value| {
-            let gpu = |uuid: &str, since: &serde_json::Value| {
-                let mut gpu = json!({"uuid": uuid, "gpuType": "A", "state": "Unhealthy"});
-                gpu["unhealthySince"] = since.clone();
-                gpu
-            };
-            let node: SlimGpuNode = serde_json::from_value(json!({
-                "metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {},
-                "status": {"agentVersion": "1", "gpus": [gpu("a", &json!(at(10))), gpu("b", &second)],
-                    "conditions": [{"type": "Unhealthy", "status": "True", "reason": "Xid", "message": "", "lastTransitionTime": at(5)}]}}))
-            .expect("a GpuNode");
-            agent(&node).and_then(|fact| fact.unhealthy_since).map(Timestamp::as_second)
-        };
-        assert_eq!(fact(json!(at(500))), Some(500));
-        // An agent of an earlier version dates the node alone.
-        assert_eq!(fact(json!(null)), Some(10));
-    }
-}
+mod tests;

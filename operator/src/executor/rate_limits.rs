@@ -2,10 +2,11 @@
 //!
 //! * A job that is edited repeatedly is stepped for its edits at most once per [`EDITS_APART`].
 //! * A conflicting write is retried at once the first time; then the job backs off exponentially, up to four seconds.
-//! * Token buckets bound the edits, conflicts, refused templates and events of each namespace. All namespaces share
+//! * Token buckets bound the edits, conflicts, refused templates and notices of each namespace. All namespaces share
 //!   one more bucket for conflicts. An overloaded API server empties it; it delays no job for long.
+//! * A token bucket of each job bounds its events. What exceeds it is left out: the status shows the present state.
 //!
-//! The normal course (create, plan, start, end) takes no token and never waits here.
+//! The normal course (create, plan, start, end) takes tokens for its few events only, and never waits here.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -39,6 +40,10 @@ const MAX_FOR_OTHERS: Duration = Duration::from_secs(15);
 const DRY_RUNS: Rate = Rate { burst: 100.0, per_second: 10.0 };
 /// Events about waits and predictions, per namespace: thousands of jobs may begin to wait at once.
 const NOTICES: Rate = Rate { burst: 50.0, per_second: 1.0 };
+/// Events about starts, stops and ends of one job. Each is an object that the API server keeps for an hour by default. So there are 420
+/// of a job at most, however often it fails and starts again, is suspended or is evicted. An attempt has two or three of them, and a job
+/// that fails waits for up to five minutes before the next one.
+const EVENTS: Rate = Rate { burst: 60.0, per_second: 0.1 };
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
@@ -107,6 +112,8 @@ struct JobLimits {
     conflicts: u32,
     /// Earliest next step.
     not_before: Option<Instant>,
+    /// Set from the first event on.
+    events: Option<Bucket>,
 }
 
 #[derive(Debug, Default)]
@@ -207,6 +214,14 @@ impl RateLimits {
     pub fn may_notify(&self, namespace: &str) -> bool {
         let now = Instant::now();
         self.0.lock().buckets(namespace, now).notices.take(now).is_ok()
+    }
+
+    /// Whether an event about a start, a stop or an end of the job may be sent now.
+    pub fn may_publish(&self, job: &ObjectKey) -> bool {
+        let now = Instant::now();
+        let mut state = self.0.lock();
+        let known = state.jobs.entry(job.clone()).or_default();
+        known.events.get_or_insert_with(|| Bucket::full(EVENTS, now)).take(now).is_ok()
     }
 
     /// The job was deleted.
@@ -342,6 +357,18 @@ mod tests {
         }
         assert_eq!(sent, 50 + 9);
         assert!(rate_limits.may_notify("b"), "another tenant's event is sent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_starts_and_stops_without_end_makes_a_bounded_number_of_events() {
+        let rate_limits = RateLimits::default();
+        let mut sent = 0;
+        for _ in 0..3_600 {
+            sent += (0..2).filter(|_| rate_limits.may_publish(&key("a", "x"))).count();
+            pass(Duration::from_secs(1)).await;
+        }
+        assert!((415..=420).contains(&sent), "{sent} in an hour");
+        assert!(rate_limits.may_publish(&key("a", "y")), "another job's event is sent");
     }
 
     #[tokio::test(start_paused = true)]

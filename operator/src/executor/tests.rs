@@ -8,7 +8,7 @@ use andreas_runtime::watch::Index;
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ use crate::objects::profiles;
 use crate::testing::{self, Answer, ApiServer, Call, failure, key, pod, slim_job};
 use crate::writes::Writer;
 
+mod edits;
 mod memory;
 mod room;
 
@@ -51,18 +52,18 @@ impl World {
         let server = ApiServer::new(answers);
         let client = server.client();
         let metrics = Metrics::register(&mut Registry::default());
-        let recorder = Recorder::new(client.clone(), Reporter { controller: "test".into(), instance: None });
+        let reporter = Reporter { controller: "test".into(), instance: None };
         let start_burst = StartBurst::default();
         let shared = Arc::new(Shared {
             index: Arc::default(),
             ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
-            writer: Writer::new(client, 4, Leadership::always_leading(), metrics.clone()),
+            writer: Writer::new(client.clone(), 4, Leadership::always_leading(), metrics.clone()),
             settings: Mutex::default(),
             metrics,
         });
         let executor = Arc::new(Executor {
             shared: Arc::clone(&shared),
-            events: Events::new(recorder, start_burst.clone()).0,
+            events: Events::new(client, reporter, start_burst.clone()).0,
             profile_updates: Arc::default(),
             reports: Arc::default(),
             rejected_reports: Arc::default(),

@@ -87,7 +87,9 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     store_claim(shared, key, &seen.job, step.claim.clone());
     reconcile_energy(executor, key, &seen, &step);
     forget_judged(shared, key, &step.status);
-    step.events.iter().for_each(|note| executor.events.publish(&seen.job, note));
+    for note in step.events.iter().filter(|_| executor.rate_limits.may_publish(key)) {
+        executor.events.publish(&seen.job, note);
+    }
     if notices {
         publish_notices(executor, key, &seen.job, &step.status);
     }
@@ -361,7 +363,7 @@ fn written(
     memory.seen.last_write = clock::now();
     let first_sampled = memory.plan.predictions.first_sampled;
     executor.rate_limits.written(key);
-    if claims.is_none_or(|(before, after)| differs(&before, &after)) {
+    if is_edited(job, &step.status) || claims.is_none_or(|(before, after)| differs(&before, &after)) {
         requeue_dependents(&mut index, &ledger, key);
     }
     shared.metrics.wrote_status(job, &step.status);
@@ -409,6 +411,12 @@ async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Requeue
         memory.pending = None;
     }
     Ok(())
+}
+
+/// Whether the step is the first one that has read an edit of the `spec`. A new job has generation 1.
+fn is_edited(job: &SlimTrainingJob, new: &TrainingJobStatus) -> bool {
+    let observed = job.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(1);
+    !new.phase.is_terminal() && new.observed_generation.is_some_and(|generation| generation != observed)
 }
 
 /// Whether plans depend on the difference of two claims.

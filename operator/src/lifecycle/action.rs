@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
-use andreas_api::{Reason, TrainingJobStatus};
+use andreas_api::{Outcome, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 
@@ -169,4 +170,18 @@ pub enum Claim {
         /// May be given GPUs afterwards.
         goes_on: bool,
     },
+}
+
+/// The attempt that is being stopped is the job's last one, as far as is known: its last members may still show that the cluster
+/// failed.
+pub fn stops_for_good(job: &SlimTrainingJob, status: &TrainingJobStatus) -> bool {
+    let Some(stop) = &status.stop else { return false };
+    match stop.outcome {
+        Some(Outcome::Finished) => true,
+        // An adopted workload is started again until it has ended by itself.
+        Some(Outcome::UserFailure) if job.spec.adopts.is_none() => {
+            stop.reason == Reason::MaxRunTime.as_str() || status.user_failures >= job.spec.retries
+        }
+        _ => false,
+    }
 }

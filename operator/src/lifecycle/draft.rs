@@ -8,7 +8,7 @@ use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
+use super::action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, stops_for_good};
 use super::first_seen::TimedFact;
 use super::judge::Judgement;
 use super::member::{Member, Members};
@@ -35,7 +35,7 @@ pub(super) struct Draft<'a> {
     pub learned: Vec<ProfileUpdate>,
     next: Option<Timestamp>,
     facts: BTreeSet<TimedFact>,
-    /// The template is refused, or pods of an older job block this one. No GPUs are planned.
+    /// The template is refused, or pods of an earlier attempt or an older job block this one. No GPUs are planned.
     pub not_plannable: bool,
     /// Message that the template was accepted, for the next write.
     pub accepted: Option<String>,
@@ -158,7 +158,7 @@ impl<'a> Draft<'a> {
 
     /// A cluster failure uses no retry. Without an independent report of a fault, the user may have caused
     /// it. After too many in a row it counts as the user's.
-    fn limit_unexplained(&mut self, mut judgement: Judgement) -> Judgement {
+    pub fn limit_unexplained(&mut self, mut judgement: Judgement) -> Judgement {
         if judgement.outcome != Outcome::ClusterFailure {
             return judgement;
         }
@@ -408,8 +408,7 @@ impl<'a> Draft<'a> {
             }
             Phase::Stopping => Claim::Stopping {
                 gone_by: self.gone_by(),
-                goes_on: !self.o.job.spec.suspend
-                    && self.status.stop.as_ref().is_none_or(|s| s.outcome != Some(Outcome::Finished)),
+                goes_on: !self.o.job.spec.suspend && !stops_for_good(self.o.job, &self.status),
             },
         }
     }

@@ -20,7 +20,7 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
-    /// GPUs of an attempt are in use by others, so its pods cannot be made.
+    /// GPUs of an attempt are in use by others, or earlier pods have not ended, so its pods cannot be made.
     InUse {
         /// The attempt.
         attempt: i64,

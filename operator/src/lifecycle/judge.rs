@@ -259,7 +259,7 @@ impl<'a> Case<'a> {
                 );
             }
             if let Some(at) = foreign_deletion(pod, self.stop)
-                && !too_late(at)
+                && !too_late(Some(at))
             {
                 // The node itself is healthy.
                 let message = format!("{worker} was deleted by somebody else");
@@ -425,14 +425,12 @@ fn is_own_exit(reason: Reason) -> bool {
     matches!(reason, Reason::ContainerFailed | Reason::OutOfMemory)
 }
 
-/// For a pod deleted without a stop in the status: when its deletion was requested.
-fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Option<Timestamp>> {
+/// When the deletion of a pod by somebody else was requested. A deletion that comes with or after the stop in the status is ours; what was
+/// deleted well before it had only not been seen yet.
+fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Timestamp> {
     let deletion = pod.metadata.deletion_timestamp.as_ref()?;
-    if stop.is_some() {
-        return None;
-    }
-    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
-    Some(Some(after(deletion.0, -grace)))
+    let requested = after(deletion.0, -pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
+    stop.is_none_or(|stop| after(requested, CLOCK_SKEW) <= stop.since.0).then_some(requested)
 }
 
 /// containerd reports this pair for a container whose process it lost, for example after a reboot. The node's

@@ -36,8 +36,8 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     due <= d.o.now
 }
 
-/// Whether others have used the allocation's GPUs for longer than any grace period lasts: a pod that its kubelet cannot end. If not,
-/// requeues the job for that instant.
+/// Whether others have used the allocation's GPUs, or earlier pods of the job have gone on, for longer than any grace period lasts: a
+/// pod that its kubelet cannot end. If not, requeues the job for that instant.
 pub(super) fn is_never_released(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let since = d.first_seen(TimedFact::InUse { attempt: allocation.attempt });
     let due = after(since, MAX_GRACE_SECONDS + d.o.policy.placement_timeout);

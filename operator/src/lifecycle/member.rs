@@ -105,6 +105,28 @@ fn ended_at(pod: &SlimPod, terminated: &SlimTerminated) -> Option<Timestamp> {
     Some(after(finished, if behind > 0 { behind + TAKEN } else { 0 }))
 }
 
+/// When the last training container of the present attempt ended, in the API server's time and not after `now`. `None` unless all of
+/// them have ended, by clocks that can be right. `pods`: of the job, existing and deleted.
+pub fn run_ended_at<'a>(
+    job: &SlimTrainingJob,
+    pods: impl Iterator<Item = &'a SlimPod>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let allocation = job.status.as_ref()?.allocation.as_ref()?;
+    let since = allocation.running_time.as_ref().unwrap_or(&allocation.since).0;
+    let (container, attempt) = (job.spec.training_container()?, Some(allocation.attempt));
+    let own = pods.filter(|pod| is_member(pod, job) && number(pod, names::LABEL_ATTEMPT) == attempt);
+    let end = |pod: &SlimPod| {
+        let status = pod.status.container_statuses.iter().find(|status| status.name == container)?;
+        ended_at(pod, status.state.terminated.as_ref()?)
+    };
+    let ends = own.map(end).collect::<Option<Vec<Timestamp>>>()?;
+    let adopted = job.spec.adopts.as_ref().map(|adopts| adopts.pods_on(allocation.gpus));
+    let workers = adopted.map_or(allocation.nodes.len(), |pods| usize::try_from(pods).unwrap_or(0));
+    let last = ends.iter().copied().max().filter(|last| *last >= since && ends.len() == workers)?;
+    Some(last.min(now))
+}
+
 /// When the API server bound a pod, by its own clock.
 fn scheduled_at(pod: &SlimPod) -> Option<Timestamp> {
     let mut conditions = pod.status.conditions.iter();

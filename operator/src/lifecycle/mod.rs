@@ -70,9 +70,9 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step};
+pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, stops_for_good};
 pub use first_seen::{FirstSeen, TimedFact};
-pub use member::pod_in_use;
+pub use member::{pod_in_use, run_ended_at};
 pub use notices::Announced;
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, DryRunResult,

@@ -295,8 +295,12 @@ fn multiply(spec: &mut PodSpec, per: ResourcesPer, gpus: i32) {
     }
     let factor = u32::try_from(gpus).unwrap_or(1).max(1);
     let each = |map: &mut Option<BTreeMap<String, Quantity>>| {
-        for quantity in map.iter_mut().flat_map(|m| m.values_mut()) {
+        for (name, quantity) in map.iter_mut().flatten() {
             *quantity = quantity::times(quantity, factor);
+            // No pod gets a part of a device, which some GPUs may share.
+            if names::is_extended_resource(name) {
+                *quantity = quantity::whole(quantity);
+            }
         }
     };
     for resources in spec.containers.iter_mut().filter_map(|c| c.resources.as_mut()) {

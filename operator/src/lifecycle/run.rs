@@ -114,7 +114,9 @@ fn progress_timeout(d: &mut Draft<'_>, allocation: &Allocation, members: &Member
     // Reports that may have been rejected do not count against a program.
     let reported = reported.map(|at| at.min(d.o.now));
     let running = d.first_seen(TimedFact::Running { attempt: allocation.attempt });
-    let last = [Some(running), reported, d.o.last_progress, d.o.reports_lost];
+    // What was sent while a node was cut off is lost, and the next report may take a whole time-out.
+    let ready = members.gang.iter().map(|m| d.o.readiness_seen(m.node)).max();
+    let last = [Some(running), reported, d.o.last_progress, d.o.reports_lost, ready];
     let last = last.into_iter().flatten().max()?;
     let due = after(last, seconds);
     if d.o.now < due {
@@ -131,17 +133,21 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     let ending =
         |m: &Member<'_>| m.ending(container).map(|e| (m.index, e.at.unwrap_or(Timestamp::UNIX_EPOCH)));
     let (index, _) = members.gang.iter().filter_map(ending).min_by_key(|(_, at)| *at)?;
-    let others = members.gang.iter().filter(|m| m.ending(container).is_none()).count();
-    if others == 0 {
+    let others: Vec<&Member<'_>> = members.gang.iter().filter(|m| m.ending(container).is_none()).collect();
+    // An end on a node that is cut off cannot be seen.
+    if others.is_empty() || others.iter().any(|m| d.o.nodes.get(m.node).is_none_or(|f| !f.ready)) {
         return None;
     }
-    let due = after(d.first_seen(TimedFact::FirstEnd { attempt: d.status.attempts }), FINISHED_APART);
+    let first = d.first_seen(TimedFact::FirstEnd { attempt: d.status.attempts });
+    let ready = others.iter().map(|m| d.o.readiness_seen(m.node)).max();
+    let due = after(ready.map_or(first, |ready| ready.max(first)), FINISHED_APART);
     if d.o.now < due {
         d.requeue_at(due);
         return None;
     }
     let message = format!(
-        "worker {index} finished, {others} of {} still ran {} later",
+        "worker {index} finished, {} of {} still ran {} later",
+        others.len(),
         members.gang.len(),
         duration_text(FINISHED_APART)
     );

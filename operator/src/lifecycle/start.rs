@@ -86,12 +86,22 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
 }
 
 /// Live pods of a deleted job of this name may write its checkpoint or hold the pod names. Nothing is planned
-/// meanwhile; on an unreachable node that may take forever.
+/// meanwhile; on an unreachable node that may take forever. So may pods of an attempt that was given up, once their node is back.
 fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let members = Members::of(d.o, None);
     let next = d.status.attempts.saturating_add(1);
     let runs =
         |pod: &SlimPod| !is_over(pod) && proof_of_death(pod, d.o.nodes).is_none() && !given_up(d.o, pod);
+    let on_ready_node = |pod: &SlimPod| {
+        let node = pod.spec.node_name.as_ref().and_then(|node| d.o.nodes.get(node));
+        node.is_some_and(|fact| fact.ready)
+    };
+    if let Some(pod) = members.other.iter().find(|p| runs(p) && on_ready_node(p)) {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        d.not_plannable = true;
+        d.wait_for(Reason::WaitingForRelease, &format!("{name} of an earlier attempt has not ended"));
+        return true;
+    }
     let blocks = |p: &&&SlimPod| runs(p) || number(p, names::LABEL_ATTEMPT) == Some(next);
     let Some(pod) = members.older.iter().find(blocks) else { return false };
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -269,6 +279,12 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
         return false;
     }
     let waits = match earlier_pods(d, allocation, members) {
+        Some(why) if late::is_never_released(d, allocation) => {
+            // Others can use these GPUs meanwhile. No node is excluded: the pod may be on another one.
+            let message = format!("{why} after more than an hour");
+            d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForRelease, message));
+            return false;
+        }
         Some(why) => Some(why),
         None => match in_use(d, allocation) {
             Some(node) if late::is_never_released(d, allocation) => {

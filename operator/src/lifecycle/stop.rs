@@ -1,7 +1,7 @@
 //! Stopping: its causes, and its course until the pods have ended.
 
-use andreas_api::Reason;
 use andreas_api::training_job::Allocation;
+use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
 use super::action::DeleteReason;
@@ -91,7 +91,11 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
         }
     }
     if case.all_ended() {
-        let judgement = case.judge().unwrap_or_else(|| case.stopped(&stop));
+        let mut judgement = case.judge().unwrap_or_else(|| case.stopped(&stop));
+        if stop.outcome == Some(Outcome::UserFailure) {
+            // If it is the cluster's after all, it has not been counted.
+            judgement = d.limit_unexplained(judgement);
+        }
         return end::close_attempt(d, &allocation, &members, &judgement);
     }
     readiness::check(d, &allocation, &members);

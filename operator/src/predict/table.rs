@@ -24,7 +24,8 @@ pub struct Table {
     pub limits: Vec<planner::LimitEffect>,
     /// True if nothing is known of the job's model.
     pub prior: bool,
-    /// Index of the row that the usual duration of an unknown run is for: `gpus.min` of the commonest allowed type.
+    /// Index of the row that the usual duration of an unknown run is for: the fewest allowed GPUs of the commonest
+    /// allowed type.
     pub usual_row: Option<usize>,
     /// The predictions behind the rows, in the same order.
     pub predictions: Vec<Prediction>,
@@ -80,13 +81,12 @@ pub(super) fn of(
         let levels: Vec<Watts> = levels.iter().map(|watts| Watts(f64::from(*watts))).collect();
         context.limit_effects(name, &levels)
     };
-    let least = totals.iter().min().map(|total| count(*total));
-    let Prior { run_time, gpu_type, .. } = context.prior;
+    let Prior { run_time, gpu_type, gpus, .. } = context.prior;
     Table {
         spread: (2..=max_nodes.min(64)).filter_map(|nodes| context.spread(&predicted, nodes)).collect(),
         limits: allowed.iter().flat_map(limits).collect(),
         prior: predicted.first().is_some_and(|p| p.epoch.source == Source::Prior),
-        usual_row: rows.iter().position(|row| row.gpu_type == *gpu_type && Some(row.gpus.0) == least),
+        usual_row: rows.iter().position(|row| row.gpu_type == *gpu_type && row.gpus == *gpus),
         usual_run: *run_time,
         times: predicted.iter().map(|p| p.epoch).collect(),
         draws: predicted.iter().map(|p| p.power).collect(),

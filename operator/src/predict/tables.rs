@@ -208,7 +208,7 @@ impl Tables {
             run_time,
             epochs: f64::from(job.spec.epochs.max(1)),
             gpu_type: commonest.map_or_else(|| GpuType::from(""), |name| (*name).clone()),
-            gpus: GpuCount(count(gpus.min)),
+            gpus: GpuCount(u32::try_from(least).unwrap_or(1)),
         };
         let context = PredictionContext { predictor, profile: &input, prior: &prior };
         let table = Arc::new(table::of(context, &allowed, &totals, count(gpus.max_nodes), types));

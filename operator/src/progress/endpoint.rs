@@ -17,7 +17,7 @@ use axum::routing::post;
 use http::{StatusCode, header};
 use serde_json::json;
 
-use super::token::ReviewError;
+use super::token::{ReviewError, names_audience};
 use super::wire::ReportBody;
 use super::{Progress, RejectedReports};
 use crate::energy::{bill, measured};
@@ -93,7 +93,10 @@ async fn report(
             Err(error) => review_failed(&progress, &error),
         };
     };
-    let mut unchecked = Unchecked { reports: &progress.rejected_reports, uid: &uid, checked: false };
+    // A token that does not name the job's audience is not a member's. Other namespaces cannot name it, because it has the job's UID:
+    // they cannot hold off the job's time-out.
+    let checked = !names_audience(token, &progress_audience(&uid));
+    let mut unchecked = Unchecked { reports: &progress.rejected_reports, uid: &uid, checked };
     let attempt = match attempt(&progress, token, &key, &uid, peer.ip()).await {
         Ok(attempt) => attempt,
         Err(error) => return review_failed(&progress, &error),

@@ -283,8 +283,8 @@ impl Progress {
 
     /// Drops deleted jobs.
     fn tidy(&self) {
-        if self.last.lock().len().max(self.histories.lock().len()).max(self.later.lock().len()) <= TIDY_ABOVE
-        {
+        let reported = self.last.lock().len().max(self.histories.lock().len()).max(self.later.lock().len());
+        if reported.max(self.rejected_reports.remembered()) <= TIDY_ABOVE {
             return;
         }
         let index = self.index.lock();

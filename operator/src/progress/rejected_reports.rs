@@ -46,6 +46,11 @@ impl RejectedReports {
         [Some(self.since), self.overload.last(), *self.all.lock(), own].into_iter().flatten().max()
     }
 
+    /// Number of jobs with such a report.
+    pub(super) fn remembered(&self) -> usize {
+        self.jobs.lock().len()
+    }
+
     /// Drops all other jobs.
     pub fn keep(&self, known: &HashSet<String>) {
         self.jobs.lock().retain(|uid, _| known.contains(uid));

@@ -172,32 +172,48 @@ async fn a_namespace_cannot_cause_live_reads_without_bound() {
 }
 
 #[tokio::test]
-async fn a_report_that_could_not_be_checked_is_remembered_as_turned_away() {
-    // given an API server whose token reviews fail
-    let world = World::new(running(1), vec![(Method::POST, "/tokenreviews", 500, failure(500, "etcd"))]);
-    let before = world.progress.rejected_reports.last_possible_loss("j1");
-    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
-    // then that job's time-out, and no other job's, counts from now
-    assert!(world.progress.rejected_reports.last_possible_loss("j1") > before);
-    assert_eq!(world.progress.rejected_reports.last_possible_loss("j2"), before);
-    // and the same where its sender waits no longer for the answer
-    let world = World::new(running(1), vec![(Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0"))]);
-    let before = world.progress.rejected_reports.last_possible_loss("j1");
-    tokio::select! {
-        biased;
-        _ = world.post(Some("t"), percent(42)) => panic!("nothing is answered at once"),
-        () = std::future::ready(()) => {}
-    }
-    assert!(world.progress.rejected_reports.last_possible_loss("j1") > before);
-    // and a pod that cannot be read gives no verdict on its report
-    let world = World::new(
-        running(1),
-        vec![
+async fn a_report_that_could_not_be_checked_is_remembered_as_turned_away_if_it_names_its_job() {
+    let of = |uid: &str| testing::token(&json!({"aud": [format!("andreas.dev/progress/{uid}")]}));
+    for (token, counts) in [(of("j1"), true), (of("j2"), false), ("t".to_owned(), false)] {
+        // given an API server whose token reviews fail
+        let world = World::new(running(1), vec![(Method::POST, "/tokenreviews", 500, failure(500, "etcd"))]);
+        let lost = |world: &World, uid: &str| world.progress.rejected_reports.last_possible_loss(uid);
+        let before = lost(&world, "j1");
+        assert_eq!(world.post(Some(&token), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
+        // then that job's time-out, and no other job's, counts from now, if the sender knows the job's UID
+        assert_eq!((lost(&world, "j1") > before, lost(&world, "j2")), (counts, before), "{token}");
+        // and the same where its sender waits no longer for the answer
+        let reviewed = (Method::POST, "/tokenreviews", 201, review("bert-1-0", "p0"));
+        let world = World::new(running(1), vec![reviewed]);
+        let before = lost(&world, "j1");
+        tokio::select! {
+            biased;
+            _ = world.post(Some(&token), percent(42)) => panic!("nothing is answered at once"),
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(lost(&world, "j1") > before, counts, "{token}");
+        // and a pod that cannot be read gives no verdict on its report
+        let unreadable = vec![
             (Method::POST, "/tokenreviews", 201, review("other", "o")),
             (Method::GET, "/pods/other", 500, failure(500, "etcd")),
-        ],
-    );
-    assert_eq!(world.post(Some("t"), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
+        ];
+        let world = World::new(running(1), unreadable);
+        let before = lost(&world, "j1");
+        assert_eq!(world.post(Some(&token), percent(42)).await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(lost(&world, "j1") > before, counts, "{token}");
+    }
+}
+
+#[tokio::test]
+async fn deleted_jobs_are_forgotten_also_where_their_reports_were_turned_away_only() {
+    let world = World::new(running(1), Vec::new());
+    let reports = &world.progress.rejected_reports;
+    reports.note("j1", clock::now());
+    for deleted in 0..TIDY_ABOVE {
+        reports.note(&deleted.to_string(), clock::now());
+    }
+    world.progress.tidy();
+    assert_eq!(reports.remembered(), 1);
 }
 
 #[tokio::test]

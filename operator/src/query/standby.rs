@@ -2,16 +2,16 @@
 //!
 //! A follower has no claims of steps. It takes them from the statuses that the leader wrote.
 
+use andreas_api::Phase;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::{Outcome, Phase};
 use andreas_planner::Options;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
-use crate::lifecycle::Claim;
 use crate::lifecycle::pods::grace_seconds;
+use crate::lifecycle::{Claim, stops_for_good};
 use crate::planning::last::Latest;
 use crate::planning::{self, FromLastPlan};
 use crate::snapshot::Caches;
@@ -47,9 +47,7 @@ fn claim(job: &SlimTrainingJob, now: Timestamp) -> Claim {
             let grace = jiff::SignedDuration::from_secs(grace_seconds(&job.spec));
             Claim::Stopping {
                 gone_by: asked.checked_add(grace).ok(),
-                goes_on: !deleted
-                    && !job.spec.suspend
-                    && stop.is_none_or(|stop| stop.outcome != Some(Outcome::Finished)),
+                goes_on: !deleted && !job.spec.suspend && !stops_for_good(job, status),
             }
         }
     }

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 
 use crate::energy::bill::attempt_energy;
 use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
-use crate::index::{Amounts, ClusterIndex, agent_status, usable};
+use crate::index::{Amounts, ClusterIndex, agent_status, usable, whole_gpus};
 use crate::instants;
 use crate::metrics::state::{RISKS, STATES, View, default_reason};
 use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
@@ -133,18 +133,21 @@ fn add_node(
     let known = view.gpus.contains_key(product) || view.gpus.len() < MAX_TYPES;
     let name = if known { product } else { OTHER };
     let counts = view.gpus.entry(name.to_owned()).or_default();
-    let mut left = Amounts::of(&node.status.allocatable).gpus.max(held);
-    let agent = index.gpu_nodes.get(key).and_then(|gpu_node| gpu_node.status.as_ref());
-    let seen = |state: GpuCondition| {
-        agent.map_or(0, |status| status.gpus.iter().filter(|gpu| gpu.state == state).count() as u64)
-    };
+    let offered = Amounts::of(&node.status.allocatable).gpus;
+    // The device plug-in takes unhealthy GPUs out. While it starts again it offers none, which says nothing of them.
+    let taken_out = if offered > 0 { whole_gpus(node).saturating_sub(offered) } else { 0 };
+    let mut left = (offered + taken_out).max(held);
+    let agent = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
+    // Those that a pod holds count as held.
+    let unhealthy =
+        agent.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy && gpu.holder.is_none()).count();
+    let resting = agent.iter().filter(|gpu| open && gpu.state == GpuCondition::Resting).count();
     let rest = if open { "free" } else { "unavailable" };
-    let resting = if open { seen(GpuCondition::Resting) } else { 0 };
     for (state, wanted) in [
         ("held", held),
         ("foreign", index.foreign_use(&key.name).gpus),
-        ("unhealthy", seen(GpuCondition::Unhealthy)),
-        ("resting", resting),
+        ("unhealthy", (unhealthy as u64).max(taken_out)),
+        ("resting", resting as u64),
         (rest, u64::MAX),
     ] {
         let taken = wanted.min(left);

@@ -29,7 +29,7 @@ use andreas_runtime::watch::WatchMetrics;
 use andreas_runtime::{admin, client, install_crypto, shutdown, telemetry};
 use anyhow::{Context, bail};
 use axum::Router;
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use ring::rand::SecureRandom;
@@ -331,8 +331,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     }
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
     let start_burst = StartBurst::default();
-    let (events, send_events) =
-        Events::new(Recorder::new(with.client.clone(), reporter), start_burst.clone());
+    let (events, send_events) = Events::new(with.client.clone(), reporter, start_burst.clone());
     let sending = tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),

@@ -215,7 +215,7 @@ pub(super) fn job(
         running_for: Seconds(running_for),
         usual_run: table.usual_run,
         epochs: f64::from(spec.epochs.max(1)),
-        least: GpuCount(u32::try_from(spec.gpus.min).unwrap_or(1).max(1)),
+        least: GpuCount(spec.gpus.totals().first().and_then(|least| u32::try_from(*least).ok()).unwrap_or(1)),
     };
     let unknown = unknown_rule(&table.predictions, &facts);
     let excluded = status.map(|status| status.excluded_nodes.as_slice()).unwrap_or_default();

@@ -37,10 +37,12 @@ use std::sync::Arc;
 
 use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
+use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_forecast::Arrivals;
 use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -118,8 +120,18 @@ pub fn job_key(id: &JobId) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-/// A pace that differs by more than this part from the table corrects the predictions of all configurations.
+/// A time that differs by more than this part from the table's corrects the predictions of all configurations.
 const OFF: f64 = 0.05;
+
+/// Whether a run's pace tells the planner something new: another time, or much the same one so surely that the mean,
+/// which plans count with, is another. A pace close to the prediction keeps its table: no change for one per cent.
+fn is_off(table: &Table, allocation: Option<&Allocation>, outlook: &Outlook) -> bool {
+    let held = allocation.and_then(|held| table.row(&held.gpu_type, u32::try_from(held.gpus).ok()?));
+    let mean = held.map_or(1.0, |(row, _)| {
+        mean_over_median(row.rel_std) / mean_over_median(outlook.epoch.sigma.min(row.rel_std))
+    });
+    (outlook.pace_factor - 1.0).abs() > OFF || mean - 1.0 > OFF
+}
 
 /// Since when a job has an allocation that nothing stops. `None` if it has none.
 fn allocated_since(status: &TrainingJobStatus) -> Option<Timestamp> {
@@ -217,11 +229,10 @@ pub fn build(
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
         let outlook = outlook(job, status, &table, now);
-        // A pace close to the prediction keeps its table: no change for one per cent.
-        let off = outlook.observed.filter(|_| (outlook.pace_factor - 1.0).abs() > OFF);
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let off = outlook.observed.filter(|_| is_off(&table, allocation, &outlook));
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
-        let allocation = status.and_then(|status| status.allocation.as_ref());
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
         planned.push(jobs::job(
             &jobs::JobFacts {

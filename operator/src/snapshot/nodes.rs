@@ -13,7 +13,8 @@ use crate::energy::draws::foreign_power;
 use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
 use crate::index::amounts::HOST_PORT;
 use crate::index::{
-    Amounts, ClusterIndex, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes, usable,
+    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
+    usable, whole_gpus,
 };
 
 /// The nodes of a snapshot.
@@ -117,20 +118,24 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         let power = *powers.entry(product).or_insert_with(|| board(product, policy));
         // A node without `allocatable` GPUs while jobs run there counts as large as their GPUs.
         let size = allocatable.gpus.max(held);
+        // What the device plug-in has taken out, or has not offered again yet, is there all the same.
+        let there = whole_gpus(node).min(MOST_GPUS).max(size);
         let measured = agent_status(index, key).and_then(|status| status.host_power.as_ref());
-        let host = power.measured_host(size, measured, held > 0);
+        let host = power.measured_host(there, measured, held > 0);
         let mut foreign = foreign_power(index, key, node, &ours, power.max);
-        if !open {
-            // Its other GPUs are closed to us and not in use by others.
-            let (others, closed) = (others.min(size - held), size - held);
+        let free_gpus = free.gpus.max(held).min(size);
+        let rest = there - free_gpus;
+        let others = others.min(rest);
+        if there > size || rest > others {
+            // GPUs that are closed to us, broken or not offered, and not in use by others.
             let used = foreign.map_or(others as f64 * power.max.0, |watts| watts.0);
-            foreign = Some(Watts(used + (closed - others) as f64 * power.idle.0));
+            foreign = Some(Watts(used + (rest - others) as f64 * power.idle.0));
         }
         let planned = Node {
             name: node_name(&key.name),
             gpu_type,
             gpus: gpus(size),
-            free_gpus: gpus(free.gpus.max(held).min(size)),
+            free_gpus: gpus(free_gpus),
             host_idle: host.idle,
             host_busy: host.busy,
             sleep: None,

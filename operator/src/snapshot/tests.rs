@@ -284,6 +284,53 @@ fn a_worker_must_fit_by_everything_it_asks_for() {
 }
 
 #[test]
+fn gpus_that_share_a_device_run_where_each_node_has_one() {
+    let gang = |hca: &str, gpus: Value, sidecar: bool| {
+        let mut spec =
+            json!({"containers": [{"name": "t", "resources": {"limits": {"rdma/hca": hca, "cpu": "1"}}}]});
+        if sidecar {
+            let limits = json!({"limits": {"rdma/hca": "1"}});
+            spec["initContainers"] = json!([{"name": "s", "restartPolicy": "Always", "resources": limits}]);
+        }
+        json!({"resourcesPer": "Gpu", "gpus": gpus, "template": {"spec": spec}})
+    };
+    // GPUs and devices of each of two nodes and what the quota has left, and whether the gang runs there.
+    let two = json!({"min": 16, "maxNodes": 2});
+    for (gang, gpus, hcas, quota, runs) in [
+        (gang("0.125", two.clone(), false), 8, 1, 2, true),
+        (gang("0.125", two.clone(), false), 8, 1, 1, false),
+        (gang("0.125", two.clone(), true), 8, 1, 9, false),
+        (gang("0.125", two.clone(), true), 8, 2, 4, true),
+        (gang("0.166", json!({"min": 12, "maxNodes": 2}), false), 6, 1, 2, true),
+        // 1.2 are two.
+        (gang("0.4", json!({"min": 6, "maxNodes": 2}), false), 3, 1, 9, false),
+    ] {
+        let mut world = World::default();
+        for name in ["n1", "n2"] {
+            let all = json!({"nvidia.com/gpu": gpus.to_string(), "cpu": "64", "memory": "512Gi", "pods": "110",
+                "rdma/hca": hcas.to_string()});
+            let ready = json!([{"type": "Ready", "status": "True"}]);
+            world.node(name, json!({}), json!({"status": {"allocatable": all, "conditions": ready}}));
+        }
+        let quota: SlimQuota = serde_json::from_value(json!({
+            "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1000"},
+            "status": {"hard": {"requests.rdma/hca": quota.to_string()}, "used": {}}}))
+        .expect("a quota");
+        world.index.apply(quota);
+        world.job("gang", gang.clone(), json!(null), waiting());
+        let snapshot = world.snapshot();
+        let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+        let decision = &plan.jobs[&snapshot.jobs[0].id].decision;
+        assert_eq!(decision.placement().is_some(), runs, "{gang}: {decision:?}");
+        // It is saved with the snapshot.
+        let worker = &snapshot.jobs[0].worker;
+        let read: andreas_planner::Worker =
+            serde_json::from_value(serde_json::to_value(worker).expect("JSON")).expect("a worker");
+        assert_eq!(&read, worker);
+    }
+}
+
+#[test]
 fn a_bound_volume_holds_the_job_to_its_nodes() {
     let mut world = World::default();
     for name in ["n1", "n2"] {
@@ -319,7 +366,8 @@ fn broken_gpus_and_measured_foreign_power_come_from_the_agent() {
     world.node("n1", json!({}), json!({}));
     let snapshot = world.snapshot();
     assert_eq!(snapshot.nodes[0].free_gpus, GpuCount(7));
-    assert_eq!(snapshot.nodes[0].foreign_power.map(|w| w.0), Some(250.0));
+    // The broken one draws power beside it, as an idle one.
+    assert_eq!(snapshot.nodes[0].foreign_power.map(|w| w.0), Some(250.0 + 52.0));
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use andreas_api::names::{GPU_RESOURCE, is_extended_resource};
+use andreas_api::quantity::thousandths;
 use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort, SlimResources, SlimTrainingJob};
+use andreas_api::training_job::ResourcesPer;
 use andreas_planner::{Resources, Worker};
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
@@ -21,6 +24,7 @@ const MAX_GPUS: i32 = 16;
 /// Needs grow with the worker's GPUs (`resourcesPer: Gpu`) for containers but not for init containers. So
 /// they are the larger of two straight lines. The planner uses one line: the chord from one GPU to the
 /// maximum. It is never below the needs, and exact at both ends and wherever init containers do not matter.
+/// Devices that several GPUs share have no line: of them a worker needs its GPUs' part, rounded up.
 #[derive(Debug)]
 pub struct WorkerSpecs {
     /// Placement fields and claims of a worker with one GPU; the rest is dropped.
@@ -33,6 +37,8 @@ pub struct WorkerSpecs {
     more: u64,
     fixed: Resources,
     per_gpu: Resources,
+    /// Devices by name that several GPUs share, thousandths per GPU.
+    shares: BTreeMap<Arc<str>, u64>,
 }
 
 impl WorkerSpecs {
@@ -44,9 +50,13 @@ impl WorkerSpecs {
         let few = slim(&one);
         let one = places(one);
         let more = u64::try_from(most - 1).unwrap_or(1);
+        let shares = shares(job);
         let first = amounts::pod(&few);
-        let each = amounts::pod(&many).minus(first.clone()).part(more);
-        let fixed = first.minus(each.clone());
+        let mut each = amounts::pod(&many).minus(first.clone()).part(more);
+        each.others.retain(|name, _| !shares.contains_key(name));
+        let shared = shares.iter().map(|(name, share)| (Arc::clone(name), of_one_gpu(*share)));
+        let shared = Amounts { others: shared.collect(), ..Amounts::default() };
+        let fixed = first.minus(each.clone()).minus(shared);
         let demands = serde_json::to_string(&(&one.node_selector, &one.affinity, &one.tolerations));
         Self {
             demands: demands.unwrap_or_default(),
@@ -56,8 +66,36 @@ impl WorkerSpecs {
             more,
             fixed: resources(fixed),
             per_gpu: resources(each),
+            shares,
         }
     }
+}
+
+/// Devices of which a GPU has a part, thousandths of one. Several containers with parts of the same device get whole
+/// ones each: such a device keeps the line.
+fn shares(job: &SlimTrainingJob) -> BTreeMap<Arc<str>, u64> {
+    let mut shares: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+    if job.spec.resources_per != ResourcesPer::Gpu {
+        return shares;
+    }
+    let containers = job.spec.template.spec.iter().flat_map(|spec| &spec.containers);
+    for resources in containers.filter_map(|container| container.resources.as_ref()) {
+        // The API server takes no other request than the limit, and completes a missing one.
+        let asked: BTreeMap<_, _> = resources.limits.iter().chain(&resources.requests).flatten().collect();
+        for (name, quantity) in asked {
+            if name != GPU_RESOURCE && is_extended_resource(name) {
+                let share = shares.entry(Arc::from(name.as_str()));
+                share.and_modify(|share| *share = 0).or_insert_with(|| thousandths(quantity));
+            }
+        }
+    }
+    shares.retain(|_, share| *share % 1_000 > 0);
+    shares
+}
+
+/// Whole devices of a worker with one GPU.
+fn of_one_gpu(share: u64) -> u64 {
+    share.div_ceil(1_000)
 }
 
 /// The fields that decide where a pod may run. Containers and environment would be most of a job's memory.
@@ -119,8 +157,16 @@ pub(super) fn worker(
     let (first, last) = (quota::pod_takes(&quotas, &specs.few), quota::pod_takes(&quotas, &specs.many));
     let of = |amounts: &quota::Amounts, key: &Arc<str>| amounts.get(key).copied().unwrap_or(0);
     let some = |(_, amount): &(Arc<str>, u64)| *amount > 0;
+    // Keys are `<quota>/requests.<device>`.
+    let share = |key: &Arc<str>| {
+        let device = key.split_once('/').and_then(|(_, resource)| resource.strip_prefix("requests."));
+        device.and_then(|device| specs.shares.get(device)).copied().unwrap_or(0)
+    };
+    let quota_shares: quota::Amounts =
+        first.keys().map(|key| (Arc::clone(key), share(key))).filter(some).collect();
     let quota_per_gpu: quota::Amounts = last
         .iter()
+        .filter(|(key, _)| share(key) == 0)
         .map(|(key, amount)| {
             (Arc::clone(key), amount.saturating_sub(of(&first, key)).div_ceil(specs.more.max(1)))
         })
@@ -128,7 +174,10 @@ pub(super) fn worker(
         .collect();
     let mut quota_fixed: quota::Amounts = first
         .iter()
-        .map(|(key, amount)| (Arc::clone(key), amount.saturating_sub(of(&quota_per_gpu, key))))
+        .map(|(key, amount)| {
+            let counted = of(&quota_per_gpu, key).saturating_add(of_one_gpu(share(key)));
+            (Arc::clone(key), amount.saturating_sub(counted))
+        })
         .filter(some)
         .collect();
     let mut fixed = specs.fixed.clone();
@@ -149,6 +198,8 @@ pub(super) fn worker(
         quota_fixed,
         quota_per_gpu,
         quota_per_gang: quota::gang_takes(&quotas),
+        shares: specs.shares.clone(),
+        quota_shares,
     }
 }
 
@@ -199,7 +250,10 @@ fn slim(spec: &PodSpec) -> SlimPodSpec {
 /// Names of all resources that workers use besides GPUs, CPU, memory and pods.
 pub(super) fn names<'a>(workers: impl Iterator<Item = &'a Worker>) -> std::collections::BTreeSet<Arc<str>> {
     let of = |resources: &'a Resources| -> &'a BTreeMap<Arc<str>, u64> { &resources.others };
-    workers.flat_map(|w| of(&w.fixed).keys().chain(of(&w.per_gpu).keys())).cloned().collect()
+    workers
+        .flat_map(|w| of(&w.fixed).keys().chain(of(&w.per_gpu).keys()).chain(w.shares.keys()))
+        .cloned()
+        .collect()
 }
 
 #[cfg(test)]

@@ -283,6 +283,38 @@ fn a_failure_of_the_cluster_that_nobody_saw_becomes_the_users_after_ten_in_a_row
 }
 
 #[test]
+fn a_failure_that_becomes_the_clusters_at_its_end_counts_as_unexplained_too() {
+    // Given a gang whose first worker fails by itself, and whose second one then says that its GPU is lost.
+    let mut world = World::new(json!({"retries": 0, "gpus": {"min": 2, "maxNodes": 2}}));
+    for attempt in 1..=10 {
+        world.wait(400).plan_run(&["n1", "n2"], 1).bind_all().run_all();
+        assert_eq!(world.phase(), Phase::Running, "{attempt}");
+        world.exit(&format!("bert-{attempt}-0"), 1, "");
+        assert_eq!(world.phase(), Phase::Stopping);
+        world.exit(&format!("bert-{attempt}-1"), 1, "CUDA error: GPU is lost");
+        assert_eq!(world.status().cluster_failures, attempt.min(9));
+    }
+    assert_eq!((world.phase(), world.status().user_failures), (Phase::Failed, 1));
+}
+
+#[test]
+fn a_job_that_has_no_attempt_left_asks_for_no_gpus_while_its_last_pods_end() {
+    let asks = |world: &World| match world.claim {
+        Some(Claim::Stopping { goes_on, .. }) => goes_on,
+        _ => panic!("{:?}", world.claim),
+    };
+    for (retries, left) in [(0, false), (1, true)] {
+        let spec = json!({"retries": retries, "gpus": {"min": 2, "maxNodes": 2}});
+        let mut world = World::running(spec, &["n1", "n2"], 1);
+        world.exit("bert-1-1", 3, "");
+        assert_eq!(asks(&world), left, "{retries} retries");
+    }
+    let mut world = World::running(json!({"maxRunTime": "1h"}), &["n1"], 1);
+    world.wait(3_600);
+    assert!(!asks(&world));
+}
+
+#[test]
 fn a_fault_that_was_seen_or_a_good_attempt_begins_the_count_of_unexplained_failures_anew() {
     let mut world = World::new(json!({"retries": 0}));
     let mut attempt = 0;

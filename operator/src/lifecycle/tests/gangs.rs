@@ -116,6 +116,45 @@ fn members_that_finish_apart_for_ten_minutes_are_the_users_failure() {
 }
 
 #[test]
+fn a_member_whose_end_cannot_be_seen_does_not_run_on_after_the_others() {
+    // Given a gang that ends while the network of n2 is away.
+    let cut_off = || {
+        let mut world = World::running(gang(), &["n1", "n2"], 2);
+        world.now = 100;
+        world.exit("bert-1-0", 0, "");
+        world.now = 101;
+        world.silence("n2");
+        world.wait(700);
+        assert_eq!(world.phase(), Phase::Running);
+        world
+    };
+    let is_back = |world: &mut World| {
+        let fact = world.nodes.get_mut("n2").unwrap();
+        (fact.ready, fact.ready_changed) = (true, Some(at(801)));
+        world.step_until_stable();
+        assert_eq!(world.phase(), Phase::Running);
+    };
+    // When n2 is back and says that its worker has ended too, then the job is done.
+    let mut world = cut_off();
+    is_back(&mut world);
+    world.exit("bert-1-1", 0, "");
+    assert_eq!((world.phase(), world.status().user_failures), (Phase::Succeeded, 0));
+    // When its worker still runs, then it has ten minutes more.
+    let mut world = cut_off();
+    is_back(&mut world);
+    world.wait(599);
+    assert_eq!(world.phase(), Phase::Running);
+    world.wait(1);
+    assert_eq!(world.status().stop.unwrap().reason, "ContainerFailed");
+    // When it does not come back, then the loss of the node is the cluster's.
+    let mut world = cut_off();
+    world.policy.node_loss_restart = true;
+    world.wait(200);
+    assert_eq!(world.last(), (Outcome::ClusterFailure, "NodeNotReady".into()));
+    assert_eq!(world.status().user_failures, 0);
+}
+
+#[test]
 fn a_member_lost_with_its_node_explains_the_failure_of_the_others() {
     // Given a gang whose node n2 dies: the peer on n1 fails at once, the node is noticed 50 s later.
     let mut world = World::running(gang(), &["n1", "n2"], 2);

@@ -180,6 +180,18 @@ fn requests_are_those_of_a_worker_or_of_one_gpu() {
 }
 
 #[test]
+fn gpus_that_share_a_device_get_a_whole_one() {
+    let limits = json!({"rdma/hca": "0.166", "example.com/nic": "1", "memory": "1.5Gi"});
+    let template = json!({"spec": {"containers": [{"name": "train", "resources": {"limits": limits}}]}});
+    let world = World::new(json!({"template": template, "resourcesPer": "Gpu"}));
+    for (gpus, hcas, nics) in [(1, "1", "1"), (6, "1", "6"), (7, "2", "7"), (12, "2", "12")] {
+        let (_, json) = member(&world, &["n1"], gpus, 0);
+        let limits = &json["spec"]["containers"][0]["resources"]["limits"];
+        assert_eq!((&limits["rdma/hca"], &limits["example.com/nic"]), (&json!(hcas), &json!(nics)), "{gpus}");
+    }
+}
+
+#[test]
 fn the_pin_goes_into_every_alternative_of_the_users_affinity() {
     let required = json!({"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},

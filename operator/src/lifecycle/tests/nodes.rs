@@ -2,9 +2,63 @@ use andreas_api::{Outcome, Phase};
 use serde_json::json;
 
 use super::world::*;
+use crate::lifecycle::Claim;
 
 fn restart(world: &mut World) {
     world.policy.node_loss_restart = true;
+}
+
+fn is_back(world: &mut World, node: &str) {
+    let now = at(world.now);
+    let fact = world.nodes.get_mut(node).unwrap();
+    (fact.ready, fact.ready_changed) = (true, Some(now));
+    world.step_until_stable();
+}
+
+/// A job whose first attempt was given up on the silent node n1 at second 1,000; its pod there may still run.
+fn given_up() -> World {
+    let mut world = World::running(json!({"checkpoint": {"claimName": "c"}}), &["n1"], 1);
+    restart(&mut world);
+    world.now = 100;
+    world.silence("n1");
+    world.wait(900);
+    assert_eq!(world.phase(), Phase::Pending);
+    world
+}
+
+#[test]
+fn a_job_whose_pod_was_given_up_holds_no_gpus_while_that_pod_ends_on_its_node() {
+    let mut world = given_up();
+    world.now = 1_001;
+    is_back(&mut world, "n1");
+    world.plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRelease"));
+    assert_eq!(world.condition("Scheduled").message, "bert-1-0 of an earlier attempt has not ended");
+    assert_eq!(world.claim, Some(Claim::Nothing));
+    world.remove("bert-1-0");
+    world.wait(10);
+    assert_eq!(world.members(), ["bert-2-0"]);
+}
+
+#[test]
+fn gpus_are_given_back_by_a_start_whose_earlier_pod_cannot_be_ended_by_its_node() {
+    // Given an attempt that waits for GPUs when the node of the one that was given up is back.
+    let mut world = given_up();
+    world.nodes.get_mut("n2").unwrap().free_gpus = 0;
+    world.wait(60).plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
+    is_back(&mut world, "n1");
+    world.nodes.get_mut("n2").unwrap().free_gpus = 8;
+    // When the pod there does not end, then the GPUs go to others after the longest grace and the time to place.
+    world.wait(3_600 + 119);
+    assert_eq!(world.phase(), Phase::Starting);
+    world.wait(1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRelease"));
+    assert_eq!((world.claim.clone(), world.last().0), (Some(Claim::Nothing), Outcome::Withdrawn));
+    assert!(world.status().history.last().unwrap().message.starts_with("bert-1-0 of an earlier attempt"));
+    world.remove("bert-1-0");
+    world.wait(10).plan_run(&["n2"], 1);
+    assert_eq!(world.members(), ["bert-3-0"]);
 }
 
 #[test]
@@ -152,6 +206,13 @@ fn no_progress_from_a_node_that_is_cut_off_is_not_a_hang() {
     world.silence("n1");
     world.wait(600);
     assert_eq!(world.phase(), Phase::Running);
+    // When the node is back, then its program has a whole time-out for the next report.
+    is_back(&mut world, "n1");
+    assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(700 + 300))));
+    world.wait(299);
+    assert_eq!(world.phase(), Phase::Running);
+    world.wait(1);
+    assert_eq!(world.status().stop.unwrap().reason, "ProgressTimeout");
 }
 
 #[test]

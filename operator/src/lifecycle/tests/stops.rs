@@ -233,3 +233,25 @@ fn a_member_deleted_by_somebody_else_is_the_clusters_failure_whatever_it_exits_w
     world.leave(0);
     assert_eq!((world.phase(), world.last().0), (Phase::Pending, Outcome::ClusterFailure));
 }
+
+#[test]
+fn a_member_deleted_by_somebody_else_before_the_stop_is_not_the_users_failure_though_it_is_seen_after_it() {
+    // Given a pod that was deleted at 100 and ended at 102, while the watch of pods said nothing
+    let running = World::running(with_checkpoint(), &["n1"], 1).pods["bert-1-0"].clone();
+    // when a stop is asked for at 110, and the pod is seen then
+    for (deleted, outcome) in [(100, Outcome::ClusterFailure), (110, Outcome::Stopped)] {
+        let mut world = World::running(with_checkpoint(), &["n1"], 1);
+        world.now = 110;
+        world.plan_wait(Reason::Preempted, "");
+        let mut pod = running.clone();
+        pod.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(deleted + 120)));
+        pod.metadata.deletion_grace_period_seconds = Some(120);
+        end(&mut pod, 143, "Error", "", at(deleted + 2));
+        world.pods.insert("bert-1-0".into(), pod);
+        world.now = 115;
+        world.step_until_stable();
+        // then it is what took the run, and the stop only if nobody was before it
+        assert_eq!((world.last().0, world.status().user_failures), (outcome, 0), "deleted at {deleted}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Given clusters in memory; when they are scraped; then the list of metrics is complete and the number of
 //! series bounded.
 
-use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
 use andreas_api::training_profile::Observation;
 use andreas_runtime::metrics::{classic, deviations, ill_named};
 use andreas_runtime::watch::Index;
@@ -236,6 +236,38 @@ fn gpus_that_one_job_gives_up_for_another_are_held_once() {
     // Without one that stops it wakes GPUs; and pods that start have theirs.
     assert_eq!(held(&[("Running", "Running"), ("Starting", "WaitingForRelease")]), (4, 0));
     assert_eq!(held(&[("Stopping", "Preempted"), ("Starting", "PodsStarting")]), (4, 0));
+}
+
+#[test]
+fn an_unhealthy_gpu_is_counted_once() {
+    // Given a node of eight GPUs, of which the device plug-in offers some, and what its agent reports of them.
+    let counted = |offered: u32, jobs: usize, agent: Value| {
+        let mut index = ClusterIndex::new();
+        let mut node = gpu_node("n1", "A", offered);
+        node["status"]["capacity"] = json!({"nvidia.com/gpu": "8"});
+        index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+        for number in 0..jobs {
+            index.apply(job("team", &format!("j{number}"), running("A", &["n1"], "Running")));
+        }
+        let gpu_node =
+            json!({"metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {}, "status": agent});
+        index.apply(serde_json::from_value::<SlimGpuNode>(gpu_node).expect("a gpu node"));
+        let view = view(&index, at(100));
+        let counts = view.gpus["A"];
+        let of = |state: &str| counts[STATES.iter().position(|known| *known == state).expect("a state")];
+        (of("held"), of("unhealthy"), of("free"))
+    };
+    let gpu = |state: &str, holder: Option<&str>| json!({"uuid": "GPU-0", "state": state, "holder": holder});
+    let broken = json!({"agentVersion": "1", "gpus": [gpu("Unhealthy", None)]});
+    assert_eq!(counted(8, 0, broken.clone()), (0, 1, 7), "the agent alone has seen it");
+    assert_eq!(counted(7, 0, broken), (0, 1, 7), "the plug-in has taken out the same");
+    assert_eq!(counted(7, 0, json!({})), (0, 1, 7), "no agent");
+    assert_eq!(counted(0, 0, json!({})), (0, 0, 0), "the plug-in starts again");
+    // Each job has two GPUs.
+    let held = gpu("Unhealthy", Some("team/j0-1-0"));
+    assert_eq!(counted(8, 1, json!({"agentVersion": "1", "gpus": [held]})), (2, 0, 6));
+    let ended = json!({"gpus": [gpu("Unhealthy", None)]});
+    assert_eq!(counted(8, 1, ended), (2, 0, 6), "an agent that has ended says nothing of now");
 }
 
 /// Given 10,000 jobs of 1,000 namespaces with hostile names on 60 GPU types, ended, waiting and running in

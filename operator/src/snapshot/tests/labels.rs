@@ -136,6 +136,37 @@ fn a_node_keeps_its_type_while_its_device_plug_in_restarts() {
 }
 
 #[test]
+fn a_node_draws_as_much_while_its_device_plug_in_restarts() {
+    let budget = json!({"powerBudget": {"watts": 20_000}});
+    let policy: EnergyPolicySpec = serde_json::from_value(budget.clone()).expect("a policy");
+    let mut world = World::default();
+    world.policy(budget);
+    let mut draws = |used: u64, expected: f64| {
+        if used > 0 {
+            let pod: crate::index::ForeignPod = serde_json::from_value(json!({
+                "metadata": {"name": "x", "namespace": "other", "uid": "foreign", "resourceVersion": "901"},
+                "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": used.to_string()}}}]}}))
+            .expect("a pod");
+            world.index.apply(pod);
+        }
+        for offered in ["8", "7", "0"] {
+            let status = json!({"capacity": {"nvidia.com/gpu": "8"},
+                "allocatable": {"nvidia.com/gpu": offered, "cpu": "64", "memory": "1Ti", "pods": "110"},
+                "conditions": [{"type": "Ready", "status": "True"}]});
+            world.node("n1", json!({}), json!({ "status": status }));
+            let plan = andreas_planner::plan(&world.snapshot(), &andreas_planner::Options::default());
+            let planned = plan.expect("a plan").budgeted_power.0;
+            let seen = counted(&world.index, &policy, at(100)).1;
+            assert_eq!((planned, seen), (expected, expected), "{used} in use, {offered} offered");
+        }
+    };
+    // A host of 1 kW and eight A100 of 52 W.
+    draws(0, 1_416.0);
+    // Two of them are in use by others, and count for 400 W.
+    draws(2, 1_416.0 + 2.0 * (400.0 - 52.0));
+}
+
+#[test]
 fn a_message_counts_excluded_nodes_by_reason_and_names_three() {
     let policy = EnergyPolicySpec::default();
     assert_eq!(summary(&[], &policy), None);

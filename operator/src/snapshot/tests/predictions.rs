@@ -22,6 +22,42 @@ fn the_planner_is_given_the_mean_time_of_an_epoch_not_the_median() {
 }
 
 #[test]
+fn a_pace_as_predicted_makes_the_mean_of_an_unknown_run_sure() {
+    // Given an unknown run of 1,440 s an epoch, wrong by a factor of three each way, that keeps to that by 1 %.
+    let mut status = holds(1, "n1", 1);
+    status["progress"] = json!({"milliPercent": 30_000, "text": "30%", "attempt": 1, "at": at(100), "stepwise": true,
+        "millisPerEpoch": 1_450_000, "timedMilliEpochs": 2_000});
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).job(
+        "unknown",
+        json!({}),
+        status,
+        Claim::Running { since: at(20) },
+    );
+    let snapshot = world.snapshot();
+    let mut rows = snapshot.jobs[0].estimates.iter();
+    let row = rows.find(|row| row.gpus == GpuCount(1)).expect("a row");
+    // Then its mean is what was seen, and no longer 44 % above it.
+    assert!((row.epoch.0 / 1_450.0 - 1.0).abs() < 0.03 && row.rel_std < 0.15, "{row:?}");
+}
+
+#[test]
+fn the_usual_run_is_one_on_the_fewest_gpus_that_a_job_may_have() {
+    // Given two unknown jobs that may have 4 or 8 GPUs, and say so in two ways.
+    let mut world = World::default();
+    world
+        .node("n1", json!({}), json!({}))
+        .job("a", json!({"gpus": {"max": 8, "counts": [4, 8]}}), json!(null), waiting())
+        .job("b", json!({"gpus": {"min": 4, "max": 8}}), json!(null), waiting());
+    // Then either takes the usual 4 h on 4 of them.
+    for job in &world.snapshot().jobs {
+        let row = job.estimates.iter().find(|row| row.gpus == GpuCount(4)).expect("a row");
+        assert!((median(row) / 1_440.0 - 1.0).abs() < 1e-6, "{}: {row:?}", job.id);
+        assert_eq!(job.unknown.map(|run| run.least), Some(GpuCount(4)), "{}", job.id);
+    }
+}
+
+#[test]
 fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
     let mut world = World::default();
     world
@@ -247,4 +283,26 @@ fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
     // (How far it may go is tested beside the rule: `a_look_makes_nothing_cheaper_than_a_part_of_its_median_cost`.)
     assert!(0.0 < auto[1] && auto[1] < off[1], "{auto:?} {off:?}");
     assert_eq!(auto[2], off[2], "one look at a time");
+}
+
+#[test]
+fn a_long_run_does_not_wait_for_a_night_that_is_no_longer_than_others() {
+    // Given a cheap night, and a run of most of a day: whenever it starts, it has the night and the day once each.
+    let night = json!({"windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.14"}]});
+    let mut world = World::default();
+    world
+        .policy(json!({"pue": "1", "prices": {"energyPerKWh": "0.2", "tariff": night}}))
+        .node("n1", json!({}), json!({}))
+        .profile("bert", json!(null))
+        .job(
+            "long",
+            json!({"profile": "bert", "epochs": 4_140, "weight": 2, "gpus": {"min": 8, "max": 8}}),
+            json!(null),
+            waiting(),
+        );
+    let snapshot = world.snapshot();
+    // Then it starts at once on an idle cluster.
+    let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+    let decision = &plan.jobs[&snapshot.jobs[0].id].decision;
+    assert!(matches!(decision, andreas_planner::Decision::Run(_)), "{decision:?}");
 }

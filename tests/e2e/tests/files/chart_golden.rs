@@ -203,6 +203,24 @@ async fn an_interval_in_which_settings_would_end_is_refused() {
     }
 }
 
+/// An extender that makes its certificates makes kube-scheduler's too: the Secret would not be read.
+#[tokio::test]
+async fn a_certificate_of_kube_schedulers_beside_the_extenders_own_is_refused() {
+    let given = "scheduler.tls.existingSecret=scheduler-keys";
+    let manager = "certificates.issuer=certManager,certificates.certManager.issuerRef.name=company-ca";
+    for alone in [given.to_owned(), format!("{given},{manager}")] {
+        let error = template(&[alone.as_str()]).await.expect_err("a refusal");
+        let said = format!("{error:#}");
+        assert!(said.contains("scheduler.tls.existingSecret needs extender.tls.existingSecret"), "{said}");
+    }
+    let manager = format!("{manager},certificates.certManager.scheduler=true");
+    for with in ["extender.tls.existingSecret=extender-keys", manager.as_str()] {
+        let objects = render(&[given, with]).await.context(with.to_owned()).unwrap();
+        let scheduler = &objects["Deployment andreas-system andreas-scheduler"];
+        assert!(scheduler.contains("secretName: scheduler-keys"), "{with}:\n{scheduler}");
+    }
+}
+
 /// The agent holds the driver open: it has to leave a node whose driver the GPU operator replaces, whichever label chose the node.
 #[tokio::test]
 async fn agents_leave_nodes_whose_driver_is_replaced() {
