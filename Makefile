@@ -56,7 +56,7 @@ build: prepare ## Build every program of the workspace
 # half of the dependencies compiled twice.
 .PHONY: build-tests
 build-tests: prepare
-	$(CARGO) build --workspace --bins --tests --test scenarios --test kubelets --locked
+	$(CARGO) build --workspace --bins --examples --tests --test scenarios --test kubelets --locked
 
 .PHONY: demo
 demo: control-plane build ## The main job: a real control plane, real nodes (DEMO_ARGS=--pretend: pretend ones), 40 TrainingJobs of a production trace
@@ -75,18 +75,24 @@ test-began:
 	@mkdir -p target && touch target/.test-began
 
 .PHONY: test
-test: test-began control-plane prometheus nvidia lint supply-chain build-tests ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
+test: test-began prepare ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
 	@failed=; logs=$$(mktemp -d); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
 	took() { echo "== $$1: $$((SECONDS - begun)) s"; begun=$$SECONDS; }; \
-	! tests/kubelets/available || tests/kubelets/prepare || failed=" preparation of real nodes"; \
+	beside=(); trap 'for one in "$${beside[@]}"; do kill -- -$$one 2>/dev/null || true; done; rm -rf "$$logs"' EXIT; \
+	trap 'grep -hsE "FAILED|^error|^each: failed" "$$logs"/* || true; exit 130' INT TERM; \
+	sets="control-plane prometheus nvidia"; ! tests/kubelets/available || { hack/prepare nodes; sets+=" nodes registry"; }; \
+	echo "Go programs are built beside lints and tests, and what they print comes after those"; \
+	set -m; { for set in $$sets; do tests/tools/build $$set >/dev/null || exit 1; done; } </dev/null >"$$logs/tools" 2>&1 & beside+=($$!); set +m; \
+	make --no-print-directory lint supply-chain build-tests; \
+	wait "$${beside[0]}" || { cat "$$logs/tools" >&2; exit 1; }; cat "$$logs/tools"; \
+	! tests/kubelets/available || tests/kubelets/prepare || failed+=" preparation of real nodes"; \
 	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
 	echo "scenarios run first; the crates' tests and those on real nodes run beside them, and are printed after them"; \
-	set -m; { tests/kubelets/available && $(ON_REAL_NODES); } </dev/null >"$$logs/real" 2>&1 & real=$$!; \
-	$(CRATES) </dev/null >"$$logs/crates" 2>&1 & crates=$$!; set +m; \
-	trap 'kill -- -$$real -$$crates 2>/dev/null || true; rm -rf "$$logs"' EXIT; trap 'exit 130' INT; \
+	set -m; { tests/kubelets/available && $(ON_REAL_NODES); } </dev/null >"$$logs/real" 2>&1 & beside+=($$!); \
+	$(CRATES) </dev/null >"$$logs/crates" 2>&1 & beside+=($$!); set +m; \
 	$(SCENARIOS) || failed+=" scenarios"; took scenarios; \
-	wait $$crates || failed+=" crates"; cat "$$logs/crates"; took "crates, after that"; \
-	wait $$real || failed+=" real nodes"; cat "$$logs/real"; took "real nodes, after that"; \
+	wait "$${beside[2]}" || failed+=" crates"; cat "$$logs/crates"; took "crates, after that"; \
+	wait "$${beside[1]}" || failed+=" real nodes"; cat "$$logs/real"; took "real nodes, after that"; \
 	echo "== all: $$SECONDS s"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 

@@ -50,6 +50,8 @@ class Lightning(unittest.TestCase):
             current_epoch=0,
             should_stop=False,
             limit_val_batches=1.0,
+            early_stopping_callbacks=[types.SimpleNamespace(strict=True)],
+            lr_scheduler_configs=[types.SimpleNamespace(strict=True), types.SimpleNamespace(strict=False)],
             estimated_stepping_batches=20,
             max_steps=-1,
             save_checkpoint=mock.Mock(),
@@ -89,8 +91,16 @@ class Lightning(unittest.TestCase):
         self.assertTrue(trainer.should_stop)
         self.assertFalse(trainer.limit_val_batches or trainer.fit_loop.min_epochs)
         self.assertIsNone(trainer.fit_loop.epoch_loop.min_steps)
+        # And at these, of which nothing may have been measured.
+        watching = [*trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs]
+        self.assertFalse(any(one.strict for one in watching))
+        # A batch may still follow. Then all is as it was, for a Trainer that fits again.
+        trainer.global_step = 4
+        callback.on_train_batch_end(trainer, AUTOMATIC, None, None, 0)
         callback.on_train_end(trainer, AUTOMATIC)
-        self.assertEqual(trainer.limit_val_batches, 1.0)
+        self.assertEqual([one.strict for one in watching], [True, True, False])
+        self.assertEqual((trainer.limit_val_batches, trainer.fit_loop.min_epochs), (1.0, 2))
+        self.assertEqual(trainer.fit_loop.epoch_loop.min_steps, 100)
 
     def test_the_step_that_was_resumed_is_not_saved_again_and_sigterm_is_ours(self) -> None:
         run = mock.MagicMock(stop_requested=False)

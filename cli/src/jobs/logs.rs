@@ -148,24 +148,38 @@ fn of_worker<'a>(
         let params = params.clone();
         async move {
             let mut shown = shown?;
+            let mut ended = worker.ended;
             loop {
-                let line = match open(cluster, namespace, worker, &params).await {
+                let error = match open(cluster, namespace, worker, &params).await {
                     Ok(lines) => return Some((lines, None)),
-                    Err(ClusterError::Refused(why)) if params.follow && !worker.ended && may_begin(&why) => {
-                        if shown.contains(&why) {
-                            tokio::time::sleep(AGAIN).await;
-                            continue;
-                        }
-                        shown.push(why.clone());
-                        return Some((one(Line::Missing { rank, why }), Some(shown)));
-                    }
-                    Err(ClusterError::Refused(why)) => Line::Missing { rank, why },
-                    Err(ClusterError::NotFound(_)) => {
-                        Line::Missing { rank, why: "its pod is gone".to_owned() }
-                    }
-                    Err(error) => Line::Refused(error),
+                    Err(error) => error,
                 };
-                return Some((one(line), None));
+                let waits = params.follow && !ended && may_begin(&error);
+                if waits {
+                    ended = match cluster.get::<SlimPod>(Some(namespace), &worker.pod).await {
+                        Ok(pod) => has_ended(&pod),
+                        Err(ClusterError::NotFound(_)) => true,
+                        Err(error) => return Some((one(Line::Refused(error)), None)),
+                    };
+                    if ended {
+                        // Its container may have run meanwhile.
+                        continue;
+                    }
+                }
+                let line = match error {
+                    ClusterError::Refused(why) if !shown.contains(&why) => {
+                        shown.push(why.clone());
+                        Line::Missing { rank, why }
+                    }
+                    _ if waits => {
+                        tokio::time::sleep(AGAIN).await;
+                        continue;
+                    }
+                    ClusterError::Refused(_) => return None,
+                    ClusterError::NotFound(_) => Line::Missing { rank, why: "its pod is gone".to_owned() },
+                    error => Line::Refused(error),
+                };
+                return Some((one(line), waits.then_some(shown)));
             }
         }
     })
@@ -197,9 +211,13 @@ async fn open(
     }
 }
 
-/// Whether the kubelet refuses a log that may begin later: its container waits, or is not known yet.
-fn may_begin(why: &str) -> bool {
-    why.contains("is waiting to start") || why.contains("is not available")
+/// Whether the log may begin later: its container waits, or the kubelet does not know it or its pod yet.
+fn may_begin(error: &ClusterError) -> bool {
+    match error {
+        ClusterError::NotFound(_) => true,
+        ClusterError::Refused(why) => why.contains("is waiting to start") || why.contains("is not available"),
+        _ => false,
+    }
 }
 
 fn one(line: Line) -> BoxStream<'static, Line> {

@@ -2,7 +2,7 @@
 
 mod flags;
 
-use andreas_api::names::ANNOTATION_USER;
+use andreas_api::names::{ANNOTATION_USER, CHECKPOINT_FOLDER};
 use andreas_api::slim::SlimTrainingJob;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -18,8 +18,6 @@ use crate::when::{self, Deadline};
 
 /// Name of the container that trains.
 const CONTAINER: &str = "train";
-/// Folder of checkpoints where none is given, by the API.
-const CHECKPOINT_FOLDER: &str = "/checkpoint";
 
 /// Submit: create a TrainingJob from a few flags.
 ///

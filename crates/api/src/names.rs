@@ -12,6 +12,8 @@ pub const DEFAULT_POLICY: &str = "default";
 pub const PRIORITY_CLASS: &str = "andreas-training";
 /// Field manager of the operator's writes.
 pub const FIELD_MANAGER: &str = "andreas-operator";
+/// Where the claim of checkpoints is mounted, unless the job says otherwise.
+pub const CHECKPOINT_FOLDER: &str = "/checkpoint";
 
 /// Extended resource of whole GPUs, as NVIDIA's device plugin names it.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";

@@ -111,8 +111,8 @@ pub fn part(text: &str, of: u32) -> Option<String> {
     Some(decimal(unit.div_ceil(u128::from(of.max(1)))) + suffix)
 }
 
-/// One of `of` shares of whole things, to a thousandth, rounded down: all shares together, up to 1000, are as many things
-/// again once they are rounded up ([`whole`]). `None` for an invalid quantity.
+/// One of `of` shares of whole things, to a thousandth, rounded down, so that `of` shares (up to 1000), summed and rounded
+/// up ([`whole`]), are the whole again. `None` for an invalid quantity.
 pub fn share(text: &str, of: u32) -> Option<String> {
     Some(decimal(milli(text)? / u128::from(of.max(1))))
 }

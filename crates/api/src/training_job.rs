@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::DurationText;
 use crate::known;
+use crate::names;
 use crate::shared_template::SharedTemplate;
 
 pub use status::*;
@@ -175,7 +176,7 @@ fn default_grace() -> i32 {
     60
 }
 fn default_checkpoint_path() -> String {
-    "/checkpoint".into()
+    names::CHECKPOINT_FOLDER.into()
 }
 
 /// GPUs of a run. Never mixed types; the same number on every node.

@@ -12,7 +12,9 @@ use crate::live::{Live, NOTHING};
 /// Minimum time between two plans of a future.
 const APART: Seconds = Seconds(1.0);
 
-/// Jobs that did not start for this long while nothing ran never do: windows of tariff and budget repeat each week.
+/// Jobs that did not start for this long while nothing ran never do: windows of tariff and budget repeat each week,
+/// or are means after some days, as in an operator's snapshots. A job that needs more watts than such a mean has no end in futures
+/// that reach so far, though it may start in each high window.
 const NEVER: Seconds = Seconds(8.0 * 86_400.0);
 /// The same at the last plan of a future.
 const NEVER_AT_LAST: Seconds = Seconds(86_400.0);

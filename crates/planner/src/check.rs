@@ -16,7 +16,7 @@ const LARGE: f64 = 1e15;
 pub const MAX_JOBS: usize = 200_000;
 /// Maximum number of nodes.
 const MAX_NODES: usize = 100_000;
-/// Maximum number of GPU types of the nodes: each makes a class of nodes at least, and classes have a bit each.
+/// Maximum number of GPU types of the nodes: each is at least one class of nodes, and a set of classes is a `u128`.
 pub(crate) const MAX_TYPES: usize = 128;
 /// Maximum GPUs of a node.
 const MAX_GPUS: u32 = 1024;

@@ -59,8 +59,9 @@ pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Optio
     let windows: Vec<_> = budget.windows.iter().filter_map(window).collect();
     let base = budget.watts.map_or(UNLIMITED, watts);
     Some(PowerBudget {
-        // A mean is never above the highest window: it makes no start seem possible that is not, and watts cost in far
-        // periods what they do in the near ones, which are priced by their means too.
+        // Watts cost in far periods what they do in the near ones, which are priced by their means too. As a bound the mean is a
+        // guess. Where a high window is shorter than the look-ahead, a far start may be priced that never comes; a job that needs more
+        // than the mean has no far start, though it has one each night. Neither matters near, where plans are carried out.
         watts: mean_beyond(daily(&windows, base, &zone(&budget.time_zone), now), |watts| watts.0, Watts),
         margin: (f64::from(budget.margin_percent) / 100.0).clamp(0.0, 0.9),
         scope_factor: if budget.scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 },

@@ -9,7 +9,7 @@ use jiff::{Span, Timestamp};
 
 /// Days for which windows are laid out. Plans look further ahead; see [`mean_beyond`].
 const AHEAD_DAYS: i32 = 4;
-/// Time before the last step of which that step has the mean: whole days, so that each hour of the day counts alike.
+/// The last step is the mean of the two days before it: whole days, so that each hour of the day counts alike.
 const MEAN_OVER: Seconds = Seconds(172_800.0);
 
 /// A value between two times of day. If `to` is not after `from`, it passes midnight.
@@ -69,14 +69,14 @@ pub fn daily<T: Copy + PartialEq>(
 /// start would seem better than it will be, and jobs would wait for it.
 pub fn mean_beyond<T: Copy>(
     steps: StepFunction<T>,
-    number: fn(T) -> f64,
-    value: fn(f64) -> T,
+    to_f64: fn(T) -> f64,
+    from_f64: fn(f64) -> T,
 ) -> StepFunction<T> {
     let mut windows = steps.windows().to_vec();
     if let [_, .., (begin, last)] = windows.as_mut_slice() {
         let (from, to) = (*begin - MEAN_OVER, *begin);
-        let sum: f64 = steps.pieces(from, to).map(|(a, b, piece)| number(piece) * (b - a).0).sum();
-        *last = value(sum / MEAN_OVER.0);
+        let sum: f64 = steps.pieces(from, to).map(|(a, b, piece)| to_f64(piece) * (b - a).0).sum();
+        *last = from_f64(sum / MEAN_OVER.0);
     }
     StepFunction::new(windows).unwrap_or(steps)
 }

@@ -119,16 +119,16 @@ pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32)
 }
 
 /// Cost of measured energy in millionths: the predicted cost, which includes the tariff of each instant, in
-/// proportion.
-pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64, now: Timestamp) -> i64 {
+/// proportion. Without a prediction, by the tariff of `at`.
+pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64, at: Timestamp) -> i64 {
     if predicted > 0 {
         return (micros as f64 * joules as f64 / predicted as f64) as i64;
     }
-    let second = now.as_second() as f64;
-    let now_price = rules::tariff(policy, now.as_second())
+    let second = at.as_second() as f64;
+    let piece = rules::tariff(policy, at.as_second())
         .pieces(andreas_core::Time(second), andreas_core::Time(second + 1.0))
         .next();
-    now_price.map_or(0, |(.., price)| ((price * Joules(joules as f64)).0 * 1e6) as i64)
+    piece.map_or(0, |(.., price)| ((price * Joules(joules as f64)).0 * 1e6) as i64)
 }
 
 /// Measured energy of an attempt that was closed with its predicted energy.

@@ -120,7 +120,8 @@ mod tests {
         held.publish(&job, &EventNote { warning: false, reason: Reason::Running, message: String::new() });
     }
 
-    #[tokio::test]
+    // The clock is paused: a sleep ends when all else waits.
+    #[tokio::test(start_paused = true)]
     async fn each_event_of_a_reason_has_its_own_text() {
         let created =
             || (Method::POST, "/events", 201, json!({"metadata": {"name": "e"}, "eventTime": null}));
@@ -130,11 +131,12 @@ mod tests {
         let sending = tokio::spawn(send);
         let job = testing::slim_job(1, &json!({"phase": "Running"}));
         let texts = ["worker 0 exited with 1: no data", "worker 0 exited with 1: CUDA out of memory"];
-        for text in texts {
+        for (sent, text) in (1..).zip(texts) {
             let (reason, message) = (Reason::ContainerFailed, text.to_owned());
             events.publish(&job, &EventNote { warning: true, reason, message });
             // The one before has been answered when the next one comes.
             tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(server.sent(&Method::POST).len(), sent, "{text}");
         }
         events.finish();
         tokio::time::timeout(Duration::from_secs(2), sending)

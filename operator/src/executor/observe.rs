@@ -260,7 +260,7 @@ fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], deleted: &[DeletedPod]
     own.filter_map(|pod| measured::Member::of(pod)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Energy and cost of the job so far. A run that has `ended` uses no energy and is not later any more, whenever the operator sees it.
+/// Energy and cost of the job so far. A run that has `ended` uses no energy and does not become later, whenever the operator sees it.
 fn energy(
     index: &ClusterIndex,
     job: &SlimTrainingJob,
@@ -284,7 +284,7 @@ fn energy(
     let pods = allocation.map(|allocation| pods(job, allocation)).filter(|(pods, _)| *pods == members.len());
     if let Some(used) = pods.and_then(|(_, gpus_per_pod)| measured::of(index, members, gpus_per_pod)) {
         view.attempt_joules = used.joules;
-        view.attempt_micros = measured::price(policy, micros, joules, used.joules, now);
+        view.attempt_micros = measured::price(policy, micros, joules, used.joules, until);
         view.measured = true;
         view.measured_watts = used.watts();
     }

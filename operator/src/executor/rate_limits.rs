@@ -9,6 +9,7 @@
 //! The normal course (create, plan, start, end) takes tokens for its few events only, and never waits here.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use andreas_runtime::watch::ObjectKey;
@@ -41,7 +42,7 @@ const DRY_RUNS: Rate = Rate { burst: 100.0, per_second: 10.0 };
 /// Events about waits and predictions, per namespace: thousands of jobs may begin to wait at once.
 const NOTICES: Rate = Rate { burst: 50.0, per_second: 1.0 };
 /// Events about starts, stops and ends of one job. Each is an object that the API server keeps for an hour by default. So there are 420
-/// of a job at most, however often it fails and starts again, is suspended or is evicted. An attempt has two or three of them, and a job
+/// of a job at a time, however often it fails and starts again, is suspended or is evicted. An attempt has two or three of them, and a job
 /// that fails waits for up to five minutes before the next one.
 const EVENTS: Rate = Rate { burst: 60.0, per_second: 0.1 };
 
@@ -112,8 +113,8 @@ struct JobLimits {
     conflicts: u32,
     /// Earliest next step.
     not_before: Option<Instant>,
-    /// Set from the first event on.
-    events: Option<Bucket>,
+    /// Set from the first event on, with a hash of the job's UID.
+    events: Option<(u64, Bucket)>,
 }
 
 #[derive(Debug, Default)]
@@ -216,12 +217,16 @@ impl RateLimits {
         self.0.lock().buckets(namespace, now).notices.take(now).is_ok()
     }
 
-    /// Whether an event about a start, a stop or an end of the job may be sent now.
-    pub fn may_publish(&self, job: &ObjectKey) -> bool {
+    /// Whether an event about a start, a stop or an end of the job may be sent now. A job that was deleted and made again before a
+    /// step saw it has a bucket of its own.
+    pub fn may_publish(&self, job: &ObjectKey, uid: &str) -> bool {
         let now = Instant::now();
         let mut state = self.0.lock();
+        let of = state.jobs.hasher().hash_one(uid);
         let known = state.jobs.entry(job.clone()).or_default();
-        known.events.get_or_insert_with(|| Bucket::full(EVENTS, now)).take(now).is_ok()
+        let own = known.events.filter(|(owner, _)| *owner == of);
+        let (_, bucket) = known.events.insert(own.unwrap_or_else(|| (of, Bucket::full(EVENTS, now))));
+        bucket.take(now).is_ok()
     }
 
     /// The job was deleted.
@@ -364,11 +369,13 @@ mod tests {
         let rate_limits = RateLimits::default();
         let mut sent = 0;
         for _ in 0..3_600 {
-            sent += (0..2).filter(|_| rate_limits.may_publish(&key("a", "x"))).count();
+            sent += (0..2).filter(|_| rate_limits.may_publish(&key("a", "x"), "1")).count();
             pass(Duration::from_secs(1)).await;
         }
         assert!((415..=420).contains(&sent), "{sent} in an hour");
-        assert!(rate_limits.may_publish(&key("a", "y")), "another job's event is sent");
+        assert!(rate_limits.may_publish(&key("a", "y"), "2"), "another job's event is sent");
+        while rate_limits.may_publish(&key("a", "x"), "1") {}
+        assert!(rate_limits.may_publish(&key("a", "x"), "3"), "and that of a later job of the name");
     }
 
     #[tokio::test(start_paused = true)]

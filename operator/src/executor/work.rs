@@ -87,7 +87,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     store_claim(shared, key, &seen.job, step.claim.clone());
     reconcile_energy(executor, key, &seen, &step);
     forget_judged(shared, key, &step.status);
-    for note in step.events.iter().filter(|_| executor.rate_limits.may_publish(key)) {
+    for note in step.events.iter().filter(|_| executor.rate_limits.may_publish(key, uid(&seen.job))) {
         executor.events.publish(&seen.job, note);
     }
     if notices {
@@ -363,8 +363,11 @@ fn written(
     memory.seen.last_write = clock::now();
     let first_sampled = memory.plan.predictions.first_sampled;
     executor.rate_limits.written(key);
-    if is_edited(job, &step.status) || claims.is_none_or(|(before, after)| differs(&before, &after)) {
+    if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         requeue_dependents(&mut index, &ledger, key);
+    } else if is_edited(job, &step.status) && step.claim != Claim::Nothing {
+        // No plan has a job that claims nothing, and an edit gives nothing to those that wait for the job.
+        index.replan();
     }
     shared.metrics.wrote_status(job, &step.status);
     let was = job.status.as_ref().map(|status| status.phase).unwrap_or_default();

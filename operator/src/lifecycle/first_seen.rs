@@ -20,8 +20,13 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
-    /// GPUs of an attempt are in use by others, or earlier pods have not ended, so its pods cannot be made.
+    /// GPUs of an attempt are in use by others, so its pods cannot be made.
     InUse {
+        /// The attempt.
+        attempt: i64,
+    },
+    /// Earlier pods of the job have not ended, so the pods of an attempt cannot be made.
+    EarlierPods {
         /// The attempt.
         attempt: i64,
     },

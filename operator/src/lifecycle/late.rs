@@ -36,10 +36,10 @@ pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     due <= d.o.now
 }
 
-/// Whether others have used the allocation's GPUs, or earlier pods of the job have gone on, for longer than any grace period lasts: a
+/// Whether what an attempt waits for, pods of others or earlier ones of the job, has gone on for longer than any grace period lasts: a
 /// pod that its kubelet cannot end. If not, requeues the job for that instant.
-pub(super) fn is_never_released(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
-    let since = d.first_seen(TimedFact::InUse { attempt: allocation.attempt });
+pub(super) fn is_never_released(d: &mut Draft<'_>, fact: TimedFact) -> bool {
+    let since = d.first_seen(fact);
     let due = after(since, MAX_GRACE_SECONDS + d.o.policy.placement_timeout);
     d.requeue_at(due);
     due <= d.o.now

@@ -80,6 +80,11 @@ pub(super) fn given_up(o: &Observed<'_>, pod: &SlimPod) -> bool {
     given_up_at(o, pod).is_some_and(|at| at <= o.now)
 }
 
+/// The pod can still run, and has not been given up.
+pub(super) fn may_run(o: &Observed<'_>, pod: &SlimPod) -> bool {
+    !is_over(pod) && proof_of_death(pod, o.nodes).is_none() && !given_up(o, pod)
+}
+
 /// Seconds that a busy kubelet may need to accept a bound pod. A clock may be behind by this much more than
 /// [`clock_behind`] returns.
 const TAKEN: i64 = 60;
@@ -327,11 +332,6 @@ impl<'a> Members<'a> {
 
     /// Pods of earlier attempts and older objects that can still run, except those that were given up.
     pub fn still_alive(&self, o: &Observed<'a>) -> Vec<&'a SlimPod> {
-        self.other
-            .iter()
-            .chain(&self.older)
-            .copied()
-            .filter(|p| !is_over(p) && proof_of_death(p, o.nodes).is_none() && !given_up(o, p))
-            .collect()
+        self.other.iter().chain(&self.older).copied().filter(|p| may_run(o, p)).collect()
     }
 }

@@ -297,7 +297,7 @@ fn multiply(spec: &mut PodSpec, per: ResourcesPer, gpus: i32) {
     let each = |map: &mut Option<BTreeMap<String, Quantity>>| {
         for (name, quantity) in map.iter_mut().flatten() {
             *quantity = quantity::times(quantity, factor);
-            // No pod gets a part of a device, which some GPUs may share.
+            // GPUs may share a device, but a pod gets whole ones.
             if names::is_extended_resource(name) {
                 *quantity = quantity::whole(quantity);
             }

@@ -12,7 +12,7 @@ use super::action::Action;
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
-use super::member::{Member, Members, given_up, given_up_at, is_over, number, proof_of_death};
+use super::member::{Member, Members, given_up_at, may_run, number};
 use super::observed::{CreationOutcome, Planned};
 use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text};
@@ -85,41 +85,30 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     }
 }
 
-/// Live pods of a deleted job of this name may write its checkpoint or hold the pod names. Nothing is planned
-/// meanwhile; on an unreachable node that may take forever. So may pods of an attempt that was given up, once their node is back.
+/// Live pods of an attempt that was given up, or of a deleted job of this name, may write its checkpoint or hold the pod names. Nothing is
+/// planned meanwhile; on an unreachable node that may take forever. Whether a pod is given up is seen anew by each leader and each time
+/// its node falls silent: an attempt that is allocated before would hold its GPUs until then.
 fn waits_for_older(d: &mut Draft<'_>) -> bool {
-    let members = Members::of(d.o, None);
+    let o = d.o;
+    let members = Members::of(o, None);
     let next = d.status.attempts.saturating_add(1);
-    let runs =
-        |pod: &SlimPod| !is_over(pod) && proof_of_death(pod, d.o.nodes).is_none() && !given_up(d.o, pod);
-    let on_ready_node = |pod: &SlimPod| {
-        let node = pod.spec.node_name.as_ref().and_then(|node| d.o.nodes.get(node));
-        node.is_some_and(|fact| fact.ready)
-    };
-    if let Some(pod) = members.other.iter().find(|p| runs(p) && on_ready_node(p)) {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        d.not_plannable = true;
-        d.wait_for(Reason::WaitingForRelease, &format!("{name} of an earlier attempt has not ended"));
-        return true;
-    }
-    let blocks = |p: &&&SlimPod| runs(p) || number(p, names::LABEL_ATTEMPT) == Some(next);
-    let Some(pod) = members.older.iter().find(blocks) else { return false };
+    let earlier = members.other.iter().find(|p| may_run(o, p)).map(|p| (*p, "an earlier attempt"));
+    let blocks = |p: &&&SlimPod| may_run(o, p) || number(p, names::LABEL_ATTEMPT) == Some(next);
+    let older = || members.older.iter().find(blocks).map(|p| (*p, "a deleted job of this name"));
+    let Some((pod, of_whom)) = earlier.or_else(older) else { return false };
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let node = pod.spec.node_name.as_ref().filter(|_| runs(pod));
-    let not_ready = node.filter(|node| d.o.nodes.get(*node).is_some_and(|fact| !fact.ready));
+    let alive = may_run(o, pod);
+    let node = pod.spec.node_name.as_ref().filter(|_| alive);
+    let not_ready = node.filter(|node| o.nodes.get(*node).is_some_and(|fact| !fact.ready));
     let (reason, message) = match not_ready {
         Some(node) => {
-            if let Some(at) = given_up_at(d.o, pod) {
+            if let Some(at) = given_up_at(o, pod) {
                 d.requeue_at(at);
             }
-            let message =
-                format!("{name} of a deleted job of this name is on node {node}, which is not ready");
-            (Reason::NodeNotReady, message)
+            (Reason::NodeNotReady, format!("{name} of {of_whom} is on node {node}, which is not ready"))
         }
-        None if runs(pod) => {
-            (Reason::WaitingForRelease, format!("{name} of a deleted job of this name has not ended"))
-        }
-        None => (Reason::WaitingForRelease, format!("{name} of a deleted job of this name is still there")),
+        None if alive => (Reason::WaitingForRelease, format!("{name} of {of_whom} has not ended")),
+        None => (Reason::WaitingForRelease, format!("{name} of {of_whom} is still there")),
     };
     d.not_plannable = true;
     d.wait_for(reason, &message);
@@ -278,8 +267,9 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
         d.stop_judged(&judgement);
         return false;
     }
+    let attempt = allocation.attempt;
     let waits = match earlier_pods(d, allocation, members) {
-        Some(why) if late::is_never_released(d, allocation) => {
+        Some(why) if late::is_never_released(d, TimedFact::EarlierPods { attempt }) => {
             // Others can use these GPUs meanwhile. No node is excluded: the pod may be on another one.
             let message = format!("{why} after more than an hour");
             d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForRelease, message));
@@ -287,7 +277,7 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
         }
         Some(why) => Some(why),
         None => match in_use(d, allocation) {
-            Some(node) if late::is_never_released(d, allocation) => {
+            Some(node) if late::is_never_released(d, TimedFact::InUse { attempt }) => {
                 late::withdraw_unreleased(d, &node);
                 return false;
             }

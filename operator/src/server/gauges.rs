@@ -138,15 +138,17 @@ fn add_node(
     let taken_out = if offered > 0 { whole_gpus(node).saturating_sub(offered) } else { 0 };
     let mut left = (offered + taken_out).max(held);
     let agent = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
-    // Those that a pod holds count as held.
-    let unhealthy =
-        agent.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy && gpu.holder.is_none()).count();
+    let foreign = index.foreign_use(&key.name).gpus;
+    // Those that a pod holds count as held, also where the plug-in has taken them out.
+    let (of_holders, unhealthy): (Vec<_>, Vec<_>) =
+        agent.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy).partition(|gpu| gpu.holder.is_some());
+    let taken_out = taken_out.saturating_sub((of_holders.len() as u64).min(held + foreign));
     let resting = agent.iter().filter(|gpu| open && gpu.state == GpuCondition::Resting).count();
     let rest = if open { "free" } else { "unavailable" };
     for (state, wanted) in [
         ("held", held),
-        ("foreign", index.foreign_use(&key.name).gpus),
-        ("unhealthy", (unhealthy as u64).max(taken_out)),
+        ("foreign", foreign),
+        ("unhealthy", (unhealthy.len() as u64).max(taken_out)),
         ("resting", resting as u64),
         (rest, u64::MAX),
     ] {

@@ -123,9 +123,9 @@ pub fn job_key(id: &JobId) -> Option<ObjectKey> {
 /// A time that differs by more than this part from the table's corrects the predictions of all configurations.
 const OFF: f64 = 0.05;
 
-/// Whether a run's pace tells the planner something new: another time, or much the same one so surely that the mean,
-/// which plans count with, is another. A pace close to the prediction keeps its table: no change for one per cent.
-fn is_off(table: &Table, allocation: Option<&Allocation>, outlook: &Outlook) -> bool {
+/// Whether a run's pace changes its table: its time differs, or is known so much better that the mean, which plans count with,
+/// differs. A pace close to the prediction keeps its table: no change for one per cent.
+fn pace_is_news(table: &Table, allocation: Option<&Allocation>, outlook: &Outlook) -> bool {
     let held = allocation.and_then(|held| table.row(&held.gpu_type, u32::try_from(held.gpus).ok()?));
     let mean = held.map_or(1.0, |(row, _)| {
         mean_over_median(row.rel_std) / mean_over_median(outlook.epoch.sigma.min(row.rel_std))
@@ -230,7 +230,7 @@ pub fn build(
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
         let outlook = outlook(job, status, &table, now);
         let allocation = status.and_then(|status| status.allocation.as_ref());
-        let off = outlook.observed.filter(|_| is_off(&table, allocation, &outlook));
+        let off = outlook.observed.filter(|_| pace_is_news(&table, allocation, &outlook));
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
         let limits = seen.limits_count(index, key, job, allocation, policy, now);

@@ -24,7 +24,7 @@ const MAX_GPUS: i32 = 16;
 /// Needs grow with the worker's GPUs (`resourcesPer: Gpu`) for containers but not for init containers. So
 /// they are the larger of two straight lines. The planner uses one line: the chord from one GPU to the
 /// maximum. It is never below the needs, and exact at both ends and wherever init containers do not matter.
-/// Devices that several GPUs share have no line: of them a worker needs its GPUs' part, rounded up.
+/// Devices that several GPUs share are not linear: a worker needs its GPUs' part, rounded up.
 #[derive(Debug)]
 pub struct WorkerSpecs {
     /// Placement fields and claims of a worker with one GPU; the rest is dropped.

@@ -36,7 +36,7 @@ class AndreasCallback(Callback):  # type: ignore[misc]
         self._agree_every = agree_every
         self._done = -1
         self._warned = False
-        self._validation: Any = None
+        self._before: list[tuple[Any, str, Any]] = []
 
     def resume_from(self) -> Optional[str]:
         """For `Trainer.fit(ckpt_path=...)`: the newest complete checkpoint, `None` at first."""
@@ -68,15 +68,24 @@ class AndreasCallback(Callback):  # type: ignore[misc]
             self._leave(trainer)
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        if self._validation is not None:
-            trainer.limit_val_batches, self._validation = self._validation, None
+        while self._before:
+            setattr(*self._before.pop())
         self.run.flush()
 
     def _leave(self, trainer: Trainer) -> None:
         """Ends the fit now: Lightning would validate first, and train on to its least number of epochs and steps."""
-        self._validation, trainer.limit_val_batches = trainer.limit_val_batches, 0
-        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+        self._until_end(trainer, "limit_val_batches", 0)
+        self._until_end(trainer.fit_loop, "min_epochs", None)
+        self._until_end(trainer.fit_loop.epoch_loop, "min_steps", None)
+        # What these watch may never have been measured: without a validation they would end the fit with an exception.
+        for watching in (*trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs):
+            self._until_end(watching, "strict", False)
         trainer.should_stop = True
+
+    def _until_end(self, of: Any, name: str, value: Any) -> None:
+        """Another value until the fit ends: a Trainer may fit again."""
+        self._before.append((of, name, getattr(of, name)))
+        setattr(of, name, value)
 
     def _save(self, trainer: Trainer, step: int) -> None:
         if self.run.environment.checkpoint_dir is None:

@@ -227,6 +227,11 @@ impl Cluster {
         !self.options.simulated
     }
 
+    /// Whether pods of the chart have their logs on the nodes. Those of a release need not: its scenario removes it at the end.
+    pub fn has_pods_of_chart(&self) -> bool {
+        (self.options.install.is_some() || self.options.agents) && self.options.release.is_none()
+    }
+
     /// The environment of a program whose clock is so many seconds ahead, or can be set.
     fn clock(&self, whose: Clock, seconds: i64) -> Result<Vec<(&'static str, String)>> {
         if self.options.clocks_can_be_set {

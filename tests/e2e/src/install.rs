@@ -201,16 +201,17 @@ pub async fn kill(nodes: &dyn Machines, pod_prefix: &str, container: &str) -> Re
 /// The log of every container of the chart's pods.
 pub fn log_files(testbed: &Testbed) -> Vec<PathBuf> {
     let root = testbed.data_dir();
-    let of_real = |file: &PathBuf| {
-        let name = file.display().to_string();
-        name.contains("/log/pods/")
-            && (name.contains(&format!("/{SYSTEM}_")) || name.contains("/andreas-node_"))
-    };
-    let mut files: Vec<PathBuf> = files_below(&root.join("nodes")).into_iter().filter(of_real).collect();
-    for namespace in [SYSTEM, "andreas-node"] {
-        files.extend(files_below(&root.join("kubelets/logs").join(namespace)));
+    let namespaces = [SYSTEM, "andreas-node"];
+    let mut folders = Vec::from(namespaces.map(|namespace| root.join("kubelets/logs").join(namespace)));
+    // Of a real node these alone are read: below it lie the file systems of all its containers.
+    for node in entries(&root.join("nodes")) {
+        let of_namespace = |pod: &PathBuf| {
+            let name = pod.file_name().unwrap_or_default().to_string_lossy();
+            name.split_once('_').is_some_and(|(namespace, _)| namespaces.contains(&namespace))
+        };
+        folders.extend(entries(&node.join("log/pods")).into_iter().filter(of_namespace));
     }
-    files
+    folders.iter().flat_map(|folder| files_below(folder)).collect()
 }
 
 /// The end of each of [`log_files`].
@@ -225,10 +226,13 @@ pub fn logs(testbed: &Testbed) -> String {
     text
 }
 
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
+    for path in entries(folder) {
         if path.is_dir() {
             found.extend(files_below(&path));
         } else {

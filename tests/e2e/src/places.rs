@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 const LEAST: u32 = 3;
 /// No more are given on any machine.
 const MOST: u32 = 8;
-/// Those of a heavy scenario, of which there is one at a time.
+/// Places that a heavy scenario takes. One of them runs at a time.
 const HEAVY: u32 = 3;
 /// A place above [`LEAST`] is given after cores were idle for this share of [`LOOK`].
 const IDLE_SHARE: f64 = 0.2;
@@ -36,7 +36,8 @@ impl Drop for Place {
     }
 }
 
-/// Waits for a place, in the order of the calls; heavy ones wait for each other first, and hold up nobody.
+/// Waits for a place, in the order of the calls. Heavy scenarios wait for each other first; the next one then holds up all others until it
+/// has its places.
 ///
 /// # Errors
 /// When the machine does not say how busy it is.

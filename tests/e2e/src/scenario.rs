@@ -2,7 +2,7 @@
 //! every scenario ends with.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use andreas_api::names;
@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use kube::ResourceExt as _;
 
 use crate::cluster::{Cluster, Options};
+use crate::install;
 use crate::job::Job;
 use crate::places;
 use crate::seen::{ClusterHistory, describe};
@@ -72,24 +73,34 @@ pub fn what_must_hold(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// What the last words of a Rust program contain that ends by itself.
+const PANICS: [&str; 3] = ["panicked at", "has overflowed its stack", "memory allocation of"];
+
 /// No program of ours, nor the pretend kubelets, has panicked in any of its starts: the operator goes on after most panics, and a program
 /// that one ends is started again, so that nothing but the logs tells of them.
 ///
 /// # Errors
-/// The first line of a panic, and whose log it is in.
+/// The first line of a panic, and whose log it is in; a log that is missing.
 pub fn nobody_panicked(cluster: &Cluster) -> Result<()> {
     let kubelets = cluster.testbed.process(Component::Kubelets).ok();
     let processes = cluster.operators.iter().map(|one| &*one.process).chain(&cluster.extender);
-    let mut logs: Vec<PathBuf> =
-        processes.chain(kubelets.as_deref()).map(|one| one.log_path().to_owned()).collect();
-    logs.extend(crate::install::log_files(&cluster.testbed));
-    for file in logs {
-        // A kubelet may have removed the log of a pod that is gone.
-        let log = std::fs::read(&file).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let panic = log.lines().find(|line| line.contains("panicked at"));
-        ensure!(panic.is_none(), "{}: {}", file.display(), panic.unwrap_or_default());
+    for process in processes.chain(kubelets.as_deref()) {
+        let file = process.log_path();
+        no_panic(file, &std::fs::read(file).with_context(|| file.display().to_string())?)?;
     }
+    let of_pods = install::log_files(&cluster.testbed);
+    ensure!(!(of_pods.is_empty() && cluster.has_pods_of_chart()), "no log of the chart's pods");
+    for file in of_pods {
+        // A kubelet may have removed the log of a pod that is gone.
+        no_panic(&file, &std::fs::read(&file).unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+fn no_panic(file: &Path, log: &[u8]) -> Result<()> {
+    let log = String::from_utf8_lossy(log);
+    let panic = log.lines().find(|line| PANICS.iter().any(|words| line.contains(words)));
+    ensure!(panic.is_none(), "{}: {}", file.display(), panic.unwrap_or_default());
     Ok(())
 }
 

@@ -153,9 +153,12 @@ fn a_log_that_never_begins_is_not_waited_for() {
 
 #[test]
 fn why_a_log_has_not_begun_is_said_once() {
-    let (read, asked) = followed(pod(2, 0, None), |number| match number {
-        1 => refusal(400, "BadRequest", "container \"train\" in pod \"a\" is not available", ""),
-        2 | 3 => refusal(400, "BadRequest", "\"train\" is waiting to start: failing to pull image", ""),
+    let running = serde_json::to_value(pod(2, 0, None)).unwrap();
+    // After each refusal the pod is read.
+    let (read, asked) = followed(pod(2, 0, None), move |number| match number {
+        1 => not_available(),
+        3 | 5 => refusal(400, "BadRequest", "\"train\" is waiting to start: failing to pull image", ""),
+        2 | 4 | 6 => (200, running.clone()),
         _ => (200, json!("a line")),
     });
     let said: Vec<&str> = read
@@ -166,7 +169,46 @@ fn why_a_log_has_not_begun_is_said_once() {
             Line::Refused(_) => "refused",
         })
         .collect();
-    assert_eq!((said, asked.len()), (vec!["available", "image", "text"], 4));
+    assert_eq!((said, asked.len()), (vec!["available", "image", "text"], 7));
+}
+
+/// Of a container that the pod's status does not have.
+fn not_available() -> (u16, Value) {
+    refusal(400, "BadRequest", "container \"train\" in pod \"a\" is not available", "")
+}
+
+/// As where the kubelet rejects the pod, or evicts it before its start.
+#[test]
+fn a_pod_that_ends_without_its_container_is_not_waited_for() {
+    let running = serde_json::to_value(pod(2, 0, None)).unwrap();
+    let failed = serde_json::to_value(pod(2, 0, Some((1, "2026-11-24T11:00:09Z")))).unwrap();
+    for (pod_answers, looks) in [(vec![failed.clone()], 2), (vec![running, failed], 3)] {
+        let (read, asked) = followed(pod(2, 0, None), move |number| match number % 2 {
+            1 => not_available(),
+            _ => (200, pod_answers[number / 2 - 1].clone()),
+        });
+        assert!(
+            matches!(&read[..], [Line::Missing { why, .. }] if why.contains("is not available")),
+            "said once: {read:?}"
+        );
+        assert_eq!(asked.iter().filter(|path| *path == LOG).count(), looks);
+    }
+}
+
+#[test]
+fn a_pod_that_its_kubelet_does_not_know_yet_is_waited_for_and_one_that_is_gone_is_not() {
+    let unknown = || refusal(404, "NotFound", "pod does not exist", "bert-large-2-0");
+    let running = serde_json::to_value(pod(2, 0, None)).unwrap();
+    let (read, asked) = followed(pod(2, 0, None), move |number| match number {
+        1 => unknown(),
+        2 => (200, running.clone()),
+        _ => (200, json!("a line")),
+    });
+    assert!(matches!(&read[..], [Line::Text { rank: 0, .. }]), "{read:?}");
+    assert_eq!(asked.len(), 3);
+    let (read, asked) = followed(pod(2, 0, None), move |_| unknown());
+    assert!(matches!(&read[..], [Line::Missing { why, .. }] if why == "its pod is gone"), "{read:?}");
+    assert_eq!(asked.len(), 3);
 }
 
 #[test]

@@ -117,7 +117,7 @@ pub struct Bill {
     pub late: usize,
     pub mean_hours: f64,
     pub restarts: f64,
-    /// Most watts above the budget: by the plans' word, and of what is drawn.
+    /// Most watts above the budget: by the plans, and by the draw.
     pub above: f64,
     pub decisions: usize,
     pub mean_ms: f64,

@@ -193,10 +193,10 @@ impl ReconcileLoop {
 }
 
 /// The generation of the spec that is in force; `None`: that of before. Without a leader nothing is set: then no limit is
-/// acknowledged, and none stays so.
+/// acknowledged, and none stays so: generations count from 1.
 fn acknowledged(desired: &DesiredSettings, leader_alive: bool, carried_out: bool) -> Option<i64> {
     if !leader_alive && !desired.limits.is_empty() {
-        return Some(desired.generation - 1);
+        return Some(0);
     }
     carried_out.then_some(desired.generation)
 }
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(acknowledged(&limited, true, false), None, "not yet");
         assert_eq!(acknowledged(&limited, true, true), Some(8));
         for carried_out in [false, true] {
-            assert_eq!(acknowledged(&limited, false, carried_out), Some(7), "nor any longer");
+            assert_eq!(acknowledged(&limited, false, carried_out), Some(0), "nor any longer");
         }
         let unlimited = DesiredSettings { limits: BTreeMap::new(), ..limited };
         assert_eq!(acknowledged(&unlimited, false, true), Some(8), "nothing counts on it");

@@ -60,6 +60,37 @@ fn a_run_is_billed_until_its_end_whenever_the_operator_sees_it() {
 }
 
 #[test]
+fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
+    let mut index = ClusterIndex::new();
+    let released =
+        json!([{"pod": "team/bert-1-0", "since": at(1), "joules": 3_600_000, "seconds": 10, "gpus": 1}]);
+    let node: SlimGpuNode = serde_json::from_value(json!({
+        "metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {}, "status": {"released": released}}))
+    .expect("a GpuNode");
+    index.apply(node);
+    // Its start was never written, so nothing is predicted.
+    let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
+        "placement": "n1", "since": at(0), "watts": 300});
+    let job = testing::slim_job(1, &json!({"phase": "Starting", "allocation": allocation}));
+    let member =
+        measured::Member { node: "n1".into(), pod: "team/bert-1-0".into(), bound: at(0), accepted: None };
+    // It is 8:00 when the pods are bound.
+    let night = json!({"windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.1"}]});
+    let policy: EnergyPolicySpec =
+        serde_json::from_value(json!({"pue": "1", "prices": {"energyPerKWh": "0.2", "tariff": night}}))
+            .expect("a policy");
+    let cost = |ended: Option<i64>, now: i64| {
+        let members = std::slice::from_ref(&member);
+        let view =
+            energy(&index, &job, &policy, members, None, ended.map(|hour| at(hour * 3_600)), at(now * 3_600));
+        assert!(view.measured);
+        view.attempt_micros as f64 / 1e6
+    };
+    assert!((cost(Some(15), 24) - 0.1).abs() < 1e-5, "it ended in the night and is seen by day");
+    assert!((cost(None, 24) - 0.2).abs() < 1e-5);
+}
+
+#[test]
 fn a_node_is_unhealthy_since_the_last_of_its_gpus_broke() {
     let at = |second: i64| Timestamp::from_second(second).expect("a time").to_string();
     let fact = |second: serde_json::Value| {

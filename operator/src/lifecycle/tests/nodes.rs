@@ -41,6 +41,55 @@ fn a_job_whose_pod_was_given_up_holds_no_gpus_while_that_pod_ends_on_its_node() 
 }
 
 #[test]
+fn a_job_whose_pod_was_given_up_holds_no_gpus_while_a_new_leader_waits_for_its_silent_node() {
+    let mut world = given_up();
+    world.now = 1_100;
+    world.first_seen.clear();
+    world.plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NodeNotReady"));
+    let message = "bert-1-0 of an earlier attempt is on node n1, which is not ready";
+    assert_eq!(world.condition("Scheduled").message, message);
+    assert_eq!((world.claim.clone(), world.next), (Some(Claim::Nothing), Some(at(1_100 + 900))));
+    world.wait(900);
+    assert_eq!(world.members(), ["bert-2-0"]);
+}
+
+#[test]
+fn a_job_waits_without_gpus_for_its_pod_on_a_node_that_falls_silent_again() {
+    let mut world = given_up();
+    world.now = 1_001;
+    is_back(&mut world, "n1");
+    world.now = 1_100;
+    world.silence("n1");
+    // The policy no longer gives pods up.
+    world.policy.node_loss_restart = false;
+    world.plan_run(&["n2"], 1).wait(10_000);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "NodeNotReady"));
+    assert_eq!((world.claim.clone(), world.status().attempts), (Some(Claim::Nothing), 1));
+    world.nodes.remove("n1");
+    world.step_until_stable();
+    assert_eq!(world.members(), ["bert-2-0"]);
+}
+
+#[test]
+fn the_time_of_an_earlier_pod_is_not_held_against_others_that_leave_late() {
+    // Given an attempt that waits for GPUs, and then for an earlier pod for more than an hour.
+    let mut world = given_up();
+    world.nodes.get_mut("n2").unwrap().free_gpus = 0;
+    world.wait(60).plan_run(&["n2"], 1);
+    is_back(&mut world, "n1");
+    world.wait(3_600 + 119);
+    // When that pod ends while the GPUs are still in use, then they are waited for as long as any others.
+    world.remove("bert-1-0");
+    world.wait(60);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
+    assert_eq!(world.condition("Running").message, "GPUs of n2 are still in use");
+    world.nodes.get_mut("n2").unwrap().free_gpus = 8;
+    world.wait(10);
+    assert_eq!(world.members(), ["bert-2-0"]);
+}
+
+#[test]
 fn gpus_are_given_back_by_a_start_whose_earlier_pod_cannot_be_ended_by_its_node() {
     // Given an attempt that waits for GPUs when the node of the one that was given up is back.
     let mut world = given_up();
@@ -238,12 +287,13 @@ fn a_start_does_not_wait_for_gpus_of_a_node_that_falls_silent() {
 
 #[test]
 fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_up() {
-    // Given a pod of another attempt on an unreachable node, and a plan for another node.
+    // Given a start that waits for GPUs, and a pod of another attempt on an unreachable node.
     let mut world = World::new(json!({}));
     restart(&mut world);
     world.policy.node_loss_after = 120;
+    world.nodes.get_mut("n2").unwrap().free_gpus = 0;
+    world.plan_run(&["n2"], 1);
     world.now = 100;
-    world.silence("n4");
     world.admit(json!({"metadata": {"name": "bert-9-0", "namespace": "team",
         "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": "12345678-job", "andreas.dev/attempt": "9",
             "andreas.dev/index": "0"},
@@ -251,7 +301,9 @@ fn a_start_that_waits_for_a_pod_on_a_silent_node_goes_on_when_that_pod_is_given_
             "uid": "12345678-job", "controller": true}]},
         "spec": {"nodeName": "n4", "containers": [{"name": "train"}]}}));
     world.pods.get_mut("bert-9-0").unwrap().status.phase = "Running".into();
-    world.wait(30).plan_run(&["n2"], 1);
+    world.silence("n4");
+    world.nodes.get_mut("n2").unwrap().free_gpus = 8;
+    world.wait(30);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "WaitingForRelease"));
     // Then it is requeued for the instant of giving up and creates its pods.
     assert_eq!(world.next, Some(at(220)));

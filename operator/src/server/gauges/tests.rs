@@ -264,8 +264,11 @@ fn an_unhealthy_gpu_is_counted_once() {
     assert_eq!(counted(7, 0, json!({})), (0, 1, 7), "no agent");
     assert_eq!(counted(0, 0, json!({})), (0, 0, 0), "the plug-in starts again");
     // Each job has two GPUs.
-    let held = gpu("Unhealthy", Some("team/j0-1-0"));
-    assert_eq!(counted(8, 1, json!({"agentVersion": "1", "gpus": [held]})), (2, 0, 6));
+    let held = json!({"agentVersion": "1", "gpus": [gpu("Unhealthy", Some("team/j0-1-0"))]});
+    assert_eq!(counted(8, 1, held.clone()), (2, 0, 6));
+    assert_eq!(counted(7, 1, held.clone()), (2, 0, 6), "the plug-in has taken out the same");
+    assert_eq!(counted(6, 1, held.clone()), (2, 1, 5), "and one more");
+    assert_eq!(counted(7, 0, held), (0, 1, 7), "the job that held it has ended");
     let ended = json!({"gpus": [gpu("Unhealthy", None)]});
     assert_eq!(counted(8, 1, ended), (2, 0, 6), "an agent that has ended says nothing of now");
 }

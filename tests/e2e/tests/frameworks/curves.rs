@@ -23,8 +23,7 @@ pub struct Curve {
 impl Curve {
     /// The curve of a job in `default`.
     pub async fn of(c: &Cluster, job: &str) -> Result<Self> {
-        let uid = c.kubectl(&format!("get pvc {job}-checkpoint -o jsonpath={{.metadata.uid}}")).await?;
-        let path = c.testbed.data_dir().join("claims").join(uid.trim()).join("curve.jsonl");
+        let path = claimed(c, job, "curve.jsonl").await?;
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let points = text.lines().map(serde_json::from_str).collect::<Result<Vec<Point>, _>>()?;
         Ok(Self { points, text })
@@ -52,6 +51,12 @@ impl Curve {
             .map(|pair| pair[0].step)
             .next()
     }
+}
+
+/// A file beside the checkpoints of a job in `default`.
+pub async fn claimed(c: &Cluster, job: &str, file: &str) -> Result<PathBuf> {
+    let uid = c.kubectl(&format!("get pvc {job}-checkpoint -o jsonpath={{.metadata.uid}}")).await?;
+    Ok(c.testbed.data_dir().join("claims").join(uid.trim()).join(file))
 }
 
 fn results() -> Result<PathBuf> {

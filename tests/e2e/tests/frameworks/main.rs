@@ -14,7 +14,7 @@ use andreas_e2e::job::{Job, job};
 use andreas_e2e::scenario::scenario;
 use andreas_kubelets::Gpus;
 use anyhow::{Context as _, Result, ensure};
-use curves::{Curve, save_transcript};
+use curves::{Curve, claimed, save_transcript};
 use serde_json::json;
 
 /// Importing PyTorch in four processes takes most of it on a machine of two cores.
@@ -177,17 +177,26 @@ async fn hugging_faces_own_callback_reports_and_saves_without_code_of_ours() -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn lightning_stops_and_resumes() -> Result<()> {
     scenario(two_nodes(), async |c| {
-        let run = program("lightning", &["torchrun", "/srv/programs/lightning_fit.py"]).env("STEPS", 300);
-        let run = run.gpus(4, 2);
-        c.submit(&run).await?;
-        until_percent(c, &run, 10).await?;
-        c.edit(&run.key(), &json!({"suspend": true})).await?;
-        until(c, &run, Phase::Suspended).await?;
-        c.edit(&run.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 1}, "suspend": false})).await?;
-        until(c, &run, Phase::Succeeded).await?;
-        let status = c.observer.seen().status(&run.key());
-        let start = status.progress.as_ref().map_or(0, |progress| progress.attempt_start);
-        ensure!(status.attempts == 2 && start >= 10_000, "{status:?}");
+        let run = program("lightning", &["torchrun", "/srv/programs/lightning_fit.py"]).gpus(4, 2);
+        // Stopped before its first validation, which comes after 256 steps.
+        let early = run.clone().named("lightning-early").env("BATCH", 16).env("VAL_CHECK_INTERVAL", "1.0");
+        for (name, run) in
+            [("lightning", run.env("STEPS", 300)), ("lightning-early", early.env("STEPS", 512))]
+        {
+            c.submit(&run).await?;
+            until_percent(c, &run, 10).await?;
+            c.edit(&run.key(), &json!({"suspend": true})).await?;
+            until(c, &run, Phase::Suspended).await?;
+            c.edit(&run.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 1}, "suspend": false}))
+                .await?;
+            until(c, &run, Phase::Succeeded).await?;
+            let status = c.observer.seen().status(&run.key());
+            let start = status.progress.as_ref().map_or(0, |progress| progress.attempt_start);
+            ensure!(status.attempts == 2 && start >= 10_000, "{status:?}");
+            // A fit that fails once it has saved is a stop too, for the operator.
+            let ends = std::fs::read_to_string(claimed(c, name, "curve.jsonl.ends").await?)?;
+            ensure!(ends == "stopped\nfinished\n", "{ends}");
+        }
         Ok(())
     })
     .await

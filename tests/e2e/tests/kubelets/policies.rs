@@ -165,9 +165,9 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         let mut example = namespaced("07-tenant-network-policy.yaml", "team")?;
         example["metadata"]["name"] = json!("training");
         c.apply(&example).await?;
-        let gang = small(job("gang").namespace("team").gpus(6, 2).epochs(80, 0.5));
+        let gang = small(job("gang").namespace("team").gpus(6, 2).epochs(2_000, 0.5));
         c.submit(&gang).await?;
-        c.wait_for_percent(&gang, 10).await?;
+        c.wait_for_percent(&gang, 1).await?;
         opens(c, "gang-1-0", &operator, 8443).await?;
         ensure!(!reaches(c, "gang-1-0", &operator, 9090).await?, "a worker reaches the operator's metrics");
         // and its workers are open to each other alone
@@ -176,8 +176,12 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         opens(c, "gang-1-1", &worker, FREE_PORT).await?;
         ensure!(!reaches(c, "bystander", &worker, FREE_PORT).await?, "open to another namespace");
         drop(listener);
-        c.wait_for_phase(&gang, Phase::Succeeded).await?;
-        ended_well(c, &gang)?;
+        c.kubectl("delete tj gang -n team").await?;
+        // and one that is short ends well
+        let short = small(job("short").namespace("team").gpus(6, 2).epochs(10, 0.5));
+        c.submit(&short).await?;
+        c.wait_for_phase(&short, Phase::Succeeded).await?;
+        ended_well(c, &short)?;
         // and no probe of ours failed meanwhile
         let now = restarts(c).await?;
         ensure!(now == restarted, "containers were started again: {restarted}, now {now}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use andreas_e2e::api::{create, yaml};
 use andreas_e2e::chart::{self, SYSTEM};
+use andreas_e2e::places;
 use andreas_testbed::wait::until;
 use andreas_testbed::{Component, Testbed, workspace_binary};
 use anyhow::{Context as _, Result, ensure};
@@ -89,6 +90,7 @@ fn rights(objects: &[Value]) -> String {
 /// strictest Pod Security Standard, changes nothing in an upgrade with the same values, and leaves the users' objects when it is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_chart_on_a_real_api_server() {
+    let _place = places::take(false).await.unwrap();
     let bed = Testbed::builder().name("api-chart").without_scheduler().start().await.unwrap();
     let objects = rendered(&bed, &[]).await.unwrap();
     insta::assert_snapshot!("rights", rights(&template(&bed, &[]).await.unwrap()));

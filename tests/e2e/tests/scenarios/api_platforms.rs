@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use andreas_e2e::api::{create, yaml};
 use andreas_e2e::chart::{self, AGENTS, SYSTEM};
+use andreas_e2e::places;
 use andreas_testbed::wait::until;
 use andreas_testbed::{Component, Testbed};
 use anyhow::{Context as _, Result, ensure};
@@ -106,6 +107,7 @@ async fn refusal(bed: &Testbed, pod: &Value) -> Result<String> {
 async fn pods_are_admitted_with_the_values_for_each_platform() {
     let limits = std::env::temp_dir().join(format!("andreas-limited-{}.yaml", std::process::id()));
     std::fs::write(&limits, LIMITED).unwrap();
+    let _place = places::take(false).await.unwrap();
     let bed = Testbed::builder()
         .name("api-platforms")
         .without_scheduler()

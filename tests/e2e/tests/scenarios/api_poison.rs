@@ -10,6 +10,7 @@ use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::{TrainingJob, slim};
 use andreas_e2e::api::{Verdict, causes, create, merge, yaml};
 use andreas_e2e::chart;
+use andreas_e2e::places;
 use andreas_testbed::Testbed;
 use anyhow::{Context as _, Result, ensure};
 use futures::{Stream, StreamExt as _};
@@ -74,6 +75,7 @@ async fn sees<K: kube::Resource>(
 /// then lists and watches of full objects fail for everybody, and those of slim objects go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deep_managed_fields_stop_full_decoding_but_not_slim_watches() {
+    let _place = places::take(false).await.unwrap();
     let bed = bed("api-poison-deep").await;
     let client = bed.client();
     create(&client, &pod("poison"), false).await.unwrap().accepted().unwrap();
@@ -122,6 +124,7 @@ async fn deep_managed_fields_stop_full_decoding_but_not_slim_watches() {
 /// can be read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_manifests_get_one_message_and_whatever_is_accepted_can_be_read() {
+    let _place = places::take(false).await.unwrap();
     let bed = bed("api-poison").await;
     one_clear_message_each(&bed.client()).await.unwrap();
     deep_nesting_is_pruned(&bed).await.unwrap();

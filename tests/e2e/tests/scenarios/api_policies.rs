@@ -7,6 +7,7 @@ use crate::api_kubectl;
 use andreas_api::crd::rules;
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, patch_status, yaml};
 use andreas_e2e::chart::{self, SYSTEM};
+use andreas_e2e::places;
 use andreas_testbed::wait::until;
 use andreas_testbed::{Component, Testbed};
 use anyhow::{Context as _, Result, ensure};
@@ -103,6 +104,7 @@ fn refused_with(verdict: Verdict, words: &str) -> Result<()> {
 /// Given the chart's policies, each accepts its good examples and refuses its bad ones with one clear message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_policy_accepts_and_refuses() {
+    let _place = places::take(false).await.unwrap();
     let stage = stage().await.unwrap();
     deadlines_lie_after_creation(&stage).await.context("deadline").unwrap();
     a_namespace_bounds_weights(&stage).await.context("max-weight").unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use andreas_api::crd::rules::{self, Example, Rule};
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, yaml};
 use andreas_e2e::chart;
+use andreas_e2e::places;
 use andreas_testbed::Testbed;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
@@ -72,6 +73,7 @@ async fn holds(client: &Client, rule: &Rule) -> Result<()> {
 /// message, on the right field, and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_rule_accepts_and_refuses_its_examples_with_one_message() {
+    let _place = places::take(false).await.unwrap();
     let bed = bed().await;
     let client = bed.client();
     let mut wrong = Vec::new();
