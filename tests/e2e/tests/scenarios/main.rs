@@ -23,4 +23,3 @@ mod metrics;
 mod nodes;
 mod power;
 mod python;
-mod soak;

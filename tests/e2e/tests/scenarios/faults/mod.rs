@@ -7,4 +7,5 @@ mod large_objects;
 mod leaders;
 mod outages;
 mod replica;
+mod soak;
 mod writes;
