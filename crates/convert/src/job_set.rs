@@ -37,15 +37,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     }
     let Some(mut job) = chosen else { return Err(ConvertError::field(path, "is missing or empty")) };
     let replicas = job.number("replicas")?.unwrap_or(1).max(1);
-    job.lost("dependsOn", notes, "all workers start together");
-    job.ignore(&["groupName"]);
-    let mut template = job.object("template")?;
-    job.rest(notes);
-    template.ignore(&["metadata"]);
-    let mut inner = template.object("spec")?;
-    template.rest(notes);
-    let limit = inner.path("activeDeadlineSeconds");
-    draft.max_run_time(limit, inner.number("activeDeadlineSeconds")?, notes);
+    let inner = job_spec(job, &mut draft, notes)?;
     let parallelism = inner.path("parallelism");
     let parts = job::parts(inner, None, notes)?;
     if parts.held {
@@ -78,6 +70,23 @@ pub fn policies(spec: &mut Fields, draft: &mut Draft, notes: &mut Notes) -> Resu
     spec.lost("coordinator", notes, "the coordinator is worker 0: PET_MASTER_ADDR");
     spec.lost("managedBy", notes, "a TrainingJob has one operator");
     Ok(given.is_some())
+}
+
+/// The Job's spec of a replicated job whose `replicas` are taken. Its limit of time goes to the draft.
+///
+/// # Errors
+/// When a field is of another type.
+pub fn job_spec(mut job: Fields, draft: &mut Draft, notes: &mut Notes) -> Result<Fields, ConvertError> {
+    job.ignore(&["name", "groupName"]);
+    job.lost("dependsOn", notes, "all workers start together");
+    let mut template = job.object("template")?;
+    job.rest(notes);
+    template.ignore(&["metadata"]);
+    let mut spec = template.object("spec")?;
+    template.rest(notes);
+    let limit = spec.path("activeDeadlineSeconds");
+    draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
+    Ok(spec)
 }
 
 /// Pods of a replicated job that run at once. The gang has the `limits` of another job: what differs is lost.

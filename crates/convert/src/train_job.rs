@@ -104,19 +104,11 @@ fn of_runtime(runtime: &Value, draft: &mut Draft, notes: &mut Notes) -> Result<R
         notes.lost(format!("runtime.replicatedJobs.{name}"), "its work must become init containers");
     }
     let mut job = Fields::of(path, chosen.clone())?;
-    job.ignore(&["name", "groupName"]);
-    job.lost("dependsOn", notes, "all workers start together");
-    let replicas = job.path("replicas");
-    if job.number("replicas")?.is_some_and(|number| number > 1) {
+    let (replicas, copies) = (job.path("replicas"), job.number("replicas")?);
+    let inner = job_set::job_spec(job, draft, notes)?;
+    if copies.is_some_and(|copies| copies > 1) {
         notes.lost(replicas, "the number of workers is that of mlPolicy.numNodes");
     }
-    let mut template = job.object("template")?;
-    job.rest(notes);
-    template.ignore(&["metadata"]);
-    let mut inner = template.object("spec")?;
-    template.rest(notes);
-    let limit = inner.path("activeDeadlineSeconds");
-    draft.max_run_time(limit, inner.number("activeDeadlineSeconds")?, notes);
     let backoff = inner.path("backoffLimit");
     let parts = job::parts(inner, Some(CONTAINER), notes)?;
     if !limited {

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// So many places are given at any time, on a slow machine of two cores too.
@@ -19,21 +18,15 @@ const IDLE_SHARE: f64 = 0.2;
 const LOOK: Duration = Duration::from_secs(4);
 
 static FREE: Semaphore = Semaphore::const_new(MOST as usize);
-static NO_HEAVY: Semaphore = Semaphore::const_new(1);
-/// One at a time looks at the cores.
+/// One heavy scenario at a time.
+static ONE_HEAVY: Semaphore = Semaphore::const_new(1);
+/// One at a time takes places and looks at the cores.
 static DOOR: Semaphore = Semaphore::const_new(1);
-static GIVEN: Mutex<u32> = Mutex::new(0);
 
 /// Taken until it is dropped.
 pub struct Place {
-    places: u32,
-    _permits: (SemaphorePermit<'static>, Option<SemaphorePermit<'static>>),
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        *GIVEN.lock() -= self.places;
-    }
+    _free: SemaphorePermit<'static>,
+    _one_heavy: Option<SemaphorePermit<'static>>,
 }
 
 /// Waits for a place, in the order of the calls. Heavy scenarios wait for each other first; the next one then holds up all others until it
@@ -42,19 +35,17 @@ impl Drop for Place {
 /// # Errors
 /// When the machine does not say how busy it is.
 pub async fn take(heavy: bool) -> Result<Place> {
-    let places = if heavy { HEAVY } else { 1 };
-    let only_heavy = if heavy { Some(NO_HEAVY.acquire().await?) } else { None };
+    let one_heavy = if heavy { Some(ONE_HEAVY.acquire().await?) } else { None };
     let _door = DOOR.acquire().await?;
-    let free = FREE.acquire_many(places).await?;
-    while *GIVEN.lock() + places > LEAST {
+    let free = FREE.acquire_many(if heavy { HEAVY } else { 1 }).await?;
+    while FREE.available_permits() < (MOST - LEAST) as usize {
         let before = CoreTime::now()?;
         tokio::time::sleep(LOOK).await;
         if CoreTime::now()?.idle_share_since(before) >= IDLE_SHARE {
             break;
         }
     }
-    *GIVEN.lock() += places;
-    Ok(Place { places, _permits: (free, only_heavy) })
+    Ok(Place { _free: free, _one_heavy: one_heavy })
 }
 
 /// What the cores did since the machine started, in ticks.

@@ -119,8 +119,8 @@ fn logs_are_read_worker_by_worker_with_the_flags() {
     );
 }
 
-/// What comes of a pod with `--follow`, and the requests, where the API server answers so by the number of the request.
-fn followed(
+/// The lines of a pod with `--follow`, and the requests, where the API server answers so by the number of the request.
+fn follow_log(
     pod: SlimPod,
     answer: impl Fn(usize) -> (u16, Value) + Clone + Send + 'static,
 ) -> (Vec<Line>, Vec<String>) {
@@ -146,7 +146,7 @@ const LOG: &str = "/api/v1/namespaces/team-a/pods/bert-large-2-0/log";
 #[test]
 fn a_log_that_never_begins_is_not_waited_for() {
     let wrong = "container train is not valid for pod bert-large-2-0";
-    let (read, asked) = followed(pod(2, 0, None), move |_| refusal(400, "BadRequest", wrong, ""));
+    let (read, asked) = follow_log(pod(2, 0, None), move |_| refusal(400, "BadRequest", wrong, ""));
     assert!(matches!(&read[..], [Line::Missing { rank: 0, why }] if why == wrong), "{read:?}");
     assert_eq!(asked, [LOG]);
 }
@@ -155,7 +155,7 @@ fn a_log_that_never_begins_is_not_waited_for() {
 fn why_a_log_has_not_begun_is_said_once() {
     let running = serde_json::to_value(pod(2, 0, None)).unwrap();
     // After each refusal the pod is read.
-    let (read, asked) = followed(pod(2, 0, None), move |number| match number {
+    let (read, asked) = follow_log(pod(2, 0, None), move |number| match number {
         1 => not_available(),
         3 | 5 => refusal(400, "BadRequest", "\"train\" is waiting to start: failing to pull image", ""),
         2 | 4 | 6 => (200, running.clone()),
@@ -183,7 +183,7 @@ fn a_pod_that_ends_without_its_container_is_not_waited_for() {
     let running = serde_json::to_value(pod(2, 0, None)).unwrap();
     let failed = serde_json::to_value(pod(2, 0, Some((1, "2026-11-24T11:00:09Z")))).unwrap();
     for (pod_answers, looks) in [(vec![failed.clone()], 2), (vec![running, failed], 3)] {
-        let (read, asked) = followed(pod(2, 0, None), move |number| match number % 2 {
+        let (read, asked) = follow_log(pod(2, 0, None), move |number| match number % 2 {
             1 => not_available(),
             _ => (200, pod_answers[number / 2 - 1].clone()),
         });
@@ -199,14 +199,14 @@ fn a_pod_that_ends_without_its_container_is_not_waited_for() {
 fn a_pod_that_its_kubelet_does_not_know_yet_is_waited_for_and_one_that_is_gone_is_not() {
     let unknown = || refusal(404, "NotFound", "pod does not exist", "bert-large-2-0");
     let running = serde_json::to_value(pod(2, 0, None)).unwrap();
-    let (read, asked) = followed(pod(2, 0, None), move |number| match number {
+    let (read, asked) = follow_log(pod(2, 0, None), move |number| match number {
         1 => unknown(),
         2 => (200, running.clone()),
         _ => (200, json!("a line")),
     });
     assert!(matches!(&read[..], [Line::Text { rank: 0, .. }]), "{read:?}");
     assert_eq!(asked.len(), 3);
-    let (read, asked) = followed(pod(2, 0, None), move |_| unknown());
+    let (read, asked) = follow_log(pod(2, 0, None), move |_| unknown());
     assert!(matches!(&read[..], [Line::Missing { why, .. }] if why == "its pod is gone"), "{read:?}");
     assert_eq!(asked.len(), 3);
 }
@@ -216,7 +216,7 @@ fn a_pod_without_a_node_has_no_log_yet() {
     let mut unbound = pod(2, 0, None);
     (unbound.spec.node_name, unbound.status.phase) = (None, "Pending".into());
     let bound = serde_json::to_value(pod(2, 0, None)).unwrap();
-    let (read, asked) = followed(unbound, move |number| match number {
+    let (read, asked) = follow_log(unbound, move |number| match number {
         1 => (200, bound.clone()),
         _ => (200, json!("a line")),
     });

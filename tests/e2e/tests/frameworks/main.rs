@@ -8,6 +8,7 @@ mod curves;
 
 use std::time::Duration;
 
+use andreas_api::TrainingJobStatus;
 use andreas_api::phase::{Outcome, Phase};
 use andreas_e2e::cluster::{Cluster, Options};
 use andreas_e2e::job::{Job, job};
@@ -58,6 +59,17 @@ async fn until_percent(c: &mut Cluster, job: &Job, percent: i32) -> Result<()> {
     c.observer
         .until(&format!("{key} at {percent} %"), LIMIT, |s| s.milli_percent(&key) >= percent * 1_000)
         .await
+}
+
+/// Runs a program until it is so far, stops it, and lets it go on with two GPUs of one node to its end.
+async fn goes_on_with_two_gpus(c: &mut Cluster, run: &Job, percent: i32) -> Result<TrainingJobStatus> {
+    c.submit(run).await?;
+    until_percent(c, run, percent).await?;
+    c.edit(&run.key(), &json!({"suspend": true})).await?;
+    until(c, run, Phase::Suspended).await?;
+    c.edit(&run.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 1}, "suspend": false})).await?;
+    until(c, run, Phase::Succeeded).await?;
+    Ok(c.observer.seen().status(&run.key()))
 }
 
 /// A command and what it printed.
@@ -135,14 +147,7 @@ async fn plain_programs_report_without_code_of_ours() -> Result<()> {
             let file = format!("/srv/programs/{file}");
             let command = ["torchrun", "-m", "andreas_progress", "--steps", "200", &file];
             let run = program(name, &command).env("STEPS", 200).gpus(4, 2);
-            c.submit(&run).await?;
-            until_percent(c, &run, 25).await?;
-            c.edit(&run.key(), &json!({"suspend": true})).await?;
-            until(c, &run, Phase::Suspended).await?;
-            c.edit(&run.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 1}, "suspend": false}))
-                .await?;
-            until(c, &run, Phase::Succeeded).await?;
-            let status = c.observer.seen().status(&run.key());
+            let status = goes_on_with_two_gpus(c, &run, 25).await?;
             let progress = status.progress.clone().context("progress")?;
             ensure!(status.attempts == 2 && status.user_failures == 0, "{status:?}");
             ensure!(progress.milli_percent == 100_000 && progress.stepwise, "{progress:?}");
@@ -183,14 +188,7 @@ async fn lightning_stops_and_resumes() -> Result<()> {
         for (name, run) in
             [("lightning", run.env("STEPS", 300)), ("lightning-early", early.env("STEPS", 512))]
         {
-            c.submit(&run).await?;
-            until_percent(c, &run, 10).await?;
-            c.edit(&run.key(), &json!({"suspend": true})).await?;
-            until(c, &run, Phase::Suspended).await?;
-            c.edit(&run.key(), &json!({"gpus": {"min": 2, "max": 2, "maxNodes": 1}, "suspend": false}))
-                .await?;
-            until(c, &run, Phase::Succeeded).await?;
-            let status = c.observer.seen().status(&run.key());
+            let status = goes_on_with_two_gpus(c, &run, 10).await?;
             let start = status.progress.as_ref().map_or(0, |progress| progress.attempt_start);
             ensure!(status.attempts == 2 && start >= 10_000, "{status:?}");
             // A fit that fails once it has saved is a stop too, for the operator.
