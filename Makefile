@@ -59,11 +59,16 @@ build-tests: prepare
 	$(CARGO) build --workspace --bins --examples --tests --test scenarios --test kubelets --locked
 
 .PHONY: demo
-demo: control-plane build ## The main job: a real control plane, real nodes (DEMO_ARGS=--pretend: pretend ones), 40 TrainingJobs of a production trace
-	@isolated=; \
+demo: prepare ## The main job: a real control plane, real nodes (DEMO_ARGS=--pretend: pretend ones), 40 TrainingJobs of a production trace
+	@isolated= sets=control-plane; \
 	if [[ " $(DEMO_ARGS) " != *" --pretend "* ]] && tests/kubelets/available; then \
-	  tests/kubelets/prepare; isolated=tests/kubelets/isolated; \
+	  isolated=tests/kubelets/isolated sets+=" nodes registry nvidia"; hack/prepare nodes; \
 	fi; \
+	set -m; { for set in $$sets; do tests/tools/build $$set >/dev/null || exit 1; done; } </dev/null & beside=$$!; set +m; \
+	trap 'kill -- -$$beside 2>/dev/null || true' EXIT; \
+	$(CARGO) build --workspace --bins --locked; \
+	wait $$beside; trap - EXIT; \
+	[ -z "$$isolated" ] || tests/kubelets/prepare; \
 	$$isolated $(CARGO) run -q --offline --locked --bin demo -- $(DEMO_ARGS)
 
 .PHONY: fidelity

@@ -74,20 +74,23 @@ fn a_gang_by_necessity_is_answered_with_its_nodes() {
     assert_eq!(ask(&mut session, &line), answer);
 }
 
-#[test]
-fn a_job_on_slow_gpus_moves_to_free_fast_ones_whatever_limits_they_offer() {
-    // Given a late job on slow GPUs, and a free fast GPU with a power limit that saves energy,
-    let line = json!({"now": 1000, "eur_per_kwh": 0.26, "restart_s": 120, "turnaround_share": 0.1, "late_fixed_s": 900,
+/// A late job on slow GPUs, and a free fast GPU with a power limit that saves energy.
+fn late_on_slow_gpus() -> Value {
+    json!({"now": 1000, "eur_per_kwh": 0.26, "restart_s": 120, "turnaround_share": 0.1, "late_fixed_s": 900,
         "gpu_types": [{"name": "F", "idle_w": 50, "max_w": 400}, {"name": "S", "idle_w": 10, "max_w": 100}],
         "classes": [{"gpu_type": "F", "gpus": 1, "count": 1, "overhead_w": 100},
                     {"gpu_type": "S", "gpus": 1, "count": 1, "overhead_w": 100}],
         "new_jobs": [{"id": "j", "submit_s": 0, "deadline_s": 1, "weight": 0.0001, "epochs_left": 600, "req_gpus": 1,
                       "allowed": [1], "epoch_s": {"F": [700], "S": [1350]}, "power_w": {"F": [400], "S": [100]},
                       "limits": {"F": [[280, 1.045, 0.7]]}}],
-        "jobs": [{"id": "j", "epochs_left": 600, "current": {"node": "1/0", "gpus": 1}}]});
-    // then it moves now; postponed, the same move would be postponed again at every decision.
+        "jobs": [{"id": "j", "epochs_left": 600, "current": {"node": "1/0", "gpus": 1}}]})
+}
+
+#[test]
+fn a_job_on_slow_gpus_moves_to_free_fast_ones_whatever_limits_they_offer() {
+    // It moves now; postponed, the same move would be postponed again at every decision.
     let mut session = Session::new(Options { trials: 20, ..Options::default() }, true);
-    let answer = ask(&mut session, &line);
+    let answer = ask(&mut session, &late_on_slow_gpus());
     assert_eq!(answer["j"]["node"], "0/0", "{answer}");
     assert!(answer["_plan"]["gap"].as_f64().unwrap() < 1e-6, "{answer}");
 }
@@ -121,6 +124,68 @@ fn the_nodes_of_a_gang_are_of_one_class() {
         let nodes = json!(["1/0", "1/1"]);
         assert_eq!(ask(&mut session, &free)["bert"]["nodes"], nodes, "{method:?}");
     }
+}
+
+/// Two jobs of four GPUs each, and this many nodes of four. Both wait.
+fn two_of_four_gpus(nodes: u32) -> Value {
+    let four = |id: &str| {
+        json!({"id": id, "submit_s": 0, "deadline_s": 9000, "weight": 0.001, "epochs_left": 10, "allowed": [4], "req_gpus": 4,
+               "epoch_s": {"V100": [null, null, null, 600]}, "power_w": {"V100": [null, null, null, 900]}})
+    };
+    let mut line = state();
+    line["classes"] = json!([{"gpu_type": "V100", "gpus": 4, "count": nodes}]);
+    line["new_jobs"] = json!([four("a"), four("b")]);
+    line["jobs"] = json!([{"id": "a", "epochs_left": 10}, {"id": "b", "epochs_left": 10}]);
+    line
+}
+
+#[test]
+fn what_a_starting_job_still_holds_is_given_to_nobody() {
+    // Given a job that goes from one node to the other, and one that waits,
+    let on = |node: &str| json!({"node": node, "gpus": 4});
+    let mut moves = two_of_four_gpus(2);
+    moves["jobs"][0] =
+        json!({"id": "a", "epochs_left": 10, "state": "starting", "current": on("0/0"), "target": on("0/1")});
+    // and the same when it has left.
+    let mut left = moves.clone();
+    left["jobs"][0]["current"] = Value::Null;
+    for method in [Method::RandomizedGreedy, Method::Edf, Method::Gavel] {
+        let other = |line: &Value| {
+            let mut session = Session::new(Options { method, trials: 20, ..Options::default() }, false);
+            ask(&mut session, line)["b"].clone()
+        };
+        assert_eq!((other(&moves), other(&left)), (Value::Null, on("0/0")), "{method:?}");
+    }
+}
+
+#[test]
+fn what_a_job_does_and_what_a_change_costs_it_may_be_in_new_jobs() {
+    // Given a job that leaves the only node,
+    let leaves = json!({"state": "stopping", "current": {"node": "0/0", "gpus": 4}, "gone_by_s": 500});
+    let answer = |list: &str| {
+        let mut line = two_of_four_gpus(1);
+        line[list][0].as_object_mut().unwrap().extend(leaves.as_object().unwrap().clone());
+        ask(&mut session(false), &line)
+    };
+    // then the other one waits, wherever that is said.
+    assert_eq!(answer("new_jobs")["b"], Value::Null);
+    assert_eq!(answer("new_jobs"), answer("jobs"));
+
+    // Given a job for which a change costs more than it gains, then it stays, on later lines too.
+    let mut session = Session::new(Options { trials: 20, ..Options::default() }, false);
+    let mut line = late_on_slow_gpus();
+    line["new_jobs"][0]["restart_s"] = json!(1e6);
+    assert_eq!(ask(&mut session, &line)["j"]["node"], "1/0");
+    line["new_jobs"] = json!([]);
+    assert_eq!(ask(&mut session, &line)["j"]["node"], "1/0");
+}
+
+#[test]
+fn errors_name_the_list_that_a_value_is_in() {
+    let mut line = state();
+    line["new_jobs"][0]["current"] = json!({"node": "0/2", "gpus": 1});
+    let error = ask(&mut session(false), &line)["_error"].as_str().unwrap().to_owned();
+    assert!(error.starts_with("new_jobs[0].current.node:"), "{error}");
 }
 
 #[test]

@@ -268,6 +268,20 @@ mod tests {
     }
 
     #[test]
+    fn certificates_of_a_clock_that_was_ahead_are_made_again_under_the_authority_that_was_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let pod = pod(folder.path(), None);
+        let now = Timestamp::now();
+        pod.renew(now + jiff::SignedDuration::from_hours(48), true).unwrap();
+        let read_once = text(pod.scheduler.join("ca.crt"));
+        let begins = || validity(&text(pod.scheduler.join("client.crt"))).unwrap().from;
+        assert!(begins() > now);
+        let next = pod.renew(now, false).unwrap();
+        let chain = String::from_utf8(next.certificate).unwrap();
+        assert!(verifies(&chain, &read_once, "andreas-extender", now) && begins() < now);
+    }
+
+    #[test]
     fn a_given_certificate_of_another_authority_waits_for_a_restart_of_the_pod() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);

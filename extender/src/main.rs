@@ -17,6 +17,7 @@ use andreas_runtime::arguments;
 use andreas_runtime::certificates::{CertificateLifetimeArgs, CertificateMetrics};
 use andreas_runtime::client::{self, ClientArgs};
 use andreas_runtime::health::Health;
+use andreas_runtime::listen;
 use andreas_runtime::server::{self, Limits};
 use andreas_runtime::shutdown;
 use andreas_runtime::telemetry::{self, TelemetryArgs};
@@ -27,7 +28,6 @@ use clap::Parser;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// kube-scheduler extender of ANDREAS: restricts each training pod to the node of its allocation.
@@ -102,9 +102,8 @@ async fn main() -> anyhow::Result<()> {
     let client = client::connect(&args.client, USER_AGENT).await?;
     let certificates = pod_certificates(&args);
     let tls = load(&args, certificates.as_ref())?;
-    let listener =
-        TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
-    let admin = admin::bind(&args.admin).await?;
+    let listener = listen::bind(args.listen)?;
+    let admin = admin::bind(&args.admin)?;
     let admin_address = admin.address()?;
 
     let mut registry = Registry::default();

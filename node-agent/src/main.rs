@@ -23,7 +23,8 @@ use rustix::thread::CapabilitySet;
 struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Read the node once, print the status that would be reported as JSON, and exit. Sets nothing and needs no API server.
+    /// Read the node once, print what was read as JSON in the form of GpuNode.status, and exit. Sets nothing and needs no API
+    /// server; what only the running agent knows, as earlier Xid errors, is in the GpuNode.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -38,7 +39,8 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print a table of this node's GPUs: draw, holders, settings, health. Reads only; needs no API server.
+    /// Print a table of this node's GPUs: draw, holders, settings, health. Reads only; needs no API server. Earlier Xid errors are
+    /// in the GpuNode.
     Status(StatusArgs),
 }
 

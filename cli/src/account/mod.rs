@@ -19,8 +19,8 @@ use crate::when::{self, Since};
 
 /// Acct: energy, money, GPU-hours and lateness of jobs, by namespace, user, profile or month.
 ///
-/// A job counts whole in the period in which it ended; jobs that have not ended count in the present one, with what they have used so far.
-/// Deleted jobs do not count (spec.ttlSecondsAfterFinished). The user is the account
+/// A job counts whole in the period in which it ended; jobs that have not ended count in the present one: with their GPU-hours until now, and
+/// with energy and cost of their ended attempts. Deleted jobs do not count (spec.ttlSecondsAfterFinished). The user is the account
 /// that ran `kubectl andreas submit` (annotation andreas.dev/user). Lateness is its price in plans, not a payment. Needs the right to list TrainingJobs.
 #[derive(Debug, Args)]
 pub struct AcctArgs {
@@ -116,6 +116,12 @@ pub fn run(args: &AcctArgs) -> Result<()> {
             "note: jobs with more attempts than their status keeps: {incomplete}; their GPU-hours are a lower bound"
         ));
     }
+    let running: u64 = sums.iter().map(|sum| sum.running).sum();
+    if running > 0 {
+        output::print_error(&format!(
+            "note: attempts that run now: {running}; their GPU-hours count, and their energy and its cost at their end"
+        ));
+    }
     output::print(&text_of(args.output, args.no_headers, &args.by, &sums)?)
 }
 
@@ -207,6 +213,16 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_failed_has_missed_its_deadline() {
+        let mut jobs = jobs();
+        jobs[3]["status"]["deadline"] = "2026-11-24T18:00:00Z".into();
+        let jobs: Vec<SlimTrainingJob> = serde_json::from_value(jobs).unwrap();
+        let sums = sums(&jobs, &[Group::Job], None, &TimeZone::UTC, NOW.parse().unwrap());
+        let broken = sums.iter().find(|sum| sum.group[0].ends_with("broken")).unwrap();
+        assert_eq!((broken.with_deadline, broken.late, broken.late_seconds), (1, 1, 0));
+    }
+
+    #[test]
     fn a_running_attempt_counts_until_now_and_a_late_job_by_how_much() {
         let jobs = of(&[Group::Job], None);
         let sum = |name: &str| jobs.iter().find(|sum| sum.group[0].ends_with(name)).unwrap();
@@ -214,6 +230,10 @@ mod tests {
         assert_eq!((sum("bert-large").gpu_hours, sum("bert-large").measured_joules), (10.0, 9_000_000));
         assert_eq!((sum("late").late, sum("late").late_seconds), (1, 3_600));
         assert_eq!((sum("broken").failed, sum("waits").open), (1, 1));
+        // Its energy is not known yet.
+        let running: Vec<&str> =
+            jobs.iter().filter(|sum| sum.running > 0).map(|sum| sum.group[0].as_str()).collect();
+        assert_eq!(running, ["team-a/bert-large"]);
         let profiles: Vec<String> =
             of(&[Group::Profile], None).iter().map(|sum| sum.group.join("")).collect();
         assert_eq!(profiles, ["bert", "broken", "gpt", "waits"]);

@@ -27,7 +27,7 @@ pub struct Sum {
     pub failed: u64,
     /// Hours times GPUs of all attempts.
     pub gpu_hours: f64,
-    /// Energy, J.
+    /// Energy of ended attempts, J.
     pub joules: i64,
     /// The part of it that is measured by the GPUs' counters, J; mixed jobs do not count here.
     pub measured_joules: i64,
@@ -37,13 +37,16 @@ pub struct Sum {
     pub lateness_micros: i64,
     /// Jobs with a deadline.
     pub with_deadline: u64,
-    /// Those that ended after it, or have not ended and are past it.
+    /// Those that missed it: they ended after it, failed, or have not ended and are past it.
     pub late: u64,
-    /// How much they are late together, s.
+    /// Time past it of all of them, s; nothing where a job failed before.
     pub late_seconds: i64,
     /// Jobs whose status does not keep all attempts.
     #[serde(skip)]
     pub incomplete: u64,
+    /// Attempts that run: their GPU-hours count until now, their energy not yet.
+    #[serde(skip)]
+    pub running: u64,
 }
 
 impl Sum {
@@ -98,10 +101,8 @@ fn add(sum: &mut Sum, job: &SlimTrainingJob, now: Timestamp) {
         let ended = status.completion_time.as_ref().map_or(now, |at| at.0);
         let late = ended.as_second() - deadline.0.as_second();
         sum.with_deadline += 1;
-        if late > 0 {
-            sum.late += 1;
-            sum.late_seconds = sum.late_seconds.saturating_add(late);
-        }
+        sum.late += u64::from(!status.deadline_met().unwrap_or(late <= 0));
+        sum.late_seconds = sum.late_seconds.saturating_add(late.max(0));
     }
     let seconds = |from: Timestamp, until: Timestamp| (until.as_second() - from.as_second()).max(0) as f64;
     let mut gpu_seconds = 0.0;
@@ -115,6 +116,7 @@ fn add(sum: &mut Sum, job: &SlimTrainingJob, now: Timestamp) {
         let recorded = status.history.iter().any(|attempt| attempt.attempt == allocation.attempt);
         if let Some(running) = allocation.running_time.as_ref().filter(|_| !recorded) {
             gpu_seconds += f64::from(allocation.gpus.max(0)) * seconds(running.0, now);
+            sum.running += 1;
         }
         known += usize::from(!recorded);
     }

@@ -1,7 +1,9 @@
 //! The job that a question is about, from a manifest.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use andreas_api::names::LABEL_PROFILE;
 use andreas_query::{JobObject, request::JobMetadata};
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -42,7 +44,10 @@ fn parse(text: &str) -> Result<(JobObject, Option<String>)> {
     let namespace = metadata["namespace"].as_str().filter(|namespace| !namespace.is_empty());
     let namespace = namespace.map(name::namespace).transpose();
     let namespace = namespace.map_err(|problem| anyhow!("metadata.namespace: {problem}"))?;
-    Ok((JobObject { metadata: JobMetadata { name }, spec: one.job["spec"].clone() }, namespace))
+    // What the operator reads of the labels.
+    let profile = metadata["labels"][LABEL_PROFILE].as_str();
+    let labels = profile.map(|profile| BTreeMap::from([(LABEL_PROFILE.to_owned(), profile.to_owned())]));
+    Ok((JobObject { metadata: JobMetadata { name, labels }, spec: one.job["spec"].clone() }, namespace))
 }
 
 #[cfg(test)]
@@ -56,12 +61,26 @@ mod tests {
         let (job, namespace) =
             parse("kind: TrainingJob\nmetadata: {name: bert, labels: {a: b}}\nspec: {epochs: 3}").unwrap();
         assert_eq!((job.metadata.name.as_deref(), &job.spec["epochs"]), (Some("bert"), &Value::from(3)));
-        assert_eq!(namespace, None);
+        assert_eq!((namespace, job.metadata.labels), (None, None));
         let error = |text: &str| format!("{:#}", parse(text).unwrap_err());
         assert!(error("kind: PyTorchJob\nspec: {}").contains("PyTorchJob"));
         assert!(error("spec: {}").contains("kind"));
         assert!(error("kind: TrainingJob").contains("spec"));
         assert!(error("[").contains("YAML"));
+    }
+
+    #[test]
+    fn the_label_that_names_a_profile_is_part_of_the_question() {
+        let labels = "metadata: {name: a, labels: {team: b, andreas.dev/profile: bert}}";
+        let job = "apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {containers: [{name: c}]}}}";
+        for kind in ["kind: TrainingJob\nspec: {}", job] {
+            let (read, _) = parse(&format!("{labels}\n{kind}\n")).unwrap();
+            let labels = read.metadata.labels.unwrap();
+            assert_eq!(
+                labels.into_iter().collect::<Vec<_>>(),
+                [("andreas.dev/profile".to_owned(), "bert".to_owned())]
+            );
+        }
     }
 
     #[test]

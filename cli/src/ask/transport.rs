@@ -21,7 +21,7 @@ use crate::cluster::{Authority, Cluster, ClusterError, PodPort, Reply, Right, Se
 
 /// Maximum answer: a queue of 20,000 jobs.
 const MAX_ANSWER: usize = 64 << 20;
-/// How long the proxy may take. The operator answers within 15 s even where a question waits for the first plan and for its turn.
+/// How long the proxy may take. The operator answers within 18 s, at worst that it takes too long.
 const PROXY_WITHIN: Duration = Duration::from_secs(20);
 /// Reasons of the operator's own refusals with 502, 503 or 504; the API server's proxy has others.
 const OPERATOR_REASONS: [&str; 2] = ["NotReady", "Timeout"];

@@ -35,24 +35,36 @@ impl Right {
         self
     }
 
-    /// The resource as kubectl writes it: `trainingjobs.andreas.dev`.
+    /// The resource with its group, and the subresource.
+    fn parts(&self) -> (String, Option<&str>) {
+        let (resource, subresource) = match self.resource.split_once('/') {
+            Some((resource, subresource)) => (resource, Some(subresource)),
+            None => (self.resource.as_str(), None),
+        };
+        let name = match self.group.as_str() {
+            "" => resource.to_owned(),
+            group => format!("{resource}.{group}"),
+        };
+        (name, subresource)
+    }
+
+    /// The resource as roles name it: `trainingjobs.andreas.dev`, `pods/log`.
     pub fn resource_name(&self) -> String {
-        match self.group.as_str() {
-            "" => self.resource.clone(),
-            group => match self.resource.split_once('/') {
-                Some((resource, subresource)) => format!("{resource}.{group}/{subresource}"),
-                None => format!("{}.{group}", self.resource),
-            },
+        match self.parts() {
+            (name, Some(subresource)) => format!("{name}/{subresource}"),
+            (name, None) => name,
         }
     }
 
-    /// The command that asks the API server for it.
+    /// The command that asks the API server for it. kubectl takes what follows a `/` for the name of an object.
     pub fn question(&self) -> String {
-        let resource = self.resource_name();
-        match &self.namespace {
-            Some(namespace) => format!("kubectl auth can-i {} {resource} -n {namespace}", self.verb),
-            None => format!("kubectl auth can-i {} {resource} -A", self.verb),
-        }
+        let (name, subresource) = self.parts();
+        let subresource = subresource.map(|part| format!(" --subresource={part}")).unwrap_or_default();
+        let scope = match &self.namespace {
+            Some(namespace) => format!("-n {namespace}"),
+            None => "-A".to_owned(),
+        };
+        format!("kubectl auth can-i {} {name}{subresource} {scope}", self.verb)
     }
 
     /// Which role grants it, as the chart and Kubernetes ship them.
@@ -65,6 +77,9 @@ impl Right {
             (_, "nodes" | "namespaces" | "customresourcedefinitions" | "leases") => {
                 "a cluster administrator's role"
             }
+            (_, "services/proxy") => "the chart's value operator.query.proxyFor",
+            // `edit` has it too, with the Secrets of the namespace.
+            (_, "pods/portforward") => "a Role of that namespace with this right alone",
             _ if self.namespace.is_none() => "a ClusterRoleBinding to the ClusterRole view",
             (_, "serviceaccounts/token") => "the ClusterRole admin in that namespace",
             (_, "secrets") => "the ClusterRole edit in that namespace",
@@ -87,7 +102,7 @@ impl fmt::Display for Right {
 #[cfg(test)]
 mod tests {
     use andreas_api::{GpuNode, TrainingJob};
-    use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::api::core::v1::{Pod, Service};
 
     use super::*;
 
@@ -99,8 +114,26 @@ mod tests {
         assert!(list.granted_by().contains("view"));
         let log = Right::of::<Pod>("get", Some("team-a")).on("log");
         assert_eq!(log.resource_name(), "pods/log");
+        assert_eq!(log.question(), "kubectl auth can-i get pods --subresource=log -n team-a");
+        let status = Right::of::<TrainingJob>("patch", None).on("status");
+        assert_eq!(status.resource_name(), "trainingjobs.andreas.dev/status");
+        assert_eq!(
+            status.question(),
+            "kubectl auth can-i patch trainingjobs.andreas.dev --subresource=status -A"
+        );
         let nodes = Right::of::<GpuNode>("list", None);
         assert_eq!(nodes.to_string(), "list gpunodes.andreas.dev in the whole cluster");
         assert!(nodes.granted_by().contains("power-admin"));
+    }
+
+    /// The ClusterRole view has neither, and edit also reads the Secrets of the operator's namespace.
+    #[test]
+    fn rights_to_reach_the_operator_are_granted_alone() {
+        for verb in ["get", "create"] {
+            let proxy = Right::of::<Service>(verb, Some("andreas-system")).on("proxy");
+            assert!(proxy.granted_by().ends_with("operator.query.proxyFor"), "{verb}");
+            let forward = Right::of::<Pod>(verb, Some("andreas-system")).on("portforward");
+            assert!(forward.granted_by().starts_with("a Role of that namespace"), "{verb}");
+        }
     }
 }

@@ -3,11 +3,12 @@
 mod lines;
 mod workers;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::collections::BTreeSet;
+use std::io::{IsTerminal as _, Write};
 use std::time::Duration;
 
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
@@ -68,7 +69,7 @@ pub struct LogsArgs {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When there is no such job, it has no pods, or a right is missing.
+/// When there is no such job, it has no pods, none of their logs can be read, or a right is missing.
 pub fn run(args: &LogsArgs) -> Result<()> {
     block_on(async {
         let cluster = Cluster::connect(&args.cluster).await?;
@@ -83,33 +84,50 @@ pub fn run(args: &LogsArgs) -> Result<()> {
                 crate::output::print_error(&format!("rank {} failed: {}", worker.rank, plain(end)));
             }
         }
-        let mut open = streams(&cluster, &namespace, args, container, &found);
+        let open = streams(&cluster, &namespace, args, container, &found);
         let terminal = std::io::stdout().is_terminal();
-        let mut out = std::io::stdout().lock();
-        while let Some(line) = open.next().await {
-            match line {
-                Line::Text { rank, text } => {
-                    if !args.no_prefix {
-                        write!(out, "[{rank}] ")?;
-                    }
-                    if terminal {
-                        out.write_all(printable(&text).as_bytes())?
-                    } else {
-                        out.write_all(&text)?
-                    }
-                    out.write_all(b"\n")?;
-                    if args.follow {
-                        out.flush()?;
-                    }
-                }
-                Line::Missing { rank, why } => {
-                    crate::output::print_error(&format!("rank {rank}: {}", plain(&why)))
-                }
-                Line::Refused(error) => return Err(error.into()),
-            }
-        }
-        Ok(out.flush()?)
+        show(open, found.len(), args, terminal, &mut std::io::stdout().lock()).await
     })
+}
+
+/// Prints lines as they come, of so many workers.
+async fn show(
+    mut open: BoxStream<'_, Line>,
+    workers: usize,
+    args: &LogsArgs,
+    terminal: bool,
+    out: &mut impl Write,
+) -> Result<()> {
+    let (mut missing, mut any) = (BTreeSet::new(), false);
+    while let Some(line) = open.next().await {
+        match line {
+            Line::Text { rank, text } => {
+                any = true;
+                if !args.no_prefix {
+                    write!(out, "[{rank}] ")?;
+                }
+                if terminal {
+                    out.write_all(printable(&text).as_bytes())?
+                } else {
+                    out.write_all(&text)?
+                }
+                out.write_all(b"\n")?;
+                if args.follow {
+                    out.flush()?;
+                }
+            }
+            Line::Missing { rank, why } => {
+                missing.insert(rank);
+                crate::output::print_error(&format!("rank {rank}: {}", plain(&why)));
+            }
+            Line::Refused(error) => return Err(error.into()),
+        }
+    }
+    out.flush()?;
+    if !any && missing.len() == workers {
+        bail!("no log could be read");
+    }
+    Ok(())
 }
 
 /// The lines of all workers: one worker after the other, or as they come with `--follow`.

@@ -32,13 +32,40 @@ pub struct Known {
     requested: Option<GpuCount>,
     movable: bool,
     min_run: Seconds,
+    restart: Option<Seconds>,
 }
 
-/// Facts about a job that hold for this input line only.
-#[derive(Default)]
-struct LineFacts<'a> {
-    lost: Option<f64>,
-    forbidden: Option<&'a [String]>,
+/// An entry of one of the lists of a line.
+#[derive(Clone, Copy)]
+struct Listed<'a> {
+    list: &'static str,
+    index: usize,
+    entry: &'a JobEntry,
+}
+
+impl Listed<'_> {
+    /// Path of a field.
+    fn at(&self, field: &str) -> String {
+        format!("{}[{}].{field}", self.list, self.index)
+    }
+}
+
+fn listed<'a>(list: &'static str, entries: &'a [JobEntry]) -> impl Iterator<Item = Listed<'a>> {
+    entries.iter().enumerate().map(move |(index, entry)| Listed { list, index, entry })
+}
+
+/// What a line says of a job: in `jobs`, else in `new_jobs`.
+struct Given<'a> {
+    job: Listed<'a>,
+    new: Option<Listed<'a>>,
+}
+
+impl<'a> Given<'a> {
+    /// A value, and the entry that it is in.
+    fn find<T>(&self, of: impl Fn(&'a JobEntry) -> Option<T>) -> Option<(T, Listed<'a>)> {
+        let in_new = || self.new.and_then(|new| Some((of(new.entry)?, new)));
+        of(self.job.entry).map(|value| (value, self.job)).or_else(in_new)
+    }
 }
 
 /// Jobs that earlier decisions started: where, and since when.
@@ -193,7 +220,12 @@ pub fn known(entry: &JobEntry, i: usize) -> Result<Known, InputError> {
         requested: entry.req_gpus.map(GpuCount),
         movable: entry.movable.unwrap_or(true),
         min_run: Seconds(not_negative(entry.min_run_s.unwrap_or(0.0), || at("min_run_s"))?),
+        restart: restart(entry, || at("restart_s"))?,
     })
+}
+
+fn restart(entry: &JobEntry, field: impl FnOnce() -> String) -> Result<Option<Seconds>, InputError> {
+    entry.restart_s.map(|seconds| not_negative(seconds, field).map(Seconds)).transpose()
 }
 
 /// Planner estimates of a job. Entry k of `epoch_s[type]` (s) and `power_w[type]` (W) is for k + 1 GPUs; `null` is
@@ -287,31 +319,25 @@ pub fn jobs(
     if state.jobs.len() > MAX_JOBS {
         return bad("jobs", format!("{} are more than {MAX_JOBS}", state.jobs.len()));
     }
-    let mut passing: BTreeMap<&str, LineFacts<'_>> = BTreeMap::new();
-    for entry in &state.new_jobs {
-        if entry.lost_s.is_some() || entry.forbidden.is_some() {
-            let forbidden = entry.forbidden.as_deref();
-            passing.insert(&entry.id, LineFacts { lost: entry.lost_s, forbidden });
-        }
-    }
+    let new_jobs: BTreeMap<&str, Listed<'_>> =
+        listed("new_jobs", &state.new_jobs).map(|new| (new.entry.id.as_str(), new)).collect();
     let namespace = NamespaceName::from("default");
     let mut seen = BTreeSet::new();
     let mut jobs = Vec::with_capacity(state.jobs.len());
-    for (i, entry) in state.jobs.iter().enumerate() {
-        let at = |what: &str| format!("jobs[{i}].{what}");
+    for job in listed("jobs", &state.jobs) {
+        let entry = job.entry;
+        let at = |what: &str| job.at(what);
         if !seen.insert(entry.id.as_str()) {
             return bad(at("id"), format!("{:?} is there twice", entry.id));
         }
         let Some(table) = known(&entry.id) else {
             return bad(at("id"), format!("{:?} is not known: no line had it in new_jobs", entry.id));
         };
-        let before = passing.get(entry.id.as_str());
-        let lost = entry.lost_s.or(before.and_then(|p| p.lost)).unwrap_or(0.0);
-        let forbidden = entry.forbidden.as_deref().or(before.and_then(|p| p.forbidden)).unwrap_or(&[]);
+        let given = Given { job, new: new_jobs.get(entry.id.as_str()).copied() };
+        let lost = given.find(|e| e.lost_s).map(|(lost, of)| not_negative(lost, || of.at("lost_s")));
         let epochs_left = *required(entry.epochs_left.as_ref(), || at("epochs_left"))?;
         let min_run = entry.min_run_s.map_or(Ok(table.min_run.0), |s| not_negative(s, || at("min_run_s")))?;
-        let restart = entry.restart_s.map(|s| not_negative(s, || at("restart_s"))).transpose()?;
-        let mut job = Job {
+        let mut planned = Job {
             id: JobId::from(entry.id.as_str()),
             namespace: namespace.clone(),
             submit: table.submit,
@@ -323,44 +349,52 @@ pub fn jobs(
             limits: table.limits.clone(),
             limits_count: LimitsCount::AtOnce,
             unknown: None,
+            exploration: None,
             requested_gpus: table.requested,
             worker: Worker::default(),
             candidates: None,
-            forbidden: Vec::with_capacity(forbidden.len()),
+            forbidden: Vec::new(),
             preemption: Preemption::Allowed,
             movable: entry.movable.unwrap_or(table.movable),
             min_run: Seconds(min_run),
-            lost: Seconds(not_negative(lost, || at("lost_s"))?),
-            restart: restart.map(Seconds),
-            restarts_last_day: entry.restarts_last_day.unwrap_or(0),
-            state: JobState::Waiting,
+            lost: Seconds(lost.transpose()?.unwrap_or(0.0)),
+            restart: restart(entry, || at("restart_s"))?.or(table.restart),
+            restarts_last_day: given.find(|e| e.restarts_last_day).map_or(0, |(restarts, _)| restarts),
+            state: job_state(state, &given, ran.get(entry.id.as_str()))?,
         };
-        for (k, name) in forbidden.iter().enumerate() {
-            class_of(state, name, || at(&format!("forbidden[{k}]")))?;
-            job.forbidden.push(name.as_str().into());
+        if let Some((names, of)) = given.find(|e| e.forbidden.as_deref()) {
+            for (k, name) in names.iter().enumerate() {
+                class_of(state, name, || of.at(&format!("forbidden[{k}]")))?;
+                planned.forbidden.push(name.as_str().into());
+            }
         }
-        job.state = job_state(state, entry, &at, ran.get(entry.id.as_str()))?;
-        jobs.push(job);
+        jobs.push(planned);
     }
     Ok(jobs)
 }
 
 fn job_state(
     state: &State,
-    entry: &JobEntry,
-    at: &dyn Fn(&str) -> String,
+    given: &Given<'_>,
     ran: Option<&(Placement, Time)>,
 ) -> Result<JobState, InputError> {
-    let current = entry.current.as_ref().map(|p| place(state, p, "current", at)).transpose()?;
-    let target = entry.target.as_ref().map(|p| place(state, p, "target", at)).transpose()?;
+    let at = |field: &str| given.job.at(field);
+    let placed = |(found, of): (&PlacementEntry, Listed<'_>), name: &str| place(state, found, &of.at(name));
+    let current = given.find(|e| e.current.as_ref()).map(|found| placed(found, "current")).transpose()?;
+    let target = given.find(|e| e.target.as_ref()).map(|found| placed(found, "target")).transpose()?;
     let since = |placement: &Placement| -> Result<Time, InputError> {
-        match (entry.since_s, ran) {
-            (Some(since), _) => not_negative(since, || at("since_s")).map(Time),
+        match (given.find(|e| e.since_s), ran) {
+            (Some((since, of)), _) => not_negative(since, || of.at("since_s")).map(Time),
             (None, Some((there, since))) if there.same_gpus(placement) => Ok(*since),
             (None, _) => Ok(Time(state.now)),
         }
     };
-    let name = entry.state.unwrap_or(match current {
+    let gone_by = || {
+        let found = given.find(|e| e.gone_by_s);
+        found.map(|(gone_by, of)| not_negative(gone_by, || of.at("gone_by_s")).map(Time)).transpose()
+    };
+    let named = given.find(|e| e.state).map(|(name, _)| name);
+    let name = named.unwrap_or(match current {
         Some(_) => StateName::Running,
         None => StateName::Waiting,
     });
@@ -371,28 +405,24 @@ fn job_state(
             Ok(JobState::Running { since: since(&placement)?, placement })
         }
         (StateName::Running | StateName::Stopping, None) => bad(at("current"), "is missing"),
+        // It has to leave what it holds, which nobody else gets before.
+        (StateName::Starting, Some(holds)) if target.as_ref().is_some_and(|to| !to.same_gpus(&holds)) => {
+            Ok(JobState::Stopping { holds, target, gone_by: gone_by()?.unwrap_or(Time(state.now)) })
+        }
         (StateName::Starting, current) => match target.or(current) {
             Some(target) => Ok(JobState::Starting { since: since(&target)?, target }),
             None => bad(at("target"), "is missing"),
         },
         (StateName::Stopping, Some(holds)) => {
-            let gone_by = *required(entry.gone_by_s.as_ref(), || at("gone_by_s"))?;
-            Ok(JobState::Stopping {
-                holds,
-                target,
-                gone_by: Time(not_negative(gone_by, || at("gone_by_s"))?),
-            })
+            let gone_by = *required(gone_by()?.as_ref(), || at("gone_by_s"))?;
+            Ok(JobState::Stopping { holds, target, gone_by })
         }
     }
 }
 
-fn place(
-    state: &State,
-    entry: &PlacementEntry,
-    what: &str,
-    at: &dyn Fn(&str) -> String,
-) -> Result<Placement, InputError> {
-    let at = |field: &str| at(&format!("{what}.{field}"));
+/// The placement of an entry whose path this is.
+fn place(state: &State, entry: &PlacementEntry, path: &str) -> Result<Placement, InputError> {
+    let at = |field: &str| format!("{path}.{field}");
     let names: &[String] = match (&entry.node, &entry.nodes) {
         (Some(node), None) => std::slice::from_ref(node),
         (None, Some(nodes)) => nodes,

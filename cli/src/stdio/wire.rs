@@ -89,7 +89,7 @@ pub struct ClassEntry {
     pub host_idle_w: f64,
 }
 
-/// A job, in `new_jobs` or `jobs`. What it needs is kept from `new_jobs`; what it holds is taken from `jobs`.
+/// A job, in `new_jobs` or `jobs`. What it needs is kept from `new_jobs`; the rest is of its line, from `jobs` before `new_jobs`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct JobEntry {
     /// Its name.

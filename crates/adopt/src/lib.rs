@@ -10,7 +10,7 @@
 //! | [`workload`] | what a watch keeps of a workload: whether it is suspended, whether it has ended, what its annotations ask for |
 //! | [`groups`] | its pod templates with GPUs, and how many pods each makes |
 //! | [`mirror`] | the TrainingJob made for it |
-//! | [`release`] | the changes of a workload: released on nodes, stopped, restored |
+//! | [`release`] | the changes of a workload: released on nodes, stopped |
 //!
 //! **In**: objects as JSON. **Out**: the mirror, changed objects.
 //!
@@ -22,10 +22,11 @@ pub mod mirror;
 pub mod release;
 pub mod workload;
 
+pub use andreas_convert::found::restore;
 pub use groups::{Group, groups};
 pub use kind::Kind;
 pub use mirror::{mirror, name};
-pub use release::{Directives, direct, hold, release, restore};
+pub use release::{Directives, direct, hold, release};
 pub use workload::{End, Workload};
 
 /// Why a workload is not adopted, for its owner.

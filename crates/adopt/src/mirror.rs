@@ -1,7 +1,7 @@
 //! The TrainingJob that stands for a workload.
 
-use andreas_api::names::{ANNOTATION_GPUS, ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
-use andreas_convert::{AnnotationError, MAX_COUNTS, MAX_GPUS, MAX_NODES, Request, Totals, per_gpu};
+use andreas_api::names::{ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
+use andreas_convert::{MAX_GPUS, MAX_NODES, Request, Totals, may_follow, per_gpu};
 use serde_json::{Map, Value, json};
 
 use crate::AdoptError;
@@ -52,7 +52,8 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     let mut spec = Map::new();
     let mut gpus = json!({"min": size.gpus});
     if let Some(totals) = &request.gpus {
-        gpus = size.follow(totals, kind, templates)?;
+        may_follow(kind.name(), &templates["spec"])?;
+        gpus = size.follow(totals)?;
     }
     if size.nodes > 1 {
         gpus["maxNodes"] = size.nodes.into();
@@ -160,33 +161,11 @@ impl Size {
     }
 
     /// Lets the number of pods follow the plan. Returns `spec.gpus`.
-    fn follow(&mut self, totals: &Totals, kind: Kind, object: &Value) -> Result<Value, AdoptError> {
-        let wrong = |problem: String| AdoptError::from(AnnotationError { name: ANNOTATION_GPUS, problem });
-        if kind != Kind::Job {
-            return Err(wrong(format!("the number of pods of a {} does not change", kind.name())));
-        }
-        let spec = &object["spec"];
-        if !spec["completions"].is_null() && spec["completionMode"] != "Indexed" {
-            let words = "a Job with completions changes its number of pods only with completionMode: Indexed";
-            return Err(wrong(words.to_owned()));
-        }
-        let each = self.gpus_per_pod;
-        let all = totals.of_pods(each);
-        let (Some(least), Some(most)) = (all.first().copied(), all.last().copied()) else {
-            return Err(wrong(format!("no number of it is a multiple of the {each} GPUs of a pod")));
-        };
-        (self.gpus, self.pods, self.elastic) = (most, most / each, true);
+    fn follow(&mut self, totals: &Totals) -> Result<Value, AdoptError> {
+        let (most, gpus) = totals.gpus(self.gpus_per_pod)?;
+        (self.gpus, self.pods, self.elastic) = (most, most / self.gpus_per_pod, true);
         self.nodes = self.pods.min(MAX_NODES);
-        let mut gpus = json!({"min": least, "max": most});
-        // A range means what it means in a TrainingJob; pods of several GPUs leave some of it out.
-        let whole = matches!(totals, Totals::Range(..)) && each == 1;
-        if all.len() > 1 && !whole {
-            if all.len() > MAX_COUNTS {
-                return Err(wrong(format!("it has {} numbers, the most is {MAX_COUNTS}", all.len())));
-            }
-            gpus["counts"] = all.into();
-        }
-        Ok(gpus)
+        Ok(gpus.into())
     }
 }
 

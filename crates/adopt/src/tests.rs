@@ -179,6 +179,61 @@ fn a_number_of_gpus_that_cannot_follow_the_plan_is_refused_with_the_annotation()
     }
 }
 
+/// With the same numbers as the mirror, or without the annotation where that is refused.
+#[test]
+fn a_file_with_the_annotation_asks_for_what_the_job_would_get() {
+    let converted = |object: &Value| andreas_convert::object(object, &[]).expect("read").expect("a job");
+    for (gpus, may) in [(2, "2-8"), (2, "3-8"), (2, "2,3,4"), (4, "4"), (1, "1-4"), (1, "1,2,4")] {
+        let object = elastic(2, gpus, may);
+        let made = mirror(&workload(Kind::Job, &object), &object, &object).expect("adopted");
+        let one = converted(&object);
+        assert_eq!(one.job["spec"]["gpus"], made["spec"]["gpus"], "{gpus} {may}");
+        assert_eq!(one.job["spec"]["resourcesPer"], "Gpu", "{gpus} {may}");
+    }
+    let mut fixed = elastic(2, 1, "1-4");
+    fixed["spec"]["completionMode"] = json!("NonIndexed");
+    let others = all().into_iter().filter(|(kind, _)| *kind != Kind::Job).map(|(_, mut object)| {
+        object["metadata"]["annotations"] = json!({ANNOTATION_GPUS: "2-8"});
+        object
+    });
+    for object in others.chain([fixed, elastic(1, 2, "3")]) {
+        let mut without = object.clone();
+        without["metadata"].as_object_mut().expect("metadata").remove("annotations");
+        let (one, plain) = (converted(&object), converted(&without));
+        assert_eq!(one.job, plain.job);
+        let said = one.notes.iter().any(|note| note.field == "metadata.annotations.andreas.dev/gpus");
+        assert!(said, "{:?}", one.notes);
+    }
+}
+
+#[test]
+fn a_node_selector_by_instance_type_is_no_gpu_type() {
+    let selector = json!({"node.kubernetes.io/instance-type": "p4d.24xlarge"});
+    let mut object = job(1, 1);
+    object["spec"]["template"]["spec"]["nodeSelector"] = selector.clone();
+    let made = mirror(&workload(Kind::Job, &object), &object, &object).expect("adopted");
+    assert_eq!(made["spec"]["gpus"], json!({"min": 1}));
+    assert_eq!(made["spec"]["template"]["spec"]["nodeSelector"], selector);
+}
+
+#[test]
+fn a_job_that_ran_is_converted_as_it_was_found() {
+    let converted = |object: &Value| andreas_convert::object(object, &[]).expect("read").expect("a job");
+    let mut cases = all();
+    cases.push((Kind::Job, elastic(2, 2, "2-6")));
+    for (kind, found) in cases {
+        let groups = groups(kind, &found);
+        let pods = (kind == Kind::Job).then_some(3);
+        for hostname in [Some("n1"), None] {
+            let mut object = found.clone();
+            direct(&mut object, &groups, &Directives { pods, ..directives(hostname) });
+            release(kind, &mut object, 3);
+            hold(kind, &mut object);
+            assert_eq!(converted(&object), converted(&found), "{kind:?} {hostname:?}");
+        }
+    }
+}
+
 #[test]
 fn what_another_program_starts_is_left_alone() {
     let mut kueue = job(1, 1);

@@ -204,7 +204,7 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub problems: Vec<GpuProblem>,
-    /// Since when it is `Unhealthy`, by the node's clock; absent where it is not.
+    /// Since when it is `Unhealthy`, by the API server's clock; absent where it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_since: Option<Time>,
     /// Processes that keep a context open on it and have done nothing for a minute, by pod: such a context keeps clocks

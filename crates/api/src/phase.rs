@@ -105,7 +105,7 @@ reasons! {
     QueueFull,
     /// Stopped in favour of others.
     Preempted,
-    /// On time with a probability below 50 %, or ended after the deadline (on the condition `OnTime`).
+    /// On time with a probability below 50 %, or ended after the deadline, or failed (on the condition `OnTime`).
     DeadlineUnreachable,
     /// The gang was not wholly bound in time, or its GPUs were never released.
     PlacementTimeout,

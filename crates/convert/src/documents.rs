@@ -1,11 +1,12 @@
 //! A file as documents, and each document by its kind.
 
-use andreas_api::names::GROUP;
+use andreas_api::names::{ANNOTATION_GPUS, GROUP};
 use serde_json::Value;
 
 use super::error::ConvertError;
 use super::notes::{Note, Notes};
-use super::{job, job_set, pytorch_job, ray_job, sbatch, train_job};
+use super::request::may_follow;
+use super::{found, job, job_set, pytorch_job, ray_job, sbatch, train_job};
 
 /// Most documents of a file.
 const MAX_DOCUMENTS: usize = 1000;
@@ -123,15 +124,32 @@ pub fn object(object: &Value, others: &[Value]) -> Result<Option<Converted>, Con
     let source = format!("{kind} {}", name.unwrap_or("without a name"));
     let mut notes = Notes::default();
     let job = match (kind, group(object)) {
-        ("Job", "batch") => job::convert(object.clone(), &mut notes),
-        ("PyTorchJob", "kubeflow.org") => pytorch_job::convert(object.clone(), &mut notes),
-        ("TrainJob", "trainer.kubeflow.org") => train_job::convert(object.clone(), others, &mut notes),
-        ("JobSet", "jobset.x-k8s.io") => job_set::convert(object.clone(), &mut notes),
-        ("RayJob", "ray.io") => ray_job::convert(object.clone(), &mut notes),
+        ("Job", "batch") => job::convert(submitted(object, &mut notes), &mut notes),
+        ("PyTorchJob", "kubeflow.org") => pytorch_job::convert(submitted(object, &mut notes), &mut notes),
+        ("TrainJob", "trainer.kubeflow.org") => {
+            train_job::convert(submitted(object, &mut notes), others, &mut notes)
+        }
+        ("JobSet", "jobset.x-k8s.io") => job_set::convert(submitted(object, &mut notes), &mut notes),
+        ("RayJob", "ray.io") => ray_job::convert(submitted(object, &mut notes), &mut notes),
         ("TrainingJob", "" | GROUP) => Ok(object.clone()),
         _ => return Ok(None),
     }?;
     Ok(Some(Converted { source, job, notes: notes.into_vec() }))
+}
+
+/// A job as its owner submitted it: without what our releases wrote. Where its number of pods cannot follow the plan, adoption
+/// refuses the annotation; here it is lost.
+fn submitted(object: &Value, notes: &mut Notes) -> Value {
+    let mut object = object.clone();
+    found::restore(&mut object);
+    let refused = may_follow(object["kind"].as_str().unwrap_or_default(), &object["spec"]);
+    let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    if let Err(error) = refused
+        && annotations.is_some_and(|annotations| annotations.remove(ANNOTATION_GPUS).is_some())
+    {
+        notes.lost(format!("metadata.annotations.{ANNOTATION_GPUS}"), error.problem);
+    }
+    object
 }
 
 /// The group of an object's apiVersion.

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_api::names::{
-    ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND, GROUP, LABEL_ADOPT, MAX_JOB_NAME, VERSION, is_job_name,
-};
+use andreas_api::names::{ANNOTATION_GPUS, GROUP, LABEL_ADOPT, MAX_JOB_NAME, VERSION, is_job_name};
 use serde_json::{Map, Value, json};
 
 use super::error::ConvertError;
@@ -12,7 +10,7 @@ use super::fields::Fields;
 use super::kueue;
 use super::launch;
 use super::notes::Notes;
-use super::request::{MAX_GPUS, READ, Request, Totals};
+use super::request::{MAX_GPUS, READ, Request};
 use super::template::{Template, per_gpu};
 
 /// Most nodes of a TrainingJob.
@@ -76,7 +74,7 @@ impl Draft {
         let request = Request::of(&asked)?;
         let mut draft = Self { metadata: kept, spec: Map::new(), request, queued: false };
         for (map, mut entries) in [("labels", metadata.object("labels")?), ("annotations", annotations)] {
-            entries.ignore(&[LAST_APPLIED, ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND]);
+            entries.ignore(&[LAST_APPLIED]);
             let adopt = entries.take(LABEL_ADOPT).is_some_and(|value| value == "true");
             draft.queued |= adopt && map == "labels";
             let limit = entries.path(kueue::LIMIT);
@@ -164,12 +162,24 @@ impl Draft {
     pub fn finish(mut self, workers: Workers, mut template: Template, notes: &mut Notes) -> Value {
         let mut gpus = self.gpus(workers, notes);
         let Request { mutable, fixed, types, gpus: totals } = std::mem::take(&mut self.request);
-        let types = if types.is_empty() { template.types } else { types };
+        let follows = match totals.map(|totals| totals.gpus(workers.gpus)) {
+            Some(Ok((most, totals))) => {
+                gpus.extend(totals);
+                on_nodes(&mut gpus, most / workers.gpus.max(1));
+                true
+            }
+            Some(Err(error)) => {
+                notes.lost(format!("metadata.annotations.{ANNOTATION_GPUS}"), error.problem);
+                false
+            }
+            None => false,
+        };
+        let types = if types.is_empty() { template.gpu_type.into_iter().collect() } else { types };
         if !types.is_empty() {
             gpus.insert("types".into(), types.iter().take(32).map(String::as_str).collect());
         }
         // A plan may put the GPUs of several pods into one worker.
-        if workers.max > 1 || totals.is_some() {
+        if workers.max > 1 || follows {
             self.set("resourcesPer", "Gpu");
             if per_gpu(&mut template.value, workers.gpus) {
                 notes.changed(
@@ -180,9 +190,6 @@ impl Draft {
                     ),
                 );
             }
-        }
-        if let Some(totals) = totals {
-            follow(&totals, workers.gpus, &mut gpus);
         }
         let total = gpus.get("max").or_else(|| gpus.get("min")).and_then(Value::as_i64).unwrap_or(1);
         launch::check(&template.words, workers.gpus, total, &template.field, notes);
@@ -237,17 +244,12 @@ impl Draft {
     }
 }
 
-/// Any of these numbers of GPUs, on as many nodes at most as there would be pods.
-fn follow(totals: &Totals, per_pod: i64, gpus: &mut Map<String, Value>) {
-    let (least, most) = match totals {
-        Totals::Range(least, most) => (*least, *most),
-        Totals::List(all) => (all.first().copied().unwrap_or(1), all.last().copied().unwrap_or(1)),
-    };
-    gpus.insert("min".into(), least.into());
-    gpus.insert("max".into(), most.into());
-    gpus.insert("maxNodes".into(), (most / per_pod.max(1)).clamp(1, MAX_NODES).into());
-    if let Totals::List(all) = totals {
-        gpus.insert("counts".into(), all.clone().into());
+/// On as many nodes at most as there are pods; one is the default.
+fn on_nodes(gpus: &mut Map<String, Value>, pods: i64) {
+    gpus.remove("maxNodes");
+    let nodes = pods.min(MAX_NODES);
+    if nodes > 1 {
+        gpus.insert("maxNodes".into(), nodes.into());
     }
 }
 

@@ -1,7 +1,8 @@
 //! TrainingJobs from the jobs that people have.
 //!
-//! **Holds** one module for each kind that is read, what all of them share (`template`, `launch`, `kueue`, `request`, `draft`), and the reader of
-//! fields (`fields`): a field that nobody takes is reported as lost, so that nothing gets lost in silence.
+//! **Holds** one module for each kind that is read, what all of them share (`template`, `launch`, `kueue`, `request`, `draft`), what an adopted job
+//! was before its first release (`found`), and the reader of fields (`fields`): a field that nobody takes is reported as lost, so that nothing gets
+//! lost in silence.
 //!
 //! **Flows**: text in; TrainingJobs with [`Note`]s out ([`convert`]). One object in; one TrainingJob out ([`object`]).
 //!
@@ -11,6 +12,7 @@ mod documents;
 mod draft;
 mod error;
 mod fields;
+pub mod found;
 mod job;
 mod job_set;
 mod kueue;
@@ -27,7 +29,7 @@ pub use documents::{Converted, convert, object};
 pub use draft::{MAX_NODES, duration_text, job_name};
 pub use error::ConvertError;
 pub use notes::{Level, Note};
-pub use request::{AnnotationError, MAX_COUNTS, MAX_GPUS, Request, Totals};
+pub use request::{AnnotationError, MAX_GPUS, Request, Totals, may_follow};
 pub use template::per_gpu;
 
 #[cfg(test)]

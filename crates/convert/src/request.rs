@@ -14,7 +14,7 @@ use thiserror::Error;
 pub const MAX_GPUS: i64 = 4096;
 
 /// Most numbers in `spec.gpus.counts` of a TrainingJob.
-pub const MAX_COUNTS: usize = 64;
+const MAX_COUNTS: usize = 64;
 
 /// An annotation has a value that is not its own.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -78,14 +78,52 @@ impl Totals {
         Some(Self::List(all))
     }
 
-    /// Those that pods with so many GPUs each can have.
-    pub fn of_pods(&self, each: i64) -> Vec<i64> {
+    /// The largest total, and `min`, `max` and `counts` of `spec.gpus`, for pods with `each` GPUs, at least 1.
+    ///
+    /// # Errors
+    /// If no total is a multiple of `each`, or too many are.
+    pub fn gpus(&self, each: i64) -> Result<(i64, Map<String, Value>), AnnotationError> {
         let each = each.max(1);
+        let all = self.of_pods(each);
+        let (Some(least), Some(most)) = (all.first().copied(), all.last().copied()) else {
+            return Err(no_gpus(format!("no number of it is a multiple of the {each} GPUs of a pod")));
+        };
+        let mut gpus = Map::new();
+        gpus.insert("min".into(), least.into());
+        gpus.insert("max".into(), most.into());
+        // A range means what it means in a TrainingJob; pods of several GPUs leave some of it out.
+        let whole = matches!(self, Self::Range(..)) && each == 1;
+        if all.len() > 1 && !whole {
+            if all.len() > MAX_COUNTS {
+                return Err(too_many(all.len()));
+            }
+            gpus.insert("counts".into(), all.into());
+        }
+        Ok((most, gpus))
+    }
+
+    /// Those that pods with so many GPUs each can have.
+    fn of_pods(&self, each: i64) -> Vec<i64> {
         match self {
             Self::Range(from, to) => (1..=to / each).map(|pods| pods * each).filter(|n| n >= from).collect(),
             Self::List(all) => all.iter().copied().filter(|number| number % each == 0).collect(),
         }
     }
+}
+
+/// Whether the number of pods of a job of this kind with this spec can follow the plan ([`Request::gpus`]).
+///
+/// # Errors
+/// Why it cannot.
+pub fn may_follow(kind: &str, spec: &Value) -> Result<(), AnnotationError> {
+    if kind != "Job" {
+        return Err(no_gpus(format!("the number of pods of a {kind} does not change")));
+    }
+    if !spec["completions"].is_null() && spec["completionMode"] != "Indexed" {
+        let words = "a Job with completions changes its number of pods only with completionMode: Indexed";
+        return Err(no_gpus(words.to_owned()));
+    }
+    Ok(())
 }
 
 impl Request {
@@ -110,8 +148,10 @@ impl Request {
                 let problem = format!("not together with {ANNOTATION_DEADLINE}");
                 return Err(AnnotationError { name: ANNOTATION_DEADLINE_AFTER, problem });
             }
-            let seconds = DurationText(text.to_owned()).seconds();
-            seconds.ok_or_else(|| wrong(ANNOTATION_DEADLINE_AFTER, text, "no duration such as 36h"))?;
+            let after = DurationText(text.to_owned());
+            if !after.is_of_schema() || after.seconds_or(0) <= 0 {
+                return Err(wrong(ANNOTATION_DEADLINE_AFTER, text, "no duration such as 36h"));
+            }
             mutable.insert("deadlineAfter".into(), text.into());
         }
         if let Some(weight) = number(annotations, ANNOTATION_WEIGHT, 1000)? {
@@ -144,8 +184,7 @@ impl Request {
             if let Totals::List(all) = &read
                 && all.len() > MAX_COUNTS
             {
-                let problem = format!("it has {} numbers, the most is {MAX_COUNTS}", all.len());
-                return Err(AnnotationError { name: ANNOTATION_GPUS, problem });
+                return Err(too_many(all.len()));
             }
             request.gpus = Some(read);
         }
@@ -163,6 +202,14 @@ fn number(annotations: &Annotations, name: &'static str, most: i64) -> Result<Op
 fn wrong(name: &'static str, text: &str, what: &str) -> AnnotationError {
     let shown: String = text.chars().take(names::MAX_JOB_NAME).collect();
     AnnotationError { name, problem: format!("{shown:?} is {what}") }
+}
+
+fn no_gpus(problem: String) -> AnnotationError {
+    AnnotationError { name: ANNOTATION_GPUS, problem }
+}
+
+fn too_many(numbers: usize) -> AnnotationError {
+    no_gpus(format!("it has {numbers} numbers, the most is {MAX_COUNTS}"))
 }
 
 #[cfg(test)]
@@ -189,5 +236,17 @@ mod tests {
         }
         let annotations = Annotations::from([(ANNOTATION_DEADLINE.to_owned(), "soon".to_owned())]);
         assert!(Request::of(&annotations).unwrap_err().to_string().contains("\"soon\" is no instant"));
+    }
+
+    #[test]
+    fn a_duration_that_the_api_refuses_is_none() {
+        let of = |text: &str| {
+            Request::of(&Annotations::from([(ANNOTATION_DEADLINE_AFTER.to_owned(), text.to_owned())]))
+        };
+        assert_eq!(of("1d12h").unwrap().mutable["deadlineAfter"], "1d12h");
+        for text in ["soon", "0s", "1000000s", "1d1h1m1s1s"] {
+            let refused = of(text).unwrap_err().to_string();
+            assert!(refused.ends_with("is no duration such as 36h"), "{refused}");
+        }
     }
 }

@@ -1,9 +1,6 @@
 //! A pod template as a TrainingJob may have it: without what the operator sets itself.
 
-use andreas_api::names::{
-    GPU_RESOURCE, LABEL_GKE_ACCELERATOR, LABEL_GPU_PRODUCT, LABEL_INSTANCE_TYPE, MIG_PREFIX,
-    is_extended_resource,
-};
+use andreas_api::names::{GPU_RESOURCE, LABEL_GPU_PRODUCT, MIG_PREFIX, is_extended_resource};
 use andreas_api::quantity;
 use serde_json::{Map, Value};
 
@@ -13,8 +10,6 @@ use super::kueue;
 use super::launch;
 use super::notes::Notes;
 
-/// Labels of nodes that name a GPU type.
-const TYPE_LABELS: [&str; 3] = [LABEL_GPU_PRODUCT, LABEL_GKE_ACCELERATOR, LABEL_INSTANCE_TYPE];
 /// Fields of a pod that the operator sets, each with what to use instead.
 const REFUSED: [(&str, &str); 11] = [
     ("priorityClassName", "weight and deadline order jobs"),
@@ -41,8 +36,8 @@ pub struct Template {
     pub value: Value,
     /// GPUs of one pod.
     pub gpus: i64,
-    /// GPU types by the node selector.
-    pub types: Vec<String>,
+    /// GPU type by the node selector.
+    pub gpu_type: Option<String>,
     /// Limit of the pod's life, s.
     pub max_run_time: Option<i64>,
     /// Container that trains, if it is not the first.
@@ -154,19 +149,17 @@ fn restrictions(pod: &mut Fields, made: &mut Template, notes: &mut Notes) -> Res
     Ok(())
 }
 
-/// The node selector without GPU types, which go to the template's types.
+/// The node selector without the GPU type, which goes to the template's type. Only the first of the default type labels is taken:
+/// a node with it has no other type, whatever its other labels say. Plans read the rest as it is.
 fn node_selector(
     pod: &mut Fields,
     made: &mut Template,
     notes: &mut Notes,
 ) -> Result<Map<String, Value>, ConvertError> {
     let mut selector = pod.object("nodeSelector")?;
-    for label in TYPE_LABELS {
-        let path = selector.path(label);
-        if let Some(product) = selector.text(label)? {
-            notes.changed(path, "becomes spec.gpus.types");
-            made.types.push(product);
-        }
+    made.gpu_type = selector.text(LABEL_GPU_PRODUCT)?;
+    if made.gpu_type.is_some() {
+        notes.changed(selector.path(LABEL_GPU_PRODUCT), "becomes spec.gpus.types");
     }
     Ok(match selector.into_value() {
         Value::Object(rest) => rest,

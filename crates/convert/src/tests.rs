@@ -105,6 +105,38 @@ fn a_job_has_no_more_workers_than_runs() {
     assert_eq!(one.job["spec"]["gpus"]["min"], 3);
 }
 
+/// A node with several type labels has the type of the first one alone.
+#[test]
+fn a_node_selector_stays_but_for_the_gpu_product() {
+    let (product, instance) = ("nvidia.com/gpu.product", "node.kubernetes.io/instance-type");
+    for (selector, types, kept) in [
+        (json!({instance: "p4d.24xlarge"}), Value::Null, json!({instance: "p4d.24xlarge"})),
+        (
+            json!({product: "A100", instance: "p4d.24xlarge"}),
+            json!(["A100"]),
+            json!({instance: "p4d.24xlarge"}),
+        ),
+        (
+            json!({"cloud.google.com/gke-accelerator": "a"}),
+            Value::Null,
+            json!({"cloud.google.com/gke-accelerator": "a"}),
+        ),
+        (json!({product: "A100"}), json!(["A100"]), Value::Null),
+    ] {
+        let mut object = job(json!({}));
+        object["spec"]["template"]["spec"]["nodeSelector"] = selector.clone();
+        let one = of(&object);
+        let spec = &one.job["spec"];
+        assert_eq!(
+            (&spec["gpus"]["types"], &spec["template"]["spec"]["nodeSelector"]),
+            (&types, &kept),
+            "{selector}"
+        );
+        let noted = one.notes.iter().any(|note| note.field.contains("nodeSelector"));
+        assert_eq!(noted, !types.is_null(), "{:?}", one.notes);
+    }
+}
+
 #[test]
 fn limits_in_which_jobs_of_a_set_differ_are_lost() {
     let job = |limits: Value| {

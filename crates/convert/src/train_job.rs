@@ -159,7 +159,7 @@ fn with_trainer(runtime: Template, mut trainer: Fields, notes: &mut Notes) -> Re
     if made.gpus == 0 {
         made.gpus = gpus;
     }
-    made.types.extend(runtime.types);
+    made.gpu_type = made.gpu_type.or(runtime.gpu_type);
     made.max_run_time = made.max_run_time.or(runtime.max_run_time);
     Ok(made)
 }

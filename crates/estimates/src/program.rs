@@ -8,151 +8,16 @@
 //!
 //! Pure, and bounded by the size of a template.
 
+mod arguments;
+
 use ring::digest::{SHA256, digest};
+
+use arguments::{is_name, is_setting, is_switch, is_volatile};
 
 /// Longest readable part of a profile's name, bytes.
 const MAX_STEM: usize = 40;
 /// Longest description of a program, bytes.
 pub const MAX_DESCRIPTION: usize = 1_024;
-
-/// Names of arguments and variables that change from run to run, or that do not change the speed. With `_` for
-/// `-`, and in lower case: of one letter that one alone is meant, since `-O` is another argument than `-o`.
-const VOLATILE: &[&str] = &[
-    // where results go
-    "output",
-    "o",
-    "out",
-    "output_dir",
-    "out_dir",
-    "outdir",
-    "output_path",
-    "save",
-    "save_dir",
-    "save_path",
-    "savedir",
-    "results_dir",
-    "result_dir",
-    "work_dir",
-    "workdir",
-    "exp_dir",
-    "run_dir",
-    "default_root_dir",
-    "cache_dir",
-    "log_dir",
-    "logdir",
-    "log_file",
-    "log_path",
-    "logging_dir",
-    "ckpt",
-    "ckpt_dir",
-    "ckpt_path",
-    "checkpoint",
-    "checkpoint_dir",
-    "checkpoint_path",
-    "resume",
-    "resume_from",
-    "resume_from_checkpoint",
-    "resume_path",
-    "dir",
-    // what a run is called
-    "name",
-    "run",
-    "run_name",
-    "run_id",
-    "runid",
-    "exp",
-    "exp_name",
-    "experiment",
-    "experiment_name",
-    "experiment_id",
-    "trial",
-    "trial_id",
-    "trial_name",
-    "job_name",
-    "job_id",
-    "group",
-    "tag",
-    "tags",
-    "notes",
-    "project",
-    "user",
-    "timestamp",
-    "date",
-    // parameters of the optimizer
-    "learning_rate",
-    "lr0",
-    "lrf",
-    "warmup",
-    "warmup_steps",
-    "warmup_epochs",
-    "warmup_ratio",
-    "weight_decay",
-    "wd",
-    "momentum",
-    "betas",
-    "beta1",
-    "beta2",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "eps",
-    "epsilon",
-    "dropout",
-    "label_smoothing",
-    "gamma",
-    "decay",
-    "decay_rate",
-    "clip",
-    "clip_grad",
-    "grad_clip",
-    "max_grad_norm",
-    "patience",
-    // how long it runs
-    "epochs",
-    "num_epochs",
-    "n_epochs",
-    "max_epochs",
-    "num_train_epochs",
-    // on which GPUs it runs, and how its processes meet
-    "gpus",
-    "ngpus",
-    "n_gpus",
-    "num_gpus",
-    "devices",
-    "nnodes",
-    "num_nodes",
-    "nproc",
-    "nproc_per_node",
-    "num_processes",
-    "num_machines",
-    "node_rank",
-    "machine_rank",
-    "local_rank",
-    "rank",
-    "world_size",
-    "master_addr",
-    "master_port",
-    "main_process_ip",
-    "main_process_port",
-    "rdzv_endpoint",
-    "rdzv_id",
-    "rdzv_backend",
-    "rdzv_conf",
-    "host",
-    "hostname",
-    "port",
-    // what it prints
-    "log_interval",
-    "log_every",
-    "logging_steps",
-    "print_freq",
-    "verbose",
-    "v",
-];
-/// Those of [`VOLATILE`] that usually have no value: the next word may be the script or the model.
-const SWITCHES: &[&str] = &["verbose", "v"];
-/// Parts of a name, between `_`, that make it one of [`VOLATILE`].
-const VOLATILE_PARTS: &[&str] = &["seed", "lr", "wandb", "mlflow", "comet", "neptune", "tensorboard"];
 
 /// The program of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,7 +48,9 @@ impl RunDescription<'_> {
     pub fn program(&self) -> Program {
         let mut facts = vec![format!("image {}", image(self.image))];
         if let Some((kind, owner)) = self.owner {
-            facts.push(format!("owner {kind} {}", without_suffix(&stable(owner, self.name))));
+            // An owner with the run's own name is another one for each run.
+            let owner = if self.name.len() > 3 { owner.replace(self.name, "*") } else { owner.to_owned() };
+            facts.push(format!("owner {kind} {}", without_suffix(&stable(&owner, self.name))));
         }
         let words = command_line(&self.command);
         let kept = without_volatile(&words, self.name);
@@ -236,9 +103,9 @@ fn without_volatile(words: &[String], own_name: &str) -> Vec<String> {
             Some((name, _)) if is_name(name) && is_volatile(name) => {}
             Some((name, value)) => kept.push(format!("{name}={}", stable(value, own_name))),
             None if flag && is_volatile(word) => {
-                // Its value is the next word, unless that is an argument of its own. A switch may have a number.
-                let switch = SWITCHES.contains(&own_part(word).as_str());
-                rest.next_if(|next| next.parse::<f64>().is_ok() || !switch && !next.starts_with('-'));
+                // Its value is the next word, unless that is an argument of its own.
+                let switch = is_switch(word);
+                rest.next_if(|next| is_setting(next) || !switch && !next.starts_with('-'));
             }
             None => kept.push(stable(word, own_name)),
         }
@@ -246,26 +113,11 @@ fn without_volatile(words: &[String], own_name: &str) -> Vec<String> {
     kept
 }
 
-/// Whether what stands before `=` can be the name of an argument, of Hydra's too (`+optimizer.lr`).
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+~/".contains(c))
-}
-
-fn is_volatile(name: &str) -> bool {
-    let name = own_part(name);
-    VOLATILE.contains(&name.as_str()) || name.split('_').any(|part| VOLATILE_PARTS.contains(&part))
-}
-
-/// The last part of an argument's name, as in [`VOLATILE`].
-fn own_part(name: &str) -> String {
-    let name = name.trim_start_matches(['-', '+', '~']);
-    let name = name.rsplit(['.', '/']).next().unwrap_or_default();
-    if name.len() == 1 { name.to_owned() } else { name.to_ascii_lowercase().replace('-', "_") }
-}
-
-/// A word whose generated parts, and the job's own name, are `*`. Whole numbers stay: they may be sizes.
+/// A word whose generated parts are `*`. Whole numbers stay: they may be sizes. So does the job's own name, which
+/// is often that of its model or script, but for the suffix that Kubernetes made up.
 fn stable(word: &str, own_name: &str) -> String {
-    let text = if own_name.len() > 3 { word.replace(own_name, "*") } else { word.to_owned() };
+    let kept = without_suffix(own_name);
+    let text = if kept == own_name { word.to_owned() } else { word.replace(own_name, &format!("{kept}-*")) };
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text;
     }
@@ -360,56 +212,4 @@ fn bounded(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(name: &str, line: &str, owner: Option<(&str, &str)>, environment: &[(&str, &str)]) -> Program {
-        let command = line.split(' ').collect();
-        RunDescription { name, owner, image: "lab/train:2", command, environment: environment.to_vec() }
-            .program()
-    }
-
-    #[test]
-    fn names_seeds_and_suffixes_do_not_distinguish_and_models_do() {
-        let one = of(
-            "bert-x7",
-            "python t.py --model bert --seed 1 --out /o/bert-x7",
-            Some(("Trial", "s-x7k2p")),
-            &[("SEED", "1")],
-        );
-        let other = of(
-            "bert-b2",
-            "python t.py --model bert --seed 2 --out /o/bert-b2",
-            Some(("Trial", "s-b2c4d")),
-            &[("SEED", "2")],
-        );
-        assert_eq!(one, other);
-        let owner = Some(("Trial", "s-x7k2p"));
-        for different in [
-            of("bert-x7", "python t.py --model gpt --seed 1", owner, &[]),
-            of("bert-x7", "python t.py --model bert --seed 1", Some(("Trial", "other")), &[]),
-            of("bert-x7", "python t.py --model bert --seed 1", owner, &[("DATA", "x")]),
-        ] {
-            assert_ne!(different.profile, one.profile, "{different:?}");
-        }
-    }
-
-    #[test]
-    fn a_switch_leaves_the_script_and_the_model_that_follow_it() {
-        let profile = |line: &str| of("a", line, None, &[]).profile;
-        for (one, other) in [
-            ("python -O bert.py", "python -O gpt.py"),
-            ("python -v bert.py", "python -v gpt.py"),
-            ("python t.py --verbose resnet50", "python t.py --verbose vit"),
-        ] {
-            assert_ne!(profile(one), profile(other), "{one}, {other}");
-        }
-        for (one, other) in [
-            ("python t.py -v 1 vit", "python t.py -v 2 vit"),
-            ("python t.py --verbose vit", "python t.py vit"),
-            ("python t.py -o /a vit", "python t.py -o /b vit"),
-        ] {
-            assert_eq!(profile(one), profile(other), "{one}, {other}");
-        }
-    }
-}
+mod tests;

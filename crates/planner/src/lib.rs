@@ -44,9 +44,9 @@ pub use method::{MethodName, Options, UnknownMethod};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
 pub use rng::Generator;
 pub use snapshot::{
-    DEFAULT_WEAR, Estimate, GpuTypeInfo, IntendedChange, Job, JobState, Lateness, LimitEffect, LimitsCount,
-    MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep, Placement, PowerBudget,
-    Preemption, Prices, Resources, Snapshot, UnknownRun, Worker,
+    DEFAULT_WEAR, Estimate, Exploration, GpuTypeInfo, IntendedChange, Job, JobState, Lateness, LimitEffect,
+    LimitsCount, MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep, Placement,
+    PowerBudget, Preemption, Prices, Resources, Snapshot, UnknownRun, Worker,
 };
 
 use instance::Instance;

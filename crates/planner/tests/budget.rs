@@ -8,9 +8,10 @@ mod every_method;
 mod methods;
 mod scenarios;
 
-use andreas_core::{CostRate, GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_core::{CostRate, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Estimate, Job, LimitEffect, MethodName, Options, Placement, PowerBudget, WaitReason, plan,
+    Estimate, Job, LimitEffect, MethodName, NodePower, NodeSleep, Options, Placement, PowerBudget,
+    WaitReason, plan,
 };
 use methods::decide;
 use scenarios::{HOUR, budget, cluster, job, on, place, reason, running};
@@ -54,6 +55,25 @@ fn a_lower_budget_window_is_seen_ahead() {
             );
         }
     }
+}
+
+#[test]
+fn watts_cost_nothing_where_a_budget_has_room_for_all_on_hosts_that_may_sleep() {
+    // Given jobs that fill ten hosts, and add 26 kW to what these draw already.
+    let mut snapshot = cluster(10);
+    for node in &mut snapshot.nodes {
+        (node.host_idle, node.host_busy) = (Watts(1000.0), Watts(1600.0));
+        let (wake, wake_energy) = (Seconds(600.0), Joules::ZERO);
+        node.sleep = Some(NodeSleep { state: NodePower::On, wake, wake_energy });
+    }
+    snapshot.jobs = (0..20).map(|i| job(&format!("j{i:02}"), 4)).collect();
+    let floor = 10.0 * (1000.0 + 8.0 * 50.0);
+    let mut priced = |watts: f64| {
+        snapshot.budget = budget(floor + watts);
+        let prices = decide(&snapshot, MethodName::RandomizedGreedy).prices.unwrap();
+        prices.values["watts"].iter().any(|rate| *rate > 0.0)
+    };
+    assert!(!priced(30_000.0) && priced(20_000.0));
 }
 
 #[test]

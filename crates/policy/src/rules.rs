@@ -12,6 +12,13 @@ use crate::windows::{self, Window, daily, mean_beyond};
 
 /// The budget between windows if only windows limit power: above any cluster's draw.
 pub const UNLIMITED: Watts = Watts(1e12);
+/// Most that a budget may allow, as in the schema of the policy.
+const MOST: Watts = Watts(1e9);
+
+/// Whether what a budget allows is a limit, and not [`UNLIMITED`] less a margin.
+pub fn limits(allowed: Watts) -> bool {
+    allowed.0 <= MOST.0
+}
 
 /// Power usage effectiveness, at least 1.
 pub fn pue(policy: &EnergyPolicySpec) -> f64 {
@@ -157,7 +164,9 @@ mod tests {
         let policy = policy(json!({"powerBudget": {"windows": [window]}}));
         let budget = budget(&policy, NOON, Seconds(60.0)).expect("a budget");
         assert_eq!(budget.watts.at(Time(NOON as f64)), Some(Watts(5_000.0)));
-        assert!(budget.watts.at(Time((NOON + 3_600) as f64)).is_some_and(|w| w.0 > 1e9));
+        let later = budget.watts.at(Time((NOON + 3_600) as f64)).expect("within the day");
+        // The greatest margin leaves a tenth.
+        assert!(limits(Watts(5_000.0)) && !limits(later) && !limits(later * 0.1), "{later:?}");
         assert_eq!((budget.margin, budget.scope_factor), (0.05, 1.0));
     }
 

@@ -372,7 +372,8 @@ pub struct Failure {
     pub status: String,
     /// HTTP code.
     pub code: u16,
-    /// In a word: `Unauthorized`, `Forbidden`, `NotFound`, `Invalid`, `TooManyRequests`, `Timeout`, `NotReady`.
+    /// In a word: `Unauthorized`, `Forbidden`, `NotFound`, `Invalid`, `TooManyRequests`, `Timeout`, `NotReady`,
+    /// `InternalError`.
     pub reason: String,
     /// What is wrong; names the field where there is one.
     pub message: String,

@@ -1,14 +1,16 @@
 //! Questions.
 
+use std::collections::BTreeMap;
+
 use andreas_api::DurationText;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A TrainingJob as a user writes it; only its name and its spec are read.
+/// A TrainingJob as a user writes it; only its name, one label and its spec are read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobObject {
-    /// `metadata.name` alone. A job of that name in the namespace is replaced in the forecast.
+    /// Name and label. A job of that name in the namespace is replaced in the forecast.
     #[serde(default)]
     pub metadata: JobMetadata,
     /// `spec` of a TrainingJob.
@@ -23,6 +25,9 @@ pub struct JobMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 48))]
     pub name: Option<String>,
+    /// Labels of the job; only `andreas.dev/profile` is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 /// Nodes that do not exist.

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, guard};
 use crate::health::Health;
+use crate::listen;
 use crate::metrics::classic;
 use crate::server::{self, Limits};
 
@@ -36,12 +37,12 @@ const METRICS_EVERY: Duration = Duration::from_millis(200);
 /// Flags for the admin servers; flatten them into a server's own flags.
 #[derive(Clone, Debug, Args)]
 pub struct AdminArgs {
-    /// Address for /metrics (plain HTTP); it also serves /livez and /readyz.
+    /// Address for /metrics (plain HTTP); it also serves /livez and /readyz. `[::]`: all addresses, of IPv6 and IPv4.
     #[arg(
         id = "admin-listen",
         long = "admin-listen",
         env = "ANDREAS_ADMIN_LISTEN",
-        default_value = "0.0.0.0:9090",
+        default_value = "[::]:9090",
         value_name = "ADDR"
     )]
     pub listen: SocketAddr,
@@ -64,17 +65,12 @@ pub struct Listeners {
 ///
 /// # Errors
 /// When an address cannot be bound; it is in the message.
-pub async fn bind(args: &AdminArgs) -> std::io::Result<Listeners> {
-    let bind = async |address: SocketAddr| {
-        TcpListener::bind(address).await.map_err(|error| {
-            std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
-        })
-    };
-    let probes = match args.probe_listen {
-        Some(address) => Some(bind(address).await?),
-        None => None,
-    };
-    Ok(Listeners { metrics: bind(args.listen).await?, probes, metrics_auth: args.metrics_auth })
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn bind(args: &AdminArgs) -> std::io::Result<Listeners> {
+    let probes = args.probe_listen.map(listen::bind).transpose()?;
+    Ok(Listeners { metrics: listen::bind(args.listen)?, probes, metrics_auth: args.metrics_auth })
 }
 
 impl Listeners {

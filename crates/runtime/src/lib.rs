@@ -9,6 +9,7 @@
 //! | [`health`] | named conditions behind `/readyz`, heartbeats behind `/livez` |
 //! | [`buckets`] | rate limits per client |
 //! | [`admin`] | the ports for `/metrics`, and for `/livez` and `/readyz` |
+//! | [`listen`] | listeners of one address family, or of all that the machine has |
 //! | [`access`] | authorization of pages: TokenReview and SubjectAccessReview |
 //! | [`metrics`] | metrics as constants: registered, exposed and documented from one list; process metrics |
 //! | [`server`] | HTTP/1.1 and HTTP/2 with limits on connections, headers, idle time and draining |
@@ -39,6 +40,7 @@ pub mod clock;
 pub mod health;
 pub mod kubeconfig;
 pub mod lease;
+pub mod listen;
 pub mod metrics;
 pub mod server;
 pub mod shutdown;

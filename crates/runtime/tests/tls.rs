@@ -278,7 +278,7 @@ async fn silent_sockets_on_every_admin_port_make_no_probe_and_no_scrape_fail() {
     let own = SocketAddr::from(([127, 0, 0, 1], 0));
     let probes = std::net::TcpListener::bind(own).unwrap().local_addr().unwrap();
     let args = AdminArgs { listen: own, probe_listen: Some(probes), metrics_auth: false };
-    let listeners = admin::bind(&args).await.unwrap();
+    let listeners = admin::bind(&args).unwrap();
     let metrics = listeners.address().unwrap();
     let nobody = tower::service_fn(async |_: Request<kube::client::Body>| {
         Ok::<_, std::io::Error>(http::Response::new(axum::body::Body::empty()))

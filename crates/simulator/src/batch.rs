@@ -121,6 +121,7 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
         method: setup.method,
         label: setup.label.clone(),
         seed: setup.seed,
+        budget: scenario.budget.clone(),
         runs: vec![replayed.summary.clone()],
         replayed,
         decision_times: DecisionTimes::of(times),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use andreas_baselines::Method;
-use andreas_core::{JobId, Joules, Money, NodeName, Seconds, Time, Watts};
+use andreas_core::{JobId, Joules, Money, NodeName, Seconds, StepFunction, Time, Watts};
 use serde::Serialize;
 
 /// A replay and the time of its decisions.
@@ -15,6 +15,9 @@ pub struct Outcome {
     pub label: String,
     /// Its seed.
     pub seed: u64,
+    /// Its power budget.
+    #[serde(skip)]
+    pub budget: Option<StepFunction<Watts>>,
     /// Totals of all its perturbed runs, the first one's first; at least one.
     pub runs: Vec<Summary>,
     /// The results of the first run.
@@ -81,11 +84,12 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Cost of each job: its lateness, and its GPUs' energy with its part of the hosts', money.
+    /// Cost of each job that counts: its lateness, and its GPUs' energy with its part of the hosts', money.
     fn job_costs(&self) -> Vec<f64> {
         let sum = &self.summary;
         let price = if sum.job_energy.0 > 0.0 { sum.energy_cost.0 / sum.job_energy.0 } else { 0.0 };
-        self.jobs.iter().map(|job| job.lateness_cost.0 + price * job.energy.0).collect()
+        let counted = self.jobs.iter().filter(|job| job.counted);
+        counted.map(|job| job.lateness_cost.0 + price * job.energy.0).collect()
     }
 }
 
@@ -181,6 +185,8 @@ pub struct JobOutcome {
     pub lateness_cost: Money,
     /// Starts after the first.
     pub restarts: u32,
+    /// Whether the totals count it; of a looped trace, only jobs submitted in its window.
+    pub counted: bool,
 }
 
 /// A period of a job on the same GPUs.
@@ -209,8 +215,6 @@ pub struct PowerPoint {
     pub hosts: Watts,
     /// GPUs without a job.
     pub idle: Watts,
-    /// The budget.
-    pub budget: Option<Watts>,
 }
 
 /// Wall time of decisions in milliseconds.

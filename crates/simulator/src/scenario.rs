@@ -115,6 +115,11 @@ impl Scenario {
         self.window.is_none_or(|(from, to)| job.submit.0 >= from.0 && job.submit.0 < to.0)
     }
 
+    /// Number of the jobs that count.
+    pub fn counted(&self) -> usize {
+        self.jobs.iter().filter(|job| self.counts(job)).count()
+    }
+
     /// Sorts jobs by submission, then by name.
     pub fn sort(&mut self) {
         self.jobs.sort_by(|a, b| a.submit.total_cmp(&b.submit).then_with(|| a.id.cmp(&b.id)));

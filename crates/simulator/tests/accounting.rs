@@ -3,12 +3,13 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
-use andreas_baselines::Tickets;
+use andreas_baselines::{Method, Tickets};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, MethodName, Node, Options, Snapshot, plan};
 use andreas_predictor::mean_over_median;
 use andreas_simulator::{
-    Conditions, Delays, Failure, Knowledge, PredictionError, Replayed, Scenario, Sleep, SleepModel, replay,
+    Conditions, DecisionTimes, Delays, Failure, Knowledge, Outcome, PredictionError, Replayed, Scenario,
+    Sleep, SleepModel, replay,
 };
 
 fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
@@ -118,6 +119,16 @@ fn a_failing_node_costs_the_work_since_the_checkpoint_and_a_restart() {
     // A node that is down draws nothing.
     assert_eq!(sum.idle_energy, Joules(20.0 * (550.0 + 650.0)));
     assert_eq!(replayed.segments.len(), 2);
+}
+
+#[test]
+fn a_failure_that_lasts_no_time_ends_runs_and_is_over() {
+    let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
+    scenario.checkpoint = Seconds(200.0);
+    scenario.failures = vec![Failure { node: "n1".into(), at: Time(550.0), duration: Seconds::ZERO }];
+    let replayed = run(&scenario, Conditions::default());
+    assert_eq!(replayed.jobs[0].finish, Some(Time(550.0 + 50.0 + 600.0)));
+    assert_eq!((replayed.summary.failures, replayed.summary.unfinished), (1, 0));
 }
 
 #[test]
@@ -301,4 +312,40 @@ fn of_a_looped_trace_one_round_is_counted() {
     assert_eq!(sum.job_energy, Joules(140.0 * 500.0));
     assert_eq!(sum.idle_energy, Joules(20.0 * 500.0 + 40.0 * 500.0));
     assert_eq!(sum.mean_turnaround, Seconds(500.0));
+}
+
+#[test]
+fn the_error_of_a_looped_trace_is_that_of_its_round() {
+    // Given four jobs that fill 4,000 s, of which a method has the third draw half as much,
+    let round = |n: u32, part: f64| {
+        let jobs = [2.0, 5.0, 8.0, 10.0].into_iter().zip(0..4);
+        let jobs = jobs.map(move |(epochs, i)| {
+            let submit = 4000.0 * f64::from(n) + 1000.0 * f64::from(i);
+            let mut job = job(&format!("j{n}-{i}"), submit, None, epochs);
+            if i == 2 {
+                let row = &job.estimates[0];
+                job.estimates = [Estimate { power: row.power * part, ..row.clone() }].into();
+            }
+            job
+        });
+        jobs.collect::<Vec<_>>()
+    };
+    let outcome = |rounds: u32, part: f64, from: f64| {
+        let mut scenario = scenario((0..rounds).flat_map(|n| round(n, part)).collect());
+        scenario.window = Some((Time(from), Time(from + 4000.0)));
+        let replayed = run(&scenario, Conditions::default());
+        Outcome {
+            method: Method::Fifo,
+            label: String::new(),
+            seed: 0,
+            budget: None,
+            runs: vec![replayed.summary.clone()],
+            replayed,
+            decision_times: DecisionTimes::default(),
+        }
+    };
+    let error = |rounds, from| outcome(rounds, 0.5, from).relative_cost(&outcome(rounds, 1.0, from)).1;
+    // then how much single jobs decide of the share is the same for one round, and for the second of three.
+    let (single, looped) = (error(1, 0.0), error(3, 4000.0));
+    assert!(single > 0.0 && (looped / single - 1.0).abs() < 1e-6, "{looped} {single}");
 }

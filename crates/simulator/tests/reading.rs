@@ -7,10 +7,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::Method;
-use andreas_core::{GpuCount, Seconds, Time};
+use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_simulator::readers::{self, ClusterFile, Format, TraceJob, TraceRange, read_trace};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{Knowledge, PredictionError, Setup, Watch, run_all};
+use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Watch, run_all};
 
 fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
@@ -212,12 +212,8 @@ impl Watch for Silent {
     fn ended(&self, _: usize) {}
 }
 
-#[test]
-fn a_report_has_every_method_and_needs_no_network() {
-    let folder = tempfile::tempdir().unwrap();
-    let trace = file(folder.path(), "<itp>.csv", ITP);
-    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
-    let setup = |method| Setup {
+fn setup(method: Method) -> Setup {
+    Setup {
         knowledge: Knowledge::Tables,
         sleep: andreas_simulator::Sleep::Never,
         method,
@@ -225,7 +221,43 @@ fn a_report_has_every_method_and_needs_no_network() {
         trials: 10,
         error: PredictionError::default(),
         label: String::new(),
+    }
+}
+
+#[test]
+fn a_page_has_every_budget_and_says_what_it_does_not_draw() {
+    // Given 88 nodes,
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(mixed().with_file_name("models.json"), folder.path().join("models.json")).unwrap();
+    let text = std::fs::read_to_string(mixed()).unwrap();
+    let text =
+        text.replace("gpu_type: Tesla-T4, gpus: 4, count: 4", "gpu_type: Tesla-T4, gpus: 4, count: 80");
+    let cluster = file(folder.path(), "cluster.yaml", &text);
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let scenario = readers::scenario(Format::Itp, &trace, &cluster, TraceRange::default()).unwrap();
+    let page = |budgets: &[f64]| {
+        let of = |watts: &f64| {
+            let budget = Some(StepFunction::flat(Watts(*watts)));
+            let limited = Scenario { budget, ..scenario.clone() };
+            run_all(&limited, &[setup(Method::FifoFixed)], 1, &Silent).unwrap()
+        };
+        let outcomes: Vec<Outcome> = budgets.iter().flat_map(of).collect();
+        report::html(&[Report { scenario: &scenario, outcomes: &outcomes }])
     };
+    // when all rows have one budget, it has no figure,
+    let one = page(&[3e5, 3e5]);
+    assert!(one.contains("power budget") && !one.contains("power budget, up to"));
+    assert_eq!(one.matches("Drawn are the first 80 of 88 nodes.").count(), 2);
+    // and where they differ, each is drawn.
+    let two = page(&[3e5, 2e5]);
+    assert!(two.contains("power budget, up to 300.0 kW") && two.contains("power budget, up to 200.0 kW"));
+}
+
+#[test]
+fn a_report_has_every_method_and_needs_no_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "<itp>.csv", ITP);
+    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
     let setups = [setup(Method::FifoFixed), setup(Method::Edf)];
     let outcomes = run_all(&scenario, &setups, 1, &Silent).unwrap();
     let report = Report { scenario: &scenario, outcomes: &outcomes };
@@ -251,14 +283,19 @@ fn a_report_has_every_method_and_needs_no_network() {
 #[test]
 fn a_looped_trace_counts_its_second_round() {
     let folder = tempfile::tempdir().unwrap();
-    let trace = file(folder.path(), "itp.csv", ITP);
+    // Given a job that fits nowhere, besides others.
+    let rows = format!("{ITP}4,1900,100,resnet50,4000,256,9999,700\n");
+    let trace = file(folder.path(), "itp.csv", &rows);
     let read = |range| readers::scenario(Format::Itp, &trace, &mixed(), range).unwrap();
     let once = read(TraceRange::default());
     let looped = read(TraceRange { looped: true, pace: 2.0, ..TraceRange::default() });
     assert_eq!(looped.jobs.len(), 3 * once.jobs.len());
     let (from, _) = looped.window.unwrap();
     let second: Vec<_> = looped.jobs.iter().filter(|job| looped.counts(job)).collect();
-    assert_eq!(second.len(), once.jobs.len());
+    assert_eq!((second.len(), looped.counted()), (once.jobs.len(), once.jobs.len()));
+    for (scenario, name) in [(&once, "5 jobs"), (&looped, "5 jobs, looped")] {
+        assert_eq!(scenario.name, format!("itp.csv: {name}, 1 left out that fit nowhere"));
+    }
     for (again, job) in second.iter().zip(&once.jobs) {
         assert_eq!(again.id.as_str(), format!("{}@1", job.id));
         assert!(((again.submit - from).0 - job.submit.0 / 2.0).abs() < 1e-6);
@@ -300,16 +337,11 @@ fn several_runs_have_a_mean_and_a_deviation() {
     let folder = tempfile::tempdir().unwrap();
     let trace = file(folder.path(), "itp.csv", ITP);
     let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
-    let setup = |method| Setup {
-        knowledge: Knowledge::Tables,
-        sleep: andreas_simulator::Sleep::Never,
-        method,
-        seed: 0,
-        trials: 10,
+    let wrong = |method| Setup {
         error: PredictionError { mape: 0.4, ..PredictionError::default() },
-        label: String::new(),
+        ..setup(method)
     };
-    let outcomes = run_all(&scenario, &[setup(Method::FifoFixed), setup(Method::Edf)], 3, &Silent).unwrap();
+    let outcomes = run_all(&scenario, &[wrong(Method::FifoFixed), wrong(Method::Edf)], 3, &Silent).unwrap();
     assert_eq!(
         outcomes.iter().map(|o| (o.method, o.runs.len())).collect::<Vec<_>>(),
         [(Method::FifoFixed, 3), (Method::Edf, 3)]

@@ -153,9 +153,12 @@ impl Meter {
         self.last.as_ref().and_then(|(_, sample, _)| sample.energy_mj)
     }
 
-    /// Counter value for the status, J. It never decreases.
+    /// Counter value for the status, J. It never decreases: until the GPU answers, it is what an earlier agent reported.
     #[must_use]
     pub fn joules(&self) -> i64 {
+        if let Some(earlier) = self.earlier {
+            return earlier.joules;
+        }
         let joules = |mj: u64| i64::try_from(mj / 1000).unwrap_or(i64::MAX);
         self.counter_mj().map_or(self.own_joules as i64, |mj| joules(self.base_mj.saturating_add(mj)))
     }
@@ -163,7 +166,8 @@ impl Meter {
     /// The part of [`joules`](Self::joules) from before the counter last began anew, J.
     #[must_use]
     pub fn base_joules(&self) -> i64 {
-        i64::try_from(self.base_mj / 1000).unwrap_or(i64::MAX)
+        let own = || i64::try_from(self.base_mj / 1000).unwrap_or(i64::MAX);
+        self.earlier.map_or_else(own, |earlier| earlier.base)
     }
 }
 

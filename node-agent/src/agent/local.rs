@@ -1,4 +1,7 @@
 //! What this node's agent sees, for a person at the node: one pass of reading, nothing is set, no API server is asked.
+//!
+//! The agent that runs knows more, and only its GpuNode tells it: Xid errors of the past, and ranges of power limits. What its
+//! setter changed is read from the setter's record.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -34,7 +37,7 @@ pub struct StatusArgs {
     pub state: PathBuf,
 }
 
-/// Reads the node once; the status that would be reported, as JSON.
+/// Reads the node once; what was read, as JSON in the form of `GpuNode.status`.
 ///
 /// # Errors
 /// When the driver cannot be asked, or no thread can be started. A kubelet that does not answer is a condition in the
@@ -67,10 +70,13 @@ pub async fn table(
         let handle = monitor.gpus().get(&gpu.uuid).context("a GPU without readings")?;
         let (facts, sample) = (handle.facts.as_ref(), handle.sample.as_ref());
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let original = record.as_ref().and_then(|record| record.get(&gpu.uuid));
         let state = match gpu.state {
             GpuCondition::Unhealthy => "unhealthy",
             _ if !reconciler.kubelet_answers() => "?",
             GpuCondition::Held => "held",
+            // Nothing else is set on a GPU without a pod.
+            GpuCondition::Free if original.is_some_and(is_changed) => "resting",
             GpuCondition::Free => "free",
             GpuCondition::Resting => "resting",
         };
@@ -95,7 +101,7 @@ pub async fn table(
             or_dash(sample.map(|sample| sample.clock_mhz.to_string())),
             or_dash(sample.and_then(|sample| sample.temperature).map(|degrees| degrees.to_string())),
             or_dash(sample.and_then(|sample| sample.contexts()).map(|contexts| contexts.to_string())),
-            or_dash(record.as_ref().map(|record| setting(record.get(&gpu.uuid)))),
+            or_dash(record.as_ref().map(|_| setting(original))),
             if problems.is_empty() { "ok".to_owned() } else { problems.join(",") },
         ]);
     }
@@ -117,6 +123,11 @@ pub async fn table(
 const HEADINGS: [&str; 11] = [
     "GPU", "PRODUCT", "STATE", "HOLDER", "DRAW W", "LIMIT W", "SM MHZ", "TEMP C", "CONTEXTS", "SET", "HEALTH",
 ];
+
+/// Whether the setter changed anything on a GPU.
+fn is_changed(original: &OriginalSettings) -> bool {
+    original.clocks || original.limit_mw.is_some()
+}
 
 /// What the setter changed on a GPU.
 fn setting(original: Option<&OriginalSettings>) -> String {

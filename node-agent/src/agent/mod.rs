@@ -190,7 +190,7 @@ pub async fn run(
     let node_name = args.node_name.as_deref().context("--node-name is needed")?;
     let mut replaced = std::pin::pin!(module::replaced(args.module_version.clone()));
     let client = client::connect(&client_args, USER_AGENT).await?;
-    let admin = admin::bind(&admin_args).await?;
+    let admin = admin::bind(&admin_args)?;
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry, args.observe);
     let watches = WatchMetrics::register(&mut registry);

@@ -1,8 +1,8 @@
 //! Content of `GpuNode.status`, and when it is written.
 //!
-//! It is written when a holder, a state, a fatal problem or an acknowledgement changes. Otherwise at most once a
-//! minute, and only if the draw of a held GPU has changed by a tenth, or a warning. An idle node costs the API
-//! server nothing.
+//! It is written when a holder, a state, a fatal problem or an acknowledgement changes. Otherwise once a minute while
+//! a GPU is held, whose energy goes on, and at most once a minute for a warning. The operator takes an agent for gone
+//! that does not write for some minutes although a GPU is held. An idle node costs the API server nothing.
 
 use std::time::{Duration, Instant};
 
@@ -139,9 +139,10 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
     if without_figures(old) != without_figures(new) {
         return true;
     }
+    let held = |(old, new): (&GpuState, &GpuState)| {
+        new.state == GpuCondition::Held && (old.watts, old.joules) != (new.watts, new.joules)
+    };
     let moved = |old: i32, new: i32| (old - new).abs() > (old.abs() / 10).max(5);
-    let held =
-        |(old, new): (&GpuState, &GpuState)| new.state == GpuCondition::Held && moved(old.watts, new.watts);
     let host = |status: &GpuNodeStatus| status.host_power.as_ref().map(|power| power.watts);
     let host_moved = match (host(old), host(new)) {
         (Some(old), Some(new)) => moved(old, new),
@@ -288,14 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn figures_alone_are_written_at_most_once_a_minute_and_only_for_held_gpus() {
+    fn figures_alone_are_written_once_a_minute_and_only_for_held_gpus() {
         let at = Timestamp::UNIX_EPOCH;
         let held = next(&GpuNodeStatus::default(), report(GpuCondition::Held, 300, true), at);
         let later = next(&held, report(GpuCondition::Held, 200, true), at);
         assert!(!differs(&held, &later, Duration::from_secs(59)));
         assert!(differs(&held, &later, Duration::from_secs(60)));
-        let near = next(&held, report(GpuCondition::Held, 299, true), at);
-        assert!(!differs(&held, &near, Duration::from_secs(3600)));
+        // It draws as before, and its energy goes on: that shows that the agent is there.
+        let mut even = held.clone();
+        even.gpus[0].joules += 18_000;
+        assert!(!differs(&held, &even, Duration::from_secs(59)));
+        assert!(differs(&held, &even, Duration::from_secs(60)));
+        assert!(!differs(&held, &held, Duration::from_secs(3600)), "a GPU without any reading");
         let free = next(&held, report(GpuCondition::Free, 54, true), at);
         assert!(differs(&held, &free, Duration::ZERO));
         let still = next(&free, report(GpuCondition::Free, 80, true), Timestamp::now());

@@ -16,6 +16,7 @@ pub mod module;
 pub mod nvml;
 pub mod worker;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use worker::{Opener, Worker};
@@ -180,6 +181,8 @@ pub trait ErrorEvents {
     /// # Errors
     /// When the subscription has ended.
     fn wait(&mut self, timeout: Duration) -> Result<Option<ErrorEvent>, GpuError>;
+    /// GPUs that it should cover and does not, by UUID, and why: they did not answer when it was made.
+    fn left_out(&self) -> &BTreeMap<String, GpuError>;
 }
 
 /// One GPU. Calls may block for any time, so only a [`Worker`] makes them.
@@ -228,7 +231,7 @@ pub trait Library: Send + Sync + 'static {
     /// # Errors
     /// When there is no driver or no such GPU.
     fn open(&self, uuid: &str) -> Result<Box<dyn Gpu>, GpuError>;
-    /// Subscribes to the critical errors of these GPUs, from now on. Those that report none are left out.
+    /// Subscribes to the critical errors of these GPUs, from now on. Those that never report any are passed over.
     ///
     /// # Errors
     /// When there is no driver.

@@ -4,7 +4,7 @@
 //! unsafe. It is opened again after a driver reload, which NVML reports as `Uninitialized`. The old copy
 //! leaks a few kilobytes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +35,8 @@ const MEMORY: Duration = Duration::from_secs(30);
 /// Length from which nvml-wrapper's list of SM clocks is not the board's: it asks for 128 and, where there are more (V100, L40),
 /// returns as many zeros (`nvml_try_count` in 0.13 takes "insufficient size" for success).
 const CUT_CLOCKS: usize = 128;
+/// Number that NVML gives a critical Xid error that it does not know (`nvmlEventData_t` in `nvml.h`).
+const UNKNOWN_XID: u64 = 999;
 /// Most processes of a GPU that are kept.
 const MAX_PROCESSES: usize = 256;
 /// What is read of memory, in one call.
@@ -119,39 +121,45 @@ impl Library for NvmlLibrary {
     }
 
     fn error_events(&self, uuids: &[String]) -> Result<Box<dyn ErrorEvents>, GpuError> {
-        let set = self.with(|nvml| {
-            let mut refused: BTreeSet<&str> = BTreeSet::new();
+        let (set, mut left_out) = self.with(|nvml| {
+            let mut refused: BTreeMap<String, GpuError> = BTreeMap::new();
             'set: loop {
                 let mut set = self.calls.count(nvml.create_event_set())?;
-                for uuid in uuids.iter().filter(|uuid| !refused.contains(uuid.as_str())) {
-                    let device = self.calls.count(nvml.device_by_uuid(uuid.as_str()));
-                    // A board that is too old, lost or hidden from this process must not keep the others from being
-                    // watched.
-                    let types = device
-                        .as_ref()
-                        .ok()
-                        .and_then(|device| self.calls.count(device.supported_event_types()).ok());
-                    let (Ok(device), Some(types)) = (device, types) else { continue };
-                    if !types.contains(EventTypes::CRITICAL_XID_ERROR) {
-                        continue;
-                    }
+                let mut left_out = refused.clone();
+                for uuid in uuids.iter().filter(|uuid| !refused.contains_key(*uuid)) {
+                    let device = self.calls.count(nvml.device_by_uuid(uuid.as_str())).and_then(|device| {
+                        let types = self.calls.count(device.supported_event_types())?;
+                        Ok(types.contains(EventTypes::CRITICAL_XID_ERROR).then_some(device))
+                    });
+                    let device = match device {
+                        Ok(Some(device)) => device,
+                        Ok(None) => continue,
+                        Err(NvmlError::Uninitialized) => return Err(NvmlError::Uninitialized),
+                        // A board that is lost or hidden from this process must not keep the others from being watched.
+                        Err(failed) => {
+                            left_out.insert(uuid.clone(), error(failed));
+                            continue;
+                        }
+                    };
                     match self.calls.count(device.register_events(EventTypes::CRITICAL_XID_ERROR, set)) {
                         Ok(registered) => set = registered,
                         Err(failed) => {
                             // The set is gone with the error: a new one without this board.
-                            refused.insert(uuid);
-                            if matches!(failed.error, NvmlError::Uninitialized) || refused.len() == uuids.len() {
+                            let last = refused.len() + 1 == uuids.len();
+                            if last || matches!(failed.error, NvmlError::Uninitialized) {
                                 return Err(failed.error);
                             }
-                            tracing::warn!(uuid, error = %failed.error, "Xid errors of a GPU are not reported");
+                            refused.insert(uuid.clone(), error(failed.error));
                             continue 'set;
                         }
                     }
                 }
-                return Ok(set);
+                return Ok((set, left_out));
             }
         })?;
-        Ok(Box::new(NvmlEvents { set, calls: self.calls.clone() }))
+        // A board that is too old stays so.
+        left_out.retain(|_, why| *why != GpuError::NotSupported);
+        Ok(Box::new(NvmlEvents { set, left_out, calls: self.calls.clone() }))
     }
 
     fn parent(&self, partition: &str) -> Result<String, GpuError> {
@@ -168,6 +176,7 @@ impl Library for NvmlLibrary {
 
 struct NvmlEvents {
     set: EventSet<'static>,
+    left_out: BTreeMap<String, GpuError>,
     calls: Calls,
 }
 
@@ -176,7 +185,11 @@ impl ErrorEvents for NvmlEvents {
         let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         match self.calls.count(self.set.wait(milliseconds)) {
             Ok(event) => {
-                let Some(XidError::Value(xid)) = event.event_data else { return Ok(None) };
+                let xid = match event.event_data {
+                    Some(XidError::Value(xid)) => xid,
+                    Some(XidError::Unknown) => UNKNOWN_XID,
+                    None => return Ok(None),
+                };
                 match self.calls.count(event.device.uuid()) {
                     Ok(uuid) => Ok(Some(ErrorEvent { uuid, xid })),
                     // Then its reads fail too, which is reported.
@@ -189,6 +202,10 @@ impl ErrorEvents for NvmlEvents {
             Err(NvmlError::Timeout) => Ok(None),
             Err(other) => Err(error(other)),
         }
+    }
+
+    fn left_out(&self) -> &BTreeMap<String, GpuError> {
+        &self.left_out
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Floor {
 pub struct Applier {
     nvml: Arc<dyn Library>,
     record: Record,
+    /// The record could not be written, which was logged.
+    record_failed: bool,
     floor: Floor,
     ttl: Duration,
     last_request: Instant,
@@ -66,6 +68,7 @@ impl Applier {
         let mut this = Self {
             nvml: library,
             record,
+            record_failed: false,
             floor,
             ttl,
             last_request: Instant::now(),
@@ -207,8 +210,7 @@ impl Applier {
         let touched = touched.map(|(uuid, (_, before))| (uuid, before));
         let unopened = before.iter().filter(|(uuid, _)| !targets.contains_key(*uuid));
         let after = touched.chain(unopened).map(|(uuid, before)| (uuid.clone(), before.clone())).collect();
-        if let Err(error) = self.record.replace(after) {
-            tracing::error!(%error, "nothing is set without a record");
+        if !self.write_record(after) {
             for (uuid, (target, recorded)) in &mut targets {
                 if !target.is_default() && before.get(uuid) != Some(recorded) {
                     (*target, *recorded) =
@@ -234,9 +236,29 @@ impl Applier {
         left.retain(|uuid, _| {
             self.slots.get(uuid).is_none_or(|slot| slot.applied != Some(Setting::default()))
         });
-        if let Err(error) = self.record.replace(left) {
-            tracing::warn!(%error, "the record says more than is set; restoring twice does no harm");
+        // Where that fails it says more than is set; restoring twice does no harm.
+        self.write_record(left);
+    }
+
+    /// Replaces the record; `false`: the old one stays. A failure is logged once: a request comes each second, and the log may be on
+    /// the same full disk.
+    fn write_record(&mut self, gpus: BTreeMap<Uuid, OriginalSettings>) -> bool {
+        if *self.record.gpus() == gpus {
+            return true;
         }
+        let failed = self.record.replace(gpus).err();
+        let before = std::mem::replace(&mut self.record_failed, failed.is_some());
+        match &failed {
+            Some(error) if !before => {
+                tracing::error!(
+                    error = error as &dyn std::error::Error,
+                    "the record cannot be written: nothing is set without it"
+                );
+            }
+            None if before => tracing::info!("the record can be written again"),
+            _ => {}
+        }
+        failed.is_none()
     }
 }
 

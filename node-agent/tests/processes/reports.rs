@@ -46,6 +46,8 @@ async fn a_gpu_with_a_fatal_xid_error_is_unhealthy_until_it_is_reset_also_for_th
     // The subscription to errors is made in the background.
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.sim.raise_xid(A, 31).unwrap();
+    // Both would have the later one's number before the first is taken.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     node.sim.raise_xid(B, 48).unwrap();
     until("the one is unhealthy", SLACK, || node.api.gpu(B).0 == "Unhealthy").await;
     assert_eq!((problems(&node, B), problems(&node, A)), (vec!["Xid".to_owned()], vec![]));
@@ -63,6 +65,28 @@ async fn a_gpu_with_a_fatal_xid_error_is_unhealthy_until_it_is_reset_also_for_th
     node.sim.reset(B).unwrap();
     until("it is well after a reset", SLACK, || node.api.gpu(B).0 == "Free" && problems(&node, B).is_empty())
         .await;
+    // NVML's number of an error that it does not know.
+    node.sim.raise_xid(B, 999).unwrap();
+    until("it is unhealthy again", SLACK, || node.api.gpu(B).0 == "Unhealthy").await;
+    assert_eq!(gpu(&node, B)["problems"][0]["xid"], 999);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn xid_errors_of_a_gpu_that_was_lost_when_they_were_subscribed_to_are_reported_once_it_is_well() {
+    let node = TestNode::new(&[A, B]).await;
+    node.sim.set_fault(A, Fault::Lost).unwrap();
+    let _agent = node.agent_with(&["--observe"]);
+    until("the other one is free", SLACK, || node.api.gpu(B).0 == "Free").await;
+    // The subscription to errors is made in the background, without it.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.sim.set_fault(A, Fault::None).unwrap();
+    until("it is well", SLACK, || node.api.gpu(A).0 == "Free").await;
+    // Subscriptions that miss a GPU are made anew every 30 s.
+    until("its errors are reported", Duration::from_secs(30) + SLACK, || {
+        node.sim.raise_xid(A, 48).unwrap();
+        node.api.gpu(A).0 == "Unhealthy"
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,6 +176,23 @@ async fn energy_of_a_replayed_training_is_right_over_a_restart_and_a_counter_tha
     // Both ends of a share are seen within a reading, which weighs more in a short window.
     let allowed = if long { 0.02 } else { 0.08 };
     assert!(error < allowed, "{joules} of {real} J");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_energy_of_a_gpu_that_does_not_answer_the_next_agent_stays_as_it_was_reported() {
+    let node = TestNode::new(&[A]).await;
+    let agent = node.agent_with(&["--observe"]);
+    until("it has drawn something", SLACK, || node.gpu(A).joules > 100.0).await;
+    node.hold("job-1-0", &[A]);
+    until("that is reported", SLACK, || node.api.gpu(A).0 == "Held").await;
+    let joules = || gpu(&node, A)["joules"].as_i64().unwrap_or(0);
+    let before = joules();
+    assert!(before > 0, "{before}");
+    agent.kill();
+    node.sim.set_fault(A, Fault::Lost).unwrap();
+    let _agent = node.agent_with(&["--observe"]);
+    until("it does not answer", SLACK, || node.api.gpu(A).0 == "Unhealthy").await;
+    assert_eq!(joules(), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -351,6 +392,20 @@ async fn a_person_at_the_node_sees_what_the_agent_sees_and_changes_nothing() {
     );
     assert!(lines[2].starts_with(B) && lines[2].ends_with("GpuLost"), "{table}");
     assert!(node.sim.gpus().iter().all(|gpu| gpu.commands == 0), "nothing was set");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_at_the_node_sees_which_gpus_rest() {
+    let node = TestNode::new(&[A, B]).await;
+    node.hold("job-1-0", &[B]);
+    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    let (_setter, _agent) = (node.setter(), node.agent());
+    let set = || node.api.gpu(A).0 == "Resting" && node.gpu(B).limit_watts == 250.0;
+    until("one rests, one is limited", SLACK, set).await;
+    let table = print(&node, &["status"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[1].contains("  resting  ") && lines[1].contains("  clocks  "), "{table}");
+    assert!(lines[2].contains("  held  ") && lines[2].contains("  limit (was 400)  "), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use super::rules;
 use crate::instants::{deadline, since};
 
-/// Joules of the current attempt so far by the power model, and their cost in millionths (tariff of each
-/// instant, PUE included).
+/// Joules of the current attempt so far by the power model, and their cost in millionths: by this policy's tariff of each
+/// instant, PUE included. Former policies are not kept, so a new price counts for the whole attempt.
 pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> (i64, i64) {
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let Some((watts, running)) = allocation.and_then(|a| Some((a.watts, a.running_time.as_ref()?.0))) else {

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, gpu_type, rules};
-use crate::index::{ClusterIndex, MOST_GPUS, agent_status, name_of, owner, whole_gpus};
+use crate::index::{ClusterIndex, MOST_GPUS, name_of, owner, reporting_agent, whole_gpus};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +73,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let others = index.foreign_use(&key.name).gpus.min(gpus);
         let foreign = measured(index, key, node, power.max).unwrap_or(others as f64 * power.max.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
-        let reading = agent_status(index, key).and_then(|status| status.host_power.as_ref());
+        let reading = reporting_agent(index, key).and_then(|status| status.host_power.as_ref());
         let host = power.measured_host(gpus.max(ours), reading, ours > 0);
         whole += foreign + idle(ours) + if ours > 0 { host.busy.0 } else { host.idle.0 };
         floor += foreign + idle(0) + host.idle.0;
@@ -263,6 +263,15 @@ mod tests {
             let seen = draw(&index, &policy(1_000), at(second)).expect("a budget");
             assert_eq!(seen.whole, whole - 400.0, "{second}");
         }
+    }
+
+    #[test]
+    fn a_run_whose_agent_is_silent_counts_as_without_an_agent() {
+        let mut index = planned("Running", 1);
+        report(&mut index, 380);
+        index.age_reports(std::time::Duration::from_secs(180));
+        let seen = draw(&index, &policy(1_000), at(1_000)).expect("a budget");
+        assert_eq!(seen.whole, 1_410.0, "the GPU of others too");
     }
 
     #[test]

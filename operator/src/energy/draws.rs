@@ -11,13 +11,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::Limits;
 use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
+use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
 use andreas_core::{GpuCount, GpuType, Watts};
 use andreas_planner::{Estimate, LimitsCount};
 use andreas_runtime::watch::ObjectKey;
@@ -25,7 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::boards::{Board, board};
 use super::types::{REPORT_MARGIN, TypeDraw, Types};
-use crate::index::{ClusterIndex, MOST_GPUS, agent_status, is_member, name_of, number, whole_gpus};
+use crate::index::{ClusterIndex, MOST_GPUS, is_member, name_of, number, owner, reporting_agent, whole_gpus};
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
 /// may show an idle GPU.
@@ -114,11 +114,11 @@ pub fn with_measured(
     rows.iter().map(row).collect()
 }
 
-/// Draw of all GPUs of a run, W, by its agents' last reports; `None` if one of them reports nothing.
+/// Draw of all GPUs of a run, W, by its agents' last reports; `None` if one of them reports nothing, or no longer.
 pub fn reported(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation) -> Option<f64> {
     let mut sum = 0.0;
     for (node, pod) in workers(index, key, allocation)? {
-        let status = agent_status(index, &node_key(node))?;
+        let status = reporting_agent(index, &node_key(node))?;
         let name = name_of(&pod.metadata);
         let held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name));
         let answering = held.filter(|gpu| gpu.state != GpuCondition::Unhealthy);
@@ -153,8 +153,8 @@ pub fn settled(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation, n
     lasted(running.0, SETTLED_WITHOUT_PROGRESS) || first.is_some_and(|first| lasted(first, SETTLED))
 }
 
-/// Whether a run's power limit is in force: its agents support limits, know this one and have set it. The setting of a broken GPU
-/// is not known.
+/// Whether a run's power limit is in force: its agents report, support limits, know this one and have set it. The setting of a broken GPU
+/// is not known. An agent that is silent may see no leader either, and then it has lifted all limits.
 pub fn limit_in_force(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -168,7 +168,7 @@ pub fn limit_in_force(
     let in_force = |(node, pod): (&str, &SlimPod)| {
         let node = node_key(node);
         let (name, gpu_node) = (name_of(&pod.metadata), index.gpu_nodes.get(&node)?);
-        let status = agent_status(index, &node)?;
+        let status = reporting_agent(index, &node)?;
         let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == name && limit.watts == watts);
         let carried_out = gpu_node.metadata.generation.is_some_and(|g| status.observed_generation >= Some(g));
         let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name)).peekable();
@@ -199,8 +199,9 @@ fn workers<'a>(
     workers.filter(|workers| !workers.is_empty())
 }
 
-/// Draw of GPUs held by foreign pods, as reported by the agent; `None` if it does not know all holders or draws. Bounded by the
-/// node's number of GPUs and the board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
+/// Draw of GPUs held by foreign pods, as reported by the agent; `None` if it does not know all holders or draws, or is silent. GPUs of
+/// foreign pods that it does not name count for the board's maximum: an agent of an idle node may have ended unnoticed. Bounded by
+/// the node's number of GPUs and the board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
 pub fn foreign_power(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -208,7 +209,7 @@ pub fn foreign_power(
     ours: &BTreeSet<String>,
     max: Watts,
 ) -> Option<Watts> {
-    let status = agent_status(index, key)?;
+    let status = reporting_agent(index, key)?;
     let blind =
         status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "False");
     let unnamed =
@@ -220,10 +221,25 @@ pub fn foreign_power(
     // No GPU that is held draws nothing: its draw is not reported.
     let draw = |watts: i32| if watts > 0 { f64::from(watts).min(max.0) } else { max.0 };
     let mut draws: Vec<f64> = foreign.map(|gpu| draw(gpu.watts)).collect();
+    draws.extend(std::iter::repeat_n(max.0, unnamed_foreign(index, key, status)));
     draws.sort_by(|a, b| b.total_cmp(a));
     let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus).min(MOST_GPUS);
     let most = usize::try_from(there).unwrap_or(usize::MAX);
     Some(Watts(draws.into_iter().take(most).sum()))
+}
+
+/// GPUs that foreign pods have requested for a while and that the agent sees none of them hold.
+fn unnamed_foreign(index: &ClusterIndex, key: &ObjectKey, status: &GpuNodeStatus) -> usize {
+    // Pods that share a GPU are named apart, and request more GPUs than there are.
+    let shared = status.gpus.iter().any(|gpu| !gpu.shares.is_empty());
+    if shared || !index.foreign_are_named(&key.name) {
+        return 0;
+    }
+    let ours = index.pods_on(&key.name).filter(|pod| owner(&pod.metadata).is_some());
+    let ours: BTreeSet<String> = ours.map(|pod| name_of(&pod.metadata)).collect();
+    let named = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
+    let requested = index.foreign_use(&key.name).gpus.min(MOST_GPUS);
+    usize::try_from(requested).unwrap_or(usize::MAX).saturating_sub(named.count())
 }
 
 fn node_key(node: &str) -> ObjectKey {

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::rules;
 use crate::index::{ClusterIndex, name_of};
 
-/// Tolerance for comparing instants of agents with those of their kubelet or the API server: whole seconds plus a delay.
+/// Tolerance for comparing instants of agents with those of the API server, whose time agents take: whole seconds plus a delay.
 const SLACK: SignedDuration = SignedDuration::from_secs(5);
 
 /// An agent sees a pod's GPUs within this time. Where it saw them later, it was away, and what it measured is a part.
@@ -46,10 +46,8 @@ pub struct Member {
     pub node: String,
     /// Its name as the agent reports it.
     pub pod: String,
-    /// When it was bound, by the API server's clock.
+    /// When it was bound, by the API server's clock, as what agents write. The kubelet's own instants are by its node's clock.
     pub bound: Timestamp,
-    /// When its kubelet accepted it, by its node's clock, which is its agent's too.
-    pub accepted: Option<Timestamp>,
 }
 
 impl Member {
@@ -63,20 +61,17 @@ impl Member {
             node,
             pod: name_of(&pod.metadata),
             bound: bound.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
-            accepted: pod.status.start_time.as_ref().map(|time| time.0),
         })
     }
 
     /// Whether an agent saw its GPUs only when they had been used for a while.
     fn seen_late(&self, since: Option<&Time>) -> bool {
-        let began = self.accepted.unwrap_or(self.bound);
-        since.is_some_and(|since| since.0.duration_since(began) > SEEN_WITHIN)
+        since.is_some_and(|since| since.0.duration_since(self.bound) > SEEN_WITHIN)
     }
 
-    /// Whether an agent's entry is of this pod, not of an earlier one of its name. The node's clock may be behind the API server's.
+    /// Whether an agent's entry is of this pod, not of an earlier one of its name.
     fn owns(&self, entry: &ReleasedEnergy) -> bool {
-        let began = self.accepted.map_or(self.bound, |accepted| accepted.min(self.bound));
-        let early = |since: &Time| since.0.checked_add(SLACK).unwrap_or(Timestamp::MAX) < began;
+        let early = |since: &Time| since.0.checked_add(SLACK).unwrap_or(Timestamp::MAX) < self.bound;
         entry.pod == self.pod && !entry.since.as_ref().is_some_and(early)
     }
 }
@@ -98,8 +93,8 @@ pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Opt
     (!members.is_empty()).then_some(total)
 }
 
-/// Energy of a running attempt, J, from the counters of the GPUs that these pods hold, as agents wrote them last: at most a minute ago.
-/// `None` where one is not known.
+/// Energy of a running attempt, J, from the counters of the GPUs that these pods hold, as agents wrote them last: at most a minute ago,
+/// if they live. `None` where one is not known.
 pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32) -> Option<i64> {
     let mut total: i64 = 0;
     for pod in pods {
@@ -194,15 +189,21 @@ mod tests {
         index.apply(node);
     }
 
+    /// Its agent takes the API server's time, its kubelet does not.
     #[test]
-    fn an_agent_whose_clock_is_an_hour_off_measures_as_well_as_any_other() {
+    fn energy_on_a_node_whose_clock_is_an_hour_off_is_measured_as_on_any_other() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         for off in [-3_600, 0, 3_600] {
             let mut index = ClusterIndex::new();
-            let accepted = Some(at(10_001 + off));
-            let member = Member { node: "n1".into(), pod: "team/p0".into(), bound: at(10_000), accepted };
+            let bound = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": at(10_000)});
+            let pod: SlimPod = serde_json::from_value(json!({
+                "metadata": {"name": "p0", "namespace": "team"}, "spec": {"nodeName": "n1", "containers": []},
+                "status": {"phase": "Running", "startTime": at(10_001 + off), "conditions": [bound]}}))
+            .expect("a pod");
+            let member = Member::of(&pod).expect("it is bound");
             let mut used = |version, since: i64| {
-                let entry = json!({"pod": "team/p0", "since": at(since + off), "joules": 4_000, "seconds": 10, "gpus": 2});
+                let entry =
+                    json!({"pod": "team/p0", "since": at(since), "joules": 4_000, "seconds": 10, "gpus": 2});
                 report(&mut index, "n1", version, json!([entry]));
                 of(&index, std::slice::from_ref(&member), 2).map(|used| used.joules)
             };
@@ -216,12 +217,7 @@ mod tests {
         let mut index = ClusterIndex::new();
         let job = ObjectKey { namespace: "team".into(), name: "bert".into() };
         let bound = Timestamp::from_second(1_000).expect("a time");
-        let member = |node: &str, pod: &str| Member {
-            node: node.into(),
-            pod: format!("team/{pod}"),
-            bound,
-            accepted: None,
-        };
+        let member = |node: &str, pod: &str| Member { node: node.into(), pod: format!("team/{pod}"), bound };
         let members = [member("n1", "p0"), member("n2", "p1")];
         index.await_energy_report(&job, members.iter().map(|member| member.pod.clone()));
         let at = |pod: &str, since: i64, joules, gpus| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use andreas_core::GpuType;
 
-/// Margin on agents' reports: they omit changes below a tenth.
+/// Margin on agents' reports: a draw changes in the minute between two of them.
 pub const REPORT_MARGIN: f64 = 1.1;
 
 /// A GPU type of the cluster: number of GPUs and memory of each.

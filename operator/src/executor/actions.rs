@@ -85,8 +85,8 @@ async fn one(
             back_off_namespace(shared, Cause::Creation, &key.namespace, &message);
             Ok(())
         }
-        Action::DeleteJob { uid } => {
-            let deleted = shared.writer.delete::<TrainingJob>(key, &uid, None, None).await;
+        Action::DeleteJob { uid, version } => {
+            let deleted = shared.writer.delete::<TrainingJob>(key, &uid, version, None).await;
             deleted.map(|_| ()).or_else(|error| failed(shared, key, job, "delete job", &error))
         }
     }

@@ -56,7 +56,8 @@ pub use requeue::Requeue;
 
 /// Jobs in progress at a time. More than writes in flight: steps compute while others wait for writes.
 const WORKERS: usize = 64;
-/// Maximum of one namespace: a slow webhook or quota there delays no other namespace.
+/// Maximum of one namespace: where its steps are slow, workers are left for the others. [`crate::writes::permits`] does the
+/// same for what they all wait for.
 const OF_ONE_NAMESPACE: usize = WORKERS * 3 / 4;
 /// A pod that we created and no watch has shown for this long is read live.
 const CONFIRM_AFTER: Duration = Duration::from_secs(15);

@@ -62,12 +62,7 @@ impl JobInput {
         let job = Arc::clone(index.jobs.get(key)?);
         let uid = job.uid().unwrap_or_default();
         let pods = index.members(key);
-        let deleted: Vec<DeletedPod> = index
-            .deleted(key)
-            .iter()
-            .filter(|deleted| deleted.last.labels().get(LABEL_JOB_UID) == Some(&uid))
-            .cloned()
-            .collect();
+        let deleted = index.deleted(key).to_vec();
         let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
         let memory = memory(&uid);
         let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan.decision.as_ref());

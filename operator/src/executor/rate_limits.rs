@@ -4,6 +4,7 @@
 //! * A conflicting write is retried at once the first time; then the job backs off exponentially, up to four seconds.
 //! * Token buckets bound the edits, conflicts, refused templates and notices of each namespace. All namespaces share
 //!   one more bucket for conflicts. An overloaded API server empties it; it delays no job for long.
+//! * A job that holds GPUs takes no token for its edit: the same step may end its attempt or stop it for the plan.
 //! * A token bucket of each job bounds its events. What exceeds it is left out: the status shows the present state.
 //!
 //! The normal course (create, plan, start, end) takes tokens for its few events only, and never waits here.
@@ -104,6 +105,15 @@ struct Buckets {
     notices: Bucket,
 }
 
+/// An edit of a job's `spec` that no step has seen yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Edit {
+    /// Generation of the `spec`.
+    pub generation: i64,
+    /// The job has an allocation. A namespace has no more of such jobs than there are GPUs.
+    pub holds_gpus: bool,
+}
+
 /// Limits of one job.
 #[derive(Clone, Copy, Debug, Default)]
 struct JobLimits {
@@ -148,16 +158,15 @@ impl State {
 pub struct RateLimits(Mutex<State>);
 
 impl RateLimits {
-    /// How long the job must wait for its step; `None`: step it now. `edit` is the generation of a `spec`
-    /// that no step has seen yet. With `None` as the answer it counts as seen.
-    pub fn delay(&self, job: &ObjectKey, edit: Option<i64>) -> Option<Duration> {
+    /// How long the job must wait for its step; `None`: step it now. With `None` as the answer the edit counts as seen.
+    pub fn delay(&self, job: &ObjectKey, edit: Option<Edit>) -> Option<Duration> {
         let now = Instant::now();
         let mut state = self.0.lock();
         let known = state.jobs.get(job).copied().unwrap_or_default();
         if let Some(until) = known.not_before.filter(|until| *until > now) {
             return Some(until - now);
         }
-        let generation = edit?;
+        let Edit { generation, holds_gpus } = edit?;
         if let Some((last, admitted)) = known.edit {
             // The same edit again after a conflict: it has waited already.
             if admitted == generation {
@@ -168,7 +177,7 @@ impl RateLimits {
                 return Some(next - now);
             }
         }
-        if let Err(wait) = state.buckets(&job.namespace, now).edits.take(now) {
+        if !holds_gpus && let Err(wait) = state.buckets(&job.namespace, now).edits.take(now) {
             return Some(wait.max(EDITS_APART));
         }
         state.jobs.entry(job.clone()).or_default().edit = Some((now, generation));
@@ -240,6 +249,11 @@ mod tests {
     use super::*;
     use crate::testing::key_in as key;
 
+    /// An edit of a job without GPUs.
+    fn edit(generation: i64) -> Option<Edit> {
+        Some(Edit { generation, holds_gpus: false })
+    }
+
     async fn pass(time: Duration) {
         tokio::time::advance(time).await;
     }
@@ -249,12 +263,12 @@ mod tests {
         let rate_limits = RateLimits::default();
         let mut admitted = 0;
         for generation in 0..1_000 {
-            admitted += u32::from(rate_limits.delay(&key("a", "x"), Some(generation)).is_none());
+            admitted += u32::from(rate_limits.delay(&key("a", "x"), edit(generation)).is_none());
             pass(Duration::from_millis(10)).await;
         }
         assert_eq!(admitted, 10, "in ten seconds");
         assert_eq!(
-            rate_limits.delay(&key("b", "y"), Some(7)),
+            rate_limits.delay(&key("b", "y"), edit(7)),
             None,
             "an edit of another tenant is taken in at once"
         );
@@ -267,25 +281,32 @@ mod tests {
         let mut admitted = 0;
         for second in 0..10 {
             for job in 0..1_000 {
-                admitted += u32::from(rate_limits.delay(&key("a", job), Some(second)).is_none());
+                admitted += u32::from(rate_limits.delay(&key("a", job), edit(second)).is_none());
             }
             pass(Duration::from_secs(1)).await;
         }
         assert_eq!(admitted, 200 + 9 * 20);
-        assert_eq!(rate_limits.delay(&key("b", 0), Some(1)), None);
+        assert_eq!(rate_limits.delay(&key("b", 0), edit(1)), None);
+        // The step of a run that was edited may also end it.
+        while rate_limits.delay(&key("a", "waits"), edit(1)).is_none() {
+            rate_limits.forget(&key("a", "waits"));
+        }
+        let edits = [1, 2].map(|generation| Some(Edit { generation, holds_gpus: true }));
+        let delays = edits.map(|edit| rate_limits.delay(&key("a", "runs"), edit));
+        assert_eq!(delays, [None, Some(EDITS_APART)], "at once, and once a second");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_edit_whose_write_conflicted_is_tried_again_at_once_and_then_ever_later() {
         let (rate_limits, job) = (RateLimits::default(), key("a", "x"));
-        assert_eq!(rate_limits.delay(&job, Some(2)), None);
+        assert_eq!(rate_limits.delay(&job, edit(2)), None);
         let mut waits = Vec::new();
         for _ in 0..12 {
             let wait = rate_limits.conflict(&job);
             // The job waits regardless of other events.
             assert_eq!(rate_limits.delay(&job, None), (!wait.is_zero()).then_some(wait));
             pass(wait).await;
-            assert_eq!(rate_limits.delay(&job, Some(2)), None, "the same edit does not wait a second time");
+            assert_eq!(rate_limits.delay(&job, edit(2)), None, "the same edit does not wait a second time");
             waits.push(wait.as_millis());
         }
         assert_eq!(waits[..6], [0, 250, 500, 1_000, 2_000, 4_000]);

@@ -135,7 +135,7 @@ mod tests {
         let start_burst = StartBurst::default();
         let _here: Vec<Starting> = (0..MANY).map(|_| start_burst.enter()).collect();
         let mut acts = step.clone();
-        acts.actions.push(Action::DeleteJob { uid: "j1".into() });
+        acts.actions.push(Action::DeleteJob { uid: "j1".into(), version: None });
         assert_eq!(start_burst.defers(&job, &acts, at(101)), None, "it also does something");
         let mut ends = step;
         ends.status.phase = Phase::Succeeded;

@@ -26,6 +26,7 @@ use crate::writes::Writer;
 mod edits;
 mod memory;
 mod room;
+mod services;
 
 struct World {
     shared: Arc<Shared>,
@@ -193,8 +194,10 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     assert!(second > first);
     assert!(world.sent(Method::GET).is_empty());
     let world = World::new(vec![(Method::DELETE, "/bert", 409, failure(409, "Precondition failed: UID"))]);
-    let gone = world.do_all(vec![Action::DeleteJob { uid: "j1".into() }]).await;
+    let gone = world.do_all(vec![Action::DeleteJob { uid: "j1".into(), version: Some("7".into()) }]).await;
     assert!(matches!(gone, Err(Requeue::After(_))));
+    let of = json!({"uid": "j1", "resourceVersion": "7"});
+    assert_eq!(world.sent(Method::DELETE)[0].body["preconditions"], of);
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::observe::JobInput;
+use super::rate_limits::Edit;
 use super::requeue::{Requeue, back_off, earlier};
 use super::{Executor, actions, dry_runs};
 use crate::index::{ClusterIndex, number};
@@ -134,13 +135,14 @@ fn record_release(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, statu
     }
 }
 
-/// The generation of a `spec` changed since the last step; a new job is no edit.
-fn unobserved_edit(shared: &Shared, key: &ObjectKey) -> Option<i64> {
+/// A change of the `spec` since the last step; a new job is no edit.
+fn unobserved_edit(shared: &Shared, key: &ObjectKey) -> Option<Edit> {
     let index = shared.index.lock();
     // A job that is being deleted never waits.
     let job = index.jobs.get(key).filter(|job| job.metadata.deletion_timestamp.is_none())?;
     let seen = job.status.as_ref()?.observed_generation?;
-    job.metadata.generation.filter(|generation| *generation != seen)
+    let generation = job.metadata.generation.filter(|generation| *generation != seen)?;
+    Some(Edit { generation, holds_gpus: held(job).is_some() })
 }
 
 /// Requests a new plan if the run deviates from the last one. Returns the requeue time if a request is not

@@ -1,10 +1,11 @@
-//! Slim views of objects that only the operator watches.
+//! Slim views of objects that only the operator watches, and what foreign pods use of each node.
 
 use andreas_api::slim::{SlimPodSpec, metadata, own_metadata};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
+use super::ClusterIndex;
 use super::amounts::{self, Amounts};
 
 /// Maximum other resources (not GPUs, CPU, memory and pods) kept per pod.
@@ -54,6 +55,35 @@ pub struct SlimNamespace {
     /// Name, versions, labels, annotations.
     #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
+}
+
+impl ClusterIndex {
+    /// A foreign pod takes this of a node.
+    pub(super) fn add_use(&mut self, node: &str, amounts: Amounts) {
+        let gpus = amounts.gpus;
+        let entry = self.by_node.foreign_use.entry(node.to_owned()).or_default();
+        *entry = std::mem::take(entry).plus(amounts);
+        if gpus > 0 {
+            self.by_node.agents.foreign_took(node);
+            self.replan();
+        }
+    }
+
+    /// A foreign pod takes this no more.
+    pub(super) fn drop_use(&mut self, node: &str, amounts: Amounts) {
+        let gpus = amounts.gpus;
+        if let Some(entry) = self.by_node.foreign_use.get_mut(node) {
+            *entry = std::mem::take(entry).minus(amounts);
+            if *entry == Amounts::default() {
+                self.by_node.foreign_use.remove(node);
+                self.by_node.agents.foreign_left(node);
+            }
+        }
+        if gpus > 0 {
+            self.mark_jobs_on(node);
+            self.replan();
+        }
+    }
 }
 
 andreas_api::resource_like!(ForeignPod, Pod);

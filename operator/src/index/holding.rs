@@ -1,4 +1,4 @@
-//! GPUs held without an existing pod, and pods that can no longer run because their node rebooted.
+//! Deleted pods and the GPUs that they hold without an object, and pods that can no longer run because their node rebooted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,6 +19,10 @@ const GRACE: i64 = 30;
 /// A pod seen started this long before its node's reboot was seen ran before the boot. A shorter time is no
 /// proof. Watches of pods and nodes are not synchronized, and a pod bound before a boot may start after it.
 const BEFORE_BOOT: Duration = Duration::from_secs(60);
+/// Maximum remembered deleted pods per job.
+const MAX_DELETED: usize = 2_048;
+/// Fewest jobs with deleted pods at which a deletion drops those whose time is over.
+const EXPIRE_FROM: usize = 64;
 
 fn cluster_key(name: &str) -> ObjectKey {
     ObjectKey { namespace: String::new(), name: name.to_owned() }
@@ -48,9 +52,67 @@ impl ClusterIndex {
         self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.holders_requested)
     }
 
-    /// A pod with our label is gone.
-    pub(super) fn hold_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
-        let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") || containers_seen_ended(pod);
+    /// Deleted pods with the name of that job, latest last: its own, and those of older jobs that may still run.
+    pub fn deleted(&self, job: &ObjectKey) -> &[DeletedPod] {
+        self.gangs.deleted.get(job).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Drops the deleted pods of that job except those for which `keep` is true, and those of older jobs of its name
+    /// that can run no more.
+    pub fn forget_deleted(&mut self, job: &ObjectKey, mut keep: impl FnMut(&DeletedPod) -> bool) {
+        let present = self.jobs.get(job).and_then(|job| job.metadata.uid.clone());
+        let own =
+            |pod: &SlimPod| owner(&pod.metadata).is_some_and(|(_, uid)| present.as_deref() == Some(uid));
+        let now = Instant::now();
+        let Some(deleted) = self.gangs.deleted.get_mut(job) else { return };
+        deleted.retain(|pod| if own(&pod.last) { keep(pod) } else { may_run(pod, now) });
+        if deleted.is_empty() {
+            self.gangs.deleted.remove(job);
+        }
+    }
+
+    /// A pod with our label is gone. One whose job is gone too is kept only while it may run: a job that is made again under the
+    /// name must not write its checkpoint meanwhile.
+    pub(super) fn record_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
+        self.hold_deleted_pod(pod);
+        let started = pod.metadata.uid.as_ref().and_then(|uid| self.gangs.started.remove(uid));
+        let Some((job, uid)) = owner(&pod.metadata) else { return };
+        let holders_requested = pod.spec.node_name.as_ref().map_or(0, |node| self.holders_requested(node));
+        let at = Instant::now();
+        let deleted = DeletedPod { last: Arc::clone(pod), at, holders_requested, started };
+        let present = self.jobs.get(&job).is_some_and(|job| job.metadata.uid.as_deref() == Some(uid));
+        if !present && !may_run(&deleted, at) {
+            return;
+        }
+        let of_name = self.gangs.deleted.entry(job).or_default();
+        of_name.push(deleted);
+        if of_name.len() > MAX_DELETED {
+            of_name.remove(0);
+        }
+        // Replicas that do not lead have no loop for it. Only when the jobs have doubled, so that a deletion costs little.
+        if self.gangs.deleted.len() >= self.gangs.expire_at.max(EXPIRE_FROM) {
+            self.expire_deleted();
+        }
+    }
+
+    /// Drops deleted pods whose job is gone and that can run no more.
+    fn expire_deleted(&mut self) {
+        for job in self.gangs.deleted.keys().cloned().collect::<Vec<_>>() {
+            self.forget_deleted(&job, |_| true);
+        }
+        self.gangs.expire_at = self.gangs.deleted.len().saturating_mul(2);
+    }
+
+    /// Names of jobs with deleted pods on that node.
+    pub(super) fn deleted_on(&self, node: &str) -> impl Iterator<Item = ObjectKey> {
+        let there = move |pod: &DeletedPod| pod.last.spec.node_name.as_deref() == Some(node);
+        let jobs = self.gangs.deleted.iter().filter(move |(_, pods)| pods.iter().any(there));
+        jobs.map(|(job, _)| job.clone())
+    }
+
+    /// What a deleted pod with our label still holds.
+    fn hold_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
+        let ended = seen_ended(pod);
         let ours = owner(&pod.metadata).is_some().then(|| Arc::clone(pod));
         let node = pod.spec.node_name.clone();
         let grace = grace(&pod.metadata, pod.spec.termination_grace_period_seconds);
@@ -122,6 +184,7 @@ impl ClusterIndex {
 
     /// Drops expired pods without an object.
     pub fn expire_vanished(&mut self) {
+        self.expire_deleted();
         let mut vanished = std::mem::take(&mut self.by_node.vanished);
         let cut_off = |node: &str| {
             let node = self.nodes.get(&cluster_key(node));
@@ -212,6 +275,19 @@ impl ClusterIndex {
         let deleted = deleted.filter(|pod| pod.at <= *booted || pod.started.as_ref().is_some_and(before));
         live.chain(deleted.filter_map(|pod| uid(&pod.last))).collect()
     }
+}
+
+/// The pod, or every started container of it, was seen to have ended.
+fn seen_ended(pod: &SlimPod) -> bool {
+    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") || containers_seen_ended(pod)
+}
+
+/// Containers of a deleted pod may still run: nothing has shown their end, and its grace period is not over.
+fn may_run(deleted: &DeletedPod, now: Instant) -> bool {
+    let spec = &deleted.last.spec;
+    let grace = spec.termination_grace_period_seconds.unwrap_or(GRACE).max(0);
+    let over = now.saturating_duration_since(deleted.at) >= Duration::from_secs(grace.unsigned_abs());
+    spec.node_name.is_some() && !seen_ended(&deleted.last) && !over
 }
 
 /// Remaining grace period of a pod: of its requested deletion, else all of it.

@@ -11,11 +11,13 @@
 //! What single objects say is read here too ([`usable`], [`takes`], [`is_member`]...), without the policy.
 //!
 //! Deleted pods are kept with their last observed state ([`ClusterIndex::deleted`]) until the operator has
-//! judged their attempt. A deletion often arrives before the final container states.
+//! judged their attempt, and those of a job that is gone while they may run. A deletion often arrives before the final
+//! container states.
 //!
 //! **Never here**: I/O, decisions. The clock only records when something was seen.
 
 mod adopted;
+mod agents;
 pub mod amounts;
 pub mod foreign;
 mod holding;
@@ -45,6 +47,8 @@ use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
 pub use adopted::is_adopted;
+use agents::Agents;
+pub use agents::reporting_agent;
 pub use amounts::Amounts;
 pub use foreign::{ForeignPod, SlimNamespace};
 pub use nodes::{MOST_GPUS, agent_status, broken_gpus, gpu_memory, offered, ready, usable, whole_gpus};
@@ -122,6 +126,8 @@ struct Gangs {
     templates: Templates,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     deleted: BTreeMap<ObjectKey, Vec<DeletedPod>>,
+    /// Number of jobs in `deleted` at which pods whose time is over are dropped.
+    expire_at: usize,
     /// Jobs by pod whose energy the agents have not reported yet.
     pending_energy: BTreeMap<String, ObjectKey>,
     /// When each pod, by UID, was first seen with a started container.
@@ -136,6 +142,7 @@ struct ByNode {
     /// All other pods that have not ended.
     foreign: Store<ForeignPod>,
     foreign_use: BTreeMap<String, Amounts>,
+    agents: Agents,
     unreadable: BTreeSet<String>,
     vanished: VanishedPods,
     /// Boot ID of each node, and when a change was seen.
@@ -162,9 +169,6 @@ pub struct DeletedPod {
     /// When it was first seen started.
     pub started: Option<Instant>,
 }
-
-/// Maximum remembered deleted pods per job.
-const MAX_DELETED: usize = 2_048;
 
 impl ClusterIndex {
     /// An empty index.
@@ -197,6 +201,7 @@ impl ClusterIndex {
             by_node: ByNode {
                 pods: self.by_node.pods.clone(),
                 foreign_use: self.by_node.foreign_use.clone(),
+                agents: self.by_node.agents.clone(),
                 vanished: self.by_node.vanished.clone(),
                 ..ByNode::default()
             },
@@ -272,21 +277,6 @@ impl ClusterIndex {
         })
     }
 
-    /// Deleted pods of that job, latest last.
-    pub fn deleted(&self, job: &ObjectKey) -> &[DeletedPod] {
-        self.gangs.deleted.get(job).map(Vec::as_slice).unwrap_or_default()
-    }
-
-    /// Drops deleted pods except those for which `keep` is true.
-    pub fn forget_deleted(&mut self, job: &ObjectKey, keep: impl FnMut(&DeletedPod) -> bool) {
-        if let Some(deleted) = self.gangs.deleted.get_mut(job) {
-            deleted.retain(keep);
-            if deleted.is_empty() {
-                self.gangs.deleted.remove(job);
-            }
-        }
-    }
-
     /// Our pods bound to a node, ended ones included.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Arc<SlimPod>> {
         self.by_node.pods.get(node).into_iter().flatten().filter_map(|key| self.pods.get(key))
@@ -310,7 +300,7 @@ impl ClusterIndex {
             Change::New { replaced } => {
                 if let Some(old) = replaced {
                     self.unindex_job(&key, &old);
-                    self.gangs.deleted.remove(&key);
+                    self.forget_deleted(&key, |_| true);
                 }
             }
             Change::Newer { old } => self.unindex_job(&key, &old),
@@ -341,7 +331,7 @@ impl ClusterIndex {
         if old.spec.adopts.is_some() {
             self.changes.signals.adoption.notify_one();
         }
-        self.gangs.deleted.remove(key);
+        self.forget_deleted(key, |_| true);
         self.gangs.pending_energy.retain(|_, owner| owner != key);
         // State kept elsewhere is dropped when the marked job is not found.
         self.mark(key.clone());
@@ -410,27 +400,6 @@ impl ClusterIndex {
         self.replan();
     }
 
-    fn record_deleted_pod(&mut self, pod: &Arc<SlimPod>) {
-        self.hold_deleted_pod(pod);
-        let started = pod.metadata.uid.as_ref().and_then(|uid| self.gangs.started.remove(uid));
-        if owner(&pod.metadata).is_none() {
-            return;
-        }
-        if let Some(job) = job_label(&pod.metadata).filter(|job| self.jobs.get(job).is_some()) {
-            let request = pod.spec.node_name.as_ref().map_or(0, |node| self.holders_requested(node));
-            let deleted = self.gangs.deleted.entry(job).or_default();
-            deleted.push(DeletedPod {
-                last: Arc::clone(pod),
-                at: Instant::now(),
-                holders_requested: request,
-                started,
-            });
-            if deleted.len() > MAX_DELETED {
-                deleted.remove(0);
-            }
-        }
-    }
-
     fn unindex_pod(&mut self, key: &ObjectKey, pod: &SlimPod) {
         if let Some(job) = job_label(&pod.metadata) {
             remove(&mut self.gangs.members, &job, key);
@@ -446,34 +415,11 @@ impl ClusterIndex {
         }
     }
 
-    fn add_use(&mut self, node: &str, amounts: Amounts) {
-        let gpus = amounts.gpus;
-        let entry = self.by_node.foreign_use.entry(node.to_owned()).or_default();
-        *entry = std::mem::take(entry).plus(amounts);
-        if gpus > 0 {
-            self.replan();
-        }
-    }
-
-    fn drop_use(&mut self, node: &str, amounts: Amounts) {
-        let gpus = amounts.gpus;
-        if let Some(entry) = self.by_node.foreign_use.get_mut(node) {
-            *entry = std::mem::take(entry).minus(amounts);
-            if *entry == Amounts::default() {
-                self.by_node.foreign_use.remove(node);
-            }
-        }
-        if gpus > 0 {
-            self.mark_jobs_on(node);
-            self.replan();
-        }
-    }
-
-    /// Marks jobs with an allocation or a pod on a node.
+    /// Marks jobs with an allocation or a pod on a node, deleted pods included.
     fn mark_jobs_on(&mut self, node: &str) {
         let allocated = self.by_node.allocated.get(node).into_iter().flatten().cloned();
         let holding = self.pods_on(node).filter_map(|pod| job_label(&pod.metadata));
-        for job in allocated.chain(holding).collect::<Vec<_>>() {
+        for job in allocated.chain(holding).chain(self.deleted_on(node)).collect::<Vec<_>>() {
             self.mark(job);
         }
     }

@@ -102,6 +102,24 @@ fn a_pod_marks_its_job_and_a_node_those_who_depend_on_it() {
 }
 
 #[test]
+fn a_deleted_pod_whose_job_is_gone_is_kept_for_its_grace_period() {
+    let mut index = ClusterIndex::new();
+    index.apply(pod("bert-1-0", 1, true, Some("n1"), "Running"));
+    <ClusterIndex as Index<SlimPod>>::delete(&mut index, &key("bert-1-0"), None);
+    assert_eq!(index.deleted(&key("bert")).len(), 1);
+    // What is seen of its node may show that it has ended.
+    index.take_dirty();
+    index.mark_jobs_on("n1");
+    assert_eq!(index.take_dirty(), BTreeSet::from([key("bert")]));
+    for deleted in index.gangs.deleted.values_mut().flatten() {
+        let earlier = std::time::Duration::from_secs(31);
+        deleted.at = deleted.at.checked_sub(earlier).expect("this machine is up for minutes");
+    }
+    index.expire_vanished();
+    assert!(index.deleted(&key("bert")).is_empty());
+}
+
+#[test]
 fn a_pod_is_lost_in_a_boot_only_if_it_was_seen_started_long_before() {
     use std::time::{Duration, Instant};
 

@@ -2,8 +2,6 @@
 
 use std::collections::HashSet;
 
-use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::GpuState;
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
@@ -146,50 +144,23 @@ impl Index<SlimNode> for ClusterIndex {
     }
 }
 
-/// The parts of an agent's report used by plans with a power budget: the generation in force and, per GPU,
-/// its holder, its draw while held, and its power limits.
-fn power_of(status: Option<&GpuNodeStatus>) -> Option<(Option<i64>, Vec<GpuPower<'_>>)> {
-    let status = status.filter(|status| status.agent_version.is_some())?;
-    let of = |gpu: &'_ GpuState| gpu.holder.is_some().then_some(gpu.watts);
-    let gpus = status.gpus.iter().map(|gpu| {
-        (gpu.uuid.as_str(), gpu.holder.as_deref(), of(gpu), gpu.min_limit_watts, gpu.max_limit_watts)
-    });
-    Some((status.observed_generation, gpus.collect()))
-}
-
-/// UUID, UID of the holding pod, draw, and range of limits.
-type GpuPower<'a> = (&'a str, Option<&'a str>, Option<i32>, Option<i32>, Option<i32>);
-
 impl Index<SlimGpuNode> for ClusterIndex {
     fn rewound(&mut self) {
         self.gpu_nodes.rewound();
     }
 
     fn apply(&mut self, node: SlimGpuNode) {
-        let key = ObjectKey::of(&node);
-        let old = match self.gpu_nodes.apply(node, Origin::Watched) {
-            Change::Nothing => return,
-            Change::New { .. } => None,
-            Change::Newer { old } => Some(old),
-        };
-        self.mark_jobs_on(&key.name);
-        self.mark_jobs_with_energy_report(&key);
-        self.agent_reported(&key);
-        let new = self.gpu_nodes.get(&key).and_then(|node| node.status.as_ref());
-        let old = old.as_ref().and_then(|node| node.status.as_ref());
-        if power_of(old) != power_of(new) && self.limits_power() {
-            self.replan();
-        }
+        self.apply_gpu_node(node, Origin::Watched);
     }
 
     fn delete(&mut self, key: &ObjectKey, last: Option<SlimGpuNode>) {
         self.gpu_nodes.delete(key, last.as_ref().map(|node| &node.metadata));
-        self.mark_jobs_on(&key.name);
+        self.gpu_node_gone(key);
     }
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
         for (key, _) in self.gpu_nodes.reset(present) {
-            self.mark_jobs_on(&key.name);
+            self.gpu_node_gone(&key);
         }
     }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob, SlimTrainingProfile};
 use andreas_runtime::watch::ObjectKey;
-use kube::ResourceExt;
 
 use super::ClusterIndex;
 use super::store::{Change, Origin, version};
@@ -44,13 +43,7 @@ impl ClusterIndex {
 
     /// Stores the response to our own write.
     pub fn wrote_gpu_node(&mut self, node: SlimGpuNode) {
-        let name = node.name_any();
-        if !matches!(self.gpu_nodes.apply(node, Origin::Written), Change::Nothing) {
-            self.mark_jobs_on(&name);
-            let key = ObjectKey { namespace: String::new(), name };
-            self.mark_jobs_with_energy_report(&key);
-            self.agent_reported(&key);
-        }
+        self.apply_gpu_node(node, Origin::Written);
     }
 
     /// Marks the job dirty when an agent reports the energy of one of these pods, named by [`super::name_of`].

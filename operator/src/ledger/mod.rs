@@ -161,9 +161,16 @@ impl Ledger {
         self.undelivered.clear();
     }
 
-    /// Stores a plan's decision. `true`: it changed.
-    pub fn decide(&mut self, key: &ObjectKey, decision: DecisionFor, after: Vec<(ObjectKey, i64)>) -> bool {
-        let Some(memory) = self.jobs.get_mut(key) else { return false };
+    /// Stores a plan's decision for the job with this UID. `true`: it changed.
+    pub fn decide(
+        &mut self,
+        key: &ObjectKey,
+        uid: &str,
+        decision: DecisionFor,
+        after: Vec<(ObjectKey, i64)>,
+    ) -> bool {
+        // A job may be made anew under its name while the plan is made.
+        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else { return false };
         let now = clock::now();
         let waits = matches!(memory.claim, Some(Claim::Waiting { .. }));
         let new_order = memory.plan.after != after;
@@ -216,6 +223,11 @@ mod tests {
         ledger.entry(&key("a"), "1").claim = Some(Claim::Nothing);
         assert!(ledger.entry(&key("a"), "2").claim.is_none());
         assert!(ledger.get_mut(&key("a"), "1").is_none());
+        // A plan made before gives it nothing: it may ask for other nodes.
+        assert!(!ledger.decide(&key("a"), "1", run("n1"), vec![(key("b"), 1)]));
+        assert!(ledger.get(&key("a")).is_some_and(|memory| memory.plan.decision.is_none()));
+        assert!(ledger.is_delivered() && ledger.waiting_for(&key("b")).is_empty());
+        assert!(ledger.decide(&key("a"), "2", run("n1"), Vec::new()), "its own is carried out");
     }
 
     #[test]
@@ -256,9 +268,9 @@ mod tests {
         let goes_to = |ledger: &Ledger| ledger.get(&key("a")).and_then(|m| m.target.clone()).map(|t| t.nodes);
         let there = Some(vec!["n3".to_owned(), "n4".to_owned()]);
         assert_eq!(goes_to(&ledger), there);
-        ledger.decide(&key("a"), on(["n4", "n3"]), Vec::new());
+        ledger.decide(&key("a"), "1", on(["n4", "n3"]), Vec::new());
         assert_eq!(goes_to(&ledger), there, "the same place");
-        ledger.decide(&key("a"), on(["n4", "n5"]), Vec::new());
+        ledger.decide(&key("a"), "1", on(["n4", "n5"]), Vec::new());
         assert_eq!(goes_to(&ledger), None);
     }
 
@@ -292,15 +304,15 @@ mod tests {
             ledger.entry(&key(name), "1");
         }
         let wait = Planned::Wait { reason: Reason::WaitingForCapacity, message: String::new() };
-        assert!(ledger.decide(&key("gets"), run("n1"), Vec::new()));
-        assert!(ledger.decide(&key("goes-on"), run("n2"), Vec::new()));
-        assert!(ledger.decide(&key("waits"), DecisionFor { basis: 0, planned: wait }, Vec::new()));
+        assert!(ledger.decide(&key("gets"), "1", run("n1"), Vec::new()));
+        assert!(ledger.decide(&key("goes-on"), "1", run("n2"), Vec::new()));
+        assert!(ledger.decide(&key("waits"), "1", DecisionFor { basis: 0, planned: wait }, Vec::new()));
         assert!(!ledger.is_delivered() && !ledger.mark_delivered(&key("waits")));
         ledger.revoke_grants(|key, _| key.name == "goes-on");
         let left: Vec<_> =
             ledger.iter().filter(|(_, m)| m.plan.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
         assert_eq!(left, ["goes-on", "waits"]);
         assert!(ledger.is_delivered());
-        assert!(!ledger.decide(&key("goes-on"), run("n2"), Vec::new()), "the same word again is no news");
+        assert!(!ledger.decide(&key("goes-on"), "1", run("n2"), Vec::new()), "the same again is no news");
     }
 }

@@ -98,10 +98,12 @@ pub enum Action {
         /// The API server's message.
         message: String,
     },
-    /// Delete the TrainingJob: its time to live after the end is over.
+    /// Delete the TrainingJob: its time to live after the end is over. Never in a step that changes the status.
     DeleteJob {
         /// Its UID, as precondition.
         uid: String,
+        /// The version that was read, as precondition: a newer one may have another time to live.
+        version: Option<String>,
     },
 }
 

@@ -52,7 +52,7 @@ pub(super) fn members<'a>(o: &Observed<'a>, allocation: Option<&'a Allocation>, 
         let bound = live.or(deleted.map(|gone| gone.last)).and_then(|pod| pod.spec.node_name.as_deref());
         Member { index, node: bound.unwrap_or(nodes[index % nodes.len()].as_str()), live, deleted }
     });
-    Members { gang: gang.collect(), other, older: Vec::new() }
+    Members { gang: gang.collect(), other, older: Vec::new(), older_deleted: Vec::new() }
 }
 
 /// Whether the workload waits for GPUs. Ends the job with a workload that ended without us.

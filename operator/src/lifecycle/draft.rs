@@ -267,6 +267,10 @@ impl<'a> Draft<'a> {
             self.throttle_texts();
             self.keep_transitions();
         }
+        if self.changed() {
+            // A job is deleted as it was read, so that its end is recorded before, and whatever this step adds.
+            self.actions.retain(|action| !matches!(action, Action::DeleteJob { .. }));
+        }
         let claim = self.claim();
         Step {
             status: self.status,
@@ -341,44 +345,35 @@ impl<'a> Draft<'a> {
             self.status.on_time = None;
             return self.clear_condition(condition::ON_TIME);
         };
-        if let Some(done) = self.status.completion_time.clone() {
-            let late = instants::seconds_between(deadline.0, done.0);
-            self.show_on_time(if late <= 0 { "Met".into() } else { "Missed".into() });
-            return if late <= 0 {
-                self.set_condition(
-                    condition::ON_TIME,
-                    ConditionValue::True,
-                    Reason::AsExpected,
-                    "ended before the deadline",
-                );
+        if let Some(met) = self.status.deadline_met() {
+            let done = self.status.completion_time.as_ref().map_or(self.o.now, |done| done.0);
+            let late = instants::seconds_between(deadline.0, done);
+            self.show_on_time(if met { "Met".into() } else { "Missed".into() });
+            return if met {
+                self.set_on_time(true, "ended before the deadline");
+            } else if late > 0 {
+                let late = status::duration_text(late);
+                self.set_on_time(false, &format!("ended {late} after the deadline"));
             } else {
-                let message = format!("ended {} after the deadline", status::duration_text(late));
-                self.set_condition(
-                    condition::ON_TIME,
-                    ConditionValue::False,
-                    Reason::DeadlineUnreachable,
-                    &message,
-                );
+                self.set_on_time(false, "failed");
             };
         }
         let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else { return };
         self.show_on_time(format!("{percent}%"));
         if percent >= 50 {
-            self.set_condition(
-                condition::ON_TIME,
-                ConditionValue::True,
-                Reason::AsExpected,
-                "the deadline is predicted to be kept",
-            );
+            self.set_on_time(true, "the deadline is predicted to be kept");
         } else {
-            let message = format!("on time with a probability of {percent} %");
-            self.set_condition(
-                condition::ON_TIME,
-                ConditionValue::False,
-                Reason::DeadlineUnreachable,
-                &message,
-            );
+            self.set_on_time(false, &format!("on time with a probability of {percent} %"));
         }
+    }
+
+    fn set_on_time(&mut self, kept: bool, message: &str) {
+        let (truth, reason) = if kept {
+            (ConditionValue::True, Reason::AsExpected)
+        } else {
+            (ConditionValue::False, Reason::DeadlineUnreachable)
+        };
+        self.set_condition(condition::ON_TIME, truth, reason, message);
     }
 
     /// Sets the text of `OnTime`. Statuses of an earlier release do not have it, which is not worth a write.

@@ -36,6 +36,56 @@ const MAX_BACK_OFF: i64 = 300;
 /// Maximum seconds of an observed restart, as in the schema.
 const MAX_RESTART: i64 = 3_600;
 
+/// Reasons in the record of an attempt, by its outcome. The set is closed, so that counters of ended attempts can begin at 0 for each.
+pub const ENDS: [(Outcome, &[Reason]); 5] = [
+    (Outcome::Finished, &[Reason::Completed, Reason::CompletedEarly]),
+    (
+        Outcome::Stopped,
+        &[
+            Reason::Preempted,
+            Reason::PowerBudget,
+            Reason::BudgetInfeasible,
+            Reason::DeferredForEnergy,
+            Reason::Suspended,
+            Reason::Stopping,
+        ],
+    ),
+    // The last two: cluster failures in a row that no fault of a node explains.
+    (
+        Outcome::UserFailure,
+        &[
+            Reason::ContainerFailed,
+            Reason::OutOfMemory,
+            Reason::StartTimeout,
+            Reason::ProgressTimeout,
+            Reason::MaxRunTime,
+            Reason::ClusterFailure,
+            Reason::Vanished,
+        ],
+    ),
+    (
+        Outcome::ClusterFailure,
+        &[Reason::ClusterFailure, Reason::NodeNotReady, Reason::StartTimeout, Reason::Vanished],
+    ),
+    // StartTimeout and ContainerFailed: of adopted jobs, whose own end alone counts as their user's failure.
+    (
+        Outcome::Withdrawn,
+        &[
+            Reason::PlacementTimeout,
+            Reason::StartTimeout,
+            Reason::ContainerFailed,
+            Reason::QuotaExceeded,
+            Reason::TemplateRejected,
+            Reason::NameInUse,
+            Reason::NotAdopted,
+            Reason::NodeNotReady,
+            Reason::WaitingForRelease,
+            Reason::WaitingForCapacity,
+            Reason::ClusterFailure,
+        ],
+    ),
+];
+
 /// Closes the attempt.
 pub(super) fn close_attempt(
     d: &mut Draft<'_>,
@@ -378,12 +428,16 @@ fn doubling(first: i64, times: u32) -> i64 {
 pub(super) fn ended(d: &mut Draft<'_>) {
     let Some(seconds) = d.o.job.spec.ttl_seconds_after_finished else { return };
     let Some(done) = d.status.completion_time.clone() else { return };
-    let due = after(done.0, i64::from(seconds));
+    // Counted from when the end was recorded: before, nobody could read it.
+    let finished = status::condition(&d.status.conditions, condition::FINISHED);
+    let recorded = finished.map_or(done.0, |finished| finished.last_transition_time.0.max(done.0));
+    let due = after(recorded, i64::from(seconds));
     if d.o.now < due {
         return d.requeue_at(due);
     }
     if let Some(uid) = d.o.job.metadata.uid.clone() {
-        d.actions.push(Action::DeleteJob { uid });
+        let version = d.o.job.metadata.resource_version.clone();
+        d.actions.push(Action::DeleteJob { uid, version });
     }
 }
 

@@ -236,25 +236,28 @@ impl<'a> Member<'a> {
         if let Some(pod) = self.live {
             return (!is_over(pod) && proof_of_death(pod, o.nodes).is_none()).then_some(Timestamp::MAX);
         }
-        let grace = super::pods::grace_seconds(&o.job.spec);
-        let until = match self.deleted {
-            Some(deleted) => {
-                let pod = deleted.last;
-                if pod.spec.node_name.is_none()
-                    || is_over(pod)
-                    || proof_of_death(pod, o.nodes).is_some()
-                    || containers_seen_ended(pod)
-                    || !exclusive(o) && agent_sees_unheld(&deleted, o)
-                {
-                    return None;
-                }
-                after(deleted.at, pod.spec.termination_grace_period_seconds.unwrap_or(grace))
-            }
-            None if known_bound && o.nodes.contains_key(self.node) => after(since, grace),
-            None => return None,
-        };
-        (until > o.now).then_some(until)
+        if let Some(deleted) = &self.deleted {
+            return deleted_busy_until(deleted, o);
+        }
+        let until = after(since, super::pods::grace_seconds(&o.job.spec));
+        (known_bound && o.nodes.contains_key(self.node) && until > o.now).then_some(until)
     }
+}
+
+/// Until when a deleted pod counts as running: for its grace period, unless something shows that it has ended. `None`: it has.
+fn deleted_busy_until(deleted: &DeletedPodView<'_>, o: &Observed<'_>) -> Option<Timestamp> {
+    let pod = deleted.last;
+    if pod.spec.node_name.is_none()
+        || is_over(pod)
+        || proof_of_death(pod, o.nodes).is_some()
+        || containers_seen_ended(pod)
+        || !exclusive(o) && agent_sees_unheld(deleted, o)
+    {
+        return None;
+    }
+    let grace = pod.spec.termination_grace_period_seconds;
+    let until = after(deleted.at, grace.unwrap_or_else(|| super::pods::grace_seconds(&o.job.spec)));
+    (until > o.now).then_some(until)
 }
 
 /// How a training container ended.
@@ -290,6 +293,8 @@ pub(super) struct Members<'a> {
     pub other: Vec<&'a SlimPod>,
     /// From an older object of the same name.
     pub older: Vec<&'a SlimPod>,
+    /// The same, deleted.
+    pub older_deleted: Vec<DeletedPodView<'a>>,
 }
 
 impl<'a> Members<'a> {
@@ -322,16 +327,27 @@ impl<'a> Members<'a> {
                 older.push(pod);
             }
         }
-        for deleted in o.deleted.iter().copied().filter(|g| is_member(g.last, o.job)) {
-            if let Some(index) = place(deleted.last) {
-                gang[index].deleted = Some(deleted);
+        let mut older_deleted = Vec::new();
+        for deleted in o.deleted.iter().copied() {
+            if is_member(deleted.last, o.job) {
+                if let Some(index) = place(deleted.last) {
+                    gang[index].deleted = Some(deleted);
+                }
+            } else if is_of_older(deleted.last, o.job) {
+                older_deleted.push(deleted);
             }
         }
-        Self { gang, other, older }
+        Self { gang, other, older, older_deleted }
     }
 
     /// Pods of earlier attempts and older objects that can still run, except those that were given up.
     pub fn still_alive(&self, o: &Observed<'a>) -> Vec<&'a SlimPod> {
         self.other.iter().chain(&self.older).copied().filter(|p| may_run(o, p)).collect()
+    }
+
+    /// The pod of an older object that may run longest without its object, and until when.
+    pub fn older_busy_until(&self, o: &Observed<'a>) -> Option<(&'a SlimPod, Timestamp)> {
+        let busy = self.older_deleted.iter().filter_map(|d| Some((d.last, deleted_busy_until(d, o)?)));
+        busy.max_by_key(|(_, until)| *until)
     }
 }

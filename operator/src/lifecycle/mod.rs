@@ -71,6 +71,7 @@ mod template;
 mod tests;
 
 pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, stops_for_good};
+pub use end::ENDS;
 pub use first_seen::{FirstSeen, TimedFact};
 pub use member::{pod_in_use, run_ended_at};
 pub use notices::Announced;

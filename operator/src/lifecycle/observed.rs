@@ -24,8 +24,9 @@ pub struct Observed<'a> {
     /// Every pod with our label whose owner or job-name label is this job. That includes kept earlier
     /// attempts, older UIDs of the same name and forged pods. Membership is decided here.
     pub pods: &'a [&'a SlimPod],
-    /// Deleted pods of this UID with their last observed state. The caller keeps them until the attempt ends.
-    /// After an operator restart they are lost, which only makes waiting longer.
+    /// Deleted pods with this job's name, with their last observed state. The caller keeps its own until the attempt ends, and
+    /// those of older UIDs while they may run. After an operator restart they are lost: its own are waited for longer
+    /// then, those of older UIDs not at all.
     pub deleted: &'a [DeletedPodView<'a>],
     /// Every Node named by a pod above, the allocation or the decision. A missing name means that **the Node
     /// does not exist**, which proves its pods dead.

@@ -95,7 +95,12 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let earlier = members.other.iter().find(|p| may_run(o, p)).map(|p| (*p, "an earlier attempt"));
     let blocks = |p: &&&SlimPod| may_run(o, p) || number(p, names::LABEL_ATTEMPT) == Some(next);
     let older = || members.older.iter().find(blocks).map(|p| (*p, "a deleted job of this name"));
-    let Some((pod, of_whom)) = earlier.or_else(older) else { return false };
+    let Some((pod, of_whom)) = earlier.or_else(older) else {
+        let Some(why) = older_deleted(d, &members) else { return false };
+        d.not_plannable = true;
+        d.wait_for(Reason::WaitingForRelease, &why);
+        return true;
+    };
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let alive = may_run(o, pod);
     let node = pod.spec.node_name.as_ref().filter(|_| alive);
@@ -113,6 +118,14 @@ fn waits_for_older(d: &mut Draft<'_>) -> bool {
     d.not_plannable = true;
     d.wait_for(reason, &message);
     true
+}
+
+/// Why a pod of a deleted job of this name is waited for although its object is gone. Requeues the job for when that ends.
+fn older_deleted(d: &mut Draft<'_>, members: &Members<'_>) -> Option<String> {
+    let (pod, until) = members.older_busy_until(d.o)?;
+    d.requeue_at(until);
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Some(format!("{name} of a deleted job of this name was deleted by force and may still run"))
 }
 
 /// The pods were refused, but the namespace's rules have changed since: no need to wait.
@@ -314,6 +327,9 @@ fn earlier_pods(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_
             d.requeue_at(at);
         }
         return Some(format!("{} of an earlier attempt has not ended", name(pod)));
+    }
+    if let Some(why) = older_deleted(d, members) {
+        return Some(why);
     }
     // Names are taken until the garbage collector has removed an older object's pods.
     let taken = |p: &&&SlimPod| number(p, names::LABEL_ATTEMPT) == Some(allocation.attempt);

@@ -20,7 +20,10 @@ pub fn step(observed: &Observed<'_>) -> Step {
         return d.finish();
     }
     d.status.observed_generation = metadata.generation;
-    d.status.deadline = instants::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
+    // What became of a job's deadline is final.
+    if !d.status.phase.is_terminal() {
+        d.status.deadline = instants::deadline(&observed.job.spec, metadata.creation_timestamp.as_ref());
+    }
     end::correct_energy(&mut d);
     let adopts = observed.job.spec.adopts.is_some();
     for _ in 0..MAX_PHASES {

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 
 use super::list;
 use super::totals::{self, Totals};
-use crate::instants::deadline;
+use crate::lifecycle::ENDS;
 
 /// Attempts and ends of jobs, by the statuses that are written.
 #[derive(Clone, Debug)]
@@ -31,10 +31,11 @@ pub(super) struct JobMetrics {
     totals: Arc<Mutex<Totals>>,
 }
 
-/// For waiting, run time and lateness of jobs: buckets from a second to ten days.
+/// For waiting, run time and lateness of jobs: buckets from a second to ten days. An alert asks for the one of four hours.
 fn duration_histogram() -> Histogram {
     Histogram::new([
-        0.0, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 10_800.0, 43_200.0, 86_400.0, 259_200.0, 864_000.0,
+        0.0, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 10_800.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0,
+        864_000.0,
     ])
 }
 
@@ -54,16 +55,11 @@ impl JobMetrics {
     }
 
     fn begin_at_zero(&self) {
-        for (outcome, reason) in [
-            (Outcome::Finished, Reason::Completed),
-            (Outcome::Stopped, Reason::Preempted),
-            (Outcome::UserFailure, Reason::ContainerFailed),
-            (Outcome::ClusterFailure, Reason::ClusterFailure),
-            (Outcome::Withdrawn, Reason::PlacementTimeout),
-        ] {
-            let _ = self
-                .attempts
-                .get_or_create(&[("outcome", outcome_label(outcome)), ("reason", reason.as_str())]);
+        for (outcome, reasons) in ENDS {
+            let outcome = outcome_label(outcome);
+            for reason in reasons {
+                let _ = self.attempts.get_or_create(&[("outcome", outcome), ("reason", reason.as_str())]);
+            }
         }
         for phase in [Phase::Succeeded.as_str(), Phase::Failed.as_str()] {
             for deadline in ["met", "missed", "none"] {
@@ -97,16 +93,15 @@ impl JobMetrics {
 
     fn job_ended(&self, job: &SlimTrainingJob, after: &TrainingJobStatus, created: Option<Timestamp>) {
         let end = after.completion_time.as_ref().map_or_else(clock::now, |time| time.0);
-        let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|due| due.0);
         let well = after.phase == Phase::Succeeded;
-        let deadline = match due {
+        let deadline = match after.deadline_met() {
             None => "none",
-            Some(due) if well && end <= due => "met",
-            Some(_) => "missed",
+            Some(true) => "met",
+            Some(false) => "missed",
         };
         self.ended.get_or_create(&[("phase", after.phase.as_str()), ("deadline", deadline)]).inc();
-        if let Some(due) = due.filter(|_| well) {
-            self.late.observe(seconds(due, end));
+        if let Some(due) = after.deadline.as_ref().filter(|_| well) {
+            self.late.observe(seconds(due.0, end));
         }
         if let Some(created) = created.filter(|_| well) {
             self.turnaround.observe(seconds(created, end));

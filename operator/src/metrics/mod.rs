@@ -21,10 +21,10 @@ pub mod totals;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_profile::Observation;
-use andreas_predictor::LogNormal;
+use andreas_api::{Reason, TrainingJobStatus};
+use andreas_predictor::{LogNormal, Source};
 use andreas_runtime::clock;
 use andreas_runtime::metrics::{Labels, register_process};
 use jiff::Timestamp;
@@ -145,8 +145,6 @@ pub struct Metrics {
     pub steps: StepMetrics,
     /// Answers of the query API.
     pub queries: QueryMetrics,
-    /// `kind`: `status`, `pod`, `delete`, `service`, `wake`, `dry_run`, `progress`, `profile`, `node`, `policy`;
-    /// `result`: `ok`, `conflict`, `refused`, `gone`, `busy`, `failed`.
     writes: Family<Labels<2>, Counter>,
     reports: Family<Labels<1>, Counter>,
     /// The leader's gauges.
@@ -154,6 +152,34 @@ pub struct Metrics {
     /// 1 while this replica is the leader.
     pub leader: Gauge,
 }
+
+/// Kinds of writes to the API server.
+const WRITES: [&str; 13] = [
+    "status", "pod", "delete", "service", "secret", "wake", "dry_run", "progress", "profile", "node",
+    "policy", "adopt", "adopted",
+];
+/// What becomes of a write.
+const WRITTEN: [&str; 6] = ["ok", "conflict", "refused", "gone", "busy", "failed"];
+/// What becomes of a progress report.
+const REPORTED: [&str; 4] = ["written", "later", "nothing", "refused"];
+/// Questions to the query API.
+const QUESTIONS: [&str; 5] = ["queue", "explain", "whatif", "can", "openapi"];
+/// What becomes of a question.
+const ANSWERED: [&str; 5] = ["answered", "denied", "busy", "invalid", "failed"];
+/// The decision to run; all others are reasons to wait.
+const RUN: &str = "Run";
+/// Why a plan lets a job wait.
+const WAITS: [Reason; 9] = [
+    Reason::WaitingForCapacity,
+    Reason::DeferredForEnergy,
+    Reason::PowerBudget,
+    Reason::BudgetInfeasible,
+    Reason::NoFeasibleGpuType,
+    Reason::NoFeasibleNode,
+    Reason::QuotaExceeded,
+    Reason::Preempted,
+    Reason::QueueFull,
+];
 
 fn errors() -> Histogram {
     Histogram::new([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0])
@@ -217,33 +243,53 @@ impl Metrics {
         this
     }
 
-    /// A counter first exposed at 1 shows no increase to `increase()`: common ones start at 0.
+    /// A counter that is first exposed at 1 shows no increase to `increase()`: those with closed sets of labels start at 0.
     fn begin_at_zero(&self) {
-        for result in ["written", "refused"] {
+        for result in REPORTED {
             let _ = self.reports.get_or_create(&[("result", result)]);
+        }
+        for decision in WAITS.map(Reason::as_str).into_iter().chain([RUN]) {
+            let _ = self.planning.decisions.get_or_create(&[("decision", decision)]);
+        }
+        for kind in WRITES {
+            for result in WRITTEN {
+                let _ = self.writes.get_or_create(&[("kind", kind), ("result", result)]);
+            }
+        }
+        for question in QUESTIONS {
+            for result in ANSWERED {
+                let _ = self.queries.answers.get_or_create(&[("question", question), ("result", result)]);
+            }
+        }
+        for source in [Source::UserGiven, Source::Observed, Source::Regression, Source::Prior] {
+            let _ = self.predictor.prediction_error.get_or_create(&[("source", source.as_str())]);
         }
         for result in ["done", "failed", "slow"] {
             let _ = self.predictor.fits.get_or_create(&[("result", result)]);
         }
     }
 
-    /// Counts one write.
+    /// Counts one write, by `WRITES` and `WRITTEN`.
     pub fn wrote(&self, kind: &'static str, result: &'static str) {
+        debug_assert!(WRITES.contains(&kind) && WRITTEN.contains(&result), "{kind}: {result}");
         self.writes.get_or_create(&[("kind", kind), ("result", result)]).inc();
     }
 
-    /// Counts a changed decision: `Run`, or a reason for waiting.
+    /// Counts a changed decision: `RUN`, or one of `WAITS`.
     pub fn decided(&self, decision: &'static str) {
+        debug_assert!(decision == RUN || WAITS.map(Reason::as_str).contains(&decision), "{decision}");
         self.planning.decisions.get_or_create(&[("decision", decision)]).inc();
     }
 
-    /// Counts a progress report: `written`, `later`, `nothing`, `refused`.
+    /// Counts a progress report, by `REPORTED`.
     pub fn reported(&self, result: &'static str) {
+        debug_assert!(REPORTED.contains(&result), "{result}");
         self.reports.get_or_create(&[("result", result)]).inc();
     }
 
-    /// Counts a question to the query API.
+    /// Counts a question to the query API, by `QUESTIONS` and `ANSWERED`.
     pub fn answered(&self, question: &'static str, result: &'static str) {
+        debug_assert!(QUESTIONS.contains(&question) && ANSWERED.contains(&result), "{question}: {result}");
         self.queries.answers.get_or_create(&[("question", question), ("result", result)]).inc();
     }
 

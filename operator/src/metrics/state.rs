@@ -58,7 +58,7 @@ impl State {
         view.encode(encoder)?;
         encode_last_values(*self.last.lock(), encoder)?;
         self.learning.lock().encode(encoder)?;
-        encode_totals(&mut self.totals.lock(), view.running, encoder)
+        encode_totals(&mut self.totals.lock(), view.namespaces, view.running, encoder)
     }
 }
 
@@ -95,8 +95,10 @@ pub struct View {
     pub excluded: BTreeMap<Exclusion, u64>,
     /// Draw of the cluster, W.
     pub draw: f64,
-    /// Running attempts and their use.
+    /// Attempts that hold GPUs and their use: 0 until they run.
     pub running: Vec<(Attempt, Use)>,
+    /// Namespaces of jobs that have not ended.
+    pub namespaces: BTreeSet<String>,
 }
 
 /// The reason of a phase without one in the status.
@@ -179,9 +181,14 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
 
 fn encode_totals(
     totals: &mut Totals,
+    namespaces: BTreeSet<String>,
     running: Vec<(Attempt, Use)>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
+    for namespace in namespaces {
+        // From 0 on, or the first job that ends would not count as an increase.
+        totals.late(&namespace, 0);
+    }
     let keys: BTreeSet<(String, i64)> = running.iter().map(|(of, _)| (of.uid.clone(), of.attempt)).collect();
     for (attempt, used) in running {
         totals.running(&attempt, used);

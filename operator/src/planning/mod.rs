@@ -10,11 +10,13 @@
 //! | file | what |
 //! |---|---|
 //! | [`decision`] | a plan's decision for one job, in the lifecycle's types |
+//! | [`figures`] | the figures of a plan for the metrics |
 //! | [`last`] | the last plan with its input, for `/snapshot` and the query API |
 //!
 //! **Never here**: writes; the executor, which this loop meets in the ledger only.
 
 mod decision;
+mod figures;
 pub mod last;
 
 use std::collections::BTreeMap;
@@ -35,7 +37,6 @@ use crate::energy::inventory::largest_node;
 use crate::index::ClusterIndex;
 use crate::ledger::{Ledger, Predictions};
 use crate::lifecycle::{DecisionFor, Planned, Settings};
-use crate::metrics::LastPlan;
 use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;
 use crate::predict::sampled::{Forecasts, timestamp};
@@ -294,15 +295,7 @@ fn update_settings(shared: &Shared, index: &ClusterIndex) {
 /// Delivers a plan and returns the latest time of the next one.
 fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &Forecasts) -> Option<Instant> {
     let metrics = &shared.metrics;
-    metrics.planned(LastPlan {
-        at: clock::now(),
-        jobs: built.snapshot.jobs.len(),
-        gap: plan.gap,
-        missed_saving: plan.missed_saving,
-        budgeted: plan.budgeted_power.0,
-        limited: built.limited.map(|watts| watts.0),
-        allowed: plan.allowed_power.map(|watts| watts.0),
-    });
+    metrics.planned(figures::figures(built, plan));
     let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
@@ -320,7 +313,7 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
             Some((other.clone(), status.allocation.as_ref()?.attempt))
         };
         let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
-        if ledger.decide(&key, DecisionFor { basis: *basis, planned }, after) {
+        if ledger.decide(&key, &basis.uid, DecisionFor { basis: basis.decisions, planned }, after) {
             metrics.decided(reason);
             let decision =
                 ledger.get(&key).and_then(|memory| memory.plan.decision.as_ref()).map(|d| &d.planned);
@@ -330,7 +323,8 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
     }
     for (key, basis, place) in &built.queued {
         let planned = Planned::Wait { reason: Reason::QueueFull, message: place.message() };
-        if ledger.decide(key, DecisionFor { basis: *basis, planned }, Vec::new()) {
+        let decision = DecisionFor { basis: basis.decisions, planned };
+        if ledger.decide(key, &basis.uid, decision, Vec::new()) {
             metrics.decided(Reason::QueueFull.as_str());
             changed.push(key.clone());
         }
@@ -399,3 +393,6 @@ fn forecasts(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,15 @@
 //! Exploration of GPU types without measurements, where the information is worth more than it costs (`spec.profiling: Auto`).
 //!
-//! **In**: a job's estimates with their sources, and its costs. **Out**: estimates in which the best one of an unknown type is
-//! cheaper by the value of information, net of the cost of exploring; the planner treats it like any other. There is no state:
+//! **In**: a job's estimates with their sources, and its costs. **Out**: the best estimate of an unknown type, and a factor that
+//! makes it cheaper by the value of information, net of the cost of exploring. Plans alone count with it. There is no state:
 //! exploration ends when an epoch was measured there, because the type is then known.
 //!
 //! The value is the expected improvement (of the log-normal cost of an epoch, the part below the best known row) over all epochs
 //! but the first. The cost is the first epoch's expected extra cost and a restart to return; the planner accounts for the restart
 //! to go there.
 
-use std::sync::Arc;
-
 use andreas_core::Seconds;
-use andreas_planner as planner;
+use andreas_planner::{self as planner, Exploration};
 use andreas_predictor::{LogNormal, Source, mean_over_median, on_time_probability};
 
 /// Epochs of an exploration.
@@ -34,15 +32,6 @@ pub struct ExplorationCosts {
     pub epochs: f64,
     /// Time until the deadline; `None` without one.
     pub available: Option<Seconds>,
-}
-
-/// The estimate to explore.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Exploration {
-    /// Index of the row.
-    pub row: usize,
-    /// Factor on its epoch time, at most 1.
-    pub factor: f64,
 }
 
 /// Mean cost of an epoch on the configuration of a row.
@@ -97,7 +86,9 @@ pub fn best(
             ..row.clone()
         };
         let factor = (least - worth / costs.epochs).max(epoch_cost(&floor, costs)) / mean;
-        (in_time && worth > 0.0 && factor < 1.0).then_some((worth, Exploration { row: n, factor }))
+        (in_time && worth > 0.0 && factor < 1.0).then(|| {
+            (worth, Exploration { gpu_type: row.gpu_type.clone(), gpus: row.gpus, time_factor: factor })
+        })
     };
     // The best row of each unknown type.
     let mut unknown: Vec<(usize, f64)> = Vec::new();
@@ -111,15 +102,6 @@ pub fn best(
     let explorations =
         unknown.into_iter().filter(|(n, _)| may(rows[*n].gpu_type.as_str())).filter_map(explore);
     explorations.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, exploration)| exploration)
-}
-
-/// The rows with that exploration applied.
-pub fn apply(rows: &[planner::Estimate], exploration: Exploration) -> Arc<[planner::Estimate]> {
-    let factored = |(n, row): (usize, &planner::Estimate)| {
-        let factor = if n == exploration.row { exploration.factor } else { 1.0 };
-        planner::Estimate { epoch: row.epoch * factor, ..row.clone() }
-    };
-    rows.iter().enumerate().map(factored).collect()
 }
 
 #[cfg(test)]
@@ -156,7 +138,7 @@ mod tests {
 
     fn explore(other: f64, sigma: f64, epochs: f64) -> Option<f64> {
         let (rows, times) = rows(other, sigma, Source::Regression);
-        best(&rows, (&times, &[]), None, &costs(epochs), |_| true).map(|exploration| exploration.factor)
+        best(&rows, (&times, &[]), None, &costs(epochs), |_| true).map(|exploration| exploration.time_factor)
     }
 
     #[test]
@@ -181,7 +163,7 @@ mod tests {
         let found = best(&rows, (&times, &[draw, draw]), None, &costs, |_| true).expect("worth it");
         // Then its cost is what the bound says.
         let median = 100.0 * (draw.median * costs.per_joule + costs.per_second);
-        let left = found.factor * epoch_cost(&rows[1], &costs);
+        let left = found.time_factor * epoch_cost(&rows[1], &costs);
         assert!((left / median - MIN_FACTOR).abs() < 1e-9, "{left} {median}");
     }
 

@@ -80,12 +80,12 @@ fn decided(view: &View, id: &JobId, namespace: &str) -> Option<Decided> {
     })
 }
 
-/// Which changes are tried.
+/// Which changes are tried, one after another, while that is true.
 pub enum Tries<'a> {
     /// All, unless the plan has more than [`MAX_TRIED`] jobs.
-    Auto,
-    /// One after another, while this is true.
-    While(&'a dyn Fn() -> bool),
+    Auto(&'a dyn Fn() -> bool),
+    /// All.
+    Always(&'a dyn Fn() -> bool),
 }
 
 /// Explains a job at `now`.
@@ -148,9 +148,8 @@ impl Help<'_> {
             Some(NotTried::NotNeeded)
         } else {
             match tries {
-                Tries::Auto if self.view.snapshot().jobs.len() > MAX_TRIED => Some(NotTried::ManyJobs),
-                Tries::Auto => self.try_while(&mut found, &|| true),
-                Tries::While(goes_on) => self.try_while(&mut found, goes_on),
+                Tries::Auto(_) if self.view.snapshot().jobs.len() > MAX_TRIED => Some(NotTried::ManyJobs),
+                Tries::Auto(goes_on) | Tries::Always(goes_on) => self.try_while(&mut found, goes_on),
             }
         };
         (found, not_tried)

@@ -1,8 +1,13 @@
 //! A job, node or budget that does not exist, in the planner's input.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use andreas_api::names::LABEL_PROFILE;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::{GpuCount, NodeName, StepFunction, Watts};
-use andreas_planner::{Job, Node, Snapshot};
+use andreas_planner::{Job, JobState, Node, Snapshot};
 use andreas_query::{AddedNodes, JobObject};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -49,9 +54,12 @@ impl Hypothetical {
             state.1 += 1;
             state.1
         };
+        let profile = job.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_PROFILE));
+        let labels: BTreeMap<&str, &String> =
+            profile.map(|profile| (LABEL_PROFILE, profile)).into_iter().collect();
         let object = json!({
             "metadata": {"name": name, "namespace": namespace, "uid": format!("hypothetical-{number}"),
-                         "generation": 1, "creationTimestamp": now},
+                         "generation": 1, "creationTimestamp": now, "labels": labels},
             "spec": spec,
         });
         let mut job: SlimTrainingJob =
@@ -84,8 +92,21 @@ impl Hypothetical {
     }
 }
 
-/// Puts a job into a snapshot, in the place of one with its name.
-pub fn put(snapshot: &mut Snapshot, job: Job, built: &Snapshot) {
+/// Puts a job into a snapshot, in the place of one with its name. `built` is the snapshot that it was made for, without the
+/// other jobs.
+pub fn put(snapshot: &mut Snapshot, mut job: Job, built: &Snapshot) {
+    let nodes: BTreeMap<&NodeName, &Node> = built.nodes.iter().map(|node| (&node.name, node)).collect();
+    // A closed node is there only for the jobs that it runs: not for this one, which may have all nodes that it knows.
+    if job.candidates.is_none() && !snapshot.nodes.iter().all(|node| nodes.contains_key(&node.name)) {
+        job.candidates = Some(built.nodes.iter().map(|node| node.name.clone()).collect());
+    }
+    // What no other job names is not counted in the snapshot.
+    for node in &mut snapshot.nodes {
+        let Some(alone) = nodes.get(&node.name) else { continue };
+        for (resource, amount) in &alone.free.others {
+            node.free.others.entry(Arc::clone(resource)).or_insert(*amount);
+        }
+    }
     if !snapshot.namespaces.iter().any(|known| known.name == job.namespace) {
         snapshot.namespaces.extend(built.namespaces.iter().filter(|new| new.name == job.namespace).cloned());
     }
@@ -129,7 +150,7 @@ pub fn add_nodes(snapshot: &mut Snapshot, added: &[AddedNodes]) -> Result<(), Qu
     Ok(())
 }
 
-/// The emptiest node with GPUs of that type, by its full name or a part that one type alone has.
+/// A node with GPUs of that type, by its full name or a part that one type alone has: the emptiest that a waiting job may have.
 fn like(snapshot: &Snapshot, asked: &str) -> Result<Node, QueryError> {
     let mut types: Vec<&str> = snapshot.nodes.iter().map(|node| node.gpu_type.as_str()).collect();
     types.sort_unstable();
@@ -143,12 +164,15 @@ fn like(snapshot: &Snapshot, asked: &str) -> Result<Node, QueryError> {
         let problem = format!("{asked:?} is not one of the cluster's types: {}", types.join(", "));
         return Err(QueryError::invalid("nodes.gpuType", problem));
     };
-    let emptiest = snapshot
-        .nodes
-        .iter()
-        .filter(|node| node.gpu_type.as_str() == *found)
-        .max_by_key(|node| node.free_gpus);
-    emptiest.cloned().ok_or_else(|| QueryError::invalid("nodes.gpuType", "has no node"))
+    let mut nodes: Vec<&Node> =
+        snapshot.nodes.iter().filter(|node| node.gpu_type.as_str() == *found).collect();
+    nodes.sort_by_key(|node| Reverse(node.free_gpus));
+    // One that is closed may have as many free GPUs, and is no example for any job.
+    let waiting = || snapshot.jobs.iter().filter(|job| matches!(job.state, JobState::Waiting));
+    let open =
+        |node: &Node| waiting().any(|job| job.candidates.as_ref().is_none_or(|all| all.contains(&node.name)));
+    let chosen = nodes.iter().find(|node| open(node)).or(nodes.first());
+    chosen.map(|node| (*node).clone()).ok_or_else(|| QueryError::invalid("nodes.gpuType", "has no node"))
 }
 
 /// Sets the power budget at all times.

@@ -157,7 +157,7 @@ fn times(spec: &TrainingJobSpec) -> Checked {
         ("spec.progressTimeout", &spec.progress_timeout),
         ("spec.startTimeout", &Some(spec.start_timeout.clone())),
     ] {
-        if duration.as_ref().is_some_and(|text| text.seconds().is_none_or(|seconds| seconds <= 0)) {
+        if duration.as_ref().is_some_and(|text| !text.is_of_schema() || text.seconds_or(0) <= 0) {
             return refuse(field, "is not a duration such as 36h or 1h30m");
         }
     }
@@ -276,6 +276,19 @@ mod tests {
             }
         }
         assert!(seen > 30, "{seen} rules");
+    }
+
+    /// The rules above are those beside the schema's patterns.
+    #[test]
+    fn durations_are_those_of_the_schema() {
+        for field in ["deadlineAfter", "maxRunTime", "progressTimeout", "startTimeout"] {
+            assert!(checked(&object(&format!("spec: {{{field}: 1h30m}}"))).is_ok(), "{field}");
+            for text in ["0s", "1000000s", "1h1m1s1s1s"] {
+                let answer = checked(&object(&format!("spec: {{{field}: {text}}}")));
+                let Err(QueryError::Invalid { field: named, .. }) = answer else { panic!("{field}: {text}") };
+                assert_eq!(named, format!("spec.{field}"), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::snapshot::Caches;
 use crate::testing::{at, gpu_node};
 
 mod explained;
+mod submitted;
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";
 
@@ -329,7 +330,7 @@ fn what_is_wrong_with_a_posted_job_is_named() {
     assert_eq!(field(with(restarts)), "spec.template.spec.restartPolicy");
     for name in ["", "My_Job", "a.b", "-a", "a-", "1a", &"x".repeat(49)] {
         let job = JobObject {
-            metadata: andreas_query::request::JobMetadata { name: Some(name.to_owned()) },
+            metadata: andreas_query::request::JobMetadata { name: Some(name.to_owned()), labels: None },
             spec: spec(1, 1, json!({})),
         };
         let answer = hypothetical.posted("team", &job, at(0));
@@ -390,7 +391,7 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         serde_json::to_vec(&jobs::queue(&view, "team", &own, own.len(), at(50))).expect("text");
     });
     let explained = p95("explain", Duration::from_millis(300), 20, &|n| {
-        explain::explain(&view, &hypothetical, &own[n * 100], at(50), &explain::Tries::Auto)
+        explain::explain(&view, &hypothetical, &own[n * 100], at(50), &explain::Tries::Auto(&|| true))
             .expect("explained");
     });
     let changed = p95("whatif", Duration::from_secs(2), 5, &|_| {

@@ -114,19 +114,20 @@ pub fn what_if(
         }
         snapshot.jobs.retain(|job| job.id != job_id(&key));
     }
+    let posted = match &asked.job {
+        Some(job) => Some(hypothetical.posted(namespace, job, view.at())?),
+        None => None,
+    };
+    // Before the nodes, so that they are for this job too.
+    if let Some(job) = &posted {
+        add(view, hypothetical, &mut snapshot, job)?;
+    }
     hypothetical::add_nodes(&mut snapshot, &asked.nodes)?;
     if let Some(watts) = asked.budget_watts {
         if !(1..=1_000_000_000).contains(&watts) {
             return Err(QueryError::invalid("budgetWatts", "is not from 1 to 1000000000"));
         }
         hypothetical::set_budget(&view.latest, &mut snapshot, watts as f64);
-    }
-    let posted = match &asked.job {
-        Some(job) => Some(hypothetical.posted(namespace, job, view.at())?),
-        None => None,
-    };
-    if let Some(job) = &posted {
-        add(view, hypothetical, &mut snapshot, job)?;
     }
     let changed = Changed::new(view, snapshot)?;
     let posted_id = posted.as_ref().map(|job| job_id(&ObjectKey::of(job)));

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 
 use crate::energy::bill::attempt_energy;
 use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
-use crate::index::{Amounts, ClusterIndex, agent_status, usable, whole_gpus};
+use crate::index::{Amounts, ClusterIndex, agent_status, reporting_agent, usable, whole_gpus};
 use crate::instants;
 use crate::metrics::state::{RISKS, STATES, View, default_reason};
 use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
@@ -84,6 +84,9 @@ fn add_job(
     if status.phase.is_terminal() {
         return;
     }
+    if !view.namespaces.contains(&key.namespace) {
+        view.namespaces.insert(key.namespace.clone());
+    }
     let created = job.metadata.creation_timestamp.as_ref();
     let due = instants::deadline(&job.spec, created).map(|due| due.0);
     let late = due.map_or(0.0, |due| instants::since(due, now).0);
@@ -98,9 +101,7 @@ fn add_job(
         view.oldest_waiting =
             since.map_or(0.0, |since| instants::since(since, now).0).max(view.oldest_waiting);
     }
-    if let Some(allocation) =
-        status.allocation.as_ref().filter(|allocation| allocation.running_time.is_some())
-    {
+    if let Some(allocation) = &status.allocation {
         let attempt = Attempt {
             uid: job.uid().unwrap_or_default(),
             attempt: allocation.attempt,
@@ -124,7 +125,7 @@ fn add_node(
     let open = of_node.planned().is_some() && usable(node);
     view.usable_nodes += u64::from(open);
     view.unknown_boards += u64::from(of_node.planned().is_some_and(|t| inventory.unknown().contains(t)));
-    view.without_agent += u64::from(of_node.planned().is_some() && agent_status(index, key).is_none());
+    view.without_agent += u64::from(of_node.planned().is_some() && reporting_agent(index, key).is_none());
     if let Some(why) = of_node.exclusion() {
         *view.excluded.entry(why).or_default() += 1;
     }

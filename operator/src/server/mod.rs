@@ -26,14 +26,13 @@ use andreas_runtime::health::Health;
 use andreas_runtime::lease::{Held, KubeLeases, LeaseConfig, campaign};
 use andreas_runtime::server::{Limits, Overload, serve_noting};
 use andreas_runtime::watch::WatchMetrics;
-use andreas_runtime::{admin, client, install_crypto, shutdown, telemetry};
+use andreas_runtime::{admin, client, install_crypto, listen, shutdown, telemetry};
 use anyhow::{Context, bail};
 use axum::Router;
 use kube::runtime::events::Reporter;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use ring::rand::SecureRandom;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -119,7 +118,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
         watch_metrics.clone(),
         servers_end.clone(),
     ));
-    let admin = admin::bind(&args.admin).await?.serve(
+    let admin = admin::bind(&args.admin)?.serve(
         Arc::new(registry),
         health.clone(),
         client.clone(),
@@ -161,7 +160,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let hypothetical = Hypothetical::new(caches());
             let api = QueryApi::new(access, Arc::clone(&index), background, hypothetical, metrics.clone());
             let pages = pages.merge(query::router(api));
-            serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end).await?;
+            serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end)?;
             if let Some(url) = &args.progress.progress_url {
                 let rejected_reports = Arc::clone(&rejected_reports);
                 tasks.spawn(progress::watch_name(url.clone(), rejected_reports, servers_end.clone()));
@@ -216,7 +215,7 @@ async fn logged(what: &'static str, server: impl Future<Output = std::io::Result
 
 /// The TLS port: reports of training programs, the query API, and pages for readers with rights on all
 /// namespaces. Listens at once; serves as soon as there is a certificate.
-async fn serve_tls(
+fn serve_tls(
     listen: SocketAddr,
     endpoint: Arc<Progress>,
     pages: Router,
@@ -225,7 +224,7 @@ async fn serve_tls(
     tasks: &TaskTracker,
     end: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let listener = listen::bind(listen)?;
     let limits = Limits {
         connections: PROGRESS_CONNECTIONS,
         streams: PROGRESS_STREAMS,
@@ -358,6 +357,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         let view = gauges::view(&led.index.lock(), clock::now());
         Some(view)
     });
+    shared.index.lock().expect_reports();
     shared.index.lock().mark_all();
     shared.index.lock().replan();
 

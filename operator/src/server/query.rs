@@ -38,7 +38,7 @@ use crate::query::{Background, Hypothetical, QueryError, View, jobs, what_if};
 /// Requests of one user: burst and per second.
 const BURST: u32 = 40;
 const PER_SECOND: u32 = 10;
-/// Answers computed at a time, and changes among them.
+/// Answers computed at a time, and changes beside them.
 const ANSWERS: usize = 2;
 const CHANGES: usize = 1;
 /// Maximum requests that wait for their turn.
@@ -46,6 +46,8 @@ const WAITING: usize = 64;
 /// How long a request waits for its turn, and for the first view.
 const TURN_WITHIN: Duration = Duration::from_secs(5);
 const VIEW_WITHIN: Duration = Duration::from_secs(10);
+/// How long an answer may take in all: less than the command gives the API server's proxy (20 s), and the server a request.
+const ANSWER_WITHIN: Duration = Duration::from_secs(18);
 /// How long an explanation goes on trying changes; a change that has begun is finished.
 const TRIES_WITHIN: Duration = Duration::from_secs(8);
 /// Age up to which a view is that of now.
@@ -231,8 +233,17 @@ async fn answer<T: Serialize + Send + 'static>(
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// The answer, or the refusal, counted.
-fn response(api: &QueryApi, question: &'static str, answer: Result<Response, Refusal>) -> Response {
+/// The answer, or the refusal, counted. What takes too long is refused; its turn is held until it is computed.
+async fn response(
+    api: &QueryApi,
+    question: &'static str,
+    ask: impl Future<Output = Result<Response, Refusal>>,
+) -> Response {
+    let late = |_| {
+        let message = format!("no answer within {} s: try again", ANSWER_WITHIN.as_secs());
+        Err(Refusal::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message))
+    };
+    let answer = tokio::time::timeout(ANSWER_WITHIN, ask).await.unwrap_or_else(late);
     answer.unwrap_or_else(|refusal| {
         let result = match refusal.0.code {
             401 | 403 => "denied",
@@ -248,10 +259,11 @@ fn response(api: &QueryApi, question: &'static str, answer: Result<Response, Ref
 async fn openapi(State(api): State<Arc<QueryApi>>, request: Request) -> Response {
     let caller = Caller::of(&request);
     drop(request);
-    match user_of(&api, &caller, Right::Path(&path::openapi())).await {
-        Ok(_) => axum::Json(andreas_query::openapi::document()).into_response(),
-        Err(refusal) => response(&api, "openapi", Err(refusal)),
-    }
+    let ask = async {
+        user_of(&api, &caller, Right::Path(&path::openapi())).await?;
+        Ok::<_, Refusal>(axum::Json(andreas_query::openapi::document()).into_response())
+    };
+    response(&api, "openapi", ask).await
 }
 
 /// A parameter of a query string.
@@ -294,7 +306,7 @@ async fn queue(
         answer(&api, "queue", turn, move || Ok(jobs::queue(&view, &namespace, &found, limit, clock::now())))
             .await
     };
-    response(&api, "queue", ask.await)
+    response(&api, "queue", ask).await
 }
 
 /// Whether `changes` of a query string is `Always`.
@@ -327,12 +339,12 @@ async fn explain_job(
             let job = job.ok_or(QueryError::NoSuchJob(name))?;
             let began = Instant::now();
             let goes_on = || began.elapsed() < TRIES_WITHIN;
-            let tries = if changing.is_some() { Tries::While(&goes_on) } else { Tries::Auto };
+            let tries = if changing.is_some() { Tries::Always(&goes_on) } else { Tries::Auto(&goes_on) };
             explain::explain(&view, &hypothetical, &job, clock::now(), &tries)
         };
         answer(&api, "explain", turn, compute).await
     };
-    response(&api, "explain", ask.await)
+    response(&api, "explain", ask).await
 }
 
 /// A user's change in progress.
@@ -398,7 +410,7 @@ async fn what_if_changed(
     Path(namespace): Path<String>,
     request: Request,
 ) -> Response {
-    response(&api, "whatif", change(&api, "whatif", (namespace, request), what_if::what_if).await)
+    response(&api, "whatif", change(&api, "whatif", (namespace, request), what_if::what_if)).await
 }
 
 async fn can_be_on_time(
@@ -406,7 +418,7 @@ async fn can_be_on_time(
     Path(namespace): Path<String>,
     request: Request,
 ) -> Response {
-    response(&api, "can", change(&api, "can", (namespace, request), what_if::can).await)
+    response(&api, "can", change(&api, "can", (namespace, request), what_if::can)).await
 }
 
 #[cfg(test)]

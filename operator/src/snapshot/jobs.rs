@@ -10,7 +10,9 @@ use andreas_api::training_job::{self, Allocation, Profiling};
 use andreas_api::{TrainingJobSpec, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_estimates::{RunFacts, unknown_rule};
-use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption};
+use andreas_planner::{
+    Exploration, Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption,
+};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -204,8 +206,9 @@ pub(super) fn job(
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.min(now));
     let held: &[String] =
         status.and_then(|status| status.allocation.as_ref()).map(|a| a.nodes.as_slice()).unwrap_or_default();
-    let rows = corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
-    let estimates = with_exploration(given, rows, explorations);
+    let estimates =
+        corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
+    let exploration = exploration_of(given, &estimates, explorations);
     let running_for = match &state {
         JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
         _ => 0.0,
@@ -235,8 +238,8 @@ pub(super) fn job(
         None => estimates,
     };
     let mut worker = worker::worker(index, key, specs, given.admitted);
-    if spec.adopts.is_some() {
-        // Its controller makes what its pods need.
+    if spec.adopts.is_some() || has_service(status) {
+        // Its controller makes what its pods need; a Service that was made counts as used wherever the job runs.
         worker.quota_per_gang.clear();
     }
     // On a node that takes no new workers a job stays as it is: it could not start there again.
@@ -253,6 +256,7 @@ pub(super) fn job(
         limits,
         limits_count: given.limits.unwrap_or_default(),
         unknown: unknown.cost,
+        exploration,
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
         worker,
         candidates: requirements.candidates(given, held),
@@ -272,6 +276,14 @@ pub(super) fn job(
         restarts_last_day: restarts::last_day(status, now),
         state,
     }
+}
+
+/// Whether a job has its Service: it is made for its first gang, and stays as long as the job.
+fn has_service(status: Option<&TrainingJobStatus>) -> bool {
+    status.is_some_and(|status| {
+        status.allocation.as_ref().is_some_and(|allocation| allocation.nodes.len() > 1)
+            || status.history.iter().any(|record| record.placement.contains(", "))
+    })
 }
 
 /// Effects of several nodes, for numbers of nodes that the job can use. The pods of an adopted workload are spread evenly.
@@ -348,20 +360,20 @@ fn paced(
     table.rows.iter().enumerate().map(row).collect()
 }
 
-/// The rows, with an exploration of an unmeasured type if the user allows it and it is worth its cost. Only a
-/// job that can stop and continue from its checkpoint is moved to explore.
-fn with_exploration(
+/// The exploration of an unmeasured type, if the user allows it and it is worth its cost. Only a job that can
+/// stop and continue from its checkpoint is moved to explore.
+fn exploration_of(
     given: &JobFacts<'_>,
-    rows: Arc<[andreas_planner::Estimate]>,
+    rows: &[andreas_planner::Estimate],
     explorations: &mut BTreeSet<(ObjectKey, GpuType)>,
-) -> Arc<[andreas_planner::Estimate]> {
+) -> Option<Exploration> {
     let JobFacts { index, policy, key, job, table, corrected, outlook, now, .. } = *given;
     let spec = &job.spec;
     if spec.profiling != Profiling::Auto
         || spec.checkpoint.is_none()
         || spec.preemption != training_job::Preemption::Allowed
     {
-        return rows;
+        return None;
     }
     let deadline = instants::deadline(spec, job.metadata.creation_timestamp.as_ref());
     let share = rules::lateness(policy).share(deadline.is_some());
@@ -378,11 +390,8 @@ fn with_exploration(
     let Table { times, draws, .. } = corrected.unwrap_or(table);
     let held_type = held.map(|held| held.gpu_type.as_str());
     let may = |name: &str| held_type == Some(name) || !explorations.contains(&(profile.clone(), name.into()));
-    match exploration::best(&rows, (times, draws), seen.map(|held| held.gpu_type.as_str()), &costs, may) {
-        Some(found) => {
-            explorations.insert((profile.clone(), rows[found.row].gpu_type.clone()));
-            exploration::apply(&rows, found)
-        }
-        None => rows,
-    }
+    let seen = seen.map(|held| held.gpu_type.as_str());
+    let found = exploration::best(rows, (times, draws), seen, &costs, may)?;
+    explorations.insert((profile, found.gpu_type.clone()));
+    Some(found)
 }

@@ -41,7 +41,7 @@ use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_forecast::Arrivals;
-use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -57,14 +57,32 @@ use workers::Workers;
 
 pub use volumes::single_node_claim;
 
+/// The state of a job that a plan knows: what it decides is for no other one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobBasis {
+    /// The job's UID.
+    pub uid: String,
+    /// Its `status.decisions`.
+    pub decisions: i64,
+}
+
+impl JobBasis {
+    fn of(job: &SlimTrainingJob, status: Option<&TrainingJobStatus>) -> Self {
+        Self {
+            uid: job.metadata.uid.clone().unwrap_or_default(),
+            decisions: status.and_then(|status| status.decisions).unwrap_or(0),
+        }
+    }
+}
+
 /// A Snapshot and its inputs.
 pub struct Built {
     /// For the planner.
     pub snapshot: Snapshot,
-    /// `status.decisions` of each job in the snapshot.
-    pub basis: BTreeMap<ObjectKey, i64>,
-    /// Waiting jobs outside the snapshot, with their `status.decisions`.
-    pub queued: Vec<(ObjectKey, i64, places::Queued)>,
+    /// State of each job in the snapshot.
+    pub basis: BTreeMap<ObjectKey, JobBasis>,
+    /// Waiting jobs outside the snapshot.
+    pub queued: Vec<(ObjectKey, JobBasis, places::Queued)>,
     /// Predictions for every job that has not ended.
     pub expected: Vec<Expected>,
     /// Expected starts of waiting jobs; known once there is a plan.
@@ -220,7 +238,7 @@ pub fn build(
         let Some(job) = index.jobs.get(key) else { continue };
         if let Some(place) = beyond_limits.get(key) {
             let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
-            queued.push(((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0), *place));
+            queued.push(((*key).clone(), JobBasis::of(job, status), *place));
             continue;
         }
         let Some(state) = jobs::state(job, claim, holding, now, &cluster, &holders) else { continue };
@@ -232,7 +250,7 @@ pub fn build(
         let allocation = status.and_then(|status| status.allocation.as_ref());
         let off = outlook.observed.filter(|_| pace_is_news(&table, allocation, &outlook));
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
-        basis.insert((*key).clone(), status.and_then(|status| status.decisions).unwrap_or(0));
+        basis.insert((*key).clone(), JobBasis::of(job, status));
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
         planned.push(jobs::job(
             &jobs::JobFacts {
@@ -276,8 +294,7 @@ pub fn build(
     });
     let expected = expected.collect();
     let namespaces: BTreeSet<&str> = wanted().map(|job| job.namespace.as_str()).collect();
-    let namespaces =
-        namespaces.into_iter().filter_map(|name| namespace(index, name, &holders, &planned)).collect();
+    let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
     let snapshot = Snapshot {
         now: Time(second as f64),
@@ -313,15 +330,8 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
     GpuTypeInfo { name: name.clone(), idle: board.idle, max: board.max }
 }
 
-/// Whether a job has its Service: it is made for its first gang, and stays as long as the job.
-fn has_service(job: &SlimTrainingJob) -> bool {
-    let Some(status) = job.status.as_ref().filter(|_| job.spec.adopts.is_none()) else { return false };
-    status.allocation.as_ref().is_some_and(|allocation| allocation.nodes.len() > 1)
-        || status.history.iter().any(|record| record.placement.contains(", "))
-}
-
-/// A namespace's free quota. Used counts everything but what the planner takes off itself: pods and Services of its jobs.
-fn namespace(index: &ClusterIndex, name: &str, holders: &Holders, planned: &[Job]) -> Option<Namespace> {
+/// A namespace's free quota. Used counts everything but what the planner takes off itself: the pods of its jobs.
+fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Namespace> {
     let quotas: Vec<_> = index
         .rules
         .quotas
@@ -333,18 +343,11 @@ fn namespace(index: &ClusterIndex, name: &str, holders: &Holders, planned: &[Job
         return None;
     }
     let mut ours = quota::Amounts::new();
-    let mut give_back = |amounts: quota::Amounts| {
-        for (key, amount) in amounts {
-            let sum = ours.entry(key).or_default();
-            *sum = sum.saturating_add(amount);
-        }
-    };
-    let pods = index.pods.iter().filter(|(key, _)| key.namespace == name);
-    pods.filter(|(_, pod)| holders.accounts_for(pod))
-        .for_each(|(_, pod)| give_back(quota::pod_takes(&quotas, &pod.spec)));
-    let known: BTreeSet<&JobId> = planned.iter().map(|job| &job.id).collect();
-    let jobs = index.jobs.iter().filter(|(key, job)| key.namespace == name && has_service(job));
-    jobs.filter(|(key, _)| known.contains(&job_id(key))).for_each(|_| give_back(quota::gang_takes(&quotas)));
+    let pods = index.pods.iter().filter(|(key, pod)| key.namespace == name && holders.accounts_for(pod));
+    for (key, amount) in pods.flat_map(|(_, pod)| quota::pod_takes(&quotas, &pod.spec)) {
+        let sum = ours.entry(key).or_default();
+        *sum = sum.saturating_add(amount);
+    }
     let left = quotas.iter().flat_map(|quota| quota::left(quota, &ours)).collect();
     Some(Namespace { name: NamespaceName::new(name), quota: left })
 }

@@ -173,7 +173,7 @@ fn a_status_on_its_way_is_true_already() {
     memory.pending = serde_json::from_value(holds(1, "n1", 4)).ok();
     let built = build(&world.index, &ledger, &mut Caches::default(), None, at(100));
     assert!(matches!(built.snapshot.jobs[0].state, JobState::Starting { .. }));
-    assert_eq!(built.basis.get(&key), Some(&4));
+    assert_eq!(built.basis.get(&key), Some(&JobBasis { uid: "a".into(), decisions: 4 }));
 }
 
 #[test]
@@ -435,7 +435,7 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
         limit_watts: None,
         watts: 1_000,
     };
-    ledger.decide(&key, crate::lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
+    ledger.decide(&key, "moves", crate::lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
     let stopping = Claim::Stopping { gone_by: Some(at(160)), goes_on: true };
     let memory = ledger.entry(&key, "moves");
     let held = serde_json::from_value::<andreas_api::TrainingJobStatus>(holds(1, "n1", 2))
@@ -474,7 +474,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
         watts: 600,
     };
     // The last plan's decision was to continue there.
-    ledger.decide(&key, crate::lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
+    ledger.decide(&key, "edited", crate::lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
     let memory = ledger.entry(&key, "edited");
     memory.keep_target(&Claim::Stopping { gone_by: None, goes_on: true }, held.as_ref(), at(100));
     assert_eq!(memory.target, None);

@@ -5,12 +5,14 @@
 //! | file | what |
 //! |---|---|
 //! | [`writer`] | the client: bounded concurrency, only while this replica leads, retries on request |
+//! | [`permits`] | whose write is next, and how many a namespace may have in flight |
 //! | [`refusal`] | classifies API server errors |
 //! | [`patch`] | patches of changes |
 //!
 //! **Never here**: what to write, and what follows from an answer.
 
 pub mod patch;
+pub mod permits;
 pub mod refusal;
 pub mod writer;
 

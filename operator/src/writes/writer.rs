@@ -1,6 +1,5 @@
 //! Client for writes: bounded concurrency, no rate limit, retries on request.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::FIELD_MANAGER;
@@ -15,10 +14,10 @@ use kube::{Client, Error, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::patch::by_operations;
+use super::permits::Permits;
 use super::refusal::{Refusal, classify, is_failed_test};
 use crate::metrics::Metrics;
 
@@ -84,15 +83,15 @@ impl WriteError {
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
-    permits: Arc<Semaphore>,
+    permits: Permits,
     leadership: Leadership,
     metrics: Metrics,
 }
 
 impl Writer {
-    /// A writer with at most `in_flight` concurrent calls.
+    /// A writer with at most `in_flight` concurrent calls, shared by the namespaces as [`Permits`] says.
     pub fn new(client: Client, in_flight: usize, leadership: Leadership, metrics: Metrics) -> Self {
-        Self { client, permits: Arc::new(Semaphore::new(in_flight)), leadership, metrics }
+        Self { client, permits: Permits::new(in_flight), leadership, metrics }
     }
 
     /// The client, for reads.
@@ -107,11 +106,12 @@ impl Writer {
     ) -> Result<T, WriteError> {
         let mut tries = 0;
         loop {
-            let permit = self.permits.acquire().await;
+            let request = build()?;
+            let permit = self.permits.acquire(namespace_of(request.uri())).await;
             let Some(deadline) = self.leadership.write_deadline() else {
                 return Err(WriteError::NotLeader);
             };
-            let result = self.send_by(deadline, build()?).await;
+            let result = self.send_by(deadline, request).await;
             drop(permit);
             let error = match result {
                 Ok(answer) => {
@@ -404,6 +404,12 @@ pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) ->
     }
 }
 
+/// The namespace of a request; empty if it is for an object without one.
+fn namespace_of(uri: &http::Uri) -> &str {
+    let below = uri.path().split_once("/namespaces/");
+    below.and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default()
+}
+
 /// The URL with the API server's time limit for the request.
 fn with_timeout(uri: &http::Uri, left: Duration) -> http::Uri {
     let join = if uri.query().is_some_and(|query| !query.is_empty()) { "&" } else { "?" };
@@ -417,71 +423,4 @@ fn manager() -> PatchParams {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use andreas_runtime::lease::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore, campaign};
-    use k8s_openapi::api::coordination::v1::LeaseSpec;
-    use kube::client::Body;
-    use parking_lot::Mutex;
-    use prometheus_client::registry::Registry;
-    use tokio_util::sync::CancellationToken;
-
-    use super::*;
-
-    /// A Lease that can be acquired once and never renewed.
-    struct Once;
-
-    impl LeaseStore for Once {
-        async fn get(&self) -> Result<LeaseRecord, LeaseError> {
-            Err(LeaseError::NotFound)
-        }
-
-        async fn create(&self, spec: LeaseSpec) -> Result<LeaseRecord, LeaseError> {
-            Ok(LeaseRecord { spec, ..LeaseRecord::default() })
-        }
-
-        async fn replace(&self, _: &LeaseRecord) -> Result<LeaseRecord, LeaseError> {
-            std::future::pending().await
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_write_that_hangs_ends_before_another_leader_may_begin() {
-        // given a leader whose Lease is no longer renewed, and an API server that does not answer
-        let asked: Arc<Mutex<Vec<http::Uri>>> = Arc::default();
-        let seen = Arc::clone(&asked);
-        let hangs = tower::service_fn(move |request: http::Request<Body>| {
-            seen.lock().push(request.uri().clone());
-            std::future::pending::<Result<http::Response<Body>, Infallible>>()
-        });
-        let began = Instant::now();
-        let held = campaign(Once, LeaseConfig::new("a"), CancellationToken::new()).await;
-        let held = held.expect("valid").expect("leads");
-        let metrics = Metrics::register(&mut Registry::default());
-        let writer = Writer::new(Client::new(hangs, "default"), 4, held.leadership.clone(), metrics);
-        let write = async || {
-            let key = ObjectKey { namespace: "team".into(), name: "bert".into() };
-            writer.patch_job_status(&key, &Value::Null).await
-        };
-        // when it writes just before it gives up leadership
-        tokio::time::sleep_until(began + Duration::from_millis(9_900)).await;
-        assert!(write().await.is_err());
-        // then it waits no longer than to a second before another replica may lead,
-        assert_eq!(began.elapsed().as_secs(), 14);
-        // the API server gets the time limit,
-        let query = asked.lock()[0].query().map(str::to_owned).unwrap_or_default();
-        assert!(query.contains("timeout=4") && query.ends_with("ms"), "{query}");
-        // and no further request is sent
-        assert!(matches!(write().await, Err(WriteError::NotLeader)));
-        assert_eq!(asked.lock().len(), 1);
-    }
-
-    #[test]
-    fn a_time_out_joins_what_else_is_asked() {
-        let join = |uri: &str| with_timeout(&uri.parse().expect("a URI"), Duration::from_secs(2)).to_string();
-        assert_eq!(join("/api/v1/pods"), "/api/v1/pods?timeout=2000ms");
-        assert_eq!(join("/api/v1/pods?"), "/api/v1/pods?timeout=2000ms");
-        assert_eq!(join("/api/v1/pods?&dryRun=All"), "/api/v1/pods?&dryRun=All&timeout=2000ms");
-    }
-}
+mod tests;

@@ -141,23 +141,30 @@ impl Sim {
     /// # Errors
     /// When there is no such GPU.
     pub fn set_fault(&self, uuid: &str, fault: Fault) -> Result<(), SimError> {
+        if let Some(xid) = fault.xid() {
+            self.raise_xid(uuid, xid)?;
+        }
         self.change(uuid, |gpu| {
             if matches!(Fault::of(gpu.fault), Fault::Lost | Fault::ResetRequired) && fault == Fault::None {
                 gpu.reset();
             }
             gpu.fault = fault.number();
-            if let Some(xid) = fault.xid() {
-                (gpu.xid, gpu.xids) = (xid, gpu.xids.wrapping_add(1));
-            }
         })
     }
 
-    /// Reports a critical Xid error of a GPU; nothing else about it changes.
+    /// Reports a critical Xid error of a GPU; nothing else about it changes. Errors that a client has not waited for yet take its
+    /// number, as with NVML.
     ///
     /// # Errors
     /// When there is no such GPU.
     pub fn raise_xid(&self, uuid: &str, xid: u32) -> Result<(), SimError> {
-        self.change(uuid, |gpu| (gpu.xid, gpu.xids) = (xid, gpu.xids.wrapping_add(1)))
+        self.shared.with(|node| {
+            let place = place_of(node, uuid)?;
+            node.xid = xid;
+            let xids = &mut node.gpu[place].xids;
+            *xids = xids.wrapping_add(1);
+            Ok(())
+        })
     }
 
     /// Resets a GPU, as `nvidia-smi --gpu-reset` does: faults, settings and counters since the driver's start are gone.
@@ -264,10 +271,14 @@ impl Sim {
     fn with_gpu<T>(&self, uuid: &str, work: impl FnOnce(&mut Gpu) -> T) -> Result<T, SimError> {
         self.shared.with(|node: &mut Node| {
             node.forget_if_deserted();
-            let place = node.find(uuid.as_bytes()).ok_or_else(|| SimError::NoGpu(uuid.to_owned()))?;
+            let place = place_of(node, uuid)?;
             Ok(work(&mut node.gpu[place]))
         })
     }
+}
+
+fn place_of(node: &mut Node, uuid: &str) -> Result<usize, SimError> {
+    node.find(uuid.as_bytes()).ok_or_else(|| SimError::NoGpu(uuid.to_owned()))
 }
 
 fn view(gpu: &mut Gpu) -> GpuView {

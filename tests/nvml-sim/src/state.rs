@@ -12,7 +12,7 @@ use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
-pub const MAGIC: u64 = 0x616e_6472_6561_7336;
+pub const MAGIC: u64 = 0x616e_6472_6561_7337;
 
 /// A node.
 #[repr(C)]
@@ -37,6 +37,8 @@ pub struct Node {
     pub driver: [u8; TEXT],
     /// CUDA version: 1000 x major + 10 x minor.
     pub cuda: u32,
+    /// The latest critical Xid error of any GPU; 0: none yet.
+    pub xid: u32,
     /// The GPUs; a GPU keeps its place for ever.
     pub gpu: [Gpu; MAX_GPUS],
 }
@@ -97,8 +99,6 @@ pub struct Gpu {
     pub persistence: u32,
     /// See [`crate::control::Fault`].
     pub fault: u32,
-    /// The latest critical Xid error; 0: none yet.
-    pub xid: u32,
     /// Critical Xid errors so far.
     pub xids: u32,
     /// Milliseconds that every call takes.
@@ -185,6 +185,7 @@ impl Node {
         self.clients = [0; MAX_CLIENTS];
         self.driver = text(&spec.driver_version);
         self.cuda = spec.cuda_version.0 * 1000 + spec.cuda_version.1 * 10;
+        self.xid = 0;
         for (index, gpu) in spec.gpus.iter().enumerate() {
             self.order[index] = index as u32;
             self.gpu[index].fill(gpu, index as u32);
@@ -272,7 +273,6 @@ impl Gpu {
             lockable: u32::from(spec.lockable),
             persistence: u32::from(spec.persistence),
             fault: 0,
-            xid: 0,
             xids: 0,
             slow: 0,
             commands: 0,

@@ -119,6 +119,32 @@ fn logs_are_read_worker_by_worker_with_the_flags() {
     );
 }
 
+#[test]
+fn where_no_log_can_be_read_that_is_an_error() {
+    let args = Flags::parse_from(["logs", "bert-large"]).args;
+    let wrong = "container trian is not valid for pod bert-large-2-0";
+    for (first, second, shown) in [
+        (None, None, None),
+        (Some("a line"), None, Some("[0] \"a line\"\n")),
+        (None, Some("a line"), Some("[1] \"a line\"\n")),
+    ] {
+        let answer = move |request: &str, _: Value| {
+            let text = if request.contains("bert-large-2-0/log") { first } else { second };
+            text.map_or_else(|| refusal(400, "BadRequest", wrong, ""), |text| (200, json!(text)))
+        };
+        let pods = vec![pod(2, 0, None), pod(2, 1, None)];
+        let found = workers(&job("bert-large"), pods, None, None, "train").unwrap();
+        let mut out = Vec::new();
+        let ended = block_on(async {
+            let cluster = testing::cluster(answer);
+            let open = streams(&cluster, "team-a", &args, Some("train"), &found);
+            show(open, found.len(), &args, false, &mut out).await
+        });
+        let printed = String::from_utf8(out).unwrap();
+        assert_eq!(ended.is_ok().then_some(printed.as_str()), shown, "{ended:?}");
+    }
+}
+
 /// The lines of a pod with `--follow`, and the requests, where the API server answers so by the number of the request.
 fn follow_log(
     pod: SlimPod,

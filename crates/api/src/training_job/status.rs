@@ -108,6 +108,16 @@ impl TrainingJobStatus {
         }
         self
     }
+
+    /// Whether an ended run kept its deadline: it succeeded, and not later. One that failed was never done. `None` before the
+    /// end and without a deadline.
+    pub fn deadline_met(&self) -> Option<bool> {
+        let (deadline, done) = (self.deadline.as_ref()?, self.completion_time.as_ref()?);
+        if !self.phase.is_terminal() {
+            return None;
+        }
+        Some(self.phase == Phase::Succeeded && done.0 <= deadline.0)
+    }
 }
 
 /// The TrainingProfile that a run is planned with.

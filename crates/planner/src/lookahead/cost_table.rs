@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::classes::{Class, Classes, Mask};
 use super::feasible::Feasible;
 use super::periods::Periods;
-use crate::instance::{Config, Instance, JobData, TypeData};
+use crate::instance::{Config, Instance, JobData, NodeData, TypeData};
 use crate::snapshot::JobState;
 
 /// Minimum cost of a second of delayed start, as a share of the cost of a second late. It applies even where
@@ -120,8 +120,10 @@ pub(super) struct CostTable {
     pub periods: Periods,
     /// Fragmentation cost: money per unused watt in a partly used node.
     fragmentation: f64,
-    /// By type: overhead of nodes per GPU, watts.
+    /// By type: overhead of nodes per GPU that jobs are billed for, watts.
     share: Vec<f64>,
+    /// The same as counted against the budget.
+    budgeted_share: Vec<f64>,
     /// By type: maximum overhead of one of its nodes, watts.
     most: Vec<f64>,
     phi: Phi,
@@ -129,15 +131,8 @@ pub(super) struct CostTable {
 
 impl CostTable {
     pub fn new(instance: &Instance<'_>, classes: &Classes) -> Self {
-        let share: Vec<f64> = instance
-            .types
-            .iter()
-            .map(|kind| {
-                let nodes = || kind.nodes.iter().map(|n| &instance.nodes[*n as usize]);
-                let gpus: f64 = nodes().map(|n| n.free_gpus as f64).sum();
-                if gpus > 0.0 { nodes().map(|n| n.overhead).sum::<f64>() / gpus } else { 0.0 }
-            })
-            .collect();
+        let share = per_gpu(instance, |node| node.overhead);
+        let budgeted_share = per_gpu(instance, |node| node.budgeted);
         let most = |kind: &TypeData| {
             let overheads = kind.nodes.iter().map(|n| instance.nodes[*n as usize].overhead);
             overheads.fold(0.0, f64::max)
@@ -157,6 +152,7 @@ impl CostTable {
             delay: Vec::with_capacity(instance.jobs.len()),
             rising: instance.snapshot.tariff.windows().len() == 1,
             share,
+            budgeted_share,
             most,
             phi: Phi::new(),
         };
@@ -209,7 +205,7 @@ impl CostTable {
             gpus,
             time: config.time,
             slowed: 0.0,
-            watts: config.draw + (per_gpu - kind.idle) * gpus,
+            watts: config.draw + (self.budgeted_share[config.kind] - kind.idle) * gpus,
             billed: config.power + per_gpu * gpus,
             fragmentation: per_gpu * (size - gpus) * self.fragmentation,
             fills: most * f64::from(config.nodes) * self.fragmentation,
@@ -338,6 +334,16 @@ impl CostTable {
         let empty = (data.free_gpus - used) as f64 / data.free_gpus as f64;
         data.overhead * empty * self.fragmentation
     }
+}
+
+/// By type: watts of its nodes per GPU, on average.
+fn per_gpu(instance: &Instance<'_>, watts: impl Fn(&NodeData) -> f64) -> Vec<f64> {
+    let mean = |kind: &TypeData| {
+        let nodes = || kind.nodes.iter().map(|n| &instance.nodes[*n as usize]);
+        let gpus: f64 = nodes().map(|n| n.free_gpus as f64).sum();
+        if gpus > 0.0 { nodes().map(&watts).sum::<f64>() / gpus } else { 0.0 }
+    };
+    instance.types.iter().map(mean).collect()
 }
 
 /// Money for the time in the system while a job trains this part of its work, after a delay. The delay and the

@@ -15,10 +15,13 @@ use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::pem::{decoded_certificates, pem_certificates, validity};
-use super::{CertificateLifetime, CertificatesError, Validity};
+use super::{CertificateLifetime, CertificatesError, DAY, Validity};
 
-/// Certificates are backdated by this much, since clocks of nodes differ.
-const BACKDATED: Duration = Duration::from_secs(3600);
+/// Leaf certificates are backdated by this much, since clocks of nodes differ.
+const LEAF_BACKDATED: Duration = Duration::from_secs(DAY);
+/// The same for authorities. Some clients read them once: one that was made by a clock that was ahead must be valid when that
+/// is set right. A leaf is then made again.
+const AUTHORITY_BACKDATED: Duration = Duration::from_secs(365 * DAY);
 /// Maximum cross-signed certificates sent with a leaf. Clients build chains of at least six.
 const MAX_CROSS_SIGNED: usize = 4;
 
@@ -153,7 +156,7 @@ impl Authority {
             Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
             Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
         }];
-        set_validity(&mut params, now, lifetime);
+        set_validity(&mut params, now, lifetime, LEAF_BACKDATED);
         params.not_after = params.not_after.min(at(self.validity.until.as_second()));
         let leaf = params.signed_by(key, &self.issuer)?.pem();
         Ok(format!("{leaf}{}", self.cross_signed.concat()))
@@ -202,13 +205,18 @@ fn named(key: &KeyPair) -> CertificateParams {
 fn authority_params(key: &KeyPair, now: Timestamp, lifetime: CertificateLifetime) -> CertificateParams {
     let mut params = named(key);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    set_validity(&mut params, now, lifetime);
+    set_validity(&mut params, now, lifetime, AUTHORITY_BACKDATED);
     params
 }
 
-fn set_validity(params: &mut CertificateParams, now: Timestamp, lifetime: CertificateLifetime) {
+fn set_validity(
+    params: &mut CertificateParams,
+    now: Timestamp,
+    lifetime: CertificateLifetime,
+    backdated: Duration,
+) {
     let now = at(now.as_second());
-    params.not_before = now - BACKDATED;
+    params.not_before = now - backdated;
     params.not_after = now + lifetime.total;
     // Python 3.13 and later verify strictly: every certificate must name its issuer's key.
     params.use_authority_key_identifier_extension = true;

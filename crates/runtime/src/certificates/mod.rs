@@ -63,10 +63,11 @@ impl CertificateLifetime {
         Self { total, renew_when_left: Duration::from_secs(total.as_secs() / 3) }
     }
 
-    /// Whether a certificate is due for renewal.
+    /// Whether a certificate is due for renewal: little of its life is left, or it has not begun, because the clock
+    /// was ahead when it was made.
     #[must_use]
     pub fn is_due(&self, validity: &Validity, now: Timestamp) -> bool {
-        validity.left(now) < self.renew_when_left
+        now < validity.from || validity.left(now) < self.renew_when_left
     }
 }
 

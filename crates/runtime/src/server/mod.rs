@@ -32,10 +32,12 @@ use tower::ServiceExt;
 
 use crate::tls::Tls;
 
+mod handshakes;
 mod limits;
 mod overload;
 mod slots;
 
+use handshakes::FailedHandshakes;
 pub use limits::Limits;
 pub use overload::Overload;
 use slots::{ConnectionSlot, ConnectionSlots};
@@ -59,7 +61,7 @@ impl RequestConnection {
 /// [`RequestConnection`]. Request bodies are not limited here: use axum's `DefaultBodyLimit`.
 ///
 /// # Errors
-/// When the listener itself fails. Errors of single connections are logged and end only these.
+/// When the listener itself fails. Errors of single connections end only these; failed handshakes are logged, one in a minute.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -85,6 +87,7 @@ pub async fn serve_noting(
     overload::raise_open_files();
     let slots = ConnectionSlots::new(limits.connections, limits.handshake, overload.clone());
     let requests = Arc::new(Semaphore::new(limits.requests));
+    let failed_handshakes = Arc::<FailedHandshakes>::default();
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -101,6 +104,8 @@ pub async fn serve_noting(
                 continue;
             }
         };
+        // A listener of both families names IPv4 clients by IPv6 addresses.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         let Some(slot) = slots.take(peer.ip()) else {
             tracing::debug!(%peer, "closed: every slot is busy");
             continue;
@@ -112,6 +117,7 @@ pub async fn serve_noting(
             slot,
             requests: Arc::clone(&requests),
             overload: overload.clone(),
+            failed_handshakes: Arc::clone(&failed_handshakes),
             shutdown: shutdown.clone(),
         };
         let tls = tls.clone();
@@ -140,6 +146,7 @@ struct Serving {
     slot: ConnectionSlot,
     requests: Arc<Semaphore>,
     overload: Overload,
+    failed_handshakes: Arc<FailedHandshakes>,
     shutdown: CancellationToken,
 }
 
@@ -152,7 +159,10 @@ impl Serving {
             done = timeout(self.limits.handshake, accept) => done.map_err(|_| "handshake took too long".to_owned())?,
             () = self.shutdown.cancelled() => return Ok(()),
         };
-        let secured = secured.map_err(|error| format!("handshake failed: {error}"))?;
+        let secured = secured.map_err(|error| {
+            self.failed_handshakes.note(self.peer, &error);
+            format!("handshake failed: {error}")
+        })?;
         if secured.get_ref().1.peer_certificates().is_some() {
             self.slot.connection.authenticated("certificate");
         }

@@ -114,13 +114,8 @@ impl Meter {
                 sum.violation_energy += Joules((total - budget.0) * (end - begin).0);
             }
         }
-        let point = PowerPoint {
-            at: from,
-            jobs: Watts(draw.jobs),
-            hosts: Watts(hosts),
-            idle: Watts(draw.idle),
-            budget: scenario.budget.as_ref().and_then(|b| b.at(from)),
-        };
+        let point =
+            PowerPoint { at: from, jobs: Watts(draw.jobs), hosts: Watts(hosts), idle: Watts(draw.idle) };
         let same = |p: &PowerPoint| PowerPoint { at: from, ..*p } == point;
         if !self.power.last().is_some_and(same) {
             self.power.push(point);

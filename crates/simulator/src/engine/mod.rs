@@ -142,10 +142,7 @@ impl<'a> Replay<'a> {
             snapshot,
             meter: Meter::new(scenario, conditions.sleep),
             learner: Learner::new(scenario, conditions.knowledge),
-            sum: Summary {
-                jobs: scenario.jobs.iter().filter(|job| scenario.counts(job)).count(),
-                ..Summary::default()
-            },
+            sum: Summary { jobs: scenario.counted(), ..Summary::default() },
             done: Vec::new(),
             segments: Vec::new(),
             turnarounds: Vec::new(),
@@ -461,7 +458,7 @@ impl<'a> Replay<'a> {
                 self.turnarounds.push((self.now - live.truth.submit).0);
             }
             self.last_end = self.now;
-            self.done.push(outcome(&live, Some(self.now), bill));
+            self.done.push(outcome(&live, Some(self.now), bill, counts));
         }
         self.done.len() > before
     }

@@ -80,7 +80,8 @@ impl NodeStates {
             outages.push((failure.at, node, true));
             outages.push((failure.at + failure.duration, node, false));
         }
-        outages.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        // A failure comes before its repair, also where it lasts no time.
+        outages.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
         let idle =
             |kind: &GpuType| scenario.gpu_types.iter().find(|t| t.name == *kind).map_or(0.0, |t| t.idle.0);
         let count = scenario.nodes.len();

@@ -17,7 +17,7 @@ impl Replay<'_> {
         for i in 0..self.live.len() {
             self.stop(i);
             let live = &self.live[i];
-            self.done.push(outcome(live, None, Money::ZERO));
+            self.done.push(outcome(live, None, Money::ZERO, self.scenario.counts(&live.truth)));
         }
         let mut jobs: Vec<Option<JobOutcome>> = vec![None; self.scenario.jobs.len()];
         let index: BTreeMap<&JobId, usize> =
@@ -46,7 +46,12 @@ impl Replay<'_> {
 }
 
 /// The outcome of a job that ended, or did not.
-pub(super) fn outcome(live: &ActiveJob, finish: Option<Time>, lateness_cost: Money) -> JobOutcome {
+pub(super) fn outcome(
+    live: &ActiveJob,
+    finish: Option<Time>,
+    lateness_cost: Money,
+    counted: bool,
+) -> JobOutcome {
     JobOutcome {
         id: live.truth.id.clone(),
         submit: live.truth.submit,
@@ -56,5 +61,6 @@ pub(super) fn outcome(live: &ActiveJob, finish: Option<Time>, lateness_cost: Mon
         energy: live.energy,
         lateness_cost,
         restarts: live.restarts,
+        counted,
     }
 }

@@ -15,7 +15,7 @@ use super::rules::{JobRules, RulesInput, TracedJob};
 use super::table::{open, rows};
 use super::throughput::{self, Source};
 use super::traces::TraceJob;
-use super::{ReadError, TraceRange};
+use super::{ROUNDS, ReadError, TraceRange};
 use crate::scenario::{Delays, Failure, Scenario, SleepModel};
 
 /// A cluster file. Times are seconds from the first submission.
@@ -257,7 +257,11 @@ impl ClusterFile {
         let mut programs = BTreeMap::new();
         let mut jobs = Vec::new();
         let mut unfinished = BTreeMap::new();
-        for row in rows {
+        // Of a looped trace those of one round are named: of the second, which is counted.
+        let round = rows.len() / if range.looped { ROUNDS } else { 1 };
+        let named = if range.looped { round..2 * round } else { 0..round };
+        let mut left_out = 0;
+        for (number, row) in rows.iter().enumerate() {
             if let Some(TracedJob { job, features: of_job, profile }) = rules.job(row, &input) {
                 features.insert(job.id.clone(), of_job);
                 programs.extend(profile.map(|profile| (job.id.clone(), profile)));
@@ -265,12 +269,13 @@ impl ClusterFile {
                     unfinished.insert(job.id.clone(), job.epochs_left * UNFINISHED);
                 }
                 jobs.push(job);
+            } else if named.contains(&number) {
+                left_out += 1;
             }
         }
         if jobs.is_empty() {
             return Err(bad("models", "no job of the trace can run on this cluster"));
         }
-        let left_out = rows.len() - jobs.len();
         let failures = self.failures(file, &nodes)?;
         if let Some((name, _)) = self.tickets.iter().find(|(_, n)| !(**n > 0.0 && **n <= 1e9)) {
             return Err(bad(&format!("tickets.{name}"), "is not above 0 and at most 1e9"));

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use andreas_charts::escape;
 
-use super::picture::{comparison, nodes};
+use super::picture::{comparison, nodes, part_drawn};
 use super::table::{HEAD, cells};
 use super::{Report, title};
 
@@ -40,7 +40,7 @@ fn section(report: &Report<'_>, page: &mut String) {
          the jobs). OVER BUDGET: decisions above the budget / seconds measured above it.</p><div class='wide'><table><tr>",
         escape(&scenario.name),
         scenario.nodes.len(),
-        scenario.jobs.len()
+        scenario.counted()
     );
     for head in HEAD {
         let _ = write!(page, "<th>{head}</th>");
@@ -59,6 +59,9 @@ fn section(report: &Report<'_>, page: &mut String) {
     for (i, outcome) in report.outcomes.iter().enumerate() {
         let open = if i == 0 { " open" } else { "" };
         let _ = write!(page, "<details{open}><summary>{}</summary>", escape(&title(outcome)));
+        if let Some(part) = part_drawn(scenario, outcome) {
+            let _ = write!(page, "<p>{part}</p>");
+        }
         *page += &picture_or_error(nodes(scenario, outcome));
         *page += "</details>";
     }

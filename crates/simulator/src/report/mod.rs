@@ -50,7 +50,7 @@ pub fn json(reports: &[Report<'_>]) -> serde_json::Result<String> {
     let document = |report: &Report<'_>| -> serde_json::Result<serde_json::Value> {
         serde_json::to_value(Document {
             scenario: &report.scenario.name,
-            jobs: report.scenario.jobs.len(),
+            jobs: report.scenario.counted(),
             nodes: report.scenario.nodes.len(),
             gpus: report.scenario.nodes.iter().map(|n| n.gpus.0).sum(),
             outcomes: report.outcomes,

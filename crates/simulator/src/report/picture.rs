@@ -8,6 +8,7 @@ use andreas_charts::plotters::prelude::{
 };
 use andreas_charts::plotters::style::text_anchor::{HPos, Pos, VPos};
 use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, number, steps, svg, text, width_of};
+use andreas_core::{Seconds, StepFunction, Time, Watts};
 
 use super::title;
 use crate::outcome::{Outcome, PowerPoint};
@@ -50,11 +51,9 @@ pub(super) fn comparison(outcomes: &[Outcome]) -> Result<String, Error> {
         let parts = rest.split_evenly((3, 1));
         turnaround(&parts[0], outcomes)?;
         let gpus = |o: &Outcome| gpus_in_use(o);
-        over_time(&parts[1], "GPUs with a job", outcomes, gpus, None)?;
+        over_time(&parts[1], "GPUs with a job", outcomes, gpus, &[])?;
         let kilowatts = |o: &Outcome| power(o, |p| (p.jobs.0 + p.hosts.0 + p.idle.0) / 1e3);
-        let budget = outcomes.first().map(|o| power(o, |p| p.budget.map_or(f64::NAN, |b| b.0 / 1e3)));
-        let budget = budget.filter(|points| points.iter().any(|(_, kw)| kw.is_finite()));
-        over_time(&parts[2], "power, kW", outcomes, kilowatts, budget)
+        over_time(&parts[2], "power, kW", outcomes, kilowatts, &budgets(outcomes))
     })
 }
 
@@ -123,7 +122,8 @@ macro_rules! labelled {
 
 fn turnaround(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     let hours = |o: &Outcome| {
-        let ended = o.replayed.jobs.iter().filter_map(|job| Some((job.finish? - job.submit).0 / 3_600.0));
+        let counted = o.replayed.jobs.iter().filter(|job| job.counted);
+        let ended = counted.filter_map(|job| Some((job.finish? - job.submit).0 / 3_600.0));
         let mut hours: Vec<f64> = ended.map(|hours| hours.max(1e-3)).collect();
         hours.sort_by(f64::total_cmp);
         hours
@@ -156,17 +156,49 @@ fn turnaround(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     legend(&mut chart)
 }
 
-/// A step line for each outcome over the hours since the first submission, and a bound.
+/// The name of a bound and its points, over the hours since the first submission.
+type Bound = (String, Vec<(f64, f64)>);
+
+/// The power budgets of the outcomes, kW, each once.
+fn budgets(outcomes: &[Outcome]) -> Vec<Bound> {
+    let mut different: Vec<(&StepFunction<Watts>, f64)> = Vec::new();
+    for outcome in outcomes {
+        if let Some(budget) = &outcome.budget
+            && !different.iter().any(|(known, _)| *known == budget)
+        {
+            different.push((budget, start(outcome)));
+        }
+    }
+    let end = Seconds(last_hour(outcomes) * 3_600.0);
+    let one = different.len() == 1;
+    let bound = |(budget, from): (&StepFunction<Watts>, f64)| {
+        let pieces = budget.pieces(Time(from), Time(from) + end);
+        let points: Vec<(f64, f64)> =
+            pieces.map(|(begin, _, watts)| ((begin.0 - from) / 3_600.0, watts.0 / 1e3)).collect();
+        let most = points.iter().map(|(_, kw)| *kw).fold(0.0, f64::max);
+        let name = if one { String::new() } else { format!(", up to {most:.1} kW") };
+        (format!("power budget{name}"), points)
+    };
+    different.into_iter().map(bound).collect()
+}
+
+/// Hours from the first submission to the last end of all outcomes.
+fn last_hour(outcomes: &[Outcome]) -> f64 {
+    outcomes.iter().map(|o| o.replayed.summary.makespan.0 / 3_600.0).fold(1e-3, f64::max)
+}
+
+/// A step line for each outcome over the hours since the first submission, and bounds.
 fn over_time(
     area: &Area<'_>,
     name: &str,
     outcomes: &[Outcome],
     of: impl Fn(&Outcome) -> Vec<(f64, f64)>,
-    bound: Option<Vec<(f64, f64)>>,
+    bounds: &[Bound],
 ) -> Result<(), Error> {
-    let end = outcomes.iter().map(|o| o.replayed.summary.makespan.0 / 3_600.0).fold(1e-3, f64::max);
+    let end = last_hour(outcomes);
     let lines: Vec<Vec<(f64, f64)>> = outcomes.iter().map(&of).collect();
-    let highest = lines.iter().chain(&bound).flatten().map(|(_, y)| *y).fold(1e-9, f64::max);
+    let bounding = bounds.iter().map(|(_, points)| points);
+    let highest = lines.iter().chain(bounding).flatten().map(|(_, y)| *y).fold(1e-9, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(name, text(16))
         .margin(8)
@@ -183,12 +215,11 @@ fn over_time(
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour(n).stroke_width(2)));
         chart.draw_series(LineSeries::new(corners, colour(n).stroke_width(1)))?;
     }
-    if let Some(points) = bound {
-        let known: Vec<(f64, f64)> = points.into_iter().filter(|(_, y)| y.is_finite()).collect();
-        let line = LineSeries::new(steps(&known, end, MAX_POINTS), WARNING.stroke_width(2));
+    for (name, points) in bounds {
+        let line = LineSeries::new(steps(points, end, MAX_POINTS), WARNING.stroke_width(2));
         chart
             .draw_series(line)?
-            .label("power budget")
+            .label(name)
             .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], WARNING.stroke_width(2)));
     }
     legend(&mut chart)
@@ -240,6 +271,17 @@ fn gpus_in_use(outcome: &Outcome) -> Vec<(f64, f64)> {
         (at as f64 / 3.6e6, held)
     };
     changes.into_iter().map(point).collect()
+}
+
+/// What [`nodes`] draws of an outcome, where it is not all.
+pub(super) fn part_drawn(scenario: &Scenario, outcome: &Outcome) -> Option<String> {
+    let part = |most: usize, all: usize, what: &str| (all > most).then(|| format!("{most} of {all} {what}"));
+    let parts = [
+        part(MAX_NODES, scenario.nodes.len(), "nodes"),
+        part(MAX_BARS, outcome.replayed.segments.len(), "runs"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("Drawn are the first {}.", parts.join(" and ")))
 }
 
 /// One row per node, one bar per run of a job, as high as its share of the node's GPUs; runs of jobs that end after

@@ -54,6 +54,12 @@ fn an_agent_that_is_started_again_goes_on_with_the_counter() {
     let interval = meter.add(Duration::ZERO, &sample(300, 200), GpuUse::Free);
     assert!(interval.reset && interval.unseen);
     assert_eq!((meter.joules(), meter.base_joules()), (1_500, 1_300));
+    // Until its GPU answers, an agent says what the earlier one said.
+    let mut meter = Meter::default();
+    meter.resume(EarlierCounter { joules: 900, base: 300 });
+    assert_eq!((meter.joules(), meter.base_joules()), (900, 300));
+    meter.add(Duration::ZERO, &sample(300, 700), GpuUse::Free);
+    assert_eq!((meter.joules(), meter.base_joules()), (1_000, 300));
     // Without a counter there is nothing to go on with.
     let mut meter = Meter::default();
     meter.resume(EarlierCounter { joules: 1_300, base: 0 });

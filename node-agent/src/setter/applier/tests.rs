@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use parking_lot::Mutex;
 
@@ -160,6 +162,53 @@ async fn what_was_set_on_a_gpu_that_cannot_be_opened_stays_in_the_record() {
     setter.apply(&want(&[(last, None, None)])).await;
     assert_eq!(setter.slots[last].applied, None);
     assert_eq!(setter.record.gpus(), &recorded);
+}
+
+/// Counts what is logged as an error.
+#[derive(Clone, Default)]
+struct LoggedErrors(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for LoggedErrors {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_written_is_logged_once_and_nothing_is_set_without_it() {
+    let node = Node::new();
+    let mut setter = node.setter();
+    let errors = LoggedErrors::default();
+    let _logging = tracing::subscriber::set_default(errors.clone());
+    let logged = || errors.0.load(Ordering::Relaxed);
+    // As on a full disk, no new record can be made.
+    let in_the_way = node.folder.path().join("before.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let wanted = want(&[("a", Some(200_000), None)]);
+    for _ in 0..3 {
+        let done = setter.apply(&wanted).await;
+        assert_eq!(done.gpus["a"].refused.as_deref(), Some("record"));
+    }
+    assert_eq!((node.calls(), logged()), (vec![], 1));
+    std::fs::remove_dir(&in_the_way).unwrap();
+    setter.apply(&wanted).await;
+    assert_eq!(node.calls(), ["a limit 200000"]);
+    // What is restored stays recorded, and that is said once again.
+    std::fs::create_dir(&in_the_way).unwrap();
+    for _ in 0..3 {
+        setter.apply(&want(&[])).await;
+    }
+    assert_eq!((node.calls(), logged()), (vec!["a limit 350000".to_owned()], 2));
 }
 
 #[tokio::test]

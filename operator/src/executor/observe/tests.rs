@@ -72,8 +72,7 @@ fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
     let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
         "placement": "n1", "since": at(0), "watts": 300});
     let job = testing::slim_job(1, &json!({"phase": "Starting", "allocation": allocation}));
-    let member =
-        measured::Member { node: "n1".into(), pod: "team/bert-1-0".into(), bound: at(0), accepted: None };
+    let member = measured::Member { node: "n1".into(), pod: "team/bert-1-0".into(), bound: at(0) };
     // It is 8:00 when the pods are bound.
     let night = json!({"windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.1"}]});
     let policy: EnergyPolicySpec =
@@ -88,6 +87,44 @@ fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
     };
     assert!((cost(Some(15), 24) - 0.1).abs() < 1e-5, "it ended in the night and is seen by day");
     assert!((cost(None, 24) - 0.2).abs() < 1e-5);
+}
+
+#[test]
+fn a_job_made_again_sees_the_old_pods_that_were_deleted_by_force() {
+    let job = |uid: &str, version: u64| {
+        let mut job = testing::job(version, &json!(null));
+        job["metadata"]["uid"] = uid.into();
+        serde_json::from_value::<SlimTrainingJob>(job).expect("a job")
+    };
+    let delete_pod =
+        |index: &mut ClusterIndex| <ClusterIndex as Index<SlimPod>>::delete(index, &key("bert-1-0"), None);
+    for (phase, kept) in [("Running", 1), ("Succeeded", 0)] {
+        let mut pod = testing::pod(0, 2, "older");
+        pod["spec"] = json!({"nodeName": "n1", "containers": [], "terminationGracePeriodSeconds": 60});
+        pod["status"]["phase"] = phase.into();
+        let pod: SlimPod = serde_json::from_value(pod).expect("a pod");
+        let index = || {
+            let mut index = ClusterIndex::new();
+            let node = testing::gpu_node("n1", "A", 1);
+            index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+            index.apply(pod.clone());
+            index
+        };
+        // Their job was deleted before them, or after.
+        let mut job_first = index();
+        delete_pod(&mut job_first);
+        job_first.apply(job("j1", 5));
+        let mut pod_first = index();
+        pod_first.apply(job("older", 1));
+        delete_pod(&mut pod_first);
+        pod_first.apply(job("j1", 5));
+        for index in [job_first, pod_first] {
+            let memory = Ledger::new(at(0)).entry(&key("bert"), "j1").clone();
+            let seen = JobInput::gather(&index, |_| memory, &key("bert"), Arc::default(), at(0));
+            let seen = seen.expect("the job");
+            assert_eq!((seen.deleted.len(), seen.nodes.len()), (kept, kept), "{phase}");
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Given a job whose `spec` was edited; when it is stepped; then a plan is asked for.
+//! Given a job whose `spec` was edited; when it is stepped; then a plan is asked for, and the end of a run is not late.
 
+use andreas_api::slim::{SlimNode, SlimPod};
 use futures::FutureExt;
 
 use super::*;
+use crate::executor::rate_limits::Edit;
 use crate::lifecycle::{Claim, DecisionFor, Planned};
 
 #[tokio::test]
@@ -39,7 +41,7 @@ async fn an_edit_asks_for_a_plan_and_other_writes_of_a_waiting_job_do_not() {
             ledger.entry(&key("other"), "j2");
             let planned = Planned::Wait { reason: Reason::WaitingForCapacity, message: String::new() };
             let decision = DecisionFor { basis: 0, planned };
-            ledger.decide(&key("other"), decision, vec![(key("bert"), 1)]);
+            ledger.decide(&key("other"), "j2", decision, vec![(key("bert"), 1)]);
         }
         world.shared.index.lock().take_dirty();
         let signals = world.shared.index.lock().signals();
@@ -51,4 +53,37 @@ async fn an_edit_asks_for_a_plan_and_other_writes_of_a_waiting_job_do_not() {
         // An edit gives nothing to those that wait for the job.
         assert!(!world.shared.index.lock().take_dirty().contains(&key("other")), "{case}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_ends_at_once_while_its_namespace_edits_more_jobs_than_are_stepped() {
+    let job = |version: u64, status: Value| {
+        let mut job = testing::job(version, &status);
+        job["metadata"]["generation"] = json!(2);
+        job
+    };
+    let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
+        "placement": "n1", "since": "2026-01-01T00:00:00Z", "runningTime": "2026-01-01T00:00:00Z", "watts": 0});
+    let running =
+        json!({"phase": "Running", "decisions": 1, "observedGeneration": 1, "allocation": allocation});
+    let world =
+        World::new(vec![(Method::PATCH, "/bert/status", 200, job(20, json!({"phase": "Succeeded"})))]);
+    let mut ended = pod(0, 11, "j1");
+    ended["metadata"]["labels"]["andreas.dev/index"] = "0".into();
+    ended["spec"]["nodeName"] = "n1".into();
+    ended["status"]["phase"] = "Succeeded".into();
+    {
+        let mut index = world.shared.index.lock();
+        index.apply(serde_json::from_value::<SlimTrainingJob>(job(10, running)).expect("a job"));
+        index.apply(serde_json::from_value::<SlimPod>(ended).expect("a pod"));
+        let node = json!({"metadata": {"name": "n1", "resourceVersion": "1"}});
+        index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+    }
+    let edit = Some(Edit { generation: 2, holds_gpus: false });
+    let waits = |n: i32| world.executor.rate_limits.delay(&key(&format!("other-{n}")), edit).is_some();
+    assert!((0..1_000).any(waits), "the others' edits are more than are taken in");
+    work::step(&world.executor, &key("bert")).await;
+    let written = world.sent(Method::PATCH);
+    assert_eq!(written.len(), 1, "{written:?}");
+    assert_eq!(written[0].body["status"]["phase"], "Succeeded");
 }

@@ -139,9 +139,14 @@ fn a_profiles_name_can_be_read_and_is_a_name_of_kubernetes() {
 }
 
 #[test]
-fn the_jobs_own_name_is_no_part_of_its_program() {
+fn the_generated_suffix_of_the_jobs_own_name_is_no_part_of_its_program() {
     assert_eq!(
-        profile("bert-17", "train --save-to /x/bert-17"),
-        profile("bert-18", "train --save-to /x/bert-18")
+        profile("bert-x7k2p", "train --save-to /x/bert-x7k2p"),
+        profile("bert-b2c4d", "train --save-to /x/bert-b2c4d")
+    );
+    assert_eq!(
+        profile("bert-17", "train --save-dir /x/bert-17"),
+        profile("bert-18", "train --save-dir /x/bert-18"),
+        "an output folder"
     );
 }

@@ -1,4 +1,4 @@
-use andreas_api::{Outcome, Phase};
+use andreas_api::{Outcome, Phase, TrainingJobStatus};
 use serde_json::json;
 
 use super::world::*;
@@ -15,6 +15,19 @@ fn the_deadline_follows_its_edits() {
     assert_eq!(world.status().observed_generation, Some(2));
     world.edit(json!({"deadline": null}));
     assert_eq!(world.status().deadline, None);
+}
+
+#[test]
+fn what_became_of_the_deadline_of_an_ended_job_is_final() {
+    let mut world = World::running(json!({"deadline": at(60).to_string()}), &["n1"], 1);
+    world.wait(100).exit("bert-1-0", 0, "");
+    let ended = world.status();
+    assert_eq!(ended.on_time.as_deref(), Some("Missed"));
+    for edit in [json!({"deadline": at(7200).to_string()}), json!({"deadline": null})] {
+        world.edit(edit);
+        let observed_generation = world.status().observed_generation;
+        assert_eq!(world.status(), TrainingJobStatus { observed_generation, ..ended.clone() });
+    }
 }
 
 #[test]

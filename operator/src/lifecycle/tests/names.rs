@@ -45,6 +45,52 @@ fn a_job_made_again_under_its_name_waits_for_the_pods_of_the_old_one() {
 }
 
 #[test]
+fn an_old_pod_that_was_deleted_by_force_counts_for_its_grace_period() {
+    let made_again = |exclusive: bool| {
+        let checkpoint = json!({"claimName": "ckpt", "exclusive": exclusive});
+        let mut world = World::new(json!({"checkpoint": checkpoint}));
+        world.admit(pod("bert-1-0", "older", owner("older")));
+        world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
+        world.remove("bert-1-0");
+        world
+    };
+    let mut world = made_again(true);
+    // The agent sees only processes with a GPU; another may still write the checkpoint.
+    let answered = AgentFact { holders_observed: 1, ..AgentFact::default() };
+    world.nodes.get_mut("n1").unwrap().agent = Some(answered.clone());
+    world.plan_run(&["n2"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRelease"));
+    let words = "bert-1-0 of a deleted job of this name was deleted by force and may still run";
+    assert_eq!(world.condition("Scheduled").message, words);
+    assert_eq!((&world.claim, world.next), (&Some(Claim::Nothing), Some(at(60))));
+    world.wait(59);
+    assert!(world.members().is_empty());
+    world.wait(1);
+    assert_eq!(world.members(), ["bert-1-0"]);
+
+    // Where two may write at once, it is over with the agent's answer to a request after the deletion.
+    let mut world = made_again(false);
+    world.plan_run(&["n2"], 1);
+    assert!(world.members().is_empty());
+    world.nodes.get_mut("n1").unwrap().agent = Some(answered);
+    world.wait(1);
+    assert_eq!(world.members(), ["bert-1-0"]);
+
+    // It is deleted when the new job has its allocation and waits for its GPUs.
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n2").unwrap().free_gpus = 0;
+    world.plan_run(&["n2"], 1);
+    world.admit(pod("bert-1-0", "older", owner("older")));
+    world.pods.get_mut("bert-1-0").unwrap().status.phase = "Running".into();
+    world.remove("bert-1-0");
+    world.nodes.get_mut("n2").unwrap().free_gpus = 1;
+    world.wait(1);
+    assert_eq!((world.phase(), world.members().len()), (Phase::Starting, 0));
+    world.wait(59);
+    assert_eq!(world.members(), ["bert-1-0"]);
+}
+
+#[test]
 fn a_job_made_again_holds_no_gpus_while_the_old_ones_pod_is_on_a_silent_node() {
     let mut world = World::new(json!({}));
     world.admit(pod("bert-1-0", "older", owner("older")));

@@ -209,3 +209,12 @@ fn the_end_shows_what_kubectl_wait_and_its_columns_read() {
     let status = world.status();
     assert_eq!((status.on_time.as_deref(), status.progress), (Some("Missed"), None));
 }
+
+#[test]
+fn a_job_that_failed_has_missed_its_deadline() {
+    let mut world = World::running(json!({"retries": 0, "deadlineAfter": "1h"}), &["n1"], 1);
+    world.wait(10).exit("bert-1-0", 1, "boom");
+    assert_eq!((world.phase(), world.status().on_time.as_deref()), (Phase::Failed, Some("Missed")));
+    let condition = world.condition("OnTime");
+    assert_eq!((condition.status.as_str(), condition.message.as_str()), ("False", "failed"));
+}

@@ -320,6 +320,27 @@ fn a_finished_job_is_deleted_after_its_ttl() {
 }
 
 #[test]
+fn the_ttl_of_a_job_that_ended_while_nobody_looked_counts_from_the_record_of_its_end() {
+    let mut world = World::running(json!({"ttlSecondsAfterFinished": 100}), &["n1"], 1);
+    world.now = 50;
+    world.exit_quietly("bert-1-0", 0, "");
+    world.now = 1000;
+    world.step_until_stable();
+    assert_eq!(world.status().completion_time.unwrap().0, at(50));
+    assert_eq!((world.job_deleted, world.next), (false, Some(at(1100))));
+    world.wait(100);
+    assert!(world.job_deleted);
+
+    // A TTL of 0: the step that writes the end deletes nothing, the next one does.
+    let mut world = World::running(json!({"ttlSecondsAfterFinished": 0}), &["n1"], 1);
+    world.exit_quietly("bert-1-0", 0, "");
+    let step = world.preview();
+    assert_eq!((step.status.phase, step.actions), (Phase::Succeeded, Vec::new()));
+    world.step_until_stable();
+    assert!(world.job_deleted);
+}
+
+#[test]
 fn what_the_kubelet_says_of_a_container_that_never_started_does_not_make_it_the_clusters_failure() {
     // given an attempt that cannot pull its image and is stopped for its start time-out
     let mut world = World::new(json!({"startTimeout": "5m", "retries": 0}));

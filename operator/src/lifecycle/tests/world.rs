@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::instants::after;
 use andreas_adopt::Workload;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
-use andreas_api::training_job::{Prediction, ProfileSource, UsedProfile};
+use andreas_api::training_job::{AttemptRecord, Prediction, ProfileSource, UsedProfile};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus, names};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -181,6 +181,14 @@ impl World {
             let text = serde_json::to_value(&step.status).unwrap();
             let read: TrainingJobStatus = serde_json::from_value(text).unwrap();
             assert_eq!(read, step.status, "a status must survive JSON");
+            let before = self.status();
+            let ended = read.history.last().filter(|record| before.history.last() != Some(*record));
+            if let Some(AttemptRecord { outcome, reason, .. }) = ended {
+                let known = ENDS.iter().any(|(of, reasons)| {
+                    of == outcome && reasons.iter().any(|known| known.as_str() == reason)
+                });
+                assert!(known, "{outcome:?} for {reason} is not in ENDS");
+            }
             self.job.status = Some(read);
             self.writes += 1;
             self.last_write = self.now;
@@ -290,7 +298,7 @@ impl World {
                 self.backoff = Some(Backoff { until, message, untried: false });
                 true
             }
-            Action::DeleteJob { uid } => {
+            Action::DeleteJob { uid, .. } => {
                 assert_eq!(self.job.metadata.uid.as_ref(), Some(&uid));
                 let news = !self.job_deleted;
                 self.job_deleted = true;

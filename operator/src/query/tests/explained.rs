@@ -9,7 +9,7 @@ use crate::query::explain::Tries;
 fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     let view = view(&contended());
     let hypothetical = Hypothetical::new(Caches::default());
-    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50), &Tries::Auto)
+    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50), &Tries::Auto(&|| true))
         .expect("explained");
     let decided = shown.decided.as_ref().expect("decided");
     assert_eq!((decided.decision.as_str(), decided.reason.as_deref()), ("Wait", Some("WaitingForCapacity")));
@@ -40,7 +40,7 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
         &Hypothetical::new(Caches::default()),
         &job(&view, "waits"),
         at(50),
-        &Tries::Auto,
+        &Tries::Auto(&|| true),
     )
     .expect("explained");
     if shown.job.position.is_none() {
@@ -68,18 +68,31 @@ fn with_many_jobs_changes_are_tried_when_that_is_asked_and_as_long_as_there_is_t
         let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), tries);
         shown.expect("explained")
     };
-    let shown = explained(&Tries::Auto);
+    let shown = explained(&Tries::Auto(&|| true));
     assert_eq!((shown.not_tried, shown.changes.as_slice()), (Some(NotTried::ManyJobs), [].as_slice()));
-    let shown = explained(&Tries::While(&|| true));
+    let shown = explained(&Tries::Always(&|| true));
     assert_eq!(shown.not_tried, None);
     assert!(shown.changes.iter().any(|change| change.kind == ChangeKind::Minimum), "{:?}", shown.changes);
     // The time is over after the first change, which is the smaller minimum.
     let tried = std::cell::Cell::new(0);
-    let shown = explained(&Tries::While(&|| tried.replace(tried.get() + 1) == 0));
+    let shown = explained(&Tries::Always(&|| tried.replace(tried.get() + 1) == 0));
     assert_eq!((tried.get(), shown.not_tried), (2, Some(NotTried::OutOfTime)));
     let kinds: Vec<ChangeKind> = shown.changes.iter().map(|change| change.kind).collect();
     assert_eq!(kinds, [ChangeKind::Minimum]);
     no_name_of_others(&shown);
+}
+
+#[test]
+fn with_few_jobs_the_time_is_limited_too() {
+    let mut index = six_of_eight_held();
+    add(&mut index, "team", "waits", &spec(4, 4, json!({})), json!(null));
+    let view = view(&index);
+    let hypothetical = Hypothetical::new(Caches::default());
+    let tried = std::cell::Cell::new(0);
+    let once = || tried.replace(tried.get() + 1) == 0;
+    let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), &Tries::Auto(&once))
+        .expect("explained");
+    assert_eq!((tried.get(), shown.not_tried), (2, Some(NotTried::OutOfTime)));
 }
 
 /// What would help the job `team/waits`, by kind.
@@ -90,7 +103,7 @@ fn help(index: &ClusterIndex, kind: ChangeKind) -> Option<Change> {
         &Hypothetical::new(Caches::default()),
         &job(&view, "waits"),
         at(50),
-        &Tries::Auto,
+        &Tries::Auto(&|| true),
     )
     .expect("explained");
     no_name_of_others(&shown);
@@ -114,6 +127,33 @@ fn explain_suggests_another_gpu_type() {
     let types = help(&index, ChangeKind::Types).expect("another type");
     assert_eq!(types.patch, Some(json!({"spec": {"gpus": {"types": [GPU, "Tesla-T4"]}}})));
     assert!(types.sooner_seconds > 60 && types.expected.gpu_type == "Tesla-T4", "{types:?}");
+}
+
+#[test]
+fn what_an_exploration_is_worth_makes_no_time_shorter() {
+    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
+    let shown = |profiling: &str| {
+        let mut index = cluster(1);
+        index.apply(object::<SlimNode>(gpu_node("h0", OTHER, 8)));
+        let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 50_000,
+            "watts": 300, "at": at(0)}]);
+        index.apply(object::<SlimTrainingProfile>(json!({
+            "metadata": {"name": "known", "namespace": "team", "resourceVersion": "2"},
+            "spec": {"measurements": [
+                {"gpuType": GPU, "gpus": 1, "millisPerEpoch": 100_000, "watts": 300},
+                {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 20_000, "watts": 2_400}]},
+            "status": {"observations": seen},
+        })));
+        let asked = json!({"profiling": profiling, "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}, "preemption": "Allowed"});
+        add(&mut index, "team", "looks", &spec(1, 1, asked), json!(null));
+        let mut candidates = explained(&index, "looks").candidates;
+        let planned = candidates.iter().find(|candidate| candidate.current).map(|c| c.gpu_type.clone());
+        candidates.iter_mut().for_each(|candidate| candidate.current = false);
+        (planned, candidates)
+    };
+    let ((stays, expected), (goes, candidates)) = (shown("Off"), shown("Auto"));
+    assert_eq!((stays.as_deref(), goes.as_deref()), (Some(GPU), Some(OTHER)));
+    assert_eq!(candidates, expected);
 }
 
 #[test]
@@ -195,8 +235,14 @@ fn a_larger_power_budget_is_named_where_it_does_not_even_cover_idle_nodes() {
 
 fn explained(index: &ClusterIndex, name: &str) -> Explanation {
     let view = view(index);
-    explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, name), at(50), &Tries::Auto)
-        .expect("explained")
+    explain::explain(
+        &view,
+        &Hypothetical::new(Caches::default()),
+        &job(&view, name),
+        at(50),
+        &Tries::Auto(&|| true),
+    )
+    .expect("explained")
 }
 
 #[test]
@@ -222,7 +268,8 @@ fn an_adopted_job_is_changed_by_annotations_of_its_workload_alone() {
     let view = view(&index);
     let job = job(&view, "waits");
     let hypothetical = Hypothetical::new(Caches::default());
-    let shown = explain::explain(&view, &hypothetical, &job, at(50), &Tries::Auto).expect("explained");
+    let shown =
+        explain::explain(&view, &hypothetical, &job, at(50), &Tries::Auto(&|| true)).expect("explained");
     assert!(shown.job.position.is_some() && shown.not_tried.is_none(), "{shown:?}");
     assert!(shown.changes.iter().all(|change| change.patch.is_none()), "{:?}", shown.changes);
     let tried: Vec<ChangeKind> = explain::to_try(&view, &job).into_iter().map(|one| one.0).collect();

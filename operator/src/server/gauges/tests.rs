@@ -74,7 +74,7 @@ fn scrape(index: ClusterIndex, act: impl Fn(&Metrics), now: Timestamp) -> String
 fn everything(metrics: &Metrics) {
     metrics.wrote("status", "ok");
     metrics.decided("Run");
-    metrics.answered("queue", "ok");
+    metrics.answered("queue", "answered");
     metrics.planned(LastPlan {
         at: at(1),
         jobs: 2,
@@ -87,7 +87,7 @@ fn everything(metrics: &Metrics) {
     metrics.set_budget_state(5.0, true);
     let before = job("team", "done", running("A", &["n1"], "Running"));
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
-        "phase": "Succeeded", "completionTime": at(7_200), "startTime": at(20), "restarts": 1,
+        "phase": "Succeeded", "deadline": at(3_600), "completionTime": at(7_200), "startTime": at(20), "restarts": 1,
         "consumption": {"joules": 3_600_000, "source": "Predicted", "energy": "", "energyMicros": 200_000,
                         "latenessMicros": 500_000, "cost": ""},
         "history": [{"attempt": 1, "outcome": "Finished", "reason": "Completed", "gpuType": "A", "gpus": 2, "placement": "n1",
@@ -271,6 +271,93 @@ fn an_unhealthy_gpu_is_counted_once() {
     assert_eq!(counted(7, 0, held), (0, 1, 7), "the job that held it has ended");
     let ended = json!({"gpus": [gpu("Unhealthy", None)]});
     assert_eq!(counted(8, 1, ended), (2, 0, 6), "an agent that has ended says nothing of now");
+}
+
+#[test]
+fn a_planned_node_whose_agent_is_silent_counts_as_one_without_agent() {
+    let mut index = ClusterIndex::new();
+    for name in ["n1", "n2", "n3"] {
+        index.apply(node(name, "A", 4, true));
+    }
+    let agent = |name: &str, state: &str| {
+        let gpu = json!({"uuid": "GPU-0", "state": state, "watts": 300});
+        let status = json!({"agentVersion": "1", "gpus": [gpu]});
+        let gpu_node =
+            json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {}, "status": status});
+        serde_json::from_value::<SlimGpuNode>(gpu_node).expect("a gpu node")
+    };
+    index.apply(agent("n1", "Held"));
+    index.apply(agent("n2", "Free"));
+    assert_eq!(view(&index, at(100)).without_agent, 1, "n3 has none");
+    index.age_reports(std::time::Duration::from_secs(180));
+    assert_eq!(view(&index, at(100)).without_agent, 2, "an idle one has nothing to say");
+}
+
+/// A counter that is first seen above 0 shows no increase.
+#[test]
+fn counters_of_closed_sets_begin_at_zero() {
+    let text = scrape(ClusterIndex::new(), |_| {}, at(100));
+    for line in [
+        r#"andreas_attempts_ended_total{outcome="ClusterFailure",reason="NodeNotReady"} 0"#,
+        r#"andreas_attempts_ended_total{outcome="Withdrawn",reason="QuotaExceeded"} 0"#,
+        r#"andreas_api_writes_total{kind="status",result="conflict"} 0"#,
+        r#"andreas_decisions_total{decision="Run"} 0"#,
+        r#"andreas_decisions_total{decision="QueueFull"} 0"#,
+        r#"andreas_progress_reports_total{result="later"} 0"#,
+        r#"andreas_queries_total{question="whatif",result="denied"} 0"#,
+        r#"andreas_prediction_error_ratio_count{source="Observed"} 0"#,
+    ] {
+        has(&text, line);
+    }
+}
+
+#[test]
+fn counters_of_a_namespace_begin_at_zero_with_its_jobs() {
+    let mut index = ClusterIndex::new();
+    index.apply(node("n1", "A", 4, true));
+    let mut starting = running("A", &["n1"], "Starting");
+    starting["allocation"]["runningTime"] = Value::Null;
+    index.apply(job("team", "starts", starting));
+    index.apply(job("other", "new", json!(null)));
+    index.apply(job("former", "failed", json!({"phase": "Failed"})));
+    let text = scrape(index, |_| {}, at(100));
+    for line in [
+        r#"andreas_job_lateness_cost_total{job_namespace="team"} 0.0"#,
+        r#"andreas_job_lateness_cost_total{job_namespace="other"} 0.0"#,
+        r#"andreas_job_energy_joules_total{job_namespace="team",gpu_type="A"} 0.0"#,
+        r#"andreas_job_energy_cost_total{job_namespace="team",gpu_type="A"} 0.0"#,
+    ] {
+        has(&text, line);
+    }
+    assert!(!text.contains(r#"job_namespace="former""#), "a label for each namespace that had jobs: {text}");
+}
+
+/// Given the alerts and their tests; when they name a bucket of a histogram of the operator by its bound; then it is exposed so.
+#[test]
+fn alerts_ask_for_buckets_that_there_are() {
+    let exposed = scrape(small(), everything, at(4_000));
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut named = 0;
+    for file in ["charts/andreas/files/prometheus/alerts.yaml", "tests/e2e/prometheus/alerts.test.yaml"] {
+        let text = std::fs::read_to_string(root.join(file)).expect("alerts");
+        let mut parts = text.split("_bucket{");
+        let mut before = parts.next().unwrap_or_default();
+        for part in parts {
+            let name = before.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next();
+            let series = format!("{}_bucket{{", name.unwrap_or_default());
+            before = part;
+            let labels = part.split('}').next().unwrap_or_default();
+            let Some((_, bound)) = labels.split_once("le=\"") else { continue };
+            let bound = format!("le=\"{}\"", bound.split('"').next().unwrap_or_default());
+            let mut of_it = exposed.lines().filter(|line| line.starts_with(&series)).peekable();
+            // Those of the extender are not here.
+            if of_it.peek().is_some() {
+                named += 1;
+                assert!(of_it.any(|line| line.contains(&bound)), "{file}: no {series} with {bound}");
+            }
+        }
+    }
+    assert!(named > 5, "only {named} buckets");
 }
 
 /// Given 10,000 jobs of 1,000 namespaces with hostile names on 60 GPU types, ended, waiting and running in

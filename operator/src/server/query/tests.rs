@@ -41,6 +41,10 @@ fn reviewer() -> kube::Client {
 }
 
 fn api() -> Router {
+    router(state())
+}
+
+fn state() -> Arc<QueryApi> {
     let mut index = ClusterIndex::new();
     index.apply(serde_json::from_value::<SlimNode>(gpu_node("n", "A", 8)).expect("a node"));
     for (namespace, name) in [("team", "mine"), ("rival", "secret")] {
@@ -59,7 +63,7 @@ fn api() -> Router {
     };
     let background = Background::start(sources, Caches::default()).expect("a thread");
     let hypothetical = Hypothetical::new(Caches::default());
-    router(QueryApi::new(Access::new(reviewer()), index, background, hypothetical, metrics))
+    QueryApi::new(Access::new(reviewer()), index, background, hypothetical, metrics)
 }
 
 async fn ask(
@@ -143,4 +147,13 @@ async fn questions_are_bounded() {
     }));
     let refused = many.await.into_iter().filter(|code| *code == 429).count();
     assert!((10..60).contains(&refused), "{refused} of 60 at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_too_long_is_refused_as_the_command_knows_it() {
+    let answer = response(&state(), "whatif", std::future::pending()).await;
+    assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+    let text = answer.into_body().collect().await.expect("a body").to_bytes();
+    let failure: Failure = serde_json::from_slice(&text).expect("a failure");
+    assert_eq!((failure.code, failure.reason.as_str()), (504, "Timeout"));
 }

@@ -1,11 +1,13 @@
 //! Given agents' reports and users' claims; when plans are made; then the power budget counts real watts.
 
+use std::time::Duration;
+
 use andreas_core::{GpuType, Watts};
 use andreas_planner::{Decision, LimitsCount, Options};
 
 use super::*;
 use crate::energy::TypeDraw;
-use crate::energy::draws::{limit_in_force, measured};
+use crate::energy::draws::{limit_in_force, measured, reported};
 
 /// A job that claims 1 W per GPU, on a node whose agent reports `watts` per GPU.
 fn world(status: Value, watts: i64) -> World {
@@ -198,6 +200,50 @@ fn the_limit_of_a_run_counts_once_its_agent_has_set_it() {
         "status": {"agentVersion": "1", "observedGeneration": 3, "gpus": [gpu]}});
     runs.index.apply(serde_json::from_value::<SlimGpuNode>(node).expect("a gpu node"));
     assert!(!in_force(&runs, &policy), "nobody knows what a broken GPU has");
+}
+
+#[test]
+fn neither_limit_nor_draw_of_a_run_counts_once_its_agent_is_silent() {
+    let mut status = holds(1, "n1", 8);
+    status["allocation"]["powerLimitWatts"] = json!(220);
+    let policy: EnergyPolicySpec = serde_json::from_value(json!({"limits": "On"})).expect("a policy");
+    let mut runs = world(status, 200);
+    let seen = |world: &World| {
+        let job = world.index.jobs.get(&key("a")).expect("the job");
+        let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref()).expect("one");
+        let in_force = limit_in_force(&world.index, &key("a"), allocation, &policy);
+        (in_force, reported(&world.index, &key("a"), allocation))
+    };
+    runs.index.age_reports(Duration::from_secs(170));
+    assert_eq!(seen(&runs), (true, Some(1_600.0)));
+    assert_eq!(runs.snapshot().nodes[0].foreign_power, Some(Watts(0.0)));
+    // Its node's kubelet goes on to answer.
+    runs.index.age_reports(Duration::from_secs(10));
+    assert_eq!(seen(&runs), (false, None));
+    assert_eq!(runs.snapshot().nodes[0].foreign_power, None, "nor does it say what others draw");
+    runs.report(201, 1, 1, 100);
+    assert_eq!(seen(&runs), (true, Some(1_608.0)));
+}
+
+/// It owes no report as long as nobody holds a GPU: that it has ended is seen by what it does not say.
+#[test]
+fn pods_of_others_that_no_agent_names_count_for_the_boards_maximum_after_a_minute() {
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).policy(json!({"powerBudget": {"watts": 10_000}}));
+    let gpu = |n: i32| json!({"uuid": format!("u{n}"), "state": "Free", "watts": 50});
+    world.agent("n1", (0..8).map(gpu).collect());
+    world.index.age_reports(Duration::from_secs(180));
+    let pod: crate::index::ForeignPod = serde_json::from_value(json!({
+        "metadata": {"name": "x", "namespace": "other", "uid": "x", "resourceVersion": world.version()},
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}))
+    .expect("a pod");
+    world.index.apply(pod);
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(0.0)), "it was bound a moment ago");
+    world.index.age_reports(Duration::from_secs(60));
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(800.0)));
+    let held = |n: i32| json!({"uuid": format!("u{n}"), "state": "Held", "holder": "other/x", "watts": 120});
+    world.agent("n1", (0..2).map(held).chain((2..8).map(gpu)).collect());
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(240.0)));
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn a_target_whose_gpus_nobody_gives_up_is_no_commitment_any_more() {
             watts: 1_000,
         };
         let after = vec![(key("stays"), 4)];
-        ledger.decide(&key("waits"), crate::lifecycle::DecisionFor { basis: 4, planned }, after);
+        ledger.decide(&key("waits"), "waits", crate::lifecycle::DecisionFor { basis: 4, planned }, after);
         world.ledger = Some(ledger);
         let snapshot = world.snapshot();
         snapshot.jobs.iter().find(|job| job.id.as_str() == "team/waits").expect("planned").state.clone()

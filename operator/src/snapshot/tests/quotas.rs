@@ -48,16 +48,21 @@ fn a_quota_that_was_lowered_below_its_use_is_not_whole_again_without_our_pods() 
     assert_eq!(snapshot.namespaces[0].quota.get("q/requests.nvidia.com/gpu"), Some(&4));
 }
 
+/// The end of a first attempt on two nodes.
+fn gang_before() -> Value {
+    json!([{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 4,
+        "placement": "n1, n2", "ended": at(50)}])
+}
+
 /// The Service of a gang, made once, stays as long as its job.
 #[test]
 fn the_service_of_a_gang_is_taken_off_a_quota_once() {
     let gang = |phase: &str, record: bool| {
         let allocation = json!({"attempt": 1, "generation": 4, "gpuType": GPU, "gpus": 4, "gpusPerWorker": 2,
             "nodes": ["n1", "n2"], "placement": "n1, n2", "since": at(10), "runningTime": at(20), "watts": 300});
-        let history = json!([{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 4,
-            "placement": "n1, n2", "ended": at(50)}]);
         let mut status = json!({"phase": phase, "decisions": 4});
-        status[if record { "history" } else { "allocation" }] = if record { history } else { allocation };
+        let (field, value) = if record { ("history", gang_before()) } else { ("allocation", allocation) };
+        status[field] = value;
         status
     };
     let left = |spec: Value, status: Value, claim: Claim| {
@@ -72,8 +77,8 @@ fn the_service_of_a_gang_is_taken_off_a_quota_once() {
         (left, snapshot.jobs[0].worker.quota_per_gang.get("q/services").copied())
     };
     let running = left(json!({}), gang("Running", false), Claim::Running { since: at(20) });
-    assert_eq!(running, (Some(1), Some(1)), "while it runs");
-    assert_eq!(left(json!({}), gang("Pending", true), waiting()), (Some(1), Some(1)), "while it waits again");
+    assert_eq!(running, (Some(0), None), "while it runs");
+    assert_eq!(left(json!({}), gang("Pending", true), waiting()), (Some(0), None), "while it waits again");
     assert_eq!(left(json!({}), json!(null), waiting()), (Some(0), Some(1)), "another's Service");
     let adopts =
         json!({"adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "w", "pods": 2}});
@@ -82,4 +87,26 @@ fn the_service_of_a_gang_is_taken_off_a_quota_once() {
         (Some(0), None),
         "its controller makes its own"
     );
+}
+
+#[test]
+fn a_job_that_was_a_gang_once_lends_its_service_to_no_other() {
+    let runs = |services: &str| {
+        let mut world = World::default();
+        world.index.apply(quota(&json!({"services": services}), &json!({"services": "1"})));
+        for name in ["n1", "n2", "n3"] {
+            world.node(name, json!({}), json!({}));
+        }
+        let mut moved = holds(2, "n1", 8);
+        moved["history"] = gang_before();
+        world
+            .job("moved", json!({}), moved, Claim::Running { since: at(20) })
+            .pod("moved", 2, "n1", 8, "Running")
+            .job("gang", json!({"gpus": {"min": 16, "maxNodes": 2}}), json!(null), waiting());
+        let snapshot = world.snapshot();
+        let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+        plan.jobs[&job_id(&key("gang"))].decision.placement().is_some()
+    };
+    assert!(runs("2"), "there is one for it");
+    assert!(!runs("1"), "the other job keeps its own");
 }

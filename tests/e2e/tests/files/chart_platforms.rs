@@ -284,6 +284,21 @@ async fn on_openshift_the_constraints_admit_all_pods_and_without_its_values_none
     }
 }
 
+/// Where all other nodes have GPUs and a taint of their own, these pods find a node only in a system pool.
+#[tokio::test]
+async fn on_aks_all_pods_beside_the_agents_tolerate_the_taint_of_system_pools() {
+    let objects = objects("aks").await;
+    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    let deployed = of_kind("Deployment").map(|object| &object["spec"]["template"]["spec"]);
+    let pods: Vec<&Value> = deployed.chain(of_kind("Pod").map(|object| &object["spec"])).collect();
+    // Operator, scheduler, and the pod of helm test that waits.
+    assert_eq!(pods.len(), 3);
+    for pod in pods {
+        let wanted = json!({"key": "CriticalAddonsOnly", "operator": "Exists"});
+        assert!(list(&pod["tolerations"]).any(|toleration| *toleration == wanted), "{pod}");
+    }
+}
+
 /// Every pod with a critical PriorityClass has a quota in its namespace that names the class.
 #[tokio::test]
 async fn on_gke_quotas_name_the_priority_classes_of_all_pods() {

@@ -116,6 +116,22 @@ fn every_value_and_file_given_to_helm_exists() {
     assert!(checked > 20, "only {checked} settings");
 }
 
+/// The installation's page names Helm 3 beside Helm 4.
+#[test]
+fn no_command_has_a_flag_that_helm_3_does_not_know() {
+    let newer = ["--force-conflicts", "--force-replace", "--rollback-on-failure", "--server-side"];
+    let of_helm =
+        commands().into_iter().filter(|(_, words)| words.first().is_some_and(|word| word == "helm"));
+    let mut checked = 0;
+    for (place, words) in of_helm {
+        let name = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
+        let unknown = words.iter().map(name).find(|flag| newer.contains(&flag.as_str()));
+        assert_eq!(unknown, None, "{place}");
+        checked += 1;
+    }
+    assert!(checked > 10, "only {checked} commands");
+}
+
 /// The paths of `a.b=1,c={x,y}`.
 fn settings(text: &str) -> Vec<&str> {
     let mut depth = 0;

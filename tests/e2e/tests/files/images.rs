@@ -226,3 +226,40 @@ fn a_bill_of_materials_names_the_packages_of_the_images_layer() -> Result<()> {
     ensure!(String::from_utf8_lossy(&none.stderr).contains("no package"), "{none:?}");
     Ok(())
 }
+
+/// Given a machine whose apt reaches nothing; when an image is to be built; then that ends before a program is, and Debian's archive was
+/// asked, whichever distribution the machine has.
+#[test]
+fn glibc_that_cannot_be_had_is_missed_before_anything_is_built() -> Result<()> {
+    let folder = TempDir::new()?;
+    let (programs, cache) = (folder.path().join("programs"), folder.path().join("cache"));
+    let built = folder.path().join("built");
+    fs::create_dir(&programs)?;
+    for (name, script) in
+        [("apt-get", "#!/bin/sh\nexit 100\n"), ("cargo", "#!/bin/sh\ntouch \"$BUILT\"\nexit 1\n")]
+    {
+        fs::write(programs.join(name), script)?;
+        fs::set_permissions(programs.join(name), fs::Permissions::from_mode(0o755))?;
+    }
+    let made = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hack/images"))
+        .args(["--arch", architecture(), "--profile", "debug", "--out"])
+        .arg(folder.path().join("out"))
+        .arg("trainer")
+        .env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH")?))
+        .env("ANDREAS_CACHE", &cache)
+        .env("BUILT", &built)
+        .env_remove("DEBIAN_MIRROR")
+        .env_remove("IMAGES_DEBIAN")
+        .output()?;
+    let stderr = String::from_utf8_lossy(&made.stderr);
+    ensure!(!made.status.success() && stderr.contains("no lists of Debian trixie"), "{stderr}");
+    ensure!(!built.exists(), "cargo was called: {stderr}");
+    let sources = fs::read_to_string(cache.join(format!("debian/trixie-{}/sources.list", architecture())))?;
+    assert_eq!(sources.lines().count(), 3, "{sources}");
+    for line in sources.lines() {
+        let (before, after) = line.split_once("] ").context("no keyring")?;
+        assert!(before.ends_with("/debian-archive-keyring.gpg"), "{line}");
+        assert!(after.starts_with("http://deb.debian.org/debian") && after.contains(" trixie"), "{line}");
+    }
+    Ok(())
+}

@@ -13,6 +13,7 @@ mod lengths;
 mod links;
 mod metrics_files;
 mod reference;
+mod release;
 mod words;
 mod workflows;
 mod workload;

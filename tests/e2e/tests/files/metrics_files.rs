@@ -278,6 +278,12 @@ async fn the_chart_carries_dashboards_and_alerts() -> Result<()> {
     // All alerts, without one and without the three of the extender.
     let alerts = std::fs::read_to_string(scrape::alerts())?.matches("- alert: ").count();
     ensure!(said.contains(&format!("{} rules found", alerts - 4)), "{said}");
+    // Without an operator nobody would lead, for ever.
+    let values = "monitoring.rules.enabled=true,operator.enabled=false";
+    let rules = rendered("templates/monitoring/rules.yaml", values).await?;
+    let groups = rules["andreas"]["spec"]["groups"].as_array().context("groups")?;
+    let names: Vec<_> = groups.iter().filter_map(|group| group["name"].as_str()).collect();
+    ensure!(names == ["andreas-certificates", "andreas-extender", "andreas-agent"], "{names:?}");
     Ok(())
 }
 

@@ -68,3 +68,23 @@ fn the_crates_suite_and_the_one_on_real_nodes_are_run_too() -> Result<()> {
     }
     Ok(())
 }
+
+/// Otherwise the first tag would show that a hosted machine cannot make a release.
+#[test]
+fn what_a_tag_makes_is_made_every_night_on_such_a_machine() -> Result<()> {
+    let workflows = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.github/workflows");
+    let job = |file: &str| -> Result<(String, String)> {
+        let workflow = yaml(&std::fs::read_to_string(workflows.join(file))?)?;
+        let job = &workflow["jobs"]["release"];
+        let runs = job["steps"].as_array().context("steps")?.iter().filter_map(|step| step["run"].as_str());
+        Ok((job["runs-on"].to_string(), runs.collect::<Vec<_>>().join("\n")))
+    };
+    let ((machine, tag), (nightly_machine, nightly)) = (job("release.yml")?, job("nightly.yml")?);
+    assert_eq!(machine, nightly_machine);
+    for step in
+        ["hack/prepare release && rustup target add aarch64-unknown-linux-gnu", "make release", "make arm64"]
+    {
+        assert!(tag.contains(step) && nightly.contains(step), "{step}");
+    }
+    Ok(())
+}

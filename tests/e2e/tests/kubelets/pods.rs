@@ -77,6 +77,13 @@ fn greedy(name: &str) -> Job {
     greedy.env("TRAINER_ALLOCATE_AT", 0.3).env("TRAINER_ALLOCATE_MIB", 256)
 }
 
+/// A worker's log says that it went on from what an earlier attempt had saved.
+async fn began_from_checkpoint(c: &Cluster, pod: &str) -> Result<()> {
+    let said = c.kubectl(&format!("logs {pod}")).await?;
+    ensure!(said.contains("from step ") && !said.contains("from step 0 "), "{said}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_takes_more_memory_than_its_limit_is_the_users_failure() -> Result<()> {
     scenario(real(1), async |c| {
@@ -95,8 +102,7 @@ async fn a_worker_that_takes_more_memory_than_its_limit_is_the_users_failure() -
         c.wait_for_phase(&resumes, Phase::Succeeded).await?;
         let status = c.observer.seen().status(&resumes.key());
         ensure!((status.user_failures, status.attempts) == (1, 2), "{status:?}");
-        let said = c.kubectl("logs resumes-2-0").await?;
-        ensure!(!said.contains("from step 0 "), "{said}");
+        began_from_checkpoint(c, "resumes-2-0").await?;
         // and the neighbour noticed nothing
         let status = c.observer.seen().status(&beside.key());
         ensure!((status.attempts, status.user_failures) == (1, 0), "{status:?}");
@@ -135,9 +141,9 @@ async fn a_node_short_of_memory_evicts_a_worker_at_the_clusters_expense() -> Res
         let first = &status.history[0];
         ensure!(status.cluster_failures == 1 && first.outcome == Outcome::ClusterFailure, "{status:?}");
         ensure!(first.message.contains("memory"), "{first:?}");
-        let last = status.history.last().map(|attempt| attempt.placement.clone()).unwrap_or_default();
-        ensure!(!node.is_empty() && !last.contains(&node), "it ran on {last} again");
-        ended_well(c, &evicted)
+        let last = status.history.last().context("an attempt")?;
+        ensure!(!node.is_empty() && !last.placement.contains(&node), "it ran on {} again", last.placement);
+        began_from_checkpoint(c, &format!("evicted-{}-0", last.attempt)).await
     })
     .await
 }

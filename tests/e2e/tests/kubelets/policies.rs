@@ -74,9 +74,14 @@ async fn address(c: &Cluster, namespace: &str, labels: &str) -> Result<String> {
     Ok(found)
 }
 
-async fn restarts(c: &Cluster) -> Result<String> {
-    let columns = "-o=jsonpath={.items[*].status.containerStatuses[*].restartCount}";
-    c.kubectl(&format!("get pods -n {SYSTEM} {columns}")).await
+/// A field of the status of each of our containers, of those of the agents too.
+async fn of_our_containers(c: &Cluster, field: &str) -> Result<String> {
+    let columns = format!("-o=jsonpath={{.items[*].status.containerStatuses[*].{field}}}");
+    let mut values = Vec::new();
+    for namespace in [SYSTEM, AGENTS] {
+        values.push(c.kubectl(&format!("get pods -n {namespace} {columns}")).await?);
+    }
+    Ok(values.join(" "))
 }
 
 fn namespaced(manifest: &str, namespace: &str) -> Result<Value> {
@@ -122,7 +127,7 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
             "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
         }))
         .await?;
-        let restarted = restarts(c).await?;
+        let restarted = of_our_containers(c, "restartCount").await?;
         let _enforcer = nodes(c)?.enforce_network_policies(&c.testbed);
         until("the metrics are closed", LIMIT, async || Ok(!reaches(c, "bystander", &operator, 9090).await?))
             .await?;
@@ -182,9 +187,11 @@ async fn where_network_policies_are_enforced_jobs_report_and_what_they_close_is_
         c.submit(&short).await?;
         c.wait_for_phase(&short, Phase::Succeeded).await?;
         ended_well(c, &short)?;
-        // and no probe of ours failed meanwhile
-        let now = restarts(c).await?;
+        // and the kubelet's probes reached ours meanwhile: six that fail start a container again, and after three it is not ready
+        let now = of_our_containers(c, "restartCount").await?;
         ensure!(now == restarted, "containers were started again: {restarted}, now {now}");
+        let ready = async || Ok(!of_our_containers(c, "ready").await?.contains("false"));
+        until("each of our containers is ready", LIMIT, ready).await?;
         c.kubectl("delete tj bystander").await.map(drop)
     })
     .await

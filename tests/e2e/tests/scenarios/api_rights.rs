@@ -41,7 +41,7 @@ const ELSEWHERE: [(&str, &str); 5] = [
     ("get andreas.dev/trainingjobs", "a status that somebody else has written meanwhile is read again"),
     ("create secrets", "asked for beside the patch that makes the Secret of our certificates"),
     ("delete andreas.dev/trainingprofiles", "profiles that no job has used for three months go"),
-    ("get services", "who owns a Service that is in the way (lifecycle: a name that is taken)"),
+    ("get services", "who owns a Service that is in the way: a unit test of the executor has one"),
 ];
 
 /// One verb on one resource.

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sys::{nvmlDevice_t, nvmlEventSet_t, nvmlReturn_t};
 
 use super::{INVALID, NOT_SUPPORTED, SUCCESS, gpu, handle_of, node, place_of, put};
+use crate::control::Fault;
 
 /// The events that can be asked for.
 const SUPPORTED: c_ulonglong = sys::nvmlEventTypeXidCriticalError as c_ulonglong;
@@ -86,7 +87,8 @@ pub extern "C" fn nvmlDeviceRegisterEvents(
     }
 }
 
-/// `nvmlEventSetWait_v2`. Of errors that come between two checks the latest is delivered.
+/// `nvmlEventSetWait_v2`. Each event tells the latest error of any GPU, whichever error made it. What came is delivered before it is
+/// said that a GPU of the set is lost.
 ///
 /// # Safety
 /// As in `nvml.h`: `data` can be written.
@@ -103,12 +105,20 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
             let mut sets = SETS.lock();
             let Some(seen) = sets.get_mut(&(set as usize)) else { return INVALID };
             let state = node(|node| {
+                let xid = node.xid;
                 news = seen.iter_mut().find_map(|(place, seen)| {
                     let gpu = node.gpus().get(*place).filter(|gpu| gpu.xids != *seen)?;
                     *seen = gpu.xids;
-                    Some((*place, gpu.xid))
+                    Some((*place, xid))
                 });
-                SUCCESS
+                let lost = |place: &usize| {
+                    node.gpus().get(*place).is_some_and(|gpu| Fault::of(gpu.fault) == Fault::Lost)
+                };
+                if news.is_none() && seen.keys().any(lost) {
+                    sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST
+                } else {
+                    SUCCESS
+                }
             });
             if state != SUCCESS {
                 return state;

@@ -1,0 +1,203 @@
+//! What nodes' agents write, and which of them have stopped writing.
+//!
+//! An agent writes its node's status on changes, and once a minute while a pod holds a GPU that draws power. One that
+//! owes that and has written nothing for [`SILENT_AFTER`] has ended, or is cut off from the API server while its
+//! node's kubelet is not. What it wrote last says nothing of now: without the operator's Lease it has ended all
+//! limits. An agent whose GPUs are all idle writes nothing for days, and is not silent.
+//!
+//! The time counts from when a change was seen here, at the earliest from the begin of leadership: after an outage
+//! every agent has time to write. No other machine's clock is read.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use andreas_api::GpuNodeStatus;
+use andreas_api::gpu_node::{GpuCondition, GpuState};
+use andreas_api::slim::SlimGpuNode;
+use andreas_runtime::watch::ObjectKey;
+
+use super::store::{Change, Origin};
+use super::{ClusterIndex, agent_status};
+
+/// An agent that owes a report each minute is silent after this time: two may fail.
+const SILENT_AFTER: Duration = Duration::from_secs(180);
+/// An agent names the pod that holds a GPU within this time.
+const NAMED_WITHIN: Duration = Duration::from_secs(60);
+
+/// What was seen of agents, and of what they have to report, by node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Agents {
+    /// When each was last seen to write.
+    heard: BTreeMap<String, Instant>,
+    /// When foreign pods were last seen to take GPUs.
+    taken: BTreeMap<String, Instant>,
+}
+
+impl Agents {
+    /// Foreign pods take more GPUs of a node.
+    pub(super) fn foreign_took(&mut self, node: &str) {
+        self.taken.insert(node.to_owned(), Instant::now());
+    }
+
+    /// Foreign pods take nothing of a node any more.
+    pub(super) fn foreign_left(&mut self, node: &str) {
+        self.taken.remove(node);
+    }
+}
+
+/// Status of a node's agent that reports; `None`: no agent, it has ended, or it is silent.
+pub fn reporting_agent<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a GpuNodeStatus> {
+    let status = agent_status(index, key)?;
+    let draws = |gpu: &GpuState| gpu.state == GpuCondition::Held && gpu.watts > 0;
+    let heard = index.by_node.agents.heard.get(&key.name);
+    let silent = heard.is_some_and(|at| at.elapsed() >= SILENT_AFTER) && status.gpus.iter().any(draws);
+    (!silent).then_some(status)
+}
+
+impl ClusterIndex {
+    /// Leadership begins: whoever is silent is so from now on.
+    pub fn expect_reports(&mut self) {
+        let now = Instant::now();
+        self.by_node.agents.heard.values_mut().for_each(|at| *at = now);
+    }
+
+    /// Whether an agent that lives has named the pods of others that hold GPUs there.
+    pub fn foreign_are_named(&self, node: &str) -> bool {
+        self.by_node.agents.taken.get(node).is_none_or(|at| at.elapsed() >= NAMED_WITHIN)
+    }
+
+    /// Stores a state of a GpuNode.
+    pub(super) fn apply_gpu_node(&mut self, node: SlimGpuNode, origin: Origin) {
+        let key = ObjectKey::of(&node);
+        let old = match self.gpu_nodes.apply(node, origin) {
+            Change::Nothing => return,
+            Change::New { .. } => None,
+            Change::Newer { old } => Some(old),
+        };
+        self.mark_jobs_on(&key.name);
+        self.mark_jobs_with_energy_report(&key);
+        self.agent_reported(&key);
+        let new = self.gpu_nodes.get(&key).and_then(|node| node.status.as_ref());
+        let before = old.as_ref().and_then(|node| node.status.as_ref());
+        // The operator writes the spec alone.
+        if old.is_none() || before != new {
+            self.by_node.agents.heard.insert(key.name.clone(), Instant::now());
+        }
+        if !same_power(before, new) && self.limits_power() {
+            self.replan();
+        }
+    }
+
+    /// A GpuNode was deleted.
+    pub(super) fn gpu_node_gone(&mut self, key: &ObjectKey) {
+        self.by_node.agents.heard.remove(&key.name);
+        self.mark_jobs_on(&key.name);
+    }
+
+    /// For tests: all that was seen of agents was seen so much earlier.
+    #[cfg(test)]
+    pub fn age_reports(&mut self, by: Duration) {
+        let agents = &mut self.by_node.agents;
+        for at in agents.heard.values_mut().chain(agents.taken.values_mut()) {
+            *at = at.checked_sub(by).expect("this machine is up for minutes");
+        }
+    }
+}
+
+/// Whether two reports are the same for plans with a power budget: the generation in force and, of each GPU, its
+/// holder, its draw while held, and its power limits. Small changes of a draw wait for the next plan.
+fn same_power(old: Option<&GpuNodeStatus>, new: Option<&GpuNodeStatus>) -> bool {
+    let registered = |status: &&GpuNodeStatus| status.agent_version.is_some();
+    match (old.filter(registered), new.filter(registered)) {
+        (Some(old), Some(new)) => {
+            old.observed_generation == new.observed_generation
+                && old.gpus.len() == new.gpus.len()
+                && old.gpus.iter().zip(&new.gpus).all(|(a, b)| same_gpu(a, b))
+        }
+        (old, new) => old.is_none() && new.is_none(),
+    }
+}
+
+fn same_gpu(a: &GpuState, b: &GpuState) -> bool {
+    let near = a.watts.abs_diff(b.watts) <= (a.watts.unsigned_abs() / 10).max(5);
+    a.uuid == b.uuid
+        && a.holder == b.holder
+        && (a.holder.is_none() || near)
+        && a.min_limit_watts == b.min_limit_watts
+        && a.max_limit_watts == b.max_limit_watts
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_runtime::watch::Index;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn gpu_node(version: u64, spec: Value, joules: i64, gpu: &str) -> SlimGpuNode {
+        let gpus = json!([{"uuid": "a", "state": gpu, "holder": "team/p", "watts": 300, "joules": joules}]);
+        serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": version.to_string()}, "spec": spec,
+            "status": {"agentVersion": "1", "gpus": gpus}}))
+        .expect("a gpu node")
+    }
+
+    fn reports(index: &ClusterIndex) -> bool {
+        let key = ObjectKey { namespace: String::new(), name: "n1".into() };
+        reporting_agent(index, &key).is_some()
+    }
+
+    #[test]
+    fn an_agent_is_silent_when_a_gpu_is_held_and_its_status_stands_still() {
+        let minute = Duration::from_secs(60);
+        let mut index = ClusterIndex::new();
+        index.apply(gpu_node(1, json!({}), 1_000, "Held"));
+        index.age_reports(2 * minute);
+        // What the operator writes says nothing of the agent.
+        index.wrote_gpu_node(gpu_node(2, json!({"wake": 1}), 1_000, "Held"));
+        index.apply(gpu_node(3, json!({"wake": 2}), 1_000, "Held"));
+        assert!(reports(&index), "two reports may fail");
+        index.age_reports(minute);
+        assert!(!reports(&index));
+        // Its energy goes on: it is back, whichever way that is seen first.
+        index.apply(gpu_node(4, json!({"wake": 2}), 19_000, "Held"));
+        assert!(reports(&index));
+        index.age_reports(3 * minute);
+        index.wrote_gpu_node(gpu_node(5, json!({"wake": 3}), 37_000, "Held"));
+        assert!(reports(&index));
+        // Whoever begins to lead has seen nothing of the time before.
+        index.age_reports(3 * minute);
+        index.expect_reports();
+        assert!(reports(&index));
+        index.age_reports(3 * minute);
+        assert!(!reports(&index));
+    }
+
+    #[test]
+    fn an_agent_without_anything_to_report_is_not_silent() {
+        for (state, watts) in [("Free", 54), ("Resting", 54), ("Unhealthy", 0), ("Held", 0)] {
+            let mut index = ClusterIndex::new();
+            let mut node = gpu_node(1, json!({}), 1_000, state);
+            node.status.as_mut().expect("a status").gpus[0].watts = watts;
+            index.apply(node);
+            index.age_reports(Duration::from_secs(240));
+            assert!(reports(&index), "{state}, {watts} W");
+        }
+    }
+
+    #[test]
+    fn a_report_each_minute_makes_a_plan_only_if_a_draw_has_moved() {
+        let status = |watts: i32, holder: Option<&str>| -> GpuNodeStatus {
+            let gpus =
+                json!([{"uuid": "a", "state": "Held", "holder": holder, "watts": watts, "joules": watts}]);
+            serde_json::from_value(json!({"agentVersion": "1", "gpus": gpus})).expect("a status")
+        };
+        let of_pod = |watts: i32| status(watts, Some("team/p"));
+        assert!(same_power(Some(&of_pod(300)), Some(&of_pod(330))));
+        assert!(!same_power(Some(&of_pod(300)), Some(&of_pod(331))));
+        assert!(!same_power(Some(&of_pod(300)), Some(&status(300, None))));
+        assert!(same_power(Some(&status(50, None)), Some(&status(400, None))), "nobody holds it");
+        let ended = GpuNodeStatus { agent_version: None, ..of_pod(300) };
+        assert!(!same_power(Some(&of_pod(300)), Some(&ended)) && same_power(Some(&ended), None));
+    }
+}
