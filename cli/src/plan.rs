@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use andreas_baselines::{Memory, Method, Options, Scheduler, Tickets};
 use andreas_core::{Joules, NamespaceName, Time};
 use andreas_planner::{Plan, Snapshot};
+use andreas_policy::rules;
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -214,7 +215,7 @@ fn summary(plan: &Plan) -> String {
     if let (Some(bound), Some(gap)) = (plan.bound, plan.gap) {
         text += &format!(", bound {:.4}, gap {:.3} %", bound.0, 100.0 * gap);
     }
-    if let Some(allowed) = plan.allowed_power {
+    if let Some(allowed) = plan.allowed_power.filter(|watts| rules::limits(*watts)) {
         text += &format!(", {:.0} W of {:.0} W", plan.budgeted_power.0, allowed.0);
     }
     text

@@ -50,6 +50,22 @@ fn a_snapshot_is_planned_with_a_reason_for_each_job() {
 }
 
 #[test]
+fn the_draw_of_a_plan_is_compared_with_a_budget_that_limits_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let shown = |watts: &str| {
+        let budget = format!("\"budget\": {{\"watts\": [[0, {watts}]]}}, \"gpu_types\"");
+        let file = saved(folder.path(), &SNAPSHOT.replacen("\"gpu_types\"", &budget, 1));
+        let output = andreas(&["plan", "--snapshot", &file, "--method", "edf"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert!(shown("2000").contains(" W of 2000 W"), "{}", shown("2000"));
+    // As saved between the windows of a budget that has windows alone.
+    let unlimited = shown("1e12");
+    assert!(unlimited.contains("1 of 2 jobs run") && !unlimited.contains(" W of "), "{unlimited}");
+}
+
+#[test]
 fn an_error_names_the_file_and_the_field() {
     let folder = tempfile::tempdir().unwrap();
     for (from, to, field) in [

@@ -181,6 +181,23 @@ fn what_a_job_does_and_what_a_change_costs_it_may_be_in_new_jobs() {
 }
 
 #[test]
+fn what_a_job_does_is_read_from_one_list() {
+    // Given a job that waited when it was introduced, and runs on the same line's `jobs`,
+    let answer = |said: Value| {
+        let mut line = two_of_four_gpus(1);
+        line["jobs"][0]["current"] = json!({"node": "0/0", "gpus": 4});
+        line["new_jobs"][0].as_object_mut().unwrap().extend(said.as_object().unwrap().clone());
+        ask(&mut session(false), &line)
+    };
+    let runs = answer(json!({}));
+    assert_eq!(runs["a"], json!({"node": "0/0", "gpus": 4}));
+    // then it runs, also where it was about to leave.
+    for said in [json!({"state": "waiting"}), json!({"state": "stopping", "gone_by_s": 500})] {
+        assert_eq!(answer(said.clone()), runs, "{said}");
+    }
+}
+
+#[test]
 fn errors_name_the_list_that_a_value_is_in() {
     let mut line = state();
     line["new_jobs"][0]["current"] = json!({"node": "0/2", "gpus": 1});

@@ -245,9 +245,11 @@ async fn whoever_is_killed_gpus_get_back_what_they_had() {
         .await;
 
     // An orderly end of either leaves nothing, and an agent says that it has gone.
+    assert_eq!(node.api.status()["reportSeconds"], 60);
     agent.signal(Signal::TERM);
     until("the agent's last request", SLACK, restored).await;
     until("nobody waits for it", SLACK, || node.api.status()["agentVersion"].is_null()).await;
+    assert!(node.api.status()["reportSeconds"].is_null(), "the next one may be of an earlier build");
     assert_eq!(node.api.status()["conditions"][0]["reason"], "AgentEnded");
     drop(agent);
     let _agent = node.agent();

@@ -27,7 +27,7 @@ pub struct ExplainArgs {
     ask: AskArgs,
 }
 
-/// Configurations shown without `-o wide`.
+/// Cheapest configurations shown without `-o wide`.
 const SHOWN: usize = 6;
 
 const CANDIDATES: [Column<Candidate>; 12] = [
@@ -46,6 +46,7 @@ const CANDIDATES: [Column<Candidate>; 12] = [
     })
     .wide(),
     Column::text("NOW", |c| match (c.current, c.obstacle) {
+        (true, _) if c.explored => "planned, to try the type".to_owned(),
         (true, _) => "planned".to_owned(),
         (false, None) => "fits".to_owned(),
         (false, Some(obstacle)) => format!("no: {}", obstacle.as_str().to_lowercase()),
@@ -101,14 +102,52 @@ fn text_of(e: &Explanation, wide: bool, now: Timestamp) -> String {
     } else if let Some(reason) = &job.reason {
         text += &format!("Reason:    {}\n", plain(reason));
     }
-    let shown = if wide { e.candidates.len() } else { e.candidates.len().min(SHOWN) };
-    if shown > 0 {
+    let cheapest = if wide { e.candidates.len() } else { SHOWN };
+    // The planned one in any case: a run that tries a type may cost more than others.
+    let rows = e.candidates.iter().enumerate().filter(|(n, c)| *n < cheapest || c.current);
+    let shown: Vec<Candidate> = rows.map(|(_, c)| c.clone()).collect();
+    if !shown.is_empty() {
         text +=
             &format!("Configurations, cheapest first (cost in {} if it started now):\n", plain(&e.currency));
-        text += &output::table(&CANDIDATES, &e.candidates[..shown], wide, true);
-        if shown < e.candidates.len() {
-            text += &format!("  and {} more: -o wide\n", e.candidates.len() - shown);
+        text += &output::table(&CANDIDATES, &shown, wide, true);
+        if shown.len() < e.candidates.len() {
+            text += &format!("  and {} more: -o wide\n", e.candidates.len() - shown.len());
         }
     }
     text + &text::changes(e, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_planned_configuration_is_shown_however_many_are_cheaper() {
+        let at = "2026-01-01T00:00:00Z";
+        let text = |candidates: usize, planned: usize, explored: bool, wide: bool| {
+            let one = |n: usize| {
+                let cost = json!({"energyMicros": n, "latenessMicros": 0, "turnaroundMicros": 0});
+                json!({"gpuType": format!("T{n}"), "gpus": 1, "nodes": 1, "seconds": 60, "watts": 300, "cost": cost,
+                    "current": n == planned, "explored": explored && n == planned})
+            };
+            let candidates: Vec<_> = (0..candidates).map(one).collect();
+            let answer = json!({"namespace": "team", "candidates": candidates, "changes": [], "currency": "EUR",
+                "job": {"name": "a", "phase": "Running", "weight": 10, "gpus": "1", "created": at}});
+            let answer = serde_json::from_value(answer).expect("an answer");
+            text_of(&answer, wide, at.parse().expect("an instant"))
+        };
+        let rows = |text: &str| text.lines().filter(|line| line.starts_with("  1 ")).count();
+        let explored = text(9, 7, true, false);
+        assert_eq!(rows(&explored), SHOWN + 1);
+        assert!(explored.contains("T7 ") && explored.contains("  planned, to try the type\n"), "{explored}");
+        assert!(explored.contains("  and 2 more: -o wide\n"), "{explored}");
+        let cheap = text(9, 2, false, false);
+        assert_eq!(rows(&cheap), SHOWN);
+        assert!(cheap.contains("  planned\n") && cheap.contains("  and 3 more: -o wide\n"), "{cheap}");
+        let whole = text(9, 7, true, true);
+        assert_eq!((rows(&whole), whole.contains("more: -o wide")), (9, false), "{whole}");
+        assert!(!text(0, 0, false, false).contains("Configurations"));
+    }
 }

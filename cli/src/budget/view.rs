@@ -83,7 +83,7 @@ impl Budget {
         let limit = rules::budget(&policy, now.as_second(), Seconds::ZERO).map(|limit| limit.watts);
         let watts_at = |at: Time| {
             let watts: Option<Watts> = limit.as_ref()?.at(at);
-            watts.filter(|watts| *watts < rules::UNLIMITED).map(|watts| watts.0.round() as i64)
+            watts.filter(|watts| rules::limits(*watts)).map(|watts| watts.0.round() as i64)
         };
         let present = Time(now.as_second() as f64);
         let change = limit.as_ref().and_then(|limit| limit.next_edge(present));

@@ -378,6 +378,9 @@ fn job_state(
     given: &Given<'_>,
     ran: Option<&(Placement, Time)>,
 ) -> Result<JobState, InputError> {
+    let named = |entry: &JobEntry| entry.state.is_some() || entry.current.is_some() || entry.target.is_some();
+    // What a job does is one fact: if `jobs` says any of it, nothing of it is read from `new_jobs`.
+    let given = Given { job: given.job, new: given.new.filter(|_| !named(given.job.entry)) };
     let at = |field: &str| given.job.at(field);
     let placed = |(found, of): (&PlacementEntry, Listed<'_>), name: &str| place(state, found, &of.at(name));
     let current = given.find(|e| e.current.as_ref()).map(|found| placed(found, "current")).transpose()?;

@@ -108,6 +108,11 @@ pub struct GpuNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub agent_version: Option<String>,
+    /// Time between the agent's reports while a pod holds a GPU that draws power, s. One that misses three of them
+    /// counts as no agent. Absent: it reports changes alone, and none is missed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub report_seconds: Option<i32>,
 }
 
 /// Sums over the GPUs of a node.

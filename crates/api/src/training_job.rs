@@ -107,7 +107,7 @@ pub struct TrainingJobSpec {
     /// `true` holds a waiting run, and stops a running one with a checkpoint. `false` lets it go on. Default: `false`.
     #[serde(default)]
     pub suspend: bool,
-    /// Seconds from the job's end to the deletion of the object. Default: it is kept.
+    /// Seconds from the record of the job's end (condition `Finished`) to the deletion of the object. Default: it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<i32>,

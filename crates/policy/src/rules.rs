@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use crate::windows::{self, Window, daily, mean_beyond};
 
 /// The budget between windows if only windows limit power: above any cluster's draw.
-pub const UNLIMITED: Watts = Watts(1e12);
+const UNLIMITED: Watts = Watts(1e12);
 /// Most that a budget may allow, as in the schema of the policy.
 const MOST: Watts = Watts(1e9);
 

@@ -1,8 +1,9 @@
 //! Content of `GpuNode.status`, and when it is written.
 //!
 //! It is written when a holder, a state, a fatal problem or an acknowledgement changes. Otherwise once a minute while
-//! a GPU is held, whose energy goes on, and at most once a minute for a warning. The operator takes an agent for gone
-//! that does not write for some minutes although a GPU is held. An idle node costs the API server nothing.
+//! a GPU is held, whose energy goes on, and at most once a minute for a warning. The status says so
+//! (`reportSeconds`): the operator takes an agent for gone that misses some of these writes. An idle node costs the API
+//! server nothing.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::Request;
 use serde_json::{Value, json};
 
-/// Interval between writes that only update figures.
+/// Interval between writes that only update figures: `reportSeconds` of the status.
 const REFRESH: Duration = Duration::from_secs(60);
 /// Maximum length of a condition's message, bytes.
 const MESSAGE: usize = 512;
@@ -99,6 +100,7 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
             .map(|update| update.condition(&old.conditions, generation, whole_seconds(now)))
             .collect(),
         agent_version: Some(env!("CARGO_PKG_VERSION").into()),
+        report_seconds: i32::try_from(REFRESH.as_secs()).ok(),
     }
 }
 
@@ -234,7 +236,7 @@ async fn patch_status(client: &kube::Client, name: &str, body: &Value) -> Result
 }
 
 /// Reports that the agent has ended, so that nothing waits for it or relies on its GPU states. Energy totals
-/// of pods stay for the next run.
+/// of pods stay for the next run. That may be of an earlier build, which does not say how often it reports.
 ///
 /// # Errors
 /// When the API server rejects the write.
@@ -243,7 +245,10 @@ pub async fn deregister(client: &kube::Client, node: &SlimGpuNode) -> Result<(),
     let update =
         ConditionUpdate { kind: "Ready", status: false, reason: "AgentEnded", message: String::new() };
     let ready = update.condition(&old.conditions, old.observed_generation, whole_seconds(clock::now()));
-    let body = json!({ "agentVersion": null, "emptySince": null, "totals": null, "conditions": [ready] });
+    let body = json!({
+        "agentVersion": null, "reportSeconds": null, "emptySince": null, "totals": null,
+        "conditions": [ready],
+    });
     let name = node.metadata.name.as_deref().unwrap_or_default();
     patch_status(client, name, &body).await.map(|_| ())
 }
@@ -295,6 +300,7 @@ mod tests {
         let later = next(&held, report(GpuCondition::Held, 200, true), at);
         assert!(!differs(&held, &later, Duration::from_secs(59)));
         assert!(differs(&held, &later, Duration::from_secs(60)));
+        assert_eq!(held.report_seconds, Some(60), "so it is missed when it ends");
         // It draws as before, and its energy goes on: that shows that the agent is there.
         let mut even = held.clone();
         even.gpus[0].joules += 18_000;

@@ -72,24 +72,6 @@ async fn a_gpu_with_a_fatal_xid_error_is_unhealthy_until_it_is_reset_also_for_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn xid_errors_of_a_gpu_that_was_lost_when_they_were_subscribed_to_are_reported_once_it_is_well() {
-    let node = TestNode::new(&[A, B]).await;
-    node.sim.set_fault(A, Fault::Lost).unwrap();
-    let _agent = node.agent_with(&["--observe"]);
-    until("the other one is free", SLACK, || node.api.gpu(B).0 == "Free").await;
-    // The subscription to errors is made in the background, without it.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    node.sim.set_fault(A, Fault::None).unwrap();
-    until("it is well", SLACK, || node.api.gpu(A).0 == "Free").await;
-    // Subscriptions that miss a GPU are made anew every 30 s.
-    until("its errors are reported", Duration::from_secs(30) + SLACK, || {
-        node.sim.raise_xid(A, 48).unwrap();
-        node.api.gpu(A).0 == "Unhealthy"
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fatal_xid_error_from_before_the_machines_start_is_over_also_where_no_counter_shows_it() {
     let board = GpuSpec { uuid: A.into(), energy_counter: false, ..GpuSpec::default() };
     let node = TestNode::of(Spec { gpus: vec![board], ..Spec::of(&[]) }).await;

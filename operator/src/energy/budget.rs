@@ -243,7 +243,7 @@ mod tests {
         let held = |uuid| json!({"uuid": uuid, "gpuType": "A", "state": "Held", "holder": "team/j-1-0", "watts": watts});
         let node: andreas_api::slim::SlimGpuNode = serde_json::from_value(json!({
             "metadata": {"name": "n1", "resourceVersion": "5"}, "spec": {},
-            "status": {"agentVersion": "1", "gpus": [held("a"), held("b")]}}))
+            "status": {"agentVersion": "1", "reportSeconds": 60, "gpus": [held("a"), held("b")]}}))
         .expect("a GpuNode");
         index.apply(node);
     }

@@ -25,7 +25,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::boards::{Board, board};
 use super::types::{REPORT_MARGIN, TypeDraw, Types};
-use crate::index::{ClusterIndex, MOST_GPUS, is_member, name_of, number, owner, reporting_agent, whole_gpus};
+use crate::index::{
+    ClusterIndex, MOST_GPUS, agent_status, is_member, name_of, number, owner, reporting_agent, whole_gpus,
+};
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
 /// may show an idle GPU.
@@ -39,7 +41,7 @@ const FEWEST: usize = 3;
 const LEAST: f64 = 0.5;
 /// Step of a type's bound, as a part of the board's maximum: avoids new tables for every watt.
 const STEP: f64 = 0.05;
-/// A power limit that is not in force after this time is not offered again during the attempt.
+/// A power limit that is known not to be in force for this time is not offered again during the attempt.
 const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 /// Maximum remembered runs; beyond that all are dropped.
 const MAX_REMEMBERED_RUNS: usize = 50_000;
@@ -161,14 +163,36 @@ pub fn limit_in_force(
     allocation: &Allocation,
     policy: &EnergyPolicySpec,
 ) -> bool {
-    let Some(watts) = allocation.power_limit_watts else { return true };
+    setting(index, key, allocation, policy) == Setting::InForce
+}
+
+/// What is known of a run's power limit. Of its workers' settings the last one here is that of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Setting {
+    /// It is in force, or there is none.
+    InForce,
+    /// Nobody knows: an agent is silent.
+    Unknown,
+    /// It is not in force.
+    NotSet,
+}
+
+fn setting(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    allocation: &Allocation,
+    policy: &EnergyPolicySpec,
+) -> Setting {
+    let Some(watts) = allocation.power_limit_watts else { return Setting::InForce };
     if policy.limits != Limits::On {
-        return false;
+        return Setting::NotSet;
     }
-    let in_force = |(node, pod): (&str, &SlimPod)| {
+    let of_worker = |node: &str, pod: &SlimPod| {
         let node = node_key(node);
         let (name, gpu_node) = (name_of(&pod.metadata), index.gpu_nodes.get(&node)?);
-        let status = reporting_agent(index, &node)?;
+        let Some(status) = reporting_agent(index, &node) else {
+            return agent_status(index, &node).map(|_| Setting::Unknown);
+        };
         let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == name && limit.watts == watts);
         let carried_out = gpu_node.metadata.generation.is_some_and(|g| status.observed_generation >= Some(g));
         let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name)).peekable();
@@ -178,10 +202,11 @@ pub fn limit_in_force(
                     && gpu.min_limit_watts.is_some_and(|low| low <= watts)
                     && gpu.max_limit_watts.is_some_and(|high| watts <= high)
             });
-        Some(known && carried_out && taken)
+        (known && carried_out && taken).then_some(Setting::InForce)
     };
-    workers(index, key, allocation)
-        .is_some_and(|workers| workers.into_iter().all(|(node, pod)| in_force((node, &pod)) == Some(true)))
+    let workers = workers(index, key, allocation).unwrap_or_default().into_iter();
+    let settings = workers.map(|(node, pod)| of_worker(node, &pod).unwrap_or(Setting::NotSet));
+    settings.max().unwrap_or(Setting::NotSet)
 }
 
 /// The bound pods of an allocation by node; `None` unless all exist.
@@ -251,7 +276,7 @@ fn node_key(node: &str) -> ObjectKey {
 pub struct MeasuredDraws {
     /// Maximum measured draw of one GPU, W, by run.
     peaks: HashMap<Run, f64>,
-    /// Since when a power limit is not in force, by run and limit.
+    /// Since when a power limit is known not to be in force, by run and limit.
     unset: HashMap<(Run, i32), Timestamp>,
 }
 
@@ -294,20 +319,25 @@ impl MeasuredDraws {
         }
         let Some(allocation) = allocation else { return Some(LimitsCount::WhenSet) };
         let run = run(job, allocation)?;
-        let watts = allocation.power_limit_watts.filter(|_| !limit_in_force(index, key, allocation, policy));
-        // The time counts from the pods' start: no limit can be set before.
-        let started = allocation.running_time.is_some();
+        let setting = setting(index, key, allocation, policy);
+        // The time counts from the pods' start: no limit can be set before. Nor does it pass while an agent is silent: its limit may
+        // be in force, or be set as soon as it is back.
+        let refused = setting == Setting::NotSet && allocation.running_time.is_some();
         if self.unset.len() > MAX_REMEMBERED_RUNS {
             self.unset.clear();
         }
-        if let Some(watts) = watts.filter(|_| started) {
-            self.unset.entry((run.clone(), watts)).or_insert(now);
-        } else if let Some(watts) = allocation.power_limit_watts {
-            self.unset.remove(&(run.clone(), watts));
+        if let Some(watts) = allocation.power_limit_watts {
+            let limit = (run.clone(), watts);
+            if refused {
+                self.unset.entry(limit).or_insert(now);
+            } else {
+                self.unset.remove(&limit);
+            }
         }
         let late = |since: &Timestamp| now.duration_since(*since) >= SET_WITHIN;
         let given_up = self.unset.iter().any(|((of, _), since)| *of == run && late(since));
-        (!given_up).then_some(if watts.is_some() { LimitsCount::NotYetSet } else { LimitsCount::WhenSet })
+        let count = if setting == Setting::InForce { LimitsCount::WhenSet } else { LimitsCount::NotYetSet };
+        (!given_up).then_some(count)
     }
 }
 

@@ -17,20 +17,20 @@ pub struct FairQueue {
     in_flight_of: HashMap<String, usize>,
     /// The last served namespace.
     last: String,
-    /// Maximum jobs in progress per namespace.
-    share: usize,
+    /// Jobs in progress from which on a namespace gets no second one.
+    shared: usize,
 }
 
 impl FairQueue {
-    /// An empty queue with at most `share` jobs in progress per namespace.
-    pub fn new(share: usize) -> Self {
+    /// An empty queue. With `shared` or more jobs in progress the next one is of a namespace without any.
+    pub fn new(shared: usize) -> Self {
         Self {
             queues: BTreeMap::new(),
             waiting: HashSet::new(),
             in_flight: HashSet::new(),
             in_flight_of: HashMap::new(),
             last: String::new(),
-            share,
+            shared,
         }
     }
 
@@ -41,8 +41,8 @@ impl FairQueue {
         }
     }
 
-    /// Takes the next job; it is in progress from now on. `None` if all queued jobs are in progress or their
-    /// namespaces are at their share.
+    /// Takes the next job; it is in progress from now on. `None` if all queued jobs are in progress, or many jobs are and
+    /// some of each namespace.
     pub fn take(&mut self) -> Option<ObjectKey> {
         let after = (Bound::Excluded(self.last.as_str()), Bound::Unbounded);
         let up_to = (Bound::Unbounded, Bound::Included(self.last.as_str()));
@@ -62,14 +62,14 @@ impl FairQueue {
         Some(job)
     }
 
-    /// The first of these that is not in progress, if the namespace is below its share.
+    /// The first of these that is not in progress, if the namespace may have one now.
     fn first_of(&self, namespace: &str, names: &VecDeque<String>) -> Option<usize> {
         let mine = self.in_flight_of.get(namespace).copied().unwrap_or(0);
-        if mine >= self.share {
-            return None;
-        }
         if mine == 0 {
             return Some(0);
+        }
+        if self.in_flight.len() >= self.shared {
+            return None;
         }
         names.iter().position(|name| {
             !self.in_flight.contains(&ObjectKey { namespace: namespace.to_owned(), name: name.clone() })
@@ -134,16 +134,22 @@ mod tests {
     }
 
     #[test]
-    fn one_namespace_never_has_all_workers() {
-        let mut queue = FairQueue::new(2);
+    fn busy_namespaces_never_have_all_workers() {
+        let mut queue = FairQueue::new(3);
         queue.extend((0..5).map(|n| key("a", n)));
         let first: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
-        assert_eq!(first.len(), 2, "its share");
-        queue.push(key("b", 0));
-        assert_eq!(take(&mut queue).as_deref(), Some("b/0"));
-        queue.done(&first[0]);
-        assert_eq!(take(&mut queue).as_deref(), Some("a/2"));
-        assert_eq!((queue.waiting(), queue.in_flight()), (2, 3));
+        assert_eq!(first.len(), 3);
+        queue.extend((0..5).map(|n| key("b", n)));
+        queue.extend([key("c", 0), key("d", 0)]);
+        let others: Vec<_> = std::iter::from_fn(|| take(&mut queue)).collect();
+        assert_eq!(others, ["b/0", "c/0", "d/0"], "a second one that is busy leaves room as well");
+        assert_eq!((queue.waiting(), queue.in_flight()), (6, 6));
+        for job in &first {
+            queue.done(job);
+        }
+        queue.done(&key("b", 0));
+        let next: Vec<_> = std::iter::from_fn(|| take(&mut queue)).collect();
+        assert_eq!(next, ["a/3", "b/1"], "and both go on");
     }
 
     #[test]

@@ -56,9 +56,9 @@ pub use requeue::Requeue;
 
 /// Jobs in progress at a time. More than writes in flight: steps compute while others wait for writes.
 const WORKERS: usize = 64;
-/// Maximum of one namespace: where its steps are slow, workers are left for the others. [`crate::writes::permits`] does the
-/// same for what they all wait for.
-const OF_ONE_NAMESPACE: usize = WORKERS * 3 / 4;
+/// Jobs in progress from which on only namespaces without one get a worker: where steps of a few namespaces are slow, some are
+/// left for the others. [`crate::writes::permits`] does the same for what they all wait for.
+const SHARED: usize = WORKERS * 3 / 4;
 /// A pod that we created and no watch has shown for this long is read live.
 const CONFIRM_AFTER: Duration = Duration::from_secs(15);
 /// Interval of that check.
@@ -122,7 +122,7 @@ impl Timers {
 pub async fn run(executor: Arc<Executor>, heartbeat: Heartbeat, shutdown: CancellationToken) {
     let shared = &executor.shared;
     let signals = shared.index.lock().signals();
-    let mut queue = FairQueue::new(OF_ONE_NAMESPACE);
+    let mut queue = FairQueue::new(SHARED);
     let mut timers = Timers::default();
     let mut workers: JoinSet<(ObjectKey, Requeue)> = JoinSet::new();
     let mut confirm = Instant::now() + CONFIRM_EVERY;

@@ -4,7 +4,8 @@
 //! * A conflicting write is retried at once the first time; then the job backs off exponentially, up to four seconds.
 //! * Token buckets bound the edits, conflicts, refused templates and notices of each namespace. All namespaces share
 //!   one more bucket for conflicts. An overloaded API server empties it; it delays no job for long.
-//! * A job that holds GPUs takes no token for its edit: the same step may end its attempt or stop it for the plan.
+//! * A job that holds GPUs takes no token for its edit, and waits for no conflicts but its own: the same step may end its
+//!   attempt or stop it for the plan.
 //! * A token bucket of each job bounds its events. What exceeds it is left out: the status shows the present state.
 //!
 //! The normal course (create, plan, start, end) takes tokens for its few events only, and never waits here.
@@ -184,13 +185,15 @@ impl RateLimits {
         None
     }
 
-    /// A status write conflicted. Returns the wait before the retry; zero the first time.
-    pub fn conflict(&self, job: &ObjectKey) -> Duration {
+    /// A status write conflicted. Returns the wait before the retry; zero the first time. A job that `holds_gpus` takes the
+    /// tokens all the same, and waits for none.
+    pub fn conflict(&self, job: &ObjectKey, holds_gpus: bool) -> Duration {
         let now = Instant::now();
         let mut state = self.0.lock();
         let own = state.buckets(&job.namespace, now).conflicts.take_in_advance(now, MAX_BACKOFF);
         let all = state.conflicts.get_or_insert_with(|| Bucket::full(ALL_CONFLICTS, now));
-        let bucket = all.take_in_advance(now, MAX_FOR_OTHERS).max(own);
+        let tokens = all.take_in_advance(now, MAX_FOR_OTHERS).max(own);
+        let bucket = if holds_gpus { Duration::ZERO } else { tokens };
         let known = state.jobs.entry(job.clone()).or_default();
         known.conflicts = known.conflicts.saturating_add(1);
         let doubled = known.conflicts.checked_sub(2).map(|times| FIRST_BACKOFF * (1 << times.min(16)));
@@ -302,7 +305,7 @@ mod tests {
         assert_eq!(rate_limits.delay(&job, edit(2)), None);
         let mut waits = Vec::new();
         for _ in 0..12 {
-            let wait = rate_limits.conflict(&job);
+            let wait = rate_limits.conflict(&job, false);
             // The job waits regardless of other events.
             assert_eq!(rate_limits.delay(&job, None), (!wait.is_zero()).then_some(wait));
             pass(wait).await;
@@ -312,7 +315,18 @@ mod tests {
         assert_eq!(waits[..6], [0, 250, 500, 1_000, 2_000, 4_000]);
         assert_eq!(waits[10..], [4_000, 4_000]);
         rate_limits.written(&job);
-        assert_eq!(rate_limits.conflict(&job), Duration::ZERO);
+        assert_eq!(rate_limits.conflict(&job, false), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_holds_gpus_waits_for_no_conflicts_of_other_jobs() {
+        let rate_limits = RateLimits::default();
+        for other in 0..100 {
+            rate_limits.conflict(&key("a", other), false);
+        }
+        assert_eq!(rate_limits.conflict(&key("a", "waits"), false), MAX_BACKOFF);
+        let waits = [(); 6].map(|()| rate_limits.conflict(&key("a", "runs"), true).as_millis());
+        assert_eq!(waits, [0, 250, 500, 1_000, 2_000, 4_000]);
     }
 
     /// Retries in a minute of fifty jobs with a conflict on every second write, as under an overloaded API
@@ -326,7 +340,7 @@ mod tests {
                     continue;
                 }
                 if (tenths + retries) % 2 == 0 {
-                    rate_limits.conflict(&job);
+                    rate_limits.conflict(&job, false);
                     retries += 1;
                 } else {
                     rate_limits.written(&job);
@@ -344,7 +358,7 @@ mod tests {
         let retries = retries_in_a_minute(&rate_limits, |_| "a".into()).await;
         assert!(retries <= 60 * 3, "{retries} in a minute");
         assert_eq!(
-            rate_limits.conflict(&key("b", "y")),
+            rate_limits.conflict(&key("b", "y"), false),
             Duration::ZERO,
             "another tenant's first retry is quick"
         );
@@ -357,7 +371,7 @@ mod tests {
         // The burst, four a second, and one token taken in advance per job.
         assert!(retries <= 20 + 60 * 4 + 50, "{retries} in a minute");
         for other in 0..1_000 {
-            assert!(rate_limits.conflict(&key(&format!("other-{other}"), "y")) <= MAX_FOR_OTHERS);
+            assert!(rate_limits.conflict(&key(&format!("other-{other}"), "y"), false) <= MAX_FOR_OTHERS);
         }
     }
 

@@ -322,7 +322,8 @@ async fn write_status(
             shared.metrics.steps.errors.inc();
             let conflict = matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound)
                 || tested && error.is_failed_test();
-            let wait = if conflict { executor.rate_limits.conflict(key) } else { Duration::ZERO };
+            let holds_gpus = held(job).is_some();
+            let wait = if conflict { executor.rate_limits.conflict(key, holds_gpus) } else { Duration::ZERO };
             // Also after a conflict: a client that retries a write without an answer conflicts with itself.
             let live = if conflict || error.may_have_written() { read(shared, key).await } else { Ok(false) };
             if live.is_ok()

@@ -1,9 +1,10 @@
 //! What nodes' agents write, and which of them have stopped writing.
 //!
-//! An agent writes its node's status on changes, and once a minute while a pod holds a GPU that draws power. One that
-//! owes that and has written nothing for [`SILENT_AFTER`] has ended, or is cut off from the API server while its
-//! node's kubelet is not. What it wrote last says nothing of now: without the operator's Lease it has ended all
-//! limits. An agent whose GPUs are all idle writes nothing for days, and is not silent.
+//! An agent writes its node's status on changes, and each `reportSeconds` while a pod holds a GPU that draws power. One
+//! that owes that and has missed [`MISSED`] reports has ended, or is cut off from the API server while its node's
+//! kubelet is not. What it wrote last says nothing of now: without the operator's Lease it has ended all limits. An
+//! agent whose GPUs are all idle writes nothing for days, and is not silent. Nor is one without `reportSeconds`: agents
+//! of earlier builds write nothing while a draw stays as it is.
 //!
 //! The time counts from when a change was seen here, at the earliest from the begin of leadership: after an outage
 //! every agent has time to write. No other machine's clock is read.
@@ -19,8 +20,8 @@ use andreas_runtime::watch::ObjectKey;
 use super::store::{Change, Origin};
 use super::{ClusterIndex, agent_status};
 
-/// An agent that owes a report each minute is silent after this time: two may fail.
-const SILENT_AFTER: Duration = Duration::from_secs(180);
+/// Reports in a row that an agent has missed when it is silent: two may fail.
+const MISSED: u32 = 3;
 /// An agent names the pod that holds a GPU within this time.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -28,7 +29,7 @@ const NAMED_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Agents {
     /// When each was last seen to write.
-    heard: BTreeMap<String, Instant>,
+    reported: BTreeMap<String, Instant>,
     /// When foreign pods were last seen to take GPUs.
     taken: BTreeMap<String, Instant>,
 }
@@ -48,17 +49,23 @@ impl Agents {
 /// Status of a node's agent that reports; `None`: no agent, it has ended, or it is silent.
 pub fn reporting_agent<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a GpuNodeStatus> {
     let status = agent_status(index, key)?;
+    let reported = index.by_node.agents.reported.get(&key.name);
+    let overdue = reported.zip(overdue_after(status)).is_some_and(|(at, after)| at.elapsed() >= after);
+    (!overdue).then_some(status)
+}
+
+/// Time without any report after which an agent is silent; `None`: it owes none, or does not say how often it reports.
+fn overdue_after(status: &GpuNodeStatus) -> Option<Duration> {
     let draws = |gpu: &GpuState| gpu.state == GpuCondition::Held && gpu.watts > 0;
-    let heard = index.by_node.agents.heard.get(&key.name);
-    let silent = heard.is_some_and(|at| at.elapsed() >= SILENT_AFTER) && status.gpus.iter().any(draws);
-    (!silent).then_some(status)
+    let each = u64::try_from(status.report_seconds?).ok()?;
+    status.gpus.iter().any(draws).then(|| MISSED * Duration::from_secs(each))
 }
 
 impl ClusterIndex {
     /// Leadership begins: whoever is silent is so from now on.
     pub fn expect_reports(&mut self) {
         let now = Instant::now();
-        self.by_node.agents.heard.values_mut().for_each(|at| *at = now);
+        self.by_node.agents.reported.values_mut().for_each(|at| *at = now);
     }
 
     /// Whether an agent that lives has named the pods of others that hold GPUs there.
@@ -81,7 +88,7 @@ impl ClusterIndex {
         let before = old.as_ref().and_then(|node| node.status.as_ref());
         // The operator writes the spec alone.
         if old.is_none() || before != new {
-            self.by_node.agents.heard.insert(key.name.clone(), Instant::now());
+            self.by_node.agents.reported.insert(key.name.clone(), Instant::now());
         }
         if !same_power(before, new) && self.limits_power() {
             self.replan();
@@ -90,7 +97,7 @@ impl ClusterIndex {
 
     /// A GpuNode was deleted.
     pub(super) fn gpu_node_gone(&mut self, key: &ObjectKey) {
-        self.by_node.agents.heard.remove(&key.name);
+        self.by_node.agents.reported.remove(&key.name);
         self.mark_jobs_on(&key.name);
     }
 
@@ -98,7 +105,7 @@ impl ClusterIndex {
     #[cfg(test)]
     pub fn age_reports(&mut self, by: Duration) {
         let agents = &mut self.by_node.agents;
-        for at in agents.heard.values_mut().chain(agents.taken.values_mut()) {
+        for at in agents.reported.values_mut().chain(agents.taken.values_mut()) {
             *at = at.checked_sub(by).expect("this machine is up for minutes");
         }
     }
@@ -138,7 +145,7 @@ mod tests {
         let gpus = json!([{"uuid": "a", "state": gpu, "holder": "team/p", "watts": 300, "joules": joules}]);
         serde_json::from_value(json!({
             "metadata": {"name": "n1", "resourceVersion": version.to_string()}, "spec": spec,
-            "status": {"agentVersion": "1", "gpus": gpus}}))
+            "status": {"agentVersion": "1", "reportSeconds": 60, "gpus": gpus}}))
         .expect("a gpu node")
     }
 
@@ -183,6 +190,21 @@ mod tests {
             index.age_reports(Duration::from_secs(240));
             assert!(reports(&index), "{state}, {watts} W");
         }
+    }
+
+    /// As while an upgrade replaces the agents: a run at an even draw is written once, and nothing after that.
+    #[test]
+    fn an_agent_that_does_not_say_how_often_it_reports_is_not_silent() {
+        let mut index = ClusterIndex::new();
+        let mut earlier = gpu_node(1, json!({}), 1_000, "Held");
+        earlier.status.as_mut().expect("a status").report_seconds = None;
+        index.apply(earlier);
+        index.age_reports(Duration::from_secs(240));
+        assert!(reports(&index));
+        // The agent in its place says so.
+        index.apply(gpu_node(2, json!({}), 2_000, "Held"));
+        index.age_reports(Duration::from_secs(180));
+        assert!(!reports(&index));
     }
 
     #[test]

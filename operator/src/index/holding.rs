@@ -21,7 +21,7 @@ const GRACE: i64 = 30;
 const BEFORE_BOOT: Duration = Duration::from_secs(60);
 /// Maximum remembered deleted pods per job.
 const MAX_DELETED: usize = 2_048;
-/// Fewest jobs with deleted pods at which a deletion drops those whose time is over.
+/// Fewest jobs that are gone with deleted pods at which a deletion drops those whose time is over.
 const EXPIRE_FROM: usize = 64;
 
 fn cluster_key(name: &str) -> ObjectKey {
@@ -66,6 +66,11 @@ impl ClusterIndex {
         let now = Instant::now();
         let Some(deleted) = self.gangs.deleted.get_mut(job) else { return };
         deleted.retain(|pod| if own(&pod.last) { keep(pod) } else { may_run(pod, now) });
+        if deleted.iter().all(|pod| own(&pod.last)) {
+            self.gangs.outlived.remove(job);
+        } else {
+            self.gangs.outlived.insert(job.clone());
+        }
         if deleted.is_empty() {
             self.gangs.deleted.remove(job);
         }
@@ -81,8 +86,11 @@ impl ClusterIndex {
         let at = Instant::now();
         let deleted = DeletedPod { last: Arc::clone(pod), at, holders_requested, started };
         let present = self.jobs.get(&job).is_some_and(|job| job.metadata.uid.as_deref() == Some(uid));
-        if !present && !may_run(&deleted, at) {
-            return;
+        if !present {
+            if !may_run(&deleted, at) {
+                return;
+            }
+            self.gangs.outlived.insert(job.clone());
         }
         let of_name = self.gangs.deleted.entry(job).or_default();
         of_name.push(deleted);
@@ -90,24 +98,25 @@ impl ClusterIndex {
             of_name.remove(0);
         }
         // Replicas that do not lead have no loop for it. Only when the jobs have doubled, so that a deletion costs little.
-        if self.gangs.deleted.len() >= self.gangs.expire_at.max(EXPIRE_FROM) {
+        if self.gangs.outlived.len() >= self.gangs.expire_at.max(EXPIRE_FROM) {
             self.expire_deleted();
         }
     }
 
     /// Drops deleted pods whose job is gone and that can run no more.
     fn expire_deleted(&mut self) {
-        for job in self.gangs.deleted.keys().cloned().collect::<Vec<_>>() {
+        for job in self.gangs.outlived.iter().cloned().collect::<Vec<_>>() {
             self.forget_deleted(&job, |_| true);
         }
-        self.gangs.expire_at = self.gangs.deleted.len().saturating_mul(2);
+        self.gangs.expire_at = self.gangs.outlived.len().saturating_mul(2);
     }
 
-    /// Names of jobs with deleted pods on that node.
-    pub(super) fn deleted_on(&self, node: &str) -> impl Iterator<Item = ObjectKey> {
+    /// Names of jobs that are gone with deleted pods on that node: a job of the name waits for them. A job needs no mark for its own
+    /// deleted pods: it has an allocation there, or they are judged.
+    pub(super) fn outlived_on(&self, node: &str) -> impl Iterator<Item = ObjectKey> {
         let there = move |pod: &DeletedPod| pod.last.spec.node_name.as_deref() == Some(node);
-        let jobs = self.gangs.deleted.iter().filter(move |(_, pods)| pods.iter().any(there));
-        jobs.map(|(job, _)| job.clone())
+        let jobs = self.gangs.outlived.iter().filter(move |job| self.deleted(job).iter().any(there));
+        jobs.cloned()
     }
 
     /// What a deleted pod with our label still holds.

@@ -126,7 +126,9 @@ struct Gangs {
     templates: Templates,
     members: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     deleted: BTreeMap<ObjectKey, Vec<DeletedPod>>,
-    /// Number of jobs in `deleted` at which pods whose time is over are dropped.
+    /// Those of `deleted` with pods of jobs that are gone.
+    outlived: BTreeSet<ObjectKey>,
+    /// Number of jobs in `outlived` at which pods whose time is over are dropped.
     expire_at: usize,
     /// Jobs by pod whose energy the agents have not reported yet.
     pending_energy: BTreeMap<String, ObjectKey>,
@@ -415,11 +417,11 @@ impl ClusterIndex {
         }
     }
 
-    /// Marks jobs with an allocation or a pod on a node, deleted pods included.
+    /// Marks jobs with an allocation or a pod on a node, and those that wait for a deleted one there.
     fn mark_jobs_on(&mut self, node: &str) {
         let allocated = self.by_node.allocated.get(node).into_iter().flatten().cloned();
         let holding = self.pods_on(node).filter_map(|pod| job_label(&pod.metadata));
-        for job in allocated.chain(holding).chain(self.deleted_on(node)).collect::<Vec<_>>() {
+        for job in allocated.chain(holding).chain(self.outlived_on(node)).collect::<Vec<_>>() {
             self.mark(job);
         }
     }

@@ -108,15 +108,37 @@ fn a_deleted_pod_whose_job_is_gone_is_kept_for_its_grace_period() {
     <ClusterIndex as Index<SlimPod>>::delete(&mut index, &key("bert-1-0"), None);
     assert_eq!(index.deleted(&key("bert")).len(), 1);
     // What is seen of its node may show that it has ended.
-    index.take_dirty();
-    index.mark_jobs_on("n1");
-    assert_eq!(index.take_dirty(), BTreeSet::from([key("bert")]));
+    assert_eq!(marked_by_its_node(&mut index), BTreeSet::from([key("bert")]));
     for deleted in index.gangs.deleted.values_mut().flatten() {
         let earlier = std::time::Duration::from_secs(31);
         deleted.at = deleted.at.checked_sub(earlier).expect("this machine is up for minutes");
     }
     index.expire_vanished();
     assert!(index.deleted(&key("bert")).is_empty());
+    assert_eq!(index.outlived_on("n1").count(), 0);
+}
+
+fn marked_by_its_node(index: &mut ClusterIndex) -> BTreeSet<ObjectKey> {
+    index.take_dirty();
+    index.mark_jobs_on("n1");
+    index.take_dirty()
+}
+
+#[test]
+fn a_node_marks_those_who_wait_for_a_deleted_pod_there_and_not_all_who_ever_had_one() {
+    let mut index = ClusterIndex::new();
+    index.apply(slim_job(1, &json!(null)));
+    index.apply(pod("bert-1-0", 2, true, Some("n1"), "Running"));
+    <ClusterIndex as Index<SlimPod>>::delete(&mut index, &key("bert-1-0"), None);
+    assert_eq!(index.deleted(&key("bert")).len(), 1);
+    assert!(marked_by_its_node(&mut index).is_empty(), "replicas that do not lead keep it for ever");
+    // The job is deleted, and made again under its name.
+    <ClusterIndex as Index<SlimTrainingJob>>::delete(&mut index, &key("bert"), None);
+    assert_eq!(marked_by_its_node(&mut index), BTreeSet::from([key("bert")]));
+    let mut again = slim_job(3, &json!(null));
+    again.metadata.uid = Some("j2".into());
+    index.apply(again);
+    assert_eq!(marked_by_its_node(&mut index), BTreeSet::from([key("bert")]));
 }
 
 #[test]

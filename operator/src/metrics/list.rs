@@ -57,7 +57,7 @@ metrics! {
     UNKNOWN_BOARDS = gauge("andreas_unknown_board_nodes", &[],
         "Planned nodes of whose GPUs nobody knows what they draw, so that their energy is assumed; none where a power budget is set");
     WITHOUT_AGENT = gauge("andreas_nodes_without_agent", &[],
-        "Planned nodes without a node agent, or whose agent has been silent for three minutes while a pod held a GPU: their GPUs neither rest nor take power limits, and their energy is not measured");
+        "Planned nodes that are ready and have no node agent, or one that has been silent for three minutes while a pod held a GPU: their GPUs neither rest nor take power limits, and their energy is not measured");
     DRAW = gauge("andreas_power_watts", &[],
         "Draw of the cluster as budgets count it: jobs that start or run (measured where agents report), idle GPUs, nodes with a job, GPUs of others");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");

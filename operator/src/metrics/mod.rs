@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicU64;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_profile::Observation;
 use andreas_api::{Reason, TrainingJobStatus};
+use andreas_planner::WaitReason;
 use andreas_predictor::{LogNormal, Source};
 use andreas_runtime::clock;
 use andreas_runtime::metrics::{Labels, register_process};
@@ -166,20 +167,6 @@ const REPORTED: [&str; 4] = ["written", "later", "nothing", "refused"];
 const QUESTIONS: [&str; 5] = ["queue", "explain", "whatif", "can", "openapi"];
 /// What becomes of a question.
 const ANSWERED: [&str; 5] = ["answered", "denied", "busy", "invalid", "failed"];
-/// The decision to run; all others are reasons to wait.
-const RUN: &str = "Run";
-/// Why a plan lets a job wait.
-const WAITS: [Reason; 9] = [
-    Reason::WaitingForCapacity,
-    Reason::DeferredForEnergy,
-    Reason::PowerBudget,
-    Reason::BudgetInfeasible,
-    Reason::NoFeasibleGpuType,
-    Reason::NoFeasibleNode,
-    Reason::QuotaExceeded,
-    Reason::Preempted,
-    Reason::QueueFull,
-];
 
 fn errors() -> Histogram {
     Histogram::new([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0])
@@ -248,7 +235,8 @@ impl Metrics {
         for result in REPORTED {
             let _ = self.reports.get_or_create(&[("result", result)]);
         }
-        for decision in WAITS.map(Reason::as_str).into_iter().chain([RUN]) {
+        let waits = WaitReason::ALL.map(WaitReason::as_str);
+        for decision in waits.into_iter().chain([Reason::QueueFull.as_str(), "Run"]) {
             let _ = self.planning.decisions.get_or_create(&[("decision", decision)]);
         }
         for kind in WRITES {
@@ -275,9 +263,8 @@ impl Metrics {
         self.writes.get_or_create(&[("kind", kind), ("result", result)]).inc();
     }
 
-    /// Counts a changed decision: `RUN`, or one of `WAITS`.
+    /// Counts a changed decision: `Run`, or why the job waits.
     pub fn decided(&self, decision: &'static str) {
-        debug_assert!(decision == RUN || WAITS.map(Reason::as_str).contains(&decision), "{decision}");
         self.planning.decisions.get_or_create(&[("decision", decision)]).inc();
     }
 

@@ -89,7 +89,7 @@ pub struct View {
     pub usable_nodes: u64,
     /// Planned nodes of unknown draw.
     pub unknown_boards: u64,
-    /// Planned nodes without a report of an agent.
+    /// Planned nodes that are ready, without a report of an agent.
     pub without_agent: u64,
     /// Excluded nodes by reason.
     pub excluded: BTreeMap<Exclusion, u64>,
@@ -185,15 +185,16 @@ fn encode_totals(
     running: Vec<(Attempt, Use)>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
-    for namespace in namespaces {
-        // From 0 on, or the first job that ends would not count as an increase.
-        totals.late(&namespace, 0);
-    }
     let keys: BTreeSet<(String, i64)> = running.iter().map(|(of, _)| (of.uid.clone(), of.attempt)).collect();
     for (attempt, used) in running {
         totals.running(&attempt, used);
     }
     totals.keep(&keys);
+    // After those that run: the number of namespaces is bounded.
+    for namespace in namespaces {
+        // From 0 on, or the first job that ends would not count as an increase.
+        totals.late(&namespace, 0);
+    }
     fn labels((namespace, gpu_type): &(String, String)) -> [(&str, &str); 2] {
         [("job_namespace", namespace.as_str()), ("gpu_type", gpu_type.as_str())]
     }

@@ -8,7 +8,7 @@ use andreas_api::names::{
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
 use andreas_core::JobId;
-use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
+use andreas_planner::{Considered, Decision, Exploration, Obstacle, WaitReason, consider};
 use andreas_query::{
     Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, MAX_TRIED, NotTried,
     Obstacle as InTheWay, QueuedJob,
@@ -38,7 +38,7 @@ const MIN_MORE: i32 = 10;
 /// A job with this probability of being on time needs no help to be so.
 const SAFE: f64 = 0.9;
 
-fn candidate(c: &Considered, has_deadline: bool) -> Candidate {
+fn candidate(c: &Considered, has_deadline: bool, exploration: Option<&Exploration>) -> Candidate {
     Candidate {
         gpu_type: c.gpu_type.as_str().to_owned(),
         gpus: c.gpus.0,
@@ -58,6 +58,7 @@ fn candidate(c: &Considered, has_deadline: bool) -> Candidate {
             Obstacle::Power => InTheWay::Power,
         }),
         current: c.planned,
+        explored: exploration.is_some_and(|tried| tried.gpu_type == c.gpu_type && tried.gpus == c.gpus),
     }
 }
 
@@ -80,15 +81,14 @@ fn decided(view: &View, id: &JobId, namespace: &str) -> Option<Decided> {
     })
 }
 
-/// Which changes are tried, one after another, while that is true.
-pub enum Tries<'a> {
-    /// All, unless the plan has more than [`MAX_TRIED`] jobs.
-    Auto(&'a dyn Fn() -> bool),
-    /// All.
-    Always(&'a dyn Fn() -> bool),
+/// The cheapest configurations, and that of the plan in any case: an exploration may cost more than the others.
+pub(super) fn listed(considered: &[Considered]) -> impl Iterator<Item = &Considered> {
+    let beyond = considered.iter().skip(MAX_CANDIDATES).find(|c| c.planned);
+    considered.iter().take(MAX_CANDIDATES - usize::from(beyond.is_some())).chain(beyond)
 }
 
-/// Explains a job at `now`.
+/// Explains a job at `now`. Changes are tried one after another while `goes_on` is true: `always`, or only if the plan has
+/// at most [`MAX_TRIED`] jobs.
 ///
 /// # Errors
 /// [`QueryError`]
@@ -97,7 +97,8 @@ pub fn explain(
     hypothetical: &Hypothetical,
     job: &Arc<SlimTrainingJob>,
     now: Timestamp,
-    tries: &Tries<'_>,
+    always: bool,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<Explanation, QueryError> {
     let key = ObjectKey::of(job.as_ref());
     let id = job_id(&key);
@@ -106,14 +107,16 @@ pub fn explain(
     let shown = queued(view, job, place, ahead, now);
     let considered = consider(view.snapshot(), &view.latest.plan, &id)?;
     let has_deadline = shown.deadline.is_some();
+    let exploration =
+        view.latest.snapshot.jobs.iter().find(|job| job.id == id).and_then(|job| job.exploration.as_ref());
     let helps = Help { view, hypothetical, job, shown: &shown, considered: &considered };
-    let (mut changes, not_tried) = helps.changes(tries);
+    let (mut changes, not_tried) = helps.changes(always, goes_on);
     changes.sort_by(|a, b| a.added_cost_micros.cmp(&b.added_cost_micros).then(a.kind.cmp(&b.kind)));
     changes.truncate(MAX_CHANGES);
     Ok(Explanation {
         namespace: key.namespace.clone(),
         decided: decided(view, &id, &key.namespace),
-        candidates: considered.iter().take(MAX_CANDIDATES).map(|c| candidate(c, has_deadline)).collect(),
+        candidates: listed(&considered).map(|c| candidate(c, has_deadline, exploration)).collect(),
         changes,
         not_tried,
         currency: currency(view),
@@ -138,7 +141,7 @@ impl Help<'_> {
     }
 
     /// All changes that help, and why not all were tried.
-    fn changes(&self, tries: &Tries<'_>) -> (Vec<Change>, Option<NotTried>) {
+    fn changes(&self, always: bool, goes_on: &dyn Fn() -> bool) -> (Vec<Change>, Option<NotTried>) {
         let mut found: Vec<Change> = self.later_deadline().into_iter().collect();
         let needed = self.shown.position.is_some()
             || self.shown.expected.as_ref().is_some_and(|e| e.on_time_percent.is_some_and(|p| p < 90));
@@ -146,11 +149,10 @@ impl Help<'_> {
             Some(NotTried::NotPlanned)
         } else if !needed {
             Some(NotTried::NotNeeded)
+        } else if !always && self.view.snapshot().jobs.len() > MAX_TRIED {
+            Some(NotTried::ManyJobs)
         } else {
-            match tries {
-                Tries::Auto(_) if self.view.snapshot().jobs.len() > MAX_TRIED => Some(NotTried::ManyJobs),
-                Tries::Auto(goes_on) | Tries::Always(goes_on) => self.try_while(&mut found, goes_on),
-            }
+            self.try_while(&mut found, goes_on)
         };
         (found, not_tried)
     }

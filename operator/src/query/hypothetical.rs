@@ -1,7 +1,7 @@
 //! A job, node or budget that does not exist, in the planner's input.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use andreas_api::names::LABEL_PROFILE;
@@ -127,25 +127,29 @@ pub fn add_nodes(snapshot: &mut Snapshot, added: &[AddedNodes]) -> Result<(), Qu
     }
     for (kind, nodes) in added.iter().enumerate() {
         let like = like(snapshot, &nodes.gpu_type)?;
-        for number in 0..nodes.count {
-            // Kubernetes allows no such name for a node.
-            let name = NodeName::new(format!("added/{kind}-{number:03}"));
-            for job in &mut snapshot.jobs {
-                let admitted = job.candidates.as_ref().filter(|all| all.contains(&like.name));
-                if let Some(all) = admitted {
-                    job.candidates = Some(std::iter::once(name.clone()).chain(all.iter().cloned()).collect());
-                }
-            }
-            let gpus = GpuCount(nodes.gpus);
-            snapshot.nodes.push(Node {
-                name,
-                gpus,
-                free_gpus: gpus,
-                foreign_power: None,
-                sleep: None,
-                ..like.clone()
+        // Kubernetes allows no such name for a node.
+        let name = |number: u32| NodeName::new(format!("added/{kind}-{number:03}"));
+        let names: Vec<NodeName> = (0..nodes.count).map(name).collect();
+        // Equal workers share a list, also with these nodes.
+        let mut lists: HashMap<*const NodeName, Option<Arc<[NodeName]>>> = HashMap::new();
+        for job in &mut snapshot.jobs {
+            let Some(all) = &job.candidates else { continue };
+            let longer = lists.entry(all.as_ptr()).or_insert_with(|| {
+                all.contains(&like.name).then(|| names.iter().chain(all.iter()).cloned().collect())
             });
+            if let Some(longer) = longer {
+                job.candidates = Some(Arc::clone(longer));
+            }
         }
+        let gpus = GpuCount(nodes.gpus);
+        snapshot.nodes.extend(names.into_iter().map(|name| Node {
+            name,
+            gpus,
+            free_gpus: gpus,
+            foreign_power: None,
+            sleep: None,
+            ..like.clone()
+        }));
     }
     Ok(())
 }
@@ -167,10 +171,13 @@ fn like(snapshot: &Snapshot, asked: &str) -> Result<Node, QueryError> {
     let mut nodes: Vec<&Node> =
         snapshot.nodes.iter().filter(|node| node.gpu_type.as_str() == *found).collect();
     nodes.sort_by_key(|node| Reverse(node.free_gpus));
-    // One that is closed may have as many free GPUs, and is no example for any job.
+    // One that is closed may have as many free GPUs, and is no example for any job. Equal workers share a list.
     let waiting = || snapshot.jobs.iter().filter(|job| matches!(job.state, JobState::Waiting));
-    let open =
-        |node: &Node| waiting().any(|job| job.candidates.as_ref().is_none_or(|all| all.contains(&node.name)));
+    let lists: HashMap<*const NodeName, &[NodeName]> =
+        waiting().filter_map(|job| job.candidates.as_deref()).map(|all| (all.as_ptr(), all)).collect();
+    let listed: HashSet<&NodeName> = lists.into_values().flatten().collect();
+    let all_open = waiting().any(|job| job.candidates.is_none());
+    let open = |node: &Node| all_open || listed.contains(&node.name);
     let chosen = nodes.iter().find(|node| open(node)).or(nodes.first());
     chosen.map(|node| (*node).clone()).ok_or_else(|| QueryError::invalid("nodes.gpuType", "has no node"))
 }

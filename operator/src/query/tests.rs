@@ -391,8 +391,7 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         serde_json::to_vec(&jobs::queue(&view, "team", &own, own.len(), at(50))).expect("text");
     });
     let explained = p95("explain", Duration::from_millis(300), 20, &|n| {
-        explain::explain(&view, &hypothetical, &own[n * 100], at(50), &explain::Tries::Auto(&|| true))
-            .expect("explained");
+        explain::explain(&view, &hypothetical, &own[n * 100], at(50), false, &|| true).expect("explained");
     });
     let changed = p95("whatif", Duration::from_secs(2), 5, &|_| {
         let job =

@@ -125,7 +125,9 @@ fn add_node(
     let open = of_node.planned().is_some() && usable(node);
     view.usable_nodes += u64::from(open);
     view.unknown_boards += u64::from(of_node.planned().is_some_and(|t| inventory.unknown().contains(t)));
-    view.without_agent += u64::from(of_node.planned().is_some() && reporting_agent(index, key).is_none());
+    // A node that may be off has no agent that could be missed.
+    let powered = inventory.powered(node).is_some();
+    view.without_agent += u64::from(powered && reporting_agent(index, key).is_none());
     if let Some(why) = of_node.exclusion() {
         *view.excluded.entry(why).or_default() += 1;
     }

@@ -32,8 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use crate::query::explain::{self, Tries};
-use crate::query::{Background, Hypothetical, QueryError, View, jobs, what_if};
+use crate::query::{Background, Hypothetical, QueryError, View, explain, jobs, what_if};
 
 /// Requests of one user: burst and per second.
 const BURST: u32 = 40;
@@ -339,8 +338,7 @@ async fn explain_job(
             let job = job.ok_or(QueryError::NoSuchJob(name))?;
             let began = Instant::now();
             let goes_on = || began.elapsed() < TRIES_WITHIN;
-            let tries = if changing.is_some() { Tries::Always(&goes_on) } else { Tries::Auto(&goes_on) };
-            explain::explain(&view, &hypothetical, &job, clock::now(), &tries)
+            explain::explain(&view, &hypothetical, &job, clock::now(), changing.is_some(), &goes_on)
         };
         answer(&api, "explain", turn, compute).await
     };

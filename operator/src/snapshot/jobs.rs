@@ -6,8 +6,8 @@ use std::sync::Arc;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::{self, Allocation, Profiling};
-use andreas_api::{TrainingJobSpec, TrainingJobStatus};
+use andreas_api::training_job::{self, Allocation, AttemptRecord, Profiling};
+use andreas_api::{Outcome, TrainingJobSpec, TrainingJobStatus, names};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_estimates::{RunFacts, unknown_rule};
 use andreas_planner::{
@@ -25,7 +25,7 @@ use super::worker::{self, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};
 use crate::energy::weight::bounded_weight;
 use crate::energy::{Types, draws, rules};
-use crate::index::{ClusterIndex, gpu_memory};
+use crate::index::{ClusterIndex, gpu_memory, is_member};
 use crate::instants;
 use crate::lifecycle::pods::MAX_GRACE_SECONDS;
 use crate::lifecycle::{Admitted, Claim};
@@ -238,7 +238,7 @@ pub(super) fn job(
         None => estimates,
     };
     let mut worker = worker::worker(index, key, specs, given.admitted);
-    if spec.adopts.is_some() || has_service(status) {
+    if spec.adopts.is_some() || has_service(given) {
         // Its controller makes what its pods need; a Service that was made counts as used wherever the job runs.
         worker.quota_per_gang.clear();
     }
@@ -278,12 +278,24 @@ pub(super) fn job(
     }
 }
 
-/// Whether a job has its Service: it is made for its first gang, and stays as long as the job.
-fn has_service(status: Option<&TrainingJobStatus>) -> bool {
-    status.is_some_and(|status| {
-        status.allocation.as_ref().is_some_and(|allocation| allocation.nodes.len() > 1)
-            || status.history.iter().any(|record| record.placement.contains(", "))
-    })
+/// Whether a job has its Service: it is made before the pods of its first gang, and stays as long as the job.
+fn has_service(given: &JobFacts<'_>) -> bool {
+    let Some(status) = given.status else { return false };
+    let has_pods = |held: &Allocation| {
+        let name = names::pod_name(&given.key.name, held.attempt, 0);
+        let first = ObjectKey { namespace: given.key.namespace.clone(), name };
+        held.running_time.is_some()
+            || given.index.pods.get(&first).is_some_and(|pod| is_member(pod, given.job))
+    };
+    let gang = status.allocation.as_ref().filter(|held| held.nodes.len() > 1);
+    // There was none when it was refused; only a later gang has made it.
+    let mut since = status.history.iter().rev().take_while(|record| !service_was_refused(record));
+    gang.is_some_and(has_pods) || since.any(|record| record.placement.contains(", "))
+}
+
+/// Whether the API server refused the Service of an attempt. Its message begins with the resource that it refuses.
+fn service_was_refused(record: &AttemptRecord) -> bool {
+    record.outcome == Outcome::Withdrawn && record.message.starts_with("services \"")
 }
 
 /// Effects of several nodes, for numbers of nodes that the job can use. The pods of an adopted workload are spread evenly.

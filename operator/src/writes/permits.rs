@@ -1,8 +1,9 @@
 //! Permits for writes in flight, shared by the namespaces.
 //!
-//! A free permit goes to the waiting namespace that holds the fewest, of several to the write that waits longest. No
-//! namespace holds more than three quarters of all. So a namespace with slow admission delays no write of another, and
-//! one that is busy alone has most permits. Writes of objects without a namespace count as those of one more.
+//! A free permit goes to the waiting namespace that holds the fewest, of several to the write that waits longest. The
+//! last quarter of all goes to namespaces that hold none. So a few namespaces with slow admission delay no write of
+//! another, and one that is busy alone has most permits. Writes of objects without a namespace count as those of one
+//! more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,12 +18,14 @@ pub struct Permits(Arc<Mutex<State>>);
 struct State {
     /// Permits that nobody holds.
     free: usize,
-    /// Maximum permits of a namespace.
-    share: usize,
+    /// Free permits that are kept for namespaces without one.
+    reserve: usize,
     /// Permits of each namespace that holds any.
     held: BTreeMap<String, usize>,
-    /// Writes without a permit, with their namespaces, in the order of their arrival.
-    waiting: VecDeque<(String, oneshot::Sender<Permit>)>,
+    /// Writes without a permit by namespace, with their places in the order of arrival, first in first out.
+    waiting: BTreeMap<String, VecDeque<(u64, oneshot::Sender<Permit>)>>,
+    /// Number of writes that have come so far.
+    arrived: u64,
 }
 
 /// The right to one write in flight, until it is dropped.
@@ -36,16 +39,17 @@ impl Permits {
     pub fn new(count: usize) -> Self {
         Self(Arc::new(Mutex::new(State {
             free: count,
-            share: (count * 3 / 4).max(1),
+            reserve: count / 4,
             held: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            arrived: 0,
         })))
     }
 
     /// Waits for a permit for a write in this namespace; empty: in none.
     pub async fn acquire(&self, namespace: &str) -> Permit {
         let (turn, permit) = oneshot::channel();
-        self.0.lock().waiting.push_back((namespace.to_owned(), turn));
+        self.0.lock().queue(namespace, turn);
         self.grant();
         permit.await.expect("a write stays in the queue until it has its permit")
     }
@@ -62,16 +66,29 @@ impl Permits {
 }
 
 impl State {
+    fn queue(&mut self, namespace: &str, turn: oneshot::Sender<Permit>) {
+        self.arrived += 1;
+        self.waiting.entry(namespace.to_owned()).or_default().push_back((self.arrived, turn));
+    }
+
     /// Takes a permit for the write that is next. `None` if there is no permit for any that still waits.
     fn take_first(&mut self) -> Option<(String, oneshot::Sender<Permit>)> {
         if self.free == 0 {
             return None;
         }
-        self.waiting.retain(|(_, turn)| !turn.is_closed());
-        let holds = self.waiting.iter().map(|(namespace, _)| self.held.get(namespace).copied().unwrap_or(0));
-        let (at, _) =
-            holds.enumerate().filter(|(_, held)| *held < self.share).min_by_key(|(_, held)| *held)?;
-        let (namespace, turn) = self.waiting.remove(at)?;
+        self.waiting.retain(|_, writes| {
+            while writes.front().is_some_and(|(_, turn)| turn.is_closed()) {
+                writes.pop_front();
+            }
+            !writes.is_empty()
+        });
+        let next = self.waiting.iter().filter_map(|(namespace, writes)| {
+            let held = self.held.get(namespace).copied().unwrap_or(0);
+            let (arrival, _) = writes.front()?;
+            (held == 0 || self.free > self.reserve).then_some((held, *arrival, namespace))
+        });
+        let namespace = next.min()?.2.clone();
+        let (_, turn) = self.waiting.get_mut(&namespace)?.pop_front()?;
         self.free -= 1;
         *self.held.entry(namespace.clone()).or_default() += 1;
         Some((namespace, turn))
@@ -107,36 +124,44 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_alone_has_three_quarters_and_leaves_the_rest_to_others() {
+    fn busy_namespaces_have_three_quarters_and_leave_the_rest_to_others() {
         let permits = Permits::new(16);
         let held: Vec<Permit> = std::iter::from_fn(|| take(&permits, "a")).collect();
         assert_eq!(held.len(), 12);
-        let others: Vec<Permit> = ["b", "", "c", "b"].into_iter().filter_map(|n| take(&permits, n)).collect();
-        assert_eq!(others.len(), 4, "at once, and what has no namespace too");
-        assert!(take(&permits, "d").is_none(), "all are in use");
+        // A second one that is busy gets one. At once, and what has no namespace too.
+        let turns = ["b", "b", "", "c", "b", "d"].into_iter();
+        let others: Vec<Permit> = turns.filter_map(|n| take(&permits, n)).collect();
+        let namespaces: Vec<&str> = others.iter().map(|permit| permit.namespace.as_str()).collect();
+        assert_eq!(namespaces, ["b", "", "c", "d"]);
+        assert!(take(&permits, "e").is_none(), "all are in use");
         drop((held, others));
-        assert!(permits.0.lock().held.is_empty(), "no namespace is kept in memory");
+        let state = permits.0.lock();
+        assert!(state.held.is_empty() && state.waiting.is_empty(), "no namespace is kept in memory");
         assert!(take(&Permits::new(1), "a").is_some(), "the only one is nobody's alone");
     }
 
     #[test]
     fn a_free_permit_goes_to_the_namespace_with_the_fewest_however_long_others_wait() {
-        let permits = Permits::new(5);
-        let mut held = Vec::from(["a", "a", "a", "b", "b"].map(|n| take(&permits, n).expect("free")));
+        let permits = Permits::new(8);
+        let all = ["a", "a", "a", "b", "b", "b", "d", "e"];
+        let mut held = Vec::from(all.map(|n| take(&permits, n).expect("free")));
         let mut waits = Vec::from(["a", "b", "c", "c"].map(|n| Box::pin(permits.acquire(n))));
         assert!(waits.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
-        // The namespaces that hold permits once the first one is given back, that of the newest last.
-        let mut after_the_next = || {
-            drop(held.remove(0));
+        // Gives back one of a namespace's permits. The answer: the namespace that has it then.
+        let mut give_back = |namespace: &str| {
+            let at = held.iter().position(|permit| permit.namespace == namespace).expect("it holds one");
+            drop(held.remove(at));
             let mut turns = waits.iter_mut().enumerate();
-            let granted = turns.find_map(|(at, wait)| Some((at, wait.as_mut().now_or_never()?)));
-            let (at, permit) = granted.expect("somebody's turn");
-            held.push(permit);
+            let (at, permit) = turns.find_map(|(at, wait)| Some((at, wait.as_mut().now_or_never()?)))?;
             drop(waits.remove(at));
-            held.iter().map(|permit| permit.namespace.as_str()).collect::<String>()
+            let next = permit.namespace.clone();
+            held.push(permit);
+            Some(next)
         };
-        assert_eq!(after_the_next(), "aabbc", "it held none");
-        assert_eq!(after_the_next(), "abbca", "a and c hold one, and a waited longer");
+        assert_eq!(give_back("a").as_deref(), Some("c"), "it held none");
+        let none = ["d", "e"].into_iter().all(|namespace| give_back(namespace).is_none());
+        assert!(none, "the last two are for those that hold none");
+        assert_eq!(give_back("a").as_deref(), Some("a"), "a and c hold one, and a waited longer");
     }
 
     #[test]

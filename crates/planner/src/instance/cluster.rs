@@ -87,7 +87,6 @@ pub(super) fn compile_nodes(
         for (key, amount) in &node.free.others {
             free[names.others[key]] = i128::from(*amount);
         }
-        let budgeted = budgeted_overhead(snapshot, node);
         nodes.push(NodeData {
             name: node.name.clone(),
             kind: kind_of[&node.gpu_type],
@@ -95,8 +94,7 @@ pub(super) fn compile_nodes(
             gang_class: node.gang_class,
             free_gpus: i64::from(node.free_gpus.0),
             overhead: billed_overhead(node),
-            budgeted,
-            overhead_mw: milliwatts(budgeted),
+            overhead_mw: milliwatts(budgeted_overhead(snapshot, node)),
             power: node.sleep.map_or(NodePower::On, |sleep| sleep.state),
             wake: wake(snapshot, node),
         });

@@ -28,9 +28,7 @@ pub struct NodeData {
     pub(crate) free_gpus: i64,
     /// Draw of its host that jobs there are billed for, in watts: busy less idle, or all where it could sleep.
     pub overhead: f64,
-    /// Draw that its first job adds to the budget, in watts.
-    pub(crate) budgeted: f64,
-    /// The same in milliwatts.
+    /// Draw that its first job adds to the budget, in milliwatts.
     pub(crate) overhead_mw: i128,
     /// Whether it is powered on.
     pub(crate) power: NodePower,

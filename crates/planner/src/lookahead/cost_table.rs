@@ -132,7 +132,7 @@ pub(super) struct CostTable {
 impl CostTable {
     pub fn new(instance: &Instance<'_>, classes: &Classes) -> Self {
         let share = per_gpu(instance, |node| node.overhead);
-        let budgeted_share = per_gpu(instance, |node| node.budgeted);
+        let budgeted_share = per_gpu(instance, |node| node.overhead_mw as f64 / 1e3);
         let most = |kind: &TypeData| {
             let overheads = kind.nodes.iter().map(|n| instance.nodes[*n as usize].overhead);
             overheads.fold(0.0, f64::max)

@@ -13,7 +13,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// The failed handshakes of one listener.
 #[derive(Default)]
 pub(super) struct FailedHandshakes {
-    said: Mutex<Option<Instant>>,
+    written: Mutex<Option<Instant>>,
 }
 
 impl FailedHandshakes {
@@ -26,10 +26,10 @@ impl FailedHandshakes {
 
     fn is_due(&self) -> bool {
         let now = Instant::now();
-        let mut said = self.said.lock();
-        let due = said.is_none_or(|at| now.duration_since(at) >= EVERY);
+        let mut written = self.written.lock();
+        let due = written.is_none_or(|at| now.duration_since(at) >= EVERY);
         if due {
-            *said = Some(now);
+            *written = Some(now);
         }
         due
     }

@@ -1,15 +1,16 @@
 //! What decided about a job, and what would help it.
 
+use andreas_core::{GpuCount, Money, Seconds, Watts};
+use andreas_planner::Considered;
 use andreas_query::{Change, ChangeKind, Explanation, NotTried};
 
 use super::*;
-use crate::query::explain::Tries;
 
 #[test]
 fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     let view = view(&contended());
     let hypothetical = Hypothetical::new(Caches::default());
-    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50), &Tries::Auto(&|| true))
+    let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50), false, &|| true)
         .expect("explained");
     let decided = shown.decided.as_ref().expect("decided");
     assert_eq!((decided.decision.as_str(), decided.reason.as_deref()), ("Wait", Some("WaitingForCapacity")));
@@ -40,7 +41,8 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
         &Hypothetical::new(Caches::default()),
         &job(&view, "waits"),
         at(50),
-        &Tries::Auto(&|| true),
+        false,
+        &|| true,
     )
     .expect("explained");
     if shown.job.position.is_none() {
@@ -64,18 +66,18 @@ fn with_many_jobs_changes_are_tried_when_that_is_asked_and_as_long_as_there_is_t
     }
     let view = view(&index);
     let hypothetical = Hypothetical::new(Caches::default());
-    let explained = |tries: &Tries<'_>| {
-        let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), tries);
+    let explained = |always: bool, goes_on: &dyn Fn() -> bool| {
+        let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), always, goes_on);
         shown.expect("explained")
     };
-    let shown = explained(&Tries::Auto(&|| true));
+    let shown = explained(false, &|| true);
     assert_eq!((shown.not_tried, shown.changes.as_slice()), (Some(NotTried::ManyJobs), [].as_slice()));
-    let shown = explained(&Tries::Always(&|| true));
+    let shown = explained(true, &|| true);
     assert_eq!(shown.not_tried, None);
     assert!(shown.changes.iter().any(|change| change.kind == ChangeKind::Minimum), "{:?}", shown.changes);
     // The time is over after the first change, which is the smaller minimum.
     let tried = std::cell::Cell::new(0);
-    let shown = explained(&Tries::Always(&|| tried.replace(tried.get() + 1) == 0));
+    let shown = explained(true, &|| tried.replace(tried.get() + 1) == 0);
     assert_eq!((tried.get(), shown.not_tried), (2, Some(NotTried::OutOfTime)));
     let kinds: Vec<ChangeKind> = shown.changes.iter().map(|change| change.kind).collect();
     assert_eq!(kinds, [ChangeKind::Minimum]);
@@ -90,7 +92,7 @@ fn with_few_jobs_the_time_is_limited_too() {
     let hypothetical = Hypothetical::new(Caches::default());
     let tried = std::cell::Cell::new(0);
     let once = || tried.replace(tried.get() + 1) == 0;
-    let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), &Tries::Auto(&once))
+    let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), false, &once)
         .expect("explained");
     assert_eq!((tried.get(), shown.not_tried), (2, Some(NotTried::OutOfTime)));
 }
@@ -103,7 +105,8 @@ fn help(index: &ClusterIndex, kind: ChangeKind) -> Option<Change> {
         &Hypothetical::new(Caches::default()),
         &job(&view, "waits"),
         at(50),
-        &Tries::Auto(&|| true),
+        false,
+        &|| true,
     )
     .expect("explained");
     no_name_of_others(&shown);
@@ -147,13 +150,40 @@ fn what_an_exploration_is_worth_makes_no_time_shorter() {
         let asked = json!({"profiling": profiling, "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}, "preemption": "Allowed"});
         add(&mut index, "team", "looks", &spec(1, 1, asked), json!(null));
         let mut candidates = explained(&index, "looks").candidates;
-        let planned = candidates.iter().find(|candidate| candidate.current).map(|c| c.gpu_type.clone());
-        candidates.iter_mut().for_each(|candidate| candidate.current = false);
+        let planned = candidates.iter().find(|c| c.current).map(|c| (c.gpu_type.clone(), c.explored));
+        candidates.iter_mut().for_each(|c| (c.current, c.explored) = (false, false));
         (planned, candidates)
     };
     let ((stays, expected), (goes, candidates)) = (shown("Off"), shown("Auto"));
-    assert_eq!((stays.as_deref(), goes.as_deref()), (Some(GPU), Some(OTHER)));
+    assert_eq!((stays, goes), (Some((GPU.to_owned(), false)), Some((OTHER.to_owned(), true))));
     assert_eq!(candidates, expected);
+}
+
+#[test]
+fn the_planned_configuration_is_listed_however_many_are_cheaper() {
+    let energies = |planned: u32| -> Vec<f64> {
+        let one = |n: u32| Considered {
+            gpu_type: GPU.into(),
+            gpus: GpuCount(1),
+            nodes: 1,
+            limit: None,
+            time: Seconds(1.0),
+            power: Watts(1.0),
+            budgeted_with: Watts(1.0),
+            energy: Money(f64::from(n)),
+            lateness: Money(0.0),
+            turnaround: Money(0.0),
+            on_time: 1.0,
+            obstacle: None,
+            planned: n == planned,
+        };
+        let considered: Vec<Considered> = (0..80).map(one).collect();
+        explain::listed(&considered).map(|c| c.energy.0).collect()
+    };
+    let cheapest: Vec<f64> = (0..64).map(f64::from).collect();
+    assert_eq!(energies(5), cheapest);
+    assert_eq!(energies(63), cheapest);
+    assert_eq!(energies(70), [&cheapest[..63], &[70.0]].concat());
 }
 
 #[test]
@@ -235,14 +265,8 @@ fn a_larger_power_budget_is_named_where_it_does_not_even_cover_idle_nodes() {
 
 fn explained(index: &ClusterIndex, name: &str) -> Explanation {
     let view = view(index);
-    explain::explain(
-        &view,
-        &Hypothetical::new(Caches::default()),
-        &job(&view, name),
-        at(50),
-        &Tries::Auto(&|| true),
-    )
-    .expect("explained")
+    explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, name), at(50), false, &|| true)
+        .expect("explained")
 }
 
 #[test]
@@ -268,8 +292,7 @@ fn an_adopted_job_is_changed_by_annotations_of_its_workload_alone() {
     let view = view(&index);
     let job = job(&view, "waits");
     let hypothetical = Hypothetical::new(Caches::default());
-    let shown =
-        explain::explain(&view, &hypothetical, &job, at(50), &Tries::Auto(&|| true)).expect("explained");
+    let shown = explain::explain(&view, &hypothetical, &job, at(50), false, &|| true).expect("explained");
     assert!(shown.job.position.is_some() && shown.not_tried.is_none(), "{shown:?}");
     assert!(shown.changes.iter().all(|change| change.patch.is_none()), "{:?}", shown.changes);
     let tried: Vec<ChangeKind> = explain::to_try(&view, &job).into_iter().map(|one| one.0).collect();

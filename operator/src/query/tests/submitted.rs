@@ -67,6 +67,24 @@ fn an_added_node_is_open_although_closed_ones_of_its_type_run_jobs() {
     assert!(added < 60, "{added}");
 }
 
+/// Long lists are not copied for each job and each added node.
+#[test]
+fn equal_workers_share_their_list_of_nodes_with_the_added_ones_too() {
+    let mut index = held_for_long();
+    index.apply(object::<SlimNode>(gpu_node("t0", "Tesla-T4", 8)));
+    let pod =
+        json!({"nodeSelector": {"nvidia.com/gpu.product": GPU}, "containers": [{"name": "t", "image": "x"}]});
+    for name in ["first", "second"] {
+        add(&mut index, "team", name, &spec(8, 8, json!({"template": {"spec": pod}})), json!(null));
+    }
+    let mut snapshot = view(&index).snapshot().clone();
+    let nodes = [AddedNodes { count: 2, gpu_type: "a100".into(), gpus: 8 }];
+    hypothetical::add_nodes(&mut snapshot, &nodes).expect("a type of the cluster");
+    let lists: Vec<_> = snapshot.jobs.iter().filter_map(|job| job.candidates.as_ref()).collect();
+    let [first, second] = lists.as_slice() else { panic!("{lists:?}") };
+    assert!(Arc::ptr_eq(first, second) && first.len() == 3, "{first:?}");
+}
+
 #[test]
 fn a_closed_node_that_still_runs_a_job_is_not_for_a_posted_one() {
     let mut index = held_for_long();

@@ -279,15 +279,20 @@ fn a_planned_node_whose_agent_is_silent_counts_as_one_without_agent() {
     for name in ["n1", "n2", "n3"] {
         index.apply(node(name, "A", 4, true));
     }
+    // Whose kubelets are silent too: they may be off.
+    for name in ["n4", "n5"] {
+        index.apply(node(name, "A", 4, false));
+    }
     let agent = |name: &str, state: &str| {
         let gpu = json!({"uuid": "GPU-0", "state": state, "watts": 300});
-        let status = json!({"agentVersion": "1", "gpus": [gpu]});
+        let status = json!({"agentVersion": "1", "reportSeconds": 60, "gpus": [gpu]});
         let gpu_node =
             json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {}, "status": status});
         serde_json::from_value::<SlimGpuNode>(gpu_node).expect("a gpu node")
     };
     index.apply(agent("n1", "Held"));
     index.apply(agent("n2", "Free"));
+    index.apply(agent("n4", "Held"));
     assert_eq!(view(&index, at(100)).without_agent, 1, "n3 has none");
     index.age_reports(std::time::Duration::from_secs(180));
     assert_eq!(view(&index, at(100)).without_agent, 2, "an idle one has nothing to say");
@@ -308,6 +313,9 @@ fn counters_of_closed_sets_begin_at_zero() {
         r#"andreas_prediction_error_ratio_count{source="Observed"} 0"#,
     ] {
         has(&text, line);
+    }
+    for reason in andreas_planner::WaitReason::ALL {
+        has(&text, &format!(r#"andreas_decisions_total{{decision="{}"}} 0"#, reason.as_str()));
     }
 }
 
@@ -330,6 +338,19 @@ fn counters_of_a_namespace_begin_at_zero_with_its_jobs() {
         has(&text, line);
     }
     assert!(!text.contains(r#"job_namespace="former""#), "a label for each namespace that had jobs: {text}");
+}
+
+#[test]
+fn namespaces_whose_jobs_only_wait_leave_the_labels_to_those_whose_jobs_run() {
+    let mut index = ClusterIndex::new();
+    index.apply(node("n1", "A", 4, true));
+    for number in 0..250 {
+        index.apply(job(&format!("lab-{number}"), "waits", json!({"phase": "Suspended"})));
+    }
+    index.apply(job("team", "runs", running("A", &["n1"], "Running")));
+    let text = scrape(index, |_| {}, at(20));
+    has(&text, r#"andreas_job_energy_joules_total{job_namespace="team",gpu_type="A"} 0.0"#);
+    has(&text, r#"andreas_job_lateness_cost_total{job_namespace="_other"} 0.0"#);
 }
 
 /// Given the alerts and their tests; when they name a bucket of a histogram of the operator by its bound; then it is exposed so.

@@ -45,7 +45,7 @@ impl World {
         let node: SlimGpuNode = serde_json::from_value(json!({
             "metadata": {"name": "n1", "resourceVersion": self.version(), "generation": generation},
             "spec": {"limits": [{"pod": "team/a-1-0", "watts": 220}]},
-            "status": {"agentVersion": "1", "observedGeneration": observed, "gpus": gpus}}))
+            "status": {"agentVersion": "1", "reportSeconds": 60, "observedGeneration": observed, "gpus": gpus}}))
         .expect("a gpu node");
         self.index.apply(node);
     }
@@ -246,28 +246,62 @@ fn pods_of_others_that_no_agent_names_count_for_the_boards_maximum_after_a_minut
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(240.0)));
 }
 
-#[test]
-fn a_limit_that_is_not_set_in_time_is_given_up_and_counts_for_nothing() {
+/// A run under a limit of 220 W whose program was measured on its eight GPUs, at `watts` each.
+fn under_a_limit(watts: i64) -> World {
     let mut status = holds(1, "n1", 8);
     status["allocation"]["powerLimitWatts"] = json!(220);
     let seen = json!({"observations": [
         {"run": "x-1", "gpuType": GPU, "gpus": 8, "nodes": 1, "millisPerEpoch": 60_000, "milliEpochs": 9_000, "watts": 2_400, "at": at(0)}]});
-    let mut runs = world(status, 380);
-    runs.profile("a", seen).report(380, 3, 2, 100);
+    let mut runs = world(status, watts);
+    runs.profile("a", seen);
+    runs
+}
+
+/// When its limits count, whether it is offered none, and the limit that it keeps.
+fn limits(snapshot: &Snapshot) -> (LimitsCount, bool, Option<Watts>) {
+    let job = &snapshot.jobs[0];
+    let JobState::Running { placement, .. } = &job.state else { panic!("{:?}", job.state) };
+    (job.limits_count, job.limits.is_empty(), placement.limit)
+}
+
+#[test]
+fn a_limit_that_is_not_set_in_time_is_given_up_and_counts_for_nothing() {
+    let mut runs = under_a_limit(380);
+    runs.report(380, 3, 2, 100);
     let mut caches = Caches::default();
-    let held = |snapshot: &Snapshot| {
-        let job = &snapshot.jobs[0];
-        let JobState::Running { placement, .. } = &job.state else { panic!("{:?}", job.state) };
-        (job.limits_count, job.limits.is_empty(), placement.limit)
-    };
     let soon = runs.built(&mut caches, 100);
-    assert_eq!(held(&soon), (LimitsCount::NotYetSet, false, Some(Watts(220.0))));
+    assert_eq!(limits(&soon), (LimitsCount::NotYetSet, false, Some(Watts(220.0))));
     // The plan keeps the limit and starts nothing with its watts.
     let plan = andreas_planner::plan(&soon, &Options::default()).expect("a plan");
     assert!(matches!(&plan.jobs[&soon.jobs[0].id].decision, Decision::Run(place) if place.limit.is_some()));
     let late = runs.built(&mut caches, 161);
-    assert_eq!(held(&late), (LimitsCount::AtOnce, true, None));
+    assert_eq!(limits(&late), (LimitsCount::AtOnce, true, None));
     let draw =
         late.jobs[0].estimates.iter().find(|row| row.gpu_type == GpuType::new(GPU)).and_then(|r| r.draw);
     assert_eq!(draw, Some(Watts(3_200.0)));
+}
+
+#[test]
+fn a_limit_is_kept_and_saves_nothing_while_its_agent_is_silent() {
+    let mut runs = under_a_limit(200);
+    let mut caches = Caches::default();
+    let (in_force, unknown) = (LimitsCount::WhenSet, LimitsCount::NotYetSet);
+    let kept = |count: LimitsCount| (count, false, Some(Watts(220.0)));
+    assert_eq!(limits(&runs.built(&mut caches, 100)), kept(in_force));
+    runs.index.age_reports(Duration::from_secs(180));
+    for now in [101, 162, 400] {
+        assert_eq!(limits(&runs.built(&mut caches, now)), kept(unknown), "{now}");
+    }
+    runs.report(201, 1, 1, 100);
+    assert_eq!(limits(&runs.built(&mut caches, 401)), kept(in_force));
+    // Silent before it could set a new one: it has its minute once it is back.
+    runs.report(201, 3, 2, 100);
+    assert_eq!(limits(&runs.built(&mut caches, 402)), kept(unknown));
+    runs.index.age_reports(Duration::from_secs(180));
+    assert_eq!(limits(&runs.built(&mut caches, 500)), kept(unknown));
+    runs.report(202, 3, 2, 100);
+    for now in [501, 560] {
+        assert_eq!(limits(&runs.built(&mut caches, now)), kept(unknown), "{now}");
+    }
+    assert_eq!(limits(&runs.built(&mut caches, 561)), (LimitsCount::AtOnce, true, None));
 }

@@ -110,3 +110,64 @@ fn a_job_that_was_a_gang_once_lends_its_service_to_no_other() {
     assert!(runs("2"), "there is one for it");
     assert!(!runs("1"), "the other job keeps its own");
 }
+
+#[test]
+fn a_gang_that_starts_takes_its_service_off_a_quota_until_its_pods_are_there() {
+    let two_nodes = || json!({"gpus": {"min": 16, "maxNodes": 2}});
+    let runs = |services: &str, used: &str, pods: bool| {
+        let mut world = World::default();
+        world.index.apply(quota(&json!({"services": services}), &json!({"services": used})));
+        for name in ["n1", "n2", "n3", "n4"] {
+            world.node(name, json!({}), json!({}));
+        }
+        let allocation = json!({"attempt": 1, "generation": 4, "gpuType": GPU, "gpus": 16, "gpusPerWorker": 8,
+            "nodes": ["n1", "n2"], "placement": "n1, n2", "since": at(10), "watts": 300});
+        let status = json!({"phase": "Starting", "decisions": 4, "allocation": allocation});
+        world.job("starts", two_nodes(), status, Claim::Starting { since: at(10) });
+        if pods {
+            world.pod("starts", 1, "n1", 8, "Pending");
+        }
+        world.job("gang", two_nodes(), json!(null), waiting());
+        let snapshot = world.snapshot();
+        let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+        let runs = |name: &str| plan.jobs[&job_id(&key(name))].decision.placement().is_some();
+        assert!(runs("starts"), "a quota stops nobody");
+        runs("gang")
+    };
+    assert!(!runs("1", "0", false), "the only one is for the gang that starts");
+    assert!(runs("2", "0", false), "there is one for each");
+    assert!(!runs("1", "1", true), "it was made");
+    assert!(runs("2", "1", true), "it was made, and there is another one");
+}
+
+#[test]
+fn a_gang_whose_service_was_refused_waits_for_one() {
+    let takes = |message: &str, more: Vec<Value>| {
+        let mut world = World::default();
+        world.index.apply(quota(&json!({"services": "1"}), &json!({"services": "1"})));
+        world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({}));
+        let mut refused = gang_before();
+        let record = &mut refused[0];
+        record["outcome"] = "Withdrawn".into();
+        record["reason"] = "QuotaExceeded".into();
+        record["message"] = message.into();
+        refused.as_array_mut().expect("records").extend(more);
+        let status = json!({"phase": "Pending", "decisions": 4, "history": refused});
+        world.job("gang", json!({"gpus": {"min": 16, "maxNodes": 2}}), status, waiting());
+        let snapshot = world.snapshot();
+        let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+        let takes = snapshot.jobs[0].worker.quota_per_gang.get("q/services").copied();
+        assert_eq!(plan.jobs[&job_id(&key("gang"))].decision.placement().is_none(), takes.is_some());
+        takes
+    };
+    let of = |resource: &str, counted: &str| {
+        format!(
+            "{resource} is forbidden: exceeded quota: q, requested: {counted}=1, used: {counted}=1, limited: {counted}=1"
+        )
+    };
+    let service = of("services \"gang-gang-gang\"", "services");
+    assert_eq!(takes(&service, Vec::new()), Some(1));
+    assert_eq!(takes(&of("pods \"gang-1-0\"", "pods"), Vec::new()), None, "its pods came after it");
+    let later = gang_before().as_array().expect("records").clone();
+    assert_eq!(takes(&service, later), None, "a later attempt has made it");
+}

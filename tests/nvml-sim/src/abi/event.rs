@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use sys::{nvmlDevice_t, nvmlEventSet_t, nvmlReturn_t};
 
 use super::{INVALID, NOT_SUPPORTED, SUCCESS, gpu, handle_of, node, place_of, put};
-use crate::control::Fault;
 
 /// The events that can be asked for.
 const SUPPORTED: c_ulonglong = sys::nvmlEventTypeXidCriticalError as c_ulonglong;
@@ -87,8 +86,7 @@ pub extern "C" fn nvmlDeviceRegisterEvents(
     }
 }
 
-/// `nvmlEventSetWait_v2`. Each event tells the latest error of any GPU, whichever error made it. What came is delivered before it is
-/// said that a GPU of the set is lost.
+/// `nvmlEventSetWait_v2`. Each event tells the latest error of any GPU, whichever error made it.
 ///
 /// # Safety
 /// As in `nvml.h`: `data` can be written.
@@ -111,14 +109,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
                     *seen = gpu.xids;
                     Some((*place, xid))
                 });
-                let lost = |place: &usize| {
-                    node.gpus().get(*place).is_some_and(|gpu| Fault::of(gpu.fault) == Fault::Lost)
-                };
-                if news.is_none() && seen.keys().any(lost) {
-                    sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST
-                } else {
-                    SUCCESS
-                }
+                SUCCESS
             });
             if state != SUCCESS {
                 return state;
