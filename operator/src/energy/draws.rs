@@ -41,7 +41,7 @@ const FEWEST: usize = 3;
 const LEAST: f64 = 0.5;
 /// Step of a type's bound, as a part of the board's maximum: avoids new tables for every watt.
 const STEP: f64 = 0.05;
-/// A power limit that is known not to be in force for this time is not offered again during the attempt.
+/// A power limit that is not in force after this time is not offered again during the attempt.
 const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 /// Maximum remembered runs; beyond that all are dropped.
 const MAX_REMEMBERED_RUNS: usize = 50_000;
@@ -163,36 +163,14 @@ pub fn limit_in_force(
     allocation: &Allocation,
     policy: &EnergyPolicySpec,
 ) -> bool {
-    setting(index, key, allocation, policy) == Setting::InForce
-}
-
-/// What is known of a run's power limit. Of its workers' settings the last one here is that of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Setting {
-    /// It is in force, or there is none.
-    InForce,
-    /// Nobody knows: an agent is silent.
-    Unknown,
-    /// It is not in force.
-    NotSet,
-}
-
-fn setting(
-    index: &ClusterIndex,
-    key: &ObjectKey,
-    allocation: &Allocation,
-    policy: &EnergyPolicySpec,
-) -> Setting {
-    let Some(watts) = allocation.power_limit_watts else { return Setting::InForce };
+    let Some(watts) = allocation.power_limit_watts else { return true };
     if policy.limits != Limits::On {
-        return Setting::NotSet;
+        return false;
     }
-    let of_worker = |node: &str, pod: &SlimPod| {
+    let in_force = |(node, pod): (&str, &SlimPod)| {
         let node = node_key(node);
         let (name, gpu_node) = (name_of(&pod.metadata), index.gpu_nodes.get(&node)?);
-        let Some(status) = reporting_agent(index, &node) else {
-            return agent_status(index, &node).map(|_| Setting::Unknown);
-        };
+        let status = reporting_agent(index, &node)?;
         let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == name && limit.watts == watts);
         let carried_out = gpu_node.metadata.generation.is_some_and(|g| status.observed_generation >= Some(g));
         let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name)).peekable();
@@ -202,11 +180,10 @@ fn setting(
                     && gpu.min_limit_watts.is_some_and(|low| low <= watts)
                     && gpu.max_limit_watts.is_some_and(|high| watts <= high)
             });
-        (known && carried_out && taken).then_some(Setting::InForce)
+        Some(known && carried_out && taken)
     };
-    let workers = workers(index, key, allocation).unwrap_or_default().into_iter();
-    let settings = workers.map(|(node, pod)| of_worker(node, &pod).unwrap_or(Setting::NotSet));
-    settings.max().unwrap_or(Setting::NotSet)
+    workers(index, key, allocation)
+        .is_some_and(|workers| workers.into_iter().all(|(node, pod)| in_force((node, &pod)) == Some(true)))
 }
 
 /// The bound pods of an allocation by node; `None` unless all exist.
@@ -276,7 +253,7 @@ fn node_key(node: &str) -> ObjectKey {
 pub struct MeasuredDraws {
     /// Maximum measured draw of one GPU, W, by run.
     peaks: HashMap<Run, f64>,
-    /// Since when a power limit is known not to be in force, by run and limit.
+    /// Since when a power limit is not in force, by run and limit.
     unset: HashMap<(Run, i32), Timestamp>,
 }
 
@@ -304,7 +281,7 @@ impl MeasuredDraws {
         Some(*peak)
     }
 
-    /// From when on the job's power limits count; `None`: offer none, because one was not set in time.
+    /// From when on the job's power limits count; `None`: offer none, because one was not set in time or an agent of its nodes is silent.
     pub fn limits_count(
         &mut self,
         index: &ClusterIndex,
@@ -319,25 +296,29 @@ impl MeasuredDraws {
         }
         let Some(allocation) = allocation else { return Some(LimitsCount::WhenSet) };
         let run = run(job, allocation)?;
-        let setting = setting(index, key, allocation, policy);
-        // The time counts from the pods' start: no limit can be set before. Nor does it pass while an agent is silent: its limit may
-        // be in force, or be set as soon as it is back.
-        let refused = setting == Setting::NotSet && allocation.running_time.is_some();
+        let silent = |node: &String| {
+            let key = node_key(node);
+            agent_status(index, &key).is_some() && reporting_agent(index, &key).is_none()
+        };
+        if allocation.nodes.iter().any(silent) {
+            // Limits may be lifted there. They are offered again once it reports, and have their minute then.
+            self.unset.retain(|(of, _), _| *of != run);
+            return None;
+        }
+        let watts = allocation.power_limit_watts.filter(|_| !limit_in_force(index, key, allocation, policy));
+        // The time counts from the pods' start: no limit can be set before.
+        let started = allocation.running_time.is_some();
         if self.unset.len() > MAX_REMEMBERED_RUNS {
             self.unset.clear();
         }
-        if let Some(watts) = allocation.power_limit_watts {
-            let limit = (run.clone(), watts);
-            if refused {
-                self.unset.entry(limit).or_insert(now);
-            } else {
-                self.unset.remove(&limit);
-            }
+        if let Some(watts) = watts.filter(|_| started) {
+            self.unset.entry((run.clone(), watts)).or_insert(now);
+        } else if let Some(watts) = allocation.power_limit_watts {
+            self.unset.remove(&(run.clone(), watts));
         }
         let late = |since: &Timestamp| now.duration_since(*since) >= SET_WITHIN;
         let given_up = self.unset.iter().any(|((of, _), since)| *of == run && late(since));
-        let count = if setting == Setting::InForce { LimitsCount::WhenSet } else { LimitsCount::NotYetSet };
-        (!given_up).then_some(count)
+        (!given_up).then_some(if watts.is_some() { LimitsCount::NotYetSet } else { LimitsCount::WhenSet })
     }
 }
 

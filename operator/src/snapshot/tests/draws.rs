@@ -248,8 +248,12 @@ fn pods_of_others_that_no_agent_names_count_for_the_boards_maximum_after_a_minut
 
 /// A run under a limit of 220 W whose program was measured on its eight GPUs, at `watts` each.
 fn under_a_limit(watts: i64) -> World {
+    measured_run(watts, json!(220))
+}
+
+fn measured_run(watts: i64, limit: Value) -> World {
     let mut status = holds(1, "n1", 8);
-    status["allocation"]["powerLimitWatts"] = json!(220);
+    status["allocation"]["powerLimitWatts"] = limit;
     let seen = json!({"observations": [
         {"run": "x-1", "gpuType": GPU, "gpus": 8, "nodes": 1, "millisPerEpoch": 60_000, "milliEpochs": 9_000, "watts": 2_400, "at": at(0)}]});
     let mut runs = world(status, watts);
@@ -282,26 +286,38 @@ fn a_limit_that_is_not_set_in_time_is_given_up_and_counts_for_nothing() {
 }
 
 #[test]
-fn a_limit_is_kept_and_saves_nothing_while_its_agent_is_silent() {
+fn no_limit_is_offered_while_an_agent_is_silent_and_again_once_it_reports() {
     let mut runs = under_a_limit(200);
     let mut caches = Caches::default();
-    let (in_force, unknown) = (LimitsCount::WhenSet, LimitsCount::NotYetSet);
+    let none = (LimitsCount::AtOnce, true, None);
     let kept = |count: LimitsCount| (count, false, Some(Watts(220.0)));
-    assert_eq!(limits(&runs.built(&mut caches, 100)), kept(in_force));
+    assert_eq!(limits(&runs.built(&mut caches, 100)), kept(LimitsCount::WhenSet));
     runs.index.age_reports(Duration::from_secs(180));
     for now in [101, 162, 400] {
-        assert_eq!(limits(&runs.built(&mut caches, now)), kept(unknown), "{now}");
+        assert_eq!(limits(&runs.built(&mut caches, now)), none, "{now}: it may be lifted");
     }
     runs.report(201, 1, 1, 100);
-    assert_eq!(limits(&runs.built(&mut caches, 401)), kept(in_force));
+    assert_eq!(limits(&runs.built(&mut caches, 401)), kept(LimitsCount::WhenSet));
     // Silent before it could set a new one: it has its minute once it is back.
     runs.report(201, 3, 2, 100);
-    assert_eq!(limits(&runs.built(&mut caches, 402)), kept(unknown));
+    assert_eq!(limits(&runs.built(&mut caches, 402)), kept(LimitsCount::NotYetSet));
     runs.index.age_reports(Duration::from_secs(180));
-    assert_eq!(limits(&runs.built(&mut caches, 500)), kept(unknown));
+    assert_eq!(limits(&runs.built(&mut caches, 500)), none);
     runs.report(202, 3, 2, 100);
     for now in [501, 560] {
-        assert_eq!(limits(&runs.built(&mut caches, now)), kept(unknown), "{now}");
+        assert_eq!(limits(&runs.built(&mut caches, now)), kept(LimitsCount::NotYetSet), "{now}");
     }
-    assert_eq!(limits(&runs.built(&mut caches, 561)), (LimitsCount::AtOnce, true, None));
+    assert_eq!(limits(&runs.built(&mut caches, 561)), none);
+}
+
+/// Once a plan took the limit off, there is none in the allocation that could be seen not to be in force.
+#[test]
+fn a_run_without_a_limit_is_offered_none_while_its_agent_is_silent() {
+    let mut runs = measured_run(200, Value::Null);
+    let offered = |runs: &mut World| !runs.built(&mut Caches::default(), 100).jobs[0].limits.is_empty();
+    assert!(offered(&mut runs));
+    runs.index.age_reports(Duration::from_secs(180));
+    assert!(!offered(&mut runs));
+    runs.report(202, 1, 1, 100);
+    assert!(offered(&mut runs));
 }
