@@ -296,11 +296,11 @@ impl MeasuredDraws {
         }
         let Some(allocation) = allocation else { return Some(LimitsCount::WhenSet) };
         let run = run(job, allocation)?;
-        let silent = |node: &String| {
+        let overdue = |node: &String| {
             let key = node_key(node);
             agent_status(index, &key).is_some() && reporting_agent(index, &key).is_none()
         };
-        if allocation.nodes.iter().any(silent) {
+        if allocation.nodes.iter().any(overdue) {
             // Limits may be lifted there. They are offered again once it reports, and have their minute then.
             self.unset.retain(|(of, _), _| *of != run);
             return None;
