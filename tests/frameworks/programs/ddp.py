@@ -83,7 +83,7 @@ def main() -> None:
         else:
             if rank == 0:
                 full = nn.functional.cross_entropy(model.module(pictures), labels)
-                print(f"finished: {STEPS} steps, loss {float(full):.6f}", flush=True)
+                print(f"finished: {STEPS} steps, loss {float(full.detach()):.6f}", flush=True)
     dist.destroy_process_group()
 
 
