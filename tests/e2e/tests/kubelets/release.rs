@@ -1,6 +1,7 @@
 //! A release, from its files to a cluster whose nodes pull every image by its digest from a registry, and what the pages tell
 //! people to type there: the installation's smoke test, the runbooks.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use andreas_e2e::cluster::{Cluster, Options};
@@ -156,6 +157,72 @@ fn krews_manifest_names_the_archives_by_their_digests() -> Result<()> {
         let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         ensure!(platform["sha256"] == hex, "{platform}: {hex}");
     }
+    Ok(())
+}
+
+/// A file of an OCI archive, as JSON.
+fn in_archive(archive: &Path, name: &str) -> Result<Value> {
+    let output = std::process::Command::new("tar").arg("-xOf").arg(archive).arg(name).output()?;
+    ensure!(output.status.success(), "{}: no {name}", archive.display());
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// What a descriptor in an OCI archive names.
+fn described(archive: &Path, descriptor: &Value) -> Result<Value> {
+    let digest = descriptor["digest"].as_str().context("a digest")?;
+    in_archive(archive, &format!("blobs/{}", digest.replace(':', "/")))
+}
+
+/// Name of an archive's image, without the registry that names mean which have none, and its user for each architecture.
+fn name_and_users(archive: &Path) -> Result<(String, Vec<String>)> {
+    let top = in_archive(archive, "index.json")?;
+    let name = top["manifests"][0]["annotations"]["io.containerd.image.name"].as_str().context("a name")?;
+    let (mut open, mut users) = (vec![top.clone()], Vec::new());
+    while let Some(index) = open.pop() {
+        for descriptor in index["manifests"].as_array().context("an index")? {
+            let found = described(archive, descriptor)?;
+            if found["manifests"].is_array() {
+                open.push(found);
+                continue;
+            }
+            let config = described(archive, &found["config"])?;
+            users.push(config["config"]["User"].as_str().context("a user")?.to_owned());
+        }
+    }
+    Ok((name.trim_start_matches("docker.io/").to_owned(), users))
+}
+
+/// User by image, of the table below the heading "Images" of the installation's page.
+fn users_of_the_page() -> Result<BTreeMap<String, String>> {
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/installation.md"))?;
+    let (_, table) = page.split_once("| image | contents | user |\n|---|---|---|\n").context("the table")?;
+    let mut users = BTreeMap::new();
+    for row in table.lines().take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').collect();
+        let &[_, names, _, user, _] = cells.as_slice() else { anyhow::bail!("{row}") };
+        let user = user.trim().split(',').next().unwrap_or_default();
+        let names = names.split('`').skip(1).step_by(2);
+        users.extend(names.map(|name| (name.to_owned(), user.to_owned())));
+    }
+    Ok(users)
+}
+
+#[test]
+fn every_image_has_the_user_that_the_installations_page_names() -> Result<()> {
+    let mut users = users_of_the_page()?;
+    for part in PARTS {
+        let (name, found) = name_and_users(&files().join(format!("images/{part}.tar")))?;
+        let untagged = name.rsplit_once(':').map_or(name.as_str(), |(before, _)| before);
+        let user = users.remove(&name).or_else(|| users.remove(untagged));
+        let user = user.with_context(|| format!("the page names no user of {name}"))?;
+        println!("{name}: {found:?}");
+        ensure!(
+            !found.is_empty() && found.iter().all(|one| *one == format!("{user}:{user}")),
+            "{name}: {found:?}"
+        );
+    }
+    ensure!(users.is_empty(), "no images: {users:?}");
     Ok(())
 }
 
