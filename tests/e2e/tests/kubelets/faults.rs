@@ -1,16 +1,22 @@
 //! What happens to nodes in real life, while jobs train on them: no job is lost, and none counts it against its user.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use andreas_api::phase::{Phase, Reason};
+use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::scenario;
 use andreas_kubelets::{Fault, Service};
 use anyhow::{Context as _, Result, ensure};
 
-use crate::both::{self, ended_well, small};
+use crate::both::{self, ended_well, ends_well, node_of, small, went_on};
 use crate::{nodes, real};
+
+/// For how long a node has no power: nobody notices, and its kubelet finds its pods in the API when it is back.
+const OFF: Duration = Duration::from_secs(2);
+/// Why an attempt ends on such a node. Its kubelet takes up all pods before the device plug-in, which is one of them, has registered, and
+/// refuses those with GPUs; where that comes late, it is known by then that their containers are gone.
+const CAUSES: [&str; 2] = ["was refused by its node: UnexpectedAdmissionError", "was lost"];
 
 /// Lets NVIDIA's device plug-in run on nodes of that operating system alone.
 async fn device_plugin_on(c: &Cluster, os: &str) -> Result<()> {
@@ -59,6 +65,37 @@ async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gang_survives_a_power_cut() -> Result<()> {
     both::a_gang_survives_a_power_cut(real(2)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_its_node_refuses_after_a_power_cut_costs_its_user_nothing() -> Result<()> {
+    scenario(real(2), async |c| {
+        let one = small(job("one").gpus(2, 1).epochs(60, 0.3).checkpoint(15).stays_at(0.5));
+        c.submit(&one).await?;
+        c.wait_for_percent(&one, 10).await?;
+        // when its node loses its power, and has it again before anybody has noticed
+        let node = nodes(c)?.node(&node_of(c, &one))?;
+        node.power_off();
+        tokio::time::sleep(OFF).await;
+        let on = Instant::now();
+        node.power_on().await?;
+        nodes(c)?.offers(&c.testbed, node, 4).await?;
+        println!(
+            "{} offers its GPUs again {:.1} s after it got power",
+            node.name(),
+            on.elapsed().as_secs_f64()
+        );
+        // then the job goes on from its checkpoint, at the cluster's expense
+        ends_well(c, &one).await?;
+        let status = c.observer.seen().status(&one.key());
+        ensure!(status.cluster_failures >= 1, "{status:?}");
+        for attempt in status.history.iter().filter(|attempt| attempt.outcome == Outcome::ClusterFailure) {
+            println!("attempt {}: {}", attempt.attempt, attempt.message);
+            ensure!(CAUSES.iter().any(|cause| attempt.message.contains(cause)), "{attempt:?}");
+        }
+        went_on(c, &one, 5_000)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
