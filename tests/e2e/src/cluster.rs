@@ -117,7 +117,8 @@ impl Cluster {
         if let Some(values) = &options.install {
             if real {
                 let images = if options.release.is_some() { Images::Pulled } else { Images::Loaded };
-                let nodes = RealNodes::start(&testbed, options.real_nodes.clone(), images).await;
+                let (gpus, runtime) = (options.real_nodes.clone(), options.default_runtime);
+                let nodes = RealNodes::start(&testbed, gpus, images, runtime).await;
                 real_nodes = Some(Arc::new(nodes.context("starting the nodes")?));
             } else {
                 start_kubelets(&testbed, &options, &[]).await?;

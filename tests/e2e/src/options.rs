@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use andreas_kubelets::Gpus;
+use andreas_kubelets::{DefaultRuntime, Gpus};
 use andreas_testbed::Component;
 use serde_json::{Value, json};
 
@@ -53,6 +53,8 @@ pub struct Options {
     /// Real nodes with these GPUs, named `node-1`, `node-2`..., in place of all pretend ones; [`Options::install`] goes with them.
     /// Such a cluster needs `tests/kubelets/isolated`.
     pub real_nodes: Vec<Gpus>,
+    /// Of the real nodes' containerd.
+    pub default_runtime: DefaultRuntime,
     /// Replicas of the operator.
     pub operators: usize,
     /// Further flags of the operator.
@@ -116,6 +118,7 @@ impl Default for Options {
             groups: vec![a100(2)],
             recorded: Vec::new(),
             real_nodes: Vec::new(),
+            default_runtime: DefaultRuntime::default(),
             operators: 1,
             operator_args: Vec::new(),
             operator_log: "info,kube=warn",

@@ -23,6 +23,7 @@ use crate::network::Network;
 use crate::node::{Common, Node};
 use crate::pods::Pods;
 use crate::policies::Enforcer;
+use crate::runtime::DefaultRuntime;
 
 /// How long a cluster of some nodes may take to be ready on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -54,7 +55,12 @@ impl Kubelets {
     ///
     /// # Errors
     /// When a program is missing or a node is not ready in time, with what its kubelet logged last.
-    pub async fn start(testbed: &Testbed, gpus: Vec<Gpus>, images: Images) -> Result<Self> {
+    pub async fn start(
+        testbed: &Testbed,
+        gpus: Vec<Gpus>,
+        images: Images,
+        default_runtime: DefaultRuntime,
+    ) -> Result<Self> {
         ensure!(gpus.len() <= usize::from(Network::MAX_NODES), "at most {} nodes", Network::MAX_NODES);
         let name = testbed.data_dir().file_name().context("the test bed's folder has a name")?;
         let common = Common {
@@ -65,9 +71,10 @@ impl Kubelets {
             proxy: testbed.kubeconfig_for_user("system:kube-proxy", None)?,
             status_seconds: 10,
             disk: images.disk()?,
+            default_runtime,
         };
         apply(testbed, include_str!("../manifests/cluster.yaml")).await?;
-        apply(testbed, include_str!("../manifests/gpus.yaml")).await?;
+        apply(testbed, &default_runtime.device_plugin()).await?;
         let mut nodes = Vec::new();
         for (number, gpus) in (1..).zip(gpus) {
             nodes.push(Arc::new(Node::start(&common, number, gpus).await?));

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::gpus::{Gpus, uuids};
 use crate::network::Network;
 use crate::registry::Registry;
+use crate::runtime::DefaultRuntime;
 
 /// Image of the container that holds a pod's namespaces.
 pub(crate) const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
@@ -29,6 +30,7 @@ pub(crate) struct NodeFiles<'a> {
     /// The simulated `libnvidia-ml`.
     pub library: &'a Path,
     pub gpus: &'a Gpus,
+    pub default_runtime: DefaultRuntime,
     /// How often the kubelet reports the node's status.
     pub status_seconds: u32,
 }
@@ -46,7 +48,8 @@ impl NodeFiles<'_> {
         self.put("kubelet.yaml", &json_text(&self.kubelet()))?;
         self.put("proxy.yaml", &json_text(&self.proxy()))?;
         self.put(CNI, &json_text(&self.cni()))?;
-        self.put("cdi/nvidia.json", &json_text(&self.devices()))
+        self.put("cdi/nvidia.json", &json_text(&self.devices()))?;
+        self.default_runtime.write_driver(self.folder, self.gpus)
     }
 
     fn put(&self, name: &str, text: &str) -> Result<()> {
@@ -65,7 +68,7 @@ impl NodeFiles<'_> {
         self.programs.join(name).display().to_string()
     }
 
-    /// NVIDIA's runtime is the default one, as the GPU operator sets it up; it does nothing to containers that ask for no GPU.
+    /// NVIDIA's runtime does nothing to containers that ask for no GPU.
     fn containerd(&self) -> String {
         // Without CAP_SYS_RESOURCE no score can be lowered, and every pod would fail.
         let restricted = !has_cap_sys_resource();
@@ -79,7 +82,7 @@ impl NodeFiles<'_> {
              [plugins.'io.containerd.cri.v1.runtime']\n\
              restrict_oom_score_adj = {restricted}\n\
              {runtime}]\n\
-             default_runtime_name = 'nvidia'\n\
+             default_runtime_name = '{default}'\n\
              {runtime}.runtimes.runc]\n\
              runtime_type = 'io.containerd.runc.v2'\n\
              {runtime}.runtimes.runc.options]\n\
@@ -91,6 +94,7 @@ impl NodeFiles<'_> {
              [plugins.'io.containerd.cri.v1.runtime'.cni]\n\
              bin_dirs = ['{programs}']\n\
              conf_dir = '{cni}'\n",
+            default = self.default_runtime.name(),
             runc = self.program("runc"),
             nvidia = self.program("nvidia-container-runtime"),
             programs = self.programs.display(),

@@ -20,6 +20,7 @@ use crate::config::NodeFiles;
 use crate::gpus::{Gpus, uuids};
 use crate::images::Disk;
 use crate::network::Network;
+use crate::runtime::DefaultRuntime;
 
 /// What a step of a node's start may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -57,6 +58,8 @@ pub(crate) struct Common<'a> {
     pub proxy: PathBuf,
     /// What its containerd begins with.
     pub disk: Disk,
+    /// Of its containerd.
+    pub default_runtime: DefaultRuntime,
     /// Seconds between two reports of a node's status (kubelet's default: 10).
     pub status_seconds: u32,
 }
@@ -112,6 +115,7 @@ impl Node {
             proxy: &common.proxy,
             library: &common.library,
             gpus: &gpus,
+            default_runtime: common.default_runtime,
             status_seconds: common.status_seconds,
         }
         .write()?;

@@ -13,6 +13,7 @@ mod pods;
 mod policies;
 mod prompt;
 mod release;
+mod runtimes;
 mod training;
 
 use andreas_e2e::cluster::{Cluster, Options};

@@ -8,7 +8,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_kubelets::{Gpus, Images, Kubelets as RealNodes, Network};
+use andreas_kubelets::{DefaultRuntime, Gpus, Images, Kubelets as RealNodes, Network};
 use andreas_testbed::control::{self, Control, ControlError};
 use andreas_testbed::{Builder, Kubelets, ProcessState, SchedulerConfig, Testbed, workspace_binary};
 use anyhow::{Context as _, ensure};
@@ -145,7 +145,8 @@ async fn start(up: &Up) -> anyhow::Result<(Testbed, Option<RealNodes>)> {
     let nodes = match up.kubelets {
         Some(count) => {
             let gpus = Gpus::Simulated { product: A100.to_owned(), count: 4, memory_mib: A100_MIB };
-            Some(RealNodes::start(&testbed, vec![gpus; usize::from(count)], Images::Loaded).await?)
+            let gpus = vec![gpus; usize::from(count)];
+            Some(RealNodes::start(&testbed, gpus, Images::Loaded, DefaultRuntime::default()).await?)
         }
         None => None,
     };
