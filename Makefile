@@ -36,6 +36,11 @@ help: ## Show this list
 prepare:
 	@hack/prepare
 
+# Before anything is built: a second where all is there, one line where real nodes cannot be had.
+.PHONY: real-nodes
+real-nodes: prepare
+	@tests/kubelets/available
+
 .PHONY: control-plane
 control-plane: prepare ## Build etcd, kube-apiserver, ... once into the cache folder
 	@tests/tools/build >/dev/null
@@ -62,7 +67,7 @@ build-tests: prepare
 demo: prepare ## The main job: a real control plane, real nodes (DEMO_ARGS=--pretend: pretend ones), 40 TrainingJobs of a production trace
 	@isolated= sets=control-plane; \
 	if [[ " $(DEMO_ARGS) " != *" --pretend "* ]] && tests/kubelets/available; then \
-	  isolated=tests/kubelets/isolated sets+=" nodes registry nvidia"; hack/prepare nodes; \
+	  isolated=tests/kubelets/isolated sets+=" nodes registry nvidia"; \
 	fi; \
 	set -m; { for set in $$sets; do tests/tools/build $$set >/dev/null || exit 1; done; } </dev/null & beside=$$!; set +m; \
 	trap 'kill -- -$$beside 2>/dev/null || true' EXIT; \
@@ -80,20 +85,19 @@ test-began:
 	@mkdir -p target && touch target/.test-began
 
 .PHONY: test
-test: test-began prepare ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
+test: test-began real-nodes ## Everything that must hold: lints, unit tests, and the suites on a real control plane and real nodes
 	@failed=; logs=$$(mktemp -d); SECONDS=$$(($$(date +%s) - $$(stat -c %Y target/.test-began))) begun=0; \
 	took() { echo "== $$1: $$((SECONDS - begun)) s"; begun=$$SECONDS; }; \
 	beside=(); trap 'for one in "$${beside[@]}"; do kill -- -$$one 2>/dev/null || true; done; rm -rf "$$logs"' EXIT; \
 	trap 'grep -hsE "FAILED|^error|^each: failed" "$$logs"/* || true; exit 130' INT TERM; \
-	sets="control-plane prometheus nvidia"; ! tests/kubelets/available || { hack/prepare nodes; sets+=" nodes registry"; }; \
 	echo "Go programs are built beside lints and tests, and what they print comes after those"; \
-	set -m; { for set in $$sets; do tests/tools/build $$set >/dev/null || exit 1; done; } </dev/null >"$$logs/tools" 2>&1 & beside+=($$!); set +m; \
+	set -m; { for set in control-plane prometheus nvidia nodes registry; do tests/tools/build $$set >/dev/null || exit 1; done; } </dev/null >"$$logs/tools" 2>&1 & beside+=($$!); set +m; \
 	make --no-print-directory lint supply-chain build-tests; \
 	wait "$${beside[0]}" || { cat "$$logs/tools" >&2; exit 1; }; cat "$$logs/tools"; \
-	! tests/kubelets/available || tests/kubelets/prepare || failed+=" preparation of real nodes"; \
+	tests/kubelets/prepare || failed+=" preparation of real nodes"; \
 	took "lints and builds, $$(find "$(CACHE)" -name .complete -newer target/.test-began 2>/dev/null | wc -l) sets of Go programs among them"; \
 	echo "scenarios run first; the crates' tests and those on real nodes run beside them, and are printed after them"; \
-	set -m; { tests/kubelets/available && $(ON_REAL_NODES); } </dev/null >"$$logs/real" 2>&1 & beside+=($$!); \
+	set -m; $(ON_REAL_NODES) </dev/null >"$$logs/real" 2>&1 & beside+=($$!); \
 	$(CRATES) </dev/null >"$$logs/crates" 2>&1 & beside+=($$!); set +m; \
 	$(SCENARIOS) || failed+=" scenarios"; took scenarios; \
 	wait "$${beside[2]}" || failed+=" crates"; cat "$$logs/crates"; took "crates, after that"; \
@@ -121,8 +125,7 @@ e2e: control-plane prometheus build-tests ## Scenarios by the modules of tests/e
 	$(SCENARIOS) $(addsuffix ::,$(TESTS))
 
 .PHONY: kubelets
-kubelets: control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, containerd, runc, NVIDIA's own parts, the chart from images (root)
-	tests/kubelets/available
+kubelets: real-nodes control-plane nvidia build-tests ## Scenarios on real nodes: kubelet, containerd, runc, NVIDIA's own parts, the chart from images (root)
 	tests/kubelets/prepare
 	$(ON_REAL_NODES) $(addsuffix ::,$(TESTS))
 
@@ -134,8 +137,7 @@ adoption: control-plane build-tests ## Jobs of other kinds beside their real con
 	$(SCENARIOS) --nocapture --include-ignored adoption::
 
 .PHONY: versions
-versions: control-plane nvidia build-tests ## Scenarios on real nodes of the older supported versions of Kubernetes, each built once (root; 8 min of CPU each)
-	tests/kubelets/available
+versions: real-nodes control-plane nvidia build-tests ## Scenarios on real nodes of the older supported versions of Kubernetes, each built once (root; 8 min of CPU each)
 	for version in $(VERSIONS); do \
 	  export ANDREAS_KUBERNETES=$$version; \
 	  tests/tools/build >/dev/null; tests/kubelets/prepare; \
@@ -147,8 +149,7 @@ buildah: prepare ## The trainer's Dockerfile, built by buildah on base images ma
 	@tests/buildah
 
 .PHONY: frameworks
-frameworks: control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 260 MB, 5 GB of disk, 45 min
-	tests/kubelets/available
+frameworks: real-nodes control-plane nvidia build-tests ## PyTorch, Hugging Face, Lightning, Kubeflow's SDK on real nodes (root): downloads 260 MB, 5 GB of disk, 45 min
 	tests/kubelets/prepare
 	tests/frameworks/image >/dev/null
 	ANDREAS_NODE_IMAGE=$(CURDIR)/target/frameworks/image.tar tests/kubelets/isolated \
@@ -222,7 +223,8 @@ bench-quick: bench-build ## A row for every benchmark at reduced size, to the te
 
 .PHONY: anchors
 anchors: export ANCHORS := $(CURDIR)/target/anchors/problems
-anchors: prepare ## Decisions of the planner beside those of HiGHS, Sia's program and DeDe (Python packages): ANCHORS_ARGS="highs,sia 15"
+anchors: ## Decisions of the planner beside those of HiGHS, Sia's program and DeDe (Python packages): ANCHORS_ARGS="highs,sia 15"
+	hack/prepare anchors
 	mkdir -p $(ANCHORS); python3 -m venv target/anchors/venv
 	target/anchors/venv/bin/pip install --quiet highspy==1.15.1 dede==0.1.6 scipy==1.11.4
 	$(CARGO) test --release -p andreas-planner -p andreas-baselines --lib --locked -- --ignored write_problems
@@ -239,14 +241,12 @@ fmt: ## Format the code
 	$(CARGO) fmt --all
 
 .PHONY: transcripts
-transcripts: control-plane build ## Run the commands of pages on the demo's cluster, and write what they print: PAGES="docs/ask.md" (root)
-	tests/kubelets/available
+transcripts: real-nodes control-plane build ## Run the commands of pages on the demo's cluster, and write what they print: PAGES="docs/ask.md" (root)
 	tests/kubelets/prepare
 	tests/kubelets/isolated $(CARGO) run -q --offline --locked --bin transcripts -- $(PAGES)
 
 .PHONY: compare-transcripts
-compare-transcripts: control-plane nvidia build-tests ## Run the commands of all pages again, and compare the shape of what they print (root)
-	tests/kubelets/available
+compare-transcripts: real-nodes control-plane nvidia build-tests ## Run the commands of all pages again, and compare the shape of what they print (root)
 	tests/kubelets/prepare
 	tests/kubelets/isolated $(CARGO) test --offline --workspace --locked --test transcripts -- --nocapture
 
@@ -256,8 +256,7 @@ pictures: control-plane prometheus build docs ## Pictures of dashboards, report 
 	@$(CARGO) run -q --locked --bin pictures
 
 .PHONY: answers
-answers: control-plane build ## Ask whatif before each of the demo's 40 jobs, and compare with what then happens (root)
-	tests/kubelets/available
+answers: real-nodes control-plane build ## Ask whatif before each of the demo's 40 jobs, and compare with what then happens (root)
 	tests/kubelets/prepare
 	tests/kubelets/isolated $(CARGO) run -q --offline --locked --bin answers
 
@@ -298,8 +297,7 @@ release: prepare ## All files of a release into target/release-files/: RELEASE_A
 	@hack/release $(RELEASE_ARGS)
 
 .PHONY: install-release
-install-release: control-plane nvidia build-tests ## Install what `make release` wrote, from these files alone, on real nodes that pull by digest from a registry (root)
-	tests/kubelets/available
+install-release: real-nodes control-plane nvidia build-tests ## Install what `make release` wrote, from these files alone, on real nodes that pull by digest from a registry (root)
 	tests/kubelets/prepare
 	ANDREAS_RELEASE=$(CURDIR)/target/release-files $(ON_REAL_NODES) release::
 

@@ -1,22 +1,13 @@
 //! The scripts of a release, without building one: what is checked before, and how its files are installed.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use andreas_e2e::release::architecture;
+use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn script(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
-    Ok(())
-}
+use crate::scripts::{StandIns, printed, root, script};
 
 #[test]
 fn a_release_whose_chart_has_another_version_is_not_made() -> Result<()> {
@@ -53,8 +44,8 @@ fn arguments_of_the_installer_name_files_of_the_callers_folder() -> Result<()> {
     let sums = "sha256sum install andreas-1.2.3.tgz >SHA256SUMS";
     ensure!(Command::new("sh").args(["-c", sums]).current_dir(&release).status()?.success(), "sha256sum");
     // helm upgrade --install andreas CHART ...
-    script(&programs.join("helm"), "#!/bin/sh\n[ -s \"$4\" ] && [ -s my.yaml ] && echo \"$*\" >>said\n")?;
-    script(&programs.join("kubectl"), "#!/bin/sh\n")?;
+    script(&programs.join("helm"), "[ -s \"$4\" ] && [ -s my.yaml ] && echo \"$*\" >>said")?;
+    script(&programs.join("kubectl"), "")?;
     let done = Command::new(release.join("install"))
         .args(["--values", "my.yaml"])
         .current_dir(folder.path())
@@ -64,5 +55,138 @@ fn arguments_of_the_installer_name_files_of_the_callers_folder() -> Result<()> {
     let said = fs::read_to_string(folder.path().join("said"))?;
     // First to see whether helm takes the arguments.
     assert_eq!(said.matches("--values my.yaml").count(), 2, "{said}");
+    Ok(())
+}
+
+/// Runs lines of Python that know a script of the repository as `script`, and a folder.
+fn python(machine: &StandIns, path: &str, lines: &str) -> Result<String> {
+    const LOAD: &str = "
+import importlib.machinery, importlib.util, io, pathlib, sys, tarfile
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader('script', sys.argv[1])
+script = importlib.util.module_from_spec(importlib.util.spec_from_loader('script', loader))
+loader.exec_module(script)
+folder = pathlib.Path(sys.argv[2])
+";
+    let mut python = machine.command("python3")?;
+    python.arg("-c").arg(format!("{LOAD}{lines}")).arg(root().join(path)).arg(machine.folder());
+    let output = python.output().context("python3")?;
+    let (stdout, stderr) = printed(&output);
+    ensure!(output.status.success(), "{path}: {stdout}{stderr}");
+    Ok(stdout)
+}
+
+/// Given a release for the other architecture alone, and this machine's command line of an earlier build; when it is made; then nothing
+/// that the earlier one prints goes into it, and a line tells of that.
+#[test]
+fn what_an_older_command_line_prints_goes_into_no_release() -> Result<()> {
+    let strip = "cp \"$3\" \"$2\"";
+    let machine = StandIns::new(&[
+        ("strip", strip),
+        ("aarch64-linux-gnu-strip", strip),
+        ("x86_64-linux-gnu-strip", strip),
+    ])?;
+    for folder in ["release", "x86_64-unknown-linux-gnu/release", "aarch64-unknown-linux-gnu/release"] {
+        fs::create_dir_all(machine.file(folder))?;
+        script(&machine.file(folder).join("kubectl-andreas"), "echo printed")?;
+    }
+    let (here, other) = (architecture(), if architecture() == "amd64" { "arm64" } else { "amd64" });
+    let made = |archs: &[&str]| -> Result<String> {
+        let lines = format!(
+            "
+for name in script.command_lines(folder, '1', {archs:?}, folder / 'release', 0).values():
+    print(name, *tarfile.open(folder / name).getnames())
+"
+        );
+        python(&machine, "hack/release", &lines)
+    };
+    let alone = format!(
+        "no shell completion and no manual page: the program for {here} prints them (--arch {here})\n\
+         kubectl-andreas-1-linux-{other}.tar.gz LICENSE kubectl-andreas\n"
+    );
+    assert_eq!(made(&[other])?, alone);
+    let all = "LICENSE completion.bash completion.fish completion.zsh kubectl-andreas kubectl-andreas.1";
+    let both = [other, here].map(|arch| format!("kubectl-andreas-1-linux-{arch}.tar.gz {all}\n")).concat();
+    assert_eq!(made(&[other, here])?, both);
+    Ok(())
+}
+
+/// Given an image, and the Python of Debian 12, whose archives know no filters; when `tests/arm64` unpacks it; then its files are there.
+#[test]
+fn an_image_is_unpacked_by_an_older_python() -> Result<()> {
+    let machine = StandIns::new(&[])?;
+    fs::create_dir_all(machine.file("files/usr"))?;
+    fs::write(machine.file("files/usr/file"), "text")?;
+    let (layer, image) = (machine.file("layer.tar"), machine.file("image.tar"));
+    let packed = Command::new("tar")
+        .arg("-cf")
+        .arg(&layer)
+        .arg("-C")
+        .arg(machine.file("files"))
+        .arg("./usr")
+        .status()?;
+    ensure!(packed.success(), "tar: {packed}");
+    let mut made = machine.command(root().join("hack/image"))?;
+    made.args(["--reference", "registry.example/files:1", "--base"]).arg(&layer).arg("--out").arg(&image);
+    ensure!(made.output()?.status.success(), "hack/image");
+    let lines = format!(
+        "
+if hasattr(tarfile, 'tar_filter'):
+    del tarfile.tar_filter
+now = tarfile.TarFile.extractall
+def before(self, path='.', members=None, *, numeric_owner=False):
+    now(self, path, members, numeric_owner=numeric_owner)
+tarfile.TarFile.extractall = before
+script.unpack(folder / 'image.tar', '{}', folder / 'unpacked')
+",
+        architecture()
+    );
+    python(&machine, "tests/arm64", &lines)?;
+    assert_eq!(fs::read_to_string(machine.file("unpacked/usr/file"))?, "text");
+    Ok(())
+}
+
+/// Given the files of an image with a loader and a glibc of its own; when `tests/arm64` runs its program for amd64; then it has that glibc,
+/// and a library that the image lacks is not taken from this machine.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_program_that_is_compared_has_the_libraries_of_its_image() -> Result<()> {
+    let machine = StandIns::new(&[])?;
+    let layer = machine.file("layer");
+    let (programs, libraries) = (layer.join("usr/local/bin"), layer.join("usr/lib/x86_64-linux-gnu"));
+    for folder in [&programs, &libraries, &layer.join("usr/lib64")] {
+        fs::create_dir_all(folder)?;
+    }
+    let found = Command::new("cc").arg("-print-file-name=libc.so.6").output().context("cc")?;
+    fs::copy(printed(&found).0.trim(), libraries.join("libc.so.6"))?;
+    fs::copy("/lib64/ld-linux-x86-64.so.2", layer.join("usr/lib64/ld-linux-x86-64.so.2"))?;
+    let source = machine.file("program.c");
+    fs::write(
+        &source,
+        r#"#include <stdio.h>
+int main(void) {
+  FILE *maps = fopen("/proc/self/maps", "r");
+  for (int one; (one = getc(maps)) != EOF;) putchar(one);
+}
+"#,
+    )?;
+    let compile = |name: &str, flags: &[&str]| -> Result<()> {
+        let mut cc = Command::new("cc");
+        let compiled = cc.arg("-o").arg(programs.join(name)).arg(&source).args(flags).status()?;
+        ensure!(compiled.success(), "cc: {compiled}");
+        Ok(())
+    };
+    compile("maps", &[])?;
+    compile("lacks", &["-Wl,--no-as-needed", "-lgcc_s"])?;
+    let run = |name: &str| {
+        let lines = format!("\nprint(script.run(folder / 'layer', 'amd64', ['{name}']))\n");
+        python(&machine, "tests/arm64", &lines)
+    };
+    let maps = run("maps")?;
+    let its = format!("{}/libc.so.6", libraries.display());
+    let libcs = maps.lines().filter(|line| line.ends_with("/libc.so.6"));
+    ensure!(maps.contains(&its) && libcs.clone().all(|line| line.ends_with(&its)), "{maps}");
+    let lacks = run("lacks").unwrap_err().to_string();
+    ensure!(lacks.contains("arm64: lacks: libgcc_s.so.1 is not in its image"), "{lacks}");
     Ok(())
 }

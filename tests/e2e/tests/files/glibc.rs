@@ -1,0 +1,159 @@
+//! The layer below the programs of `hack/images`: glibc of Debian's packages, and what is asked of it before anything is compiled.
+
+use std::fs;
+use std::process::Command;
+
+use andreas_e2e::release::architecture;
+use anyhow::{Context as _, Result, ensure};
+
+use crate::scripts::{StandIns, printed, root};
+
+/// `hack/images` on a machine with these programs, and with a cache of its own.
+fn images(machine: &StandIns, arguments: &[&str]) -> Result<Command> {
+    let mut images = machine.command(root().join("hack/images"))?;
+    images.args(arguments).env("ANDREAS_CACHE", machine.file("cache")).env("BUILT", machine.file("built"));
+    for variable in ["DEBIAN_MIRROR", "IMAGES_DEBIAN", "RUSTC", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+        images.env_remove(variable);
+    }
+    Ok(images)
+}
+
+/// What apt does where a list cannot be had: that is a failure only if it was told so.
+const APT_REACHES_NOTHING: &str = "case \"$*\" in *APT::Update::Error-Mode=any*) exit 100 ;; esac";
+
+/// Given a machine whose apt reaches nothing; when an image is to be built; then that ends before a program is, and Debian's archive was
+/// asked, whichever distribution the machine has.
+#[test]
+fn glibc_that_cannot_be_had_is_missed_before_anything_is_built() -> Result<()> {
+    let machine = StandIns::new(&[("apt-get", APT_REACHES_NOTHING), ("cargo", "touch \"$BUILT\"; exit 1")])?;
+    let out = machine.file("out").display().to_string();
+    let arguments = ["--arch", architecture(), "--profile", "debug", "--out", &out, "trainer"];
+    let made = images(&machine, &arguments)?.output()?;
+    let (_, stderr) = printed(&made);
+    ensure!(!made.status.success() && stderr.contains("no lists of Debian trixie"), "{stderr}");
+    ensure!(!machine.file("built").exists(), "cargo was called: {stderr}");
+    let sources = machine.file(&format!("cache/debian/trixie-{}/sources.list", architecture()));
+    let sources = fs::read_to_string(sources)?;
+    assert_eq!(sources.lines().count(), 3, "{sources}");
+    for line in sources.lines() {
+        let (before, after) = line.split_once("] ").context("no keyring")?;
+        assert!(before.ends_with("/debian-archive-keyring.gpg"), "{line}");
+        assert!(after.starts_with("http://deb.debian.org/debian") && after.contains(" trixie"), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_script_with_lists_of_its_own_fails_where_one_is_missing() -> Result<()> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("hack"))? {
+        let path = entry?.path();
+        let text = if path.is_file() { fs::read_to_string(&path)? } else { String::new() };
+        if text.contains("Dir::State::Lists") {
+            ensure!(text.contains("APT::Update::Error-Mode"), "{}", path.display());
+            found.push(path);
+        }
+    }
+    ensure!(found.len() == 2, "{found:?}");
+    Ok(())
+}
+
+/// Given a machine whose glibc is newer than that of the release of Debian that images stand on; when their layer is asked for; then it
+/// is that of the next release, or none where no known release is as new.
+#[test]
+fn a_machine_with_a_newer_glibc_gets_that_of_a_later_release() -> Result<()> {
+    let machine = StandIns::new(&[("getconf", "echo \"glibc $GLIBC\"")])?;
+    let (trixie, forky) = (machine.layer("trixie", "2.41-12+deb13u5")?, machine.layer("forky", "2.43-7")?);
+    let base = |glibc: &str| -> Result<(bool, String, String)> {
+        let output = images(&machine, &["--base"])?.env("GLIBC", glibc).output()?;
+        let (stdout, stderr) = printed(&output);
+        Ok((output.status.success(), stdout, stderr))
+    };
+    for glibc in ["2.36", "2.41"] {
+        assert_eq!(base(glibc)?, (true, format!("{}\n", trixie.display()), String::new()));
+    }
+    let (made, path, said) = base("2.42")?;
+    ensure!(made && path == format!("{}\n", forky.display()), "{path}{said}");
+    let wanted =
+        "linked with glibc 2.42 here, and Debian trixie has 2.41-12+deb13u5: the images get that of the next";
+    ensure!(said.contains(wanted), "{said}");
+    let (made, path, said) = base("2.44")?;
+    ensure!(
+        !made && path.is_empty() && said.contains("Debian forky has 2.43-7: name a newer"),
+        "{path}{said}"
+    );
+    Ok(())
+}
+
+/// Given two that want the layer at once; when one of them has waited for the other; then it takes what that one made.
+#[test]
+fn whoever_waited_for_the_layer_takes_the_others() -> Result<()> {
+    // The wait for the lock, in which the other one finishes.
+    let waits = "mkdir -p \"${LAYER%/*}\"; cp \"$MADE\" \"$LAYER\"";
+    let machine = StandIns::new(&[
+        ("getconf", "echo 'glibc 2.36'"),
+        ("flock", waits),
+        ("apt-get", "touch \"$BUILT\"; exit 100"),
+    ])?;
+    let made = machine.layer("elsewhere", "2.41-12")?;
+    let layer = machine.file(&format!("cache/debian/trixie-{}/base.tar", architecture()));
+    let output = images(&machine, &["--base"])?.env("LAYER", &layer).env("MADE", made).output()?;
+    let (stdout, stderr) = printed(&output);
+    ensure!(output.status.success() && stdout == format!("{}\n", layer.display()), "{stdout}{stderr}");
+    ensure!(!machine.file("built").exists(), "it was fetched again: {stderr}");
+    Ok(())
+}
+
+/// The flags that cargo is called with for programs of a profile.
+fn flags(profile: &str) -> Result<Vec<String>> {
+    let machine = StandIns::new(&[
+        ("getconf", "echo 'glibc 2.36'"),
+        ("cargo", "printf %s \"$CARGO_ENCODED_RUSTFLAGS\" >\"$BUILT\"; exit 1"),
+    ])?;
+    machine.layer("trixie", "2.41-12")?;
+    let out = machine.file("out").display().to_string();
+    let arguments = ["--arch", architecture(), "--profile", profile, "--out", &out, "operator"];
+    let mut images = images(&machine, &arguments)?;
+    images.env("CARGO_HOME", "/home/me/.cargo").env("CARGO_TARGET_DIR", "/home/me/built");
+    let output = images.env("RUSTFLAGS", "-C opt-level=1").output()?;
+    let text = fs::read_to_string(machine.file("built")).with_context(|| format!("{output:?}"))?;
+    Ok(text.split('\u{1f}').map(str::to_owned).collect())
+}
+
+/// Given two homes; when a release is compiled in each; then its programs name neither.
+#[test]
+fn programs_of_a_release_do_not_name_the_folders_in_which_they_were_compiled() -> Result<()> {
+    let wanted = [
+        "-C",
+        "opt-level=1",
+        "--remap-path-prefix=/home/me/.cargo=/cargo",
+        "--remap-path-prefix=/home/me/built=/target",
+    ];
+    assert_eq!(flags("release")?, wanted);
+    // Those that `make build` made are used again.
+    assert_eq!(flags("debug")?, [""]);
+    Ok(())
+}
+
+/// Given a machine of the other architecture without Debian's compiler for this one; when an image is to be built for it; then the packages
+/// are called as Debian calls them.
+#[test]
+fn a_missing_compiler_is_named_by_its_package() -> Result<()> {
+    let machine = StandIns::new(&[("rustc", "echo host: aarch64-unknown-linux-gnu")])?;
+    // Nothing else of this machine: it may have that compiler.
+    for name in ["bash", "dirname", "sed", "git", "mkdir"] {
+        let found = std::env::var("PATH")?
+            .split(':')
+            .map(|folder| format!("{folder}/{name}"))
+            .find(|path| fs::metadata(path).is_ok_and(|file| file.is_file()));
+        std::os::unix::fs::symlink(found.context(name)?, machine.file("bin").join(name))?;
+    }
+    let out = machine.file("out").display().to_string();
+    let mut images = images(&machine, &["--arch", "amd64", "--out", &out, "trainer"])?;
+    let output = images.env("PATH", machine.file("bin")).output()?;
+    let (_, stderr) = printed(&output);
+    let wanted =
+        "no x86_64-linux-gnu-gcc on PATH: apt-get install gcc-x86-64-linux-gnu libc6-dev-amd64-cross";
+    ensure!(!output.status.success() && stderr.contains(wanted), "{stderr}");
+    Ok(())
+}

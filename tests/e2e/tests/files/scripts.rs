@@ -1,0 +1,187 @@
+//! Scripts on machines that lack something, and programs that stand in for a machine's own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Writes a program in the shell's language.
+pub fn script(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, format!("#!/bin/sh\n{text}\n"))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+/// A folder whose programs come before the machine's.
+pub struct StandIns(TempDir);
+
+impl StandIns {
+    pub fn new(programs: &[(&str, &str)]) -> Result<Self> {
+        let folder = TempDir::new()?;
+        fs::create_dir(folder.path().join("bin"))?;
+        for (name, text) in programs {
+            script(&folder.path().join("bin").join(name), text)?;
+        }
+        Ok(Self(folder))
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// A file beside these programs.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A program that finds these before the machine's.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        let mut command = Command::new(program);
+        let path = std::env::var("PATH")?;
+        command.env("PATH", format!("{}:{path}", self.file("bin").display()));
+        Ok(command)
+    }
+
+    /// A layer of images as `hack/images` keeps it, with this version of glibc.
+    pub fn layer(&self, release: &str, glibc: &str) -> Result<PathBuf> {
+        let architecture = andreas_e2e::release::architecture();
+        let (files, folder) =
+            (self.file("files"), self.file(&format!("cache/debian/{release}-{architecture}")));
+        let packages = files.join("var/lib/dpkg/status.d");
+        fs::create_dir_all(&packages)?;
+        fs::create_dir_all(&folder)?;
+        fs::write(packages.join("libc6"), format!("Package: libc6\nVersion: {glibc}\n"))?;
+        let layer = folder.join("base.tar");
+        let packed =
+            Command::new("tar").arg("-cf").arg(&layer).arg("-C").arg(&files).arg("./var").status()?;
+        ensure!(packed.success(), "tar: {packed}");
+        Ok(layer)
+    }
+}
+
+/// What a program printed, and what it printed of its errors.
+pub fn printed(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// Given a machine that allows namespaces, cgroups and the rest; when it is asked whether it allows real nodes; then it does, or says in
+/// one line that their images cannot be made.
+#[test]
+fn real_nodes_are_not_to_be_had_where_their_images_cannot_be_made() -> Result<()> {
+    let machine = StandIns::new(&[
+        ("id", "echo 0"),
+        ("unshare", ""),
+        ("nsenter", ""),
+        ("ip", ""),
+        ("cargo", ""),
+        ("go", ""),
+        ("find", "echo \"$CGROUPS\""),
+        ("grep", ""),
+        ("apt-get", ""),
+        ("getconf", "echo \"glibc $GLIBC\""),
+    ])?;
+    machine.layer("trixie", "2.41-12")?;
+    machine.layer("forky", "2.43-7")?;
+    fs::create_dir(machine.file("cgroups"))?;
+    for (glibc, wanted) in [
+        ("2.36", ""),
+        (
+            "2.99",
+            "no real nodes on this machine: images: programs are linked with glibc 2.99 here, and Debian forky has 2.43-7: \
+             name a newer release of it by IMAGES_DEBIAN\n",
+        ),
+    ] {
+        let mut available = machine.command(root().join("tests/kubelets/available"))?;
+        available.env("CGROUPS", machine.file("cgroups")).env("GLIBC", glibc);
+        available.env("ANDREAS_CACHE", machine.file("cache")).env_remove("IMAGES_DEBIAN");
+        let output = available.output()?;
+        let (said, errors) = printed(&output);
+        ensure!(output.status.success() == wanted.is_empty() && said == wanted, "{said}{errors}");
+    }
+    Ok(())
+}
+
+/// Targets of the Makefile whose recipe prepares real nodes.
+fn on_real_nodes(makefile: &str) -> Vec<&str> {
+    let recipes = makefile.split("\n.PHONY: ").skip(1).filter(|part| part.contains("tests/kubelets/prepare"));
+    recipes.filter_map(|part| part.lines().next()).collect()
+}
+
+/// Given a machine that allows no real nodes; when somebody asks for what needs them; then it ends at once with that line, before
+/// anything is built, and the demo takes pretend nodes.
+#[test]
+fn where_there_are_no_real_nodes_make_says_so_before_it_builds() -> Result<()> {
+    let makefile = fs::read_to_string(root().join("Makefile"))?;
+    let targets = on_real_nodes(&makefile);
+    ensure!(targets.len() > 5 && targets.contains(&"test") && targets.contains(&"demo"), "{targets:?}");
+    for target in targets {
+        let folder = TempDir::new()?;
+        let at = |path: &str| folder.path().join(path);
+        for path in ["hack", "tests/kubelets", "tests/tools", "home/.cargo/bin"] {
+            fs::create_dir_all(at(path))?;
+        }
+        fs::write(at("Makefile"), &makefile)?;
+        let why = "no real nodes on this machine: a reason";
+        script(&at("hack/prepare"), "")?;
+        script(&at("tests/tools/build"), "")?;
+        script(&at("tests/kubelets/available"), &format!("echo '{why}'; exit 1"))?;
+        script(&at("home/.cargo/bin/cargo"), "echo \"$*\" >>\"$CALLS\"")?;
+        let mut make = Command::new("make");
+        make.arg(target).current_dir(folder.path()).env("HOME", at("home")).env("CALLS", at("calls"));
+        // Those of a `make` that runs this test.
+        for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "DEMO_ARGS"] {
+            make.env_remove(variable);
+        }
+        let output = make.output().context("make")?;
+        let (said, errors) = printed(&output);
+        ensure!(said.lines().filter(|line| *line == why).count() == 1, "{target}: {said}{errors}");
+        let calls = fs::read_to_string(at("calls")).unwrap_or_default();
+        if target == "demo" {
+            ensure!(output.status.success() && calls.contains("--bin demo"), "{calls}{said}{errors}");
+        } else {
+            ensure!(!output.status.success() && calls.is_empty(), "{target}: {calls}{said}{errors}");
+        }
+    }
+    Ok(())
+}
+
+/// Given a machine whose Python has neither pip nor virtual environments, as Debian's has none; when what needs them is prepared; then
+/// their packages are installed.
+#[test]
+fn what_python_lacks_is_installed_before_anything_is_downloaded() -> Result<()> {
+    let machine = StandIns::new(&[
+        ("id", "echo 0"),
+        ("cargo", ""),
+        ("go", ""),
+        ("python3", "exit 1"),
+        ("apt-get", "echo \"$*\" >>\"$CALLS\""),
+    ])?;
+    for (part, package) in [("frameworks", "python3-pip"), ("anchors", "python3-venv")] {
+        let calls = machine.file(part);
+        let mut prepare = machine.command(root().join("hack/prepare"))?;
+        let output = prepare.arg(part).env("CALLS", &calls).output()?;
+        let (said, errors) = printed(&output);
+        ensure!(output.status.success(), "{said}{errors}");
+        let calls = fs::read_to_string(calls)?;
+        let installs = calls.lines().find(|line| line.starts_with("install ")).context("no install")?;
+        ensure!(installs.split(' ').any(|word| word == package), "{part}: {installs}");
+    }
+    for (user, part) in [("tests/frameworks/root", "frameworks"), ("Makefile", "anchors")] {
+        let text = fs::read_to_string(root().join(user))?;
+        let asks = format!("hack/prepare {part}");
+        ensure!(
+            text.lines().any(|line| line.trim_start().starts_with(asks.as_str())),
+            "{user} does not call {asks}"
+        );
+    }
+    Ok(())
+}
