@@ -20,8 +20,9 @@ use crate::when::{self, Since};
 /// Acct: energy, money, GPU-hours and lateness of jobs, by namespace, user, profile or month.
 ///
 /// A job counts whole in the period in which it ended; jobs that have not ended count in the present one: with their GPU-hours until now, and
-/// with energy and cost of their ended attempts. Deleted jobs do not count (spec.ttlSecondsAfterFinished). The user is the account
-/// that ran `kubectl andreas submit` (annotation andreas.dev/user). Lateness is its price in plans, not a payment. Needs the right to list TrainingJobs.
+/// with energy and cost of their ended attempts. Energy and cost are those of GPUs and of the jobs' share of their nodes, which -o wide shows
+/// apart. Deleted jobs do not count (spec.ttlSecondsAfterFinished). The user is the account that ran `kubectl andreas submit` (annotation
+/// andreas.dev/user). Lateness is its price in plans, not a payment. Needs the right to list TrainingJobs.
 #[derive(Debug, Args)]
 pub struct AcctArgs {
     /// What to add up by; may be repeated
@@ -80,13 +81,13 @@ fn zone(name: &str) -> Result<TimeZone, String> {
     TimeZone::get(name).map_err(|_| format!("{name:?} is no time zone of the IANA database"))
 }
 
-const COLUMNS: [Column<Sum>; 12] = [
+const COLUMNS: [Column<Sum>; 14] = [
     Column::text("GROUP", |sum| sum.group.join(", ")),
     Column::number("JOBS", |sum| sum.jobs.to_string()),
     Column::number("FAILED", |sum| sum.failed.to_string()),
     Column::number("GPU-HOURS", |sum| format!("{:.1}", sum.gpu_hours)),
-    Column::number("ENERGY", |sum| energy(sum.joules)),
-    Column::number("COST", |sum| format!("{} {}", money(sum.energy_micros), sum.currency)),
+    Column::number("ENERGY", |sum| energy(sum.all_joules())),
+    Column::number("COST", |sum| format!("{} {}", money(sum.cost_micros()), sum.currency)),
     Column::number("LATE", |sum| if sum.late > 0 { sum.late.to_string() } else { String::new() }),
     Column::number("LATE BY", |sum| {
         if sum.late_seconds > 0 { output::duration(sum.late_seconds) } else { String::new() }
@@ -94,6 +95,8 @@ const COLUMNS: [Column<Sum>; 12] = [
     Column::number("OPEN", |sum: &Sum| sum.open.to_string()).wide(),
     Column::number("WITH DEADLINE", |sum: &Sum| sum.with_deadline.to_string()).wide(),
     Column::number("LATENESS", |sum: &Sum| format!("{} {}", money(sum.lateness_micros), sum.currency)).wide(),
+    Column::number("HOST ENERGY", |sum: &Sum| energy(sum.host_joules)).wide(),
+    Column::number("HOST COST", |sum: &Sum| format!("{} {}", money(sum.host_micros), sum.currency)).wide(),
     Column::number("MEASURED", |sum: &Sum| output::percent(sum.measured_share())).wide(),
 ];
 
@@ -149,7 +152,9 @@ fn csv(by: &[Group], sums: &[Sum], no_headers: bool) -> Result<String> {
             "gpu_hours",
             "energy_joules",
             "energy_measured_joules",
+            "host_energy_joules",
             "energy_cost",
+            "host_energy_cost",
             "lateness_penalty",
             "currency",
             "with_deadline",
@@ -167,7 +172,9 @@ fn csv(by: &[Group], sums: &[Sum], no_headers: bool) -> Result<String> {
             format!("{:.4}", sum.gpu_hours),
             sum.joules.to_string(),
             sum.measured_joules.to_string(),
+            sum.host_joules.to_string(),
             micros(sum.energy_micros),
+            micros(sum.host_micros),
             micros(sum.lateness_micros),
             sum.currency.clone(),
             sum.with_deadline.to_string(),
@@ -210,6 +217,7 @@ mod tests {
         let json = text_of(AcctFormat::Json, false, &[Group::Job], &sums).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["items"][0]["joules"], 9_000_000);
+        assert_eq!(json["items"][0]["hostJoules"], 3_600_000);
     }
 
     #[test]

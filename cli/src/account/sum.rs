@@ -27,12 +27,16 @@ pub struct Sum {
     pub failed: u64,
     /// Hours times GPUs of all attempts.
     pub gpu_hours: f64,
-    /// Energy of ended attempts, J.
+    /// Energy of the GPUs of ended attempts, J.
     pub joules: i64,
     /// The part of it that is measured by the GPUs' counters, J; mixed jobs do not count here.
     pub measured_joules: i64,
-    /// Price of that energy, millionths of the currency.
+    /// Price of `joules`, millionths of the currency.
     pub energy_micros: i64,
+    /// These attempts' share of their nodes' energy besides the GPUs, J.
+    pub host_joules: i64,
+    /// Price of `host_joules`, millionths of the currency.
+    pub host_micros: i64,
     /// What lateness and time in the system count in plans, millionths of the currency.
     pub lateness_micros: i64,
     /// Jobs with a deadline.
@@ -50,7 +54,17 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Part of the energy that is measured, 0 to 1.
+    /// Energy of GPUs and of the share of hosts, J.
+    pub fn all_joules(&self) -> i64 {
+        self.joules.saturating_add(self.host_joules)
+    }
+
+    /// Its price, millionths of the currency.
+    pub fn cost_micros(&self) -> i64 {
+        self.energy_micros.saturating_add(self.host_micros)
+    }
+
+    /// Part of the GPUs' energy that is measured, 0 to 1.
     pub fn measured_share(&self) -> f64 {
         if self.joules > 0 { self.measured_joules as f64 / self.joules as f64 } else { 0.0 }
     }
@@ -92,6 +106,8 @@ fn add(sum: &mut Sum, job: &SlimTrainingJob, now: Timestamp) {
     if let Some(used) = &status.consumption {
         sum.joules = sum.joules.saturating_add(used.joules);
         sum.energy_micros = sum.energy_micros.saturating_add(used.energy_micros);
+        sum.host_joules = sum.host_joules.saturating_add(used.host_joules);
+        sum.host_micros = sum.host_micros.saturating_add(used.host_micros);
         sum.lateness_micros = sum.lateness_micros.saturating_add(used.lateness_micros);
         if used.source == "Measured" {
             sum.measured_joules = sum.measured_joules.saturating_add(used.joules);

@@ -109,7 +109,7 @@ pub const ANNOTATION_MAX_WEIGHT: &str = "andreas.dev/max-weight";
 pub const ANNOTATIONS_DO_NOT_EVICT: [(&str, &str); 2] =
     [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
 
-/// Header of the answer to a report: energy of the job so far, J, all attempts.
+/// Header of the answer to a report: energy of the job's GPUs so far, J, all attempts.
 pub const HEADER_ENERGY: &str = "andreas-energy-joules";
 /// Audience of progress tokens: `andreas.dev/progress/<uid of the TrainingJob>`.
 pub const PROGRESS_AUDIENCE_PREFIX: &str = "andreas.dev/progress/";

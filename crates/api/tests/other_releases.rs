@@ -70,6 +70,17 @@ fn what_an_earlier_release_wrote_is_read_whole() {
 }
 
 #[test]
+fn what_ran_under_a_release_that_billed_no_hosts_has_no_share_of_one() {
+    let mut stored = earlier_job();
+    stored["status"]["consumption"] = json!({"joules": 100, "source": "Measured", "energy": "0 Wh", "energyMicros": 7,
+        "latenessMicros": 0, "cost": "0.00 EUR", "lateness": "0.00 EUR"});
+    let status = read::<SlimTrainingJob>(&stored).status.unwrap();
+    let used = status.consumption.unwrap();
+    assert_eq!((used.joules, used.energy_micros, used.host_joules, used.host_micros), (100, 7, 0, 0));
+    assert_eq!((status.history[0].host_joules, status.allocation.unwrap().host_watts), (0, 0));
+}
+
+#[test]
 fn former_names_of_fields_are_ignored_and_those_of_reasons_understood() {
     let mut stored = earlier_job();
     stored["status"]["avoid"] = json!([{"node": "a100-1", "times": 2, "until": "2026-11-01T08:20:00Z"}]);

@@ -64,6 +64,20 @@ impl HostPower {
         Self { idle, busy: Watts(busy.0.max(idle.0)) }
     }
 
+    /// What a run that holds `held` of the host's `gpus` is billed for: that part of the busy host's draw. Runs that hold all of
+    /// them together pay for the whole host. GPUs that nobody holds, and a host without a job, are nobody's. What a run
+    /// pays does not depend on who else is there.
+    ///
+    /// ```
+    /// use andreas_core::{HostPower, Watts};
+    /// let host = HostPower::of(Watts(400.0), 8);
+    /// assert_eq!((host.share(8, 8), host.share(4, 8)), (Watts(1600.0), Watts(800.0)));
+    /// ```
+    pub fn share(self, held: u32, gpus: u32) -> Watts {
+        let part = f64::from(held) / f64::from(gpus.max(held).max(1));
+        Watts(self.busy.0.max(self.idle.0) * part)
+    }
+
     /// What a first job adds to the draw of a node that is on anyway.
     pub fn overhead(self) -> Watts {
         Watts((self.busy.0 - self.idle.0).max(0.0))
@@ -82,6 +96,17 @@ mod tests {
             assert!(of(8).busy.0 > of(8).idle.0, "{max}");
         }
         assert!(HostPower::of(Watts(300.0), 4).idle.0 < HostPower::of(Watts(400.0), 4).idle.0);
+    }
+
+    #[test]
+    fn runs_that_hold_all_gpus_of_a_host_pay_for_all_of_it() {
+        let host = HostPower::of(Watts(700.0), 8);
+        let all: Watts = [1, 2, 5].into_iter().map(|held| host.share(held, 8)).sum();
+        assert!((all.0 - host.busy.0).abs() < 1e-9, "{all}");
+        assert_eq!(host.share(4, 8), Watts(host.busy.0 / 2.0), "the other half is nobody's");
+        assert_eq!(host.share(0, 8), Watts::ZERO);
+        // While its device plug-in starts again, a node offers no GPUs.
+        assert_eq!(host.share(2, 0), host.busy);
     }
 
     #[test]

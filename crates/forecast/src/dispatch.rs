@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use andreas_core::{GpuType, JobId, Seconds, Time};
 use andreas_planner::{Estimate, Snapshot};
 
+use crate::hosts::Hosts;
 use crate::live::Live;
 
 /// GPUs by the instant at which they become free, earliest first.
@@ -49,7 +50,7 @@ impl Pool {
 /// Ends every job that can start; of those that wait, the first `most`. Jobs of `later`, in the order of their
 /// submission, wait for GPUs from then on.
 pub(crate) fn rest<'a>(
-    snapshot: &Snapshot,
+    (snapshot, hosts): (&Snapshot, &Hosts<'_>),
     all: &mut [Live<'a>],
     later: VecDeque<Live<'a>>,
     (now, most): (Time, usize),
@@ -103,7 +104,7 @@ pub(crate) fn rest<'a>(
         left -= usize::from(live.is_now());
         let mut live = live;
         let live = live.live_mut();
-        let end = live.run_on(&row, start + restart(live, snapshot.restart), &snapshot.tariff);
+        let end = live.run_on(&row, start + restart(live, snapshot.restart), &snapshot.tariff, hosts);
         if let Some(pool) = pools.get_mut(&row.gpu_type) {
             pool.take(row.gpus.0);
             pool.add(end, row.gpus.0);

@@ -6,6 +6,7 @@ use andreas_core::{Seconds, Time};
 use andreas_planner::{IntendedChange, Job, JobState, Options, Plan, Prices, Snapshot, SnapshotError};
 
 use crate::dispatch;
+use crate::hosts::Hosts;
 use crate::job_forecast::Run;
 use crate::live::{Live, NOTHING};
 
@@ -33,6 +34,8 @@ pub(crate) struct Drawn<'a> {
     pub later: &'a [Job],
     /// Theirs.
     pub then: &'a [f64],
+    /// The snapshot's hosts: not drawn, the same in all futures.
+    pub hosts: &'a Hosts<'a>,
 }
 
 /// The rest of every job's life in one future, in the snapshot's order; `None` where it never starts.
@@ -49,13 +52,13 @@ pub(crate) fn run(
         .jobs
         .iter()
         .zip(drawn.now)
-        .map(|(job, normal)| Live::new(job, *normal, now, start_up))
+        .map(|(job, normal)| Live::new(job, *normal, now, start_up, drawn.hosts))
         .collect();
     let mut later: VecDeque<Live<'_>> = drawn
         .later
         .iter()
         .zip(drawn.then)
-        .map(|(job, normal)| Live::new(job, *normal, job.submit, start_up))
+        .map(|(job, normal)| Live::new(job, *normal, job.submit, start_up, drawn.hosts))
         .collect();
     let tariff = &snapshot.tariff;
     let mut made: Option<Plan> = None;
@@ -67,7 +70,7 @@ pub(crate) fn run(
         let plan = made.as_ref().unwrap_or(plan);
         for live in all.iter_mut().filter(|live| live.ended.is_none()) {
             if let Some(job_plan) = plan.jobs.get(&live.job.id) {
-                live.apply(&job_plan.decision, now, snapshot.restart);
+                live.apply(&job_plan.decision, now, snapshot.restart, drawn.hosts);
             }
         }
         let idle = idle_since.map_or(Seconds::ZERO, |since| now - since);
@@ -83,11 +86,11 @@ pub(crate) fn run(
         }
         let never = idle_since.is_some() && (idle >= NEVER || over && idle >= NEVER_AT_LAST);
         if never && all.iter().all(|live| live.active.is_none()) {
-            dispatch::rest(snapshot, &mut all, VecDeque::new(), (now, 0));
+            dispatch::rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
             return Ok(ends(all));
         }
         if over || all[..count].iter().all(|live| live.ended.is_some() || live.active.is_some()) {
-            dispatch::rest(snapshot, &mut all, later, (now, MAX_DISPATCHED));
+            dispatch::rest((snapshot, drawn.hosts), &mut all, later, (now, MAX_DISPATCHED));
             return Ok(ends(all));
         }
         let free = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
@@ -114,7 +117,7 @@ pub(crate) fn run(
                 }
                 // Nothing will ever happen: what waits has no start.
                 None => {
-                    dispatch::rest(snapshot, &mut all, VecDeque::new(), (now, 0));
+                    dispatch::rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
                     return Ok(ends(all));
                 }
             },

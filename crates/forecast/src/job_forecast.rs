@@ -18,7 +18,7 @@ pub struct Run {
     pub gpus: u32,
     /// Energy of its GPUs from now on.
     pub energy: Joules,
-    /// That energy at the tariff.
+    /// That energy and its share of its hosts', at the tariff.
     pub energy_cost: Money,
     /// Begin of the last stretch of training, with its mean length and the standard deviation of the logarithm of
     /// the length.
@@ -64,7 +64,7 @@ pub struct JobForecast {
     pub sampled_finish: Quantiles,
     /// Probability of ending by the deadline; 1 without one.
     pub on_time: f64,
-    /// Mean cost of energy from now on.
+    /// Mean cost of energy from now on, its share of its hosts' included.
     pub energy_cost: Money,
     /// Mean cost of lateness, missed deadline included.
     pub lateness_cost: Money,

@@ -22,6 +22,7 @@ mod arrivals;
 mod calibration;
 mod dispatch;
 mod forward;
+mod hosts;
 mod job_forecast;
 mod later;
 mod lengths;
@@ -104,6 +105,7 @@ pub fn sample(
 ) -> Result<Forecast, SnapshotError> {
     let futures = settings.futures.clamp(1, MAX_FUTURES);
     let lengths = lengths::Lengths::new(&snapshot.jobs, futures, settings.seed);
+    let hosts = hosts::Hosts::of(snapshot);
     let mut jobs: Vec<Vec<Option<Run>>> = vec![Vec::with_capacity(futures); snapshot.jobs.len()];
     for future in 0..futures {
         let later = arrivals.of_future(snapshot.now, (future, futures), MAX_ARRIVALS);
@@ -112,7 +114,7 @@ pub fn sample(
         let theirs = lengths::Lengths::new(&later, 1, seed);
         let now: Vec<f64> = (0..snapshot.jobs.len()).map(|job| lengths.normal(job, future)).collect();
         let then: Vec<f64> = (0..later.len()).map(|job| theirs.normal(job, 0)).collect();
-        let drawn = forward::Drawn { now: &now, later: &later, then: &then };
+        let drawn = forward::Drawn { now: &now, later: &later, then: &then, hosts: &hosts };
         let runs = forward::run(snapshot, plan, options, (settings.plans, settings.start_up), &drawn)?;
         for (all, run) in jobs.iter_mut().zip(runs) {
             all.push(run);
@@ -130,16 +132,17 @@ pub fn sample(
 #[must_use]
 pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMap<JobId, Time> {
     let now = snapshot.now;
+    let hosts = hosts::Hosts::of(snapshot);
     let live = |job| {
-        let mut live = live::Live::new(job, 0.0, now, Seconds::ZERO);
+        let mut live = live::Live::new(job, 0.0, now, Seconds::ZERO, &hosts);
         if let Some(job_plan) = plan.jobs.get(&live.job.id) {
-            live.apply(&job_plan.decision, now, snapshot.restart);
+            live.apply(&job_plan.decision, now, snapshot.restart, &hosts);
         }
         live
     };
     let mut all: Vec<live::Live<'_>> = snapshot.jobs.iter().map(live).collect();
     let waits: Vec<bool> = all.iter().map(|live| live.active.is_none()).collect();
-    dispatch::rest(snapshot, &mut all, VecDeque::new(), (now, most));
+    dispatch::rest((snapshot, &hosts), &mut all, VecDeque::new(), (now, most));
     let waiting = all.into_iter().zip(waits).filter(|(_, waits)| *waits);
     waiting.filter_map(|(live, _)| Some((live.job.id.clone(), live.ended?.start.max(now)))).collect()
 }

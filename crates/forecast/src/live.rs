@@ -7,6 +7,7 @@
 use andreas_core::{Joules, Money, Seconds, Tariff, Time};
 use andreas_planner::{Decision, Estimate, Job, JobState, Placement};
 
+use crate::hosts::Hosts;
 use crate::job_forecast::Run;
 
 /// Part of an epoch that counts as no remaining work (rounding).
@@ -40,6 +41,8 @@ pub(crate) struct Active {
     /// Begin of training: after a restart or the stop of its last run.
     ready: Time,
     pace: Pace,
+    /// Its share of its hosts' draw, W.
+    host_watts: f64,
 }
 
 /// How fast a job trains somewhere in this future.
@@ -54,7 +57,7 @@ pub(crate) struct Pace {
 }
 
 impl<'a> Live<'a> {
-    pub fn new(job: &'a Job, normal: f64, now: Time, start_up: Seconds) -> Self {
+    pub fn new(job: &'a Job, normal: f64, now: Time, start_up: Seconds, hosts: &Hosts<'_>) -> Self {
         let mut live = Self {
             job,
             normal,
@@ -72,11 +75,11 @@ impl<'a> Live<'a> {
             JobState::Starting { target, since } => {
                 let ready = now.max(*since + start_up);
                 live.start = Some(ready);
-                live.begin(target.clone(), *since, ready);
+                live.begin(target.clone(), *since, ready, hosts);
             }
-            JobState::Running { placement, since } => live.begin(placement.clone(), *since, now),
+            JobState::Running { placement, since } => live.begin(placement.clone(), *since, now, hosts),
             JobState::Stopping { target: Some(target), gone_by, .. } => {
-                live.begin(target.clone(), now, gone_by.max(now));
+                live.begin(target.clone(), now, gone_by.max(now), hosts);
             }
             JobState::Stopping { holds, target: None, gone_by } => {
                 live.leaving = Some((holds.clone(), *gone_by));
@@ -85,11 +88,12 @@ impl<'a> Live<'a> {
         live
     }
 
-    fn begin(&mut self, place: Placement, since: Time, ready: Time) {
+    fn begin(&mut self, place: Placement, since: Time, ready: Time, hosts: &Hosts<'_>) {
         let pace = pace(self.job, &place, self.normal);
+        let host_watts = hosts.share(&place).0;
         self.start = self.start.or(Some(since));
         self.leaving = None;
-        self.active = Some(Active { place, since, ready, pace });
+        self.active = Some(Active { place, since, ready, pace, host_watts });
     }
 
     /// GPU type and GPUs that it holds at an instant, and until when if it goes on as it is.
@@ -106,7 +110,7 @@ impl<'a> Live<'a> {
     }
 
     /// Carries out a decision.
-    pub fn apply(&mut self, decision: &Decision, now: Time, restart: Seconds) {
+    pub fn apply(&mut self, decision: &Decision, now: Time, restart: Seconds, hosts: &Hosts<'_>) {
         let Decision::Run(place) = decision else { return self.stop() };
         if let Some(active) = &mut self.active {
             if active.place.same_gpus(place) {
@@ -117,7 +121,7 @@ impl<'a> Live<'a> {
                 return;
             }
             self.stop();
-            return self.begin(place.clone(), now, now + self.job.restart.unwrap_or(restart));
+            return self.begin(place.clone(), now, now + self.job.restart.unwrap_or(restart), hosts);
         }
         let free_at = self.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
         let again =
@@ -126,7 +130,7 @@ impl<'a> Live<'a> {
         if !again {
             self.start = Some(ready);
         }
-        self.begin(place.clone(), now, ready);
+        self.begin(place.clone(), now, ready, hosts);
     }
 
     fn stop(&mut self) {
@@ -144,7 +148,7 @@ impl<'a> Live<'a> {
         self.epochs_left = (self.epochs_left - trains / active.pace.epoch.0).max(0.0);
         let watts = active.pace.watts;
         self.energy += Joules(watts * (to - from).0);
-        self.energy_cost += energy_cost(tariff, watts, from, to);
+        self.energy_cost += energy_cost(tariff, watts + active.host_watts, from, to);
         if self.epochs_left <= NOTHING * self.job.epochs_left.max(1.0) {
             self.finish(to);
         }
@@ -175,8 +179,9 @@ impl<'a> Live<'a> {
     }
 
     /// Runs from `start` to its end on a configuration of the table, whatever the nodes.
-    pub fn run_on(&mut self, row: &Estimate, start: Time, tariff: &Tariff) -> Time {
+    pub fn run_on(&mut self, row: &Estimate, start: Time, tariff: &Tariff, hosts: &Hosts<'_>) -> Time {
         let pace = of_row(row, 1.0, 1.0, self.normal);
+        let billed = pace.watts + hosts.share_of_type(&row.gpu_type, row.gpus.0).0;
         let length = pace.epoch * self.epochs_left;
         let end = start + length;
         self.ended = Some(Run {
@@ -185,7 +190,7 @@ impl<'a> Live<'a> {
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus.0,
             energy: self.energy + Joules(pace.watts * length.0),
-            energy_cost: self.energy_cost + energy_cost(tariff, pace.watts, start, end),
+            energy_cost: self.energy_cost + energy_cost(tariff, billed, start, end),
             last: (start, pace.mean * self.epochs_left, pace.rel_std),
         });
         end

@@ -1,7 +1,7 @@
 //! Given snapshots of known lengths; when their futures are sampled; then starts, ends and probabilities are those
 //! that follow.
 
-use andreas_core::{GpuCount, JobId, Seconds, Time};
+use andreas_core::{GpuCount, JobId, Seconds, Time, Watts};
 use andreas_planner::{Exploration, Options, Snapshot, plan};
 use serde_json::{Value, json};
 
@@ -98,6 +98,21 @@ fn exact_lengths_give_exact_ends_with_and_without_plans() {
         // 300 W for 50 s at 1e-7 a joule.
         assert!((later.energy_cost.0 - 300.0 * 50.0 * 1e-7).abs() < 1e-9, "{later:?}");
         assert!((later.turnaround_cost.0 - 0.001 * 0.1 * 450.0).abs() < 1e-9, "{later:?}");
+    }
+}
+
+#[test]
+fn jobs_cost_their_share_of_their_hosts_with_and_without_plans() {
+    let runs = Asked { state: runs(3), ..job("runs", 3, 30.0) };
+    let mut snapshot = snapshot(&[runs, job("later", 4, 5.0)]);
+    (snapshot.nodes[0].host_idle, snapshot.nodes[0].host_busy) = (Watts(500.0), Watts(800.0));
+    for plans in [0, 50] {
+        let forecast = forecast(&snapshot, plans);
+        // 300 W and three quarters of 800 W for 300 s; then 300 W and all of it for 50 s, at 1e-7 a joule.
+        for (name, joules) in [("runs", 900.0 * 300.0), ("later", 1_100.0 * 50.0)] {
+            let cost = of(&forecast, name).energy_cost.0;
+            assert!((cost - joules * 1e-7).abs() < 1e-9, "{name}, {plans} plans: {cost}");
+        }
     }
 }
 

@@ -64,12 +64,12 @@ pub struct JobPlan {
     pub after: Vec<JobId>,
     /// Expected end, if it runs.
     pub finish: Option<Time>,
-    /// Expected remaining energy, without PUE; 0 if it waits.
+    /// Expected remaining energy of its GPUs, without PUE; 0 if it waits.
     pub energy: Joules,
     /// Probability that it meets its deadline if nothing changes; 1 without a deadline. A waiting job counts
     /// as started now on its fastest configuration.
     pub on_time: f64,
-    /// Expected cost of energy and lateness, at the weight without ageing; 0 if it waits.
+    /// Expected cost of that energy and of lateness, at the weight without ageing; 0 if it waits.
     pub cost: Money,
 }
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_core::{
-    CostRate, GpuCount, GpuType, JobId, Joules, NamespaceName, NodeName, Seconds, StepFunction, Tariff, Time,
-    Watts,
+    CostRate, GpuCount, GpuType, HostPower, JobId, Joules, NamespaceName, NodeName, Seconds, StepFunction,
+    Tariff, Time, Watts,
 };
 use serde::{Deserialize, Serialize};
 
@@ -181,6 +181,11 @@ impl Node {
     /// What the first job there adds to the node's draw without its GPUs.
     pub fn overhead(&self) -> Watts {
         Watts((self.host_busy.0 - self.host_idle.0).max(0.0))
+    }
+
+    /// What a job with so many of its GPUs is billed for of the node's draw without its GPUs.
+    pub fn host_share(&self, held: GpuCount) -> Watts {
+        HostPower { idle: self.host_idle, busy: self.host_busy }.share(held.0, self.gpus.0)
     }
 }
 

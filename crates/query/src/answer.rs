@@ -102,7 +102,7 @@ pub struct Expected {
     pub gpu_type: String,
     /// GPUs in most futures.
     pub gpus: u32,
-    /// Expected cost from now to its end.
+    /// Expected cost from now to its end. Energy is that of its GPUs and its share of its nodes, as it will be billed.
     pub cost: CostParts,
 }
 
@@ -110,7 +110,7 @@ pub struct Expected {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CostParts {
-    /// Energy at the tariff.
+    /// Energy at the tariff: of its GPUs, and of its nodes besides them.
     pub energy_micros: i64,
     /// Expected lateness, a missed deadline included.
     pub lateness_micros: i64,
@@ -166,7 +166,7 @@ pub struct Candidate {
     pub seconds: i64,
     /// Mean draw of its GPUs, W.
     pub watts: u32,
-    /// Expected cost if it started now.
+    /// Expected cost if it started now. Energy is as a plan weighs it: with all that a first job adds to the draw of its nodes.
     pub cost: CostParts,
     /// Probability of being on time if it started now, percent; absent without a deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]

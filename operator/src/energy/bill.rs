@@ -1,27 +1,41 @@
-//! Energy and cost of a job so far: energy of its current attempt by the power model, and the costs of energy
-//! and lateness.
+//! Energy and cost of a job so far: energy of its current attempt by the power model, with its share of its hosts,
+//! and the costs of energy and lateness.
 //!
 //! **In**: a job's spec and status, the policy, the instant. **Out**: joules, and cost in millionths of the
 //! currency.
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_core::{Joules, Seconds, Watts};
+use andreas_core::{Seconds, Watts};
 use jiff::Timestamp;
 
 use super::rules;
 use crate::instants::{deadline, since};
 
-/// Joules of the current attempt so far by the power model, and their cost in millionths: by this policy's tariff of each
-/// instant, PUE included. Former policies are not kept, so a new price counts for the whole attempt.
-pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> (i64, i64) {
+/// Energy of one or more attempts and its price, J and millionths of the currency. The GPUs' may be measured; hosts' never is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bill {
+    /// Energy of the GPUs.
+    pub joules: i64,
+    /// Its price.
+    pub micros: i64,
+    /// Share of the hosts' energy.
+    pub host_joules: i64,
+    /// Its price.
+    pub host_micros: i64,
+}
+
+/// The current attempt so far by the power model, while all members ran: priced by this policy's tariff of each instant, PUE
+/// included. Former policies are not kept, so a new price counts for the whole attempt. The hosts' draw is what was known
+/// when the attempt was decided ([`andreas_core::HostPower::share`]).
+pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Timestamp) -> Bill {
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let Some((watts, running)) = allocation.and_then(|a| Some((a.watts, a.running_time.as_ref()?.0))) else {
-        return (0, 0);
+    let Some((allocation, running)) = allocation.and_then(|a| Some((a, a.running_time.as_ref()?.0))) else {
+        return Bill::default();
     };
-    let watts = Watts(f64::from(watts.max(0)));
+    let draws = [allocation.watts, allocation.host_watts].map(|watts| Watts(f64::from(watts.max(0))));
     let (from, to) = (running.as_second(), now.as_second().max(running.as_second()));
-    let mut money = 0.0;
+    let mut money = [0.0; 2];
     // Day by day, because tariffs are laid out around an instant.
     let mut start = from;
     while start < to {
@@ -29,12 +43,15 @@ pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Tim
         for (a, b, price) in rules::tariff(policy, start)
             .pieces(andreas_core::Time(start as f64), andreas_core::Time(end as f64))
         {
-            money += (price * (watts * (b - a))).0;
+            for (sum, watts) in money.iter_mut().zip(draws) {
+                *sum += (price * (watts * (b - a))).0;
+            }
         }
         start = end;
     }
-    let Joules(joules) = watts * Seconds((to - from) as f64);
-    (whole(joules), whole(money * 1e6))
+    let [joules, host_joules] = draws.map(|watts| whole((watts * Seconds((to - from) as f64)).0));
+    let [micros, host_micros] = money.map(|money| whole(money * 1e6));
+    Bill { joules, micros, host_joules, host_micros }
 }
 
 /// Cost of lateness and time in the system up to now or completion, millionths. `weight` is the effective one
@@ -63,18 +80,46 @@ mod tests {
     use super::*;
     use crate::testing::at;
 
-    #[test]
-    fn energy_and_lateness_have_their_price() {
-        let policy = EnergyPolicySpec { pue: "1".into(), ..EnergyPolicySpec::default() };
-        let job: Value = json!({
+    /// A job whose GPUs draw 300 W, and its share of its hosts so much; it runs from that second on.
+    fn job(running: i64, host_watts: Option<i32>) -> SlimTrainingJob {
+        let mut job: Value = json!({
             "metadata": {"name": "a", "creationTimestamp": at(0)},
             "spec": {"epochs": 10, "deadlineAfter": "30m", "weight": 10, "template": {"spec": {"containers": []}}},
             "status": {"phase": "Running", "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1,
-                "gpusPerWorker": 1, "nodes": ["n"], "placement": "n", "since": at(0), "runningTime": at(0), "watts": 300}},
+                "gpusPerWorker": 1, "nodes": ["n"], "placement": "n", "since": at(0), "runningTime": at(running), "watts": 300}},
         });
-        let job: SlimTrainingJob = serde_json::from_value(job).expect("a job");
-        // 300 W for an hour = 0.3 kWh at 0.20.
-        assert_eq!(attempt_energy(&job, &policy, at(3_600)), (1_080_000, 60_000));
+        if let Some(watts) = host_watts {
+            job["status"]["allocation"]["hostWatts"] = watts.into();
+        }
+        serde_json::from_value(job).expect("a job")
+    }
+
+    #[test]
+    fn a_share_of_the_hosts_is_billed_by_the_price_of_each_instant() {
+        // From 21:00 to 23:00: an hour by day, an hour by night.
+        let night = json!({"windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.1"}]});
+        let policy = json!({"pue": "1.5", "prices": {"energyPerKWh": "0.2", "tariff": night}});
+        let policy: EnergyPolicySpec = serde_json::from_value(policy).expect("a policy");
+        let bill = attempt_energy(&job(13 * 3_600, Some(1_000)), &policy, at(15 * 3_600));
+        assert_eq!((bill.joules, bill.host_joules), (300 * 7_200, 1_000 * 7_200));
+        // 1 kWh at 0.2 and 1 kWh at 0.1, each times 1.5; the GPUs' three tenths of it.
+        for (micros, wanted) in [(bill.host_micros, 450_000), (bill.micros, 135_000)] {
+            assert!((micros - wanted).abs() <= 1, "{bill:?}");
+        }
+        // Nothing before all members run.
+        let mut starting = job(0, Some(1_000));
+        starting.status.as_mut().and_then(|s| s.allocation.as_mut()).expect("an allocation").running_time =
+            None;
+        assert_eq!(attempt_energy(&starting, &policy, at(3_600)), Bill::default());
+    }
+
+    #[test]
+    fn energy_and_lateness_have_their_price() {
+        let policy = EnergyPolicySpec { pue: "1".into(), ..EnergyPolicySpec::default() };
+        let job = job(0, None);
+        // 300 W for an hour = 0.3 kWh at 0.20. Earlier releases wrote no draw of hosts.
+        let bill = Bill { joules: 1_080_000, micros: 60_000, ..Bill::default() };
+        assert_eq!(attempt_energy(&job, &policy, at(3_600)), bill);
         // 30 min late + 15 min for the miss + a tenth of an hour, at 10 x 0.02 an hour.
         let lateness = lateness_micros(&job, 10, &policy, at(3_600));
         assert!((lateness - 170_000).abs() <= 1, "{lateness}");

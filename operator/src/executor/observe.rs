@@ -135,7 +135,7 @@ impl JobInput {
             members: self.members.clone(),
             gpus_per_worker: gpus_per_pod,
             joules: record.joules,
-            micros: self.energy.attempt_micros,
+            micros: self.energy.attempt.micros,
             observation: step.learned.iter().find_map(|update| match update {
                 crate::lifecycle::ProfileUpdate::Observation(observation) => Some(observation.clone()),
                 _ => None,
@@ -197,6 +197,7 @@ impl JobInput {
             now: self.now,
             first_seen: &self.first_seen,
             decision: self.memory.plan.decision.as_ref(),
+            host_watts: self.memory.plan.host_watts,
             creation: &self.memory.admission.creation,
             backoff: self.backoff.as_ref(),
             single_node_claim: self.single_node_claim.as_deref(),
@@ -266,20 +267,19 @@ fn energy(
     now: Timestamp,
 ) -> EnergyView {
     let until = ended.unwrap_or(now);
-    let (joules, micros) = bill::attempt_energy(job, policy, until);
+    let predicted = bill::attempt_energy(job, policy, until);
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let weight = bounded_weight(index, namespace, job.spec.weight);
     let mut view = EnergyView {
-        attempt_joules: joules,
-        attempt_micros: micros,
+        attempt: predicted,
         lateness_micros: bill::lateness_micros(job, weight, policy, until),
         ..EnergyView::default()
     };
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let pods = allocation.map(|allocation| pods(job, allocation)).filter(|(pods, _)| *pods == members.len());
     if let Some(used) = pods.and_then(|(_, gpus_per_pod)| measured::of(index, members, gpus_per_pod)) {
-        view.attempt_joules = used.joules;
-        view.attempt_micros = measured::price(policy, micros, joules, used.joules, until);
+        view.attempt.joules = used.joules;
+        view.attempt.micros = measured::price(policy, predicted.micros, predicted.joules, used.joules, until);
         view.measured = true;
         view.measured_watts = used.watts();
     }

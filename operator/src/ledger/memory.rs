@@ -36,6 +36,8 @@ pub struct Predictions {
 pub struct PlanForJob {
     /// The plan's decision.
     pub decision: Option<DecisionFor>,
+    /// The decided placement's share of its nodes' draw besides their GPUs, W.
+    pub host_watts: i32,
     /// Jobs, with their attempts, that must end before this one's pods are created.
     pub after: Vec<(ObjectKey, i64)>,
     /// Predictions with the last plan.

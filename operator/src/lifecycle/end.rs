@@ -161,7 +161,8 @@ fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
         planned_stop: planned_stop.map(|stop| stop.since.clone()),
         ended,
         milli_percent: progress.map_or(0, |p| p.milli_percent),
-        joules: d.o.energy.attempt_joules.max(0),
+        joules: d.o.energy.attempt.joules.max(0),
+        host_joules: d.o.energy.attempt.host_joules.max(0),
         measured: d.o.energy.measured,
     };
     let alike = |r: &AttemptRecord| {
@@ -186,11 +187,17 @@ fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
 
 /// Adds energy and cost when an attempt starts or ends.
 fn add_consumption(d: &mut Draft<'_>) {
-    let view = d.o.energy;
+    let attempt = d.o.energy.attempt;
     let mut total: Consumption = d.status.consumption.clone().unwrap_or_default();
-    total.joules = total.joules.saturating_add(view.attempt_joules.max(0));
-    total.energy_micros = total.energy_micros.saturating_add(view.attempt_micros.max(0));
-    total.lateness_micros = view.lateness_micros.max(0);
+    for (sum, more) in [
+        (&mut total.joules, attempt.joules),
+        (&mut total.energy_micros, attempt.micros),
+        (&mut total.host_joules, attempt.host_joules),
+        (&mut total.host_micros, attempt.host_micros),
+    ] {
+        *sum = sum.saturating_add(more.max(0));
+    }
+    total.lateness_micros = d.o.energy.lateness_micros.max(0);
     d.status.consumption = Some(total);
     total_up(d);
 }
@@ -207,12 +214,12 @@ fn total_up(d: &mut Draft<'_>) {
         _ => "Mixed",
     }
     .into();
-    total.energy = energy_text(total.joules);
-    total.cost = money_text(total.energy_micros, &d.o.policy.currency);
+    total.energy = energy_text(total.joules.saturating_add(total.host_joules));
+    total.cost = money_text(total.energy_micros.saturating_add(total.host_micros), &d.o.policy.currency);
     total.lateness = money_text(total.lateness_micros, &d.o.policy.currency);
 }
 
-/// Replaces the predicted energy of a closed attempt by the agents' measurement.
+/// Replaces the predicted energy of a closed attempt's GPUs by the agents' measurement.
 pub(super) fn correct_energy(d: &mut Draft<'_>) {
     let Some(late) = &d.o.energy.late else { return };
     let record =

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 
 use super::first_seen::{FirstSeen, TimedFact};
 use crate::energy::LateEnergy;
+use crate::energy::bill::Bill;
 
 /// One job and everything its next step depends on.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub struct Observed<'a> {
     pub first_seen: &'a FirstSeen,
     /// The newest plan's decision for this job.
     pub decision: Option<&'a DecisionFor>,
+    /// The decided placement's share of its nodes' draw besides their GPUs, W.
+    pub host_watts: i32,
     /// The result of the last attempt to create the pods.
     pub creation: &'a Creation,
     /// The API server does not create pods in this namespace, for reasons unrelated to their content.
@@ -351,11 +354,9 @@ pub struct Admitted {
 /// Energy and cost of the job, added when attempts start and end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EnergyView {
-    /// Energy of the current attempt so far, J.
-    pub attempt_joules: i64,
-    /// Its cost, PUE included, millionths of the currency.
-    pub attempt_micros: i64,
-    /// True if measured by GPU counters, false if from the power model.
+    /// Energy of the current attempt so far and its cost, PUE included.
+    pub attempt: Bill,
+    /// True if its GPUs' energy is measured by their counters, false if from the power model.
     pub measured: bool,
     /// Cost of lateness and turnaround so far, millionths of the currency.
     pub lateness_micros: i64,

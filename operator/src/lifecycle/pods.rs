@@ -115,6 +115,7 @@ pub fn unplaced_worker(job: &SlimTrainingJob, attempt: i64, gpus: i32, settings:
         bound_time: None,
         running_time: None,
         watts: 0,
+        host_watts: 0,
     };
     worker(job, &allocation, 0, settings)
 }

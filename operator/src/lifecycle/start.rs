@@ -179,6 +179,7 @@ fn allocate(d: &mut Draft<'_>) {
         bound_time: None,
         running_time: None,
         watts: watts.max(0),
+        host_watts: d.o.host_watts.max(0),
     };
     let text = allocation_text(&allocation);
     d.set_condition(condition::SCHEDULED, ConditionValue::True, Reason::AsExpected, &text);

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 
 use super::list;
 use super::totals::{self, Totals};
+use crate::energy::bill::Bill;
 use crate::lifecycle::ENDS;
 
 /// Attempts and ends of jobs, by the statuses that are written.
@@ -116,11 +117,15 @@ impl JobMetrics {
     fn account(&self, job: &SlimTrainingJob, after: &TrainingJobStatus, ended: Option<&AttemptRecord>) {
         let total = |status: Option<&TrainingJobStatus>| {
             let total = status.and_then(|status| status.consumption.as_ref());
-            total.map_or((0, 0), |total| (total.joules, total.energy_micros))
+            total.map_or(Bill::default(), |total| Bill {
+                joules: total.joules,
+                micros: total.energy_micros,
+                host_joules: total.host_joules,
+                host_micros: total.host_micros,
+            })
         };
-        let (old, new) = (total(job.status.as_ref()), total(Some(after)));
-        let more = (new.0.saturating_sub(old.0), new.1.saturating_sub(old.1));
-        let Some(last) = after.history.last().filter(|_| more != (0, 0)) else { return };
+        let more = totals::difference(total(job.status.as_ref()), total(Some(after)));
+        let Some(last) = after.history.last().filter(|_| more != Bill::default()) else { return };
         let namespace = job.namespace().unwrap_or_default();
         let Some(record) = ended else {
             self.totals.lock().corrected(&namespace, &last.gpu_type, more);

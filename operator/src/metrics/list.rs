@@ -42,9 +42,11 @@ metrics! {
         "Times that a TrainingJob that trained was stopped by the operator to go on later or elsewhere");
 
     ENERGY = counter("andreas_job_energy_joules_total", &["job_namespace", "gpu_type"],
-        "Energy of TrainingJobs while this replica led, as their status accounts for it");
+        "Energy of the GPUs of TrainingJobs while this replica led, as their status accounts for it");
+    HOST_ENERGY = counter("andreas_job_host_energy_joules_total", &["job_namespace", "gpu_type"],
+        "Their share of their nodes' energy besides the GPUs, as their status accounts for it");
     ENERGY_COST = counter("andreas_job_energy_cost_total", &["job_namespace", "gpu_type"],
-        "Price of that energy, PUE included, in the policy's currency");
+        "Price of both energies, PUE included, in the policy's currency");
     LATENESS_COST = counter("andreas_job_lateness_cost_total", &["job_namespace"],
         "Price of the lateness and turnaround of TrainingJobs that ended, in the policy's currency");
 

@@ -11,9 +11,10 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::learning::Learning;
-use super::totals::{Attempt, Totals, Use};
+use super::totals::{Attempt, Totals};
 use super::{LastValues, list};
 use crate::energy::Exclusion;
+use crate::energy::bill::Bill;
 
 /// Risks of a job as in its prediction; `Unknown` before the first one.
 pub const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];
@@ -96,7 +97,7 @@ pub struct View {
     /// Draw of the cluster, W.
     pub draw: f64,
     /// Attempts that hold GPUs and their use: 0 until they run.
-    pub running: Vec<(Attempt, Use)>,
+    pub running: Vec<(Attempt, Bill)>,
     /// Namespaces of jobs that have not ended.
     pub namespaces: BTreeSet<String>,
 }
@@ -182,7 +183,7 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
 fn encode_totals(
     totals: &mut Totals,
     namespaces: BTreeSet<String>,
-    running: Vec<(Attempt, Use)>,
+    running: Vec<(Attempt, Bill)>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
     let keys: BTreeSet<(String, i64)> = running.iter().map(|(of, _)| (of.uid.clone(), of.attempt)).collect();
@@ -199,10 +200,13 @@ fn encode_totals(
         [("job_namespace", namespace.as_str()), ("gpu_type", gpu_type.as_str())]
     }
     list::ENERGY.encode(encoder, |values| {
-        totals.energy().try_for_each(|(key, joules, _)| values.of(&labels(key), joules))
+        totals.energy().try_for_each(|(key, shown)| values.of(&labels(key), shown.joules))
+    })?;
+    list::HOST_ENERGY.encode(encoder, |values| {
+        totals.energy().try_for_each(|(key, shown)| values.of(&labels(key), shown.host_joules))
     })?;
     list::ENERGY_COST.encode(encoder, |values| {
-        totals.energy().try_for_each(|(key, _, money)| values.of(&labels(key), money))
+        totals.energy().try_for_each(|(key, shown)| values.of(&labels(key), shown.cost))
     })?;
     list::LATENESS_COST.encode(encoder, |values| {
         totals

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use crate::energy::bill::Bill;
+
 /// Maximum distinct namespaces.
 const MAX_NAMESPACES: usize = 200;
 /// Maximum distinct GPU types.
@@ -33,9 +35,6 @@ pub struct Attempt {
     pub started: Option<Timestamp>,
 }
 
-/// Joules, and their cost in millionths.
-pub type Use = (i64, i64);
-
 /// A sum that may shrink, exposed as one that never falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
@@ -50,19 +49,39 @@ impl Sum {
     }
 }
 
+/// Energy and cost of a namespace on a GPU type.
+#[derive(Clone, Copy, Debug, Default)]
+struct Energy {
+    joules: Sum,
+    host_joules: Sum,
+    /// Of both.
+    cost: Sum,
+}
+
+/// Energy and cost as exposed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shown {
+    /// Energy of GPUs, J.
+    pub joules: f64,
+    /// Share of hosts' energy, J.
+    pub host_joules: f64,
+    /// Price of both, in units of the tariff's money.
+    pub cost: f64,
+}
+
 /// Energy and cost used.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Since when this process is the leader.
     since: Option<Timestamp>,
     /// Use of running attempts that is counted already.
-    running: BTreeMap<(String, i64), Use>,
+    running: BTreeMap<(String, i64), Bill>,
     /// Known namespaces.
     namespaces: BTreeSet<String>,
     /// Known GPU types.
     types: BTreeSet<String>,
-    /// Joules and cost by namespace and GPU type.
-    energy: BTreeMap<(String, String), (Sum, Sum)>,
+    /// By namespace and GPU type.
+    energy: BTreeMap<(String, String), Energy>,
     /// Cost by namespace.
     lateness: BTreeMap<String, f64>,
 }
@@ -78,8 +97,14 @@ pub(super) fn bounded(name: &str, known: &mut BTreeSet<String>, most: usize) -> 
     name.to_owned()
 }
 
-fn difference(before: Use, now: Use) -> Use {
-    (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1))
+/// What came on top; negative where it has become less.
+pub(super) fn difference(before: Bill, now: Bill) -> Bill {
+    Bill {
+        joules: now.joules.saturating_sub(before.joules),
+        micros: now.micros.saturating_sub(before.micros),
+        host_joules: now.host_joules.saturating_sub(before.host_joules),
+        host_micros: now.host_micros.saturating_sub(before.host_micros),
+    }
 }
 
 impl Totals {
@@ -89,7 +114,7 @@ impl Totals {
     }
 
     /// Records a running attempt's use so far.
-    pub fn running(&mut self, attempt: &Attempt, used: Use) {
+    pub fn running(&mut self, attempt: &Attempt, used: Bill) {
         let key = (attempt.uid.clone(), attempt.attempt);
         let before =
             self.running.get(&key).copied().unwrap_or_else(|| self.use_before_leading(attempt, used));
@@ -98,14 +123,14 @@ impl Totals {
     }
 
     /// Records an ended attempt's use.
-    pub fn ended(&mut self, attempt: &Attempt, used: Use) {
+    pub fn ended(&mut self, attempt: &Attempt, used: Bill) {
         let known = self.running.remove(&(attempt.uid.clone(), attempt.attempt));
         let before = known.unwrap_or_else(|| self.use_before_leading(attempt, used));
         self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
     }
 
     /// Adds a correction, which may be negative, for an ended attempt.
-    pub fn corrected(&mut self, namespace: &str, gpu_type: &str, more: Use) {
+    pub fn corrected(&mut self, namespace: &str, gpu_type: &str, more: Bill) {
         self.add(namespace, gpu_type, more);
     }
 
@@ -121,8 +146,11 @@ impl Totals {
     }
 
     /// Joules and cost by namespace and GPU type.
-    pub fn energy(&self) -> impl Iterator<Item = (&(String, String), f64, f64)> {
-        self.energy.iter().map(|(key, (joules, money))| (key, joules.shown, money.shown))
+    pub fn energy(&self) -> impl Iterator<Item = (&(String, String), Shown)> {
+        self.energy.iter().map(|(key, sums)| {
+            let Energy { joules, host_joules, cost } = sums;
+            (key, Shown { joules: joules.shown, host_joules: host_joules.shown, cost: cost.shown })
+        })
     }
 
     /// Cost of lateness and turnaround of ended jobs by namespace, in units of the tariff's money.
@@ -131,16 +159,17 @@ impl Totals {
     }
 
     /// The part of a newly seen attempt's use that is not counted here.
-    fn use_before_leading(&self, attempt: &Attempt, used: Use) -> Use {
+    fn use_before_leading(&self, attempt: &Attempt, used: Bill) -> Bill {
         let before_us = attempt.started.zip(self.since).is_some_and(|(started, since)| started < since);
-        if before_us { used } else { (0, 0) }
+        if before_us { used } else { Bill::default() }
     }
 
-    fn add(&mut self, namespace: &str, gpu_type: &str, more: Use) {
+    fn add(&mut self, namespace: &str, gpu_type: &str, more: Bill) {
         let key = self.key(namespace, gpu_type);
-        let (joules, money) = self.energy.entry(key).or_default();
-        joules.add(more.0 as f64);
-        money.add(more.1 as f64 / 1e6);
+        let sums = self.energy.entry(key).or_default();
+        sums.joules.add(more.joules as f64);
+        sums.host_joules.add(more.host_joules as f64);
+        sums.cost.add(more.micros.saturating_add(more.host_micros) as f64 / 1e6);
     }
 
     fn key(&mut self, namespace: &str, gpu_type: &str) -> (String, String) {
@@ -174,33 +203,39 @@ mod tests {
         }
     }
 
+    fn used(joules: i64, micros: i64) -> Bill {
+        Bill { joules, micros, ..Bill::default() }
+    }
+
     fn joules(totals: &Totals) -> f64 {
-        totals.energy().map(|(_, joules, _)| joules).sum()
+        totals.energy().map(|(_, shown)| shown.joules).sum()
     }
 
     #[test]
     fn what_is_counted_while_it_runs_is_not_counted_again_at_the_end() {
         let mut totals = Totals::default();
         totals.lead(at(0));
-        totals.running(&attempt("a", 1, 10), (100, 2_000_000));
-        totals.running(&attempt("a", 1, 10), (150, 3_000_000));
+        totals.running(&attempt("a", 1, 10), used(100, 2_000_000));
+        totals.running(&attempt("a", 1, 10), used(150, 3_000_000));
         assert_eq!(joules(&totals), 150.0);
-        totals.ended(&attempt("a", 1, 10), (400, 5_000_000));
-        totals.ended(&attempt("b", 1, 20), (50, 0));
-        let all: Vec<_> = totals.energy().map(|(_, joules, money)| (joules, money)).collect();
-        assert_eq!(all, [(450.0, 5.0)]);
+        totals.ended(&attempt("a", 1, 10), used(400, 5_000_000));
+        totals.ended(&attempt("b", 1, 20), used(50, 0));
+        // Its share of a host, and the price of both.
+        totals.ended(&attempt("c", 1, 20), Bill { host_joules: 40, host_micros: 1_000_000, ..used(0, 0) });
+        let all: Vec<_> = totals.energy().map(|(_, shown)| shown).collect();
+        assert_eq!(all, [Shown { joules: 450.0, host_joules: 40.0, cost: 6.0 }]);
     }
 
     #[test]
     fn where_less_was_used_than_was_thought_the_counter_stands_still() {
         let mut totals = Totals::default();
-        totals.running(&attempt("a", 1, 10), (100, 0));
-        totals.ended(&attempt("a", 1, 10), (70, 0));
+        totals.running(&attempt("a", 1, 10), used(100, 0));
+        totals.ended(&attempt("a", 1, 10), used(70, 0));
         assert_eq!(joules(&totals), 100.0);
-        totals.corrected("team", "A", (-10, 0));
-        totals.ended(&attempt("b", 1, 10), (30, 0));
+        totals.corrected("team", "A", used(-10, 0));
+        totals.ended(&attempt("b", 1, 10), used(30, 0));
         assert_eq!(joules(&totals), 100.0);
-        totals.ended(&attempt("c", 1, 10), (30, 0));
+        totals.ended(&attempt("c", 1, 10), used(30, 0));
         assert_eq!(joules(&totals), 120.0);
     }
 
@@ -208,17 +243,17 @@ mod tests {
     fn what_was_used_under_the_leader_before_is_not_counted() {
         let mut totals = Totals::default();
         totals.lead(at(100));
-        totals.running(&attempt("a", 1, 10), (1_000, 0));
-        totals.ended(&attempt("b", 1, 10), (1_000, 0));
+        totals.running(&attempt("a", 1, 10), used(1_000, 0));
+        totals.ended(&attempt("b", 1, 10), used(1_000, 0));
         assert_eq!(joules(&totals), 0.0);
-        totals.ended(&attempt("a", 1, 10), (1_200, 0));
+        totals.ended(&attempt("a", 1, 10), used(1_200, 0));
         assert_eq!(joules(&totals), 200.0);
     }
 
     #[test]
     fn jobs_that_were_deleted_leave_nothing_behind_but_the_sum() {
         let mut totals = Totals::default();
-        totals.running(&attempt("a", 1, 10), (100, 0));
+        totals.running(&attempt("a", 1, 10), used(100, 0));
         totals.keep(&BTreeSet::new());
         assert!(totals.running.is_empty());
         assert_eq!(joules(&totals), 100.0);
@@ -231,7 +266,7 @@ mod tests {
             let mut attempt = attempt(&format!("u{number}"), 1, 10);
             attempt.namespace = format!("team-{}", number % 400);
             attempt.gpu_type = format!("type-{}", number % 37);
-            totals.ended(&attempt, (1, 0));
+            totals.ended(&attempt, used(1, 0));
             totals.late(&attempt.namespace, 1_000_000);
         }
         assert_eq!(joules(&totals), 5_000.0);

@@ -1,8 +1,10 @@
 //! A plan's decision for one job, in the lifecycle's types.
 
+use std::collections::BTreeMap;
+
 use andreas_api::Reason;
-use andreas_core::JobId;
-use andreas_planner::{Decision, Job, JobPlan, Placement, WaitReason};
+use andreas_core::{JobId, NodeName};
+use andreas_planner::{Decision, Job, JobPlan, Node, Placement, WaitReason};
 
 use crate::lifecycle::Planned;
 use crate::snapshot::job_key;
@@ -73,9 +75,39 @@ fn draw(placement: &Placement, job: &Job) -> i32 {
     row.map_or(0, |row| (row.power.0 * power_factor).round().clamp(0.0, f64::from(i32::MAX)) as i32)
 }
 
+/// A job's share of what its nodes draw besides their GPUs, W; 0 if it waits.
+pub fn host_watts(decision: &Decision, nodes: &BTreeMap<&NodeName, &Node>) -> i32 {
+    let Decision::Run(placement) = decision else { return 0 };
+    let its = placement.nodes.iter().filter_map(|name| nodes.get(name));
+    let watts: f64 = its.map(|node| node.host_share(placement.gpus_per_node).0).sum();
+    watts.round().clamp(0.0, f64::from(i32::MAX)) as i32
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn jobs_are_billed_for_their_part_of_their_hosts_and_those_that_fill_one_for_all_of_it() {
+        let node = |name: &str| {
+            let node = json!({"name": name, "gpu_type": "A", "gpus": 8, "free_gpus": 8, "host_idle": 1_000.0, "host_busy": 1_600.0});
+            serde_json::from_value::<Node>(node).expect("a node")
+        };
+        let nodes = ["n1", "n2"].map(node);
+        let nodes: BTreeMap<&NodeName, &Node> = nodes.iter().map(|node| (&node.name, node)).collect();
+        let share = |names: &[&str], gpus: u32| {
+            let placement = json!({"gpu_type": "A", "nodes": names, "gpus_per_node": gpus});
+            let placement: Placement = serde_json::from_value(placement).expect("a placement");
+            host_watts(&Decision::Run(placement), &nodes)
+        };
+        assert_eq!(share(&["n1"], 8), 1_600, "alone on all GPUs");
+        assert_eq!([1, 2, 5].map(|gpus| share(&["n1"], gpus)).iter().sum::<i32>(), 1_600, "three fill it");
+        assert_eq!(share(&["n1"], 4), 800, "half of it is held");
+        assert_eq!(share(&["n1", "n2"], 4), 1_600, "half of each of two");
+        assert_eq!(share(&["gone"], 4), 0);
+    }
 
     #[test]
     fn jobs_of_other_namespaces_are_counted_and_not_named() {

@@ -43,7 +43,7 @@ use crate::predict::sampled::{Forecasts, timestamp};
 use crate::predict::{LearningScope, Tables};
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
-use decision::planned_of;
+use decision::{host_watts, planned_of};
 use last::{Latest, LatestPlan};
 
 /// Timing of plans.
@@ -297,6 +297,7 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
     let metrics = &shared.metrics;
     metrics.planned(figures::figures(built, plan));
     let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
+    let nodes: BTreeMap<_, _> = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let mut changed = Vec::new();
@@ -313,6 +314,10 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
             Some((other.clone(), status.allocation.as_ref()?.attempt))
         };
         let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
+        if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
+            // Beside the decision: a new reading of a host makes no new decision.
+            memory.plan.host_watts = host_watts(&job_plan.decision, &nodes);
+        }
         if ledger.decide(&key, &basis.uid, DecisionFor { basis: basis.decisions, planned }, after) {
             metrics.decided(reason);
             let decision =

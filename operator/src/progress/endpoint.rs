@@ -1,4 +1,4 @@
-//! The HTTP route: authenticates the sender, finds the job, handles the report, and answers with the job's energy so far.
+//! The HTTP route: authenticates the sender, finds the job, handles the report, and answers with the energy of the job's GPUs so far.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -128,7 +128,7 @@ async fn report(
     ([(HEADER_ENERGY, joules.to_string())], axum::Json(body)).into_response()
 }
 
-/// Energy of all attempts of a job, J: the present one by the agents' counters, where those of all its GPUs are known, else by the
+/// Energy of the GPUs of all attempts of a job, J: the present one by the agents' counters, where those of all its GPUs are known, else by the
 /// power model.
 fn energy_so_far(index: &ClusterIndex, key: &ObjectKey, job: &SlimTrainingJob, attempt: i64) -> i64 {
     let Some(status) = &job.status else { return 0 };
@@ -139,7 +139,7 @@ fn energy_so_far(index: &ClusterIndex, key: &ObjectKey, job: &SlimTrainingJob, a
     let predicted = || {
         let default = EnergyPolicySpec::default();
         let policy = index.policy().map_or(&default, |policy| &policy.spec);
-        bill::attempt_energy(job, policy, clock::now()).0
+        bill::attempt_energy(job, policy, clock::now()).joules
     };
     ended.saturating_add(measured::so_far(index, &pods, per_worker).unwrap_or_else(predicted))
 }

@@ -54,7 +54,7 @@ class Run:
 
     @property
     def energy_joules(self) -> Optional[int]:
-        """Energy of the job so far in J, all its attempts, by the answer to the last report: measured where node agents run, else by the
+        """Energy of the job's GPUs so far in J, all its attempts, by the answer to the last report: measured where node agents run, else by the
         power model. `None` before the first answer, and on ranks that post no reports.
         """
         return self._reporter.energy_joules if self._reporter else None

@@ -297,11 +297,7 @@ async fn train(
     let joules_saved_by_rest = saved_by_rest(cluster).await?;
     let seen = cluster.observer.seen();
     let objects: Vec<_> = seen.jobs.values().map(|v| v.job.clone()).collect();
-    let of_objects = Summary::of(&objects);
-    let host_kwh = host_joules / 3.6e6;
     let summary = Summary {
-        host_kwh,
-        cost: of_objects.cost + host_kwh * baselines::PRICE_PER_KWH * baselines::PUE,
         real_nodes: cluster.machines.real(),
         wall_s: wall,
         gpu_hours_at_rest: meter.read().rest_hours,
@@ -309,7 +305,7 @@ async fn train(
         budget_violations: over_budget,
         pods_bound_by_extender: bindings.by_extender.len(),
         pods_bound: bindings.by_extender.union(&bindings.by_others).count(),
-        ..of_objects
+        ..Summary::of(&objects).with_busy_hosts(host_joules / 3.6e6)
     };
     check(&summary, &seen, &bindings, jobs.len())?;
     Ok(summary)
@@ -331,6 +327,7 @@ fn check(summary: &Summary, seen: &ClusterHistory, bindings: &Bindings, jobs: us
     if !bindings.without_allocation.is_empty() {
         wrong.push(format!("bound without an allocation: {:?}", bindings.without_allocation));
     }
+    wrong.extend(summary.billed_too_much());
     if summary.budget_violations > 0 {
         wrong.push(format!("above the power budget at {} instants", summary.budget_violations));
     }

@@ -7,6 +7,8 @@ use andreas_api::slim::SlimTrainingJob;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::baselines::{PRICE_PER_KWH, PUE};
+
 /// Figures of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 pub struct Summary {
@@ -26,6 +28,9 @@ pub struct Summary {
     pub energy_kwh: f64,
     /// Energy of nodes beside their GPUs while they had a job, kWh.
     pub host_kwh: f64,
+    /// What jobs are billed for of it, kWh: each for the GPUs that it held, while all its members ran.
+    #[serde(default)]
+    pub billed_host_kwh: f64,
     /// Price of both energies, lateness and turnaround, in the policy's currency.
     pub cost: f64,
     /// GPU hours in low power, by the nodes' drivers.
@@ -84,6 +89,7 @@ impl Summary {
             };
             let consumption = status.consumption.clone().unwrap_or_default();
             summary.energy_kwh += consumption.joules as f64 / 3.6e6;
+            summary.billed_host_kwh += consumption.host_joules as f64 / 3.6e6;
             summary.cost += (consumption.energy_micros + consumption.lateness_micros) as f64 / 1e6;
             summary.restarts += i64::from(status.restarts);
             let completed = status.completion_time.as_ref().filter(|_| status.phase == Phase::Succeeded);
@@ -111,6 +117,20 @@ impl Summary {
         summary
     }
 
+    /// With this energy of busy hosts. The run is set beside replays, which count a host with a job whole; jobs are billed for the
+    /// part of it whose GPUs they hold.
+    #[must_use]
+    pub fn with_busy_hosts(self, host_kwh: f64) -> Self {
+        Self { host_kwh, cost: self.cost + host_kwh * PRICE_PER_KWH * PUE, ..self }
+    }
+
+    /// What is wrong if jobs are billed for more than their hosts drew. Instants in objects are whole seconds: a tenth may be that.
+    pub fn billed_too_much(&self) -> Option<String> {
+        let (billed, drawn) = (self.billed_host_kwh, self.host_kwh);
+        (billed > 1.1 * drawn)
+            .then(|| format!("jobs are billed for {billed:.4} kWh of hosts that drew {drawn:.4}"))
+    }
+
     /// The figures as lines for people.
     pub fn lines(&self) -> Vec<String> {
         vec![
@@ -120,7 +140,10 @@ impl Summary {
             format!("weighted tardiness    {:.0} s", self.weighted_tardiness),
             format!("mean turnaround       {:.1} s", self.mean_turnaround_s),
             format!("energy of GPUs        {:.3} kWh", self.energy_kwh),
-            format!("energy of busy hosts  {:.3} kWh", self.host_kwh),
+            format!(
+                "energy of busy hosts  {:.3} kWh, {:.3} of it billed to jobs",
+                self.host_kwh, self.billed_host_kwh
+            ),
             format!("cost                  {:.4}", self.cost),
             format!("restarts              {}", self.restarts),
             format!("budget violations     {}", self.budget_violations),
@@ -188,4 +211,25 @@ impl Summary {
 
 fn seconds(later: Timestamp, earlier: Timestamp) -> f64 {
     later.duration_since(earlier).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_run_counts_busy_hosts_whole_and_jobs_are_billed_for_no_more_than_that() {
+        let job: SlimTrainingJob = serde_json::from_value(json!({
+            "metadata": {"name": "a"}, "spec": {"template": {"spec": {"containers": []}}},
+            "status": {"phase": "Failed", "consumption": {"joules": 3_600_000, "energyMicros": 260_000,
+                "hostJoules": 1_800_000, "hostMicros": 130_000, "latenessMicros": 40_000}}}))
+        .unwrap();
+        let summary = Summary::of(&[job]).with_busy_hosts(2.0);
+        assert_eq!((summary.energy_kwh, summary.billed_host_kwh, summary.host_kwh), (1.0, 0.5, 2.0));
+        // 0.26 for the GPUs, 0.04 for lateness, and both kWh of the hosts.
+        assert!((summary.cost - (0.3 + 2.0 * 0.26)).abs() < 1e-9, "{}", summary.cost);
+        assert_eq!(summary.billed_too_much(), None);
+        assert!(summary.with_busy_hosts(0.4).billed_too_much().is_some());
+    }
 }

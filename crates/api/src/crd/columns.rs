@@ -26,7 +26,13 @@ const TRAINING_JOB: &[Column] = &[
     ),
     ("Age", "date", ".metadata.creationTimestamp", false, "Time since its creation"),
     ("Weight", "integer", ".spec.weight", true, "How much lateness and turnaround count"),
-    ("Energy", "string", ".status.consumption.energy", true, "Energy of its ended attempts"),
+    (
+        "Energy",
+        "string",
+        ".status.consumption.energy",
+        true,
+        "Energy of its ended attempts: GPUs and their share of the nodes",
+    ),
     ("Cost", "string", ".status.consumption.cost", true, "Price of that energy"),
     (
         "Lateness",

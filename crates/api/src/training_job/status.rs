@@ -187,10 +187,15 @@ pub struct Allocation {
     /// When all members ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_time: Option<Time>,
-    /// Predicted draw of the whole gang, W.
+    /// Predicted draw of the whole gang's GPUs, W.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub watts: i32,
+    /// Its share of what its nodes draw besides their GPUs, W: of each busy node the part of the GPUs that it holds there.
+    /// What is known when it is decided counts for the whole attempt. 0 in attempts of earlier releases.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub host_watts: i32,
 }
 
 /// A stop that was asked for.
@@ -314,7 +319,7 @@ pub struct Prediction {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub epoch_millis_high: Option<i64>,
-    /// Energy still to be used, J.
+    /// Energy that its GPUs still use, J.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub joules: i64,
@@ -324,22 +329,30 @@ pub struct Prediction {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consumption {
-    /// Energy of ended attempts, J; the present one is added at its end.
+    /// Energy of the GPUs of ended attempts, J; the present one is added at its end.
     #[schemars(range(min = 0))]
     pub joules: i64,
-    /// `Measured` by the GPUs' counters, `Predicted` from the power model, or `Mixed`: some attempts so, some so.
+    /// Share of these attempts in the energy of their nodes besides the GPUs, J: `hostWatts` of an allocation while all members
+    /// ran. Never measured by counters.
+    #[schemars(range(min = 0))]
+    pub host_joules: i64,
+    /// Where `joules` come from: `Measured` by the GPUs' counters, `Predicted` from the power model, or `Mixed`: some attempts so,
+    /// some so.
     #[schemars(length(max = 16))]
     pub source: String,
-    /// The same for people: `1.24 kWh`.
+    /// `joules` and `hostJoules` together, for people: `1.24 kWh`.
     #[schemars(length(max = 32))]
     pub energy: String,
-    /// Price of that energy, millionths of the currency.
+    /// Price of `joules`, millionths of the currency.
     #[schemars(range(min = 0))]
     pub energy_micros: i64,
+    /// Price of `hostJoules`, millionths of the currency.
+    #[schemars(range(min = 0))]
+    pub host_micros: i64,
     /// Price of lateness and turnaround so far, millionths of the currency.
     #[schemars(range(min = 0))]
     pub lateness_micros: i64,
-    /// `energyMicros` with its currency: `0.31 EUR`.
+    /// `energyMicros` and `hostMicros` together, with their currency: `0.31 EUR`.
     #[schemars(length(max = 48))]
     pub cost: String,
     /// `latenessMicros` with its currency: `0.12 EUR`.
@@ -384,10 +397,13 @@ pub struct AttemptRecord {
     /// Milli-percent of the run when it ended.
     #[serde(default)]
     pub milli_percent: i32,
-    /// Energy of the attempt, J.
+    /// Energy of the attempt's GPUs, J.
     #[serde(default)]
     pub joules: i64,
-    /// That energy was measured by the GPUs' counters; else it is from the power model.
+    /// Its share of its nodes' energy besides the GPUs, J.
+    #[serde(default)]
+    pub host_joules: i64,
+    /// `joules` were measured by the GPUs' counters; else they are from the power model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub measured: bool,
 }

@@ -52,11 +52,11 @@ fn counted(accepted: i64, ended: i64, now: i64) -> EnergyView {
 fn a_run_is_billed_until_its_end_whenever_the_operator_sees_it() {
     let late = counted(0, 90, 10_000);
     assert_eq!(late, counted(0, 90, 90));
-    assert_eq!(late.attempt_joules, 90 * 300);
+    assert_eq!(late.attempt.joules, 90 * 300);
     // The clock of the node is an hour behind: its kubelet may have taken the pod a minute after it was bound.
-    assert_eq!(counted(-3_600, 90 - 3_600, 10_000).attempt_joules, 150 * 300);
+    assert_eq!(counted(-3_600, 90 - 3_600, 10_000).attempt.joules, 150 * 300);
     // It was set back meanwhile: the end has no date.
-    assert_eq!(counted(0, 90 - 3_600, 10_000).attempt_joules, 10_000 * 300);
+    assert_eq!(counted(0, 90 - 3_600, 10_000).attempt.joules, 10_000 * 300);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
         let view =
             energy(&index, &job, &policy, members, None, ended.map(|hour| at(hour * 3_600)), at(now * 3_600));
         assert!(view.measured);
-        view.attempt_micros as f64 / 1e6
+        view.attempt.micros as f64 / 1e6
     };
     assert!((cost(Some(15), 24) - 0.1).abs() < 1e-5, "it ended in the night and is seen by day");
     assert!((cost(None, 24) - 0.2).abs() < 1e-5);

@@ -21,6 +21,7 @@ fn allocation(nodes: &[&str], gpus: i32) -> Allocation {
         bound_time: None,
         running_time: None,
         watts: 0,
+        host_watts: 0,
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::world::*;
 use crate::energy::LateEnergy;
+use crate::energy::bill::Bill;
 use crate::lifecycle::*;
 
 #[test]
@@ -124,7 +125,8 @@ fn an_agent_that_is_silent_for_a_minute_is_not_waited_for_and_not_asked_in_vain_
 #[test]
 fn what_agents_tell_after_the_end_takes_the_place_of_what_was_predicted() {
     let mut world = World::running(json!({}), &["n1"], 1);
-    world.energy = EnergyView { attempt_joules: 1_000_000, attempt_micros: 100_000, ..EnergyView::default() };
+    let attempt = Bill { joules: 1_000_000, micros: 100_000, host_joules: 400_000, host_micros: 40_000 };
+    world.energy = EnergyView { attempt, ..EnergyView::default() };
     world.exit("bert-1-0", 0, "");
     let consumption = |world: &World| world.status().consumption.unwrap();
     assert_eq!(consumption(&world).source, "Predicted");
@@ -136,6 +138,42 @@ fn what_agents_tell_after_the_end_takes_the_place_of_what_was_predicted() {
     assert_eq!((total.joules, total.energy_micros, total.source.as_str()), (700_000, 70_000, "Measured"));
     let record = &world.status().history[0];
     assert_eq!((record.joules, record.measured, world.writes), (700_000, true, writes + 1));
+    // Its share of its hosts is no counter's.
+    assert_eq!((record.host_joules, total.host_joules, total.host_micros), (400_000, 400_000, 40_000));
+    assert_eq!((total.energy.as_str(), total.cost.as_str()), ("306 Wh", "0.11 EUR"));
+}
+
+/// Given a job that is moved from a node to another; when both attempts have ended; then each has its own share of its
+/// host, and the job's cost has both.
+#[test]
+fn an_attempt_that_moved_is_billed_for_each_of_its_hosts() {
+    let mut world = World::new(json!({}));
+    world.host_watts = 1_600;
+    world.plan_run(&["n1"], 1).bind_all().run_all();
+    let held = |world: &World| world.status().allocation.map(|a| (a.nodes, a.host_watts));
+    assert_eq!(held(&world), Some((vec!["n1".to_owned()], 1_600)));
+    // What is read of a host later does not change what the attempt is billed for.
+    world.host_watts = 75;
+    world.wait(60);
+    assert_eq!(held(&world), Some((vec!["n1".to_owned()], 1_600)));
+    let bill = |host_joules, host_micros| {
+        let attempt = Bill { joules: 360_000, micros: 20_000, host_joules, host_micros };
+        EnergyView { attempt, ..EnergyView::default() }
+    };
+    world.energy = bill(720_000, 40_000);
+    // It is asked to stop, and the next plan sends it there still.
+    world.plan_run(&["n2"], 1).plan_run(&["n2"], 1).leave(0);
+    assert_eq!(world.status().history[0].host_joules, 720_000);
+    world.bind_all().run_all();
+    assert_eq!(held(&world), Some((vec!["n2".to_owned()], 75)));
+    world.energy = bill(36_000, 2_000);
+    world.exit("bert-2-0", 0, "");
+    let status = world.status();
+    assert_eq!(status.history.iter().map(|record| record.host_joules).collect::<Vec<_>>(), [720_000, 36_000]);
+    let total = status.consumption.unwrap();
+    assert_eq!((total.joules, total.energy_micros), (720_000, 40_000));
+    assert_eq!((total.host_joules, total.host_micros), (756_000, 42_000));
+    assert_eq!((total.energy.as_str(), total.cost.as_str()), ("410 Wh", "0.08 EUR"));
 }
 
 fn agent(world: &World) -> &AgentFact {
@@ -175,8 +213,7 @@ fn energy_and_cost_are_written_at_the_edge_of_an_attempt() {
     let mut world = World::running(json!({}), &["n1"], 1);
     let writes = world.writes;
     world.energy = EnergyView {
-        attempt_joules: 4_464_000,
-        attempt_micros: 322_400,
+        attempt: Bill { joules: 4_464_000, micros: 322_400, ..Bill::default() },
         measured: true,
         lateness_micros: 100_000,
         measured_watts: Some(250),

@@ -55,7 +55,7 @@ fn job(namespace: &str, name: &str, status: Value) -> SlimTrainingJob {
 
 fn running(gpu: &str, nodes: &[&str], phase: &str) -> Value {
     json!({"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": gpu, "gpus": 2, "gpusPerWorker": 2,
-        "nodes": nodes, "placement": "", "since": at(10), "runningTime": at(20), "watts": 700},
+        "nodes": nodes, "placement": "", "since": at(10), "runningTime": at(20), "watts": 700, "hostWatts": 100},
         "prediction": {"risk": "Low", "source": "Prior", "joules": 1}})
 }
 
@@ -89,7 +89,7 @@ fn everything(metrics: &Metrics) {
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
         "phase": "Succeeded", "deadline": at(3_600), "completionTime": at(7_200), "startTime": at(20), "restarts": 1,
         "consumption": {"joules": 3_600_000, "source": "Predicted", "energy": "", "energyMicros": 200_000,
-                        "latenessMicros": 500_000, "cost": ""},
+                        "hostJoules": 1_000_000, "hostMicros": 60_000, "latenessMicros": 500_000, "cost": ""},
         "history": [{"attempt": 1, "outcome": "Finished", "reason": "Completed", "gpuType": "A", "gpus": 2, "placement": "n1",
                      "started": at(20), "ended": at(7_200), "milliPercent": 100_000, "joules": 3_600_000, "message": ""}],
     }))
@@ -209,6 +209,8 @@ fn a_scrape_tells_what_there_is_now() {
     }
     // 3.6 MJ of the ended job, and 700 W for 3,980 s of the running one.
     has(&text, r#"andreas_job_energy_joules_total{job_namespace="team",gpu_type="A"} 6386000.0"#);
+    // 1 MJ of the former's host, and 100 W of the latter's.
+    has(&text, r#"andreas_job_host_energy_joules_total{job_namespace="team",gpu_type="A"} 1398000.0"#);
 }
 
 #[test]

@@ -34,8 +34,8 @@ const JOBS: [(&str, &str, &str); 4] = [
         "{phase: Succeeded, attempts: 1, deadline: '2999-01-01T00:00:00Z', onTime: Met, duration: 2h5m, \
          progress: {milliPercent: 100000, text: 100%, attempt: 1, at: '2026-11-21T10:05:00Z'}, \
          startTime: '2026-11-21T08:00:00Z', completionTime: '2026-11-21T10:05:00Z', \
-         consumption: {joules: 4464000, source: Measured, energy: 1.24 kWh, energyMicros: 322400, latenessMicros: 100000, \
-           cost: 0.32 EUR, lateness: 0.10 EUR}, \
+         consumption: {joules: 4464000, hostJoules: 1800000, source: Measured, energy: 1.74 kWh, energyMicros: 322400, \
+           hostMicros: 130000, latenessMicros: 100000, cost: 0.45 EUR, lateness: 0.10 EUR}, \
          conditions: [{type: Complete, status: 'True', reason: Completed, message: all workers exited 0, \
            lastTransitionTime: '2026-11-21T10:05:00Z'}]}",
     ),

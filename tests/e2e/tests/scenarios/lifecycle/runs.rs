@@ -41,7 +41,10 @@ async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
         );
         ensure!(status.completion_time.is_some() && status.start_time.is_some());
         ensure!(
-            status.consumption.as_ref().is_some_and(|e| e.joules > 0),
+            status
+                .consumption
+                .as_ref()
+                .is_some_and(|e| e.joules > 0 && e.host_joules > 0 && e.host_micros > 0),
             "no energy: {:?}",
             status.consumption
         );

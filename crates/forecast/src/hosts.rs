@@ -1,0 +1,40 @@
+//! What jobs are billed for of their hosts' draw in a future.
+
+use std::collections::BTreeMap;
+
+use andreas_core::{GpuType, NodeName, Watts};
+use andreas_planner::{Node, Placement, Snapshot};
+
+/// The hosts of a snapshot.
+pub(crate) struct Hosts<'a> {
+    nodes: BTreeMap<&'a NodeName, &'a Node>,
+    /// Watts for each GPU, as the mean of the type's nodes.
+    per_gpu: BTreeMap<&'a GpuType, f64>,
+}
+
+impl<'a> Hosts<'a> {
+    pub fn of(snapshot: &'a Snapshot) -> Self {
+        let mut types: BTreeMap<&GpuType, (f64, f64)> = BTreeMap::new();
+        for node in &snapshot.nodes {
+            let (watts, gpus) = types.entry(&node.gpu_type).or_default();
+            *watts += node.host_share(node.gpus).0;
+            *gpus += f64::from(node.gpus.0);
+        }
+        let mean = |(watts, gpus): (f64, f64)| if gpus > 0.0 { watts / gpus } else { 0.0 };
+        Self {
+            nodes: snapshot.nodes.iter().map(|node| (&node.name, node)).collect(),
+            per_gpu: types.into_iter().map(|(name, sums)| (name, mean(sums))).collect(),
+        }
+    }
+
+    /// The share of a job on these nodes.
+    pub fn share(&self, place: &Placement) -> Watts {
+        let its = place.nodes.iter().filter_map(|name| self.nodes.get(name));
+        its.map(|node| node.host_share(place.gpus_per_node)).sum()
+    }
+
+    /// The share of a job with so many GPUs of a type, on whatever nodes.
+    pub fn share_of_type(&self, gpu_type: &GpuType, gpus: u32) -> Watts {
+        Watts(self.per_gpu.get(gpu_type).copied().unwrap_or(0.0) * f64::from(gpus))
+    }
+}
