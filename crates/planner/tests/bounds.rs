@@ -5,38 +5,9 @@
 
 mod scenarios;
 
-use andreas_core::{CostRate, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{
-    Estimate, Job, MethodName, NodePower, NodeSleep, Options, Plan, PowerBudget, Snapshot, plan,
-};
-use scenarios::{HOUR, budget, cluster, job};
-
-/// `n` nodes of this many GPUs and jobs of different lengths and weights, each with these numbers of GPUs.
-fn packing(n: usize, node: u32, jobs: usize, sizes: &[u32]) -> Snapshot {
-    let mut snapshot = cluster(n);
-    for of in &mut snapshot.nodes {
-        (of.gpus, of.free_gpus) = (GpuCount(node), GpuCount(node));
-    }
-    snapshot.jobs = (0..jobs)
-        .map(|i| {
-            let row = |gpus: u32| {
-                Estimate::new(
-                    "A100".into(),
-                    GpuCount(gpus),
-                    Seconds(HOUR * (1.0 + (i % 7) as f64) / f64::from(gpus)),
-                    Watts(300.0 * f64::from(gpus)),
-                )
-            };
-            Job {
-                estimates: [row(sizes[i % sizes.len()])].into(),
-                deadline: Some(Time(HOUR * (2.0 + (i % 5) as f64))),
-                weight: CostRate(1e-4 * (1.0 + (i % 11) as f64)),
-                ..job(&format!("j{i:02}"), 1)
-            }
-        })
-        .collect();
-    snapshot
-}
+use andreas_core::{Joules, Seconds, StepFunction, Watts};
+use andreas_planner::{MethodName, NodePower, NodeSleep, Options, Plan, PowerBudget, Snapshot, plan};
+use scenarios::{budget, over_two_nodes, packing};
 
 fn decide(snapshot: &Snapshot, method: MethodName) -> Plan {
     let plan = plan(snapshot, &Options { method, ..Options::default() }).unwrap();
@@ -56,6 +27,15 @@ fn numbers_of_gpus_that_leave_some_unused_are_proven() {
         assert!(gap <= 1e-3, "{sizes:?} on {size}: gap {gap}, missed {missed}");
         assert!((0.0..=0.05).contains(&missed), "{sizes:?} on {size}: gap {gap}, missed {missed}");
     }
+}
+
+#[test]
+fn gangs_that_leave_some_gpus_of_their_nodes_unused_have_a_bound() {
+    // Given gangs over two nodes with 6 of 8 GPUs on each, then `decide` finds no bound above the cost. The example `sizes` prints gaps.
+    let plan = decide(&over_two_nodes(packing(10, 8, 20, &[6])), MethodName::RandomizedGreedy);
+    let placed: Vec<_> = plan.jobs.values().filter_map(|job| job.decision.placement()).collect();
+    assert!(plan.gap.is_some() && !placed.is_empty());
+    assert!(placed.iter().all(|place| place.nodes.len() == 2 && place.gpus_per_node.0 == 6), "{placed:?}");
 }
 
 #[test]

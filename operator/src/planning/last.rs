@@ -29,19 +29,22 @@ pub struct Latest {
     pub arrivals: Arrivals,
 }
 
-/// A snapshot and its planner options, the input of `kubectl andreas plan --snapshot`.
+/// A snapshot and its planner options, the input of `kubectl andreas plan --snapshot`, and the plan that was made from
+/// them: whoever plans again can compare.
 #[derive(Debug, Serialize)]
 pub struct Saved<'a> {
     #[serde(flatten)]
     snapshot: &'a Snapshot,
     #[serde(rename = "_options")]
     options: &'a Options,
+    #[serde(rename = "_plan")]
+    plan: &'a Plan,
 }
 
 impl Latest {
-    /// The planner's input.
+    /// The planner's input, and its plan.
     pub fn saved(&self) -> Saved<'_> {
-        Saved { snapshot: &self.snapshot, options: &self.options }
+        Saved { snapshot: &self.snapshot, options: &self.options, plan: &self.plan }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `GET /snapshot`: the last plan's input, to reproduce the plan anywhere.
+//! `GET /snapshot`: the last plan and its input, to reproduce the plan anywhere.
 //!
 //! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader plans; a follower
 //! answers 503.
@@ -78,11 +78,12 @@ mod tests {
         let (status, body) = ask(&state).await;
         assert_eq!(status, StatusCode::OK);
         let read: Snapshot = serde_json::from_slice(&body).unwrap();
-        let how: Options = serde_json::from_value(
-            serde_json::from_slice::<serde_json::Value>(&body).unwrap()["_options"].clone(),
-        )
-        .unwrap();
+        let mut saved: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let how: Options = serde_json::from_value(saved["_options"].take()).unwrap();
         assert_eq!((&read, &how), (&snapshot, &options));
-        assert_eq!(andreas_planner::plan(&read, &how).unwrap(), live);
+        let again = andreas_planner::plan(&read, &how).unwrap();
+        assert_eq!(again, live);
+        // The plan that the operator made is beside it, as `plan --json` prints it.
+        assert_eq!(saved["_plan"].take(), serde_json::to_value(&again).unwrap());
     }
 }

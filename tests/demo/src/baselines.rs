@@ -24,6 +24,8 @@ pub const METHODS: [Method; 5] =
 pub(crate) const PRICE_PER_KWH: f64 = 0.2;
 pub(crate) const PUE: f64 = 1.3;
 const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
+/// A missed deadline costs as much as so many seconds late.
+const MISSED_AS_S: i64 = 900;
 
 /// Replays the workload under every one of [`METHODS`].
 ///
@@ -64,6 +66,16 @@ pub(crate) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
     }
 }
 
+/// What the missed deadlines of a run cost by the fixed price of a miss, whatever the seconds late; `turnarounds` are the seconds in the
+/// system by the job's name.
+pub(crate) fn price_of_misses(jobs: &[WorkloadJob], turnarounds: &BTreeMap<String, f64>) -> f64 {
+    let missed = |job: &&WorkloadJob| {
+        turnarounds.get(&job.name).is_none_or(|time| *time > job.deadline_after_s as f64)
+    };
+    let weights: f64 = jobs.iter().filter(missed).map(|job| f64::from(job.weight)).sum();
+    weights * MISSED_AS_S as f64 * LATENESS_PER_SECOND
+}
+
 /// The demo's cluster, policy and jobs as the simulator takes them.
 pub(crate) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
     let policy = super::policy(nodes);
@@ -79,7 +91,7 @@ pub(crate) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> 
     let all: Vec<Value> = jobs.iter().map(job).collect();
     let lateness = json!({
         "turnaround_share": spec.prices.turnaround_share.value_or(0.1),
-        "late_fixed": spec.prices.missed_deadline_as.seconds_or(900),
+        "late_fixed": spec.prices.missed_deadline_as.seconds_or(MISSED_AS_S),
     });
     let price = PRICE_PER_KWH * PUE / 3.6e6;
     let mut scenario = Scenario {
@@ -146,6 +158,18 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
 mod tests {
     use super::*;
     use andreas_e2e::workload::{self, TimeScale};
+
+    #[test]
+    fn a_miss_costs_by_the_weight_of_the_job() {
+        let jobs = workload::jobs(TimeScale::DEMO).unwrap();
+        let heaviest = jobs.iter().max_by_key(|job| job.weight).unwrap();
+        let time = |job: &WorkloadJob| job.deadline_after_s as f64 + f64::from(u8::from(job == heaviest));
+        let turnarounds = jobs.iter().map(|job| (job.name.clone(), time(job))).collect();
+        // 16 GPUs and urgent: a quarter of an hour at 500 x 0.02 an hour.
+        assert!((price_of_misses(&jobs, &turnarounds) - 2.5).abs() < 1e-9);
+        let all = f64::from(jobs.iter().map(|job| job.weight).sum::<u32>());
+        assert!((price_of_misses(&jobs, &BTreeMap::new()) - 2.5 * all / 500.0).abs() < 1e-9);
+    }
 
     #[test]
     fn every_method_finishes_the_demos_jobs_and_fixed_requests_cost_more() {

@@ -1,7 +1,7 @@
 //! The main job, end to end: the chart installed by helm, and 40 TrainingJobs of a production trace on a real control plane
 //! with GPU nodes: real ones where the machine allows them.
 //!
-//! [`nodes`] says which nodes, `screen` shows the live table, `power` reads the nodes' meters, [`baselines`] replays the same arrivals under other methods.
+//! [`nodes`] says which nodes, `screen` shows the live table and `progress` lines, `power` reads the nodes' meters, [`baselines`] replays the same arrivals under other methods.
 //! [`pages`] runs the commands of pages on the same cluster.
 //!
 //! What is printed is what is seen from outside; what must never happen is watched for all along; the summary's
@@ -14,6 +14,7 @@ pub mod nodes;
 pub mod pages;
 pub mod pictures;
 mod power;
+mod progress;
 mod screen;
 mod summary;
 
@@ -24,7 +25,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
-use andreas_api::phase::Phase;
 use andreas_api::training_job::Allocation;
 use andreas_planner::MethodName;
 use andreas_testbed::Component;
@@ -35,6 +35,7 @@ use serde_json::{Value, json};
 use crate::summary::Summary;
 use andreas_e2e::apply::apply;
 use andreas_e2e::cluster::{self, Cluster, Options};
+use andreas_e2e::replanned::{Recorded, Recorder};
 use andreas_e2e::scenario::Bindings;
 use andreas_e2e::scrape::{self, Scrape};
 use andreas_e2e::seen::{ClusterHistory, JobView, describe};
@@ -44,13 +45,11 @@ use andreas_e2e::{install, outputs};
 use fidelity::measured::Phases;
 use nodes::{GpuType, Nodes};
 use power::Meter;
+use progress::ProgressPrinter;
 use screen::{Head, Screen};
 
 /// Namespace of the demo's jobs.
 pub const NAMESPACE: &str = "demo";
-
-/// Between two snapshots that are saved.
-const BETWEEN_SNAPSHOTS: Duration = Duration::from_secs(2);
 
 /// What can be asked of the demo.
 #[derive(Clone, Debug, clap::Parser)]
@@ -82,7 +81,8 @@ pub struct DemoArgs {
     /// Write the summary as JSON to this file.
     #[arg(long, env = "DEMO_SUMMARY", value_name = "FILE")]
     pub summary: Option<PathBuf>,
-    /// Save the planner's input to this folder about every two seconds, for `kubectl andreas plan --snapshot`.
+    /// Save the input of each plan to this folder, make all plans again at the end by `kubectl andreas plan --snapshot`, and say how
+    /// many are the same.
     #[arg(long, value_name = "FOLDER")]
     pub snapshots: Option<PathBuf>,
     /// Give up after this many seconds of training time.
@@ -150,8 +150,19 @@ fn nodes(args: &DemoArgs) -> Nodes {
     if args.pretend || !andreas_kubelets::isolated() { Nodes::pretend() } else { Nodes::real() }
 }
 
-/// Starts the demo's cluster and runs the jobs on it. Returns the cluster, which goes on, the summary and the jobs' phases.
-async fn trained(args: &DemoArgs, jobs: &[WorkloadJob], nodes: &Nodes) -> Result<(Cluster, Summary, Phases)> {
+/// A run that has ended.
+struct Trained {
+    /// The cluster, which goes on.
+    cluster: Cluster,
+    summary: Summary,
+    /// Phases of the jobs.
+    phases: Phases,
+    /// Snapshots, where they were to be saved.
+    recorded: Option<Recorded>,
+}
+
+/// Starts the demo's cluster and runs the jobs on it.
+async fn trained(args: &DemoArgs, jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Trained> {
     let began = Instant::now();
     let mut cluster = Cluster::start(options(nodes, args.method)).await?;
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
@@ -160,13 +171,13 @@ async fn trained(args: &DemoArgs, jobs: &[WorkloadJob], nodes: &Nodes) -> Result
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };
     match result {
-        Ok(summary) => {
+        Ok((summary, recorded)) => {
             let of_job = |(key, view): (&String, &JobView)| {
                 let name = key.rsplit('/').next().unwrap_or(key).to_owned();
                 (name, view.phases.iter().map(|(at, phase)| (at.as_secs_f64(), *phase)).collect())
             };
             let phases = cluster.observer.seen().jobs.iter().map(of_job).collect();
-            Ok((cluster, summary, phases))
+            Ok(Trained { cluster, summary, phases, recorded })
         }
         Err(error) => {
             let seen = describe(&cluster.observer.seen());
@@ -198,7 +209,7 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     say(
         "starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the nodes, then helm upgrade --install ...",
     );
-    let (cluster, mut summary, _) = trained(args, &jobs, &nodes).await?;
+    let Trained { cluster, mut summary, recorded, .. } = trained(args, &jobs, &nodes).await?;
     let replayed = tokio::task::spawn_blocking(move || baselines::all(&jobs, &nodes)).await?;
     match replayed.context("replaying the baselines") {
         Ok(baselines) => summary.baselines = baselines,
@@ -214,6 +225,11 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
     println!();
     for line in summary.comparison() {
         println!("  {line}");
+    }
+    if let Some(recorded) = recorded {
+        let (plans, differ) = recorded.plan_again().await?;
+        println!("\n  {} plans, {} made again, {} the same", plans.made, plans.again, plans.same);
+        differ.iter().for_each(|line| println!("  {line}"));
     }
     if let Some(path) = &args.summary {
         std::fs::write(path, serde_json::to_vec_pretty(&summary)?)
@@ -232,7 +248,7 @@ async fn train(
     jobs: &[WorkloadJob],
     nodes: &Nodes,
     args: &DemoArgs,
-) -> Result<Summary> {
+) -> Result<(Summary, Option<Recorded>)> {
     let budget = nodes.budget() as f64;
     cluster.make_namespace(NAMESPACE).await?;
     let client = cluster.testbed.client();
@@ -245,13 +261,12 @@ async fn train(
         args.kill.iter().enumerate().map(|(i, k)| (15.0 + 15.0 * i as f64, k.clone())).collect::<Vec<_>>();
     let mut over_budget = 0;
     let (mut host_joules, mut hosts_since) = (0.0, (Instant::now(), 0.0));
-    let (limit, mut saved) = (Duration::from_secs(args.limit), Instant::now());
+    let limit = Duration::from_secs(args.limit);
+    let recorder = match &args.snapshots {
+        Some(folder) => Some(Recorder::start(cluster, folder).await?),
+        None => None,
+    };
     loop {
-        if let Some(folder) = args.snapshots.as_ref().filter(|_| saved.elapsed() > BETWEEN_SNAPSHOTS) {
-            saved = Instant::now();
-            let text = andreas_e2e::pages::read_from_pod(cluster, "/snapshot").await?;
-            std::fs::write(folder.join(format!("{:07.2}.json", began.elapsed().as_secs_f64())), text)?;
-        }
         while submitted < jobs.len() && began.elapsed().as_secs_f64() >= jobs[submitted].submit_offset_s {
             let Manifests { profile, claim, job } = workload::manifest(&jobs[submitted]);
             for mut object in [profile, claim, job] {
@@ -293,6 +308,10 @@ async fn train(
         let _ = tokio::time::timeout(Duration::from_millis(200), cluster.observer.changed()).await;
     }
     let wall = began.elapsed().as_secs_f64();
+    let recorded = match recorder {
+        Some(recorder) => Some(recorder.end(cluster).await?),
+        None => None,
+    };
     let bindings = Bindings::read(cluster)?;
     let joules_saved_by_rest = saved_by_rest(cluster).await?;
     let seen = cluster.observer.seen();
@@ -308,7 +327,7 @@ async fn train(
         ..Summary::of(&objects).with_busy_hosts(host_joules / 3.6e6)
     };
     check(&summary, &seen, &bindings, jobs.len())?;
-    Ok(summary)
+    Ok((summary, recorded))
 }
 
 fn ended(seen: &ClusterHistory) -> usize {
@@ -430,68 +449,4 @@ async fn keep(cluster: &Cluster) -> Result<()> {
 
 fn say(line: &str) {
     println!("{line}");
-}
-
-/// Tells what happens: a line for every change of phase, and one for the whole every five seconds.
-struct ProgressPrinter {
-    began: Instant,
-    phases: BTreeMap<String, Phase>,
-    last: Instant,
-}
-
-impl ProgressPrinter {
-    fn new(began: Instant) -> Self {
-        Self { began, phases: BTreeMap::new(), last: began }
-    }
-
-    /// Whether so much time has passed since it last said so.
-    fn is_due(&mut self, every: Duration) -> bool {
-        let due = self.last.elapsed() >= every;
-        if due {
-            self.last = Instant::now();
-        }
-        due
-    }
-
-    fn tell(&mut self, seen: &ClusterHistory, watts: f64, budget: f64) {
-        let at = self.began.elapsed().as_secs_f64();
-        for (key, view) in &seen.jobs {
-            let status = view.job.status.clone().unwrap_or_default();
-            if self.phases.insert(key.clone(), status.phase) == Some(status.phase) {
-                continue;
-            }
-            let name = key.rsplit('/').next().unwrap_or(key);
-            let what = match (&status.allocation, status.phase) {
-                (Some(a), Phase::Starting | Phase::Running) => {
-                    format!("{} x {} on {}", a.gpus, a.gpu_type, a.placement)
-                }
-                (_, Phase::Stopping) => {
-                    status.stop.map(|s| format!("{} {}", s.reason, s.message)).unwrap_or_default()
-                }
-                (_, Phase::Pending) => status.reason.unwrap_or_default(),
-                (_, Phase::Succeeded | Phase::Failed) => {
-                    status.consumption.map(|c| format!("{}, cost {}", c.energy, c.cost)).unwrap_or_default()
-                }
-                _ => String::new(),
-            };
-            println!("{at:6.1}s  {name:<28} {:<10} {what}", status.phase.as_str());
-        }
-        if self.is_due(Duration::from_secs(5)) {
-            let count = |phase| self.phases.values().filter(|p| **p == phase).count();
-            let used: i64 = seen.gpus_in_use().values().sum();
-            let all: i64 = seen.node_gpus.values().sum();
-            println!(
-                "{at:6.1}s  -- waiting {}, starting {}, running {}, stopping {}, done {}; {used} of {all} GPUs; {:.1} of {:.1} kW",
-                count(Phase::Pending),
-                count(Phase::Starting),
-                count(Phase::Running),
-                count(Phase::Stopping),
-                count(Phase::Succeeded) + count(Phase::Failed),
-                watts / 1000.0,
-                budget / 1000.0,
-            );
-        }
-        // A closed pipe must not end the run before its summary.
-        let _ = std::io::stdout().flush();
-    }
 }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use andreas_test_nodes::Forward;
 use andreas_testbed::PortLease;
 use anyhow::{Context as _, Result, ensure};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
@@ -60,37 +59,69 @@ pub async fn read(c: &Cluster, path: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Reads a page of the operator that runs in a pod, through a port of this machine, as the reader of the chart; whatever certificate
-/// the operator has.
+/// A page of the operator, to be read again and again as the reader of the chart, whatever certificate the operator has.
+pub struct Page {
+    agent: ureq::Agent,
+    url: String,
+    token: String,
+    _port: Option<PortLease>,
+}
+
+impl Page {
+    /// A page of the operator that is a plain process, or else runs in a pod and is reached through a port of this machine.
+    ///
+    /// # Errors
+    /// When there is no operator, or no token for the reader.
+    pub async fn open(c: &Cluster, path: &str) -> Result<Self> {
+        let (address, port) = match c.operators.first() {
+            Some(operator) => (operator.progress, None),
+            None => port_of_pod(c).await?,
+        };
+        let tls = TlsConfig::builder().disable_verification(true).build();
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(LIMIT))
+            .http_status_as_error(false)
+            .tls_config(tls);
+        let agent = ureq::Agent::new_with_config(config.build());
+        Ok(Self { agent, url: format!("https://{address}{path}"), token: reader(c).await?, _port: port })
+    }
+
+    /// Code and text of an answer. Blocks.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn get(&self) -> Result<(u16, String)> {
+        let request = self.agent.get(&self.url).header("Authorization", format!("Bearer {}", self.token));
+        let mut answer = request.call()?;
+        let text = answer.body_mut().with_config().limit(1 << 30).read_to_string()?;
+        Ok((answer.status().as_u16(), text))
+    }
+}
+
+/// Where the port of the operator's pod can be reached from this machine.
+async fn port_of_pod(c: &Cluster) -> Result<(SocketAddr, Option<PortLease>)> {
+    let pods = c.machines.pods().await?;
+    let pod = pods.iter().find(|pod| pod.name.starts_with("andreas-operator-") && !pod.ended);
+    let pod = pod.context("no pod of the operator")?;
+    let to = format!("{}:8443", pod.ip).parse().with_context(|| format!("address of {}", pod.name))?;
+    c.machines.reach(to).await
+}
+
+/// Reads a page of the operator that runs in a pod, as the reader of the chart.
 ///
 /// # Errors
 /// When it is not shown within a minute.
 pub async fn read_from_pod(c: &Cluster, path: &str) -> Result<String> {
-    let kubelets = crate::nodes::client(&c.testbed);
-    let pods = kubelets.pods().await?;
-    let pod = pods.iter().find(|pod| pod.name.starts_with("andreas-operator-") && !pod.ended);
-    let pod = pod.context("no pod of the operator")?;
-    let port = PortLease::take()?;
-    let listen = SocketAddr::from(([127, 0, 0, 1], port.port()));
-    let to = format!("{}:8443", pod.ip).parse().with_context(|| format!("address of {}", pod.name))?;
-    kubelets.forward(Forward { listen, to, names: Vec::new() }).await?;
-    let token = reader(c).await?;
-    let tls = TlsConfig::builder().disable_verification(true).build();
-    let config =
-        ureq::Agent::config_builder().timeout_global(Some(LIMIT)).http_status_as_error(false).tls_config(tls);
-    let (agent, url) = (ureq::Agent::new_with_config(config.build()), format!("https://{listen}{path}"));
+    let page = Page::open(c, path).await?;
     let ask = move || -> Result<String> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
-            let answer = agent.get(&url).header("Authorization", format!("Bearer {token}")).call();
-            let said = match answer {
-                Ok(mut answer) if answer.status().is_success() => {
-                    return Ok(answer.body_mut().with_config().limit(1 << 30).read_to_string()?);
-                }
-                Ok(mut answer) => format!("{}: {}", answer.status(), answer.body_mut().read_to_string()?),
-                Err(error) => error.to_string(),
+            let said = match page.get() {
+                Ok((200, text)) => return Ok(text),
+                Ok((code, text)) => format!("{code}: {text}"),
+                Err(error) => format!("{error:#}"),
             };
-            ensure!(Instant::now() < until, "{url}: {said}");
+            ensure!(Instant::now() < until, "{}: {said}", page.url);
             std::thread::sleep(Duration::from_millis(500));
         }
     };

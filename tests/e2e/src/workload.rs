@@ -140,6 +140,14 @@ pub struct WorkloadJob {
 }
 
 impl WorkloadJob {
+    /// The same job with the number of GPUs that it asked for in the trace, and no other.
+    #[must_use]
+    pub fn with_fixed_request(mut self) -> Self {
+        let gpus = self.requested_gpus;
+        (self.gpus.min, self.gpus.max, self.gpus.counts) = (gpus, gpus, vec![gpus]);
+        self
+    }
+
     /// Seconds of the whole run on a configuration; `None` if there is no table for it.
     pub fn run_s(&self, gpu_type: &str, gpus: u32) -> Option<f64> {
         Some(self.seconds_per_epoch.get(gpu_type)?.get(&gpus)? * f64::from(self.epochs))

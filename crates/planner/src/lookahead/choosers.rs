@@ -195,3 +195,64 @@ pub(super) fn cheapest<'a>(
     }
     best
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
+
+    use super::super::classes::Classes;
+    use super::*;
+    use crate::budget;
+    use crate::snapshot::{DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, Lateness, Node, Snapshot};
+
+    /// Waiting jobs on one GPU each, of 1 to `count` hours in no order; and the hours of each.
+    fn waiting(count: usize) -> (Snapshot, Vec<usize>) {
+        let hours: Vec<usize> = (0..count).map(|i| 1 + i * 7919 % count).collect();
+        let job = |(i, hours): (usize, &usize)| {
+            let epoch = Seconds(3600.0 * *hours as f64);
+            let row = Estimate::new("A100".into(), GpuCount(1), epoch, Watts(300.0));
+            let (id, weight) = (format!("team/j{i:04}"), CostRate(1e-5));
+            Job::new(id.into(), "team".into(), Time(0.0), weight, 1.0, [row].into())
+        };
+        let snapshot = Snapshot {
+            now: Time(0.0),
+            tariff: StepFunction::flat(EnergyPrice::per_kwh(0.2, 1.3)),
+            budget: None,
+            lateness: Lateness::default(),
+            restart: Seconds(120.0),
+            wear: DEFAULT_WEAR,
+            horizon: None,
+            gpu_types: vec![GpuTypeInfo { name: "A100".into(), idle: Watts(50.0), max: Watts(400.0) }],
+            nodes: vec![Node::new("n".into(), "A100".into(), GpuCount(8))],
+            namespaces: vec![],
+            jobs: hours.iter().enumerate().map(job).collect(),
+            prices: None,
+            intended: vec![],
+        };
+        (snapshot, hours)
+    }
+
+    #[test]
+    fn the_largest_jobs_are_in_every_sample_and_stand_for_themselves() {
+        for (count, sample) in [(100, 256), (1000, 256), (2000, 128), (2000, 0)] {
+            let (snapshot, hours) = waiting(count);
+            let instance = budget::prepared(&snapshot);
+            let classes = Classes::new(&instance);
+            let cost_table = CostTable::new(&instance, &classes);
+            let choosers = Choosers::new(&instance, &cost_table, sample).jobs;
+            // One in twenty, however small the sample,
+            let largest: BTreeSet<usize> =
+                (0..count).filter(|job| hours[*job] > count - count / LARGE_ONE_IN).collect();
+            let themselves: BTreeSet<usize> =
+                choosers.iter().filter(|one| one.each == 1.0).map(|one| one.job).collect();
+            assert_eq!(largest.len(), count / LARGE_ONE_IN);
+            assert!(themselves.is_superset(&largest), "{count} jobs, a sample of {sample}");
+            // and the others stand for all that were left out.
+            let all: f64 = choosers.iter().map(|one| one.each).sum();
+            assert!((all - count as f64).abs() < 1e-6, "{count} jobs, a sample of {sample}: {all}");
+            assert_eq!(choosers.len() < count, count > sample, "{count} jobs, a sample of {sample}");
+        }
+    }
+}

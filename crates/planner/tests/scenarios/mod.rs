@@ -6,8 +6,8 @@
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    DEFAULT_WEAR, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Placement, Plan,
-    PowerBudget, Snapshot, WaitReason,
+    DEFAULT_WEAR, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, MultiNodeEffect, Node, Placement,
+    Plan, PowerBudget, Snapshot, WaitReason,
 };
 
 pub const HOUR: f64 = 3600.0;
@@ -85,4 +85,45 @@ pub fn budget(watts: f64) -> Option<PowerBudget> {
         scope_factor: 1.0,
         look_ahead: Seconds::ZERO,
     })
+}
+
+/// `n` nodes of this many GPUs and jobs of different lengths and weights, each with these numbers of GPUs.
+pub fn packing(n: usize, node: u32, jobs: usize, sizes: &[u32]) -> Snapshot {
+    let mut snapshot = cluster(n);
+    for of in &mut snapshot.nodes {
+        (of.gpus, of.free_gpus) = (GpuCount(node), GpuCount(node));
+    }
+    snapshot.jobs = (0..jobs)
+        .map(|i| {
+            let row = |gpus: u32| {
+                Estimate::new(
+                    "A100".into(),
+                    GpuCount(gpus),
+                    Seconds(HOUR * (1.0 + (i % 7) as f64) / f64::from(gpus)),
+                    Watts(300.0 * f64::from(gpus)),
+                )
+            };
+            Job {
+                estimates: [row(sizes[i % sizes.len()])].into(),
+                deadline: Some(Time(HOUR * (2.0 + (i % 5) as f64))),
+                weight: CostRate(1e-4 * (1.0 + (i % 11) as f64)),
+                ..job(&format!("j{i:02}"), 1)
+            }
+        })
+        .collect();
+    snapshot
+}
+
+/// The same jobs as gangs over two nodes, with as many GPUs on each.
+pub fn over_two_nodes(mut snapshot: Snapshot) -> Snapshot {
+    for job in &mut snapshot.jobs {
+        let twice = |row: &Estimate| Estimate {
+            gpus: GpuCount(2 * row.gpus.0),
+            power: Watts(2.0 * row.power.0),
+            ..row.clone()
+        };
+        job.estimates = job.estimates.iter().map(twice).collect();
+        job.spread = vec![MultiNodeEffect { nodes: 2, time_factor: 1.0 }];
+    }
+    snapshot
 }

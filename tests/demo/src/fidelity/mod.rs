@@ -1,8 +1,8 @@
 //! Whether the simulator tells what a cluster does: the same arrivals on the test bed and in a replay with the run's own
 //! instants, delays and knowledge.
 //!
-//! [`check`] runs the demo's cluster for each workload and method and appends what came of it to a file.
-//! [`page`] is made of all that the file has, replayed ([`replayed`]); so runs may be made on several days.
+//! [`check`] runs the demo's cluster for each workload and method and appends what came of it to a file. Each plan of the operator is made
+//! again from its snapshot. [`page`] is made of all that the file has, replayed ([`replayed`]); so runs may be made on several days.
 
 pub mod measured;
 pub mod page;
@@ -12,15 +12,18 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use andreas_baselines::Method;
 use andreas_e2e::outputs::check_writable;
+use andreas_e2e::replanned::SamePlans;
 use andreas_e2e::workload::{self, TimeScale, WorkloadJob};
 use andreas_planner::MethodName;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::baselines::price_of_misses;
 use crate::nodes::Nodes;
 use crate::summary::Baseline;
-use crate::{DemoArgs, trained};
+use crate::{DemoArgs, Trained, trained};
 use measured::Delays;
 use replayed::LeftOut;
 
@@ -34,21 +37,39 @@ pub struct FidelityArgs {
     /// Runs of each workload and method; 0 only writes the page.
     #[arg(long, default_value_t = 5)]
     pub runs: u16,
-    /// Methods, separated by commas: those that the operator offers.
-    #[arg(long, value_delimiter = ',', default_value = "fifo,edf,randomized-greedy")]
-    pub methods: Vec<MethodName>,
+    /// Methods, separated by commas: those that the operator offers, fifo-fixed and edf-fixed.
+    #[arg(long, value_delimiter = ',', default_value = "fifo-fixed,edf,randomized-greedy", value_parser = method)]
+    pub methods: Vec<Method>,
     /// Workloads, separated by commas: all, first-20, dense.
     #[arg(long, value_delimiter = ',', default_value = "all,first-20,dense")]
     pub workloads: Vec<Workload>,
     /// Results of all runs so far, one a line; new ones are appended.
-    #[arg(long, default_value = "target/fidelity.jsonl", value_name = "FILE")]
+    #[arg(long, default_value = "docs/lab/fidelity.jsonl", value_name = "FILE")]
     pub results: PathBuf,
     /// The page to write.
     #[arg(long, default_value = "docs/fidelity.md", value_name = "FILE")]
     pub page: PathBuf,
+    /// Where snapshots of the last run are kept.
+    #[arg(long, default_value = "target/fidelity-snapshots", value_name = "FOLDER")]
+    pub snapshots: PathBuf,
     /// Give up a run after this many seconds of training time.
     #[arg(long, default_value_t = 420)]
     pub limit: u64,
+}
+
+/// The operator's method for a method of the page, and whether jobs may have only what they ask for: the operator has no method with
+/// fixed requests, and needs none for jobs without a choice.
+fn of_operator(method: Method) -> Option<(MethodName, bool)> {
+    match method {
+        Method::FifoFixed => Some((MethodName::Fifo, true)),
+        Method::EdfFixed => Some((MethodName::Edf, true)),
+        other => other.of_product().map(|name| (name, false)),
+    }
+}
+
+fn method(text: &str) -> Result<Method, String> {
+    let method = text.parse::<Method>().map_err(|unknown| unknown.to_string())?;
+    of_operator(method).map(|_| method).ok_or_else(|| format!("{text} cannot be run on the test bed"))
 }
 
 /// Jobs and their arrivals.
@@ -77,18 +98,18 @@ impl Workload {
         }
     }
 
-    /// Its jobs.
+    /// Its jobs, all with their fixed requests alone or all as they are.
     ///
     /// # Errors
     /// When the trace cannot be read.
-    pub fn jobs(self) -> Result<Vec<WorkloadJob>> {
+    pub fn jobs(self, fixed: bool) -> Result<Vec<WorkloadJob>> {
         let mut jobs = workload::jobs(TimeScale::DEMO)?;
         match self {
             Self::All => {}
             Self::First20 => jobs.truncate(20),
             Self::Dense => jobs.iter_mut().for_each(|job| job.submit_offset_s *= 0.5),
         }
-        Ok(jobs)
+        Ok(if fixed { jobs.into_iter().map(WorkloadJob::with_fixed_request).collect() } else { jobs })
     }
 }
 
@@ -100,7 +121,7 @@ pub struct TestBedRun {
     /// Its jobs.
     pub workload: Workload,
     /// Its method.
-    pub method: MethodName,
+    pub method: Method,
     /// When each job was submitted, s after the first, by name.
     pub submits: BTreeMap<String, f64>,
     /// Its mean delays.
@@ -109,6 +130,9 @@ pub struct TestBedRun {
     pub figures: Baseline,
     /// Time in the system of each job, s, by name.
     pub turnarounds: BTreeMap<String, f64>,
+    /// Its plans, made again. Older runs do not have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plans: Option<SamePlans>,
 }
 
 /// A run and its replay.
@@ -122,6 +146,8 @@ pub struct Compared {
     pub others: BTreeMap<LeftOut, Baseline>,
     /// Time in the system of each job in the replay, s, by name.
     pub turnarounds: BTreeMap<String, f64>,
+    /// What missed deadlines cost by their fixed price, in the replay and in the run.
+    pub misses: [f64; 2],
 }
 
 /// Runs, replays, and writes the page.
@@ -137,7 +163,7 @@ pub async fn check(args: &FidelityArgs) -> Result<()> {
         for workload in &args.workloads {
             for method in &args.methods {
                 println!("run {} of {}: {} jobs under {method}", run + 1, args.runs, workload.as_str());
-                let compared = one(*workload, *method, args.limit).await?;
+                let compared = one(*workload, *method, args).await?;
                 println!("{}", page::line(&compared));
                 append(args, &compared.run)?;
             }
@@ -151,22 +177,25 @@ pub async fn check(args: &FidelityArgs) -> Result<()> {
     std::fs::write(&args.page, page::page(&all)).with_context(|| format!("writing {}", args.page.display()))
 }
 
-async fn one(workload: Workload, method: MethodName, limit: u64) -> Result<Compared> {
-    let jobs = workload.jobs()?;
+async fn one(workload: Workload, method: Method, args: &FidelityArgs) -> Result<Compared> {
+    let (operators, fixed) = of_operator(method).context("no method of the operator")?;
+    let jobs = workload.jobs(fixed)?;
     let nodes = Nodes::pretend();
     let args = DemoArgs {
         pretend: true,
         keep: false,
         jobs: u16::try_from(jobs.len())?,
-        method: Some(method),
+        method: Some(operators),
         kill: Vec::new(),
         plain: true,
         summary: None,
-        snapshots: None,
-        limit,
+        snapshots: Some(args.snapshots.clone()),
+        limit: args.limit,
     };
-    let (cluster, summary, phases) = trained(&args, &jobs, &nodes).await?;
+    let Trained { cluster, summary, phases, recorded } = trained(&args, &jobs, &nodes).await?;
     cluster.stop().await;
+    let (plans, differ) = recorded.context("no snapshots were saved")?.plan_again().await?;
+    differ.iter().for_each(|line| println!("another plan: {line}"));
     let run = TestBedRun {
         date: jiff::Zoned::now().date().to_string(),
         workload,
@@ -175,23 +204,26 @@ async fn one(workload: Workload, method: MethodName, limit: u64) -> Result<Compa
         delays: Delays::of(&phases),
         figures: summary.as_row(),
         turnarounds: summary.turnarounds,
+        plans: Some(plans),
     };
     run.compared()
 }
 
 impl TestBedRun {
     fn compared(self) -> Result<Compared> {
-        let (jobs, nodes) = (self.workload.jobs()?, Nodes::pretend());
-        let of =
-            |left_out| replayed::replay(&jobs, &nodes, self.method, &self.submits, &self.delays, left_out);
+        let (operators, fixed) = of_operator(self.method).context("no method of the operator")?;
+        let (jobs, nodes) = (self.workload.jobs(fixed)?, Nodes::pretend());
+        let of = |left_out| replayed::replay(&jobs, &nodes, operators, &self.submits, &self.delays, left_out);
         let (replay, ends) = of(LeftOut::Nothing)?;
         let mut others = BTreeMap::new();
         for left_out in LeftOut::ALL.into_iter().filter(|one| *one != LeftOut::Nothing) {
             others.insert(left_out, of(left_out)?.0);
         }
         let time = |name: &String| Some(ends.get(name)? - self.submits.get(name)?);
-        let turnarounds = ends.keys().filter_map(|name| Some((name.clone(), time(name)?))).collect();
-        Ok(Compared { run: self, replay, others, turnarounds })
+        let turnarounds: BTreeMap<String, f64> =
+            ends.keys().filter_map(|name| Some((name.clone(), time(name)?))).collect();
+        let misses = [&turnarounds, &self.turnarounds].map(|times| price_of_misses(&jobs, times));
+        Ok(Compared { run: self, replay, others, turnarounds, misses })
     }
 }
 
@@ -199,4 +231,32 @@ fn append(args: &FidelityArgs, run: &TestBedRun) -> Result<()> {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&args.results)?;
     writeln!(file, "{}", serde_json::to_string(run)?)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn jobs_with_fixed_requests_have_no_choice_and_all_can_run() {
+        for job in Workload::All.jobs(true).unwrap() {
+            assert_eq!(
+                (job.gpus.min, job.gpus.max, job.gpus.counts.len()),
+                (job.requested_gpus, job.requested_gpus, 1)
+            );
+            assert!(!job.configurations().is_empty(), "{}", job.name);
+        }
+        assert!(Workload::All.jobs(false).unwrap().iter().any(|job| job.gpus.max > job.requested_gpus));
+    }
+
+    #[test]
+    fn methods_that_no_cluster_can_run_are_refused() {
+        let parse = |methods: &str| FidelityArgs::try_parse_from(["fidelity", "--methods", methods]);
+        assert_eq!(parse("edf-fixed,fifo").unwrap().methods, [Method::EdfFixed, Method::Fifo]);
+        assert!(parse("tiresias").is_err() && parse("none").is_err());
+        let usual = FidelityArgs::parse_from(["fidelity"]).methods;
+        assert_eq!(usual, [Method::FifoFixed, Method::Edf, Method::RandomizedGreedy]);
+    }
 }

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn delays_cost_time_and_every_job_ends() {
-        let jobs = Workload::First20.jobs().unwrap();
+        let jobs = Workload::First20.jobs(false).unwrap();
         let submits = jobs.iter().map(|job| (job.name.clone(), job.submit_offset_s)).collect();
         let of = |delays: &Delays, left_out| {
             replay(&jobs, &Nodes::pretend(), MethodName::Fifo, &submits, delays, left_out).unwrap()

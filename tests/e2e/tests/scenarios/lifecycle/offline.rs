@@ -3,9 +3,10 @@
 use std::process::Command;
 
 use andreas_api::phase::Phase;
-use andreas_e2e::cluster::{Cluster, Options, a100, short_runs};
-use andreas_e2e::job::job;
+use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
+use andreas_e2e::job::{Job, job};
 use andreas_e2e::pages;
+use andreas_e2e::replanned::Recorder;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use andreas_testbed::workspace_binary;
@@ -80,6 +81,34 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
         })
         .await;
         waited.with_context(|| format!("{last:?}"))?;
+        Ok(())
+    })
+    .await
+}
+
+/// Given jobs of one to four GPUs under a power budget; when they come, run and end, then the command line makes each
+/// of the operator's plans again from its snapshot, to the last digit.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_plan_of_a_run_is_made_again_from_its_snapshot() -> Result<()> {
+    let mut policy = short_runs();
+    policy["powerBudget"] = json!({"watts": 3_000});
+    policy["gpuTypes"] =
+        json!([{"name": A100, "idleWatts": 52, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0}]);
+    scenario(Options { groups: vec![a100(2)], policy, ..Options::default() }, async |c| {
+        let recorder = Recorder::start(c, &c.testbed.data_dir().join("plans")).await?;
+        let jobs: Vec<Job> = (1..=6)
+            .map(|n| job(&format!("j{n}")).epochs(8 + n, 0.5).spec("gpus", json!({"min": 1, "max": 4})))
+            .collect();
+        for tj in &jobs {
+            c.submit(tj).await?;
+        }
+        for tj in &jobs {
+            c.wait_for_phase(tj, Phase::Succeeded).await?;
+        }
+        let (plans, differ) = recorder.end(c).await?.plan_again().await?;
+        println!("{} plans, {} made again, {} the same", plans.made, plans.again, plans.same);
+        ensure!(differ.is_empty(), "{}", differ.join("\n"));
+        ensure!(plans.again >= 3, "{plans:?}");
         Ok(())
     })
     .await
