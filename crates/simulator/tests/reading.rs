@@ -10,7 +10,9 @@ use andreas_baselines::Method;
 use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_simulator::readers::{self, ClusterFile, Format, TraceJob, TraceRange, read_trace};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Summary, Watch, run_all};
+use andreas_simulator::{
+    Failure, Knowledge, Outcome, PredictionError, Scenario, Setup, Summary, Watch, run_all,
+};
 
 fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
@@ -155,6 +157,32 @@ fn a_cluster_file_that_makes_no_sense_is_refused_with_the_field() {
             readers::scenario(Format::Itp, &trace, &cluster, TraceRange::default()).unwrap_err().to_string();
         assert!(error.contains(says), "{to}: {error}");
     }
+}
+
+#[test]
+fn nodes_fail_as_the_cluster_file_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let read =
+        |cluster: &Path| readers::scenario(Format::Itp, &trace, cluster, TraceRange::default()).unwrap();
+    let (without, with) = (read(&mixed()), read(&mixed().with_file_name("mixed-failures.yaml")));
+    assert!(without.failures.is_empty());
+    // Twelve nodes, sixty days, a failure every seven days and four hours of each.
+    let expected = 12.0 * 60.0 * 24.0 / (168.0 + 4.0);
+    assert!((with.failures.len() as f64 / expected - 1.0).abs() < 0.4, "{}", with.failures.len());
+    assert!(with.failures.iter().all(|failure| failure.duration == Seconds(4.0 * 3600.0)));
+    // All else is that of the cluster without them.
+    assert_eq!((with.nodes, with.jobs), (without.nodes, without.jobs));
+    // Single ones are listed.
+    std::fs::copy(mixed().with_file_name("models.json"), folder.path().join("models.json")).unwrap();
+    let text = std::fs::read_to_string(mixed()).unwrap();
+    let listed = format!("{text}failures: {{list: [{{node: Tesla-T4-001, at_s: 60, for_s: 30}}]}}\n");
+    let one = Failure { node: "Tesla-T4-001".into(), at: Time(60.0), duration: Seconds(30.0) };
+    assert_eq!(read(&file(folder.path(), "cluster.yaml", &listed)).failures, [one]);
+    let unknown = file(folder.path(), "cluster.yaml", &listed.replace("T4-001", "T4-004"));
+    let error =
+        readers::scenario(Format::Itp, &trace, &unknown, TraceRange::default()).unwrap_err().to_string();
+    assert!(error.contains("failures.list[0]: "), "{error}");
 }
 
 #[test]
