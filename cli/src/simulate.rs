@@ -53,7 +53,8 @@ pub struct SimulateArgs {
     /// Whether the first measured epoch corrects wrong predictions
     #[arg(long, value_enum, default_value_t = Correction::On)]
     correction: Correction,
-    /// Runs of each method, with restarts up to 3 s shorter or longer: tables have means and standard deviations
+    /// Runs of each method, with restarts, first starts and stops up to 3 s shorter or longer: tables have means and standard
+    /// deviations
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: usize,
     /// Whether nodes without a job sleep, separated by commas (modelled)
@@ -179,7 +180,10 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         match args.output {
             Output::Table => writeln!(stdout, "{}", report::table(report))?,
             Output::Markdown => writeln!(stdout, "{}", report::markdown(report))?,
-            Output::Totals => {}
+            Output::Totals => continue,
+        }
+        for line in gang_waits(&setups, report) {
+            writeln!(stdout, "{line}\n")?;
         }
     }
     if reports.len() > 1 || args.output == Output::Totals {
@@ -214,6 +218,26 @@ fn replays(
         }
     }
     Ok(outcomes)
+}
+
+/// How long gangs wait with less knowledge, of each such row that has one beside it where the planner knows all.
+fn gang_waits(setups: &[Setup], report: &Report<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    // The same setups for each budget.
+    for outcomes in report.outcomes.chunks(setups.len().max(1)) {
+        for (setup, outcome) in setups.iter().zip(outcomes) {
+            let knows_all = |other: &Setup| {
+                other.knowledge == Knowledge::Tables
+                    && other.error.mape <= 0.0
+                    && (other.method, other.sleep) == (setup.method, setup.sleep)
+            };
+            let reference = setups.iter().position(knows_all);
+            let reference = reference.filter(|_| setup.knowledge != Knowledge::Tables);
+            let line = reference.and_then(|row| report::gang_waits(report.scenario, &outcomes[row], outcome));
+            lines.extend(line);
+        }
+    }
+    lines
 }
 
 fn check(args: &SimulateArgs) -> Result<()> {

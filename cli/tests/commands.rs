@@ -126,8 +126,8 @@ fn a_policy_with_history_goes_on_from_the_memory_of_its_last_plan() {
 fn a_trace_is_replayed_under_several_methods_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("t.csv"), "id,submit_s,gpus,duration_s,deadline_s\na,0,1,600,2000\nb,60,2,600,900\n")
-        .unwrap();
+    let rows = "id,submit_s,gpus,duration_s,deadline_s\na,0,1,600,2000\nb,60,2,600,900\nc,120,16,600,5000\n";
+    std::fs::write(path("t.csv"), rows).unwrap();
     let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/simulator/clusters/mixed.yaml");
     let (trace, json, html) = (format!("csv:{}", path("t.csv")), path("o.json"), path("o.html"));
     let common = ["simulate", "--trace", &trace, "--cluster", cluster];
@@ -145,6 +145,10 @@ fn a_trace_is_replayed_under_several_methods_side_by_side() {
     let written: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(written[0]["outcomes"].as_array().unwrap().len(), 4);
     assert!(std::fs::read_to_string(&html).unwrap().ends_with("</html>\n"));
+    assert!(!shown.contains("Gangs"), "{shown}");
+    let output = andreas(&[&common[..], &["--methods", "edf", "--knowledge", "perfect,learning"]].concat());
+    let shown = text(&output.stdout);
+    assert!(shown.contains("\nGangs (they ask for more GPUs than a node has): 1. They wait "), "{shown}");
 
     let output = andreas(&["simulate", "--trace", "itp:/nowhere", "--cluster", cluster]);
     assert!(text(&output.stderr).starts_with("error: /nowhere: "), "{}", text(&output.stderr));

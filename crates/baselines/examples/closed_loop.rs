@@ -1,6 +1,9 @@
 //! Methods side by side in a closed loop: `cargo run --release -p andreas-baselines --example closed_loop -- [jobs=400]
 //! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [wear=300] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
 //! [bound=0]`; `bound` is the number of rounds in which a clairvoyant lower bound is sought.
+//!
+//! Figures are means ± standard deviations over the seeds, each of which is another load. The distance from the bound is that of
+//! the sums over all seeds, with the standard deviation of the seeds' own distances.
 
 #[path = "../../planner/tests/closed/mod.rs"]
 mod closed;
@@ -8,6 +11,30 @@ mod closed;
 use andreas_baselines::{Method, Options, Scheduler};
 use closed::bound::bound;
 use closed::{Bill, Load, replay};
+
+/// Mean, and standard deviation where there are several values.
+fn spread(values: impl Iterator<Item = f64>) -> (f64, Option<f64>) {
+    let values: Vec<f64> = values.collect();
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count.max(1.0);
+    let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
+    (mean, (count > 1.0).then(|| (squares / (count - 1.0)).sqrt()))
+}
+
+/// A cell of the table.
+fn cell(bills: &[Bill], figure: impl Fn(&Bill) -> f64) -> String {
+    let (mean, sd) = spread(bills.iter().map(figure));
+    sd.map_or_else(|| format!("{mean:.2}"), |sd| format!("{mean:.2} ± {sd:.2}"))
+}
+
+/// How far the bills are above the bounds of the same loads, in per cent.
+fn above(bills: &[Bill], bounds: &[f64]) -> String {
+    let (total, bound): (f64, f64) = (bills.iter().map(Bill::total).sum(), bounds.iter().sum());
+    let (_, sd) = spread(bills.iter().zip(bounds).map(|(bill, bound)| (bill.total() / bound - 1.0) * 100.0));
+    let sd = sd.map_or_else(String::new, |sd| format!(" ± {sd:.2}"));
+    let mean = bound / bounds.len() as f64;
+    format!("  {:+.2}{sd} % above the bound {mean:.2}", (total / bound - 1.0) * 100.0)
+}
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -18,9 +45,10 @@ fn main() {
     };
     let methods = list("methods", "fifo-fixed,edf-fixed,fifo,edf,priority,andreas,randomized-greedy");
     let seeds = number("seeds", 1.0) as u64;
-    println!(
-        "  gap method              total  energy  overhd    idle  tardy  misses  turnar  late  hours restarts  ms mean/max   gap"
-    );
+    let heads =
+        ["total", "energy", "overhd", "idle", "tardy", "misses", "turnar", "late", "hours", "restarts"];
+    let heads: String = heads.iter().map(|head| format!("{head:>17}")).collect();
+    println!("  gap method            {heads}  ms mean/max      gap");
     for gap in list("gaps", "900,450,250") {
         let mut least: Vec<f64> = Vec::new();
         for name in &methods {
@@ -31,7 +59,7 @@ fn main() {
                     continue;
                 }
             };
-            let mut sum = Bill::default();
+            let mut bills = Vec::new();
             for seed in 1..=seeds {
                 let load = Load {
                     jobs: number("jobs", 400.0) as usize,
@@ -57,43 +85,32 @@ fn main() {
                 if rounds > 0 && least.len() < seed as usize {
                     least.push(bound(&load, rounds));
                 }
-                let n = seeds as f64;
-                sum.energy += bill.energy / n;
-                sum.overhead += bill.overhead / n;
-                sum.idle += bill.idle / n;
-                sum.tardiness += bill.tardiness / n;
-                sum.misses += bill.misses / n;
-                sum.turnaround += bill.turnaround / n;
-                sum.late += bill.late;
-                sum.mean_hours += bill.mean_hours / n;
-                sum.restarts += bill.restarts / n;
-                sum.mean_ms += bill.mean_ms / n;
-                sum.worst_ms = sum.worst_ms.max(bill.worst_ms);
-                sum.gap += bill.gap / n;
-                sum.above = sum.above.max(bill.above);
+                bills.push(bill);
             }
+            let figures: [fn(&Bill) -> f64; 10] = [
+                Bill::total,
+                |bill| bill.energy,
+                |bill| bill.overhead,
+                |bill| bill.idle,
+                |bill| bill.tardiness,
+                |bill| bill.misses,
+                |bill| bill.turnaround,
+                |bill| bill.late as f64,
+                |bill| bill.mean_hours,
+                |bill| bill.restarts,
+            ];
+            let cells: String =
+                figures.iter().map(|figure| format!("{:>17}", cell(&bills, figure))).collect();
+            let mean = |figure: fn(&Bill) -> f64| spread(bills.iter().map(figure)).0;
+            let most = |figure: fn(&Bill) -> f64| bills.iter().map(figure).fold(0.0, f64::max);
+            let watts = most(|bill| bill.above);
             println!(
-                "{gap:>5} {name:<18} {:7.2} {:7.2} {:7.2} {:7.2} {:6.2} {:7.2} {:7.2} {:5} {:6.2} {:8.2} {:6.2}/{:6.1} {:6.3} %{}{}",
-                sum.total(),
-                sum.energy,
-                sum.overhead,
-                sum.idle,
-                sum.tardiness,
-                sum.misses,
-                sum.turnaround,
-                sum.late / seeds.max(1) as usize,
-                sum.mean_hours,
-                sum.restarts,
-                sum.mean_ms,
-                sum.worst_ms,
-                sum.gap * 100.0,
-                if least.is_empty() {
-                    String::new()
-                } else {
-                    let bound = least.iter().sum::<f64>() / least.len() as f64;
-                    format!("  {:+.2} % above the bound {bound:.2}", (sum.total() / bound - 1.0) * 100.0)
-                },
-                if sum.above > 1e-6 { format!(" ABOVE BUDGET by {:.0} W", sum.above) } else { String::new() },
+                "{gap:>5} {name:<18}{cells} {:6.2}/{:6.1} {:6.3} %{}{}",
+                mean(|bill| bill.mean_ms),
+                most(|bill| bill.worst_ms),
+                mean(|bill| bill.gap) * 100.0,
+                if least.is_empty() { String::new() } else { above(&bills, &least) },
+                if watts > 1e-6 { format!(" ABOVE BUDGET by {watts:.0} W") } else { String::new() },
             );
         }
     }

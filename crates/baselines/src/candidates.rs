@@ -73,13 +73,25 @@ pub(crate) fn published(instance: &Instance<'_>, accounting: &Accounting, job: u
     Candidates { order, in_time }
 }
 
-/// The user's request: that number of GPUs, fastest type first, one node before several, no power limit.
+/// The user's request: that number of GPUs without power limit, on the fewest nodes of each type that could hold it; fewer
+/// nodes first, then the fastest type.
+///
+/// Who asks for four GPUs does not ask for two on each of two nodes. A job may be on more nodes where it may have more GPUs
+/// than it asks for, and that must not change what a method with fixed requests does.
 pub(crate) fn fixed(instance: &Instance<'_>, job: usize) -> Vec<usize> {
     let data = &instance.jobs[job];
     let all = || data.offered().filter(|(_, c)| c.limit.is_none());
     let smallest = all().map(|(_, c)| c.total_gpus()).min();
     let wanted = data.job.requested_gpus.map(|g| i64::from(g.0)).or(smallest);
-    let keyed =
-        all().filter(|(_, c)| Some(c.total_gpus()) == wanted).map(|(i, c)| ((c.nodes, c.time), i)).collect();
+    let requested: Vec<(usize, &Config)> = all().filter(|(_, c)| Some(c.total_gpus()) == wanted).collect();
+    let fewest = |kind: usize| {
+        let possible = requested.iter().filter(|(_, c)| c.kind == kind && instance.could_hold(data, c));
+        possible.map(|(_, c)| c.nodes).min()
+    };
+    let keyed = requested
+        .iter()
+        .filter(|(_, c)| fewest(c.kind).is_none_or(|least| c.nodes == least))
+        .map(|(i, c)| ((c.nodes, c.time), *i))
+        .collect();
     sorted(keyed, |a: &(u32, f64), b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
 }

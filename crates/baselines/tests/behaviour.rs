@@ -12,7 +12,7 @@ mod scenarios;
 use std::collections::BTreeMap;
 
 use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
-use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, Node, WaitReason};
+use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, MultiNodeEffect, Node, WaitReason};
 use every_method::start_of_the_large_one;
 use methods::{Method, decide};
 use scenarios::{HOUR, cluster, job, on, place, reason, running};
@@ -72,6 +72,30 @@ fn fixed_requests_ask_for_what_the_user_asked_for_on_the_fastest_type() {
         *counts.entry(place.gpu_type.as_str()).or_insert(0) += 1;
     }
     assert_eq!(counts, [("A100", 1), ("H100", 4)].into());
+}
+
+#[test]
+fn fixed_requests_are_on_the_fewest_nodes_that_could_hold_them() {
+    let on_two = |name: &str, gpus: u32| Job {
+        spread: vec![MultiNodeEffect { nodes: 2, time_factor: 1.1 }],
+        requested_gpus: Some(GpuCount(gpus)),
+        ..job(name, gpus)
+    };
+    // Given two GPUs free on each of two nodes, and a job of four that may be on several,
+    let mut free = cluster(2);
+    free.jobs = vec![running(job("a", 6), &["n0"], 6), running(job("b", 6), &["n1"], 6), on_two("asks", 4)];
+    // and one of eight whose only large node refuses it, beside two nodes of four,
+    let mut refused = cluster(3);
+    for node in &mut refused.nodes[1..] {
+        (node.gpus, node.free_gpus) = (GpuCount(4), GpuCount(4));
+    }
+    refused.jobs = vec![Job { forbidden: vec!["n0".into()], ..on_two("asks", 8) }];
+    for method in [Method::FifoFixed, Method::EdfFixed, Method::PriorityFixed] {
+        // then the first waits for one node, as its user asked for one, and the second, for which there is none, does not.
+        assert_eq!(place(&decide(&free, method), "team/asks"), None, "{method}");
+        assert_eq!(place(&decide(&refused, method), "team/asks"), Some(&on(&["n1", "n2"], 4)), "{method}");
+    }
+    assert_eq!(place(&decide(&free, Method::Fifo), "team/asks"), Some(&on(&["n0", "n1"], 2)));
 }
 
 #[test]

@@ -8,8 +8,9 @@ use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, Sle
 use crate::outcome::{DecisionTimes, Outcome};
 use crate::scenario::Scenario;
 
-/// Perturbed runs have restarts that are at most this much shorter or longer, and at most by half: enough to decorrelate
-/// their decisions. Free restarts stay free, and others do not become free: those have no wear and no limit by the day.
+/// Perturbed runs have restarts, first starts and stops that are at most this much shorter or longer, and at most by half:
+/// enough to decorrelate their decisions, also of methods that never restart a job. What is free stays free, and restarts that
+/// cost something do not become free: those have no wear and no limit by the day.
 const PERTURBATION: Seconds = Seconds(3.0);
 
 /// One replay to run.
@@ -40,7 +41,7 @@ pub trait Watch: Sync {
 }
 
 /// Runs all replays, each `runs` times (>= 1), as many in parallel as there are cores. Results are in the order of the
-/// setups. With more than one run, each has another time of restarts and another seed of prediction errors.
+/// setups. With more than one run, each has other times of restarts, first starts and stops, and another seed of prediction errors.
 ///
 /// # Errors
 /// The first [`SimulationError`], with its method.
@@ -73,7 +74,7 @@ pub fn run_all(
     for group in outcomes.chunks(runs) {
         let summaries = group.iter().map(|outcome| outcome.replayed.summary.clone()).collect();
         if let Some(first) = group.first() {
-            grouped.push(Outcome { runs: summaries, ..first.clone() });
+            grouped.push(Outcome { runs: summaries, waits: mean_waits(group), ..first.clone() });
         }
     }
     Ok(grouped)
@@ -84,9 +85,23 @@ fn perturb(scenario: &Scenario, run: usize, runs: usize) -> Scenario {
     let mut scenario = scenario.clone();
     if runs > 1 {
         let part = 2.0 * run as f64 / (runs - 1) as f64 - 1.0;
-        scenario.restart += Seconds(PERTURBATION.0.min(scenario.restart.0 / 2.0) * part);
+        let perturbed = |seconds: f64| seconds + PERTURBATION.0.min(seconds / 2.0) * part;
+        let delays = &mut scenario.delays;
+        scenario.restart = Seconds(perturbed(scenario.restart.0));
+        (delays.first_start_s, delays.stop_s) = (perturbed(delays.first_start_s), perturbed(delays.stop_s));
     }
     scenario
+}
+
+/// Mean time of each job from its submission to its first start, over the runs in which it starts.
+fn mean_waits(runs: &[Outcome]) -> Vec<Option<Seconds>> {
+    let wait = |job: usize| {
+        let of_run = |run: &Outcome| run.replayed.jobs.get(job).and_then(|job| Some(job.start? - job.submit));
+        let waits: Vec<Seconds> = runs.iter().filter_map(of_run).collect();
+        (!waits.is_empty()).then(|| waits.iter().fold(Seconds::ZERO, |a, b| a + *b) / waits.len() as f64)
+    };
+    let jobs = runs.first().map_or(0, |run| run.replayed.jobs.len());
+    (0..jobs).map(wait).collect()
 }
 
 fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outcome, SimulationError> {
@@ -123,6 +138,7 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
         seed: setup.seed,
         budget: scenario.budget.clone(),
         runs: vec![replayed.summary.clone()],
+        waits: Vec::new(),
         replayed,
         decision_times: DecisionTimes::of(times),
     })
@@ -170,5 +186,15 @@ mod tests {
             assert_eq!((of(0), of(7)), (Seconds(least), Seconds(most)), "{restart}");
             assert_eq!(perturb(&scenario, 0, 1).restart, scenario.restart);
         }
+    }
+
+    #[test]
+    fn first_starts_and_stops_are_perturbed_too() {
+        let delays = Delays { first_start_s: 60.0, stop_s: 2.0, bind_s: 5.0, ..Delays::default() };
+        let scenario = Scenario { delays, ..with_restart(0.0) };
+        let of = |run: usize| perturb(&scenario, run, 8).delays;
+        assert_eq!(of(0), Delays { first_start_s: 57.0, stop_s: 1.0, ..delays });
+        assert_eq!(of(7), Delays { first_start_s: 63.0, stop_s: 3.0, ..delays });
+        assert_eq!(perturb(&with_restart(0.0), 7, 8).delays, Delays::default());
     }
 }

@@ -20,6 +20,8 @@ pub struct Outcome {
     pub budget: Option<StepFunction<Watts>>,
     /// Totals of all its perturbed runs, the first one's first; at least one.
     pub runs: Vec<Summary>,
+    /// Mean time of each job of the first run from its submission to its first start, over the runs in which it starts.
+    pub waits: Vec<Option<Seconds>>,
     /// The results of the first run.
     #[serde(flatten)]
     pub replayed: Replayed,
@@ -157,6 +159,9 @@ pub struct Summary {
     pub decisions: usize,
     /// Mean proven gap of the decisions that state one.
     pub mean_gap: Option<f64>,
+    /// Mean missed saving of the decisions that state one: the gap as a part of what planning saves over letting every job
+    /// wait.
+    pub mean_missed_saving: Option<f64>,
 }
 
 impl Summary {

@@ -340,6 +340,7 @@ fn the_error_of_a_looped_trace_is_that_of_its_round() {
             seed: 0,
             budget: None,
             runs: vec![replayed.summary.clone()],
+            waits: Vec::new(),
             replayed,
             decision_times: DecisionTimes::default(),
         }

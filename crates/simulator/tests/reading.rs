@@ -10,7 +10,9 @@ use andreas_baselines::Method;
 use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_simulator::readers::{self, ClusterFile, Format, TraceJob, TraceRange, read_trace};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Watch, run_all};
+use andreas_simulator::{
+    Failure, Knowledge, Outcome, PredictionError, Scenario, Setup, Summary, Watch, run_all,
+};
 
 fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
@@ -155,6 +157,32 @@ fn a_cluster_file_that_makes_no_sense_is_refused_with_the_field() {
             readers::scenario(Format::Itp, &trace, &cluster, TraceRange::default()).unwrap_err().to_string();
         assert!(error.contains(says), "{to}: {error}");
     }
+}
+
+#[test]
+fn nodes_fail_as_the_cluster_file_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let read =
+        |cluster: &Path| readers::scenario(Format::Itp, &trace, cluster, TraceRange::default()).unwrap();
+    let (without, with) = (read(&mixed()), read(&mixed().with_file_name("mixed-failures.yaml")));
+    assert!(without.failures.is_empty());
+    // Twelve nodes, sixty days, a failure every seven days and four hours of each.
+    let expected = 12.0 * 60.0 * 24.0 / (168.0 + 4.0);
+    assert!((with.failures.len() as f64 / expected - 1.0).abs() < 0.4, "{}", with.failures.len());
+    assert!(with.failures.iter().all(|failure| failure.duration == Seconds(4.0 * 3600.0)));
+    // All else is that of the cluster without them.
+    assert_eq!((with.nodes, with.jobs), (without.nodes, without.jobs));
+    // Single ones are listed.
+    std::fs::copy(mixed().with_file_name("models.json"), folder.path().join("models.json")).unwrap();
+    let text = std::fs::read_to_string(mixed()).unwrap();
+    let listed = format!("{text}failures: {{list: [{{node: Tesla-T4-001, at_s: 60, for_s: 30}}]}}\n");
+    let one = Failure { node: "Tesla-T4-001".into(), at: Time(60.0), duration: Seconds(30.0) };
+    assert_eq!(read(&file(folder.path(), "cluster.yaml", &listed)).failures, [one]);
+    let unknown = file(folder.path(), "cluster.yaml", &listed.replace("T4-001", "T4-004"));
+    let error =
+        readers::scenario(Format::Itp, &trace, &unknown, TraceRange::default()).unwrap_err().to_string();
+    assert!(error.contains("failures.list[0]: "), "{error}");
 }
 
 #[test]
@@ -354,4 +382,80 @@ fn several_runs_have_a_mean_and_a_deviation() {
     let (ratio, jackknife) = outcomes[1].relative_cost(&outcomes[0]);
     assert!(ratio.mean > 0.0 && jackknife > 0.0 && jackknife.is_finite());
     assert!(report::table(&Report { scenario: &scenario, outcomes: &outcomes }).contains('±'));
+}
+
+#[test]
+fn runs_of_a_method_that_never_restarts_differ_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
+    let outcomes = run_all(&scenario, &[setup(Method::FifoFixed)], 3, &Silent).unwrap();
+    // First starts take 57, 60 and 63 s.
+    let turnaround = outcomes[0].spread(|s| s.mean_turnaround.0);
+    assert!((turnaround.sd - 3.0).abs() < 1e-6, "{turnaround:?}");
+    assert_eq!(outcomes[0].waits, vec![Some(Seconds::ZERO); 4]);
+}
+
+#[test]
+fn what_jobs_may_have_changes_nothing_under_fixed_requests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let trace = root.join("tests/fixtures/elasticflow/cluster02-first400.csv.gz");
+    // Given so many jobs at once that one would be split over nodes if it could be,
+    let starts = |moldable: f64| -> Vec<f64> {
+        let range = TraceRange { take: 250, moldable: Some(moldable), ..TraceRange::default() };
+        let scenario = readers::scenario(Format::Itp, &trace, &mixed(), range).unwrap();
+        let outcomes = run_all(&scenario, &[setup(Method::FifoFixed)], 1, &Silent).unwrap();
+        outcomes[0].replayed.jobs.iter().map(|job| job.start.unwrap().0).collect()
+    };
+    let (fixed, moldable) = (starts(0.0), starts(1.0));
+    // then jobs that may have other numbers of GPUs start when they start with their requests alone.
+    let apart = fixed.iter().zip(&moldable).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(fixed.len() == moldable.len() && apart < 1e-3, "{apart} s");
+}
+
+#[test]
+fn a_table_has_the_most_and_the_means_of_all_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(folder.path(), "itp.csv", ITP);
+    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
+    let mut outcomes = run_all(&scenario, &[setup(Method::FifoFixed)], 1, &Silent).unwrap();
+    let run = |violations: usize, seconds: f64, gap: Option<f64>| Summary {
+        planned_violations: violations,
+        violation_time: Seconds(seconds),
+        failures: violations,
+        lost_work: Seconds(3600.0 * seconds),
+        mean_gap: gap,
+        mean_missed_saving: gap.map(|gap| 2.0 * gap),
+        ..Summary::default()
+    };
+    outcomes[0].runs = vec![run(0, 5.0, Some(0.01)), run(2, 3.0, Some(0.03)), run(1, 4.0, None)];
+    let table = report::markdown(&Report { scenario: &scenario, outcomes: &outcomes });
+    assert!(table.contains("| RESTARTS | FAILURES | LOST H | OVER BUDGET | UNFINISHED | GAP % | MISSED % |"));
+    assert!(table.contains("| 0 | 1 ± 1 | 4.0 ± 1.0 | 2 / 5 s | 0 | 2.00 | 4.00 |"), "{table}");
+}
+
+#[test]
+fn waits_of_gangs_are_compared_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    // Given three gangs, and jobs that fit a node,
+    let rows = format!("{ITP}4,1900,100,vgg16,4000,64,16,700\n5,2000,100,vgg16,4000,64,16,700\n");
+    let trace = file(folder.path(), "itp.csv", &rows);
+    let scenario = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
+    let first = run_all(&scenario, &[setup(Method::FifoFixed)], 1, &Silent).unwrap().remove(0);
+    let waits = |hours: [Option<f64>; 6]| Outcome {
+        waits: hours.iter().map(|hours| hours.map(|hours| Seconds(3600.0 * hours))).collect(),
+        ..first.clone()
+    };
+    let [long, none] = [Some(9.0), None];
+    let known = waits([Some(0.0), Some(0.0), Some(1.0), Some(0.0), Some(2.0), Some(0.0)]);
+    let learning =
+        Outcome { label: "learning".into(), ..waits([long, long, Some(1.1), long, Some(3.0), Some(0.001)]) };
+    // then only the gangs count, one that starts at once in both has not waited longer,
+    assert_eq!(
+        report::gang_waits(&scenario, &known, &learning).unwrap(),
+        "Gangs (they ask for more GPUs than a node has): 3. They wait 1.37 h under fifo-fixed learning, 1.00 h under fifo-fixed; \
+         1 over 1.2 times as long, the worst 1.50 times."
+    );
+    // and those that do not start in both are left out.
+    assert_eq!(report::gang_waits(&scenario, &known, &waits([long, long, none, long, none, none])), None);
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use andreas_core::{GpuType, NamespaceName, Seconds};
 use andreas_planner::policy::{Assignment, Instance};
 
-use super::ranking::{Preference, ROUND, Ranking, View, levels};
+use super::ranking::{Preference, ROUND, Ranking, View};
 use crate::candidates;
 use crate::memory::Memory;
 
@@ -114,9 +114,10 @@ fn keeps_gpus(instance: &Instance<'_>, job: usize, config: usize, assignment: &A
     (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
 }
 
+/// The requested GPUs on a type.
 fn requested_config(instance: &Instance<'_>, job: usize, kind: usize) -> Option<usize> {
-    let of_kind = levels(instance, job, kind);
-    candidates::fixed(instance, job).into_iter().find(|c| of_kind.contains(c))
+    let configs = &instance.jobs[job].configs;
+    candidates::fixed(instance, job).into_iter().find(|c| configs[*c].kind == kind)
 }
 
 /// GPU types, fastest first.

@@ -178,6 +178,17 @@ impl<'a> Instance<'a> {
             && data.node_demand.iter().all(enough)
     }
 
+    /// Whether the cluster could hold a job so if no job of ours ran, on nodes of one class.
+    pub fn could_hold(&self, data: &JobData<'_>, config: &Config) -> bool {
+        let mut of_class: BTreeMap<u32, u32> = BTreeMap::new();
+        let nodes = self.types[config.kind].nodes.iter();
+        nodes.filter(|node| self.empty_node_fits(data, config, **node)).any(|node| {
+            let count = of_class.entry(self.nodes[*node as usize].gang_class).or_insert(0);
+            *count += 1;
+            *count == config.nodes
+        })
+    }
+
     /// Milliwatts above the floor of a configuration that runs alone, on nodes with this overhead together.
     pub(crate) fn alone_mw(&self, config: &Config, overhead_mw: i128) -> i128 {
         config.draw_mw() - self.types[config.kind].idle_mw * i128::from(config.total_gpus()) + overhead_mw

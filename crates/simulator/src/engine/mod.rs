@@ -99,7 +99,9 @@ struct Replay<'a> {
     done: Vec<JobOutcome>,
     segments: Vec<Segment>,
     turnarounds: Vec<f64>,
+    /// Sum and number of the gaps, and of the missed savings, that decisions state.
     gaps: (f64, usize),
+    missed_savings: (f64, usize),
     waits: u32,
     last_end: Time,
 }
@@ -147,6 +149,7 @@ impl<'a> Replay<'a> {
             segments: Vec::new(),
             turnarounds: Vec::new(),
             gaps: (0.0, 0),
+            missed_savings: (0.0, 0),
             waits: 0,
             last_end: now,
         })
@@ -300,6 +303,9 @@ impl<'a> Replay<'a> {
         }
         if let Some(gap) = plan.gap {
             self.gaps = (self.gaps.0 + gap, self.gaps.1 + 1);
+        }
+        if let Some(missed) = plan.missed_saving {
+            self.missed_savings = (self.missed_savings.0 + missed, self.missed_savings.1 + 1);
         }
         let goes: Vec<Option<Placement>> = self
             .snapshot

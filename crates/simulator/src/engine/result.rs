@@ -35,7 +35,8 @@ impl Replay<'_> {
         sum.total = sum.energy_cost + sum.tardiness_cost + sum.miss_cost + sum.turnaround_cost;
         sum.total_with_idle = sum.total + sum.idle_cost;
         sum.makespan = self.scenario.jobs.first().map_or(Seconds::ZERO, |j| self.last_end - j.submit);
-        sum.mean_gap = (self.gaps.1 > 0).then(|| self.gaps.0 / self.gaps.1 as f64);
+        let mean = |(sum, count): (f64, usize)| (count > 0).then(|| sum / count as f64);
+        (sum.mean_gap, sum.mean_missed_saving) = (mean(self.gaps), mean(self.missed_savings));
         Replayed {
             summary: self.sum,
             jobs: jobs.into_iter().flatten().collect(),

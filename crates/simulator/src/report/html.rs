@@ -37,7 +37,9 @@ fn section(report: &Report<'_>, page: &mut String) {
         page,
         "<h1>{}</h1><p>{} nodes, {gpus} GPUs, {} jobs. Money in the tariff's currency; TOTAL leaves idle GPUs and \
          hosts out, +IDLE has them; OF FIRST is +IDLE as a share of the first row's (in brackets: its standard error over \
-         the jobs). OVER BUDGET: decisions above the budget / seconds measured above it.</p><div class='wide'><table><tr>",
+         the jobs). FAILURES: runs ended by a failing node. LOST H: hours of training done again. OVER BUDGET: decisions \
+         above the budget / seconds measured above it, at most. MISSED: what single decisions may have missed of what \
+         planning saves.</p><div class='wide'><table><tr>",
         escape(&scenario.name),
         scenario.nodes.len(),
         scenario.counted()

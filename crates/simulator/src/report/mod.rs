@@ -3,10 +3,12 @@
 //! **Data flow**: a scenario's name and its [`crate::Outcome`]s become text. **Not allowed**: figures that
 //! are not in the outcomes.
 
+mod gangs;
 mod html;
 mod picture;
 mod table;
 
+pub use gangs::gang_waits;
 pub use html::html;
 pub use table::{markdown, matrix, table};
 
@@ -34,7 +36,7 @@ pub(crate) fn title(outcome: &Outcome) -> String {
 }
 
 /// Everything as JSON: a list of `{"scenario", "jobs", "nodes", "gpus", "outcomes": [{"method", "label",
-/// "seed", "summary", "jobs", "decision_times"}]}`, in seconds, joules and money.
+/// "seed", "runs", "waits", "summary", "jobs", "decision_times"}]}`, in seconds, joules and money.
 ///
 /// # Errors
 /// None expected: numbers are finite and keys are text.

@@ -6,7 +6,7 @@ use super::{Report, title};
 use crate::outcome::{Outcome, Spread, Summary};
 
 /// Column heads and cells, in the terminal and on the page.
-pub(super) const HEAD: [&str; 22] = [
+pub(super) const HEAD: [&str; 25] = [
     "METHOD",
     "TOTAL",
     "+IDLE",
@@ -25,17 +25,26 @@ pub(super) const HEAD: [&str; 22] = [
     "MEAN H",
     "P95 H",
     "RESTARTS",
+    "FAILURES",
+    "LOST H",
     "OVER BUDGET",
     "UNFINISHED",
     "GAP %",
+    "MISSED %",
     "MS MEAN/P99",
 ];
 
 /// The cells of an outcome; `first` is the one that it is compared with.
-pub(super) fn cells(outcome: &Outcome, first: &Outcome) -> [String; 22] {
+pub(super) fn cells(outcome: &Outcome, first: &Outcome) -> [String; 25] {
     let s = &outcome.replayed.summary;
     let of = |figure: fn(&Summary) -> f64, decimals| figures(outcome.spread(figure), decimals);
     let money = |figure: fn(&Summary) -> f64| money(outcome.spread(figure));
+    let most = |figure: fn(&Summary) -> f64| outcome.runs.iter().map(figure).fold(0.0, f64::max);
+    let percent = |figure: fn(&Summary) -> Option<f64>| {
+        let stated: Vec<f64> = outcome.runs.iter().filter_map(figure).collect();
+        let mean = Spread::of(stated.iter().copied()).mean;
+        if stated.is_empty() { "-".to_owned() } else { format!("{:.2}", 100.0 * mean) }
+    };
     [
         title(outcome),
         money(|s| s.total.0),
@@ -55,9 +64,12 @@ pub(super) fn cells(outcome: &Outcome, first: &Outcome) -> [String; 22] {
         of(|s| s.mean_turnaround.0 / 3600.0, 2),
         of(|s| s.p95_turnaround.0 / 3600.0, 2),
         of(|s| s.restarts as f64, 0),
-        format!("{} / {:.0} s", s.planned_violations, s.violation_time.0),
+        of(|s| s.failures as f64, 0),
+        of(|s| s.lost_work.0 / 3600.0, 1),
+        format!("{:.0} / {:.0} s", most(|s| s.planned_violations as f64), most(|s| s.violation_time.0)),
         of(|s| s.unfinished as f64, 0),
-        s.mean_gap.map_or_else(|| "-".to_owned(), |g| format!("{:.2}", 100.0 * g)),
+        percent(|s| s.mean_gap),
+        percent(|s| s.mean_missed_saving),
         format!("{:.1}/{:.1}", outcome.decision_times.mean_ms, outcome.decision_times.p99_ms),
     ]
 }
@@ -106,8 +118,10 @@ pub fn matrix(reports: &[Report<'_>]) -> String {
 }
 
 /// One row per outcome, in money. TOTAL excludes idle draw, +IDLE includes it. OF FIRST: +IDLE as a share of the first
-/// row's, and in brackets its standard error by a jackknife over the jobs. OVER BUDGET: planned violations and measured
-/// seconds. With several runs cells are means with standard deviations; OVER BUDGET and GAP are of the first run.
+/// row's, and in brackets its standard error by a jackknife over the jobs. FAILURES: runs of jobs that a failing node ended.
+/// LOST H: hours of training that stops and failures undid. OVER BUDGET: planned violations and measured seconds. GAP and
+/// MISSED: mean distance to the bounds of single decisions, as a part of the cost and of what planning saves. With several runs
+/// cells are means with standard deviations, GAP and MISSED means alone, and OVER BUDGET the most of any run.
 pub fn table(report: &Report<'_>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
