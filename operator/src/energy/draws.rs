@@ -8,7 +8,7 @@
 //! **In**: the index, the policy. **Out**: a bound per GPU type ([`TypeDraw`]), the measured draw of a run
 //! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use andreas_api::energy_policy::Limits;
@@ -249,7 +249,7 @@ fn node_key(node: &str) -> ObjectKey {
 }
 
 /// Observations of runs across plans.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct MeasuredDraws {
     /// Maximum measured draw of one GPU, W, by run.
     peaks: HashMap<Run, f64>,
@@ -261,6 +261,18 @@ pub struct MeasuredDraws {
 type Run = (String, i64);
 
 impl MeasuredDraws {
+    /// Those of the runs that there are.
+    pub fn of_runs(&self, index: &ClusterIndex) -> Self {
+        let held = |job: &SlimTrainingJob| run(job, job.status.as_ref()?.allocation.as_ref()?);
+        let runs: HashSet<Run> = index.jobs.iter().filter_map(|(_, job)| held(job)).collect();
+        let peaks = self.peaks.iter().filter(|(run, _)| runs.contains(*run));
+        let unset = self.unset.iter().filter(|((run, _), _)| runs.contains(run));
+        Self {
+            peaks: peaks.map(|(run, peak)| (run.clone(), *peak)).collect(),
+            unset: unset.map(|(limit, since)| (limit.clone(), *since)).collect(),
+        }
+    }
+
     /// Maximum draw of one GPU of a run so far, W; `None` until it is measured.
     pub fn measured(
         &mut self,

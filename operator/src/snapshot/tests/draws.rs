@@ -108,6 +108,24 @@ fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
     assert_eq!(row(&runs.built(&mut Caches::default(), 500)).1, 8.0 * 52.0);
 }
 
+#[test]
+fn what_plans_have_seen_of_a_run_counts_for_whoever_plans_between_them() {
+    let mut runs = world(holds(1, "n1", 8), 250);
+    let mut caches = Caches::default();
+    runs.built(&mut caches, 200);
+    runs.report(100, 1, 1, 100);
+    let mut counted = |draws| row(&runs.built(&mut Caches { draws, ..Caches::default() }, 300)).1;
+    let seen = caches.draws.clone();
+    assert!((counted(Default::default()) - 8.0 * 100.0 * 1.1).abs() < 1e-6);
+    assert!((counted(seen) - 8.0 * 250.0 * 1.1).abs() < 1e-6);
+    // Runs that are over are not handed on.
+    let of_runs = |index: &ClusterIndex| caches.draws.of_runs(index);
+    let none = of_runs(&ClusterIndex::new());
+    assert!((counted(none) - 8.0 * 100.0 * 1.1).abs() < 1e-6);
+    let handed_on = of_runs(&world(holds(1, "n1", 8), 100).index);
+    assert!((counted(handed_on) - 8.0 * 250.0 * 1.1).abs() < 1e-6);
+}
+
 /// Otherwise it would grow by its measured draw, count for the boards' maximum as a new run, and shrink again: for ever.
 #[test]
 fn the_measured_draw_of_a_run_says_nothing_of_itself_on_another_number_of_gpus() {
