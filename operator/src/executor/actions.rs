@@ -166,10 +166,17 @@ async fn create_service(
     service: &Service,
 ) -> Result<(), Requeue> {
     let generation = job_generation(shared, key);
+    let is_there = |known: bool| {
+        if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+            memory.admission.service = Some(known);
+        }
+    };
     match shared.writer.ensure_service(&key.namespace, service).await {
         Ok(found) => {
             let owners = found.metadata.owner_references.as_deref().unwrap_or_default();
-            if owners.iter().any(|owner| owner.uid == uid(job)) {
+            let own = owners.iter().any(|owner| owner.uid == uid(job));
+            is_there(own);
+            if own {
                 return Ok(());
             }
             let name = format!("Service {}", found.metadata.name.unwrap_or_default());
@@ -178,6 +185,7 @@ async fn create_service(
         }
         Err(error) => match error.refusal().for_user() {
             Some((reason, message)) => {
+                is_there(false);
                 report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
                 Err(Requeue::Now)
             }

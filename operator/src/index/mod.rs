@@ -372,7 +372,7 @@ impl ClusterIndex {
         if owner(&pod.metadata).is_none()
             && let Some((node, amounts)) = takes(&pod)
         {
-            self.add_use(node, amounts);
+            self.add_use(node, name_of(&pod.metadata), amounts);
         }
     }
 
@@ -413,7 +413,7 @@ impl ClusterIndex {
         if owner(&pod.metadata).is_none()
             && let Some((node, amounts)) = takes(pod)
         {
-            self.drop_use(node, amounts);
+            self.drop_use(node, &name_of(&pod.metadata), amounts);
         }
     }
 

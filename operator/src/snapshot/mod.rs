@@ -272,6 +272,7 @@ pub fn build(
                 admitted: ledger
                     .get(key)
                     .and_then(|memory| memory.admission.dry_run.as_ref()?.admitted.as_deref()),
+                service: ledger.get(key).and_then(|memory| memory.admission.service),
                 now,
             },
             state,
