@@ -154,19 +154,19 @@ fn watch(library: &dyn Library, shared: &Weak<Shared>, complete: Duration) {
     }
 }
 
-/// The errors that a subscription has not told yet.
+/// The errors that wait in a subscription.
 fn pending(events: &mut dyn ErrorEvents) -> Vec<ErrorEvent> {
     std::iter::from_fn(|| events.wait(Duration::ZERO).ok().flatten()).take(MAX_EVENTS).collect()
 }
 
-/// Tells the errors of two subscriptions: what came before the new one began is in the former one alone, what came since in both.
-fn take_over(former: &mut dyn ErrorEvents, new: &mut dyn ErrorEvents, mut tell: impl FnMut(ErrorEvent)) {
-    let mut told = pending(former);
-    told.iter().cloned().for_each(&mut tell);
+/// Reports the errors of two subscriptions: what came before the new one began is in the former one alone, what came since in both.
+fn take_over(former: &mut dyn ErrorEvents, new: &mut dyn ErrorEvents, mut report: impl FnMut(ErrorEvent)) {
+    let mut reported = pending(former);
+    reported.iter().cloned().for_each(&mut report);
     for event in pending(new) {
-        match told.iter().position(|known| *known == event) {
-            Some(at) => drop(told.swap_remove(at)),
-            None => tell(event),
+        match reported.iter().position(|known| *known == event) {
+            Some(at) => drop(reported.swap_remove(at)),
+            None => report(event),
         }
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     /// A driver.
     #[derive(Default)]
     struct FakeLibrary {
-        /// The GPUs of each subscription, and what it has not told yet.
+        /// The GPUs of each subscription, and the errors that wait in it.
         subscriptions: Mutex<Vec<(Vec<String>, Pending)>>,
         /// GPUs that take none.
         refuses: Mutex<BTreeSet<String>>,
@@ -301,17 +301,17 @@ mod tests {
         std::thread::sleep(Duration::from_millis(300));
     }
 
-    /// An error of this GPU is told, once.
-    fn is_told(library: &FakeLibrary, watch: &ErrorWatch, uuid: &str) {
+    /// An error of this GPU is reported, once.
+    fn is_reported(library: &FakeLibrary, watch: &ErrorWatch, uuid: &str) {
         library.raise(uuid);
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         until(|| {
-            told.extend(watch.take());
-            !told.is_empty()
+            seen.extend(watch.take());
+            !seen.is_empty()
         });
         a_while();
-        told.extend(watch.take());
-        assert_eq!(told, [ErrorEvent { uuid: uuid.to_owned(), xid: 48 }]);
+        seen.extend(watch.take());
+        assert_eq!(seen, [ErrorEvent { uuid: uuid.to_owned(), xid: 48 }]);
     }
 
     #[test]
@@ -325,20 +325,20 @@ mod tests {
         library.refuses.lock().clear();
         until(|| library.made().last().is_some_and(|last| *last == ["a", "b"]));
         let made = library.made().len();
-        is_told(&library, &watch, "b");
+        is_reported(&library, &watch, "b");
         // One that answers no more stays in it.
         watch.set_reads(gpus("b"), false);
-        is_told(&library, &watch, "a");
+        is_reported(&library, &watch, "a");
         assert_eq!(library.made().len(), made, "it misses none any more");
     }
 
     #[test]
-    fn while_a_read_hangs_the_driver_is_asked_for_nothing_and_errors_of_others_are_told() {
+    fn while_a_read_hangs_the_driver_is_asked_for_nothing_and_errors_of_others_are_reported() {
         let (library, watch) = watched();
         watch.set_reads(gpus("a b"), true);
         a_while();
         assert_eq!(library.made(), [["a"]]);
-        is_told(&library, &watch, "a");
+        is_reported(&library, &watch, "a");
         watch.set_reads(gpus("a b"), false);
         until(|| library.made().len() == 2);
     }
@@ -349,19 +349,19 @@ mod tests {
         library.fails.store(true, Ordering::Relaxed);
         watch.set_reads(gpus("a b"), false);
         until(|| library.failures.load(Ordering::Relaxed) > 1);
-        is_told(&library, &watch, "a");
+        is_reported(&library, &watch, "a");
         library.fails.store(false, Ordering::Relaxed);
         until(|| library.made().len() == 2);
     }
 
     #[test]
-    fn an_error_that_two_subscriptions_tell_counts_once() {
+    fn an_error_in_two_subscriptions_counts_once() {
         let (library, watch) = watched();
         *library.errs.lock() = Some("a".into());
         watch.set_reads(gpus("a b"), false);
         until(|| library.made().len() == 2);
         a_while();
         assert_eq!(watch.take(), [ErrorEvent { uuid: "a".into(), xid: 48 }]);
-        is_told(&library, &watch, "a");
+        is_reported(&library, &watch, "a");
     }
 }

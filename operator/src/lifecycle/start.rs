@@ -125,7 +125,7 @@ fn older_deleted(d: &mut Draft<'_>, members: &Members<'_>) -> Option<String> {
     let (pod, until) = members.older_busy_until(d.o)?;
     d.requeue_at(until);
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    Some(format!("{name} of a deleted job of this name was deleted by force and may still run"))
+    Some(format!("{name} of a deleted job of this name is gone, and nobody saw it end: it may still run"))
 }
 
 /// The pods were refused, but the namespace's rules have changed since: no need to wait.
