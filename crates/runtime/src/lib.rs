@@ -19,6 +19,7 @@
 //! | [`clock`] | the API server's time and this machine's clock skew |
 //! | [`watch`] | list and watch of slim types that survives 410, bad objects and busy API servers |
 //! | [`lease`] | leader election on a `coordination.k8s.io/v1` Lease |
+//! | `testing` | behind a feature: what tests of the programs share |
 //!
 //! # Data flow
 //!
@@ -45,6 +46,8 @@ pub mod metrics;
 pub mod server;
 pub mod shutdown;
 pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tls;
 pub mod watch;
 

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use andreas_runtime::lease::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore, campaign};
+use andreas_runtime::testing::always_leading;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
@@ -74,7 +75,7 @@ async fn slow_admission_of_one_namespace_delays_no_write_of_another() {
         Ok::<_, Infallible>(http::Response::new(Body::from(answer.to_string().into_bytes())))
     });
     let metrics = Metrics::register(&mut Registry::default());
-    let writer = Writer::new(Client::new(slow, "default"), 16, Leadership::always_leading(), metrics);
+    let writer = Writer::new(Client::new(slow, "default"), 16, always_leading(), metrics);
     // when as many steps of it as there may be make dry runs
     let made = Arc::new(Mutex::new(0));
     for _ in 0..48 {
