@@ -172,25 +172,31 @@ fn write(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::
     }
 }
 
-/// Version of the program.
-const BUILD_INFO: Metric = Metric::gauge("andreas_build_info", &["version"], "1, with the program's version");
-const CPU: Metric =
-    Metric::counter("process_cpu_seconds_total", &[], "CPU time of the process, user and system");
-const MEMORY: Metric = Metric::gauge("process_resident_memory_bytes", &[], "Resident memory of the process");
-const FILES: Metric = Metric::gauge("process_open_fds", &[], "Open file descriptors of the process");
-const STARTED: Metric =
-    Metric::gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
+/// Declares metrics as constants of the crate, and a list of all of them in their order:
+/// `metrics! { /// What they are. pub const ALL; JOBS = gauge("andreas_jobs", &["phase"], "Jobs, by phase"); }`.
+#[macro_export]
+macro_rules! metrics {
+    ($(#[$about:meta])* $seen:vis const $list:ident;
+     $($name:ident = $made:ident($($part:expr),* $(,)?);)+) => {
+        $(pub(crate) const $name: $crate::metrics::Metric = $crate::metrics::Metric::$made($($part),*);)+
 
-/// Difference between this machine's wall clock and the API server's.
-const SKEW: Metric = Metric::gauge(
-    "andreas_clock_skew_seconds",
-    &[],
-    "Wall clock of this process's machine less that of the API server, by the Date header of its last \
-     answer; positive is ahead",
-);
+        $(#[$about])*
+        $seen const $list: &[$crate::metrics::Metric] = &[$($name),+];
+    };
+}
 
-/// Metrics of every program; see [`register_process`].
-pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED, SKEW];
+metrics! {
+    /// Metrics of every program; see [`register_process`].
+    pub const PROCESS;
+
+    BUILD_INFO = gauge("andreas_build_info", &["version"], "1, with the program's version");
+    CPU = counter("process_cpu_seconds_total", &[], "CPU time of the process, user and system");
+    MEMORY = gauge("process_resident_memory_bytes", &[], "Resident memory of the process");
+    FILES = gauge("process_open_fds", &[], "Open file descriptors of the process");
+    STARTED = gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
+    SKEW = gauge("andreas_clock_skew_seconds", &[],
+        "Wall clock of this process's machine less that of the API server, by the Date header of its last answer; positive is ahead");
+}
 
 /// Adds the process metrics to `registry`.
 pub fn register_process(registry: &mut Registry, version: &'static str) {
