@@ -84,7 +84,7 @@ async fn done(shared: &Shared, events: &Events, refused: &mut BTreeMap<String, R
         }
         Todo::Refuse(workload, message) => (Err(Failure::Owner(Reason::NotAdopted, message)), workload),
         Todo::Change(job, workload, body) => {
-            let changed = shared.writer.patch_job(&job, &body).await;
+            let changed = shared.writer.patch("adopted", &job, &body).await;
             let changed = changed.map(|answer| shared.index.lock().wrote_job(answer));
             (changed.map_err(Failure::of), workload)
         }
@@ -265,7 +265,7 @@ async fn ungate(shared: &Shared, pod: &SlimPod) -> Result<(), WriteError> {
         "metadata": {"uid": uid, "resourceVersion": live["metadata"]["resourceVersion"]},
         "spec": {"schedulingGates": without_our_gate(&live)},
     });
-    let answer: SlimPod = shared.writer.patch(&url, &key.name, &body).await?;
+    let answer: SlimPod = shared.writer.patch("adopted", &key, &body).await?;
     shared.index.lock().wrote_pod(answer);
     Ok(())
 }

@@ -267,7 +267,7 @@ async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob
             .map_or(PodCreation::Failed(error), |(reason, message)| PodCreation::Refused(reason, message));
     }
     let pod_key = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
-    match shared.writer.get_pod(&pod_key).await {
+    match shared.writer.get::<SlimPod>(&pod_key).await {
         Ok(Some(found)) => {
             let attempt = pod.labels().get(LABEL_ATTEMPT).and_then(|text| text.parse::<i64>().ok());
             let ours = owner(&found.metadata).is_some_and(|(_, owner)| owner == uid(job))
@@ -290,7 +290,7 @@ async fn delete_pod(
     why: DeleteReason,
 ) -> Result<(), Requeue> {
     let known = shared.index.lock().pods.get(pod).map(|pod| pod.status.phase.clone());
-    let live = match shared.writer.get_pod(pod).await {
+    let live = match shared.writer.get::<SlimPod>(pod).await {
         Ok(live) => live,
         Err(error) => return failed(shared, key, job, "read before delete", &error.into()),
     };
@@ -328,7 +328,7 @@ async fn delete_live(
 ) -> Result<(), WriteError> {
     shared.writer.delete::<Pod>(pod, uid, None, grace).await?;
     // Read the remaining state (a grace period, or nothing) at once instead of waiting for the watch.
-    match shared.writer.get_pod(pod).await {
+    match shared.writer.get::<SlimPod>(pod).await {
         Ok(Some(left)) => shared.index.lock().wrote_pod(left),
         Ok(None) => shared.index.lock().pod_not_found(pod),
         Err(error) => tracing::debug!(%pod, %error, "not read after its deletion"),
@@ -347,7 +347,7 @@ async fn wake(
     if shared.index.lock().gpu_nodes.get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
         return Ok(());
     }
-    match shared.writer.patch_gpu_node(node, &json!({ "spec": { "wake": value } })).await {
+    match shared.writer.patch("wake", &gpu_node, &json!({ "spec": { "wake": value } })).await {
         Ok(answer) => {
             shared.index.lock().wrote_gpu_node(answer);
             Ok(())

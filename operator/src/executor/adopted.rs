@@ -181,7 +181,7 @@ pub(super) async fn place(
                 "nodeSelector": {LABEL_HOSTNAME: label.unwrap_or_else(|| node.to_owned())},
             },
         });
-        let answer: SlimPod = shared.writer.patch(&url, &pod.name, &body).await?;
+        let answer: SlimPod = shared.writer.patch("adopted", pod, &body).await?;
         shared.index.lock().wrote_pod(answer);
         Ok::<(), WriteError>(())
     };
