@@ -112,7 +112,7 @@ pub(super) fn failed(
 }
 
 /// Records the result of creating the pods and requeues the job: its next step decides.
-pub(super) fn report(
+fn report(
     shared: &Shared,
     key: &ObjectKey,
     job: &SlimTrainingJob,
@@ -128,7 +128,7 @@ pub(super) fn report(
 
 /// The pods, or objects they need, were not created and the API server gave no verdict: keeps its message and
 /// retries.
-pub(super) fn not_made(
+fn not_made(
     shared: &Shared,
     key: &ObjectKey,
     job: &SlimTrainingJob,
@@ -140,6 +140,24 @@ pub(super) fn not_made(
         memory.admission.creation.of(generation).error_message = Some(error.message());
     }
     failed(shared, key, job, what, error)
+}
+
+/// The same with an error that may be a verdict: that is for the user.
+pub(super) fn refused(
+    shared: &Shared,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    generation: i64,
+    what: &str,
+    error: &WriteError,
+) -> Result<(), Requeue> {
+    match error.refusal().for_user() {
+        Some((reason, message)) => {
+            report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
+            Err(Requeue::Now)
+        }
+        None => not_made(shared, key, job, generation, what, error),
+    }
 }
 
 /// A dry run or creation got no verdict: the namespace's jobs back off.
@@ -176,13 +194,7 @@ async fn create_service(
             report(shared, key, job, generation, CreationOutcome::NameInUse { name });
             Err(Requeue::Now)
         }
-        Err(error) => match error.refusal().for_user() {
-            Some((reason, message)) => {
-                report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
-                Err(Requeue::Now)
-            }
-            None => not_made(shared, key, job, generation, "create service", &error),
-        },
+        Err(error) => refused(shared, key, job, generation, "create service", &error),
     }
 }
 
