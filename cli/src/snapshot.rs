@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, PostParams};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::cluster::{Authority, Cluster, ClusterError, ConnectArgs, PodPort, Right, Selection, block_on};
+use crate::cluster::{Cluster, ClusterError, ConnectArgs, PodPort, Right, Selection, block_on};
 use crate::exit::Usage;
 use crate::name;
 
@@ -149,7 +149,7 @@ async fn read_through_cluster(args: &SnapshotArgs) -> Result<Vec<u8>> {
             .body(Full::default())?;
         let timeout = Duration::from_secs(args.cluster.request_timeout);
         // The certificate names the Service, which is not what is asked here, and the token is good for nothing but these pages.
-        match cluster.ask_pod(&to, &Authority::Tunnel, request, MAX_BYTES, timeout).await {
+        match cluster.ask_pod(&to, request, MAX_BYTES, timeout).await {
             Ok(reply) if reply.status.is_success() => return Ok(reply.body.to_vec()),
             Ok(reply) => answers.push(format!(
                 "{to}: {}: {}",

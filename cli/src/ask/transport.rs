@@ -17,7 +17,7 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 
 use super::AskArgs;
-use crate::cluster::{Authority, Cluster, ClusterError, PodPort, Reply, Right, Selection, bearer_token};
+use crate::cluster::{Cluster, ClusterError, PodPort, Reply, Right, Selection, bearer_token};
 
 /// Maximum answer: a queue of 20,000 jobs.
 const MAX_ANSWER: usize = 64 << 20;
@@ -179,7 +179,7 @@ impl<'a> Operator<'a> {
             let request = self.request(method, path.to_owned())?.body(Full::new(Bytes::from(body.clone())));
             let request = request.map_err(|error| ClusterError::Failed(error.to_string()))?;
             // The token is the caller's own. The tunnel ends at that pod, so only the pod gets it.
-            match self.cluster.ask_pod(&to, &Authority::Tunnel, request, MAX_ANSWER, timeout).await {
+            match self.cluster.ask_pod(&to, request, MAX_ANSWER, timeout).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => last = error,
             }
