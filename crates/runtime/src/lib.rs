@@ -11,6 +11,7 @@
 //! | [`admin`] | the ports for `/metrics`, and for `/livez` and `/readyz` |
 //! | [`listen`] | listeners of one address family, or of all that the machine has |
 //! | [`access`] | authorization of pages: TokenReview and SubjectAccessReview |
+//! | [`remembered`] | answers that are kept for a while |
 //! | [`metrics`] | metrics as constants: registered, exposed and documented from one list; process metrics |
 //! | [`server`] | HTTP/1.1 and HTTP/2 with limits on connections, headers, idle time and draining |
 //! | [`certificates`] | self-made certificates: authority, renewal with overlap, expiry metrics |
@@ -43,6 +44,7 @@ pub mod kubeconfig;
 pub mod lease;
 pub mod listen;
 pub mod metrics;
+pub mod remembered;
 pub mod server;
 pub mod shutdown;
 pub mod telemetry;
