@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::LABEL_ATTEMPT;
-use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
@@ -313,7 +313,7 @@ async fn write_status(
         }
         None => {
             let body = patch::status_body(uid(job), job.metadata.resource_version.as_deref(), changes);
-            shared.writer.patch_job_status(key, &body).await
+            shared.writer.patch_status("status", key, &body).await
         }
     };
     match result {
@@ -471,7 +471,7 @@ fn forget_judged(shared: &Shared, key: &ObjectKey, status: &TrainingJobStatus) {
 pub(super) async fn confirm_pods(shared: &Arc<Shared>, age: Duration) {
     let unconfirmed = shared.index.lock().unconfirmed_pods(age);
     for key in unconfirmed.into_iter().take(16) {
-        match shared.writer.get_pod(&key).await {
+        match shared.writer.get::<SlimPod>(&key).await {
             Ok(Some(pod)) => {
                 let mut index = shared.index.lock();
                 index.wrote_pod(pod);

@@ -46,7 +46,7 @@ use andreas_runtime::watch::ObjectKey;
 use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
-pub use adopted::is_adopted;
+pub use adopted::{adopted_job, is_adopted};
 use agents::Agents;
 pub use agents::reporting_agent;
 pub use amounts::Amounts;

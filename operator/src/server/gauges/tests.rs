@@ -3,7 +3,8 @@
 
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
 use andreas_api::training_profile::Observation;
-use andreas_runtime::metrics::{classic, deviations, ill_named};
+use andreas_runtime::metrics::classic;
+use andreas_runtime::testing::{deviations, ill_named};
 use andreas_runtime::watch::Index;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
