@@ -105,6 +105,7 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
 fn waking_gpus_takes_no_write_of_the_status() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact { wake: 7, awake: 7, ..AgentFact::default() });
+    world.step_until_stable();
     world.now = 1;
     world.plan_run(&["n1"], 1);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "PodsStarting"));
