@@ -241,7 +241,7 @@ fn gpus_that_one_job_gives_up_for_another_are_held_once() {
         held(&[("Running", "Running"), ("Stopping", "Preempted"), ("Starting", "WaitingForRelease")]),
         (4, 0)
     );
-    // Without one that stops it wakes GPUs; and pods that start have theirs.
+    // Without one that stops, it waits for a pod that nobody plans; and pods that start have theirs.
     assert_eq!(held(&[("Running", "Running"), ("Starting", "WaitingForRelease")]), (4, 0));
     assert_eq!(held(&[("Stopping", "Preempted"), ("Starting", "PodsStarting")]), (4, 0));
 }
