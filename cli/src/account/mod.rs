@@ -140,8 +140,11 @@ fn text_of(format: AcctFormat, no_headers: bool, by: &[Group], sums: &[Sum]) -> 
     }
 }
 
+/// A number of a group, as text.
+type Number = fn(&Sum) -> String;
+
 /// Columns of CSV after those of the keys.
-const NUMBERS: [(&str, fn(&Sum) -> String); 14] = [
+const NUMBERS: [(&str, Number); 14] = [
     ("jobs", |sum| sum.jobs.to_string()),
     ("open", |sum| sum.open.to_string()),
     ("failed", |sum| sum.failed.to_string()),
