@@ -15,8 +15,8 @@ mod error;
 mod models;
 mod programs;
 mod rules;
+mod sources;
 mod table;
-mod throughput;
 mod traces;
 
 pub use cluster::{ClusterFile, peak};
