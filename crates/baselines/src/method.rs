@@ -26,8 +26,6 @@ pub enum Method {
     Andreas,
     /// The same with its local search on the ten best plans.
     AndreasLs,
-    /// The same with path relinking between the ten best plans.
-    AndreasPr,
     /// The product's default: the randomized greedy with shadow prices over time.
     RandomizedGreedy,
     /// The same, with branch and bound that proves the optimum of the step as far as the trials allow.
@@ -48,7 +46,7 @@ pub enum Method {
 
 impl Method {
     /// All methods.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 16] = [
         Self::Fifo,
         Self::FifoFixed,
         Self::Edf,
@@ -57,7 +55,6 @@ impl Method {
         Self::PriorityFixed,
         Self::Andreas,
         Self::AndreasLs,
-        Self::AndreasPr,
         Self::RandomizedGreedy,
         Self::Exact,
         Self::Tiresias,
@@ -79,7 +76,6 @@ impl Method {
             Self::PriorityFixed => "priority-fixed",
             Self::Andreas => "andreas",
             Self::AndreasLs => "andreas-ls",
-            Self::AndreasPr => "andreas-pr",
             Self::RandomizedGreedy => MethodName::RandomizedGreedy.as_str(),
             Self::Exact => MethodName::Exact.as_str(),
             Self::Tiresias => "tiresias",

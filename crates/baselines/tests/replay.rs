@@ -123,7 +123,7 @@ fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64
             job.state = JobState::Waiting;
             if let Some(place) = placed.get(&job.id) {
                 job.epochs_left -= dt / time(job, place);
-                if !matches!(method, Method::Andreas | Method::AndreasLs | Method::AndreasPr) {
+                if !matches!(method, Method::Andreas | Method::AndreasLs) {
                     job.state = JobState::Running { placement: place.clone(), since: snapshot.now };
                 }
             }

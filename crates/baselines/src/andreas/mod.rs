@@ -17,7 +17,6 @@ mod keep;
 mod perturb;
 mod polish;
 mod proxy;
-mod relink;
 
 pub(crate) use proxy::proxy;
 
@@ -96,7 +95,7 @@ struct Search<'a, 'b> {
     candidates: Vec<Candidates>,
     scratch: Capacity,
     best: Option<(f64, PartialPlan)>,
-    /// Elite set for the local search and path relinking.
+    /// Elite set for the local search.
     elite: elite::Elite,
     trials: u64,
     work: u64,
@@ -187,10 +186,8 @@ impl<'a, 'b> Search<'a, 'b> {
             let plan = self.construct(&perturbed, Some(&mut rng));
             self.offer(plan);
         }
-        match self.options.method {
-            Method::AndreasLs => self.polish(),
-            Method::AndreasPr => self.relink(),
-            _ => {}
+        if self.options.method == Method::AndreasLs {
+            self.polish();
         }
         if original {
             self.keep_nodes_at_the_end();
@@ -363,7 +360,7 @@ impl<'a, 'b> Search<'a, 'b> {
         proxy(self.instance, &self.options.accounting, &chosen, |job| assignments[job].is_none())
     }
 
-    /// The objective of the local search and path relinking; lower is better, values are negative.
+    /// The objective of the local search; lower is better, values are negative.
     fn objective_value(&self, assignments: &[Option<Assignment>]) -> f64 {
         let predicted = matches!(self.options.accounting, Accounting::Predicted);
         let change = |job: usize| {
