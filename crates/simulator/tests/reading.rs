@@ -45,9 +45,6 @@ fn every_format_says_the_same_kind_of_thing() {
     let own = &read(Format::Csv, own)[0];
     assert_eq!((own.deadline_s, own.weight, own.model.as_deref()), (None, Some(2.5), Some("bert")));
 
-    let json = r#"[{"id": "a", "submit_s": 5, "gpus": 2, "duration_s": 60, "weight": 2.5, "model": "bert"}]"#;
-    assert_eq!(&read(Format::Json, json)[0], own);
-
     let philly = "timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,66.0,1,66.0,11cb48\n2017-10-09 08:01:55,50,2,100,11cb48\n2017-10-09 08:01:56,0,2,0,x\n";
     let philly = read(Format::Philly, philly);
@@ -65,16 +62,6 @@ fn every_format_says_the_same_kind_of_thing() {
     assert_eq!(deadlines, [Some(130.0 * 60.0), Some(140.0 * 60.0), None]);
     assert_eq!((chronus[0].weight, chronus[0].duration_s), (Some(5.0), 1200.0));
     assert_eq!(chronus[0].namespace.as_deref(), Some("vc"));
-
-    let elasticflow =
-        "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n0,5,9,ncf,90,64,8,66\n";
-    let elasticflow = &read(Format::Elasticflow, elasticflow)[0];
-    assert_eq!((elasticflow.deadline_s, elasticflow.model.as_deref()), (Some(90.0), Some("ncf")));
-
-    let tiresias =
-        "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n7,8,30,133,vgg11,147,23\n";
-    let tiresias = &read(Format::Tiresias, tiresias)[0];
-    assert_eq!((tiresias.id.as_str(), tiresias.gpus, tiresias.duration_s), ("tiresias-7", 8, 147.0));
 
     let openb =
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
@@ -96,7 +83,6 @@ fn an_error_names_file_row_and_column() {
             "id: \"a\" is there twice",
         ),
         (Format::Philly, "timestamp,duration,num_gpus\nnoon,1,1\n".to_owned(), "row 1, timestamp: "),
-        (Format::Json, r#"[{"id": "a", "submit_s": "x"}]"#.to_owned(), "[0].submit_s: "),
     ];
     for (format, text, at) in cases {
         let path = file(folder.path(), "trace", &text);
