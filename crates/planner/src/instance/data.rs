@@ -2,7 +2,7 @@
 
 use andreas_core::{GpuType, NodeName};
 
-use crate::snapshot::{IntendedChange, Job, LimitsCount, NodePower};
+use crate::snapshot::{IntendedChange, Job, JobState, LimitsCount, NodePower};
 
 /// Power in whole milliwatts. Integers make sums exact, so counters never drift.
 pub(crate) fn milliwatts(watts: f64) -> i128 {
@@ -167,6 +167,15 @@ impl Nodes {
     }
 }
 
+impl From<Vec<u32>> for Nodes {
+    fn from(nodes: Vec<u32>) -> Self {
+        match nodes.as_slice() {
+            [node] => Self::One(*node),
+            _ => Self::Many(nodes.into_boxed_slice()),
+        }
+    }
+}
+
 impl PartialEq for Nodes {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -247,6 +256,19 @@ impl JobData<'_> {
             }
             Holding::Nothing | Holding::Leaving { .. } => None,
         }
+    }
+
+    /// Seconds until it is gone, where it is stopping; `now` as in the instance.
+    pub(crate) fn gone_in(&self, now: f64) -> f64 {
+        match &self.job.state {
+            JobState::Stopping { gone_by, .. } => (gone_by.0 - now).max(0.0),
+            _ => 0.0,
+        }
+    }
+
+    /// Same GPUs on the same nodes; the limit may differ.
+    pub fn same_gpus(&self, a: &Assignment, b: &Assignment) -> bool {
+        a.nodes == b.nodes && self.configs[a.config].gpus == self.configs[b.config].gpus
     }
 
     /// Watts that a limit on its holdings will save but that it draws until the limit is in force.

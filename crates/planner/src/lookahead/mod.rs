@@ -356,10 +356,7 @@ impl<'b> Context<'_, 'b> {
         let movable = |job: usize| {
             let data = &self.instance.jobs[job];
             let (Some(new), old) = (&assignments[job], &current[job]) else { return true };
-            let same = old.as_ref().is_some_and(|old| {
-                old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
-            });
-            if same {
+            if old.as_ref().is_some_and(|old| data.same_gpus(old, new)) {
                 return before[job];
             }
             if data.leaving().is_some() {

@@ -241,13 +241,8 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// Whether the job would have to stop for this assignment.
     pub fn moved(&self, job: usize, assignment: &Assignment) -> bool {
-        self.current[job].as_ref().is_some_and(|current| !self.same_gpus(job, current, assignment))
-    }
-
-    /// Same GPUs on the same nodes; the limit may differ.
-    pub fn same_gpus(&self, job: usize, a: &Assignment, b: &Assignment) -> bool {
-        let configs = &self.instance.jobs[job].configs;
-        a.nodes == b.nodes && configs[a.config].gpus == configs[b.config].gpus
+        let data = &self.instance.jobs[job];
+        self.current[job].as_ref().is_some_and(|current| !data.same_gpus(current, assignment))
     }
 
     fn base(&self, job: usize, config: usize, moved: bool) -> f64 {
@@ -304,7 +299,7 @@ impl<'a, 'b> Step<'a, 'b> {
             for (config, of) in data.configs.iter().enumerate() {
                 let assignment = Assignment { config, nodes: current.nodes.clone() };
                 let (old, stays) = (&data.configs[current.config], config == current.config);
-                let limit_only = of.kind == old.kind && of.nodes == old.nodes && of.gpus == old.gpus;
+                let limit_only = of.same_hardware(old);
                 let node = current.nodes.as_slice().first();
                 if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
                     let class = self.classes.of_node[*node as usize];
