@@ -97,7 +97,8 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
         (None, None) => None,
     };
     let optional = |value: Option<f64>, name: &str| not_negative(value.unwrap_or(0.0), || name.to_owned());
-    let horizon = state.horizon_s.map(|h| not_negative(h, || "horizon_s".into())).transpose()?;
+    // A hint that no method needs.
+    optional(state.horizon_s, "horizon_s")?;
     Ok(Snapshot {
         now: Time(now),
         tariff,
@@ -114,7 +115,6 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
         },
         restart: Seconds(optional(state.restart_s, "restart_s")?),
         wear: Seconds(optional(state.wear_s, "wear_s")?),
-        horizon: horizon.map(Seconds),
         gpu_types: gpu_types(state)?,
         nodes: nodes(state)?,
         namespaces: Vec::new(),

@@ -66,7 +66,6 @@ fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64
         lateness: Lateness::default(),
         restart: Seconds::ZERO,
         wear: Seconds::ZERO,
-        horizon: None,
         gpu_types: instance
             .costs
             .keys()

@@ -124,7 +124,6 @@ impl<'a> Replay<'a> {
             lateness: scenario.lateness.clone(),
             restart: scenario.restart,
             wear: if scenario.restart > Seconds::ZERO { scenario.wear } else { Seconds::ZERO },
-            horizon: scenario.tick,
             gpu_types: scenario.gpu_types.clone(),
             nodes: nodes.planned(scenario),
             namespaces: Vec::new(),
