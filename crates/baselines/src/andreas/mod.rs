@@ -347,10 +347,8 @@ impl<'a, 'b> Search<'a, 'b> {
     fn keeps_configuration(&self, job: usize, assignments: &[Option<Assignment>]) -> bool {
         let Some(current) = &self.current[job] else { return true };
         let data = &self.instance.jobs[job];
-        assignments[job].as_ref().is_some_and(|assignment| {
-            let (old, new) = (&data.configs[current.config], &data.configs[assignment.config]);
-            old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes
-        })
+        let old = &data.configs[current.config];
+        assignments[job].as_ref().is_some_and(|new| old.same_hardware(&data.configs[new.config]))
     }
 
     /// The proxy of a plan without the cost of changes.
@@ -394,13 +392,8 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn same_gpus(&self, job: usize, assignment: Option<&Assignment>) -> bool {
-        let data = &self.instance.jobs[job];
-        match (&self.current[job], assignment) {
-            (Some(old), Some(new)) => {
-                old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
-            }
-            _ => false,
-        }
+        let both = self.current[job].as_ref().zip(assignment);
+        both.is_some_and(|(old, new)| self.instance.jobs[job].same_gpus(old, new))
     }
 
     /// The original calls the Analyzer once, at the end.

@@ -98,7 +98,7 @@ impl Config {
     }
 
     /// Same GPU type, GPUs and nodes; only the limit may differ.
-    pub(crate) fn same_hardware(&self, other: &Self) -> bool {
+    pub fn same_hardware(&self, other: &Self) -> bool {
         self.kind == other.kind && self.nodes == other.nodes && self.gpus == other.gpus
     }
 }
