@@ -27,7 +27,6 @@ pub(crate) struct Live<'a> {
     pub start: Option<Time>,
     /// Time from the decision to start a job to its training.
     pub start_up: Seconds,
-    energy: Joules,
     energy_cost: Money,
     /// Set at its end.
     pub ended: Option<Run>,
@@ -66,7 +65,6 @@ impl<'a> Live<'a> {
             leaving: None,
             start: None,
             start_up,
-            energy: Joules::ZERO,
             energy_cost: Money::ZERO,
             ended: None,
         };
@@ -146,9 +144,7 @@ impl<'a> Live<'a> {
         let Some(active) = &self.active else { return };
         let trains = (to - active.ready.max(from)).0.max(0.0);
         self.epochs_left = (self.epochs_left - trains / active.pace.epoch.0).max(0.0);
-        let watts = active.pace.watts;
-        self.energy += Joules(watts * (to - from).0);
-        self.energy_cost += energy_cost(tariff, watts + active.host_watts, from, to);
+        self.energy_cost += energy_cost(tariff, active.pace.watts + active.host_watts, from, to);
         if self.epochs_left <= NOTHING * self.job.epochs_left.max(1.0) {
             self.finish(to);
         }
@@ -162,7 +158,6 @@ impl<'a> Live<'a> {
             end,
             gpu_type: active.place.gpu_type.clone(),
             gpus: active.place.total_gpus().0,
-            energy: self.energy,
             energy_cost: self.energy_cost,
             last: (active.ready.max(active.since), active.pace.mean * whole, active.pace.rel_std),
         });
@@ -182,14 +177,12 @@ impl<'a> Live<'a> {
     pub fn run_on(&mut self, row: &Estimate, start: Time, tariff: &Tariff, hosts: &Hosts<'_>) -> Time {
         let pace = of_row(row, 1.0, 1.0, self.normal);
         let billed = pace.watts + hosts.share_of_type(&row.gpu_type, row.gpus.0).0;
-        let length = pace.epoch * self.epochs_left;
-        let end = start + length;
+        let end = start + pace.epoch * self.epochs_left;
         self.ended = Some(Run {
             start: self.start.unwrap_or(start),
             end,
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus.0,
-            energy: self.energy + Joules(pace.watts * length.0),
             energy_cost: self.energy_cost + energy_cost(tariff, billed, start, end),
             last: (start, pace.mean * self.epochs_left, pace.rel_std),
         });
