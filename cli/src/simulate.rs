@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -247,23 +248,18 @@ fn check(args: &SimulateArgs) -> Result<()> {
     if !(1..=1000).contains(&args.runs) {
         bail!(Usage(format!("--runs: {} is not between 1 and 1000", args.runs)));
     }
-    if let Some(share) = args.moldable.iter().find(|m| !(0.0..=1.0).contains(*m)) {
-        bail!(Usage(format!("--moldable: {share} is not between 0 and 1")));
-    }
-    if let Some(mape) = args.mape.iter().find(|m| !(0.0..=2.0).contains(*m)) {
-        bail!(Usage(format!("--mape: {mape} is not between 0 and 2")));
-    }
-    if let Some(share) = args.budget_share.iter().find(|s| !(0.0..=10.0).contains(*s)) {
-        bail!(Usage(format!("--budget-share: {share} is not between 0 and 10")));
-    }
-    if let Some(s) = args.restart_s.filter(|s| !(0.0..=1e9).contains(s)) {
-        bail!(Usage(format!("--restart-s: {s} is not between 0 and 1e9")));
-    }
-    if let Some(s) = args.tick_s.filter(|s| !(1.0..=1e9).contains(s)) {
-        bail!(Usage(format!("--tick-s: {s} is not between 1 and 1e9")));
-    }
-    if let Some(s) = args.turnaround_share.filter(|s| !(0.0..=1e6).contains(s)) {
-        bail!(Usage(format!("--turnaround-share: {s} is not between 0 and 1e6")));
+    let ranges: [(&str, &[f64], RangeInclusive<f64>, &str); 6] = [
+        ("--moldable", &args.moldable, 0.0..=1.0, "0 and 1"),
+        ("--mape", &args.mape, 0.0..=2.0, "0 and 2"),
+        ("--budget-share", &args.budget_share, 0.0..=10.0, "0 and 10"),
+        ("--restart-s", args.restart_s.as_slice(), 0.0..=1e9, "0 and 1e9"),
+        ("--tick-s", args.tick_s.as_slice(), 1.0..=1e9, "1 and 1e9"),
+        ("--turnaround-share", args.turnaround_share.as_slice(), 0.0..=1e6, "0 and 1e6"),
+    ];
+    for (flag, values, range, ends) in ranges {
+        if let Some(value) = values.iter().find(|value| !range.contains(*value)) {
+            bail!(Usage(format!("{flag}: {value} is not between {ends}")));
+        }
     }
     Ok(())
 }

@@ -222,22 +222,6 @@ pub enum ChangeKind {
     Budget,
 }
 
-impl ChangeKind {
-    /// As in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Types => "Types",
-            Self::Minimum => "Minimum",
-            Self::Maximum => "Maximum",
-            Self::Nodes => "Nodes",
-            Self::Weight => "Weight",
-            Self::Deadline => "Deadline",
-            Self::Budget => "Budget",
-        }
-    }
-}
-
 /// A change that would start a job sooner or make it on time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
