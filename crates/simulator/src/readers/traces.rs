@@ -1,8 +1,6 @@
 //! Traces of jobs.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use jiff::civil::DateTime;
 use serde::{Deserialize, Serialize};
@@ -10,59 +8,25 @@ use serde::{Deserialize, Serialize};
 use super::ReadError;
 use super::table::rows;
 
-/// A format of traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Our own: columns `id, submit_s, gpus, duration_s`, optionally `deadline_s, weight, model, batch, types,
-    /// namespace, ended_early`.
-    Csv,
-    /// Instances of the published ANDREAS simulator; a folder with its own cluster.
-    Andreas,
-    /// Microsoft ITP with deadlines (ElasticFlow's traces).
-    Itp,
-    /// Microsoft Philly as CSV: `timestamp, duration, num_gpus, gpu_time, cluster`.
-    Philly,
-    /// Chronus: Philly with strict, soft and no deadlines, in minutes.
-    Chronus,
-    /// Alibaba's pods of 2023.
-    Openb,
-}
-
-impl Format {
-    /// All formats.
-    pub const ALL: [Self; 6] =
-        [Self::Csv, Self::Andreas, Self::Itp, Self::Philly, Self::Chronus, Self::Openb];
-
-    /// Its name on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Csv => "csv",
-            Self::Andreas => "andreas",
-            Self::Itp => "itp",
-            Self::Philly => "philly",
-            Self::Chronus => "chronus",
-            Self::Openb => "openb",
-        }
+andreas_core::names! {
+    /// A format of traces.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Format {
+        /// Our own: columns `id, submit_s, gpus, duration_s`, optionally `deadline_s, weight, model, batch, types,
+        /// namespace, ended_early`.
+        Csv = "csv",
+        /// Instances of the published ANDREAS simulator; a folder with its own cluster.
+        Andreas = "andreas",
+        /// Microsoft ITP with deadlines (ElasticFlow's traces).
+        Itp = "itp",
+        /// Microsoft Philly as CSV: `timestamp, duration, num_gpus, gpu_time, cluster`.
+        Philly = "philly",
+        /// Chronus: Philly with strict, soft and no deadlines, in minutes.
+        Chronus = "chronus",
+        /// Alibaba's pods of 2023.
+        Openb = "openb",
     }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The error of an unknown format name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no trace format is called {0:?}; there are csv, andreas, itp, philly, chronus, openb")]
-pub struct UnknownFormat(String);
-
-impl FromStr for Format {
-    type Err = UnknownFormat;
-
-    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
-        Self::ALL.into_iter().find(|f| f.as_str() == name).ok_or_else(|| UnknownFormat(name.to_owned()))
-    }
+    else "no trace format is called {name:?}; there are {names}"
 }
 
 /// A job of a trace.
