@@ -222,7 +222,8 @@ impl<'b> Context<'_, 'b> {
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.assignment);
         }
-        let step = self.step(current, &base).weigh(&base, self.options.gap, known);
+        let step = self.step(current, &base).with_options(&base, known);
+        let step = dual::solved(step, &base, self.options.gap);
         let mut stay = base.clone();
         let taken = before.map(|before| (before, stay.ledger.clone()));
         if let Some(kept) = &kept {
