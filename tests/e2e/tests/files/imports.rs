@@ -1,5 +1,5 @@
-//! Modules are layered: within a crate no top-level module imports one that imports it in turn, and further inside no
-//! folder of modules does. Tests are left out; a parent module and its children may import each other.
+//! Modules are layered: within a crate no module imports a sibling that imports it in turn. Tests are left out; a parent module
+//! and its children may import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,6 +11,10 @@ use syn::{Attribute, File, Item, UseTree};
 
 /// A module's path within its crate; the root is empty.
 type Module = Vec<String>;
+
+/// Modules whose children still import each other: the executor's actions hand some to `adopted`, which reports failures as they
+/// do.
+const CIRCLES: [&str; 1] = ["operator executor"];
 
 /// Paths that a file imports or spells out, from the module that does.
 #[derive(Default)]
@@ -136,9 +140,6 @@ fn target<'a>(
 type Levels = BTreeMap<Module, BTreeMap<String, BTreeSet<String>>>;
 
 fn levels(modules: &BTreeMap<Module, PathBuf>) -> Result<Levels> {
-    let is_folder = |module: &[String]| {
-        modules.keys().any(|other| other.len() > module.len() && other.starts_with(module))
-    };
     let mut found = Vec::new();
     let mut exports = Exports::new();
     for (module, file) in modules {
@@ -164,10 +165,8 @@ fn levels(modules: &BTreeMap<Module, PathBuf>) -> Result<Levels> {
         }
         let shared = module.iter().zip(&to).take_while(|(one, other)| one == other).count();
         let (Some(importer), Some(imported)) = (module.get(shared), to.get(shared)) else { continue };
-        if shared == 0 || is_folder(&module[..=shared]) && is_folder(&to[..=shared]) {
-            let parent = levels.entry(module[..shared].to_vec()).or_default();
-            parent.entry(importer.clone()).or_default().insert(imported.clone());
-        }
+        let parent = levels.entry(module[..shared].to_vec()).or_default();
+        parent.entry(importer.clone()).or_default().insert(imported.clone());
     }
     Ok(levels)
 }
@@ -198,7 +197,7 @@ fn crates() -> Result<Vec<PathBuf>> {
 
 #[test]
 fn no_crate_has_modules_that_import_each_other_in_a_circle() -> Result<()> {
-    let mut found = Vec::new();
+    let (mut found, mut known) = (Vec::new(), BTreeSet::new());
     let mut imports = 0;
     let crates = crates()?;
     ensure!(crates.len() > 10, "{} crates", crates.len());
@@ -207,14 +206,20 @@ fn no_crate_has_modules_that_import_each_other_in_a_circle() -> Result<()> {
         sources(&folder.join("src"), &Module::new(), &mut modules)?;
         for (parent, graph) in levels(&modules)? {
             imports += graph.values().map(BTreeSet::len).sum::<usize>();
+            let name = folder.strip_prefix(root()).unwrap_or(&folder).display();
+            let name = format!("{name} {}", parent.join("::"));
             for (importer, imported) in circles(&graph) {
-                let name = folder.strip_prefix(root()).unwrap_or(&folder).display().to_string();
-                found.push(format!("{name} {}: {importer} -> {imported}", parent.join("::")));
+                if CIRCLES.contains(&name.as_str()) {
+                    known.insert(name.clone());
+                } else {
+                    found.push(format!("{name}: {importer} -> {imported}"));
+                }
             }
         }
     }
     ensure!(imports > 300, "only {imports} imports were seen: the reading is wrong");
     ensure!(found.is_empty(), "modules that import each other in a circle:\n{}", found.join("\n"));
+    ensure!(known.len() == CIRCLES.len(), "of {CIRCLES:?} only {known:?} are left: delete the others there");
     Ok(())
 }
 
@@ -229,6 +234,24 @@ fn a_circle_is_found_and_what_hangs_on_it_is_not_blamed() {
     };
     assert_eq!(found(&[("a", "b"), ("b", "c"), ("a", "c")]), [""; 0]);
     assert_eq!(found(&[("user", "a"), ("a", "b"), ("b", "a"), ("b", "leaf")]), ["ab", "ba"]);
+}
+
+#[test]
+fn files_of_one_folder_are_read_too() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = |module: &str, text: &str| -> Result<(Module, PathBuf)> {
+        let path = folder.path().join(module);
+        fs::write(&path, text)?;
+        Ok((split(module), path))
+    };
+    let modules = BTreeMap::from([
+        file("a", "mod b; mod c; use b::Thing;")?,
+        file("a::b", "use super::c::Other;")?,
+        file("a::c", "fn f(_: super::Thing) {}")?,
+    ]);
+    let found = circles(&levels(&modules)?[&split("a")]);
+    assert_eq!(found, [("b".to_owned(), "c".to_owned()), ("c".to_owned(), "b".to_owned())]);
+    Ok(())
 }
 
 #[test]
