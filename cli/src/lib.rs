@@ -67,9 +67,20 @@ enum Command {
     Submit(Box<jobs::SubmitArgs>),
     Logs(jobs::LogsArgs),
     Wait(jobs::WaitArgs),
-    Suspend(jobs::SuspendArgs),
-    Resume(jobs::ResumeArgs),
-    Cancel(jobs::CancelArgs),
+    /// Suspend: stop running jobs with a checkpoint, and hold waiting ones, until they are resumed.
+    ///
+    /// Sets spec.suspend. A job without a checkpoint starts again from its beginning later. Needs the right to patch TrainingJobs.
+    Suspend(jobs::ControlArgs),
+    /// Resume: let suspended jobs be planned again.
+    ///
+    /// Needs the right to patch TrainingJobs.
+    Resume(jobs::ControlArgs),
+    /// Cancel: end jobs for good.
+    ///
+    /// Deletes the TrainingJobs with their pods; checkpoints stay. What the jobs used is no longer in `acct` then: suspend a job to keep
+    /// its record. Of a TrainingJob that stands for a Job, TrainJob... that one is deleted: its TrainingJob goes with it, and would else be
+    /// made again. Needs the right to get TrainingJobs, and to delete what is deleted.
+    Cancel(jobs::ControlArgs),
     Convert(convert::ConvertArgs),
     Nodes(nodes::NodesArgs),
     Budget(budget::BudgetArgs),
@@ -118,9 +129,9 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Submit(args) => jobs::submit(&args),
         Command::Logs(args) => jobs::logs(&args),
         Command::Wait(args) => jobs::wait(&args),
-        Command::Suspend(args) => jobs::suspend(&args),
-        Command::Resume(args) => jobs::resume(&args),
-        Command::Cancel(args) => jobs::cancel(&args),
+        Command::Suspend(args) => jobs::control(&args, jobs::Action::Suspend),
+        Command::Resume(args) => jobs::control(&args, jobs::Action::Resume),
+        Command::Cancel(args) => jobs::control(&args, jobs::Action::Cancel),
         Command::Convert(args) => convert::run(&args),
         Command::Nodes(args) => nodes::run(&args),
         Command::Budget(args) => budget::run(&args),

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -248,17 +247,17 @@ fn check(args: &SimulateArgs) -> Result<()> {
     if !(1..=1000).contains(&args.runs) {
         bail!(Usage(format!("--runs: {} is not between 1 and 1000", args.runs)));
     }
-    let ranges: [(&str, &[f64], RangeInclusive<f64>, &str); 6] = [
-        ("--moldable", &args.moldable, 0.0..=1.0, "0 and 1"),
-        ("--mape", &args.mape, 0.0..=2.0, "0 and 2"),
-        ("--budget-share", &args.budget_share, 0.0..=10.0, "0 and 10"),
-        ("--restart-s", args.restart_s.as_slice(), 0.0..=1e9, "0 and 1e9"),
-        ("--tick-s", args.tick_s.as_slice(), 1.0..=1e9, "1 and 1e9"),
-        ("--turnaround-share", args.turnaround_share.as_slice(), 0.0..=1e6, "0 and 1e6"),
+    let bounds: [(&str, &[f64], f64, f64, &str); 6] = [
+        ("moldable", args.moldable.as_slice(), 0.0, 1.0, "0 and 1"),
+        ("mape", args.mape.as_slice(), 0.0, 2.0, "0 and 2"),
+        ("budget-share", args.budget_share.as_slice(), 0.0, 10.0, "0 and 10"),
+        ("restart-s", args.restart_s.as_slice(), 0.0, 1e9, "0 and 1e9"),
+        ("tick-s", args.tick_s.as_slice(), 1.0, 1e9, "1 and 1e9"),
+        ("turnaround-share", args.turnaround_share.as_slice(), 0.0, 1e6, "0 and 1e6"),
     ];
-    for (flag, values, range, ends) in ranges {
-        if let Some(value) = values.iter().find(|value| !range.contains(*value)) {
-            bail!(Usage(format!("{flag}: {value} is not between {ends}")));
+    for (flag, values, lowest, highest, between) in bounds {
+        if let Some(value) = values.iter().find(|value| !(lowest..=highest).contains(*value)) {
+            bail!(Usage(format!("--{flag}: {value} is not between {between}")));
         }
     }
     Ok(())

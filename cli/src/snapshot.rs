@@ -10,12 +10,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use http::{Request, header};
 use http_body_util::Full;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use kube::api::{Api, PostParams};
+use k8s_openapi::api::core::v1::Pod;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::cluster::{Authority, Cluster, ClusterError, ConnectArgs, PodPort, Right, Selection, block_on};
+use crate::cluster::{Cluster, ConnectArgs, PodPort, Selection, block_on};
 use crate::exit::Usage;
 use crate::name;
 
@@ -138,7 +136,8 @@ fn get_snapshot(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsCon
 async fn read_through_cluster(args: &SnapshotArgs) -> Result<Vec<u8>> {
     let cluster = Cluster::connect(&args.cluster).await?;
     let namespace = args.namespace.as_str();
-    let token = token(&cluster, args).await?;
+    let token = cluster.account_token(namespace, &args.service_account).await?;
+    let token = token.context("the API server gave no token")?;
     let pods: Vec<Pod> = cluster.list(Some(namespace), &Selection::labels(&args.selector)).await?.items;
     let mut answers = Vec::new();
     for pod in &pods {
@@ -149,7 +148,7 @@ async fn read_through_cluster(args: &SnapshotArgs) -> Result<Vec<u8>> {
             .body(Full::default())?;
         let timeout = Duration::from_secs(args.cluster.request_timeout);
         // The certificate names the Service, which is not what is asked here, and the token is good for nothing but these pages.
-        match cluster.ask_pod(&to, &Authority::Tunnel, request, MAX_BYTES, timeout).await {
+        match cluster.ask_pod(&to, request, MAX_BYTES, timeout).await {
             Ok(reply) if reply.status.is_success() => return Ok(reply.body.to_vec()),
             Ok(reply) => answers.push(format!(
                 "{to}: {}: {}",
@@ -164,17 +163,4 @@ async fn read_through_cluster(args: &SnapshotArgs) -> Result<Vec<u8>> {
         bail!("no pod in {namespace} has the labels {}", args.selector);
     }
     Err(anyhow!("no operator pod gave a snapshot:\n{}", answers.join("\n")))
-}
-
-/// A token of the account that may read the page, good for ten minutes.
-async fn token(cluster: &Cluster, args: &SnapshotArgs) -> Result<String> {
-    let right = Right::of::<ServiceAccount>("create", Some(&args.namespace)).on("token");
-    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), &args.namespace);
-    let spec = TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() };
-    let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
-    let made = accounts.create_token_request(&args.service_account, &PostParams::default(), &request).await;
-    let made = made.map_err(|error| {
-        ClusterError::from_client(error, cluster.url(), &right, Some(&args.service_account))
-    })?;
-    made.status.and_then(|status| status.token).context("the API server gave no token")
 }

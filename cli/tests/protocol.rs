@@ -198,6 +198,24 @@ fn what_a_job_does_is_read_from_one_list() {
 }
 
 #[test]
+fn a_job_without_gpus_that_is_introduced_with_some_holds_none() {
+    // Given two jobs for the only node: a held it and may not be moved, b is far dearer,
+    let answer = |current: Option<Value>| {
+        let mut line = two_of_four_gpus(1);
+        line["new_jobs"][0]["current"] = json!({"node": "0/0", "gpus": 4});
+        line["new_jobs"][0]["movable"] = json!(false);
+        line["new_jobs"][1]["weight"] = json!(1.0);
+        line["jobs"][0].as_object_mut().unwrap().extend(current.map(|value| ("current".to_owned(), value)));
+        let options = Options { method: Method::RandomizedGreedy, trials: 20, ..Options::default() };
+        ask(&mut Session::new(options, false), &line)
+    };
+    let on = json!({"node": "0/0", "gpus": 4});
+    // when it is listed with null, then it was stopped; else it goes on.
+    assert_eq!(answer(Some(Value::Null)), json!({"a": null, "b": on}));
+    assert_eq!(answer(None), json!({"a": on, "b": null}));
+}
+
+#[test]
 fn errors_name_the_list_that_a_value_is_in() {
     let mut line = state();
     line["new_jobs"][0]["current"] = json!({"node": "0/2", "gpus": 1});

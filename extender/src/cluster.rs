@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use andreas_api::names::ANNOTATION_ALLOCATION;
 use andreas_api::slim::AllocatedJob;
+use andreas_runtime::arguments;
 use kube::api::{GetParams, PostParams};
 use kube::core::Request;
 use kube::{Api, Client};
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -109,7 +110,7 @@ impl Cluster {
         generation: Option<i64>,
     ) -> Result<(), ClusterError> {
         names([&args.pod_namespace, &args.pod_name, &args.node])?;
-        let body = serde_json::to_vec(&Binding::new(args, generation)).map_err(invalid)?;
+        let body = binding(args, generation).to_string().into_bytes();
         let request = pods(args)
             .create_subresource("binding", &args.pod_name, &PostParams::default(), body)
             .map_err(invalid)?;
@@ -133,16 +134,8 @@ impl Cluster {
     }
 }
 
-/// Checks object names: DNS-1123 subdomains (RFC 1123, at most 253 characters).
 fn names<const N: usize>(names: [&str; N]) -> Result<(), ClusterError> {
-    let letter =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
-    let good = |name: &str| {
-        (1..=253).contains(&name.len())
-            && name.bytes().all(letter)
-            && name.as_bytes()[0].is_ascii_alphanumeric()
-    };
-    match names.into_iter().find(|name| !good(name)) {
+    match names.into_iter().find(|name| arguments::object(name).is_err()) {
         None => Ok(()),
         Some(name) => Err(ClusterError::Name(name.chars().take(64).collect())),
     }
@@ -159,45 +152,15 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> ClusterErro
 }
 
 /// A `v1` Binding. `metadata.name` is required; `metadata.uid` is a precondition.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Binding<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    metadata: BindingMeta<'a>,
-    target: Target<'a>,
-}
-
-#[derive(Serialize)]
-struct BindingMeta<'a> {
-    name: &'a str,
-    namespace: &'a str,
-    uid: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    annotations: Option<std::collections::BTreeMap<&'static str, String>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Target<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    name: &'a str,
-}
-
-impl<'a> Binding<'a> {
-    fn new(args: &'a ExtenderBindingArgs, generation: Option<i64>) -> Self {
-        let annotation = |generation: i64| [(ANNOTATION_ALLOCATION, generation.to_string())].into();
-        Self {
-            api_version: "v1",
-            kind: "Binding",
-            metadata: BindingMeta {
-                name: &args.pod_name,
-                namespace: &args.pod_namespace,
-                uid: &args.pod_uid,
-                annotations: generation.map(annotation),
-            },
-            target: Target { api_version: "v1", kind: "Node", name: &args.node },
-        }
+fn binding(args: &ExtenderBindingArgs, generation: Option<i64>) -> Value {
+    let mut binding = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": args.pod_name, "namespace": args.pod_namespace, "uid": args.pod_uid},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
+    });
+    if let Some(generation) = generation {
+        binding["metadata"]["annotations"] = json!({ANNOTATION_ALLOCATION: generation.to_string()});
     }
+    binding
 }

@@ -11,41 +11,27 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-const REQUESTS: Metric = Metric::counter(
-    "andreas_extender_requests_total",
-    &["verb", "result"],
-    "Calls of the scheduler, by verb and result: foreign, accepted, refused, error, rejected",
-);
-const SECONDS: Metric =
-    Metric::histogram("andreas_extender_request_duration_seconds", &["verb"], "Time to answer, by verb");
-const REFUSALS: Metric = Metric::counter(
-    "andreas_extender_refusals_total",
-    &["reason"],
-    "Pods of TrainingJobs that were refused, by reason",
-);
-const LIVE_READS: Metric =
-    Metric::counter("andreas_extender_live_reads_total", &["result"], "Reads past the cache, by result");
-const IN_FLIGHT: Metric =
-    Metric::gauge("andreas_extender_binds_in_flight", &[], "Bindings on their way to the API server");
-const WAITING: Metric =
-    Metric::gauge("andreas_extender_binds_waiting", &[], "Bind calls that wait for their turn");
-const JOBS: Metric = Metric::gauge("andreas_extender_jobs", &[], "TrainingJobs in memory");
-const READY: Metric = Metric::gauge(
-    "andreas_extender_cache_ready",
-    &[],
-    "1 once the first complete list of TrainingJobs is in",
-);
+andreas_runtime::metrics! {
+    /// The extender's own.
+    const OWN;
+
+    REQUESTS = counter("andreas_extender_requests_total", &["verb", "result"],
+        "Calls of the scheduler, by verb and result: foreign, accepted, refused, error, rejected");
+    SECONDS = histogram("andreas_extender_request_duration_seconds", &["verb"], "Time to answer, by verb");
+    REFUSALS = counter("andreas_extender_refusals_total", &["reason"],
+        "Pods of TrainingJobs that were refused, by reason");
+    LIVE_READS = counter("andreas_extender_live_reads_total", &["result"], "Reads past the cache, by result");
+    IN_FLIGHT = gauge("andreas_extender_binds_in_flight", &[], "Bindings on their way to the API server");
+    WAITING = gauge("andreas_extender_binds_waiting", &[], "Bind calls that wait for their turn");
+    JOBS = gauge("andreas_extender_jobs", &[], "TrainingJobs in memory");
+    READY = gauge("andreas_extender_cache_ready", &[],
+        "1 once the first complete list of TrainingJobs is in");
+}
 
 /// All metrics of the extender.
 #[must_use]
 pub fn all() -> Vec<Metric> {
-    [
-        &[REQUESTS, SECONDS, REFUSALS, LIVE_READS, IN_FLIGHT, WAITING, JOBS, READY],
-        WATCHES,
-        CERTIFICATES,
-        PROCESS,
-    ]
-    .concat()
+    [OWN, WATCHES, CERTIFICATES, PROCESS].concat()
 }
 
 /// The extender verbs of kube-scheduler.
@@ -164,7 +150,8 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_runtime::metrics::{classic, deviations, ill_named};
+    use andreas_runtime::metrics::classic;
+    use andreas_runtime::testing::{deviations, ill_named};
 
     #[test]
     fn the_list_holds_what_is_exposed_and_nothing_else() {

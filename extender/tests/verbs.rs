@@ -146,7 +146,7 @@ async fn a_pod_that_hides_whose_it_is_from_the_books_is_not_placed() {
 #[tokio::test]
 async fn names_that_are_paths_reach_no_api_server() {
     let bench = bench(Api::binds(), []);
-    for name in ["../../secrets/s", "", ".", "a/b", "a?watch=true", "A", "a b"] {
+    for name in ["../../secrets/s", "", ".", "a/b", "a?watch=true", "A", "a b", "a..b", "a-"] {
         let mut pod = member_pod(0, 1, 7);
         pod["metadata"]["ownerReferences"][0]["name"] = json!(name);
         pod["metadata"]["labels"]["andreas.dev/job"] = json!(name);

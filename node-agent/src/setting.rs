@@ -35,6 +35,15 @@ impl Setting {
     }
 }
 
+/// The administrator's minimum values, in addition to the driver's range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Floor {
+    /// Lowest power limit, mW.
+    pub limit_mw: u32,
+    /// Lowest locked SM clock, MHz.
+    pub clock_mhz: u32,
+}
+
 /// Request of the agent process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -61,6 +61,6 @@ pub mod snapshot;
 pub mod writes;
 
 #[cfg(test)]
-mod rings;
-#[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! **Never here**: what a single loop needs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -24,4 +24,22 @@ pub struct Shared {
     pub settings: Mutex<Arc<Settings>>,
     /// Counters.
     pub metrics: Metrics,
+}
+
+/// What the leader's loops share, for those who serve before this process leads. Clones are one handle.
+#[derive(Clone, Default)]
+pub struct Leader {
+    shared: Arc<Mutex<Weak<Shared>>>,
+}
+
+impl Leader {
+    /// This process leads from now on.
+    pub fn lead(&self, shared: &Arc<Shared>) {
+        *self.shared.lock() = Arc::downgrade(shared);
+    }
+
+    /// `None` on a replica that does not lead.
+    pub fn shared(&self) -> Option<Arc<Shared>> {
+        self.shared.lock().upgrade()
+    }
 }

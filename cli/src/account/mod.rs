@@ -140,48 +140,37 @@ fn text_of(format: AcctFormat, no_headers: bool, by: &[Group], sums: &[Sum]) -> 
     }
 }
 
+/// Columns of CSV after those of the keys.
+const NUMBERS: [(&str, fn(&Sum) -> String); 14] = [
+    ("jobs", |sum| sum.jobs.to_string()),
+    ("open", |sum| sum.open.to_string()),
+    ("failed", |sum| sum.failed.to_string()),
+    ("gpu_hours", |sum| format!("{:.4}", sum.gpu_hours)),
+    ("energy_joules", |sum| sum.joules.to_string()),
+    ("energy_measured_joules", |sum| sum.measured_joules.to_string()),
+    ("host_energy_joules", |sum| sum.host_joules.to_string()),
+    ("energy_cost", |sum| millionths(sum.energy_micros)),
+    ("host_energy_cost", |sum| millionths(sum.host_micros)),
+    ("lateness_penalty", |sum| millionths(sum.lateness_micros)),
+    ("currency", |sum| sum.currency.clone()),
+    ("with_deadline", |sum| sum.with_deadline.to_string()),
+    ("late", |sum| sum.late.to_string()),
+    ("late_seconds", |sum| sum.late_seconds.to_string()),
+];
+
+fn millionths(amount: i64) -> String {
+    format!("{:.6}", amount as f64 / 1e6)
+}
+
 /// One row for each group: a column for each key, then plain numbers.
 fn csv(by: &[Group], sums: &[Sum], no_headers: bool) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     if !no_headers {
         let keys = by.iter().filter_map(|group| Some(group.to_possible_value()?.get_name().to_owned()));
-        let numbers = [
-            "jobs",
-            "open",
-            "failed",
-            "gpu_hours",
-            "energy_joules",
-            "energy_measured_joules",
-            "host_energy_joules",
-            "energy_cost",
-            "host_energy_cost",
-            "lateness_penalty",
-            "currency",
-            "with_deadline",
-            "late",
-            "late_seconds",
-        ];
-        writer.write_record(keys.chain(numbers.map(str::to_owned)))?;
+        writer.write_record(keys.chain(NUMBERS.map(|(name, _)| name.to_owned())))?;
     }
-    let micros = |amount: i64| format!("{:.6}", amount as f64 / 1e6);
     for sum in sums {
-        let numbers = [
-            sum.jobs.to_string(),
-            sum.open.to_string(),
-            sum.failed.to_string(),
-            format!("{:.4}", sum.gpu_hours),
-            sum.joules.to_string(),
-            sum.measured_joules.to_string(),
-            sum.host_joules.to_string(),
-            micros(sum.energy_micros),
-            micros(sum.host_micros),
-            micros(sum.lateness_micros),
-            sum.currency.clone(),
-            sum.with_deadline.to_string(),
-            sum.late.to_string(),
-            sum.late_seconds.to_string(),
-        ];
-        writer.write_record(sum.group.iter().cloned().chain(numbers))?;
+        writer.write_record(sum.group.iter().cloned().chain(NUMBERS.map(|(_, number)| number(sum))))?;
     }
     String::from_utf8(writer.into_inner()?).context("as CSV")
 }

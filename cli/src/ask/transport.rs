@@ -9,15 +9,13 @@ use andreas_query::{Failure, TOKEN_HEADER};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt as _;
-use kube::api::{Api, PostParams};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 
 use super::AskArgs;
-use crate::cluster::{Authority, Cluster, ClusterError, PodPort, Reply, Right, Selection, bearer_token};
+use crate::cluster::{Cluster, ClusterError, PodPort, Reply, Right, Selection, bearer_token};
 
 /// Maximum answer: a queue of 20,000 jobs.
 const MAX_ANSWER: usize = 64 << 20;
@@ -25,8 +23,6 @@ const MAX_ANSWER: usize = 64 << 20;
 const PROXY_WITHIN: Duration = Duration::from_secs(20);
 /// Reasons of the operator's own refusals with 502, 503 or 504; the API server's proxy has others.
 const OPERATOR_REASONS: [&str; 2] = ["NotReady", "Timeout"];
-/// Life of a service account's token, s; the API server makes none that is shorter.
-const TOKEN_LIFE: i64 = 600;
 /// Labels of the operator's pods.
 const OPERATOR: &str = "app.kubernetes.io/name=andreas,app.kubernetes.io/component=operator";
 /// Account that the chart makes for readers of all namespaces.
@@ -179,7 +175,7 @@ impl<'a> Operator<'a> {
             let request = self.request(method, path.to_owned())?.body(Full::new(Bytes::from(body.clone())));
             let request = request.map_err(|error| ClusterError::Failed(error.to_string()))?;
             // The token is the caller's own. The tunnel ends at that pod, so only the pod gets it.
-            match self.cluster.ask_pod(&to, &Authority::Tunnel, request, MAX_ANSWER, timeout).await {
+            match self.cluster.ask_pod(&to, request, MAX_ANSWER, timeout).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => last = error,
             }
@@ -225,26 +221,16 @@ async fn account_token(cluster: &Cluster, args: &AskArgs, namespace: &str) -> Re
         Some(account) => (namespace, account.as_str()),
         None => (args.operator_namespace.as_str(), READER),
     };
-    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client(), namespace);
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec { expiration_seconds: Some(TOKEN_LIFE), ..TokenRequestSpec::default() }),
-        ..TokenRequest::default()
-    };
-    let right = Right::of::<ServiceAccount>("create", Some(namespace)).on("token");
-    let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
-    let made = made.map_err(|error| {
-        let error = ClusterError::from_client(error, cluster.url(), &right, Some(account));
-        match (&args.service_account, &error) {
-            (None, ClusterError::Forbidden { .. } | ClusterError::NotFound(_)) => {
-                ClusterError::NoCredentials(format!(
-                    "the kubeconfig has no token, and none of the service account {account} can be made ({error}); name one of your own \
-                     namespace that may list its TrainingJobs: --service-account NAME"
-                ))
-            }
-            _ => error,
+    let made = cluster.account_token(namespace, account).await;
+    let token = made.map_err(|error| match (&args.service_account, &error) {
+        (None, ClusterError::Forbidden { .. } | ClusterError::NotFound(_)) => {
+            ClusterError::NoCredentials(format!(
+                "the kubeconfig has no token, and none of the service account {account} can be made ({error}); name one of your own \
+                 namespace that may list its TrainingJobs: --service-account NAME"
+            ))
         }
+        _ => error,
     })?;
-    let token = made.status.and_then(|status| status.token);
     token.ok_or_else(|| ClusterError::Failed("the API server made no token".to_owned()))
 }
 

@@ -12,14 +12,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio_rustls::TlsConnector;
 
 use super::access::Right;
 use super::connect::Cluster;
 use super::error::ClusterError;
+
+/// Name of the other end, in the handshake and in the request.
+const HOST: &str = "localhost";
 
 /// A port of a pod.
 #[derive(Clone, Debug)]
@@ -30,20 +32,6 @@ pub struct PodPort<'a> {
     pub pod: &'a str,
     /// The port.
     pub port: u16,
-}
-
-/// What makes the certificate at the end of the tunnel good.
-#[derive(Clone, Debug)]
-pub enum Authority {
-    /// It is signed by one of these certificates (PEM) for this name.
-    Signed {
-        /// PEM.
-        authorities: Vec<u8>,
-        /// Name in the certificate.
-        name: String,
-    },
-    /// Any certificate is good: the API server has authenticated the kubelet, and the tunnel ends in that pod.
-    Tunnel,
 }
 
 /// An answer.
@@ -59,16 +47,15 @@ impl Cluster {
     /// Sends one request to a port of a pod and reads at most `limit` bytes of the answer within `timeout`.
     ///
     /// # Errors
-    /// When port-forward is not allowed, the pod does not answer, its certificate is not good, or the answer is larger.
+    /// When port-forward is not allowed, the pod does not answer, or the answer is larger.
     pub async fn ask_pod(
         &self,
         to: &PodPort<'_>,
-        authority: &Authority,
         request: Request<Full<Bytes>>,
         limit: usize,
         timeout: Duration,
     ) -> Result<Reply, ClusterError> {
-        let sent = tokio::time::timeout(timeout, self.ask(to, authority, request, limit)).await;
+        let sent = tokio::time::timeout(timeout, self.ask(to, request, limit)).await;
         sent.unwrap_or_else(|_| {
             Err(ClusterError::Failed(format!("{to}: no answer within {} s", timeout.as_secs())))
         })
@@ -77,7 +64,6 @@ impl Cluster {
     async fn ask(
         &self,
         to: &PodPort<'_>,
-        authority: &Authority,
         mut request: Request<Full<Bytes>>,
         limit: usize,
     ) -> Result<Reply, ClusterError> {
@@ -95,15 +81,13 @@ impl Cluster {
         let stream = forward
             .take_stream(to.port)
             .ok_or_else(|| ClusterError::Failed(format!("{to}: the port is not forwarded")))?;
-        let (config, name) =
-            authority.tls().map_err(|error| ClusterError::Failed(format!("{to}: {error}")))?;
-        let tls = TlsConnector::from(Arc::new(config)).connect(name.clone(), stream);
+        let (config, name) = tls().map_err(|error| ClusterError::Failed(format!("{to}: {error}")))?;
+        let tls = TlsConnector::from(Arc::new(config)).connect(name, stream);
         let tls = tls.await.map_err(|error| failed(&error))?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(tls));
         let (mut sender, connection) = handshake.await.map_err(|error| failed(&error))?;
         let connection = tokio::spawn(connection);
-        let host = http::HeaderValue::from_str(&name.to_str());
-        request.headers_mut().insert(header::HOST, host.map_err(|error| failed(&error))?);
+        request.headers_mut().insert(header::HOST, http::HeaderValue::from_static(HOST));
         let answer = sender.send_request(request).await.map_err(|error| failed(&error))?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), limit).collect().await;
@@ -120,28 +104,14 @@ impl std::fmt::Display for PodPort<'_> {
     }
 }
 
-impl Authority {
-    fn tls(&self) -> anyhow::Result<(ClientConfig, ServerName<'static>)> {
-        let provider = Arc::new(ring::default_provider());
-        let builder =
-            ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        Ok(match self {
-            Self::Signed { authorities, name } => {
-                let mut roots = RootCertStore::empty();
-                for certificate in CertificateDer::pem_slice_iter(authorities) {
-                    roots.add(certificate?)?;
-                }
-                let config = builder.with_root_certificates(roots).with_no_client_auth();
-                (config, ServerName::try_from(name.clone())?)
-            }
-            Self::Tunnel => {
-                let verifier = Arc::new(AnyCertificate(provider));
-                let config =
-                    builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
-                (config, ServerName::try_from("localhost")?)
-            }
-        })
-    }
+/// Any certificate is good: the API server has authenticated the kubelet, and the tunnel ends in that pod.
+fn tls() -> anyhow::Result<(ClientConfig, ServerName<'static>)> {
+    let provider = Arc::new(ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let verifier = Arc::new(AnyCertificate(provider));
+    let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
+    Ok((config, ServerName::try_from(HOST)?))
 }
 
 /// Accepts any certificate, but checks that the other end has its key.

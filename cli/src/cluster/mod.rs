@@ -19,5 +19,5 @@ pub mod testing;
 pub use access::Right;
 pub use connect::{Cluster, ConnectArgs, Namespaces, Scope, bearer_token, block_on};
 pub use error::ClusterError;
-pub use forward::{Authority, PodPort, Reply};
+pub use forward::{PodPort, Reply};
 pub use objects::{Listed, MAX_OBJECTS, Selection};

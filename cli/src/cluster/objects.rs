@@ -2,11 +2,13 @@
 
 use andreas_api::training_job::AdoptedJob;
 use http::Request;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Resource;
-use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::request::Request as Path;
 use kube::core::{ApiResource, DynamicObject, GroupVersion};
 use serde::Serialize;
@@ -21,6 +23,8 @@ use super::error::ClusterError;
 pub const MAX_OBJECTS: usize = 200_000;
 /// Objects of one page.
 const PAGE: u32 = 500;
+/// Life of a service account's token, s; the API server makes none that is shorter.
+const TOKEN_LIFE: i64 = 600;
 /// Most objects that cannot be decoded and are named.
 const NAMED_WARNINGS: usize = 5;
 
@@ -175,6 +179,25 @@ impl Cluster {
         let data = serde_json::to_vec(object).map_err(|error| ClusterError::Failed(error.to_string()))?;
         let request = Self::path::<K>(namespace).create(&PostParams { dry_run, field_manager: None }, data);
         self.send(request, &Right::of::<K>("create", namespace), None).await
+    }
+
+    /// A token of a service account, good for ten minutes; `None`: the answer has none.
+    ///
+    /// # Errors
+    /// When the account does not exist, or no token of it may be made.
+    pub async fn account_token(
+        &self,
+        namespace: &str,
+        account: &str,
+    ) -> Result<Option<String>, ClusterError> {
+        let right = Right::of::<ServiceAccount>("create", Some(namespace)).on("token");
+        let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN_LIFE), ..TokenRequestSpec::default() };
+        let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
+        let made = accounts.create_token_request(account, &PostParams::default(), &request).await;
+        let made =
+            made.map_err(|error| ClusterError::from_client(error, self.url(), &right, Some(account)))?;
+        Ok(made.status.and_then(|status| status.token))
     }
 
     /// Merges `change` into an object, or into its subresource.

@@ -32,60 +32,6 @@ pub const RESOURCES: [&str; 4] = ["trainingjobs", "trainingprofiles", "energypol
 /// Something that was read, or why not.
 pub type Read<T> = Result<T, ClusterError>;
 
-/// A CustomResourceDefinition, without its schemas.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Definition {
-    /// Its name.
-    #[serde(deserialize_with = "metadata")]
-    pub metadata: ObjectMeta,
-    /// Its versions.
-    #[serde(default)]
-    pub spec: DefinitionSpec,
-    /// Its conditions.
-    #[serde(default)]
-    pub status: DefinitionStatus,
-}
-resource_like!(Definition, CustomResourceDefinition);
-
-/// Versions of a definition.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DefinitionSpec {
-    /// Versions.
-    pub versions: Vec<DefinitionVersion>,
-}
-
-/// A version of a definition.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DefinitionVersion {
-    /// Its name.
-    pub name: String,
-    /// The API server serves it.
-    pub served: bool,
-}
-
-/// Conditions of a definition.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DefinitionStatus {
-    /// `Established` among them.
-    pub conditions: Vec<DefinitionCondition>,
-}
-
-/// A condition, without its times.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DefinitionCondition {
-    /// Its type.
-    #[serde(rename = "type")]
-    pub type_: String,
-    /// `True`, `False`, `Unknown`.
-    pub status: String,
-    /// Why, for people.
-    pub message: String,
-}
-
 /// Pods ready of a Deployment, wanted and ready of a DaemonSet.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -167,7 +113,7 @@ pub struct Facts {
     /// By how much this machine's clock is ahead of the API server's, s.
     pub own_clock: i64,
     /// Definitions by plural.
-    pub definitions: BTreeMap<&'static str, Read<Definition>>,
+    pub definitions: BTreeMap<&'static str, Read<CustomResourceDefinition>>,
     /// Deployments of the chart.
     pub deployments: Read<Vec<SlimDeployment>>,
     /// DaemonSets of the chart.
@@ -201,7 +147,7 @@ pub async fn read(cluster: &Cluster, namespace: &str) -> Result<Facts, ClusterEr
     let own_clock = Timestamp::now().as_second() - clock::now().as_second();
     let mut definitions = BTreeMap::new();
     for plural in RESOURCES {
-        definitions.insert(plural, cluster.get::<Definition>(None, &format!("{plural}.{GROUP}")).await);
+        definitions.insert(plural, cluster.get(None, &format!("{plural}.{GROUP}")).await);
     }
     let items = |listed: crate::cluster::Listed<Lease>| {
         let of = |lease: Lease| {

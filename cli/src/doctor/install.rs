@@ -68,13 +68,15 @@ fn definitions(facts: &Facts) -> Check {
             Some(Err(error)) => return Check::unread(name, error),
             Some(Ok(definition)) => {
                 let served = definition.spec.versions.iter().any(|one| one.name == VERSION && one.served);
-                let refused = |one: &&super::facts::DefinitionCondition| {
+                let mut conditions = definition.status.iter().flat_map(|status| &status.conditions).flatten();
+                let refused = conditions.find(|one| {
                     one.status == "False" && matches!(one.type_.as_str(), "Established" | "NamesAccepted")
-                };
+                });
                 if !served {
                     problems.push(format!("{plural} is not served as {VERSION}"));
-                } else if let Some(one) = definition.status.conditions.iter().find(refused) {
-                    problems.push(format!("{plural} is not established: {}", one.message));
+                } else if let Some(one) = refused {
+                    let message = one.message.as_deref().unwrap_or_default();
+                    problems.push(format!("{plural} is not established: {message}"));
                 }
             }
         }

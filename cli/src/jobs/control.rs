@@ -26,39 +26,14 @@ pub struct ControlArgs {
     output: OutputArgs,
 }
 
-/// Suspend: stop running jobs with a checkpoint, and hold waiting ones, until they are resumed.
-///
-/// Sets spec.suspend. A job without a checkpoint starts again from its beginning later. Needs the right to patch TrainingJobs.
-#[derive(Debug, Args)]
-pub struct SuspendArgs {
-    #[command(flatten)]
-    control: ControlArgs,
-}
-
-/// Resume: let suspended jobs be planned again.
-///
-/// Needs the right to patch TrainingJobs.
-#[derive(Debug, Args)]
-pub struct ResumeArgs {
-    #[command(flatten)]
-    control: ControlArgs,
-}
-
-/// Cancel: end jobs for good.
-///
-/// Deletes the TrainingJobs with their pods; checkpoints stay. What the jobs used is no longer in `acct` then: suspend a job to keep
-/// its record. Of a TrainingJob that stands for a Job, TrainJob... that one is deleted: its TrainingJob goes with it, and would else be
-/// made again. Needs the right to get TrainingJobs, and to delete what is deleted.
-#[derive(Debug, Args)]
-pub struct CancelArgs {
-    #[command(flatten)]
-    control: ControlArgs,
-}
-
+/// What is done to the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
+pub enum Action {
+    /// Stopped until they are resumed.
     Suspend,
+    /// Planned again.
     Resume,
+    /// Deleted.
     Cancel,
 }
 
@@ -81,32 +56,11 @@ const COLUMNS: [Column<Done>; 4] = [
     Column::text("NAMESPACE", |done| done.namespace.clone()),
 ];
 
-/// Runs `suspend`.
+/// Does it to every job; the last error is returned after the others were printed.
 ///
 /// # Errors
 /// When a job does not exist, or a right is missing.
-pub fn suspend(args: &SuspendArgs) -> Result<()> {
-    run(&args.control, Action::Suspend)
-}
-
-/// Runs `resume`.
-///
-/// # Errors
-/// When a job does not exist, or a right is missing.
-pub fn resume(args: &ResumeArgs) -> Result<()> {
-    run(&args.control, Action::Resume)
-}
-
-/// Runs `cancel`.
-///
-/// # Errors
-/// When a job does not exist, or a right is missing.
-pub fn cancel(args: &CancelArgs) -> Result<()> {
-    run(&args.control, Action::Cancel)
-}
-
-/// Does it to every job; the last error is returned after the others were said.
-fn run(args: &ControlArgs, action: Action) -> Result<()> {
+pub fn run(args: &ControlArgs, action: Action) -> Result<()> {
     let (done, failed) = block_on(async {
         let cluster = Cluster::connect(&args.cluster).await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref());

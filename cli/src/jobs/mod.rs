@@ -7,7 +7,7 @@ mod logs;
 mod submit;
 mod wait;
 
-pub use control::{CancelArgs, ResumeArgs, SuspendArgs, cancel, resume, suspend};
+pub use control::{Action, ControlArgs, run as control};
 pub use logs::{Line, LogsArgs, lines as log_lines, printable, run as logs};
 pub use submit::{SubmitArgs, run as submit};
 pub use wait::{WaitArgs, run as wait};

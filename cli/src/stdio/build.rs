@@ -357,7 +357,8 @@ fn job_state(
     let given = Given { job: given.job, new: given.new.filter(|_| !named(given.job.entry)) };
     let at = |field: &str| given.job.at(field);
     let placed = |(found, of): (&PlacementEntry, Listed<'_>), name: &str| place(state, found, &of.at(name));
-    let current = given.find(|e| e.current.as_ref()).map(|found| placed(found, "current")).transpose()?;
+    let current = given.find(|e| e.current.as_ref()?.as_ref());
+    let current = current.map(|found| placed(found, "current")).transpose()?;
     let target = given.find(|e| e.target.as_ref()).map(|found| placed(found, "target")).transpose()?;
     let since = |placement: &Placement| -> Result<Time, InputError> {
         match (given.find(|e| e.since_s), ran) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use andreas_baselines::Memory;
 use andreas_planner::{IntendedChange, Prices};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Most jobs of one line.
@@ -128,8 +128,10 @@ pub struct JobEntry {
     pub restart_s: Option<f64>,
     /// Restarts in the last 24 hours; 0. From 8 on it stays where it is.
     pub restarts_last_day: Option<u32>,
-    /// What it holds.
-    pub current: Option<PlacementEntry>,
+    /// What it holds; null: nothing.
+    #[serde(default, deserialize_with = "null_too")]
+    #[schemars(with = "Option<PlacementEntry>")]
+    pub current: Option<Option<PlacementEntry>>,
     /// None: `running` with `current`, else `waiting`.
     pub state: Option<StateName>,
     /// When a stopping job has ended at the latest.
@@ -138,6 +140,11 @@ pub struct JobEntry {
     pub target: Option<PlacementEntry>,
     /// Nodes where it just failed to be placed.
     pub forbidden: Option<Vec<String>>,
+}
+
+/// A value that is there, though it may be `null`.
+fn null_too<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 /// What a job does.

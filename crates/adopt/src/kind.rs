@@ -21,46 +21,35 @@ impl Kind {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Job, Self::JobSet, Self::TrainJob, Self::PyTorchJob, Self::RayJob];
 
+    /// Group, version that is read and written, name, and name in URLs.
+    const fn names(self) -> [&'static str; 4] {
+        match self {
+            Self::Job => ["batch", "v1", "Job", "jobs"],
+            Self::JobSet => ["jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"],
+            Self::TrainJob => ["trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs"],
+            Self::PyTorchJob => ["kubeflow.org", "v1", "PyTorchJob", "pytorchjobs"],
+            Self::RayJob => ["ray.io", "v1", "RayJob", "rayjobs"],
+        }
+    }
+
     /// API group.
     pub const fn group(self) -> &'static str {
-        match self {
-            Self::Job => "batch",
-            Self::JobSet => "jobset.x-k8s.io",
-            Self::TrainJob => "trainer.kubeflow.org",
-            Self::PyTorchJob => "kubeflow.org",
-            Self::RayJob => "ray.io",
-        }
+        self.names()[0]
     }
 
     /// Version that is read and written.
     pub const fn version(self) -> &'static str {
-        match self {
-            Self::Job | Self::PyTorchJob | Self::RayJob => "v1",
-            Self::JobSet => "v1alpha2",
-            Self::TrainJob => "v1alpha1",
-        }
+        self.names()[1]
     }
 
     /// Name of the kind.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Job => "Job",
-            Self::JobSet => "JobSet",
-            Self::TrainJob => "TrainJob",
-            Self::PyTorchJob => "PyTorchJob",
-            Self::RayJob => "RayJob",
-        }
+        self.names()[2]
     }
 
     /// Name in URLs.
     pub const fn plural(self) -> &'static str {
-        match self {
-            Self::Job => "jobs",
-            Self::JobSet => "jobsets",
-            Self::TrainJob => "trainjobs",
-            Self::PyTorchJob => "pytorchjobs",
-            Self::RayJob => "rayjobs",
-        }
+        self.names()[3]
     }
 
     /// `group/version`.

@@ -84,9 +84,9 @@ andreas_core::names! {
         Suspended,
         /// Being stopped: asked to save, its pods have not ended.
         Stopping,
-        /// Previous pods have not released their GPUs or names, or GPUs are waking.
+        /// Previous pods have not released their GPUs or names.
         WaitingForRelease,
-        /// Pods are made and being bound and started.
+        /// GPUs are waking, or pods are made and being bound and started.
         PodsStarting,
         /// All members run.
         Running,

@@ -60,9 +60,7 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
     }
     let (mut converted, mut others) = (Vec::new(), Vec::new());
     for (number, object) in objects.iter().enumerate() {
-        let kind = object["kind"].as_str().unwrap_or_default();
-        let name = object["metadata"]["name"].as_str().or(object["metadata"]["generateName"].as_str());
-        let source = format!("{kind} {}", name.unwrap_or("without a name"));
+        let (kind, source) = named(object);
         let at = |error| ConvertError::Document {
             document: format!("document {}: {source}", number + 1),
             error: Box::new(error),
@@ -99,6 +97,13 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
     Ok(converted)
 }
 
+/// The kind of an object, and kind and name.
+fn named(object: &Value) -> (&str, String) {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let name = object["metadata"]["name"].as_str().or(object["metadata"]["generateName"].as_str());
+    (kind, format!("{kind} {}", name.unwrap_or("without a name")))
+}
+
 /// Names what would be written over: jobs that get the same name in a namespace.
 fn of_one_name(converted: &mut [Converted]) {
     let mut seen = std::collections::BTreeSet::new();
@@ -119,9 +124,7 @@ fn of_one_name(converted: &mut [Converted]) {
 /// # Errors
 /// When a field has a value that is not its own.
 pub fn object(object: &Value, others: &[Value]) -> Result<Option<Converted>, ConvertError> {
-    let kind = object["kind"].as_str().unwrap_or_default();
-    let name = object["metadata"]["name"].as_str().or(object["metadata"]["generateName"].as_str());
-    let source = format!("{kind} {}", name.unwrap_or("without a name"));
+    let (kind, source) = named(object);
     let mut notes = Notes::default();
     let job = match (kind, group(object)) {
         ("Job", "batch") => job::convert(submitted(object, &mut notes), &mut notes),

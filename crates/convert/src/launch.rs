@@ -6,25 +6,19 @@ use super::notes::Notes;
 
 /// Launchers that read `PET_*`.
 const LAUNCHERS: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
-/// Their flags that say where the others are, and whether a value follows.
-const FLAGS: [(&str, bool); 16] = [
-    ("nnodes", true),
-    ("nproc_per_node", true),
-    ("nproc-per-node", true),
-    ("node_rank", true),
-    ("node-rank", true),
-    ("master_addr", true),
-    ("master-addr", true),
-    ("master_port", true),
-    ("master-port", true),
-    ("rdzv_backend", true),
-    ("rdzv-backend", true),
-    ("rdzv_endpoint", true),
-    ("rdzv-endpoint", true),
-    ("rdzv_id", true),
-    ("rdzv-id", true),
-    ("standalone", false),
+/// Their flags that say where the others are, with `-` for `_`; a value follows.
+const FLAGS: [&str; 8] = [
+    "nnodes",
+    "nproc-per-node",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
 ];
+/// The one of them without a value.
+const ALONE: &str = "standalone";
 /// Flags of theirs that stay and take no value.
 const SWITCHES: [&str; 6] = ["m", "module", "no-python", "run-path", "use-env", "virtual-local-rank"];
 /// Programs that start containers on the nodes of other clusters.
@@ -70,21 +64,13 @@ fn launcher_flags(words: &[String]) -> (Vec<String>, Vec<String>) {
             kept.push(word.clone());
             break;
         }
-        let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default();
-        match FLAGS.iter().find(|(name, _)| *name == flag) {
-            Some((_, valued)) => {
-                removed.push(word.clone());
-                if *valued && !word.contains('=') {
-                    removed.extend(rest.next().cloned());
-                }
-            }
-            None => {
-                kept.push(word.clone());
-                // A value of a flag is not the program: `--max_restarts 3`.
-                if !word.contains('=') && !SWITCHES.contains(&flag.replace('_', "-").as_str()) {
-                    kept.extend(rest.next().cloned());
-                }
-            }
+        let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default().replace('_', "-");
+        let flag = flag.as_str();
+        let to = if flag == ALONE || FLAGS.contains(&flag) { &mut removed } else { &mut kept };
+        to.push(word.clone());
+        // A value of a flag is not the program: `--max_restarts 3`.
+        if !word.contains('=') && flag != ALONE && !SWITCHES.contains(&flag) {
+            to.extend(rest.next().cloned());
         }
     }
     kept.extend(rest.cloned());
@@ -145,7 +131,8 @@ fn program(words: &[String]) -> Vec<String> {
     words.iter().skip_while(prepares).cloned().collect()
 }
 
-fn base(word: &str) -> &str {
+/// The last part of a path.
+pub fn base(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or_default()
 }
 

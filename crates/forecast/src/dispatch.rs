@@ -71,7 +71,7 @@ pub(crate) fn rest<'a>(
             *idle = idle.saturating_sub(gpus);
         }
         if let Some(pool) = pools.get_mut(&name) {
-            pool.add(until, gpus);
+            pool.add(until + live.delays.reaction, gpus);
         }
         live.run_out(now, until, &snapshot.tariff);
     }
@@ -107,7 +107,7 @@ pub(crate) fn rest<'a>(
         let end = live.run_on(&row, start + restart(live, snapshot.restart), &snapshot.tariff, hosts);
         if let Some(pool) = pools.get_mut(&row.gpu_type) {
             pool.take(row.gpus.0);
-            pool.add(end, row.gpus.0);
+            pool.add(end + live.delays.reaction, row.gpus.0);
         }
     }
 }
@@ -210,6 +210,6 @@ fn restart(live: &Live<'_>, restart: Seconds) -> Seconds {
     if live.start.is_some() || live.leaving.is_some() {
         live.job.restart.unwrap_or(restart)
     } else {
-        live.start_up
+        live.delays.start_up
     }
 }

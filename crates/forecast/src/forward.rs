@@ -1,4 +1,4 @@
-//! One future: the plan is carried out, and made again at every end of a run, with what was submitted until then.
+//! One future: the plan is carried out, and made again after every end of a run, with what was submitted until then.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use andreas_planner::{IntendedChange, Job, JobState, Options, Plan, Prices, Snap
 use crate::dispatch;
 use crate::hosts::Hosts;
 use crate::job_forecast::Run;
-use crate::live::{Live, NOTHING};
+use crate::live::{Delays, Live, NOTHING};
 
 /// Minimum time between two plans of a future.
 const APART: Seconds = Seconds(1.0);
@@ -43,7 +43,7 @@ pub(crate) fn run(
     snapshot: &Snapshot,
     plan: &Plan,
     options: &Options,
-    (plans, start_up): (usize, Seconds),
+    (plans, delays): (usize, Delays),
     drawn: &Drawn<'_>,
 ) -> Result<Vec<Option<Run>>, SnapshotError> {
     let mut now = snapshot.now;
@@ -52,13 +52,13 @@ pub(crate) fn run(
         .jobs
         .iter()
         .zip(drawn.now)
-        .map(|(job, normal)| Live::new(job, *normal, now, start_up, drawn.hosts))
+        .map(|(job, normal)| Live::new(job, *normal, now, delays, drawn.hosts))
         .collect();
     let mut later: VecDeque<Live<'_>> = drawn
         .later
         .iter()
         .zip(drawn.then)
-        .map(|(job, normal)| Live::new(job, *normal, job.submit, start_up, drawn.hosts))
+        .map(|(job, normal)| Live::new(job, *normal, job.submit, delays, drawn.hosts))
         .collect();
     let tariff = &snapshot.tariff;
     let mut made: Option<Plan> = None;
@@ -95,7 +95,7 @@ pub(crate) fn run(
         }
         let free = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
         let asked = plan.next_event;
-        let next = free.filter(|end| end.is_finite()).reduce(Time::min);
+        let next = free.filter(|end| end.is_finite()).reduce(Time::min).map(|end| end + delays.reaction);
         let edge = tariff
             .next_edge(now)
             .into_iter()

@@ -5,7 +5,7 @@
 //! time, and costs ([`JobForecast`]).
 //!
 //! A future draws the length of every run from its estimate ([`lengths`]) and what will be submitted
-//! ([`arrivals`]). Then it carries the plan out, plans again at the next end of a run, and so on ([`forward`]).
+//! ([`arrivals`]). Then it carries the plan out, plans again after the next end of a run, and so on ([`forward`]).
 //! After the work of [`Settings::plans`] plans the jobs that still wait take GPUs in turn, nearest deadline first
 //! ([`dispatch`]); large clusters are forecast by this alone.
 //! The draws depend on seed, future and job only, so two snapshots that differ in one job share all other
@@ -55,6 +55,8 @@ pub struct Settings {
     pub seed: u64,
     /// Time from the decision to start a job to its training, >= 0.
     pub start_up: Seconds,
+    /// Time from the end of a run to the decision who gets its GPUs, >= 0.
+    pub reaction: Seconds,
 }
 
 impl Settings {
@@ -62,7 +64,13 @@ impl Settings {
     #[must_use]
     pub fn within(work: usize, futures: usize, jobs: usize) -> Self {
         let futures = futures.clamp(1, MAX_FUTURES);
-        Self { futures, plans: work / futures / jobs.max(1), seed: 0, start_up: Seconds::ZERO }
+        Self {
+            futures,
+            plans: work / futures / jobs.max(1),
+            seed: 0,
+            start_up: Seconds::ZERO,
+            reaction: Seconds::ZERO,
+        }
     }
 }
 
@@ -115,7 +123,8 @@ pub fn sample(
         let now: Vec<f64> = (0..snapshot.jobs.len()).map(|job| lengths.normal(job, future)).collect();
         let then: Vec<f64> = (0..later.len()).map(|job| theirs.normal(job, 0)).collect();
         let drawn = forward::Drawn { now: &now, later: &later, then: &then, hosts: &hosts };
-        let runs = forward::run(snapshot, plan, options, (settings.plans, settings.start_up), &drawn)?;
+        let delays = live::Delays { start_up: settings.start_up, reaction: settings.reaction };
+        let runs = forward::run(snapshot, plan, options, (settings.plans, delays), &drawn)?;
         for (all, run) in jobs.iter_mut().zip(runs) {
             all.push(run);
         }
@@ -134,7 +143,7 @@ pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMa
     let now = snapshot.now;
     let hosts = hosts::Hosts::of(snapshot);
     let live = |job| {
-        let mut live = live::Live::new(job, 0.0, now, Seconds::ZERO, &hosts);
+        let mut live = live::Live::new(job, 0.0, now, live::Delays::NONE, &hosts);
         if let Some(job_plan) = plan.jobs.get(&live.job.id) {
             live.apply(&job_plan.decision, now, snapshot.restart, &hosts);
         }

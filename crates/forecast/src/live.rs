@@ -15,6 +15,19 @@ pub(crate) const NOTHING: f64 = 1e-9;
 /// Epoch time of a run without any estimate.
 const UNKNOWN: Seconds = Seconds(3_600.0);
 
+/// Times that a cluster takes beside training.
+#[derive(Clone, Copy)]
+pub(crate) struct Delays {
+    /// From the decision to start a job to its training.
+    pub start_up: Seconds,
+    /// From the end of a run to the decision who gets its GPUs.
+    pub reaction: Seconds,
+}
+
+impl Delays {
+    pub const NONE: Self = Self { start_up: Seconds::ZERO, reaction: Seconds::ZERO };
+}
+
 /// A job in a future.
 pub(crate) struct Live<'a> {
     pub job: &'a Job,
@@ -25,8 +38,7 @@ pub(crate) struct Live<'a> {
     pub leaving: Option<(Placement, Time)>,
     /// Start of its present run, else of its next one.
     pub start: Option<Time>,
-    /// Time from the decision to start a job to its training.
-    pub start_up: Seconds,
+    pub delays: Delays,
     energy_cost: Money,
     /// Set at its end.
     pub ended: Option<Run>,
@@ -56,7 +68,7 @@ pub(crate) struct Pace {
 }
 
 impl<'a> Live<'a> {
-    pub fn new(job: &'a Job, normal: f64, now: Time, start_up: Seconds, hosts: &Hosts<'_>) -> Self {
+    pub fn new(job: &'a Job, normal: f64, now: Time, delays: Delays, hosts: &Hosts<'_>) -> Self {
         let mut live = Self {
             job,
             normal,
@@ -64,14 +76,14 @@ impl<'a> Live<'a> {
             active: None,
             leaving: None,
             start: None,
-            start_up,
+            delays,
             energy_cost: Money::ZERO,
             ended: None,
         };
         match &job.state {
             JobState::Waiting => {}
             JobState::Starting { target, since } => {
-                let ready = now.max(*since + start_up);
+                let ready = now.max(*since + delays.start_up);
                 live.start = Some(ready);
                 live.begin(target.clone(), *since, ready, hosts);
             }
@@ -124,7 +136,7 @@ impl<'a> Live<'a> {
         let free_at = self.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
         let again =
             !matches!(self.job.state, JobState::Waiting | JobState::Starting { .. }) || self.start.is_some();
-        let ready = free_at + if again { self.job.restart.unwrap_or(restart) } else { self.start_up };
+        let ready = free_at + if again { self.job.restart.unwrap_or(restart) } else { self.delays.start_up };
         if !again {
             self.start = Some(ready);
         }
@@ -139,14 +151,16 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Trains until an instant.
+    /// Trains until an instant, or its end if that comes before.
     pub fn advance(&mut self, from: Time, to: Time, tariff: &Tariff) {
         let Some(active) = &self.active else { return };
-        let trains = (to - active.ready.max(from)).0.max(0.0);
+        let end = self.end(active, from);
+        let until = end.min(to);
+        let trains = (until - active.ready.max(from)).0.max(0.0);
         self.epochs_left = (self.epochs_left - trains / active.pace.epoch.0).max(0.0);
-        self.energy_cost += energy_cost(tariff, active.pace.watts + active.host_watts, from, to);
-        if self.epochs_left <= NOTHING * self.job.epochs_left.max(1.0) {
-            self.finish(to);
+        self.energy_cost += energy_cost(tariff, active.pace.watts + active.host_watts, from, until);
+        if end <= to || self.epochs_left <= NOTHING * self.job.epochs_left.max(1.0) {
+            self.finish(until);
         }
     }
 

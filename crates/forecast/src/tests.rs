@@ -172,7 +172,7 @@ fn a_job_that_no_node_can_run_has_no_end_and_misses_its_deadline() {
 fn settings_divide_the_work() {
     assert_eq!(
         Settings::within(16_000, 16, 100),
-        Settings { futures: 16, plans: 10, seed: 0, start_up: Seconds::ZERO }
+        Settings { futures: 16, plans: 10, seed: 0, start_up: Seconds::ZERO, reaction: Seconds::ZERO }
     );
     assert_eq!(Settings::within(16_000, 16, 10_000).plans, 0);
     assert_eq!(Settings::within(0, 1_000, 0).futures, MAX_FUTURES);
@@ -241,6 +241,35 @@ fn a_first_start_is_later_by_the_start_up_of_pods() {
         assert_eq!(times("new"), (108.0, 208.0), "{plans}");
         assert_eq!(times("next"), (216.0, 316.0), "{plans}");
     }
+}
+
+#[test]
+fn what_waits_for_the_end_of_a_run_starts_after_it_by_the_time_to_the_next_decision() {
+    let runs = Asked { state: runs(4), ..job("runs", 4, 30.0) };
+    let sooner = Asked { deadline: Some(510.0), ..job("sooner", 4, 10.0) };
+    let snapshot = snapshot(&[runs, sooner, job("later", 4, 5.0)]);
+    let options = Options { trials: 20, ..Options::default() };
+    let first = plan(&snapshot, &options).expect("a plan");
+    for plans in [0, 50] {
+        let (start_up, reaction) = (Seconds(8.0), Seconds(3.0));
+        let settings = Settings { plans, start_up, reaction, ..Settings::within(0, 4, 1) };
+        let forecast =
+            sample(&snapshot, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
+        let times = |name: &str| (of(&forecast, name).start.p50.0, of(&forecast, name).finish.p50.0);
+        // Its own end is no later, although the plan that follows is.
+        assert_eq!(times("runs").1, 400.0, "{plans}");
+        assert_eq!(times("sooner"), (411.0, 511.0), "{plans}");
+        assert_eq!(times("later"), (522.0, 572.0), "{plans}");
+    }
+}
+
+#[test]
+fn ends_less_than_a_second_apart_are_where_they_were() {
+    let ends = |name, epochs| Asked { state: runs(1), ..job(name, 1, epochs) };
+    let snapshot = snapshot(&[ends("a", 30.0), ends("b", 30.05), job("waits", 4, 10.0)]);
+    let forecast = forecast(&snapshot, 50);
+    let end = |name: &str| of(&forecast, name).finish.p50.0;
+    assert!((end("a") - 400.0).abs() < 1e-6 && (end("b") - 400.5).abs() < 1e-6, "{} {}", end("a"), end("b"));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! # What it holds
 //!
-//! [`messages`] from `proto/api.proto`, [`Kubelet`] (the client), and with feature `server` `serve`, the
-//! server side for fake kubelets and tests.
+//! [`messages`] from `proto/api.proto`, [`Kubelet`] (the client), and with feature `testing` `serve`, the
+//! server side for pretend kubelets and tests.
 //!
 //! # What flows in and out
 //!
@@ -20,16 +20,14 @@
 pub mod messages;
 
 mod client;
-#[cfg(feature = "server")]
-mod server;
+#[cfg(feature = "testing")]
+mod testing;
 
 pub use client::{Kubelet, PodResourcesError};
-#[cfg(feature = "server")]
-pub use server::{ServeError, Source, serve};
+#[cfg(feature = "testing")]
+pub use testing::{ServeError, Source, serve};
 
 /// Path of the method that lists all pods with their devices.
 pub const LIST: &str = "/v1.PodResourcesLister/List";
-/// Path of the method that lists all allocatable devices.
-pub const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 /// Default path of the kubelet's socket.
 pub const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";

@@ -80,15 +80,3 @@ pub struct ClaimResource {
     #[prost(string, tag = "4")]
     pub device_name: String,
 }
-
-/// Request for all devices.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct AllocatableResourcesRequest {}
-
-/// All allocatable devices.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct AllocatableResourcesResponse {
-    /// Devices by resource.
-    #[prost(message, repeated, tag = "1")]
-    pub devices: Vec<ContainerDevices>,
-}

@@ -22,9 +22,6 @@ impl Source for OnePod {
         };
         vec![PodResources { name: "job-1-0".into(), namespace: "team".into(), containers: vec![container] }]
     }
-    fn devices(&self) -> Vec<ContainerDevices> {
-        devices()
-    }
 }
 
 #[tokio::test]

@@ -39,11 +39,6 @@ impl Predictor {
         Self { tenants: owners.iter().map(fit).collect(), start, refused }
     }
 
-    /// Whether some tenant has at least two profiles with times.
-    pub fn has_regression(&self) -> bool {
-        self.tenants.values().any(Tenant::has_regression)
-    }
-
     /// Refused observations, by namespace and reason.
     pub fn refused(&self) -> &BTreeMap<String, Refused> {
         &self.refused

@@ -84,11 +84,6 @@ impl Tenant {
         }
     }
 
-    /// Whether there are at least two profiles with times.
-    pub fn has_regression(&self) -> bool {
-        self.time.members.len() > 1
-    }
-
     /// As [`Predictor::answer`](crate::Predictor::answer).
     pub fn answer(&self, profile: &Profile, prior: Option<&Prior>, asked: &[Query]) -> Vec<Prediction> {
         let batch = profile.features.batch;

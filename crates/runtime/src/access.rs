@@ -5,7 +5,6 @@
 //! ClusterRole with `nonResourceURLs` and the verb `get` grants it. Answers are cached for 30 seconds. [`Reviews`] limits the reviews that one
 //! address can cause.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,11 +20,11 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Client;
 use kube::api::{Api, PostParams};
-use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::buckets::Reviews;
+use crate::remembered::Remembered;
 use crate::server::RequestConnection;
 
 /// Cache time of an answer.
@@ -123,15 +122,15 @@ pub struct Access {
     client: Client,
     reviews: Semaphore,
     by_address: Reviews,
-    kept: Mutex<HashMap<Digest, (Answer, Instant)>>,
+    kept: Remembered<Digest, Answer>,
 }
 
 impl Access {
     /// Creates it with an empty cache.
     #[must_use]
     pub fn new(client: Client) -> Arc<Self> {
-        let reviews = Semaphore::new(REVIEWS);
-        Arc::new(Self { client, reviews, by_address: Reviews::by_address(), kept: Mutex::default() })
+        let (reviews, kept) = (Semaphore::new(REVIEWS), Remembered::new(MAX_KEPT, REMEMBERED));
+        Arc::new(Self { client, reviews, by_address: Reviews::by_address(), kept })
     }
 
     /// Returns the user of the request if it may `get` the path.
@@ -154,7 +153,7 @@ impl Access {
     ) -> Result<String, Denied> {
         let token = authorization.and_then(bearer).ok_or(Denied::Unauthorized)?;
         let digest = digest(token, &right.to_string());
-        let answer = match self.remembered(&digest) {
+        let answer = match self.kept.get(&digest) {
             Some(answer) => answer,
             None => {
                 if !self.by_address.admit(peer, Instant::now()) {
@@ -164,7 +163,7 @@ impl Access {
                 let answer =
                     self.ask(token, right).await.map_err(|error| Denied::Unavailable(Box::new(error)))?;
                 drop(permit);
-                self.remember(digest, answer.clone());
+                self.kept.insert(digest, answer.clone());
                 answer
             }
         };
@@ -191,23 +190,6 @@ impl Access {
         let status = reviews.create(&PostParams::default(), &review).await?.status.unwrap_or_default();
         let allowed = status.allowed && status.denied != Some(true);
         Ok(if allowed { Answer::Allowed(name) } else { Answer::Forbidden(name) })
-    }
-
-    fn remembered(&self, digest: &Digest) -> Option<Answer> {
-        let kept = self.kept.lock();
-        kept.get(digest).filter(|(_, until)| *until > Instant::now()).map(|(answer, _)| answer.clone())
-    }
-
-    fn remember(&self, digest: Digest, answer: Answer) {
-        let now = Instant::now();
-        let mut kept = self.kept.lock();
-        if kept.len() >= MAX_KEPT {
-            kept.retain(|_, (_, until)| *until > now);
-            if kept.len() >= MAX_KEPT {
-                kept.clear();
-            }
-        }
-        kept.insert(digest, (answer, now + REMEMBERED));
     }
 }
 
@@ -282,6 +264,7 @@ mod tests {
     use axum::routing::get;
     use axum::{Router, middleware};
     use http_body_util::BodyExt;
+    use parking_lot::Mutex;
     use serde_json::{Value, json};
     use tower::{ServiceExt, service_fn};
 

@@ -11,6 +11,7 @@
 //! | [`admin`] | the ports for `/metrics`, and for `/livez` and `/readyz` |
 //! | [`listen`] | listeners of one address family, or of all that the machine has |
 //! | [`access`] | authorization of pages: TokenReview and SubjectAccessReview |
+//! | [`remembered`] | answers that are kept for a while |
 //! | [`metrics`] | metrics as constants: registered, exposed and documented from one list; process metrics |
 //! | [`server`] | HTTP/1.1 and HTTP/2 with limits on connections, headers, idle time and draining |
 //! | [`certificates`] | self-made certificates: authority, renewal with overlap, expiry metrics |
@@ -19,6 +20,7 @@
 //! | [`clock`] | the API server's time and this machine's clock skew |
 //! | [`watch`] | list and watch of slim types that survives 410, bad objects and busy API servers |
 //! | [`lease`] | leader election on a `coordination.k8s.io/v1` Lease |
+//! | `testing` | behind a feature: what tests of the programs share |
 //!
 //! # Data flow
 //!
@@ -42,9 +44,12 @@ pub mod kubeconfig;
 pub mod lease;
 pub mod listen;
 pub mod metrics;
+pub mod remembered;
 pub mod server;
 pub mod shutdown;
 pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tls;
 pub mod watch;
 

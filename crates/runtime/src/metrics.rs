@@ -6,7 +6,6 @@
 //! the target labels (`job`, `instance`, `namespace`, `pod`, `node`), so a tenant's namespace is
 //! `job_namespace`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -173,25 +172,31 @@ fn write(encoder: &mut MetricEncoder<'_>, is_counter: bool, value: f64) -> fmt::
     }
 }
 
-/// Version of the program.
-const BUILD_INFO: Metric = Metric::gauge("andreas_build_info", &["version"], "1, with the program's version");
-const CPU: Metric =
-    Metric::counter("process_cpu_seconds_total", &[], "CPU time of the process, user and system");
-const MEMORY: Metric = Metric::gauge("process_resident_memory_bytes", &[], "Resident memory of the process");
-const FILES: Metric = Metric::gauge("process_open_fds", &[], "Open file descriptors of the process");
-const STARTED: Metric =
-    Metric::gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
+/// Declares metrics as constants of the crate, and a list of all of them in their order:
+/// `metrics! { /// What they are. pub const ALL; JOBS = gauge("andreas_jobs", &["phase"], "Jobs, by phase"); }`.
+#[macro_export]
+macro_rules! metrics {
+    ($(#[$about:meta])* $seen:vis const $list:ident;
+     $($name:ident = $made:ident($($part:expr),* $(,)?);)+) => {
+        $(pub(crate) const $name: $crate::metrics::Metric = $crate::metrics::Metric::$made($($part),*);)+
 
-/// Difference between this machine's wall clock and the API server's.
-const SKEW: Metric = Metric::gauge(
-    "andreas_clock_skew_seconds",
-    &[],
-    "Wall clock of this process's machine less that of the API server, by the Date header of its last \
-     answer; positive is ahead",
-);
+        $(#[$about])*
+        $seen const $list: &[$crate::metrics::Metric] = &[$($name),+];
+    };
+}
 
-/// Metrics of every program; see [`register_process`].
-pub const PROCESS: &[Metric] = &[BUILD_INFO, CPU, MEMORY, FILES, STARTED, SKEW];
+metrics! {
+    /// Metrics of every program; see [`register_process`].
+    pub const PROCESS;
+
+    BUILD_INFO = gauge("andreas_build_info", &["version"], "1, with the program's version");
+    CPU = counter("process_cpu_seconds_total", &[], "CPU time of the process, user and system");
+    MEMORY = gauge("process_resident_memory_bytes", &[], "Resident memory of the process");
+    FILES = gauge("process_open_fds", &[], "Open file descriptors of the process");
+    STARTED = gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
+    SKEW = gauge("andreas_clock_skew_seconds", &[],
+        "Wall clock of this process's machine less that of the API server, by the Date header of its last answer; positive is ahead");
+}
 
 /// Adds the process metrics to `registry`.
 pub fn register_process(registry: &mut Registry, version: &'static str) {
@@ -258,85 +263,10 @@ pub fn classic(openmetrics: &str) -> String {
     text
 }
 
-/// Differences between an exposition in the older text format and the `listed` metrics: names, types, help,
-/// unlisted labels and missing metrics. For tests.
-#[must_use]
-pub fn deviations(exposition: &str, listed: &[Metric]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let by_name: BTreeMap<&str, &Metric> = listed.iter().map(|metric| (metric.name, metric)).collect();
-    let mut seen = BTreeSet::new();
-    for line in exposition.lines() {
-        if let Some(help) = line.strip_prefix("# HELP ") {
-            let (name, help) = help.split_once(' ').unwrap_or((help, ""));
-            match by_name.get(name) {
-                None => wrong.push(format!("{name} is not in the list")),
-                Some(metric) if help != format!("{}.", metric.help) => wrong.push(format!("{name}: {help}")),
-                Some(_) => {}
-            }
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|l| l.rsplit_once(' ')) {
-            if by_name.get(name).is_some_and(|metric| metric.kind.as_str() != kind) {
-                wrong.push(format!("{name} is a {kind}"));
-            }
-        } else {
-            let name = line.split(['{', ' ']).next().unwrap_or_default();
-            let parts = ["_bucket", "_sum", "_count"];
-            let stem = parts.iter().find_map(|part| name.strip_suffix(part));
-            let histogram = stem.filter(|stem| by_name.get(stem).is_some_and(|m| m.kind == Kind::Histogram));
-            let Some(metric) = by_name.get(histogram.unwrap_or(name)) else {
-                wrong.push(format!("{line} is of no metric in the list"));
-                continue;
-            };
-            seen.insert(metric.name);
-            let has: BTreeSet<&str> = labels(line).filter(|label| *label != "le").collect();
-            if has != metric.labels.iter().copied().collect() {
-                wrong.push(format!("{line}: its labels are to be {:?}", metric.labels));
-            }
-        }
-    }
-    wrong.extend(
-        by_name.keys().filter(|name| !seen.contains(*name)).map(|name| format!("{name} is not there")),
-    );
-    wrong
-}
-
-/// Label names of a sample.
-fn labels(line: &str) -> impl Iterator<Item = &str> {
-    let inside =
-        line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(inside, _)| inside);
-    inside.split("\",").filter_map(|pair| pair.split_once('=')).map(|(name, _)| name)
-}
-
-/// Violations of the naming rules in a list of metrics; empty if there are none. For tests.
-#[must_use]
-pub fn ill_named(listed: &[Metric]) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let lower = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-    for Metric { name, kind, labels, help } in listed {
-        if !lower(name) || labels.iter().any(|label| !lower(label)) {
-            wrong.push(format!("{name}: names are lower case with underscores"));
-        }
-        if name.ends_with("_total") != (*kind == Kind::Counter) {
-            wrong.push(format!("{name}: counters, and they alone, end with _total"));
-        }
-        if help.is_empty() || help.ends_with('.') {
-            wrong.push(format!("{name}: its help is a sentence without a full stop"));
-        }
-        if labels
-            .iter()
-            .any(|label| matches!(*label, "job" | "pod" | "name" | "instance" | "namespace" | "node"))
-        {
-            wrong.push(format!("{name}: {labels:?}"));
-        }
-    }
-    let mut names: Vec<_> = listed.iter().map(|metric| metric.name).collect();
-    names.sort_unstable();
-    wrong.extend(names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| format!("{} twice", pair[0])));
-    wrong
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{deviations, ill_named};
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::family::Family;
     use prometheus_client::metrics::histogram::Histogram;

@@ -1,6 +1,5 @@
 //! State watched at the API server: this node's GpuNode, the EnergyPolicy, the operator's leader Lease.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +11,6 @@ use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, metadata};
 use andreas_runtime::watch::{Index, ObjectKey};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -41,28 +39,7 @@ pub struct SlimLeaseSpec {
     lease_transitions: Option<i64>,
 }
 
-impl Resource for SlimLease {
-    type DynamicType = ();
-    type Scope = <Lease as Resource>::Scope;
-    fn kind(_: &()) -> Cow<'_, str> {
-        Lease::kind(&())
-    }
-    fn group(_: &()) -> Cow<'_, str> {
-        Lease::group(&())
-    }
-    fn version(_: &()) -> Cow<'_, str> {
-        Lease::version(&())
-    }
-    fn plural(_: &()) -> Cow<'_, str> {
-        Lease::plural(&())
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+andreas_api::resource_like!(SlimLease, Lease);
 
 /// The last known state of the watched objects.
 #[derive(Debug, Default)]

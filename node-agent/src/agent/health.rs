@@ -202,7 +202,6 @@ mod tests {
         };
         let memory = MemoryErrors {
             uncorrected: Some(1),
-            uncorrected_ever: Some(7),
             remap_pending: Some(true),
             remap_failed: Some(true),
             retirement_pending: None,

@@ -149,6 +149,9 @@ impl GpuMonitor {
             self.search().await;
         }
         join_all(self.gpus.values_mut().map(GpuHandle::take_sample)).await;
+        let answering = self.gpus.iter().filter(|(_, gpu)| gpu.sample.is_some());
+        let hang = self.gpus.values().any(|gpu| gpu.failing() == Some(&GpuError::Hung));
+        self.errors.set_reads(answering.map(|(uuid, _)| uuid.clone()).collect(), hang);
         let unlisted = matches!(self.list_result, Err(GpuError::NoDriver(_) | GpuError::Other(_)));
         let gone = unlisted && self.gpus.values().all(|gpu| gpu.sample.is_none());
         self.gone = gone.then(|| self.gone.unwrap_or_else(Instant::now));
@@ -180,7 +183,6 @@ impl GpuMonitor {
             }
         }
         self.parents.retain(|_, parent| parent.is_some());
-        self.errors.set_gpus(self.gpus.keys().cloned().collect());
     }
 
     /// Critical errors that the driver reported since the last call.

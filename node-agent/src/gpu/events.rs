@@ -1,7 +1,8 @@
 //! A thread that waits for critical errors of the node's GPUs.
 //!
-//! One subscription for all: it costs a call every few seconds, where a check of each GPU would cost one a second. A GPU that
-//! hangs while the subscription is made delays the errors of the others; their reads are not delayed.
+//! One subscription for all: it costs a call every few seconds, where a check of each GPU would cost one a second. A call for a
+//! GPU that hangs may never return, and the errors of the others are not seen meanwhile. So only GPUs that answer reads are asked
+//! for; and where there is a subscription, no other one is made while a read hangs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -11,18 +12,27 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{ErrorEvent, ErrorEvents, Library};
 
-/// Longest wait for an error: as long as the thread may take to notice another list of GPUs.
+/// Longest wait for an error: as long as the thread may take to notice that another GPU answers.
 const WAIT: Duration = Duration::from_secs(5);
 /// Pause after a failed subscription.
 const RETRY: Duration = Duration::from_secs(5);
-/// Interval between subscriptions while one misses a GPU: it may answer again.
+/// Interval between subscriptions while one leaves out a GPU that answers.
 const COMPLETE: Duration = Duration::from_secs(30);
 /// Most errors that are kept until they are taken; further ones are dropped, since the first ones say enough.
 const MAX_EVENTS: usize = 256;
 
+/// How reads of the node's GPUs went last.
+#[derive(Clone, Default)]
+struct Reads {
+    /// GPUs that answered.
+    answering: BTreeSet<String>,
+    /// Whether one hangs.
+    hang: bool,
+}
+
 #[derive(Default)]
 struct State {
-    uuids: Vec<String>,
+    reads: Reads,
     events: Vec<ErrorEvent>,
 }
 
@@ -56,13 +66,13 @@ impl ErrorWatch {
         Ok(Self { shared })
     }
 
-    /// Watches these GPUs from now on.
-    pub fn set_gpus(&self, uuids: Vec<String>) {
+    /// How reads went: GPUs that answer are watched, from some seconds on. `hang`: whether a read of any GPU does.
+    pub fn set_reads(&self, answering: BTreeSet<String>, hang: bool) {
         let mut state = self.shared.state.lock();
-        if state.uuids != uuids {
-            state.uuids = uuids;
+        if state.reads.answering.is_empty() && !answering.is_empty() {
             self.shared.changed.notify_one();
         }
+        state.reads = Reads { answering, hang };
     }
 
     /// The errors since the last call, oldest first.
@@ -72,16 +82,22 @@ impl ErrorWatch {
     }
 }
 
-/// A subscription and the GPUs for which it was made.
+/// A subscription, the GPUs for which it was made, and when the last one was asked for.
 struct Subscription {
     events: Box<dyn ErrorEvents>,
-    uuids: Vec<String>,
-    made: Instant,
+    uuids: BTreeSet<String>,
+    asked: Instant,
 }
 
 impl Subscription {
-    fn is_current(&self, uuids: &[String], complete: Duration) -> bool {
-        self.uuids == uuids && (self.events.left_out().is_empty() || self.made.elapsed() < complete)
+    /// Whether another one is to be asked for: a GPU answers that is not in this one, or was left out a while ago.
+    fn is_due(&self, reads: &Reads, complete: Duration) -> bool {
+        let left_out = self.events.left_out();
+        let again = || {
+            let answers = reads.answering.iter().any(|uuid| left_out.contains_key(uuid));
+            answers && self.asked.elapsed() >= complete
+        };
+        !reads.hang && (!reads.answering.is_subset(&self.uuids) || again())
     }
 }
 
@@ -89,35 +105,39 @@ fn watch(library: &dyn Library, shared: &Weak<Shared>, complete: Duration) {
     let mut subscription: Option<Subscription> = None;
     let mut unwatched = BTreeSet::new();
     loop {
-        let uuids = {
+        let reads = {
             let Some(shared) = shared.upgrade() else { return };
             let mut state = shared.state.lock();
-            if state.uuids.is_empty() {
+            if subscription.is_none() && state.reads.answering.is_empty() {
                 shared.changed.wait_for(&mut state, WAIT);
             }
-            state.uuids.clone()
+            state.reads.clone()
         };
-        if uuids.is_empty() {
-            subscription = None;
+        if subscription.is_none() && reads.answering.is_empty() {
             continue;
         }
-        if !subscription.as_ref().is_some_and(|subscription| subscription.is_current(&uuids, complete)) {
-            match library.error_events(&uuids) {
-                Ok(events) => {
+        if subscription.as_ref().is_none_or(|former| former.is_due(&reads, complete)) {
+            if let Some(former) = &mut subscription {
+                // Whatever the driver does when it is asked.
+                pending(former.events.as_mut()).into_iter().for_each(|event| keep(shared, event));
+            }
+            let mut uuids = reads.answering;
+            uuids.extend(subscription.iter().flat_map(|former| former.uuids.iter().cloned()));
+            match library.error_events(&Vec::from_iter(uuids.iter().cloned())) {
+                Ok(mut events) => {
                     name_unwatched(events.as_ref(), &mut unwatched);
-                    // What came before the new one began is in the former one.
-                    while let Some(Ok(Some(event))) =
-                        subscription.as_mut().map(|former| former.events.wait(Duration::ZERO))
-                    {
-                        keep(shared, event);
+                    if let Some(mut former) = subscription.take() {
+                        take_over(former.events.as_mut(), events.as_mut(), |event| keep(shared, event));
                     }
-                    subscription = Some(Subscription { events, uuids, made: Instant::now() });
+                    subscription = Some(Subscription { events, uuids, asked: Instant::now() });
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no subscription to errors of GPUs");
-                    subscription = None;
-                    std::thread::sleep(RETRY);
-                    continue;
+                    let Some(former) = &mut subscription else {
+                        std::thread::sleep(RETRY);
+                        continue;
+                    };
+                    former.asked = Instant::now();
                 }
             }
         }
@@ -130,6 +150,23 @@ fn watch(library: &dyn Library, shared: &Weak<Shared>, complete: Duration) {
                 subscription = None;
                 std::thread::sleep(RETRY);
             }
+        }
+    }
+}
+
+/// The errors that wait in a subscription.
+fn pending(events: &mut dyn ErrorEvents) -> Vec<ErrorEvent> {
+    std::iter::from_fn(|| events.wait(Duration::ZERO).ok().flatten()).take(MAX_EVENTS).collect()
+}
+
+/// Reports the errors of two subscriptions: what came before the new one began is in the former one alone, what came since in both.
+fn take_over(former: &mut dyn ErrorEvents, new: &mut dyn ErrorEvents, mut report: impl FnMut(ErrorEvent)) {
+    let mut reported = pending(former);
+    reported.iter().cloned().for_each(&mut report);
+    for event in pending(new) {
+        match reported.iter().position(|known| *known == event) {
+            Some(at) => drop(reported.swap_remove(at)),
+            None => report(event),
         }
     }
 }
@@ -155,27 +192,51 @@ fn name_unwatched(events: &dyn ErrorEvents, unwatched: &mut BTreeSet<String>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::collections::{BTreeMap, VecDeque};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
     use crate::gpu::{Gpu, GpuError};
 
-    /// A driver that has lost one of two GPUs when the first subscription is made.
+    type Pending = Arc<Mutex<VecDeque<ErrorEvent>>>;
+
+    /// A driver.
     #[derive(Default)]
     struct FakeLibrary {
-        subscriptions: AtomicUsize,
+        /// The GPUs of each subscription, and the errors that wait in it.
+        subscriptions: Mutex<Vec<(Vec<String>, Pending)>>,
+        /// GPUs that take none.
+        refuses: Mutex<BTreeSet<String>>,
+        /// No further one is made.
+        fails: AtomicBool,
+        failures: AtomicUsize,
+        /// A GPU that has an error while the next one is made.
+        errs: Mutex<Option<String>>,
+    }
+
+    impl FakeLibrary {
+        fn raise(&self, uuid: &str) {
+            for (gpus, pending) in self.subscriptions.lock().iter() {
+                if gpus.iter().any(|gpu| gpu == uuid) {
+                    pending.lock().push_back(ErrorEvent { uuid: uuid.to_owned(), xid: 48 });
+                }
+            }
+        }
+
+        fn made(&self) -> Vec<Vec<String>> {
+            self.subscriptions.lock().iter().map(|(gpus, _)| gpus.clone()).collect()
+        }
     }
 
     struct FakeEvents {
-        pending: Vec<ErrorEvent>,
+        pending: Pending,
         left_out: BTreeMap<String, GpuError>,
     }
 
     impl ErrorEvents for FakeEvents {
         fn wait(&mut self, timeout: Duration) -> Result<Option<ErrorEvent>, GpuError> {
             std::thread::sleep(timeout.min(Duration::from_millis(5)));
-            Ok(self.pending.pop())
+            Ok(self.pending.lock().pop_front())
         }
         fn left_out(&self) -> &BTreeMap<String, GpuError> {
             &self.left_out
@@ -190,13 +251,20 @@ mod tests {
             Err(GpuError::NotFound)
         }
         fn error_events(&self, uuids: &[String]) -> Result<Box<dyn ErrorEvents>, GpuError> {
-            assert_eq!(uuids, ["GPU-a", "GPU-b"]);
-            let first = self.subscriptions.fetch_add(1, Ordering::Relaxed) == 0;
-            let lost = first.then(|| ("GPU-b".to_owned(), GpuError::Lost));
-            // It tells of errors of those that it covers.
-            let of = if first { "GPU-a" } else { "GPU-b" };
-            let pending = vec![ErrorEvent { uuid: of.into(), xid: 48 }];
-            Ok(Box::new(FakeEvents { pending, left_out: lost.into_iter().collect() }))
+            if self.fails.load(Ordering::Relaxed) {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                return Err(GpuError::NoDriver("gone".into()));
+            }
+            let refuses = self.refuses.lock().clone();
+            let (refused, taken): (Vec<String>, Vec<String>) =
+                uuids.iter().cloned().partition(|uuid| refuses.contains(uuid));
+            let pending = Pending::default();
+            self.subscriptions.lock().push((taken, Arc::clone(&pending)));
+            if let Some(uuid) = self.errs.lock().take() {
+                self.raise(&uuid);
+            }
+            let left_out = refused.into_iter().map(|uuid| (uuid, GpuError::Lost)).collect();
+            Ok(Box::new(FakeEvents { pending, left_out }))
         }
         fn parent(&self, _: &str) -> Result<String, GpuError> {
             Err(GpuError::NotFound)
@@ -206,21 +274,94 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_gpu_that_did_not_answer_when_its_errors_were_subscribed_to_is_watched_later() {
-        let library = Arc::new(FakeLibrary::default());
-        let watch =
-            ErrorWatch::start_with(Arc::clone(&library) as Arc<dyn Library>, Duration::from_millis(50));
-        let watch = watch.expect("a thread");
-        watch.set_gpus(vec!["GPU-a".into(), "GPU-b".into()]);
-        let (since, mut seen) = (Instant::now(), Vec::new());
-        while seen.len() < 2 {
-            assert!(since.elapsed() < Duration::from_secs(20), "{seen:?}");
-            seen.extend(watch.take().into_iter().map(|event| event.uuid));
+    /// A driver, and a watch of its GPU a.
+    fn watched() -> (Arc<FakeLibrary>, ErrorWatch) {
+        let library = Arc::<FakeLibrary>::default();
+        let driver = Arc::clone(&library) as Arc<dyn Library>;
+        let watch = ErrorWatch::start_with(driver, Duration::from_millis(50)).expect("a thread");
+        watch.set_reads(gpus("a"), false);
+        until(|| library.made() == [["a"]]);
+        (library, watch)
+    }
+
+    fn gpus(names: &str) -> BTreeSet<String> {
+        names.split(' ').map(str::to_owned).collect()
+    }
+
+    fn until(mut holds: impl FnMut() -> bool) {
+        let since = Instant::now();
+        while !holds() {
+            assert!(since.elapsed() < Duration::from_secs(20), "it comes to hold");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(seen, ["GPU-a", "GPU-b"]);
-        std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(library.subscriptions.load(Ordering::Relaxed), 2, "it misses none any more");
+    }
+
+    /// Longer than the thread needs to ask for another subscription.
+    fn a_while() {
+        std::thread::sleep(Duration::from_millis(300));
+    }
+
+    /// An error of this GPU is reported, once.
+    fn is_reported(library: &FakeLibrary, watch: &ErrorWatch, uuid: &str) {
+        library.raise(uuid);
+        let mut seen = Vec::new();
+        until(|| {
+            seen.extend(watch.take());
+            !seen.is_empty()
+        });
+        a_while();
+        seen.extend(watch.take());
+        assert_eq!(seen, [ErrorEvent { uuid: uuid.to_owned(), xid: 48 }]);
+    }
+
+    #[test]
+    fn a_gpu_is_watched_once_it_answers_and_takes_a_subscription() {
+        let (library, watch) = watched();
+        library.refuses.lock().insert("b".into());
+        a_while();
+        assert_eq!(library.made().len(), 1, "it misses none that answers");
+        watch.set_reads(gpus("a b"), false);
+        until(|| library.made().len() > 3);
+        library.refuses.lock().clear();
+        until(|| library.made().last().is_some_and(|last| *last == ["a", "b"]));
+        let made = library.made().len();
+        is_reported(&library, &watch, "b");
+        // One that answers no more stays in it.
+        watch.set_reads(gpus("b"), false);
+        is_reported(&library, &watch, "a");
+        assert_eq!(library.made().len(), made, "it misses none any more");
+    }
+
+    #[test]
+    fn while_a_read_hangs_the_driver_is_asked_for_nothing_and_errors_of_others_are_reported() {
+        let (library, watch) = watched();
+        watch.set_reads(gpus("a b"), true);
+        a_while();
+        assert_eq!(library.made(), [["a"]]);
+        is_reported(&library, &watch, "a");
+        watch.set_reads(gpus("a b"), false);
+        until(|| library.made().len() == 2);
+    }
+
+    #[test]
+    fn a_subscription_goes_on_where_another_one_fails() {
+        let (library, watch) = watched();
+        library.fails.store(true, Ordering::Relaxed);
+        watch.set_reads(gpus("a b"), false);
+        until(|| library.failures.load(Ordering::Relaxed) > 1);
+        is_reported(&library, &watch, "a");
+        library.fails.store(false, Ordering::Relaxed);
+        until(|| library.made().len() == 2);
+    }
+
+    #[test]
+    fn an_error_in_two_subscriptions_counts_once() {
+        let (library, watch) = watched();
+        *library.errs.lock() = Some("a".into());
+        watch.set_reads(gpus("a b"), false);
+        until(|| library.made().len() == 2);
+        a_while();
+        assert_eq!(watch.take(), [ErrorEvent { uuid: "a".into(), xid: 48 }]);
+        is_reported(&library, &watch, "a");
     }
 }

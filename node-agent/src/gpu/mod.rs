@@ -102,8 +102,6 @@ pub struct Facts {
     pub clock_mhz: Option<(u32, u32)>,
     /// Number in the name of its device file (`/dev/nvidia0`); `None` if not supported.
     pub minor: Option<u32>,
-    /// Persistence mode. Without it settings and counters are lost when the last client closes.
-    pub persistent: bool,
 }
 
 /// Errors of a GPU's memory. `None` where the GPU does not count them.
@@ -111,8 +109,6 @@ pub struct Facts {
 pub struct MemoryErrors {
     /// Uncorrected ECC errors since the driver was loaded.
     pub uncorrected: Option<u64>,
-    /// Uncorrected ECC errors in the life of the board.
-    pub uncorrected_ever: Option<u64>,
     /// Rows are remapped at the next reset (Ampere and newer).
     pub remap_pending: Option<bool>,
     /// A row could not be remapped: the board is to be replaced (Ampere and newer).

@@ -19,8 +19,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::{
-    NVML_FI_DEV_ECC_DBE_AGG_TOTAL, NVML_FI_DEV_ECC_DBE_VOL_TOTAL, NVML_FI_DEV_REMAPPED_FAILURE,
-    NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_RETIRED_PENDING,
+    NVML_FI_DEV_ECC_DBE_VOL_TOTAL, NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
+    NVML_FI_DEV_RETIRED_PENDING,
 };
 use nvml_wrapper::{Device, EventSet, Nvml};
 use parking_lot::Mutex;
@@ -40,9 +40,8 @@ const UNKNOWN_XID: u64 = 999;
 /// Most processes of a GPU that are kept.
 const MAX_PROCESSES: usize = 256;
 /// What is read of memory, in one call.
-const MEMORY_FIELDS: [u32; 5] = [
+const MEMORY_FIELDS: [u32; 4] = [
     NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
-    NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
     NVML_FI_DEV_REMAPPED_PENDING,
     NVML_FI_DEV_REMAPPED_FAILURE,
     NVML_FI_DEV_RETIRED_PENDING,
@@ -261,7 +260,6 @@ impl NvmlGpu {
         let mut next = || values.next().flatten();
         let memory = MemoryErrors {
             uncorrected: next(),
-            uncorrected_ever: next(),
             remap_pending: next().map(|value| value > 0),
             remap_failed: next().map(|value| value > 0),
             retirement_pending: next().map(|value| value > 0),
@@ -314,7 +312,6 @@ impl Gpu for NvmlGpu {
             default_limit_mw: optional(calls.count(device.power_management_limit_default()))?,
             clock_mhz,
             minor: optional(calls.count(device.minor_number()))?,
-            persistent: optional(calls.count(device.is_in_persistent_mode()))?.unwrap_or(false),
         })
     }
 

@@ -13,21 +13,12 @@ use futures::future::join_all;
 use super::record::{OriginalSettings, Record};
 use crate::gpu::worker::CALL_TIMEOUT;
 use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
-use crate::setting::{MAX_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
+use crate::setting::{Floor, MAX_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
 
 /// Interval after which settings are applied again: a reloaded driver loses them without notice.
 const REAPPLY: Duration = Duration::from_secs(60);
 /// Time before a setting is retried that the driver refused permanently.
 const REFUSED: Duration = Duration::from_secs(300);
-
-/// The administrator's minimum values, in addition to the driver's range.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Floor {
-    /// Lowest power limit, mW.
-    pub limit_mw: u32,
-    /// Lowest locked SM clock, MHz.
-    pub clock_mhz: u32,
-}
 
 /// State of the node's GPUs.
 pub struct Applier {

@@ -39,7 +39,8 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::gpu::{Library, module};
-use applier::{Applier, Floor};
+use crate::setting::Floor;
+use applier::Applier;
 use record::Record;
 
 /// Flags of the setter.

@@ -328,7 +328,6 @@ fn a_reading_that_differs_is_noticed() {
             default_limit_mw: Some(70_000),
             clock_mhz: None,
             minor: Some(0),
-            persistent: true,
         },
         sample: Sample {
             power_mw,

@@ -32,9 +32,6 @@ impl andreas_podresources::Source for Pods {
     fn pods(&self) -> Vec<PodResources> {
         self.0.lock().clone()
     }
-    fn devices(&self) -> Vec<ContainerDevices> {
-        Vec::new()
-    }
 }
 
 /// A process that is killed with the test.

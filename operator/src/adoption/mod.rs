@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use andreas_adopt::release::Leftover;
 use andreas_adopt::{Kind, Workload, mirror};
-use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND, GATE_NODE};
+use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::{Reason, TrainingJob};
 use andreas_runtime::watch::ObjectKey;
@@ -26,9 +26,10 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::executor::adopted::without_our_gate;
 use crate::executor::children;
 use crate::executor::events::Events;
-use crate::index::owner;
+use crate::index::{adopted_job, owner};
 use crate::lifecycle::EventNote;
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError};
@@ -84,7 +85,7 @@ async fn done(shared: &Shared, events: &Events, refused: &mut BTreeMap<String, R
         }
         Todo::Refuse(workload, message) => (Err(Failure::Owner(Reason::NotAdopted, message)), workload),
         Todo::Change(job, workload, body) => {
-            let changed = shared.writer.patch_job(&job, &body).await;
+            let changed = shared.writer.patch("adopted", &job, &body).await;
             let changed = changed.map(|answer| shared.index.lock().wrote_job(answer));
             (changed.map_err(Failure::of), workload)
         }
@@ -191,7 +192,7 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
 
 /// Gives a workload back: its templates become what they were if it is suspended, and its TrainingJob goes.
 async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError> {
-    let Some((kind, adopts)) = todo::adopted(job) else { return Ok(()) };
+    let Some((kind, adopts)) = adopted_job(job) else { return Ok(()) };
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let url = kind.url(namespace);
     let object = shared.writer.get_object(&url, &adopts.name).await?;
@@ -265,16 +266,9 @@ async fn ungate(shared: &Shared, pod: &SlimPod) -> Result<(), WriteError> {
         "metadata": {"uid": uid, "resourceVersion": live["metadata"]["resourceVersion"]},
         "spec": {"schedulingGates": without_our_gate(&live)},
     });
-    let answer: SlimPod = shared.writer.patch(&url, &key.name, &body).await?;
+    let answer: SlimPod = shared.writer.patch("adopted", &key, &body).await?;
     shared.index.lock().wrote_pod(answer);
     Ok(())
-}
-
-/// The scheduling gates of a pod without ours; null if there are no others.
-fn without_our_gate(pod: &Value) -> Value {
-    let gates = pod["spec"]["schedulingGates"].as_array().into_iter().flatten();
-    let rest: Vec<Value> = gates.filter(|gate| gate["name"] != GATE_NODE).cloned().collect();
-    if rest.is_empty() { Value::Null } else { rest.into() }
 }
 
 fn reference(workload: &Workload) -> ObjectReference {
@@ -292,14 +286,6 @@ fn reference(workload: &Workload) -> ObjectReference {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_our_gate_is_lifted() {
-        let pod = |gates: Value| without_our_gate(&json!({"spec": {"schedulingGates": gates}}));
-        assert_eq!(pod(json!([{"name": GATE_NODE}])), Value::Null);
-        let other = json!({"name": "example.org/wait"});
-        assert_eq!(pod(json!([{"name": GATE_NODE}, other])), json!([other]));
-    }
 
     #[test]
     fn a_workload_with_what_a_release_wrote_was_released() {

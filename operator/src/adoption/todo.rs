@@ -5,11 +5,10 @@ use std::sync::Arc;
 use andreas_adopt::{Kind, Workload};
 use andreas_api::names::GATE_NODE;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
-use andreas_api::training_job::AdoptedJob;
 use andreas_runtime::watch::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::index::{ClusterIndex, is_adopted, owner};
+use crate::index::{ClusterIndex, adopted_job, is_adopted, owner};
 
 /// One thing to do.
 #[derive(Debug)]
@@ -26,18 +25,12 @@ pub enum Todo {
     Ungate(Arc<SlimPod>),
 }
 
-/// The workload of a job.
-pub fn adopted(job: &SlimTrainingJob) -> Option<(Kind, &AdoptedJob)> {
-    let adopts = job.spec.adopts.as_ref()?;
-    Some((Kind::parse(&adopts.kind)?, adopts))
-}
-
 /// All that must be done.
 pub fn all(index: &ClusterIndex) -> Vec<Todo> {
     let workloads = index.workloads.iter().filter(|workload| workload.asks());
     let mut all: Vec<Todo> = workloads.filter_map(|workload| of_workload(index, workload)).collect();
     let gone = |job: &&Arc<SlimTrainingJob>| {
-        adopted(job).is_some_and(|(kind, adopts)| {
+        adopted_job(job).is_some_and(|(kind, adopts)| {
             let asks = index.workloads.get(&adopts.uid).is_some_and(|workload| workload.asks());
             index.workloads.is_listed(kind) && !asks && job.metadata.deletion_timestamp.is_none()
         })

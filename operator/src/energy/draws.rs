@@ -8,7 +8,7 @@
 //! **In**: the index, the policy. **Out**: a bound per GPU type ([`TypeDraw`]), the measured draw of a run
 //! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use andreas_api::energy_policy::Limits;
@@ -26,7 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::boards::{Board, board};
 use super::types::{REPORT_MARGIN, TypeDraw, Types};
 use crate::index::{
-    ClusterIndex, MOST_GPUS, agent_status, is_member, name_of, number, owner, reporting_agent, whole_gpus,
+    ClusterIndex, MOST_GPUS, agent_status, is_member, name_of, number, reporting_agent, whole_gpus,
 };
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
@@ -230,18 +230,17 @@ pub fn foreign_power(
     Some(Watts(draws.into_iter().take(most).sum()))
 }
 
-/// GPUs that foreign pods have requested for a while and that the agent sees none of them hold.
+/// GPUs that foreign pods have requested for a while and that the agent does not see them hold.
 fn unnamed_foreign(index: &ClusterIndex, key: &ObjectKey, status: &GpuNodeStatus) -> usize {
     // Pods that share a GPU are named apart, and request more GPUs than there are.
-    let shared = status.gpus.iter().any(|gpu| !gpu.shares.is_empty());
-    if shared || !index.foreign_are_named(&key.name) {
+    if status.gpus.iter().any(|gpu| !gpu.shares.is_empty()) {
         return 0;
     }
-    let ours = index.pods_on(&key.name).filter(|pod| owner(&pod.metadata).is_some());
-    let ours: BTreeSet<String> = ours.map(|pod| name_of(&pod.metadata)).collect();
-    let named = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
-    let requested = index.foreign_use(&key.name).gpus.min(MOST_GPUS);
-    usize::try_from(requested).unwrap_or(usize::MAX).saturating_sub(named.count())
+    let unnamed = index.foreign_to_be_named(&key.name).map(|(pod, requested)| {
+        let held = status.gpus.iter().filter(|gpu| gpu.holder.as_deref() == Some(pod)).count();
+        usize::try_from(requested.min(MOST_GPUS)).unwrap_or(usize::MAX).saturating_sub(held)
+    });
+    unnamed.fold(0, usize::saturating_add).min(usize::try_from(MOST_GPUS).unwrap_or(usize::MAX))
 }
 
 fn node_key(node: &str) -> ObjectKey {
@@ -249,7 +248,7 @@ fn node_key(node: &str) -> ObjectKey {
 }
 
 /// Observations of runs across plans.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct MeasuredDraws {
     /// Maximum measured draw of one GPU, W, by run.
     peaks: HashMap<Run, f64>,
@@ -261,6 +260,18 @@ pub struct MeasuredDraws {
 type Run = (String, i64);
 
 impl MeasuredDraws {
+    /// Those of the runs that there are.
+    pub fn of_runs(&self, index: &ClusterIndex) -> Self {
+        let held = |job: &SlimTrainingJob| run(job, job.status.as_ref()?.allocation.as_ref()?);
+        let runs: HashSet<Run> = index.jobs.iter().filter_map(|(_, job)| held(job)).collect();
+        let peaks = self.peaks.iter().filter(|(run, _)| runs.contains(*run));
+        let unset = self.unset.iter().filter(|((run, _), _)| runs.contains(run));
+        Self {
+            peaks: peaks.map(|(run, peak)| (run.clone(), *peak)).collect(),
+            unset: unset.map(|(limit, since)| (limit.clone(), *since)).collect(),
+        }
+    }
+
     /// Maximum draw of one GPU of a run so far, W; `None` until it is measured.
     pub fn measured(
         &mut self,

@@ -46,8 +46,10 @@ pub struct Member {
     pub node: String,
     /// Its name as the agent reports it.
     pub pod: String,
-    /// When it was bound, by the API server's clock, as what agents write. The kubelet's own instants are by its node's clock.
+    /// When it was bound, by the API server's clock, as what agents write.
     pub bound: Timestamp,
+    /// When its kubelet accepted it, by the node's clock: later where the kubelet was away, as while the node booted.
+    pub accepted: Option<Timestamp>,
 }
 
 impl Member {
@@ -61,12 +63,18 @@ impl Member {
             node,
             pod: name_of(&pod.metadata),
             bound: bound.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            accepted: pod.status.start_time.as_ref().map(|time| time.0),
         })
     }
 
     /// Whether an agent saw its GPUs only when they had been used for a while.
     fn seen_late(&self, since: Option<&Time>) -> bool {
-        since.is_some_and(|since| since.0.duration_since(self.bound) > SEEN_WITHIN)
+        let late = |since: &Time| {
+            // A node's clock that is ahead says that it was accepted after its agent saw it.
+            let possible = |at: &Timestamp| *at > self.bound && at.duration_since(since.0) <= SLACK;
+            since.0.duration_since(self.accepted.filter(possible).unwrap_or(self.bound)) > SEEN_WITHIN
+        };
+        since.is_some_and(late)
     }
 
     /// Whether an agent's entry is of this pod, not of an earlier one of its name.
@@ -189,27 +197,39 @@ mod tests {
         index.apply(node);
     }
 
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    /// Energy of a pod that was bound at 10,000 s, with the time of its kubelet and that of its agent.
+    fn used(accepted: i64, since: i64) -> Option<i64> {
+        let bound = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": at(10_000)});
+        let pod: SlimPod = serde_json::from_value(json!({
+            "metadata": {"name": "p0", "namespace": "team"}, "spec": {"nodeName": "n1", "containers": []},
+            "status": {"phase": "Running", "startTime": at(accepted), "conditions": [bound]}}))
+        .expect("a pod");
+        let member = Member::of(&pod).expect("it is bound");
+        let mut index = ClusterIndex::new();
+        let entry = json!({"pod": "team/p0", "since": at(since), "joules": 4_000, "seconds": 10, "gpus": 2});
+        report(&mut index, "n1", 1, json!([entry]));
+        of(&index, &[member], 2).map(|used| used.joules)
+    }
+
     /// Its agent takes the API server's time, its kubelet does not.
     #[test]
     fn energy_on_a_node_whose_clock_is_an_hour_off_is_measured_as_on_any_other() {
-        let at = |second| Timestamp::from_second(second).expect("a time");
         for off in [-3_600, 0, 3_600] {
-            let mut index = ClusterIndex::new();
-            let bound = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": at(10_000)});
-            let pod: SlimPod = serde_json::from_value(json!({
-                "metadata": {"name": "p0", "namespace": "team"}, "spec": {"nodeName": "n1", "containers": []},
-                "status": {"phase": "Running", "startTime": at(10_001 + off), "conditions": [bound]}}))
-            .expect("a pod");
-            let member = Member::of(&pod).expect("it is bound");
-            let mut used = |version, since: i64| {
-                let entry =
-                    json!({"pod": "team/p0", "since": at(since), "joules": 4_000, "seconds": 10, "gpus": 2});
-                report(&mut index, "n1", version, json!([entry]));
-                of(&index, std::slice::from_ref(&member), 2).map(|used| used.joules)
-            };
-            assert_eq!(used(1, 10_002), Some(4_000), "{off}");
-            assert_eq!(used(2, 10_062), None, "{off}: its agent came when it had been at work for a minute");
+            assert_eq!(used(10_001 + off, 10_002), Some(4_000), "{off}");
+            let late = used(10_001 + off, 10_062);
+            assert_eq!(late, None, "{off}: its agent came when it had been at work for a minute");
         }
+    }
+
+    #[test]
+    fn energy_of_a_pod_whose_kubelet_was_away_when_it_was_bound_is_measured() {
+        assert_eq!(used(10_300, 10_302), Some(4_000), "its node was booting");
+        assert_eq!(used(10_300, 10_362), None, "and its agent came a minute after its kubelet");
+        assert_eq!(used(10_300, 10_200), None, "it was there before: the node's clock is ahead");
     }
 
     #[test]
@@ -217,7 +237,12 @@ mod tests {
         let mut index = ClusterIndex::new();
         let job = ObjectKey { namespace: "team".into(), name: "bert".into() };
         let bound = Timestamp::from_second(1_000).expect("a time");
-        let member = |node: &str, pod: &str| Member { node: node.into(), pod: format!("team/{pod}"), bound };
+        let member = |node: &str, pod: &str| Member {
+            node: node.into(),
+            pod: format!("team/{pod}"),
+            bound,
+            accepted: None,
+        };
         let members = [member("n1", "p0"), member("n2", "p1")];
         index.await_energy_report(&job, members.iter().map(|member| member.pod.clone()));
         let at = |pod: &str, since: i64, joules, gpus| {

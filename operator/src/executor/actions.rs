@@ -112,7 +112,7 @@ pub(super) fn failed(
 }
 
 /// Records the result of creating the pods and requeues the job: its next step decides.
-pub(super) fn report(
+fn report(
     shared: &Shared,
     key: &ObjectKey,
     job: &SlimTrainingJob,
@@ -128,7 +128,7 @@ pub(super) fn report(
 
 /// The pods, or objects they need, were not created and the API server gave no verdict: keeps its message and
 /// retries.
-pub(super) fn not_made(
+fn not_made(
     shared: &Shared,
     key: &ObjectKey,
     job: &SlimTrainingJob,
@@ -140,6 +140,24 @@ pub(super) fn not_made(
         memory.admission.creation.of(generation).error_message = Some(error.message());
     }
     failed(shared, key, job, what, error)
+}
+
+/// The same with an error that may be a verdict: that is for the user.
+pub(super) fn refused(
+    shared: &Shared,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    generation: i64,
+    what: &str,
+    error: &WriteError,
+) -> Result<(), Requeue> {
+    match error.refusal().for_user() {
+        Some((reason, message)) => {
+            report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
+            Err(Requeue::Now)
+        }
+        None => not_made(shared, key, job, generation, what, error),
+    }
 }
 
 /// A dry run or creation got no verdict: the namespace's jobs back off.
@@ -166,23 +184,29 @@ async fn create_service(
     service: &Service,
 ) -> Result<(), Requeue> {
     let generation = job_generation(shared, key);
+    let is_there = |known: bool| {
+        if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
+            memory.admission.service = Some(known);
+        }
+    };
     match shared.writer.ensure_service(&key.namespace, service).await {
         Ok(found) => {
             let owners = found.metadata.owner_references.as_deref().unwrap_or_default();
-            if owners.iter().any(|owner| owner.uid == uid(job)) {
+            let own = owners.iter().any(|owner| owner.uid == uid(job));
+            is_there(own);
+            if own {
                 return Ok(());
             }
             let name = format!("Service {}", found.metadata.name.unwrap_or_default());
             report(shared, key, job, generation, CreationOutcome::NameInUse { name });
             Err(Requeue::Now)
         }
-        Err(error) => match error.refusal().for_user() {
-            Some((reason, message)) => {
-                report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
-                Err(Requeue::Now)
+        Err(error) => {
+            if error.refusal().for_user().is_some() {
+                is_there(false);
             }
-            None => not_made(shared, key, job, generation, "create service", &error),
-        },
+            refused(shared, key, job, generation, "create service", &error)
+        }
     }
 }
 
@@ -267,7 +291,7 @@ async fn create_pod(shared: &Arc<Shared>, key: &ObjectKey, job: &SlimTrainingJob
             .map_or(PodCreation::Failed(error), |(reason, message)| PodCreation::Refused(reason, message));
     }
     let pod_key = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
-    match shared.writer.get_pod(&pod_key).await {
+    match shared.writer.get::<SlimPod>(&pod_key).await {
         Ok(Some(found)) => {
             let attempt = pod.labels().get(LABEL_ATTEMPT).and_then(|text| text.parse::<i64>().ok());
             let ours = owner(&found.metadata).is_some_and(|(_, owner)| owner == uid(job))
@@ -290,7 +314,7 @@ async fn delete_pod(
     why: DeleteReason,
 ) -> Result<(), Requeue> {
     let known = shared.index.lock().pods.get(pod).map(|pod| pod.status.phase.clone());
-    let live = match shared.writer.get_pod(pod).await {
+    let live = match shared.writer.get::<SlimPod>(pod).await {
         Ok(live) => live,
         Err(error) => return failed(shared, key, job, "read before delete", &error.into()),
     };
@@ -328,7 +352,7 @@ async fn delete_live(
 ) -> Result<(), WriteError> {
     shared.writer.delete::<Pod>(pod, uid, None, grace).await?;
     // Read the remaining state (a grace period, or nothing) at once instead of waiting for the watch.
-    match shared.writer.get_pod(pod).await {
+    match shared.writer.get::<SlimPod>(pod).await {
         Ok(Some(left)) => shared.index.lock().wrote_pod(left),
         Ok(None) => shared.index.lock().pod_not_found(pod),
         Err(error) => tracing::debug!(%pod, %error, "not read after its deletion"),
@@ -347,7 +371,7 @@ async fn wake(
     if shared.index.lock().gpu_nodes.get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
         return Ok(());
     }
-    match shared.writer.patch_gpu_node(node, &json!({ "spec": { "wake": value } })).await {
+    match shared.writer.patch("wake", &gpu_node, &json!({ "spec": { "wake": value } })).await {
         Ok(answer) => {
             shared.index.lock().wrote_gpu_node(answer);
             Ok(())

@@ -13,18 +13,12 @@ use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::actions::{failed, job_generation, not_made, report, uid};
+use super::actions::{failed, job_generation, refused, uid};
 use super::children;
 use super::requeue::Requeue;
-use crate::lifecycle::CreationOutcome;
+use crate::index::adopted_job;
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError};
-
-/// The workload of a job.
-fn adopted(job: &SlimTrainingJob) -> Option<(Kind, &AdoptedJob)> {
-    let adopts = job.spec.adopts.as_ref()?;
-    Some((Kind::parse(&adopts.kind)?, adopts))
-}
 
 /// Starts the workload on these nodes.
 pub(super) async fn release(
@@ -34,7 +28,7 @@ pub(super) async fn release(
     attempt: i64,
     (nodes, gpus): (&[String], i32),
 ) -> Result<(), Requeue> {
-    let Some((kind, adopts)) = adopted(job) else { return Ok(()) };
+    let Some((kind, adopts)) = adopted_job(job) else { return Ok(()) };
     let generation = job_generation(shared, key);
     match try_release(shared, key, job, (kind, adopts), attempt, (nodes, gpus)).await {
         Ok(()) => Ok(()),
@@ -42,13 +36,7 @@ pub(super) async fn release(
         Err(error) if matches!(error.refusal(), Refusal::Conflict | Refusal::NotFound) => {
             failed(shared, key, job, "release the adopted job", &error)
         }
-        Err(error) => match error.refusal().for_user() {
-            Some((reason, message)) => {
-                report(shared, key, job, generation, CreationOutcome::Refused { reason, message });
-                Err(Requeue::Now)
-            }
-            None => not_made(shared, key, job, generation, "release the adopted job", &error),
-        },
+        Err(error) => refused(shared, key, job, generation, "release the adopted job", &error),
     }
 }
 
@@ -67,13 +55,7 @@ async fn try_release(
         return Ok(());
     }
     let hostname = match nodes {
-        [node] => {
-            let node_key = ObjectKey { namespace: String::new(), name: node.clone() };
-            let index = shared.index.lock();
-            let label =
-                index.nodes.get(&node_key).and_then(|node| node.labels().get(LABEL_HOSTNAME).cloned());
-            Some(label.unwrap_or_else(|| node.clone()))
-        }
+        [node] => Some(hostname(shared, node)),
         _ => None,
     };
     // Its pods on several nodes get their node one by one; that of an earlier attempt on one node must be gone.
@@ -113,7 +95,7 @@ pub(super) async fn hold(
     key: &ObjectKey,
     job: &SlimTrainingJob,
 ) -> Result<(), Requeue> {
-    let Some((kind, adopts)) = adopted(job) else { return Ok(()) };
+    let Some((kind, adopts)) = adopted_job(job) else { return Ok(()) };
     let stopped = async {
         let Some(mut object) = read(shared, kind, key, adopts).await? else { return Ok(()) };
         if kind.is_suspended(&object) {
@@ -161,15 +143,6 @@ pub(super) async fn place(
         let url = <SlimPod as kube::Resource>::url_path(&(), Some(&pod.namespace));
         let live = shared.writer.get_object(&url, &pod.name).await?;
         let Some(live) = live.filter(|live| live["metadata"]["uid"] == pod_uid) else { return Ok(()) };
-        let gates = live["spec"]["schedulingGates"].as_array().cloned().unwrap_or_default();
-        let rest: Vec<Value> = gates.into_iter().filter(|gate| gate["name"] != GATE_NODE).collect();
-        let node_key = ObjectKey { namespace: String::new(), name: node.to_owned() };
-        let label = shared
-            .index
-            .lock()
-            .nodes
-            .get(&node_key)
-            .and_then(|node| node.labels().get(LABEL_HOSTNAME).cloned());
         let body = json!({
             "metadata": {
                 "uid": pod_uid,
@@ -177,13 +150,41 @@ pub(super) async fn place(
                 "annotations": {GATE_NODE: node},
             },
             "spec": {
-                "schedulingGates": if rest.is_empty() { Value::Null } else { rest.into() },
-                "nodeSelector": {LABEL_HOSTNAME: label.unwrap_or_else(|| node.to_owned())},
+                "schedulingGates": without_our_gate(&live),
+                "nodeSelector": {LABEL_HOSTNAME: hostname(shared, node)},
             },
         });
-        let answer: SlimPod = shared.writer.patch(&url, &pod.name, &body).await?;
+        let answer: SlimPod = shared.writer.patch("adopted", pod, &body).await?;
         shared.index.lock().wrote_pod(answer);
         Ok::<(), WriteError>(())
     };
     placed.await.or_else(|error| failed(shared, key, job, "place a pod of the adopted job", &error))
+}
+
+/// A node's label for its host name; its name where it has none.
+fn hostname(shared: &Shared, node: &str) -> String {
+    let key = ObjectKey { namespace: String::new(), name: node.to_owned() };
+    let index = shared.index.lock();
+    let label = index.nodes.get(&key).and_then(|node| node.labels().get(LABEL_HOSTNAME).cloned());
+    label.unwrap_or_else(|| node.to_owned())
+}
+
+/// The scheduling gates of a pod without ours; null if there are no others.
+pub fn without_our_gate(pod: &Value) -> Value {
+    let gates = pod["spec"]["schedulingGates"].as_array().into_iter().flatten();
+    let rest: Vec<Value> = gates.filter(|gate| gate["name"] != GATE_NODE).cloned().collect();
+    if rest.is_empty() { Value::Null } else { rest.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_gate_is_lifted() {
+        let pod = |gates: Value| without_our_gate(&json!({"spec": {"schedulingGates": gates}}));
+        assert_eq!(pod(json!([{"name": GATE_NODE}])), Value::Null);
+        let other = json!({"name": "example.org/wait"});
+        assert_eq!(pod(json!([{"name": GATE_NODE}, other])), json!([other]));
+    }
 }

@@ -1,6 +1,8 @@
-//! The order of jobs: round robin over namespaces, first in first out within a namespace.
+//! The order of jobs: the namespace with the fewest jobs in progress is next, of several in turn; first in first out within
+//! a namespace.
 //!
-//! A namespace with ten thousand queued jobs delays another namespace's job by one step.
+//! A namespace with ten thousand queued jobs delays another namespace's job by one step. Where its steps are slow, others
+//! have a quarter of the workers at once, and as many as it has a little later.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -17,20 +19,26 @@ pub struct FairQueue {
     in_flight_of: HashMap<String, usize>,
     /// The last served namespace.
     last: String,
-    /// Jobs in progress from which on a namespace gets no second one.
-    shared: usize,
+    /// Most jobs in progress.
+    workers: usize,
+    /// Most jobs in progress of one namespace.
+    most: usize,
+    /// The last workers, which are for namespaces without any.
+    reserve: usize,
 }
 
 impl FairQueue {
-    /// An empty queue. With `shared` or more jobs in progress the next one is of a namespace without any.
-    pub fn new(shared: usize) -> Self {
+    /// An empty queue for so many jobs in progress. A namespace can always have one of them.
+    pub fn new(workers: usize) -> Self {
         Self {
             queues: BTreeMap::new(),
             waiting: HashSet::new(),
             in_flight: HashSet::new(),
             in_flight_of: HashMap::new(),
             last: String::new(),
-            shared,
+            workers,
+            most: workers * 3 / 4,
+            reserve: workers / 8,
         }
     }
 
@@ -41,14 +49,26 @@ impl FairQueue {
         }
     }
 
-    /// Takes the next job; it is in progress from now on. `None` if all queued jobs are in progress, or many jobs are and
-    /// some of each namespace.
+    /// Takes the next job; it is in progress from now on. `None` if all queued jobs are in progress, or as many jobs are as may
+    /// be.
     pub fn take(&mut self) -> Option<ObjectKey> {
         let after = (Bound::Excluded(self.last.as_str()), Bound::Unbounded);
         let up_to = (Bound::Unbounded, Bound::Included(self.last.as_str()));
-        let mut turns = self.queues.range::<str, _>(after).chain(self.queues.range::<str, _>(up_to));
-        let (namespace, at) = turns
-            .find_map(|(namespace, names)| Some((namespace.clone(), self.first_of(namespace, names)?)))?;
+        let turns = self.queues.range::<str, _>(after).chain(self.queues.range::<str, _>(up_to));
+        let mut next: Option<(usize, &str, usize)> = None;
+        for (namespace, names) in turns {
+            let mine = self.in_flight_of.get(namespace).copied().unwrap_or(0);
+            if next.is_none_or(|(fewest, ..)| mine < fewest)
+                && let Some(at) = self.first_of(namespace, names, mine)
+            {
+                next = Some((mine, namespace.as_str(), at));
+            }
+            if mine == 0 {
+                break;
+            }
+        }
+        let (_, namespace, at) = next?;
+        let namespace = namespace.to_owned();
         let names = self.queues.get_mut(&namespace)?;
         let name = names.remove(at)?;
         if names.is_empty() {
@@ -62,13 +82,10 @@ impl FairQueue {
         Some(job)
     }
 
-    /// The first of these that is not in progress, if the namespace may have one now.
-    fn first_of(&self, namespace: &str, names: &VecDeque<String>) -> Option<usize> {
-        let mine = self.in_flight_of.get(namespace).copied().unwrap_or(0);
-        if mine == 0 {
-            return Some(0);
-        }
-        if self.in_flight.len() >= self.shared {
+    /// The first of these that is not in progress, if the namespace, of which so many are, may have one now.
+    fn first_of(&self, namespace: &str, names: &VecDeque<String>, mine: usize) -> Option<usize> {
+        let kept = if mine > 0 { self.reserve } else { 0 };
+        if self.in_flight.len() + kept >= self.workers || (mine > 0 && mine >= self.most) {
             return None;
         }
         names.iter().position(|name| {
@@ -135,21 +152,39 @@ mod tests {
 
     #[test]
     fn busy_namespaces_never_have_all_workers() {
-        let mut queue = FairQueue::new(3);
-        queue.extend((0..5).map(|n| key("a", n)));
+        let mut queue = FairQueue::new(16);
+        queue.extend((0..20).map(|n| key("a", n)));
         let first: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
-        assert_eq!(first.len(), 3);
-        queue.extend((0..5).map(|n| key("b", n)));
-        queue.extend([key("c", 0), key("d", 0)]);
+        assert_eq!(first.len(), 12);
+        queue.extend((0..20).map(|n| key("b", n)));
+        let second: Vec<_> = std::iter::from_fn(|| take(&mut queue)).collect();
+        assert_eq!(second, ["b/0", "b/1"]);
+        queue.extend(["c", "d", "e"].map(|namespace| key(namespace, 0)));
         let others: Vec<_> = std::iter::from_fn(|| take(&mut queue)).collect();
-        assert_eq!(others, ["b/0", "c/0", "d/0"], "a second one that is busy leaves room as well");
-        assert_eq!((queue.waiting(), queue.in_flight()), (6, 6));
+        assert_eq!(others, ["c/0", "d/0"], "a second one that is busy leaves room as well");
+        assert_eq!((queue.waiting(), queue.in_flight()), (27, 16));
         for job in &first {
             queue.done(job);
         }
-        queue.done(&key("b", 0));
         let next: Vec<_> = std::iter::from_fn(|| take(&mut queue)).collect();
-        assert_eq!(next, ["a/3", "b/1"], "and both go on");
+        assert_eq!(next.len(), 10, "all go on");
+        assert_eq!(next[..4], ["e/0", "a/12", "a/13", "b/2"], "whoever has the fewest goes first");
+    }
+
+    #[test]
+    fn a_namespace_with_slow_steps_leaves_a_quarter_of_the_workers_at_once_and_half_of_them_soon() {
+        let mut queue = FairQueue::new(64);
+        queue.extend((0..300).map(|n| key("slow", n)));
+        let slow: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
+        queue.extend((0..300).map(|n| key("b", n)));
+        let quick: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
+        assert_eq!((slow.len(), quick.len()), (48, 8), "the last eight are for namespaces without any");
+        // Whichever step ends, the other namespace takes its place, as long as it has fewer.
+        for job in quick.iter().take(4).chain(slow.iter().take(10)) {
+            queue.done(job);
+            assert_eq!(queue.take().map(|next| next.namespace).as_deref(), Some("b"));
+        }
+        assert_eq!((queue.in_flight_of["slow"], queue.in_flight_of["b"]), (38, 18));
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! | [`requeue`] | when a job is stepped again |
 //! | [`dry_runs`] | one dry run for equal workers |
 //! | [`start_burst`] | starts go first, records wait |
-//! | [`fair`] | round robin over namespaces |
+//! | [`fair`] | workers shared by the namespaces |
 //! | [`rate_limits`] | rate limits for edits and conflicts |
 //! | [`events`] | events for users |
 //!
@@ -56,9 +56,6 @@ pub use requeue::Requeue;
 
 /// Jobs in progress at a time. More than writes in flight: steps compute while others wait for writes.
 const WORKERS: usize = 64;
-/// Jobs in progress from which on only namespaces without one get a worker: where steps of a few namespaces are slow, some are
-/// left for the others. [`crate::writes::permits`] does the same for what they all wait for.
-const SHARED: usize = WORKERS * 3 / 4;
 /// A pod that we created and no watch has shown for this long is read live.
 const CONFIRM_AFTER: Duration = Duration::from_secs(15);
 /// Interval of that check.
@@ -122,7 +119,7 @@ impl Timers {
 pub async fn run(executor: Arc<Executor>, heartbeat: Heartbeat, shutdown: CancellationToken) {
     let shared = &executor.shared;
     let signals = shared.index.lock().signals();
-    let mut queue = FairQueue::new(SHARED);
+    let mut queue = FairQueue::new(WORKERS);
     let mut timers = Timers::default();
     let mut workers: JoinSet<(ObjectKey, Requeue)> = JoinSet::new();
     let mut confirm = Instant::now() + CONFIRM_EVERY;
@@ -138,8 +135,7 @@ pub async fn run(executor: Arc<Executor>, heartbeat: Heartbeat, shutdown: Cancel
             executor.dry_runs.forget(&namespace);
             shared.ledger.lock().forget_refusals(&namespace, clock::now());
         }
-        while queue.in_flight() < WORKERS {
-            let Some(job) = queue.take() else { break };
+        while let Some(job) = queue.take() {
             timers.set(job.clone(), None);
             let executor = Arc::clone(&executor);
             workers.spawn(async move {

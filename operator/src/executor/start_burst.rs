@@ -111,6 +111,7 @@ mod tests {
                 events: Vec::new(),
                 learned: Vec::new(),
                 next: None,
+                waking: false,
             },
         )
     }

@@ -3,7 +3,7 @@
 
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPodSpec, SlimTrainingJob};
-use andreas_runtime::lease::Leadership;
+use andreas_runtime::testing::always_leading;
 use andreas_runtime::watch::Index;
 use http::Method;
 use jiff::Timestamp;
@@ -58,7 +58,7 @@ impl World {
         let shared = Arc::new(Shared {
             index: Arc::default(),
             ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
-            writer: Writer::new(client.clone(), 4, Leadership::always_leading(), metrics.clone()),
+            writer: Writer::new(client.clone(), 4, always_leading(), metrics.clone()),
             settings: Mutex::default(),
             metrics,
         });

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::LABEL_ATTEMPT;
-use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
-use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
+use andreas_api::{Outcome, Phase, TrainingJobStatus};
 use andreas_core::Time;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
@@ -94,6 +94,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     if notices {
         publish_notices(executor, key, &seen.job, &step.status);
     }
+    let room = step.has_room_for();
     if !step.learned.is_empty() {
         let table = shared.ledger.lock().get(key).and_then(|memory| memory.plan.predictions.table.clone());
         if let Some(table) = table {
@@ -101,7 +102,11 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
         }
         executor.profile_updates.add(seen.profile_key(), step.learned);
     }
-    record_release(shared, key, &seen.job, &step.status);
+    if let Some(generation) = room
+        && let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job))
+    {
+        memory.admission.creation.of(generation).since.get_or_insert_with(clock::now);
+    }
     match actions::carry_out(executor, key, &seen.job, step.actions).await {
         Ok(()) => {
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
@@ -122,16 +127,6 @@ fn publish_notices(executor: &Executor, key: &ObjectKey, job: &SlimTrainingJob, 
     };
     for note in notes.iter().filter(|_| executor.rate_limits.may_notify(&key.namespace)) {
         executor.events.publish(job, note);
-    }
-}
-
-/// Records when the resources of the job's allocation were released.
-fn record_release(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, status: &TrainingJobStatus) {
-    let starts =
-        status.phase == Phase::Starting && status.reason.as_deref() == Some(Reason::PodsStarting.as_str());
-    let Some(allocation) = status.allocation.as_ref().filter(|_| starts) else { return };
-    if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.admission.creation.of(allocation.generation).since.get_or_insert_with(clock::now);
     }
 }
 
@@ -313,7 +308,7 @@ async fn write_status(
         }
         None => {
             let body = patch::status_body(uid(job), job.metadata.resource_version.as_deref(), changes);
-            shared.writer.patch_job_status(key, &body).await
+            shared.writer.patch_status("status", key, &body).await
         }
     };
     match result {
@@ -471,7 +466,7 @@ fn forget_judged(shared: &Shared, key: &ObjectKey, status: &TrainingJobStatus) {
 pub(super) async fn confirm_pods(shared: &Arc<Shared>, age: Duration) {
     let unconfirmed = shared.index.lock().unconfirmed_pods(age);
     for key in unconfirmed.into_iter().take(16) {
-        match shared.writer.get_pod(&key).await {
+        match shared.writer.get::<SlimPod>(&key).await {
             Ok(Some(pod)) => {
                 let mut index = shared.index.lock();
                 index.wrote_pod(pod);

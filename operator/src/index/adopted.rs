@@ -3,12 +3,14 @@
 //! Their controller is another one, so their labels say whose they are. The operator writes those labels into the workload's pod
 //! template; only who may create pods in a namespace can write them there otherwise, and such a pod counts in that namespace only.
 
+use andreas_adopt::Kind;
 use andreas_api::names::{
     GROUP, LABEL_ADOPTED, LABEL_ADOPTED_ATTEMPT, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, LABEL_JOB_UID,
     VERSION,
 };
 use andreas_api::pod_owner::controlling_job;
-use andreas_api::slim::SlimPod;
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::training_job::AdoptedJob;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// Gives a pod of an adopted workload the labels and the owner of a member.
@@ -32,6 +34,12 @@ pub(super) fn as_member(pod: &mut SlimPod) {
         controller: Some(true),
         block_owner_deletion: None,
     }]);
+}
+
+/// The workload that a TrainingJob stands for.
+pub fn adopted_job(job: &SlimTrainingJob) -> Option<(Kind, &AdoptedJob)> {
+    let adopts = job.spec.adopts.as_ref()?;
+    Some((Kind::parse(&adopts.kind)?, adopts))
 }
 
 /// The pod is of an adopted workload. Pods that the operator made have an index.

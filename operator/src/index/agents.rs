@@ -30,19 +30,36 @@ const NAMED_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct Agents {
     /// When each was last seen to write.
     reported: BTreeMap<String, Instant>,
-    /// When foreign pods were last seen to take GPUs.
-    taken: BTreeMap<String, Instant>,
+    /// Foreign pods that take GPUs, in the order in which they came.
+    taken: BTreeMap<String, Vec<Taken>>,
+}
+
+/// GPUs of a foreign pod.
+#[derive(Clone, Debug)]
+struct Taken {
+    /// Its name in GpuNodes.
+    pod: String,
+    gpus: u64,
+    /// When that was seen.
+    at: Instant,
 }
 
 impl Agents {
-    /// Foreign pods take more GPUs of a node.
-    pub(super) fn foreign_took(&mut self, node: &str) {
-        self.taken.insert(node.to_owned(), Instant::now());
+    /// A foreign pod takes GPUs of a node.
+    pub(super) fn foreign_took(&mut self, node: &str, pod: String, gpus: u64) {
+        self.taken.entry(node.to_owned()).or_default().push(Taken { pod, gpus, at: Instant::now() });
     }
 
-    /// Foreign pods take nothing of a node any more.
-    pub(super) fn foreign_left(&mut self, node: &str) {
-        self.taken.remove(node);
+    /// A foreign pod takes none of a node any more.
+    pub(super) fn foreign_left(&mut self, node: &str, pod: &str) {
+        let Some(pods) = self.taken.get_mut(node) else { return };
+        // A pod that goes from one watch to another one may come before it leaves.
+        if let Some(at) = pods.iter().position(|taken| taken.pod == pod) {
+            pods.remove(at);
+        }
+        if pods.is_empty() {
+            self.taken.remove(node);
+        }
     }
 }
 
@@ -68,9 +85,10 @@ impl ClusterIndex {
         self.by_node.agents.reported.values_mut().for_each(|at| *at = now);
     }
 
-    /// Whether an agent that lives has named the pods of others that hold GPUs there.
-    pub fn foreign_are_named(&self, node: &str) -> bool {
-        self.by_node.agents.taken.get(node).is_none_or(|at| at.elapsed() >= NAMED_WITHIN)
+    /// Foreign pods that an agent that lives has named by now, with the GPUs that each has requested there.
+    pub fn foreign_to_be_named(&self, node: &str) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.by_node.agents.taken.get(node).into_iter().flatten();
+        all.filter(|taken| taken.at.elapsed() >= NAMED_WITHIN).map(|taken| (taken.pod.as_str(), taken.gpus))
     }
 
     /// Stores a state of a GpuNode.
@@ -105,7 +123,8 @@ impl ClusterIndex {
     #[cfg(test)]
     pub fn age_reports(&mut self, by: Duration) {
         let agents = &mut self.by_node.agents;
-        for at in agents.reported.values_mut().chain(agents.taken.values_mut()) {
+        let taken = agents.taken.values_mut().flatten().map(|taken| &mut taken.at);
+        for at in agents.reported.values_mut().chain(taken) {
             *at = at.checked_sub(by).expect("this machine is up for minutes");
         }
     }
@@ -140,6 +159,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::index::ForeignPod;
+    use crate::testing::key_in;
 
     fn gpu_node(version: u64, spec: Value, joules: i64, gpu: &str) -> SlimGpuNode {
         let gpus = json!([{"uuid": "a", "state": gpu, "holder": "team/p", "watts": 300, "joules": joules}]);
@@ -205,6 +226,31 @@ mod tests {
         index.apply(gpu_node(2, json!({}), 2_000, "Held"));
         index.age_reports(Duration::from_secs(180));
         assert!(!reports(&index));
+    }
+
+    #[test]
+    fn each_pod_of_others_has_its_own_minute_to_be_named() {
+        let mut index = ClusterIndex::new();
+        let pod = |name: &str, version: u64, gpus: u32| -> ForeignPod {
+            let resources = json!({"limits": {"nvidia.com/gpu": gpus.to_string()}});
+            serde_json::from_value(json!({
+                "metadata": {"name": name, "namespace": "other", "uid": name, "resourceVersion": version.to_string()},
+                "spec": {"nodeName": "n1", "containers": [{"name": "x", "resources": resources}]}}))
+            .expect("a pod")
+        };
+        let due = |index: &ClusterIndex| -> Vec<String> {
+            index.foreign_to_be_named("n1").map(|(pod, gpus)| format!("{pod}: {gpus}")).collect()
+        };
+        index.apply(pod("serves", 1, 4));
+        index.age_reports(Duration::from_secs(50));
+        index.apply(pod("comes", 2, 1));
+        assert!(due(&index).is_empty());
+        index.age_reports(Duration::from_secs(10));
+        assert_eq!(due(&index), ["other/serves: 4"]);
+        index.age_reports(Duration::from_secs(50));
+        assert_eq!(due(&index), ["other/serves: 4", "other/comes: 1"]);
+        <ClusterIndex as Index<ForeignPod>>::delete(&mut index, &key_in("other", "serves"), None);
+        assert_eq!(due(&index), ["other/comes: 1"]);
     }
 
     #[test]

@@ -58,28 +58,28 @@ pub struct SlimNamespace {
 }
 
 impl ClusterIndex {
-    /// A foreign pod takes this of a node.
-    pub(super) fn add_use(&mut self, node: &str, amounts: Amounts) {
+    /// A foreign pod, by its name in GpuNodes, takes this of a node.
+    pub(super) fn add_use(&mut self, node: &str, pod: String, amounts: Amounts) {
         let gpus = amounts.gpus;
         let entry = self.by_node.foreign_use.entry(node.to_owned()).or_default();
         *entry = std::mem::take(entry).plus(amounts);
         if gpus > 0 {
-            self.by_node.agents.foreign_took(node);
+            self.by_node.agents.foreign_took(node, pod, gpus);
             self.replan();
         }
     }
 
     /// A foreign pod takes this no more.
-    pub(super) fn drop_use(&mut self, node: &str, amounts: Amounts) {
+    pub(super) fn drop_use(&mut self, node: &str, pod: &str, amounts: Amounts) {
         let gpus = amounts.gpus;
         if let Some(entry) = self.by_node.foreign_use.get_mut(node) {
             *entry = std::mem::take(entry).minus(amounts);
             if *entry == Amounts::default() {
                 self.by_node.foreign_use.remove(node);
-                self.by_node.agents.foreign_left(node);
             }
         }
         if gpus > 0 {
+            self.by_node.agents.foreign_left(node, pod);
             self.mark_jobs_on(node);
             self.replan();
         }

@@ -36,14 +36,14 @@ impl ClusterIndex {
             .by_node
             .vanished
             .on(node)
-            .filter(|pod| !pod.ours.as_ref().is_some_and(|ours| accounted(ours)));
+            .filter(|pod| !pod.of.ours.as_ref().is_some_and(|ours| accounted(ours)));
         all.filter_map(|pod| pod.takes(now)).fold(Amounts::default(), Amounts::plus)
     }
 
     /// GPUs of a node held by foreign pods without an object.
     pub fn vanished_foreign_gpus(&self, node: &str) -> u64 {
         let now = Instant::now();
-        let foreign = self.by_node.vanished.on(node).filter(|pod| pod.ours.is_none());
+        let foreign = self.by_node.vanished.on(node).filter(|pod| pod.of.ours.is_none());
         foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
     }
 

@@ -46,7 +46,7 @@ use andreas_runtime::watch::ObjectKey;
 use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
-pub use adopted::is_adopted;
+pub use adopted::{adopted_job, is_adopted};
 use agents::Agents;
 pub use agents::reporting_agent;
 pub use amounts::Amounts;
@@ -372,7 +372,7 @@ impl ClusterIndex {
         if owner(&pod.metadata).is_none()
             && let Some((node, amounts)) = takes(&pod)
         {
-            self.add_use(node, amounts);
+            self.add_use(node, name_of(&pod.metadata), amounts);
         }
     }
 
@@ -413,7 +413,7 @@ impl ClusterIndex {
         if owner(&pod.metadata).is_none()
             && let Some((node, amounts)) = takes(pod)
         {
-            self.drop_use(node, amounts);
+            self.drop_use(node, &name_of(&pod.metadata), amounts);
         }
     }
 

@@ -30,20 +30,29 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(90);
 /// Maximum entries per node: its maximum number of GPUs.
 const MAX_ENTRIES_PER_NODE: usize = 64;
 
-/// A pod that is in use without an object.
-#[derive(Clone, Debug)]
-pub struct Vanished {
+/// A pod that disappeared.
+#[derive(Clone, Debug, Default)]
+pub struct VanishedPod {
     /// `namespace/name`.
     pub pod: String,
     /// Its UID; empty if no object was ever seen.
-    uid: String,
+    pub uid: String,
     /// Its last observed state if it was ours.
     pub ours: Option<Arc<SlimPod>>,
-    amounts: Amounts,
-    grace: Duration,
+    /// Its use of the node.
+    pub amounts: Amounts,
+    /// Maximum remaining run time of its containers.
+    pub grace: Duration,
+    /// The last `holdersRequested` of its node by then: an answer to a later request is newer than the deletion.
+    pub request: i64,
+}
+
+/// A pod that is in use without an object.
+#[derive(Clone, Debug)]
+pub struct Vanished {
+    /// Which one.
+    pub of: VanishedPod,
     counts_until: Instant,
-    /// An answer to a later request is newer than the deletion.
-    request: i64,
     /// GPUs that the agent has reported since under its name, and when.
     held: Option<(u64, Instant)>,
     /// No object of this name was ever seen.
@@ -56,8 +65,8 @@ impl Vanished {
     /// Its current use of the node; `None` if it does not count.
     pub fn takes(&self, now: Instant) -> Option<Amounts> {
         match self.held {
-            Some((gpus, _)) => Some(Amounts { gpus, ..self.amounts.clone() }),
-            None => (now < self.counts_until).then(|| self.amounts.clone()),
+            Some((gpus, _)) => Some(Amounts { gpus, ..self.of.amounts.clone() }),
+            None => (now < self.counts_until).then(|| self.of.amounts.clone()),
         }
     }
 
@@ -68,23 +77,6 @@ impl Vanished {
         };
         now >= last
     }
-}
-
-/// A pod that disappeared.
-#[derive(Clone, Debug, Default)]
-pub struct VanishedPod {
-    /// `namespace/name`.
-    pub pod: String,
-    /// Its UID.
-    pub uid: String,
-    /// Its last observed state if it was ours.
-    pub ours: Option<Arc<SlimPod>>,
-    /// Its use of the node.
-    pub amounts: Amounts,
-    /// Maximum remaining run time of its containers.
-    pub grace: Duration,
-    /// The last `holdersRequested` of its node by then.
-    pub request: i64,
 }
 
 /// All such pods, by node.
@@ -98,44 +90,34 @@ pub struct VanishedPods {
 impl VanishedPods {
     /// A pod was deleted and its end was not observed.
     pub fn deleted(&mut self, node: &str, pod: VanishedPod, now: Instant) {
-        let VanishedPod { pod, uid, ours, amounts, grace, request } = pod;
-        if amounts.gpus == 0 {
+        if pod.amounts.gpus == 0 {
             return;
         }
-        let unconfirmed = ours.is_none();
         let entries = self.by_node.entry(node.to_owned()).or_default();
-        entries.retain(|entry| entry.pod != pod);
+        entries.retain(|entry| entry.of.pod != pod.pod);
         if entries.len() >= MAX_ENTRIES_PER_NODE {
             entries.remove(0);
         }
-        let counts_until = now.checked_add(grace).unwrap_or(now);
-        let held = None;
-        let entry = Vanished {
-            pod,
-            uid,
-            ours,
-            amounts,
-            grace,
-            counts_until,
-            request,
-            held,
+        entries.push(Vanished {
+            counts_until: now.checked_add(pod.grace).unwrap_or(now),
+            held: None,
             unknown: false,
-            unconfirmed,
-        };
-        entries.push(entry);
+            unconfirmed: pod.ours.is_none(),
+            of: pod,
+        });
     }
 
     /// A pod has ended or was never bound: it holds nothing, even if its agent still reports it for a moment.
     pub fn ended(&mut self, node: &str, pod: &str, now: Instant) -> bool {
         self.ended.retain(|_, at| now.saturating_duration_since(*at) < REPORT);
         self.ended.insert((node.to_owned(), pod.to_owned()), now);
-        self.remove(node, |entry| entry.pod == pod)
+        self.remove(node, |entry| entry.of.pod == pod)
     }
 
     /// A pod of that name exists: its GPUs are no unknown holder's.
     pub fn appeared(&mut self, pod: &str) {
         for entries in self.by_node.values_mut() {
-            entries.retain(|entry| !entry.unknown || entry.pod != pod);
+            entries.retain(|entry| !entry.unknown || entry.of.pod != pod);
         }
     }
 
@@ -174,19 +156,19 @@ impl VanishedPods {
         }
         let mut changed = false;
         for entry in self.by_node.get_mut(node).into_iter().flatten() {
-            let again = !entry.unknown && present(&entry.pod);
+            let again = !entry.unknown && present(&entry.of.pod);
             // A pod recreated under its name: the owner of the GPUs is ambiguous.
-            if status.holders_observed > entry.request && !again {
-                let gpus = held.get(entry.pod.as_str()).copied().unwrap_or(0);
+            if status.holders_observed > entry.of.request && !again {
+                let gpus = held.get(entry.of.pod.as_str()).copied().unwrap_or(0);
                 changed |= entry.held.map(|(gpus, _)| gpus) != Some(gpus);
                 entry.held = Some((gpus, now));
-                entry.request = status.holders_observed;
+                entry.of.request = status.holders_observed;
             }
         }
         changed |= self.remove(node, |entry| matches!(entry.held, Some((0, _))));
         self.ended.retain(|_, at| now.saturating_duration_since(*at) < REPORT);
         for (pod, gpus) in held {
-            let known = self.on(node).any(|entry| entry.pod == pod)
+            let known = self.on(node).any(|entry| entry.of.pod == pod)
                 || present(pod)
                 || self.ended.contains_key(&(node.to_owned(), pod.to_owned()));
             let entries = self.by_node.get(node).map_or(0, Vec::len);
@@ -194,13 +176,13 @@ impl VanishedPods {
                 continue;
             }
             self.by_node.entry(node.to_owned()).or_default().push(Vanished {
-                pod: pod.to_owned(),
-                uid: String::new(),
-                ours: None,
-                amounts: Amounts { gpus, ..Amounts::default() },
-                grace: Duration::ZERO,
+                of: VanishedPod {
+                    pod: pod.to_owned(),
+                    amounts: Amounts { gpus, ..Amounts::default() },
+                    request,
+                    ..VanishedPod::default()
+                },
                 counts_until: now,
-                request,
                 held: None,
                 unknown: true,
                 unconfirmed: false,
@@ -221,7 +203,7 @@ impl VanishedPods {
         for node in self.by_node.keys().cloned().collect::<Vec<_>>() {
             if cut_off(&node) {
                 for entry in self.by_node.get_mut(&node).into_iter().flatten() {
-                    entry.counts_until = now.checked_add(entry.grace).unwrap_or(now);
+                    entry.counts_until = now.checked_add(entry.of.grace).unwrap_or(now);
                 }
             }
             if self.remove(&node, |entry| entry.over(now)) {
@@ -241,7 +223,7 @@ impl VanishedPods {
                 None => true,
                 Some((_, at)) => now.saturating_duration_since(at) >= ASK_AGAIN,
             });
-            let newest = open.map(|entry| entry.request).max();
+            let newest = open.map(|entry| entry.of.request).max();
             requests
                 .extend(newest.filter(|newest| asked <= *newest).map(|newest| (node.clone(), newest + 1)));
         }
@@ -254,7 +236,7 @@ impl VanishedPods {
         for (node, entries) in &mut self.by_node {
             for entry in entries.iter_mut().filter(|entry| entry.unconfirmed) {
                 entry.unconfirmed = false;
-                unconfirmed.push((node.clone(), entry.pod.clone(), entry.uid.clone()));
+                unconfirmed.push((node.clone(), entry.of.pod.clone(), entry.of.uid.clone()));
             }
         }
         unconfirmed

@@ -69,17 +69,18 @@ impl Index<ForeignPod> for ClusterIndex {
             Change::Newer { old } => Some(old),
         };
         let new = self.by_node.foreign.get(&key).cloned();
-        self.by_node.vanished.appeared(&name_of_key(&key));
+        let name = name_of_key(&key);
+        self.by_node.vanished.appeared(&name);
         let takes = |pod: &ForeignPod| pod.takes.clone();
         let (before, after) = (old.as_deref().and_then(takes), new.as_deref().and_then(takes));
         if before == after {
             return;
         }
         if let Some((node, amounts)) = before {
-            self.drop_use(&node, amounts);
+            self.drop_use(&node, &name, amounts);
         }
         if let Some((node, amounts)) = after {
-            self.add_use(&node, amounts);
+            self.add_use(&node, name, amounts);
         }
     }
 
@@ -88,15 +89,15 @@ impl Index<ForeignPod> for ClusterIndex {
             && let Some((node, amounts)) = &old.takes
         {
             self.hold_deleted_foreign(&old);
-            self.drop_use(node, amounts.clone());
+            self.drop_use(node, &name_of_key(key), amounts.clone());
         }
     }
 
     fn reset(&mut self, present: &HashSet<ObjectKey>) {
-        for (_, pod) in self.by_node.foreign.reset(present) {
+        for (key, pod) in self.by_node.foreign.reset(present) {
             self.hold_deleted_foreign(&pod);
             if let Some((node, amounts)) = &pod.takes {
-                self.drop_use(node, amounts.clone());
+                self.drop_use(node, &name_of_key(&key), amounts.clone());
             }
         }
         self.replan();

@@ -51,6 +51,8 @@ pub struct PlanForJob {
 pub struct Admission {
     /// The result of creating the pods.
     pub creation: Creation,
+    /// Whether the Service of its gangs is there; `None`: this process has not asked for it.
+    pub service: Option<bool>,
     /// The result of the last dry run.
     pub dry_run: Option<DryRunResult>,
     /// When the rules of its namespace last changed.

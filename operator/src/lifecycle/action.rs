@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
-use andreas_api::{Outcome, Reason, TrainingJobStatus};
+use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 
@@ -31,6 +31,20 @@ pub struct Step {
     /// The facts that hold now and that time-outs count from. The caller keeps each with the instant when it
     /// was first seen and forgets all others.
     pub facts: BTreeSet<TimedFact>,
+    /// The pods wait for GPUs of the allocation that are waking.
+    pub waking: bool,
+}
+
+impl Step {
+    /// Generation of the allocation whose pods may be made or are there: nobody uses its GPUs, and they are awake.
+    /// `placementTimeout` counts from the first such step.
+    pub fn has_room_for(&self) -> Option<i64> {
+        let status = &self.status;
+        let starts = status.phase == Phase::Starting
+            && status.reason.as_deref() == Some(Reason::PodsStarting.as_str())
+            && !self.waking;
+        status.allocation.as_ref().filter(|_| starts).map(|allocation| allocation.generation)
+    }
 }
 
 /// One action for the executor.

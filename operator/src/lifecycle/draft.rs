@@ -37,6 +37,8 @@ pub(super) struct Draft<'a> {
     facts: BTreeSet<TimedFact>,
     /// The template is refused, or pods of an earlier attempt or an older job block this one. No GPUs are planned.
     pub not_plannable: bool,
+    /// The pods wait for GPUs of the allocation that are waking.
+    pub waking: bool,
     /// Message that the template was accepted, for the next write.
     pub accepted: Option<String>,
 }
@@ -52,6 +54,7 @@ impl<'a> Draft<'a> {
             next: None,
             facts: current_facts(o),
             not_plannable: false,
+            waking: false,
             accepted: None,
         }
     }
@@ -280,6 +283,7 @@ impl<'a> Draft<'a> {
             learned: self.learned,
             claim,
             facts: self.facts,
+            waking: self.waking,
         }
     }
 

@@ -125,7 +125,7 @@ fn older_deleted(d: &mut Draft<'_>, members: &Members<'_>) -> Option<String> {
     let (pod, until) = members.older_busy_until(d.o)?;
     d.requeue_at(until);
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    Some(format!("{name} of a deleted job of this name was deleted by force and may still run"))
+    Some(format!("{name} of a deleted job of this name is gone, and nobody saw it end: it may still run"))
 }
 
 /// The pods were refused, but the namespace's rules have changed since: no need to wait.
@@ -282,31 +282,37 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
         return false;
     }
     let attempt = allocation.attempt;
-    let waits = match earlier_pods(d, allocation, members) {
+    let (reason, why) = match earlier_pods(d, allocation, members) {
         Some(why) if late::is_never_released(d, TimedFact::EarlierPods { attempt }) => {
             // Others can use these GPUs meanwhile. No node is excluded: the pod may be on another one.
             let message = format!("{why} after more than an hour");
             d.stop_judged(&Judgement::new(Outcome::Withdrawn, Reason::WaitingForRelease, message));
             return false;
         }
-        Some(why) => Some(why),
+        Some(why) => (Reason::WaitingForRelease, why),
         None => match in_use(d, allocation) {
             Some(node) if late::is_never_released(d, TimedFact::InUse { attempt }) => {
                 late::withdraw_unreleased(d, &node);
                 return false;
             }
-            Some(node) => Some(format!("GPUs of {node} are still in use")),
-            None => wake_gpus(d, allocation),
+            Some(node) => (Reason::WaitingForRelease, format!("GPUs of {node} are still in use")),
+            None => match wake_gpus(d, allocation) {
+                Some(why) => {
+                    // With a reason of its own, the second that this takes would cost every job a status write.
+                    d.waking = true;
+                    (Reason::PodsStarting, why)
+                }
+                None => {
+                    set_starting(d);
+                    late::is_late(d, allocation);
+                    return true;
+                }
+            },
         },
     };
-    if let Some(why) = waits {
-        d.status.reason = Some(Reason::WaitingForRelease.as_str().into());
-        d.set_condition(condition::RUNNING, ConditionValue::False, Reason::WaitingForRelease, &why);
-        return false;
-    }
-    set_starting(d);
-    late::is_late(d, allocation);
-    true
+    d.status.reason = Some(reason.as_str().into());
+    d.set_condition(condition::RUNNING, ConditionValue::False, reason, &why);
+    false
 }
 
 pub(super) fn set_starting(d: &mut Draft<'_>) {

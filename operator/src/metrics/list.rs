@@ -10,16 +10,10 @@ pub fn all() -> Vec<Metric> {
     [OWN, WATCHES, CERTIFICATES, PROCESS].concat()
 }
 
-macro_rules! metrics {
-    ($($name:ident = $made:ident($($part:expr),* $(,)?);)+) => {
-        $(#[allow(missing_docs, reason = "its help says it")] pub const $name: Metric = Metric::$made($($part),*);)+
+andreas_runtime::metrics! {
+    /// The operator's own.
+    const OWN;
 
-        /// The operator's own.
-        const OWN: &[Metric] = &[$($name),+];
-    };
-}
-
-metrics! {
     LEADER = gauge("andreas_leader", &[], "1 while this replica leads; a replica that does not shows counters alone");
 
     JOBS = gauge("andreas_jobs", &["phase", "reason"], "TrainingJobs that exist, by phase and its reason");

@@ -59,7 +59,7 @@ impl State {
         view.encode(encoder)?;
         encode_last_values(*self.last.lock(), encoder)?;
         self.learning.lock().encode(encoder)?;
-        encode_totals(&mut self.totals.lock(), view.namespaces, view.running, encoder)
+        encode_totals(&mut self.totals.lock(), &view.namespaces, view.running, encoder)
     }
 }
 
@@ -182,7 +182,7 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
 
 fn encode_totals(
     totals: &mut Totals,
-    namespaces: BTreeSet<String>,
+    unfinished: &BTreeSet<String>,
     running: Vec<(Attempt, Bill)>,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
@@ -191,11 +191,6 @@ fn encode_totals(
         totals.running(&attempt, used);
     }
     totals.keep(&keys);
-    // After those that run: the number of namespaces is bounded.
-    for namespace in namespaces {
-        // From 0 on, or the first job that ends would not count as an increase.
-        totals.late(&namespace, 0);
-    }
     fn labels((namespace, gpu_type): &(String, String)) -> [(&str, &str); 2] {
         [("job_namespace", namespace.as_str()), ("gpu_type", gpu_type.as_str())]
     }
@@ -210,7 +205,7 @@ fn encode_totals(
     })?;
     list::LATENESS_COST.encode(encoder, |values| {
         totals
-            .lateness()
+            .lateness(unfinished)
             .iter()
             .try_for_each(|(namespace, money)| values.of(&[("job_namespace", namespace.as_str())], *money))
     })

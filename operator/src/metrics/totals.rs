@@ -153,9 +153,15 @@ impl Totals {
         })
     }
 
-    /// Cost of lateness and turnaround of ended jobs by namespace, in units of the tariff's money.
-    pub fn lateness(&self) -> &BTreeMap<String, f64> {
-        &self.lateness
+    /// Cost of lateness and turnaround of ended jobs by namespace, in units of the tariff's money. Of namespaces with
+    /// unfinished jobs from 0 on, or the first job that ends would not count as an increase. A job that waits takes no place
+    /// of those whose jobs run or end: it is shown where one is left.
+    pub fn lateness(&self, unfinished: &BTreeSet<String>) -> BTreeMap<String, f64> {
+        let mut shown = self.namespaces.clone();
+        let zeros = unfinished.iter().map(|namespace| (bounded(namespace, &mut shown, MAX_NAMESPACES), 0.0));
+        let mut all: BTreeMap<String, f64> = zeros.collect();
+        all.extend(self.lateness.iter().map(|(namespace, money)| (namespace.clone(), *money)));
+        all
     }
 
     /// The part of a newly seen attempt's use that is not counted here.
@@ -271,8 +277,9 @@ mod tests {
         }
         assert_eq!(joules(&totals), 5_000.0);
         assert!(totals.energy.len() <= MAX_PAIRS + MAX_TYPES + 1, "{}", totals.energy.len());
-        assert_eq!(totals.lateness().len(), MAX_NAMESPACES + 1);
-        assert_eq!(totals.lateness().values().sum::<f64>(), 5_000.0);
+        let lateness = totals.lateness(&BTreeSet::new());
+        assert_eq!(lateness.len(), MAX_NAMESPACES + 1);
+        assert_eq!(lateness.values().sum::<f64>(), 5_000.0);
         assert!(totals.energy.keys().any(|(namespace, _)| namespace == OTHER));
     }
 }

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use andreas_api::gpu_node::{ExcludedNode, PodPowerLimit};
 use andreas_api::names::{DEFAULT_POLICY, LABEL_ATTEMPT};
-use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode};
+use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod};
 use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec, Reason};
 use andreas_runtime::clock;
+use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use kube::ResourceExt;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::energy::budget::{self, BudgetState, Enforcement};
@@ -146,15 +147,18 @@ fn changed_nodes(index: &ClusterIndex) -> Vec<(String, KnownNode)> {
 
 async fn describe_nodes(shared: &Arc<Shared>) {
     let news = changed_nodes(&shared.index.lock());
-    let writes = news.iter().take(AT_ONCE).map(|(node, known)| async move {
-        match shared.writer.patch_gpu_node(node, &json!({ "spec": known })).await {
+    let specs = news.into_iter().take(AT_ONCE).map(|(node, known)| (node, json!(known)));
+    patch_specs(shared, specs.collect(), "type and exclusion not written").await;
+}
+
+/// Patches the specs of GpuNodes.
+async fn patch_specs(shared: &Arc<Shared>, specs: Vec<(String, Value)>, not_written: &str) {
+    let writes = specs.into_iter().map(|(name, spec)| async move {
+        let key = ObjectKey { namespace: String::new(), name };
+        match shared.writer.patch("wake", &key, &json!({ "spec": spec })).await {
             Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
             Err(error) => {
-                tracing::warn!(
-                    node,
-                    error = &error as &dyn std::error::Error,
-                    "type and exclusion not written"
-                );
+                tracing::warn!(node = key.name, error = &error as &dyn std::error::Error, "{not_written}");
             }
         }
     });
@@ -193,15 +197,8 @@ fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
 
 async fn set_limits(shared: &Arc<Shared>) {
     let news = limits(&shared.index.lock());
-    let writes = news.iter().map(|(node, limits)| async move {
-        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "limits": limits } })).await {
-            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
-            Err(error) => {
-                tracing::warn!(node, error = &error as &dyn std::error::Error, "power limits not written");
-            }
-        }
-    });
-    futures::future::join_all(writes).await;
+    let specs = news.into_iter().map(|(node, limits)| (node, json!({ "limits": limits })));
+    patch_specs(shared, specs.collect(), "power limits not written").await;
 }
 
 /// Finds what disappeared pods still hold. The API server tells whether foreign ones have ended; agents are
@@ -211,7 +208,7 @@ async fn request_holders(shared: &Arc<Shared>) {
     let reads = unconfirmed.iter().map(|(node, key, uid)| async move {
         // An existing pod has ended or reappears in the watch. An error, or a new pod of that name, proves
         // nothing.
-        if let Ok(Some(pod)) = shared.writer.get_pod(key).await
+        if let Ok(Some(pod)) = shared.writer.get::<SlimPod>(key).await
             && pod.uid().as_deref() == Some(uid)
         {
             shared.index.lock().confirm_ended(node, key);
@@ -223,19 +220,8 @@ async fn request_holders(shared: &Arc<Shared>) {
         index.expire_vanished();
         index.holder_requests()
     };
-    let writes = requests.iter().map(|(node, request)| async move {
-        match shared.writer.patch_gpu_node(node, &json!({ "spec": { "holdersRequested": request } })).await {
-            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
-            Err(error) => {
-                tracing::warn!(
-                    node,
-                    error = &error as &dyn std::error::Error,
-                    "holders not requested from the agent"
-                );
-            }
-        }
-    });
-    futures::future::join_all(writes).await;
+    let specs = requests.into_iter().map(|(node, request)| (node, json!({ "holdersRequested": request })));
+    patch_specs(shared, specs.collect(), "holders not requested from the agent").await;
 }
 
 /// Whether the stops for the power budget have begun in time.
@@ -263,7 +249,8 @@ async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState) {
         return;
     };
     let body = json!({ "status": { "observedGeneration": generation, "conditions": conditions } });
-    match shared.writer.patch_cluster_status::<SlimEnergyPolicy>("policy", DEFAULT_POLICY, &body).await {
+    let key = ObjectKey { namespace: String::new(), name: DEFAULT_POLICY.to_owned() };
+    match shared.writer.patch_status::<SlimEnergyPolicy>("policy", &key, &body).await {
         Ok(answer) => {
             shared.index.lock().rules.policies.apply(answer, crate::index::Origin::Written);
         }
@@ -352,7 +339,7 @@ fn power_known(
 mod tests {
     use super::*;
     use crate::testing;
-    use andreas_api::slim::{SlimPod, SlimTrainingJob};
+    use andreas_api::slim::SlimTrainingJob;
     use andreas_runtime::watch::Index;
 
     #[test]

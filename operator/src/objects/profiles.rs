@@ -166,7 +166,7 @@ async fn try_learn(shared: &Shared, key: &ObjectKey, learned: &[ProfileUpdate]) 
         profile.resource_version().as_deref(),
         changes,
     );
-    let answer = shared.writer.patch_profile_status(key, &body).await?;
+    let answer = shared.writer.patch_status("profile", key, &body).await?;
     shared.index.lock().wrote_profile(answer);
     Ok(())
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use crate::energy::draws::MeasuredDraws;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 
@@ -27,6 +28,8 @@ pub struct Latest {
     pub plan: Plan,
     /// What was submitted lately.
     pub arrivals: Arrivals,
+    /// What was seen of the draw of runs.
+    pub draws: MeasuredDraws,
 }
 
 /// A snapshot and its planner options, the input of `kubectl andreas plan --snapshot`, and the plan that was made from

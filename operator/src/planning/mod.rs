@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use andreas_api::Reason;
 use andreas_core::Watts;
-use andreas_planner::{IntendedChange, Options, Plan, Prices, SnapshotError};
+use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
@@ -148,6 +148,7 @@ pub async fn run(
                     options: options.clone(),
                     plan,
                     arrivals: built.arrivals,
+                    draws: built.draws,
                 });
             }
             Err(error) => {
@@ -172,7 +173,7 @@ const MAX_INVALID_JOBS: usize = 64;
 /// Maximum waiting jobs with an expected start before the first forecast by sampling.
 const MAX_EXPECTED_STARTS: usize = 2_000;
 
-/// Builds a snapshot and plan. A job with invalid values is excluded and named; it must not block the others.
+/// Builds a snapshot and plan.
 pub fn make(
     index: &ClusterIndex,
     ledger: &Ledger,
@@ -183,21 +184,31 @@ pub fn make(
     let mut built = snapshot::build(index, ledger, &mut caches, last.prices, now);
     built.snapshot.intended = last.intended;
     let started = Instant::now();
+    let plan = match plan_valid(&mut built.snapshot, options) {
+        Ok(plan) => plan,
+        Err(error) => return (caches, built, Err(error)),
+    };
+    let took = started.elapsed();
+    built.starts = andreas_forecast::expected_starts(&built.snapshot, &plan, MAX_EXPECTED_STARTS);
+    built.limited = observed(&mut built, options);
+    // Of a snapshot that was planned: a future plans with these jobs, too.
+    caches.arrivals.observe(&built.snapshot);
+    built.arrivals = caches.arrivals.clone();
+    (caches, built, Ok((plan, took)))
+}
+
+/// Plans a snapshot. A job with invalid values is taken out of it and named; it must not block the others.
+///
+/// # Errors
+/// If the planner refuses the snapshot for another reason.
+pub fn plan_valid(snapshot: &mut Snapshot, options: &Options) -> Result<Plan, SnapshotError> {
     let mut invalid = 0;
     loop {
-        let error = match andreas_planner::plan(&built.snapshot, options) {
-            Ok(plan) => {
-                let took = started.elapsed();
-                built.starts = andreas_forecast::expected_starts(&built.snapshot, &plan, MAX_EXPECTED_STARTS);
-                built.limited = observed(&mut built, options);
-                // Of a snapshot that was planned: a future plans with these jobs, too.
-                caches.arrivals.observe(&built.snapshot);
-                built.arrivals = caches.arrivals.clone();
-                return (caches, built, Ok((plan, took)));
-            }
+        let error = match andreas_planner::plan(snapshot, options) {
+            Ok(plan) => return Ok(plan),
             Err(error) => error,
         };
-        let jobs = &mut built.snapshot.jobs;
+        let jobs = &mut snapshot.jobs;
         let named = jobs.iter().position(|job| error.field.starts_with(&format!("jobs[{}]", job.id)));
         match named.filter(|_| invalid < MAX_INVALID_JOBS) {
             Some(at) => {
@@ -205,7 +216,7 @@ pub fn make(
                 jobs.remove(at);
                 invalid += 1;
             }
-            None => return (caches, built, Err(error)),
+            None => return Err(error),
         }
     }
 }

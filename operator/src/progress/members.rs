@@ -4,13 +4,13 @@
 //! eight a second per namespace. A pod that is no member is not read again for a minute, whatever token it
 //! uses.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::SlimPod;
 use andreas_runtime::buckets::Buckets;
+use andreas_runtime::remembered::Remembered;
 use andreas_runtime::watch::ObjectKey;
 use kube::{Client, Resource};
 use parking_lot::Mutex;
@@ -38,8 +38,8 @@ pub struct Members {
     index: Arc<Mutex<ClusterIndex>>,
     reads: Semaphore,
     live_read_limits: Buckets<String>,
-    /// UIDs of a pod and a job, and until when the pod is known not to belong to the job.
-    not_members: Mutex<HashMap<(String, String), Instant>>,
+    /// UIDs of a pod and a job to which the pod is known not to belong.
+    not_members: Remembered<(String, String), ()>,
 }
 
 impl Members {
@@ -50,7 +50,7 @@ impl Members {
             index,
             reads: Semaphore::new(READS),
             live_read_limits: Buckets::new(BURST, PER_SECOND),
-            not_members: Mutex::default(),
+            not_members: Remembered::new(MAX_KEPT, REMEMBERED),
         }
     }
 
@@ -70,7 +70,7 @@ impl Members {
             return Ok(member(&held, job, uid));
         }
         let pair = (pod.uid.clone(), uid.to_owned());
-        if self.is_no_member(&pair) {
+        if self.not_members.get(&pair).is_some() {
             return Ok(None);
         }
         if !self.live_read_limits.admit(pod.namespace.clone(), Instant::now()) {
@@ -78,7 +78,7 @@ impl Members {
         }
         let permit = self.reads.acquire().await;
         // A concurrent report of the same pod may have got the answer meanwhile.
-        if self.is_no_member(&pair) {
+        if self.not_members.get(&pair).is_some() {
             return Ok(None);
         }
         let url = SlimPod::url_path(&(), Some(&key.namespace));
@@ -87,25 +87,9 @@ impl Members {
         let found = found.filter(|found| found.metadata.uid.as_deref() == Some(&pod.uid));
         let attempt = found.and_then(|found| member(&found, job, uid));
         if attempt.is_none() {
-            self.remember(pair);
+            self.not_members.insert(pair, ());
         }
         Ok(attempt)
-    }
-
-    fn is_no_member(&self, pair: &(String, String)) -> bool {
-        self.not_members.lock().get(pair).is_some_and(|until| *until > Instant::now())
-    }
-
-    fn remember(&self, pair: (String, String)) {
-        let now = Instant::now();
-        let mut not_members = self.not_members.lock();
-        if not_members.len() >= MAX_KEPT {
-            not_members.retain(|_, until| *until > now);
-            if not_members.len() >= MAX_KEPT {
-                not_members.clear();
-            }
-        }
-        not_members.insert(pair, now + REMEMBERED);
     }
 }
 

@@ -1,16 +1,15 @@
 //! Authenticates a report's sender: TokenReview with the job's own audience, cached for a minute by digest.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use andreas_runtime::access::{Digest, digest};
 use andreas_runtime::buckets::Reviews;
+use andreas_runtime::remembered::Remembered;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
-use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -49,14 +48,14 @@ pub struct Tokens {
     client: Client,
     reviews: Semaphore,
     by_address: Reviews,
-    kept: Mutex<HashMap<Digest, (Option<PodIdentity>, Instant)>>,
+    kept: Remembered<Digest, Option<PodIdentity>>,
 }
 
 impl Tokens {
     /// Empty cache.
     pub fn new(client: Client) -> Self {
-        let reviews = Semaphore::new(REVIEWS);
-        Self { client, reviews, by_address: Reviews::by_address(), kept: Mutex::new(HashMap::new()) }
+        let (reviews, kept) = (Semaphore::new(REVIEWS), Remembered::new(MAX_KEPT, REMEMBERED));
+        Self { client, reviews, by_address: Reviews::by_address(), kept }
     }
 
     /// The pod that `token`, sent from `peer`, was issued to for `audience`; `None`: invalid.
@@ -70,7 +69,7 @@ impl Tokens {
         peer: IpAddr,
     ) -> Result<Option<PodIdentity>, ReviewError> {
         let digest = digest(token, audience);
-        if let Some(pod) = self.remembered(&digest) {
+        if let Some(pod) = self.kept.get(&digest) {
             return Ok(pod);
         }
         self.admit(peer)?;
@@ -83,7 +82,7 @@ impl Tokens {
             Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &asked).await?;
         drop(permit);
         let pod = identity(&answer, audience);
-        self.remember(digest, pod.clone());
+        self.kept.insert(digest, pod.clone());
         Ok(pod)
     }
 
@@ -94,32 +93,15 @@ impl Tokens {
     /// [`ReviewError::TooMany`].
     pub fn refuse(&self, token: &str, job: &str, peer: IpAddr) -> Result<(), ReviewError> {
         let digest = digest(token, job);
-        if self.remembered(&digest).is_none() {
+        if self.kept.get(&digest).is_none() {
             self.admit(peer)?;
-            self.remember(digest, None);
+            self.kept.insert(digest, None);
         }
         Ok(())
     }
 
     fn admit(&self, peer: IpAddr) -> Result<(), ReviewError> {
         if self.by_address.admit(peer, Instant::now()) { Ok(()) } else { Err(ReviewError::TooMany) }
-    }
-
-    fn remembered(&self, digest: &Digest) -> Option<Option<PodIdentity>> {
-        let kept = self.kept.lock();
-        kept.get(digest).filter(|(_, until)| *until > Instant::now()).map(|(pod, _)| pod.clone())
-    }
-
-    fn remember(&self, digest: Digest, pod: Option<PodIdentity>) {
-        let mut kept = self.kept.lock();
-        if kept.len() >= MAX_KEPT {
-            let now = Instant::now();
-            kept.retain(|_, (_, until)| *until > now);
-            if kept.len() >= MAX_KEPT {
-                kept.clear();
-            }
-        }
-        kept.insert(digest, (pod, Instant::now() + REMEMBERED));
     }
 }
 

@@ -1,7 +1,8 @@
 //! The thread that makes views: on the leader after its plans, on other replicas while there are questions. Between two
 //! plans, questions have it make them again, from the present on.
 //!
-//! It rests several times as long as it worked, so forecasts use a bounded part of a core.
+//! It rests several times as long as it worked, so forecasts use a bounded part of a core. A question about a plan that is newer
+//! than the view ends the rest as soon as that bound allows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,9 @@ use crate::snapshot::Caches;
 /// Minimum time between two forecasts, and their maximum share of a core as one in this many.
 const PAUSE: Duration = Duration::from_secs(2);
 const SHARE: u32 = 5;
+/// A view of a newer plan is waited for if the last one took at most the first, and no longer than the second.
+const QUICK: Duration = Duration::from_millis(100);
+const QUICK_WITHIN: Duration = Duration::from_millis(150);
 /// A replica that does not lead plans for this long after the last question.
 const ASKED_WITHIN: Duration = Duration::from_secs(60);
 /// Minimum age of such a plan before another one.
@@ -47,12 +51,15 @@ pub struct Sources {
 #[derive(Default)]
 struct Demand {
     asked: Option<Instant>,
-    /// A question waits for the first view.
+    /// A question waits for the first view, or for that of a newer plan.
     urgent: bool,
+    /// How long the last view took.
+    took: Duration,
 }
 
 /// Handle of the thread.
 pub struct Background {
+    latest: LatestPlan,
     demand: Arc<(Mutex<Demand>, Condvar)>,
     views: watch::Receiver<Option<Arc<View>>>,
     ended: Arc<AtomicBool>,
@@ -75,10 +82,36 @@ impl Background {
         let (sender, views) = watch::channel(None);
         let ended = Arc::new(AtomicBool::new(false));
         let (asked, end) = (Arc::clone(&demand), Arc::clone(&ended));
+        let latest = sources.latest.clone();
         std::thread::Builder::new()
             .name("forecasts".into())
             .spawn(move || work(&sources, caches, &asked, &sender, &end))?;
-        Ok(Arc::new(Self { demand, views, ended }))
+        Ok(Arc::new(Self { latest, demand, views, ended }))
+    }
+
+    /// The newest view, which is that of the leader's last plan if views are made quickly.
+    pub async fn newest(&self, within: Duration) -> Option<Arc<View>> {
+        let view = self.view(within).await?;
+        let is_old = self.latest.last().is_some_and(|latest| !Arc::ptr_eq(&latest, &view.latest));
+        if !is_old {
+            return Some(view);
+        }
+        let quick = {
+            let mut demand = self.demand.0.lock();
+            demand.urgent = true;
+            self.demand.1.notify_all();
+            demand.took <= QUICK
+        };
+        if !quick {
+            return Some(view);
+        }
+        let mut views = self.views.clone();
+        let another = |made: &Option<Arc<View>>| {
+            made.as_ref().is_some_and(|made| !Arc::ptr_eq(&made.latest, &view.latest))
+        };
+        let made = tokio::time::timeout(QUICK_WITHIN, views.wait_for(another)).await;
+        let made = made.ok().and_then(Result::ok).and_then(|made| made.clone());
+        Some(made.unwrap_or(view))
     }
 
     /// The newest view. Waits for the first one; `None` if it takes longer than `within`.
@@ -104,21 +137,25 @@ fn work(
     views: &watch::Sender<Option<Arc<View>>>,
     ended: &AtomicBool,
 ) {
-    let mut rest_until = Instant::now();
+    let mut rested = Instant::now();
+    let mut paused = rested;
     let mut standby_at: Option<Instant> = None;
     while !ended.load(Ordering::Relaxed) {
-        let asked = {
+        let (asked, urgent) = {
             let mut held = demand.0.lock();
-            if !std::mem::take(&mut held.urgent) {
-                demand.1.wait_for(&mut held, PAUSE);
+            let left = rested.saturating_duration_since(Instant::now());
+            let wait = if held.urgent { left } else { PAUSE };
+            if !wait.is_zero() {
+                demand.1.wait_for(&mut held, wait);
             }
-            held.urgent = false;
-            held.asked.is_some_and(|at| at.elapsed() < ASKED_WITHIN)
+            (held.asked.is_some_and(|at| at.elapsed() < ASKED_WITHIN), held.urgent)
         };
         let known = views.borrow().clone();
-        if Instant::now() < rest_until && known.is_some() {
+        let over = if urgent { rested } else { rested.max(paused) };
+        if Instant::now() < over && known.is_some() {
             continue;
         }
+        demand.0.lock().urgent = false;
         let latest = match sources.latest.last() {
             Some(latest) => latest,
             // This replica has never led.
@@ -144,7 +181,8 @@ fn work(
             None => View::new(latest),
         };
         let took = began.elapsed();
-        rest_until = Instant::now() + PAUSE.max(took * (SHARE - 1));
+        (rested, paused) = (Instant::now() + took * (SHARE - 1), Instant::now() + PAUSE);
+        demand.0.lock().took = took;
         match made {
             Ok(view) => {
                 sources.metrics.forecasts.seconds.observe(took.as_secs_f64());

@@ -14,11 +14,14 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
 
+use super::live::State;
+use super::view::{View, options_of_question};
 use super::{QueryError, posted};
 use crate::energy::rules;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
 use crate::planning::last::Latest;
+use crate::planning::plan_valid;
 use crate::snapshot::{self, Caches};
 
 /// Name of a posted job without one.
@@ -71,7 +74,30 @@ impl Hypothetical {
         Ok(job)
     }
 
-    /// The job for the planner, with the cluster as it was for the last plan. A job without a status waits.
+    /// The cluster in this state, planned and sampled as after the plan `last`. Nobody carries this plan out.
+    ///
+    /// # Errors
+    /// If the planner refuses the snapshot.
+    pub fn view(&self, State { at, index, ledger }: State, last: &Latest) -> Result<View, QueryError> {
+        let (built, mut arrivals) = {
+            let mut state = self.state.lock();
+            let caches = &mut state.0;
+            // What was seen before counts, and what jobs that may come ask of nodes.
+            (caches.arrivals, caches.draws) = (last.arrivals.clone(), last.draws.clone());
+            let built = snapshot::build(&index, &ledger, caches, last.plan.prices.clone(), at);
+            (built, std::mem::take(&mut caches.arrivals))
+        };
+        let (mut snapshot, draws) = (built.snapshot, built.draws);
+        snapshot.intended = last.plan.intended.clone();
+        let options = last.options.clone();
+        let with = options_of_question(&options, snapshot.jobs.len());
+        let plan = plan_valid(&mut snapshot, &with)?;
+        arrivals.observe(&snapshot);
+        let latest = Latest { at, index, ledger, snapshot, options, plan, arrivals, draws };
+        Ok(View::new(Arc::new(latest))?)
+    }
+
+    /// The job for the planner, with the cluster as it was for a plan. A job without a status waits.
     /// `None`: it would not be planned, because it is held or no prediction is possible.
     pub fn planned(&self, latest: &Latest, job: SlimTrainingJob, now: Timestamp) -> Option<(Job, Snapshot)> {
         let key = ObjectKey::of(&job);
@@ -85,6 +111,7 @@ impl Hypothetical {
         }
         let index = latest.index.with_one_job(job);
         let mut state = self.state.lock();
+        state.0.draws = latest.draws.clone();
         let built = snapshot::build(&index, &ledger, &mut state.0, None, now);
         drop(state);
         let found = built.snapshot.jobs.iter().find(|job| job.id == snapshot::job_id(&key)).cloned()?;

@@ -1,13 +1,16 @@
 //! Answers of the query API: when a job will be done, why it waits, and what would help.
 //!
-//! **In**: the last plan with its input ([`Latest`]), forecasts by sampling, questions. **Out**: answers as
-//! types of `andreas-query`. Everything here is computed from a copy of the cluster's state; nothing is
-//! created, written or reserved.
+//! **In**: the last plan with its input ([`Latest`](crate::planning::last::Latest)), the cluster's state as it is now, forecasts by
+//! sampling, questions. **Out**: answers as types of `andreas-query`. Everything here is computed from a copy of the cluster's
+//! state; nothing is created, written or reserved.
+//!
+//! What was decided is answered from the last plan, what would happen from a plan of now that nobody carries out.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`view`] | a plan with its forecast: what all answers are computed from |
-//! | [`background`] | the thread that makes views |
+//! | [`background`] | the thread that makes views of the operator's plans |
+//! | [`live`] | the cluster's state as it is now |
 //! | [`standby`] | the plan of a replica that does not lead |
 //! | [`jobs`] | a job in an answer, the order of the queue |
 //! | [`hypothetical`] | a job, node or budget that does not exist, in the planner's input |
@@ -21,6 +24,7 @@ pub mod background;
 pub mod explain;
 pub mod hypothetical;
 pub mod jobs;
+pub mod live;
 pub mod posted;
 pub mod standby;
 #[cfg(test)]
@@ -30,6 +34,7 @@ pub mod what_if;
 
 pub use background::Background;
 pub use hypothetical::Hypothetical;
+pub use live::Live;
 pub use view::View;
 
 /// Why a question has no answer.

@@ -1,12 +1,12 @@
 //! The plan of a replica that does not lead: made from its own caches, when it is asked.
 //!
-//! A follower has no claims of steps. It takes them from the statuses that the leader wrote.
+//! A follower has no claims of steps. It takes them from the statuses that the leader wrote. So does the leader for jobs that no
+//! step has seen yet.
 
 use andreas_api::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_planner::Options;
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
@@ -16,20 +16,28 @@ use crate::planning::last::Latest;
 use crate::planning::{self, FromLastPlan};
 use crate::snapshot::Caches;
 
-/// Claims by the jobs' statuses.
-pub fn ledger(index: &ClusterIndex, now: Timestamp) -> Ledger {
-    let mut ledger = Ledger::new(now);
+/// The claims of steps in `ledger`, and by the jobs' statuses those of all other jobs.
+pub fn with_all_claims(mut ledger: Ledger, index: &ClusterIndex, now: Timestamp) -> Ledger {
     for (key, job) in index.jobs.iter() {
-        ledger.entry(key, &job.uid().unwrap_or_default()).claim = Some(claim(job, now));
+        let memory = ledger.entry(key, job.metadata.uid.as_deref().unwrap_or_default());
+        if memory.claim.is_none() {
+            memory.claim = Some(claim(job, now));
+        }
     }
     ledger
 }
 
 /// The claim of a job by its status.
 fn claim(job: &SlimTrainingJob, now: Timestamp) -> Claim {
-    let Some(status) = &job.status else { return Claim::Waiting { not_before: None } };
-    let allocation = status.allocation.as_ref();
     let deleted = job.metadata.deletion_timestamp.is_some();
+    let Some(status) = &job.status else {
+        return if deleted || job.spec.suspend {
+            Claim::Nothing
+        } else {
+            Claim::Waiting { not_before: None }
+        };
+    };
+    let allocation = status.allocation.as_ref();
     let since = |at: Option<Timestamp>| at.unwrap_or(now);
     match status.phase {
         Phase::Suspended | Phase::Succeeded | Phase::Failed => Claim::Nothing,
@@ -60,13 +68,14 @@ pub fn plan(
     options: &Options,
     now: Timestamp,
 ) -> (Caches, Option<Latest>) {
-    let ledger = ledger(&index, now);
+    let ledger = with_all_claims(Ledger::new(now), &index, now);
     let (caches, built, planned) =
         planning::make(&index, &ledger, caches, (FromLastPlan::default(), now), options);
     let latest = match planned {
         Ok((plan, _)) => {
-            let (snapshot, arrivals) = (built.snapshot, built.arrivals);
-            Some(Latest { at: now, index, ledger, snapshot, options: options.clone(), plan, arrivals })
+            let (snapshot, options) = (built.snapshot, options.clone());
+            let (arrivals, draws) = (built.arrivals, built.draws);
+            Some(Latest { at: now, index, ledger, snapshot, options, plan, arrivals, draws })
         }
         Err(error) => {
             tracing::error!(%error, "no plan for the query API");

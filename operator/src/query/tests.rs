@@ -12,10 +12,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::index::ClusterIndex;
+use crate::shared::Leader;
 use crate::snapshot::Caches;
 use crate::testing::{at, gpu_node};
 
 mod explained;
+mod live;
 mod submitted;
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";
@@ -371,6 +373,7 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         .map(|(_, job)| Arc::clone(job))
         .collect();
     let hypothetical = Hypothetical::new(Caches::default());
+    let live = Live::new(Arc::new(parking_lot::Mutex::new(index)), Leader::default());
     let p95 = |what: &str, goal: Duration, times: usize, ask: &dyn Fn(usize)| {
         let mut all: Vec<Duration> = (0..times)
             .map(|n| {
@@ -397,8 +400,8 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         let job =
             JobObject { metadata: Default::default(), spec: spec(8, 8, json!({"deadlineAfter": "5h"})) };
         let asked = WhatIfRequest { job: Some(job), ..WhatIfRequest::default() };
-        // As the server does between two plans.
-        let now = view.later(at(80)).expect("a view");
+        // As the server does.
+        let now = hypothetical.view(live.state(at(80)), &view.latest).expect("a view");
         what_if::what_if(&now, &hypothetical, "team", &asked).expect("an answer");
     });
     assert!(queue && all && explained && changed, "{queue} {all} {explained} {changed}");

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use andreas_api::TrainingJobStatus;
+use andreas_api::slim::SlimTrainingJob;
 use andreas_core::{JobId, Seconds, Time};
 use andreas_forecast::{Forecast, Settings, sample};
 use andreas_planner::{Decision, Options, Plan, Snapshot, SnapshotError};
@@ -21,6 +23,9 @@ const TRIALS: u64 = 20;
 /// Jobs above which a forecast has fewer futures.
 const MANY: usize = 2_000;
 const FUTURES_OF_MANY: usize = 8;
+/// Maximum constructions for a question's plan of more jobs than the second.
+const TRIALS_OF_QUESTION: u64 = 50;
+const MANY_FOR_QUESTION: usize = 500;
 
 /// What all answers are computed from.
 pub struct View {
@@ -44,28 +49,59 @@ pub fn settings(jobs: usize) -> Settings {
     Settings::within(WORK, if jobs > MANY { FUTURES_OF_MANY } else { FUTURES }, jobs)
 }
 
-/// Age of a start above which it is not counted in [`start_up`].
+/// Age of a start above which it is not counted in [`start_up`] and [`reaction`].
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Start-up where no job has started lately: twice what Kubernetes' objective for pods allows without their images (5 s,
 /// https://github.com/kubernetes/community/blob/master/sig-scalability/slos/pod_startup_latency.md).
 const UNSEEN: f64 = 10.0;
 
+/// A decision that came later than this after an end or a submission waited for something else.
+const PROMPT: SignedDuration = SignedDuration::from_secs(60);
+
+fn median(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
+}
+
 /// Median time from decision to training of the running jobs that started last; [`UNSEEN`] without such jobs.
 pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
     let allocations = index.jobs.iter().filter_map(|(_, job)| job.status.as_ref()?.allocation.as_ref());
-    let mut all: Vec<f64> = allocations
+    let all = allocations
         .filter_map(|held| Some((held.since.0, held.running_time.as_ref()?.0)))
         .filter(|(_, running)| now.duration_since(*running) < RECENT)
-        .map(|(since, running)| running.duration_since(since).as_secs_f64().max(0.0))
-        .collect();
-    all.sort_by(f64::total_cmp);
-    Seconds(all.get(all.len() / 2).copied().unwrap_or(UNSEEN))
+        .map(|(since, running)| running.duration_since(since).as_secs_f64().max(0.0));
+    Seconds(median(all.collect()).unwrap_or(UNSEEN))
+}
+
+/// Median time to the decisions by which jobs hold their GPUs: from their submission, or from the last end of a run before, if that
+/// was later. None where there are no such jobs.
+pub fn reaction(index: &ClusterIndex, now: Timestamp) -> Seconds {
+    let statuses = || index.jobs.iter().filter_map(|(_, job)| Some((job, job.status.as_ref()?)));
+    let mut ends: Vec<Timestamp> =
+        statuses().flat_map(|(_, status)| status.history.iter().map(|record| record.ended.0)).collect();
+    ends.sort_unstable();
+    let took = |(job, status): (&Arc<SlimTrainingJob>, &TrainingJobStatus)| {
+        let decided = status.allocation.as_ref()?.since.0;
+        let made = job.metadata.creation_timestamp.as_ref()?.0;
+        let before = ends.partition_point(|end| *end <= decided);
+        let from = before.checked_sub(1).map_or(made, |last| ends[last].max(made));
+        let took = decided.duration_since(from);
+        let counts = now.duration_since(decided) < RECENT && !took.is_negative() && took < PROMPT;
+        counts.then(|| took.as_secs_f64())
+    };
+    Seconds(median(statuses().filter_map(took).collect()).unwrap_or(0.0))
 }
 
 /// The planner's options within a future.
 pub fn options(of: &Options) -> Options {
     Options { trials: of.trials.min(TRIALS), ..of.clone() }
+}
+
+/// The planner's options for the plan of a question: of so many jobs.
+pub fn options_of_question(of: &Options, jobs: usize) -> Options {
+    let most = if jobs > MANY_FOR_QUESTION { TRIALS_OF_QUESTION } else { u64::MAX };
+    Options { trials: of.trials.min(most), ..of.clone() }
 }
 
 /// Whether the plan leaves a job waiting.
@@ -110,7 +146,8 @@ impl View {
         latest: Arc<Latest>,
     ) -> Result<Self, SnapshotError> {
         let snapshot = moved.as_ref().unwrap_or(&latest.snapshot);
-        let settings = Settings { start_up: start_up(&latest.index, at), ..settings(snapshot.jobs.len()) };
+        let (start_up, reaction) = (start_up(&latest.index, at), reaction(&latest.index, at));
+        let settings = Settings { start_up, reaction, ..settings(snapshot.jobs.len()) };
         let mut forecast =
             sample(snapshot, &latest.plan, &latest.arrivals, &options(&latest.options), &settings)?;
         forecast.correct(&latest.ledger.calibration);

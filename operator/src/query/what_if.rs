@@ -14,15 +14,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::QueryError;
 use super::hypothetical::{self, Hypothetical};
 use super::jobs::{expected, micros, percent, range};
-use super::view::{View, options, order, visible};
+use super::view::{View, options, options_of_question, order, visible};
 use crate::instants::{after, deadline};
 use crate::snapshot::job_id;
 
 /// A shift of less is not reported.
 const MIN_SHIFT: f64 = 60.0;
-/// Constructions for the plan of a changed snapshot of many jobs.
-const TRIALS_OF_MANY: u64 = 50;
-const MANY: usize = 500;
 
 /// A changed snapshot with its plan and forecast.
 pub struct Changed {
@@ -40,10 +37,7 @@ impl Changed {
     /// # Errors
     /// [`QueryError::Refused`].
     pub fn new(view: &View, snapshot: Snapshot) -> Result<Self, QueryError> {
-        let mut with = view.latest.options.clone();
-        if snapshot.jobs.len() > MANY {
-            with.trials = with.trials.min(TRIALS_OF_MANY);
-        }
+        let with = options_of_question(&view.latest.options, snapshot.jobs.len());
         let plan = plan(&snapshot, &with)?;
         let mut forecast = sample(&snapshot, &plan, &view.latest.arrivals, &options(&with), &view.settings)?;
         forecast.correct(&view.latest.ledger.calibration);

@@ -3,8 +3,6 @@
 //! It names jobs of all namespaces, so it is behind [`super::pages`]. Only the leader has the data; a
 //! follower answers 503.
 
-use std::sync::{Arc, Weak};
-
 use andreas_api::training_job::Prediction;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
@@ -14,20 +12,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::lifecycle::Planned;
-use crate::shared::Shared;
+use crate::shared::{Leader, Shared};
 
 /// Jobs read under one lock.
 const AT_ONCE: usize = 64;
-
-/// Access to the leader's ledger, available once this process is the leader.
-#[derive(Clone, Default)]
-pub struct Forecasts {
-    shared: Arc<Mutex<Weak<Shared>>>,
-}
 
 /// Forecast of one job.
 #[derive(Debug, Serialize)]
@@ -50,20 +41,13 @@ struct WaitInfo {
     message: String,
 }
 
-impl Forecasts {
-    /// This process is the leader from now on.
-    pub fn lead(&self, shared: &Arc<Shared>) {
-        *self.shared.lock() = Arc::downgrade(shared);
-    }
-
-    /// The route.
-    pub fn router(&self) -> Router {
-        Router::new().route("/forecasts", get(forecasts)).with_state(self.clone())
-    }
+/// The route.
+pub fn router(leader: Leader) -> Router {
+    Router::new().route("/forecasts", get(forecasts)).with_state(leader)
 }
 
-async fn forecasts(State(state): State<Forecasts>) -> Response {
-    let Some(shared) = state.shared.lock().upgrade() else {
+async fn forecasts(State(leader): State<Leader>) -> Response {
+    let Some(shared) = leader.shared() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response();
     };
     let keys: Vec<ObjectKey> = shared.index.lock().jobs.iter().map(|(key, _)| key.clone()).collect();

@@ -44,7 +44,7 @@ struct Held {
     used: u64,
     /// Of jobs that are stopping.
     leaving: u64,
-    /// Of jobs that wait until others have released theirs, or until resting GPUs are awake.
+    /// Of jobs that wait until others have released theirs.
     promised: u64,
 }
 

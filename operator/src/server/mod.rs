@@ -56,12 +56,11 @@ use crate::predict::learner::{FitOutcome, Learner};
 use crate::predict::sampled::Forecasts as SampledForecasts;
 use crate::progress::{self, LastReports, Progress, RejectedReports};
 use crate::query::background::Sources;
-use crate::query::{Background, Hypothetical};
-use crate::shared::Shared;
+use crate::query::{Background, Hypothetical, Live};
+use crate::shared::{Leader, Shared};
 use crate::snapshot::Caches;
 use crate::writes::Writer;
 use certificates::Certificates;
-use forecasts::Forecasts;
 use query::QueryApi;
 
 /// Maximum connections to the progress endpoint: a short one per training program every few seconds.
@@ -99,7 +98,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
 
     let index = Arc::new(Mutex::new(ClusterIndex::new()));
     let reports: LastReports = Arc::new(Mutex::new(HashMap::new()));
-    let forecasts = Forecasts::default();
+    let leader = Leader::default();
     let latest = LatestPlan::default();
     let sampled = SampledForecasts::default();
     let counters = metrics.clone();
@@ -145,7 +144,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 Arc::clone(&reports),
                 Arc::clone(&rejected_reports),
             );
-            let pages = forecasts.router().merge(snapshot::router(&latest));
+            let pages = forecasts::router(leader.clone()).merge(snapshot::router(&latest));
             let access = Access::new(client.clone());
             let pages = pages::protected(pages, Arc::clone(&access));
             let caches = || Caches::new(Tables::learning(learner.clone(), args.learning_trust));
@@ -158,7 +157,8 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             };
             let background = Background::start(sources, caches()).context("no thread to forecast on")?;
             let hypothetical = Hypothetical::new(caches());
-            let api = QueryApi::new(access, Arc::clone(&index), background, hypothetical, metrics.clone());
+            let live = Live::new(Arc::clone(&index), leader.clone());
+            let api = QueryApi::new(access, live, background, hypothetical, metrics.clone());
             let pages = pages.merge(query::router(api));
             serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end)?;
             if let Some(url) = &args.progress.progress_url {
@@ -189,7 +189,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 identity,
                 reports,
                 rejected_reports,
-                forecasts,
+                leader,
                 latest,
                 sampled,
                 learner,
@@ -284,7 +284,7 @@ struct Leading {
     identity: String,
     reports: LastReports,
     rejected_reports: Arc<RejectedReports>,
-    forecasts: Forecasts,
+    leader: Leader,
     latest: LatestPlan,
     sampled: SampledForecasts,
     learner: Learner,
@@ -350,7 +350,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         start_burst,
         rate_limits: RateLimits::default(),
     });
-    with.forecasts.lead(&shared);
+    with.leader.lead(&shared);
     let led = Arc::downgrade(&shared);
     shared.metrics.state.lead(move || {
         let led = led.upgrade()?;

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
-use andreas_api::slim::SlimTrainingJob;
 use andreas_query::{DEFAULT_QUEUE, Failure, MAX_BODY, MAX_QUEUE, TOKEN_HEADER, path};
 use andreas_runtime::access::{Access, Denied, Right};
 use andreas_runtime::buckets::Buckets;
@@ -30,9 +29,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use crate::query::{Background, Hypothetical, QueryError, View, explain, jobs, what_if};
+use crate::query::{Background, Hypothetical, Live, QueryError, View, explain, jobs, what_if};
 
 /// Requests of one user: burst and per second.
 const BURST: u32 = 40;
@@ -49,15 +47,13 @@ const VIEW_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(18);
 /// How long an explanation goes on trying changes; a change that has begun is finished.
 const TRIES_WITHIN: Duration = Duration::from_secs(8);
-/// Age up to which a view is that of now.
-const AS_GOOD_AS_NOW: jiff::SignedDuration = jiff::SignedDuration::from_millis(500);
 /// Maximum length of a namespace's name.
 const MAX_NAMESPACE: usize = 63;
 
 /// State of the query API.
 pub struct QueryApi {
     access: Arc<Access>,
-    index: Arc<Mutex<ClusterIndex>>,
+    live: Live,
     background: Arc<Background>,
     hypothetical: Arc<Hypothetical>,
     metrics: Metrics,
@@ -70,17 +66,17 @@ pub struct QueryApi {
 }
 
 impl QueryApi {
-    /// An API on this index.
+    /// An API on this state.
     pub fn new(
         access: Arc<Access>,
-        index: Arc<Mutex<ClusterIndex>>,
+        live: Live,
         background: Arc<Background>,
         hypothetical: Hypothetical,
         metrics: Metrics,
     ) -> Arc<Self> {
         Arc::new(Self {
             access,
-            index,
+            live,
             background,
             hypothetical: Arc::new(hypothetical),
             metrics,
@@ -154,12 +150,6 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// A user with the right, and the view that the answer is from.
-struct Admitted {
-    user: String,
-    view: Arc<View>,
-}
-
 /// What a request says of its sender.
 struct Caller {
     token: Option<HeaderValue>,
@@ -191,16 +181,17 @@ async fn user_of(api: &QueryApi, caller: &Caller, right: Right<'_>) -> Result<St
     Ok(user)
 }
 
-async fn admit(api: &QueryApi, caller: &Caller, namespace: &str, verb: &str) -> Result<Admitted, Refusal> {
+/// The user, who has the right.
+async fn admit(api: &QueryApi, caller: &Caller, namespace: &str, verb: &str) -> Result<String, Refusal> {
     if namespace.is_empty() || namespace.len() > MAX_NAMESPACE {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Invalid", "namespace: is no name of a namespace"));
     }
     let right = Right::Resource { group: names::GROUP, resource: "trainingjobs", verb, namespace };
-    let user = user_of(api, caller, right).await?;
-    let view = api.background.view(VIEW_WITHIN).await.ok_or_else(|| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "NotReady", "there is no plan yet: try again")
-    })?;
-    Ok(Admitted { user, view })
+    user_of(api, caller, right).await
+}
+
+fn no_plan() -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "NotReady", "there is no plan yet: try again")
 }
 
 async fn turn(api: &QueryApi, semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
@@ -290,18 +281,11 @@ async fn queue(
     let limit = limit(request.uri().query());
     drop(request);
     let ask = async {
-        let Admitted { view, .. } = admit(&api, &caller, &namespace, "list").await?;
+        admit(&api, &caller, &namespace, "list").await?;
+        let view = api.background.newest(VIEW_WITHIN).await.ok_or_else(no_plan)?;
         let limit = limit?;
         let turn = turn(&api, &api.answers).await?;
-        let found: Vec<Arc<SlimTrainingJob>> = {
-            let index = api.index.lock();
-            index
-                .jobs
-                .iter()
-                .filter(|(key, _)| key.namespace == namespace)
-                .map(|(_, job)| Arc::clone(job))
-                .collect()
-        };
+        let found = api.live.jobs(&namespace);
         answer(&api, "queue", turn, move || Ok(jobs::queue(&view, &namespace, &found, limit, clock::now())))
             .await
     };
@@ -326,13 +310,14 @@ async fn explain_job(
     let always = tries_always(request.uri().query());
     drop(request);
     let ask = async {
-        let Admitted { view, user } = admit(&api, &caller, &namespace, "get").await?;
+        let user = admit(&api, &caller, &namespace, "get").await?;
+        let view = api.background.newest(VIEW_WITHIN).await.ok_or_else(no_plan)?;
         let always = always?;
         // As much work as changes that are asked about one by one.
         let changing = if always { Some(Changing::begin(&api, user)?) } else { None };
         let turn = turn(&api, if always { &api.changes } else { &api.answers }).await?;
         let key = ObjectKey { namespace, name: name.clone() };
-        let job = api.index.lock().jobs.get(&key).cloned();
+        let job = api.live.job(&key);
         let hypothetical = Arc::clone(&api.hypothetical);
         let compute = move || {
             let job = job.ok_or(QueryError::NoSuchJob(name))?;
@@ -379,7 +364,8 @@ where
     A: Serialize + Send + 'static,
 {
     let caller = Caller::of(&request);
-    let Admitted { user, view } = admit(api, &caller, &namespace, "list").await?;
+    let user = admit(api, &caller, &namespace, "list").await?;
+    let view = api.background.view(VIEW_WITHIN).await.ok_or_else(no_plan)?;
     let changing = Changing::begin(api, user)?;
     let invalid = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "Invalid", message);
     let body = axum::body::to_bytes(request.into_body(), MAX_BODY).await.map_err(|_| {
@@ -391,14 +377,12 @@ where
     })?;
     let asked: Q = serde_json::from_slice(&body).map_err(|error| invalid(format!("body: {error}")))?;
     let turn = turn(api, &api.changes).await?;
-    let hypothetical = Arc::clone(&api.hypothetical);
+    let (live, hypothetical) = (api.live.clone(), Arc::clone(&api.hypothetical));
     let compute = move || {
         let _changing = changing;
-        // The change is made now, and not when the view was.
-        let now = clock::now();
-        let later =
-            if now.duration_since(view.at()) > AS_GOOD_AS_NOW { Some(view.later(now)?) } else { None };
-        compute(later.as_ref().unwrap_or(&view), &hypothetical, &namespace, &asked)
+        // The change is made now, and not to the cluster of the last plan.
+        let now = hypothetical.view(live.state(clock::now()), &view.latest)?;
+        compute(&now, &hypothetical, &namespace, &asked)
     };
     answer(api, question, turn, compute).await
 }

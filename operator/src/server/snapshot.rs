@@ -73,6 +73,7 @@ mod tests {
             options: options.clone(),
             plan: live.clone(),
             arrivals: Default::default(),
+            draws: Default::default(),
         });
 
         let (status, body) = ask(&state).await;

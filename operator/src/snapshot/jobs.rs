@@ -7,7 +7,7 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{self, Allocation, AttemptRecord, Profiling};
-use andreas_api::{Outcome, TrainingJobSpec, TrainingJobStatus, names};
+use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_estimates::{RunFacts, unknown_rule};
 use andreas_planner::{
@@ -145,6 +145,8 @@ pub(super) struct JobFacts<'a> {
     pub limits: Option<LimitsCount>,
     /// What admission adds to a worker.
     pub admitted: Option<&'a Admitted>,
+    /// Whether its Service is there, if this process knows.
+    pub service: Option<bool>,
     pub now: Timestamp,
 }
 
@@ -278,8 +280,13 @@ pub(super) fn job(
     }
 }
 
-/// Whether a job has its Service: it is made before the pods of its first gang, and stays as long as the job.
+/// Whether a job has its Service: it is made before the pods of its first gang, and stays as long as the job. After a restart
+/// of the operator by what the job's attempts say. A wrong yes costs an attempt that is withdrawn, a wrong no may let the job
+/// wait for ever.
 fn has_service(given: &JobFacts<'_>) -> bool {
+    if let Some(known) = given.service {
+        return known;
+    }
     let Some(status) = given.status else { return false };
     let has_pods = |held: &Allocation| {
         let name = names::pod_name(&given.key.name, held.attempt, 0);
@@ -290,7 +297,17 @@ fn has_service(given: &JobFacts<'_>) -> bool {
     let gang = status.allocation.as_ref().filter(|held| held.nodes.len() > 1);
     // There was none when it was refused; only a later gang has made it.
     let mut since = status.history.iter().rev().take_while(|record| !service_was_refused(record));
-    gang.is_some_and(has_pods) || since.any(|record| record.placement.contains(", "))
+    gang.is_some_and(has_pods)
+        || since.any(|record| record.placement.contains(", ") && may_have_made_its_service(record))
+}
+
+/// Whether an attempt may have come to its Service: it was not withdrawn before there was room for its pods, and no other Service
+/// had the name.
+fn may_have_made_its_service(record: &AttemptRecord) -> bool {
+    let without_room =
+        [Reason::ClusterFailure, Reason::NodeNotReady, Reason::WaitingForCapacity, Reason::WaitingForRelease];
+    let early = without_room.iter().any(|reason| record.reason == reason.as_str());
+    record.outcome != Outcome::Withdrawn || !(early || record.message.starts_with("Service "))
 }
 
 /// Whether the API server refused the Service of an attempt. Its message begins with the resource that it refuses.

@@ -97,6 +97,8 @@ pub struct Built {
     pub limited: Option<Watts>,
     /// What was submitted lately; known once there is a plan.
     pub arrivals: Arrivals,
+    /// What was seen of the runs that there are, until now.
+    pub draws: draws::MeasuredDraws,
 }
 
 /// What is kept between plans; all of it can be lost.
@@ -105,7 +107,7 @@ pub struct Caches {
     tables: Tables,
     workers: Workers,
     /// Observed draw of runs.
-    draws: draws::MeasuredDraws,
+    pub draws: draws::MeasuredDraws,
     /// What was submitted lately.
     pub arrivals: Arrivals,
 }
@@ -270,6 +272,7 @@ pub fn build(
                 admitted: ledger
                     .get(key)
                     .and_then(|memory| memory.admission.dry_run.as_ref()?.admitted.as_deref()),
+                service: ledger.get(key).and_then(|memory| memory.admission.service),
                 now,
             },
             state,
@@ -321,6 +324,7 @@ pub fn build(
         observed_limits,
         limited: None,
         arrivals: Arrivals::default(),
+        draws: seen.of_runs(index),
     }
 }
 

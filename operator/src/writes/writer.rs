@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use andreas_api::names::FIELD_MANAGER;
-use andreas_api::slim::{SlimGpuNode, SlimPod, SlimTrainingJob, SlimTrainingProfile};
+use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::client::DeadlineExceeded;
 use andreas_runtime::lease::Leadership;
 use andreas_runtime::watch::ObjectKey;
@@ -151,19 +151,22 @@ impl Writer {
         }
     }
 
-    /// Merge patch of a TrainingJob's status; the body holds the preconditions. Returns the whole object.
+    /// Merge patch of an object's status; the body holds the preconditions. Returns the whole object.
     ///
     /// # Errors
     /// [`WriteError`]; a conflict if the object changed since it was read.
-    pub async fn patch_job_status(
+    pub async fn patch_status<T>(
         &self,
-        job: &ObjectKey,
+        kind: &'static str,
+        key: &ObjectKey,
         body: &Value,
-    ) -> Result<SlimTrainingJob, WriteError> {
-        let url = SlimTrainingJob::url_path(&(), Some(&job.namespace));
-        let params = manager();
-        self.send("status", || {
-            Request::new(url.as_str()).patch_subresource("status", &job.name, &params, &Patch::Merge(body))
+    ) -> Result<T, WriteError>
+    where
+        T: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let (url, params) = (T::url_path(&(), namespace(key)), manager());
+        self.send(kind, || {
+            Request::new(url.as_str()).patch_subresource("status", &key.name, &params, &Patch::Merge(body))
         })
         .await
     }
@@ -190,74 +193,16 @@ impl Writer {
         self.send("status", build).await
     }
 
-    /// Merge patch of a TrainingProfile's status.
+    /// Merge patch of an object. Returns the whole object.
     ///
     /// # Errors
     /// [`WriteError`]
-    pub async fn patch_profile_status(
-        &self,
-        key: &ObjectKey,
-        body: &Value,
-    ) -> Result<SlimTrainingProfile, WriteError> {
-        let url = SlimTrainingProfile::url_path(&(), Some(&key.namespace));
-        let params = manager();
-        self.send("profile", || {
-            Request::new(url.as_str()).patch_subresource("status", &key.name, &params, &Patch::Merge(body))
-        })
-        .await
-    }
-
-    /// Merge patch of a GpuNode's spec.
-    ///
-    /// # Errors
-    /// [`WriteError`]
-    pub async fn patch_gpu_node(&self, name: &str, body: &Value) -> Result<SlimGpuNode, WriteError> {
-        let url = SlimGpuNode::url_path(&(), None);
-        let params = manager();
-        self.send("wake", || Request::new(url.as_str()).patch(name, &params, &Patch::Merge(body))).await
-    }
-
-    /// Merge patch of a cluster-scoped object's status.
-    ///
-    /// # Errors
-    /// [`WriteError`]
-    pub async fn patch_cluster_status<T>(
-        &self,
-        kind: &'static str,
-        name: &str,
-        body: &Value,
-    ) -> Result<T, WriteError>
+    pub async fn patch<T>(&self, kind: &'static str, key: &ObjectKey, body: &Value) -> Result<T, WriteError>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let url = T::url_path(&(), None);
-        let params = manager();
-        self.send(kind, || {
-            Request::new(url.as_str()).patch_subresource("status", name, &params, &Patch::Merge(body))
-        })
-        .await
-    }
-
-    /// Merge patch of a TrainingJob's spec.
-    ///
-    /// # Errors
-    /// [`WriteError`]
-    pub async fn patch_job(&self, job: &ObjectKey, body: &Value) -> Result<SlimTrainingJob, WriteError> {
-        self.patch(&SlimTrainingJob::url_path(&(), Some(&job.namespace)), &job.name, body).await
-    }
-
-    /// Merge patch of an object of any kind at this URL.
-    ///
-    /// # Errors
-    /// [`WriteError`]
-    pub async fn patch<T: DeserializeOwned>(
-        &self,
-        url: &str,
-        name: &str,
-        body: &Value,
-    ) -> Result<T, WriteError> {
-        let params = manager();
-        self.send("adopted", || Request::new(url).patch(name, &params, &Patch::Merge(body))).await
+        let (url, params) = (T::url_path(&(), namespace(key)), manager());
+        self.send(kind, || Request::new(url.as_str()).patch(&key.name, &params, &Patch::Merge(body))).await
     }
 
     /// Replaces an object of any kind at this URL; the object holds the version that it was read in.
@@ -330,8 +275,7 @@ impl Writer {
     where
         T: Resource<DynamicType = ()>,
     {
-        let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
-        let url = T::url_path(&(), namespace);
+        let url = T::url_path(&(), namespace(key));
         let params = DeleteParams {
             grace_period_seconds: grace,
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: version }),
@@ -352,16 +296,7 @@ impl Writer {
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
-        get(&self.client, &T::url_path(&(), namespace), &key.name).await
-    }
-
-    /// [`Writer::get`] for a pod.
-    ///
-    /// # Errors
-    /// The API server's error.
-    pub async fn get_pod(&self, key: &ObjectKey) -> Result<Option<SlimPod>, Error> {
-        self.get(key).await
+        get(&self.client, &T::url_path(&(), namespace(key)), &key.name).await
     }
 
     /// Creates a Service; returns an existing one, even of another owner.
@@ -402,6 +337,11 @@ pub async fn get<T: DeserializeOwned>(client: &Client, url: &str, name: &str) ->
         Err(Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The namespace of an object; `None` of one without.
+fn namespace(key: &ObjectKey) -> Option<&str> {
+    (!key.namespace.is_empty()).then_some(key.namespace.as_str())
 }
 
 /// The namespace of a request; empty if it is for an object without one.

@@ -1,7 +1,8 @@
 //! `whatif` and what then happens: each job of the demo's trace is asked about right before it is submitted.
 //!
 //! In: the demo's cluster on real nodes, its 40 jobs. Out: for how many of them start and end were forecast within ten
-//! percent of the time since submission, or five seconds.
+//! percent of the time since submission, or five seconds; for how many of these nothing else was submitted for a while; and
+//! how many ends were between the 10 and the 90 % quantile.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,12 +25,17 @@ const SMALL: f64 = 5.0;
 /// Part of the time since submission.
 const PART: f64 = 0.1;
 
+/// A job after which nothing is submitted for this long was asked about without the ones that would come, s.
+const ALONE: f64 = 10.0;
+
 /// What was said of a job, seconds since 1970.
 struct Said {
     asked: f64,
     took: Duration,
     start: f64,
     end: f64,
+    /// The 10 and 90 % quantiles of the end; the latter has none where a tenth of the futures has no end.
+    between: (f64, Option<f64>),
 }
 
 /// Asks, submits, waits and compares.
@@ -37,13 +43,14 @@ struct Said {
 /// # Errors
 /// When the cluster does not start, a question has no answer, or jobs do not end in time.
 pub async fn check() -> Result<()> {
-    let cluster = Cluster::start(super::options(&super::Nodes::real(), None)).await?;
-    let checked = ask_and_wait(&cluster).await;
+    let nodes = super::Nodes::real();
+    let cluster = Cluster::start(super::options(&nodes, None)).await?;
+    let checked = ask_and_wait(&cluster, &nodes).await;
     cluster.stop().await;
     checked
 }
 
-async fn ask_and_wait(cluster: &Cluster) -> Result<()> {
+async fn ask_and_wait(cluster: &Cluster, nodes: &super::Nodes) -> Result<()> {
     cluster.make_namespace(NAMESPACE).await?;
     let client = cluster.testbed.client();
     let began = Instant::now();
@@ -52,7 +59,7 @@ async fn ask_and_wait(cluster: &Cluster) -> Result<()> {
     for job in &jobs {
         let at = Duration::from_secs_f64(job.submit_offset_s);
         tokio::time::sleep(at.saturating_sub(began.elapsed())).await;
-        let Manifests { profile, claim, mut job } = workload::manifest(job);
+        let Manifests { profile, claim, mut job } = nodes.manifests(job);
         for mut object in [profile, claim] {
             object["metadata"]["namespace"] = json!(NAMESPACE);
             apply(&client, &object).await?;
@@ -78,7 +85,10 @@ async fn ask_and_wait(cluster: &Cluster) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let seen = cluster.observer.seen();
-    let (mut starts, mut ends) = (0, 0);
+    let said_at: Vec<f64> = said.values().map(|said| said.asked).collect();
+    let (mut starts, mut ends, mut between) = (0, 0, 0);
+    // Of jobs after which nothing came for a while: how many there are, and how many starts and ends of theirs were right.
+    let mut alone = (0, 0, 0);
     let mut took: Vec<Duration> = said.values().map(|s| s.took).collect();
     println!("{:<32} {:>16} {:>16} {:>8}", "job", "start: said, was", "end: said, was", "asked");
     for view in seen.jobs.values() {
@@ -91,6 +101,13 @@ async fn ask_and_wait(cluster: &Cluster) -> Result<()> {
         let right = (good(said.start, start, said.asked), good(said.end, end, said.asked));
         starts += usize::from(right.0);
         ends += usize::from(right.1);
+        // Ends are kept in whole seconds.
+        between += usize::from(
+            said.between.0 - 1.0 <= end && said.between.1.is_none_or(|latest| end <= latest + 1.0),
+        );
+        if !said_at.iter().any(|other| *other > said.asked && *other < said.asked + ALONE) {
+            alone = (alone.0 + 1, alone.1 + usize::from(right.0), alone.2 + usize::from(right.1));
+        }
         println!(
             "{name:<32} {:>7.0} {:>7.0} {} {:>7.0} {:>6.0} {} {:>6} ms",
             said.start - said.asked,
@@ -108,6 +125,13 @@ async fn ask_and_wait(cluster: &Cluster) -> Result<()> {
         said.len(),
         took[took.len() / 2].as_millis(),
         took[(took.len() * 95).div_ceil(100) - 1].as_millis()
+    );
+    println!(
+        "nothing else was submitted within {ALONE} s after {} of them: start {}, end {}; {between} of {} ended between p10 and p90",
+        alone.0,
+        alone.1,
+        alone.2,
+        said.len()
     );
     Ok(())
 }
@@ -140,5 +164,6 @@ async fn ask(cluster: &Cluster, job: &Value) -> Result<Said> {
         took,
         start: time("/job/expected/start/p50")?,
         end: time("/job/expected/finish/p50")?,
+        between: (time("/job/expected/finish/p10")?, time("/job/expected/finish/p90").ok()),
     })
 }

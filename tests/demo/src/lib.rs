@@ -268,7 +268,7 @@ async fn train(
     };
     loop {
         while submitted < jobs.len() && began.elapsed().as_secs_f64() >= jobs[submitted].submit_offset_s {
-            let Manifests { profile, claim, job } = workload::manifest(&jobs[submitted]);
+            let Manifests { profile, claim, job } = nodes.manifests(&jobs[submitted]);
             for mut object in [profile, claim, job] {
                 object["metadata"]["namespace"] = json!(NAMESPACE);
                 // The API server may be the program that is being killed: kubectl's users would try again too.

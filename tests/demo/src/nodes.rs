@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use andreas_e2e::cluster::{Group, Options};
-use andreas_e2e::workload;
+use andreas_e2e::workload::{self, Manifests, WorkloadJob};
 use andreas_kubelets::Gpus;
+use serde_json::json;
 
 /// A GPU type of the demo.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +122,20 @@ impl Nodes {
         most * 4 / 5 / 100 * 100
     }
 
+    /// The objects of a job. Its profile says on how many of these nodes each row was measured: the trainer takes the same time
+    /// for a number of GPUs wherever they are.
+    pub fn manifests(&self, job: &WorkloadJob) -> Manifests {
+        let mut made = workload::manifest(job);
+        for row in made.profile["spec"]["measurements"].as_array_mut().into_iter().flatten() {
+            let of_type = self.all.iter().filter(|node| row["gpuType"] == node.gpu.name);
+            let largest = of_type.map(|node| node.gpus as u64).max();
+            if let (Some(largest), Some(gpus)) = (largest, row["gpus"].as_u64()) {
+                row["nodes"] = json!(gpus.div_ceil(largest));
+            }
+        }
+        made
+    }
+
     /// The cluster's options for these nodes.
     pub fn options(&self) -> Options {
         if self.real {
@@ -159,6 +174,21 @@ mod tests {
             assert_eq!(of(&Nodes::real()), of(&Nodes::pretend()), "{}", gpu.name);
         }
         assert_eq!((Nodes::pretend().all().len(), Nodes::real().all().len()), (12, 4));
+    }
+
+    /// On real nodes a plan would otherwise count with a pace on one node that the trainer does not have there.
+    #[test]
+    fn a_profile_says_on_how_many_of_the_nodes_its_rows_were_measured() {
+        let jobs = workload::jobs(workload::TimeScale::DEMO).expect("the workload");
+        let nodes_of = |made: &Manifests| -> Vec<u64> {
+            let rows = made.profile["spec"]["measurements"].as_array().expect("rows");
+            rows.iter().map(|row| row["nodes"].as_u64().expect("nodes")).collect()
+        };
+        for job in &jobs {
+            assert_eq!(Nodes::pretend().manifests(job), workload::manifest(job));
+            assert!(nodes_of(&Nodes::real().manifests(job)).iter().all(|nodes| *nodes == 1), "{}", job.name);
+        }
+        assert!(jobs.iter().any(|job| nodes_of(&workload::manifest(job)).contains(&2)));
     }
 
     #[test]

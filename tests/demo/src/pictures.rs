@@ -1,8 +1,8 @@
 //! Pictures of the dashboards, of the simulator's report and of the site, by a real browser: `make pictures`.
 //!
-//! In: the demo's cluster while jobs of the trace run, a real Prometheus that scrapes it, kube-state-metrics with the values
-//! of `deploy/kube-state-metrics`. A page (`tests/demo/boards`) asks that Prometheus for every panel and draws it. Out:
-//! `docs/images/*.png`. A panel that cannot be drawn, or has no data where there should be some, is an error. Grafana itself
+//! In: the demo's cluster while jobs of the trace run and somebody asks about them, a real Prometheus that scrapes it,
+//! kube-state-metrics with the values of `deploy/kube-state-metrics`. A page (`tests/demo/boards`) asks that Prometheus for
+//! every panel and draws it. Out: `docs/images/*.png`. A panel that cannot be drawn, or has no data where there should be some, is an error. Grafana itself
 //! is not run: its licence (AGPL) keeps it out of this project's tools.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use andreas_e2e::apply::apply;
 use andreas_e2e::cluster::Cluster;
+use andreas_e2e::pages::Page;
 use andreas_e2e::scenario::DEFAULT_TIMEOUT;
 use andreas_e2e::scrape::{self, Scrape};
 use andreas_e2e::workload::{self, Manifests, TimeScale};
@@ -29,13 +30,15 @@ const SCRAPE: u32 = 2;
 const SCALE: TimeScale = TimeScale(150.0);
 /// How long it runs before the pictures are taken.
 const LENGTH: Duration = Duration::from_secs(170);
+/// How often somebody asks meanwhile.
+const ASKED_EVERY: Duration = Duration::from_secs(5);
 /// Width of the window, pixels.
 const WIDTH: u32 = 1400;
 /// Height of a picture, pixels: what does not fit is cut off.
-const MAX_HEIGHT: u32 = 2400;
+const MAX_HEIGHT: u32 = 5000;
 
 /// Series that a test bed with healthy whole GPUs, without dcgm-exporter, meters of hosts or a history does not have.
-const NO_DATA_HERE: [&str; 14] = [
+const NO_DATA_HERE: [&str; 10] = [
     "DCGM_FI_",
     "ALERTS{",
     "andreas_gpu_problem",
@@ -46,10 +49,6 @@ const NO_DATA_HERE: [&str; 14] = [
     "andreas_host_energy_joules_total",
     "andreas_host_power_watts",
     "andreas_predictor_refused",
-    "andreas_queries_total",
-    "andreas_query_duration_seconds_bucket",
-    "andreas_forecasts",
-    "andreas_forecast_brier",
 ];
 
 /// Takes all pictures.
@@ -98,7 +97,12 @@ async fn boards(cluster: &Cluster, out: &Path) -> Result<()> {
     let state = StateMetrics::start(cluster).await?;
     let scrape = Scrape::of(cluster).await?;
     let prometheus = Prometheus::start(cluster, &scrape, &state).await?;
+    let of = |question: &str| {
+        format!("/apis/query.andreas.dev/v1alpha1/namespaces/{}/{question}", super::NAMESPACE)
+    };
+    let questions = (Page::open(cluster, &of("queue")).await?, Page::open(cluster, &of("whatif")).await?);
     let began = Instant::now();
+    let asking = tokio::task::spawn_blocking(move || ask(&questions, began + LENGTH));
     let start = now();
     let mut jobs = workload::jobs(SCALE)?.into_iter().peekable();
     while began.elapsed() < LENGTH {
@@ -112,7 +116,11 @@ async fn boards(cluster: &Cluster, out: &Path) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let end = now();
+    let answers = asking.await?;
     let mut wrong = Vec::new();
+    if answers.contains(&0) {
+        wrong.push(format!("answers to queue and whatif: {answers:?}"));
+    }
     for entry in std::fs::read_dir(root().join("deploy/dashboards"))? {
         let path = entry?.path();
         let board: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
@@ -140,6 +148,19 @@ async fn boards(cluster: &Cluster, out: &Path) -> Result<()> {
     state.process.stop().await;
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
+}
+
+/// Asks for the queue, and what a smaller budget would change, until then. The answers to each: there are none before the first plan.
+fn ask((queue, what_if): &(Page, Page), until: Instant) -> [usize; 2] {
+    let mut answers = [0; 2];
+    while Instant::now() < until {
+        let codes = [queue.get(), what_if.post(r#"{"budgetWatts": 10000}"#)];
+        for (count, code) in answers.iter_mut().zip(codes) {
+            *count += usize::from(code.is_ok_and(|(code, _)| code == 200));
+        }
+        std::thread::sleep(ASKED_EVERY);
+    }
+    answers
 }
 
 fn now() -> f64 {

@@ -6,6 +6,7 @@ use andreas_api::names::LABEL_ADOPT;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
+use crate::chart;
 use crate::cluster::Cluster;
 use crate::job::TRAINER_IMAGE;
 
@@ -203,4 +204,14 @@ pub fn writes(cluster: &Cluster) -> Result<Writes> {
         *writes.entry((resource, event.user.username.clone())).or_insert(0) += 1;
     }
     Ok(writes)
+}
+
+/// Writes that the operator made for adopted jobs, less the one by which their user would start each of so many jobs: the release takes
+/// its place. Left out are events, and TrainingProfiles, which the first run of a program makes whoever starts it.
+pub fn added(writes: &Writes, jobs: usize) -> usize {
+    let left_out = |resource: &str| resource == "events" || resource.starts_with("trainingprofiles");
+    let own = writes.iter().filter(|((resource, user), _)| {
+        user.ends_with(&format!(":{}", chart::operator_account())) && !left_out(resource)
+    });
+    own.map(|(_, number)| number).sum::<usize>().saturating_sub(jobs)
 }

@@ -96,6 +96,16 @@ impl Page {
         let text = answer.body_mut().with_config().limit(1 << 30).read_to_string()?;
         Ok((answer.status().as_u16(), text))
     }
+
+    /// The same of a question, which has a body of JSON. Blocks.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn post(&self, body: &str) -> Result<(u16, String)> {
+        let request = self.agent.post(&self.url).header("Authorization", format!("Bearer {}", self.token));
+        let mut answer = request.header("Content-Type", "application/json").send(body)?;
+        Ok((answer.status().as_u16(), answer.body_mut().read_to_string()?))
+    }
 }
 
 /// Where the port of the operator's pod can be reached from this machine.

@@ -19,7 +19,7 @@ use andreas_node_agent::setting::{SettingsRequest, SettingsResponse};
 use andreas_operator::index::amounts;
 use andreas_operator::index::foreign::{ForeignPod, SlimNamespace};
 use andreas_operator::progress::wire::ReportBody;
-use andreas_podresources::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
+use andreas_podresources::messages::ListPodResourcesResponse;
 use andreas_query::{CanRequest, WhatIfRequest};
 use andreas_runtime::access::bearer;
 use andreas_runtime::certificates::{self, Authority, AuthorityPem};
@@ -147,7 +147,6 @@ pub fn job_manifests(bytes: &[u8]) {
 /// Answers of the kubelet's PodResources API.
 pub fn kubelet_pod_resources(bytes: &[u8]) {
     let _ = ListPodResourcesResponse::decode(bytes);
-    let _ = AllocatableResourcesResponse::decode(bytes);
 }
 
 /// A list, as the watches split it while it arrives: where it is cut changes nothing, and no byte is lost.

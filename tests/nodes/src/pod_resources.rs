@@ -68,10 +68,4 @@ impl andreas_podresources::Source for NodeDevices {
         let entries: Vec<Arc<PodHandle>> = shared.pods.lock().values().cloned().collect();
         entries.iter().filter_map(|entry| self.pod(entry)).collect()
     }
-
-    fn devices(&self) -> Vec<ContainerDevices> {
-        let devices = self.node.devices.lock();
-        let device_ids = devices.gpus().iter().filter(|gpu| gpu.healthy).map(|gpu| gpu.uuid.clone());
-        vec![ContainerDevices { resource_name: GPU_RESOURCE.to_owned(), device_ids: device_ids.collect() }]
-    }
 }

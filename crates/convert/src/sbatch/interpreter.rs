@@ -1,5 +1,7 @@
 //! The program that reads a script, by its first line, and the text that it reads.
 
+use crate::launch::base;
+
 /// What an interpreter reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
@@ -52,10 +54,6 @@ impl Interpreter {
         words.extend(["-c".to_owned(), text.replace("$$", "$$$$")]);
         words
     }
-}
-
-fn base(word: &str) -> &str {
-    word.rsplit('/').next().unwrap_or_default()
 }
 
 /// How many lines come before the first command: sbatch reads its options there.

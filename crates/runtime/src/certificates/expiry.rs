@@ -12,26 +12,18 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::Validity;
-use crate::metrics::Metric;
 
-const ISSUED: Metric = Metric::gauge(
-    "andreas_certificate_issued_timestamp_seconds",
-    &["certificate"],
-    "Begin of the validity of a certificate in use, seconds since 1970",
-);
-const EXPIRES: Metric = Metric::gauge(
-    "andreas_certificate_expiry_timestamp_seconds",
-    &["certificate"],
-    "End of the validity of a certificate in use, seconds since 1970",
-);
-const ERRORS: Metric = Metric::counter(
-    "andreas_certificate_errors_total",
-    &["certificate"],
-    "Times that a certificate could not be read, made or stored; the one in use stays",
-);
+crate::metrics! {
+    /// Metrics of programs that serve TLS; see [`CertificateMetrics::register`].
+    pub const CERTIFICATES;
 
-/// Metrics of programs that serve TLS; see [`CertificateMetrics::register`].
-pub const CERTIFICATES: &[Metric] = &[ISSUED, EXPIRES, ERRORS];
+    ISSUED = gauge("andreas_certificate_issued_timestamp_seconds", &["certificate"],
+        "Begin of the validity of a certificate in use, seconds since 1970");
+    EXPIRES = gauge("andreas_certificate_expiry_timestamp_seconds", &["certificate"],
+        "End of the validity of a certificate in use, seconds since 1970");
+    ERRORS = counter("andreas_certificate_errors_total", &["certificate"],
+        "Times that a certificate could not be read, made or stored; the one in use stays");
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Label {

@@ -14,9 +14,6 @@ use tokio_util::sync::CancellationToken;
 use super::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore};
 use crate::jitter::spread;
 
-/// Time for a write of a leader without rivals.
-const UNOPPOSED: Duration = Duration::from_secs(3600);
-
 /// The current leadership, as far as this process can know. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
@@ -35,7 +32,7 @@ struct Shared {
 }
 
 impl Leadership {
-    fn new(until: Instant, slack: Duration, transitions: i32) -> Self {
+    pub(crate) fn new(until: Instant, slack: Duration, transitions: i32) -> Self {
         let shared = Shared {
             base: Instant::now(),
             until: AtomicU64::new(0),
@@ -45,14 +42,6 @@ impl Leadership {
         };
         let this = Self { shared: Arc::new(shared) };
         this.extend(until);
-        this
-    }
-
-    /// A leadership that lasts until its token is cancelled, for single processes and tests.
-    #[must_use]
-    pub fn always_leading() -> Self {
-        let this = Self::new(Instant::now(), Duration::ZERO, 0);
-        this.shared.until.store(u64::MAX, Ordering::Release);
         this
     }
 
@@ -72,8 +61,7 @@ impl Leadership {
             return None;
         }
         let until = Duration::from_millis(self.shared.until.load(Ordering::Acquire));
-        let spare = self.shared.slack * 4 / 5;
-        Some(self.shared.base.checked_add(until + spare).unwrap_or_else(|| Instant::now() + UNOPPOSED))
+        Some(self.shared.base + until + self.shared.slack * 4 / 5)
     }
 
     /// Completes when leadership is lost or released.

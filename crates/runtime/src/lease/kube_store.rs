@@ -1,10 +1,11 @@
 //! Lease store on a real API server. Needs the verbs get, create and update.
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use kube::api::PostParams;
+use kube::api::{GetParams, PostParams};
 use kube::core::Request;
+use kube::core::request::Error as RequestError;
 use kube::{Client, Resource};
-use serde::Serialize;
+use serde_json::json;
 
 use super::{LeaseError, LeaseMeta, LeaseRecord, LeaseStore};
 
@@ -26,21 +27,21 @@ impl KubeLeases {
     fn requests(&self) -> Request {
         Request::new(Lease::url_path(&(), Some(&self.namespace)))
     }
+
+    async fn send(
+        &self,
+        request: Result<http::Request<Vec<u8>>, RequestError>,
+    ) -> Result<LeaseRecord, LeaseError> {
+        let request = request.map_err(|error| LeaseError::Api(error.into()))?;
+        self.client.request(request).await.map_err(failed)
+    }
 }
 
 /// The request body: the record with its kind.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Sent<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    metadata: &'a LeaseMeta,
-    spec: &'a LeaseSpec,
-}
-
-fn body(metadata: &LeaseMeta, spec: &LeaseSpec) -> Result<Vec<u8>, LeaseError> {
-    let sent = Sent { api_version: "coordination.k8s.io/v1", kind: "Lease", metadata, spec };
-    serde_json::to_vec(&sent).map_err(|error| LeaseError::Api(error.into()))
+fn body(metadata: &LeaseMeta, spec: &LeaseSpec) -> Vec<u8> {
+    let sent =
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec});
+    sent.to_string().into_bytes()
 }
 
 fn failed(error: kube::Error) -> LeaseError {
@@ -51,30 +52,20 @@ fn failed(error: kube::Error) -> LeaseError {
     }
 }
 
-fn unsendable(error: kube::core::request::Error) -> LeaseError {
-    LeaseError::Api(error.into())
-}
-
 impl LeaseStore for KubeLeases {
     async fn get(&self) -> Result<LeaseRecord, LeaseError> {
-        let request =
-            self.requests().get(&self.name, &kube::api::GetParams::default()).map_err(unsendable)?;
-        self.client.request(request).await.map_err(failed)
+        self.send(self.requests().get(&self.name, &GetParams::default())).await
     }
 
     async fn create(&self, spec: LeaseSpec) -> Result<LeaseRecord, LeaseError> {
         let metadata =
             LeaseMeta { name: self.name.clone(), namespace: self.namespace.clone(), ..LeaseMeta::default() };
-        let body = body(&metadata, &spec)?;
-        let request = self.requests().create(&PostParams::default(), body).map_err(unsendable)?;
-        self.client.request(request).await.map_err(failed)
+        self.send(self.requests().create(&PostParams::default(), body(&metadata, &spec))).await
     }
 
     async fn replace(&self, record: &LeaseRecord) -> Result<LeaseRecord, LeaseError> {
-        let body = body(&record.metadata, &record.spec)?;
-        let request =
-            self.requests().replace(&self.name, &PostParams::default(), body).map_err(unsendable)?;
-        self.client.request(request).await.map_err(failed)
+        let body = body(&record.metadata, &record.spec);
+        self.send(self.requests().replace(&self.name, &PostParams::default(), body)).await
     }
 }
 

@@ -1,7 +1,6 @@
 //! Records when a server last turned a client away.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -11,34 +10,21 @@ use crate::clock;
 /// The last time a server turned away a possibly legitimate client. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Overload {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    last: Mutex<Option<Timestamp>>,
-    count: AtomicU64,
+    last: Arc<Mutex<Option<Timestamp>>>,
 }
 
 impl Overload {
     /// Records that a client is turned away now.
     pub fn note(&self) {
         let now = clock::now();
-        let mut last = self.inner.last.lock();
+        let mut last = self.last.lock();
         *last = (*last).max(Some(now));
-        self.inner.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Time of the last one.
     #[must_use]
     pub fn last(&self) -> Option<Timestamp> {
-        *self.inner.last.lock()
-    }
-
-    /// Their number.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.inner.count.load(Ordering::Relaxed)
+        *self.last.lock()
     }
 }
 

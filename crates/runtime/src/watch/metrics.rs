@@ -6,29 +6,19 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::Metric;
+crate::metrics! {
+    /// Metrics of every program that watches the API server.
+    pub const WATCHES;
 
-const DECODE_FAILURES: Metric = Metric::counter(
-    "andreas_watch_decode_failures_total",
-    &["kind"],
-    "Objects that could not be decoded, by kind",
-);
-const LISTS: Metric = Metric::counter("andreas_watch_lists_total", &["kind"], "Complete lists read, by kind");
-const EVENTS: Metric =
-    Metric::counter("andreas_watch_events_total", &["kind"], "Watch events received, by kind");
-const FAILURES: Metric = Metric::counter(
-    "andreas_watch_failures_total",
-    &["kind", "reason"],
-    "Lists and watches that failed, by kind and reason",
-);
-const QUARANTINED: Metric = Metric::gauge(
-    "andreas_watch_quarantined",
-    &["kind"],
-    "Objects that exist now and cannot be decoded, by kind",
-);
-
-/// Metrics of every program that watches the API server.
-pub const WATCHES: &[Metric] = &[DECODE_FAILURES, LISTS, EVENTS, FAILURES, QUARANTINED];
+    DECODE_FAILURES = counter("andreas_watch_decode_failures_total", &["kind"],
+        "Objects that could not be decoded, by kind");
+    LISTS = counter("andreas_watch_lists_total", &["kind"], "Complete lists read, by kind");
+    EVENTS = counter("andreas_watch_events_total", &["kind"], "Watch events received, by kind");
+    FAILURES = counter("andreas_watch_failures_total", &["kind", "reason"],
+        "Lists and watches that failed, by kind and reason");
+    QUARANTINED = gauge("andreas_watch_quarantined", &["kind"],
+        "Objects that exist now and cannot be decoded, by kind");
+}
 
 /// Counters of all watches of one process. Clones share them.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,6 @@ fn facts() -> Facts {
         default_limit_mw: Some(400_000),
         clock_mhz: Some((210, 1410)),
         minor: Some(0),
-        persistent: true,
     }
 }
 

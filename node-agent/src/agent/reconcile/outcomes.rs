@@ -5,16 +5,7 @@ use std::time::Instant;
 
 use crate::agent::decide::Decision;
 use crate::gpu::Facts;
-use crate::setting::{Outcome, SettingsResponse, Uuid};
-
-/// The administrator's lowest values, as the setter reports them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Floor {
-    /// Power limit, mW.
-    pub limit_mw: u32,
-    /// SM clock, MHz.
-    pub clock_mhz: u32,
-}
+use crate::setting::{Floor, Outcome, SettingsResponse, Uuid};
 
 /// What the setter did and refused.
 #[derive(Default)]
@@ -82,7 +73,7 @@ impl SetterState {
     /// A GPU's facts with the ranges that the setter accepts: from the administrator's floor on, and no clocks where they cannot
     /// be locked. A floor above the highest value leaves nothing.
     pub fn settable(&self, uuid: &str, facts: Facts) -> Facts {
-        let floor = self.floor.unwrap_or(Floor { limit_mw: 0, clock_mhz: 0 });
+        let floor = self.floor.unwrap_or_default();
         let from = |range: Option<(u32, u32)>, floor: u32| {
             range.map(|(lowest, highest)| (lowest.max(floor), highest)).filter(|(from, to)| from <= to)
         };

@@ -31,7 +31,6 @@ impl Gpu for FakeGpu {
             default_limit_mw: Some(400_000),
             clock_mhz: Some((210, 1410)),
             minor: Some(0),
-            persistent: true,
         })
     }
     fn sample(&mut self) -> Result<crate::gpu::Sample, GpuError> {

@@ -72,7 +72,8 @@ fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
     let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
         "placement": "n1", "since": at(0), "watts": 300});
     let job = testing::slim_job(1, &json!({"phase": "Starting", "allocation": allocation}));
-    let member = measured::Member { node: "n1".into(), pod: "team/bert-1-0".into(), bound: at(0) };
+    let member =
+        measured::Member { node: "n1".into(), pod: "team/bert-1-0".into(), bound: at(0), accepted: None };
     // It is 8:00 when the pods are bound.
     let night = json!({"windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.1"}]});
     let policy: EnergyPolicySpec =

@@ -35,6 +35,25 @@ async fn a_service_that_is_there_is_the_jobs_own_or_in_the_way() {
             };
             let pods = world.shared.index.lock().members(&key("bert")).len();
             assert_eq!((done, world.outcome(), pods), expected, "{code} {owners}");
+            assert_eq!(known(&world), Some(*owners == own), "for plans: {code} {owners}");
         }
     }
+}
+
+/// Whether the job's Service is there, for plans.
+fn known(world: &World) -> Option<bool> {
+    world.shared.ledger.lock().get(&key("bert")).and_then(|memory| memory.admission.service)
+}
+
+#[tokio::test]
+async fn a_service_that_is_refused_is_known_not_to_be_there() {
+    let full = failure(403, "services \"bert-gang-j1\" is forbidden: exceeded quota: q");
+    let world = World::new(vec![
+        (Method::POST, "/services", 403, full),
+        (Method::GET, "/bert-gang-j1", 404, failure(404, "not found")),
+    ]);
+    assert_eq!(known(&world), None, "nobody has asked");
+    let wanted = serde_json::from_value(service(&json!([testing::owner("bert", "j1")]))).expect("a Service");
+    let done = world.do_all(vec![Action::CreateService(Box::new(wanted))]).await;
+    assert_eq!((done, known(&world)), (Err(Requeue::Now), Some(false)));
 }

@@ -60,7 +60,7 @@ fn an_old_pod_that_was_deleted_by_force_counts_for_its_grace_period() {
     world.nodes.get_mut("n1").unwrap().agent = Some(answered.clone());
     world.plan_run(&["n2"], 1);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "WaitingForRelease"));
-    let words = "bert-1-0 of a deleted job of this name was deleted by force and may still run";
+    let words = "bert-1-0 of a deleted job of this name is gone, and nobody saw it end: it may still run";
     assert_eq!(world.condition("Scheduled").message, words);
     assert_eq!((&world.claim, world.next), (&Some(Claim::Nothing), Some(at(60))));
     world.wait(59);

@@ -86,17 +86,39 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
     world.plan_run(&["n1"], 2);
     // While GPUs are in use none is woken: it would rest again meanwhile.
     assert_eq!((world.reason().as_str(), agent(&world).wake), ("WaitingForRelease", 7));
+    assert_eq!(world.condition("Running").message, "GPUs of n1 are still in use");
     // Free: asked once.
     world.nodes.get_mut("n1").unwrap().free_gpus = 8;
     world.wait(20);
     let asked = at(30).as_millisecond();
     world.wait(1);
     assert_eq!((agent(&world).wake, world.members().len()), (asked, 0));
-    assert_eq!(world.condition("Running").message, "GPUs of n1 are still in use");
+    assert_eq!(world.condition("Running").message, "GPUs of n1 are waking");
     // Awake.
     world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().awake = asked;
     world.wait(1);
     assert_eq!((world.members().len(), world.reason().as_str()), (1, "PodsStarting"));
+}
+
+/// Given a node with an agent whose GPUs rest; when a job is started there; then its three writes are those of a node without one.
+#[test]
+fn waking_gpus_takes_no_write_of_the_status() {
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact { wake: 7, awake: 7, ..AgentFact::default() });
+    world.step_until_stable();
+    world.now = 1;
+    world.plan_run(&["n1"], 1);
+    assert_eq!((world.phase(), world.reason().as_str()), (Phase::Starting, "PodsStarting"));
+    assert_eq!(world.condition("Running").message, "GPUs of n1 are waking");
+    assert_eq!((world.members().len(), world.writes), (0, 1));
+    let asked = agent(&world).wake;
+    world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().awake = asked;
+    world.wait(1);
+    assert_eq!((world.members().len(), world.writes), (1, 1));
+    world.bind_all().wait(4).run_all();
+    assert_eq!((world.phase(), world.writes), (Phase::Running, 2));
+    world.exit("bert-1-0", 0, "");
+    assert_eq!((world.phase(), world.writes), (Phase::Succeeded, 3));
 }
 
 #[test]

@@ -95,6 +95,27 @@ fn the_time_to_bind_counts_from_the_moment_there_is_room() {
 }
 
 #[test]
+fn the_time_to_bind_counts_from_the_moment_the_gpus_are_awake() {
+    // Also by an operator that is started while they wake: what it reads is a start like any other.
+    for restart in [false, true] {
+        let mut world = World::new(json!({}));
+        world.nodes.get_mut("n1").unwrap().agent =
+            Some(AgentFact { wake: 7, awake: 7, ..AgentFact::default() });
+        world.plan_run(&["n1"], 1);
+        if restart {
+            world.restart_operator();
+        }
+        world.wait(50);
+        let agent = world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap();
+        agent.awake = agent.wake;
+        world.wait(0).wait(119);
+        assert_eq!((world.phase(), world.members().len()), (Phase::Starting, 1));
+        world.wait(1);
+        assert_eq!((world.phase(), world.reason().as_str()), (Phase::Pending, "PlacementTimeout"));
+    }
+}
+
+#[test]
 fn gpus_that_a_pod_never_releases_are_not_waited_for_longer_than_a_grace_period() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().free_gpus = 0;

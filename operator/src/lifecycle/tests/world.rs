@@ -199,9 +199,8 @@ impl World {
         }
         self.events.append(&mut step.events);
         self.learned.append(&mut step.learned);
-        let starts = step.status.reason.as_deref() == Some("PodsStarting");
-        if let Some(allocation) = step.status.allocation.filter(|_| starts) {
-            self.creation.of(allocation.generation).since.get_or_insert(at(self.now));
+        if let Some(generation) = step.has_room_for() {
+            self.creation.of(generation).since.get_or_insert(at(self.now));
         }
         for action in step.actions {
             busy |= self.carry_out(action);

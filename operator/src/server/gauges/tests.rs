@@ -3,7 +3,8 @@
 
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
 use andreas_api::training_profile::Observation;
-use andreas_runtime::metrics::{classic, deviations, ill_named};
+use andreas_runtime::metrics::classic;
+use andreas_runtime::testing::{deviations, ill_named};
 use andreas_runtime::watch::Index;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -64,9 +65,14 @@ fn scrape(index: ClusterIndex, act: impl Fn(&Metrics), now: Timestamp) -> String
     let metrics = Metrics::register(&mut registry);
     let _ = andreas_runtime::watch::WatchMetrics::register(&mut registry);
     act(&metrics);
+    encoded(&mut registry, index, metrics, now)
+}
+
+/// The text of a registry with the view of a cluster.
+fn encoded(registry: &mut Registry, index: ClusterIndex, metrics: Metrics, now: Timestamp) -> String {
     registry.register_collector(Box::new(Scraped { index: Mutex::new(index), metrics, now }));
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+    prometheus_client::encoding::text::encode(&mut text, registry).expect("text");
     classic(&text)
 }
 
@@ -235,7 +241,7 @@ fn gpus_that_one_job_gives_up_for_another_are_held_once() {
         held(&[("Running", "Running"), ("Stopping", "Preempted"), ("Starting", "WaitingForRelease")]),
         (4, 0)
     );
-    // Without one that stops it wakes GPUs; and pods that start have theirs.
+    // Without one that stops, it waits for a pod that nobody plans; and pods that start have theirs.
     assert_eq!(held(&[("Running", "Running"), ("Starting", "WaitingForRelease")]), (4, 0));
     assert_eq!(held(&[("Stopping", "Preempted"), ("Starting", "PodsStarting")]), (4, 0));
 }
@@ -344,15 +350,27 @@ fn counters_of_a_namespace_begin_at_zero_with_its_jobs() {
 
 #[test]
 fn namespaces_whose_jobs_only_wait_leave_the_labels_to_those_whose_jobs_run() {
-    let mut index = ClusterIndex::new();
-    index.apply(node("n1", "A", 4, true));
-    for number in 0..250 {
-        index.apply(job(&format!("lab-{number}"), "waits", json!({"phase": "Suspended"})));
-    }
-    index.apply(job("team", "runs", running("A", &["n1"], "Running")));
-    let text = scrape(index, |_| {}, at(20));
+    let cluster = |runs: bool| {
+        let mut index = ClusterIndex::new();
+        index.apply(node("n1", "A", 4, true));
+        for number in 0..250 {
+            index.apply(job(&format!("lab-{number}"), "waits", json!({"phase": "Suspended"})));
+        }
+        if runs {
+            index.apply(job("team", "runs", running("A", &["n1"], "Running")));
+        }
+        index
+    };
+    // Its first job starts after a scrape of all the others.
+    let before = |metrics: &Metrics| {
+        let text = encoded(&mut Registry::default(), cluster(false), metrics.clone(), at(10));
+        has(&text, r#"andreas_job_lateness_cost_total{job_namespace="lab-0"} 0.0"#);
+    };
+    let text = scrape(cluster(true), before, at(20));
     has(&text, r#"andreas_job_energy_joules_total{job_namespace="team",gpu_type="A"} 0.0"#);
+    has(&text, r#"andreas_job_lateness_cost_total{job_namespace="team"} 0.0"#);
     has(&text, r#"andreas_job_lateness_cost_total{job_namespace="_other"} 0.0"#);
+    assert_eq!(text.matches("andreas_job_lateness_cost_total{").count(), 201);
 }
 
 /// Given the alerts and their tests; when they name a bucket of a histogram of the operator by its bound; then it is exposed so.

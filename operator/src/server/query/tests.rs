@@ -11,9 +11,11 @@ use serde_json::{Value, json};
 use tower::{ServiceExt, service_fn};
 
 use super::*;
+use crate::index::ClusterIndex;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::query::background::Sources;
+use crate::shared::Leader;
 use crate::snapshot::Caches;
 use crate::testing::{at, gpu_node};
 
@@ -41,16 +43,21 @@ fn reviewer() -> kube::Client {
 }
 
 fn api() -> Router {
-    router(state())
+    router(state().0)
 }
 
-fn state() -> Arc<QueryApi> {
+fn job(namespace: &str, name: &str) -> SlimTrainingJob {
+    let job = json!({"metadata": {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "creationTimestamp": at(0)},
+        "spec": {"epochs": 3, "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}});
+    serde_json::from_value(job).expect("a job")
+}
+
+/// An API, and what its cluster is read from.
+fn state() -> (Arc<QueryApi>, Arc<Mutex<ClusterIndex>>) {
     let mut index = ClusterIndex::new();
     index.apply(serde_json::from_value::<SlimNode>(gpu_node("n", "A", 8)).expect("a node"));
     for (namespace, name) in [("team", "mine"), ("rival", "secret")] {
-        let job = json!({"metadata": {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "creationTimestamp": at(0)},
-            "spec": {"epochs": 3, "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}});
-        index.apply(serde_json::from_value::<SlimTrainingJob>(job).expect("a job"));
+        index.apply(job(namespace, name));
     }
     let index = Arc::new(Mutex::new(index));
     let metrics = Metrics::register(&mut Registry::default());
@@ -63,7 +70,8 @@ fn state() -> Arc<QueryApi> {
     };
     let background = Background::start(sources, Caches::default()).expect("a thread");
     let hypothetical = Hypothetical::new(Caches::default());
-    QueryApi::new(Access::new(reviewer()), index, background, hypothetical, metrics)
+    let live = Live::new(Arc::clone(&index), Leader::default());
+    (QueryApi::new(Access::new(reviewer()), live, background, hypothetical, metrics), index)
 }
 
 async fn ask(
@@ -131,6 +139,21 @@ async fn a_replica_that_does_not_lead_answers_whoever_has_the_right() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_made_to_the_cluster_as_it_is_when_it_is_asked_about() {
+    let (state, index) = state();
+    let api = router(state);
+    let what_if = path::what_if("team");
+    let without = json!({"without": "late"}).to_string();
+    let (code, failure) = ask(&api, Method::POST, &what_if, TENANT, &without).await;
+    assert_eq!(code, 404, "{failure}");
+    // A view is there, and is not made again for seconds.
+    index.lock().apply(job("team", "late"));
+    let (code, answer) = ask(&api, Method::POST, &what_if, TENANT, &without).await;
+    assert_eq!(code, 200, "{answer}");
+    assert!(!answer.to_string().contains("secret"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn questions_are_bounded() {
     let api = api();
     let what_if = path::what_if("team");
@@ -151,7 +174,7 @@ async fn questions_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_takes_too_long_is_refused_as_the_command_knows_it() {
-    let answer = response(&state(), "whatif", std::future::pending()).await;
+    let answer = response(&state().0, "whatif", std::future::pending()).await;
     assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
     let text = answer.into_body().collect().await.expect("a body").to_bytes();
     let failure: Failure = serde_json::from_slice(&text).expect("a failure");

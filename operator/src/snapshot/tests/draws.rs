@@ -108,6 +108,24 @@ fn a_measured_run_counts_for_the_highest_draw_that_its_agents_reported() {
     assert_eq!(row(&runs.built(&mut Caches::default(), 500)).1, 8.0 * 52.0);
 }
 
+#[test]
+fn what_plans_have_seen_of_a_run_counts_for_whoever_plans_between_them() {
+    let mut runs = world(holds(1, "n1", 8), 250);
+    let mut caches = Caches::default();
+    runs.built(&mut caches, 200);
+    runs.report(100, 1, 1, 100);
+    let mut counted = |draws| row(&runs.built(&mut Caches { draws, ..Caches::default() }, 300)).1;
+    let seen = caches.draws.clone();
+    assert!((counted(Default::default()) - 8.0 * 100.0 * 1.1).abs() < 1e-6);
+    assert!((counted(seen) - 8.0 * 250.0 * 1.1).abs() < 1e-6);
+    // Runs that are over are not handed on.
+    let of_runs = |index: &ClusterIndex| caches.draws.of_runs(index);
+    let none = of_runs(&ClusterIndex::new());
+    assert!((counted(none) - 8.0 * 100.0 * 1.1).abs() < 1e-6);
+    let handed_on = of_runs(&world(holds(1, "n1", 8), 100).index);
+    assert!((counted(handed_on) - 8.0 * 250.0 * 1.1).abs() < 1e-6);
+}
+
 /// Otherwise it would grow by its measured draw, count for the boards' maximum as a new run, and shrink again: for ever.
 #[test]
 fn the_measured_draw_of_a_run_says_nothing_of_itself_on_another_number_of_gpus() {
@@ -225,6 +243,15 @@ fn neither_limit_nor_draw_of_a_run_counts_once_its_agent_is_silent() {
     assert_eq!(seen(&runs), (true, Some(1_608.0)));
 }
 
+/// A pod of others on node n1.
+fn other(world: &mut World, name: &str, gpus: u32) {
+    let pod: crate::index::ForeignPod = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "other", "uid": name, "resourceVersion": world.version()},
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]}}))
+    .expect("a pod");
+    world.index.apply(pod);
+}
+
 /// It owes no report as long as nobody holds a GPU: that it has ended is seen by what it does not say.
 #[test]
 fn pods_of_others_that_no_agent_names_count_for_the_boards_maximum_after_a_minute() {
@@ -233,17 +260,18 @@ fn pods_of_others_that_no_agent_names_count_for_the_boards_maximum_after_a_minut
     let gpu = |n: i32| json!({"uuid": format!("u{n}"), "state": "Free", "watts": 50});
     world.agent("n1", (0..8).map(gpu).collect());
     world.index.age_reports(Duration::from_secs(180));
-    let pod: crate::index::ForeignPod = serde_json::from_value(json!({
-        "metadata": {"name": "x", "namespace": "other", "uid": "x", "resourceVersion": world.version()},
-        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}))
-    .expect("a pod");
-    world.index.apply(pod);
+    other(&mut world, "x", 2);
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(0.0)), "it was bound a moment ago");
-    world.index.age_reports(Duration::from_secs(60));
+    // Others come meanwhile, as of a CronJob.
+    world.index.age_reports(Duration::from_secs(50));
+    other(&mut world, "y", 1);
+    world.index.age_reports(Duration::from_secs(10));
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(800.0)));
     let held = |n: i32| json!({"uuid": format!("u{n}"), "state": "Held", "holder": "other/x", "watts": 120});
     world.agent("n1", (0..2).map(held).chain((2..8).map(gpu)).collect());
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(240.0)));
+    world.index.age_reports(Duration::from_secs(50));
+    assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(240.0 + 400.0)), "the other one is not");
 }
 
 /// A run under a limit of 220 W whose program was measured on its eight GPUs, at `watts` each.

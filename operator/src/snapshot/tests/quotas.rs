@@ -171,3 +171,47 @@ fn a_gang_whose_service_was_refused_waits_for_one() {
     let later = gang_before().as_array().expect("records").clone();
     assert_eq!(takes(&service, later), None, "a later attempt has made it");
 }
+
+#[test]
+fn a_gang_that_was_withdrawn_before_its_service_was_made_takes_one() {
+    let takes = |history: Value, known: Option<bool>| {
+        let mut world = World::default();
+        world.index.apply(quota(&json!({"services": "1"}), &json!({"services": "1"})));
+        world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({}));
+        let status = json!({"phase": "Pending", "decisions": 4, "history": history});
+        world.job("gang", json!({"gpus": {"min": 16, "maxNodes": 2}}), status, waiting());
+        let ledger = world.ledger.as_mut().expect("a ledger");
+        ledger.entry(&key("gang"), "gang").admission.service = known;
+        world.snapshot().jobs[0].worker.quota_per_gang.get("q/services").copied()
+    };
+    let withdrawn = |reason: &str, message: &str| {
+        let mut history = gang_before();
+        let record = &mut history[0];
+        record["outcome"] = "Withdrawn".into();
+        record["reason"] = reason.into();
+        record["message"] = message.into();
+        history
+    };
+    let deleted = || withdrawn("ClusterFailure", "node n1 was deleted");
+    for before in [
+        deleted(),
+        withdrawn("WaitingForCapacity", "GPUs of n1 were taken by other pods or have failed"),
+        withdrawn("NodeNotReady", "node n1 is not ready"),
+        withdrawn(
+            "WaitingForRelease",
+            "gang-0-0 of an earlier attempt has not ended after more than an hour",
+        ),
+        withdrawn(
+            "NameInUse",
+            "Service gang-gang-gang belongs to somebody else; delete it or rename the job",
+        ),
+    ] {
+        assert_eq!(takes(before.clone(), None), Some(1), "{before}");
+    }
+    let unbound = withdrawn("PlacementTimeout", "1 of 2 workers not bound within 2m: no node fits");
+    assert_eq!(takes(unbound, None), None, "its pods came after it");
+    let pod = withdrawn("NameInUse", "gang-1-0 belongs to somebody else; delete it or rename the job");
+    assert_eq!(takes(pod, None), None, "and those whose names were taken");
+    // What the API server has answered is true, whatever attempts say.
+    assert_eq!((takes(deleted(), Some(true)), takes(gang_before(), Some(false))), (None, Some(1)));
+}

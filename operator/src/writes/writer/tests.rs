@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use andreas_api::slim::SlimPod;
 use andreas_runtime::lease::{LeaseConfig, LeaseError, LeaseRecord, LeaseStore, campaign};
+use andreas_runtime::testing::always_leading;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
@@ -47,7 +49,7 @@ async fn a_write_that_hangs_ends_before_another_leader_may_begin() {
     let writer = Writer::new(Client::new(hangs, "default"), 4, held.leadership.clone(), metrics);
     let write = async || {
         let key = ObjectKey { namespace: "team".into(), name: "bert".into() };
-        writer.patch_job_status(&key, &Value::Null).await
+        writer.patch_status::<SlimTrainingJob>("status", &key, &Value::Null).await
     };
     // when it writes just before it gives up leadership
     tokio::time::sleep_until(began + Duration::from_millis(9_900)).await;
@@ -74,7 +76,7 @@ async fn slow_admission_of_one_namespace_delays_no_write_of_another() {
         Ok::<_, Infallible>(http::Response::new(Body::from(answer.to_string().into_bytes())))
     });
     let metrics = Metrics::register(&mut Registry::default());
-    let writer = Writer::new(Client::new(slow, "default"), 16, Leadership::always_leading(), metrics);
+    let writer = Writer::new(Client::new(slow, "default"), 16, always_leading(), metrics);
     // when as many steps of it as there may be make dry runs
     let made = Arc::new(Mutex::new(0));
     for _ in 0..48 {
@@ -88,7 +90,8 @@ async fn slow_admission_of_one_namespace_delays_no_write_of_another() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     // then a status of another namespace is written at once,
     let began = Instant::now();
-    let written = writer.patch_job_status(&key_in("b", "bert"), &Value::Null).await;
+    let key = key_in("b", "bert");
+    let written = writer.patch_status::<SlimTrainingJob>("status", &key, &Value::Null).await;
     assert!(written.is_ok(), "{:?}", written.err());
     assert_eq!(began.elapsed(), Duration::ZERO);
     // and the dry runs go on, three quarters of the writes at a time

@@ -11,6 +11,7 @@ pub mod shape;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
 
 use andreas_e2e::cluster::Cluster;
 
@@ -18,7 +19,7 @@ use super::Nodes;
 use page::Piece;
 
 /// The pages with commands that are run, in the order in which they are.
-pub const PAGES: [&str; 8] = [
+pub const PAGES: [&str; 10] = [
     "docs/quickstart.md",
     "docs/start.md",
     "docs/ask.md",
@@ -27,6 +28,9 @@ pub const PAGES: [&str; 8] = [
     "docs/howto/first-job.md",
     "docs/howto/checkpoints.md",
     "docs/howto/weights.md",
+    "docs/howto/adopt.md",
+    // It changes prices and budget: the last one.
+    "docs/howto/budgets.md",
 ];
 
 /// Of these, those whose jobs want more processors than a small machine's real nodes have. They ask no kubelet for logs, and
@@ -65,7 +69,11 @@ pub async fn run(pages: &[&str], outputs: Outputs) -> Result<()> {
             continue;
         }
         ensure!(!real || andreas_kubelets::isolated(), "real nodes need namespaces: run `make transcripts`");
-        let cluster = Cluster::start(super::options(&nodes, None)).await?;
+        let mut options = super::options(&nodes, None);
+        if let Some(values) = &mut options.install {
+            values["adoption"] = json!({"kinds": ["Job"]});
+        }
+        let cluster = Cluster::start(options).await?;
         for (name, pieces) in here {
             match on(&cluster, name, pieces, outputs).await {
                 Ok(differences) => wrong.extend(differences),

@@ -1,5 +1,5 @@
 //! Grafana's dashboards hold to the rules of Grafana's own linter (github.com/grafana/dashboard-linter), which are written
-//! anew here: no checksum database vouches for a version of that module, so that it is not built.
+//! anew here: Go's module proxy answers 403 for every version of that module, so that it cannot be built.
 //!
 //! | rule of the linter | here |
 //! |---|---|
@@ -12,6 +12,7 @@
 
 use std::path::Path;
 
+use andreas_api::names::LABEL_JOB;
 use andreas_e2e::scrape;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -254,5 +255,67 @@ fn the_owners_board_asks_for_series_of_kube_state_metrics() -> Result<()> {
         }
     }
     ensure!(asked > 30, "{asked}");
+    Ok(())
+}
+
+/// The label of a series that kube-state-metrics makes of a pod's label.
+fn label_of_series(label: &str) -> String {
+    format!("label_{}", label.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
+}
+
+/// Given pods of a TrainingJob, of an adopted Job and of nobody, and what dcgm-exporter measures of their GPUs; when the board of job
+/// owners asks for it; then each job has its own, whatever its pods are called.
+#[tokio::test]
+async fn the_owners_board_finds_the_gpus_of_a_job_by_its_pods_label() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let values: Value = serde_saphyr::from_str(&std::fs::read_to_string(
+        root.join("deploy/kube-state-metrics/values.yaml"),
+    )?)?;
+    let shown = list(&values, "/metricLabelsAllowlist");
+    ensure!(shown.iter().any(|labels| *labels == format!("pods=[{LABEL_JOB}]")), "{shown:?}");
+    let (_, board) =
+        boards()?.into_iter().find(|(file, _)| file == "andreas-owner.json").context("the board")?;
+    let measured: Vec<String> =
+        queries(&board).iter().filter(|(_, q)| q.contains("DCGM_")).map(|(_, q)| filled(q)).collect();
+    ensure!(measured.len() == 3, "{measured:?}");
+
+    let mut series = Vec::new();
+    for (pod, job, gpus) in
+        [("bert-1-0", "bert", 2), ("bert-1-1", "bert", 2), ("tune-0-x1y2z", "job-tune", 1), ("web-0", "", 1)]
+    {
+        let of_job = if job.is_empty() {
+            String::new()
+        } else {
+            format!(", {}=\"{job}\"", label_of_series(LABEL_JOB))
+        };
+        let pod = format!("namespace=\"team\", pod=\"{pod}\"");
+        series.push(json!({"series": format!("kube_pod_labels{{{pod}{of_job}}}"), "values": "1"}));
+        for gpu in 0..gpus {
+            for name in ["DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"] {
+                let gpu = format!("{name}{{{pod}, UUID=\"{gpu}\"}}");
+                series.push(json!({"series": gpu, "values": "50"}));
+            }
+        }
+    }
+    // A mean of percent, and sums of two pods with two GPUs each, and of one with one.
+    let wanted = |query: &str| if query.starts_with("avg") { (0.5, 0.5) } else { (200.0, 50.0) };
+    let tests = measured.iter().map(|query| {
+        let (bert, tune) = wanted(query);
+        let sample = |job: &str, value: f64| json!({"labels": format!("{{job_name=\"{job}\"}}"), "value": value});
+        json!({"expr": query, "eval_time": "0m", "exp_samples": [sample("bert", bert), sample("job-tune", tune)]})
+    });
+    let tests: Vec<Value> = tests.collect();
+    let test = json!({"interval": "1m", "input_series": series, "promql_expr_test": tests});
+    let file = std::env::temp_dir().join(format!("andreas-owner-{}.yaml", std::process::id()));
+    std::fs::write(
+        &file,
+        json!({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}).to_string(),
+    )?;
+    let promtool = scrape::programs().await?.join("promtool");
+    let done = Command::new(promtool).args(["test", "rules"]).arg(&file).output().await;
+    std::fs::remove_file(&file)?;
+    let done = done?;
+    let text = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    ensure!(done.status.success(), "{}", text.concat());
     Ok(())
 }

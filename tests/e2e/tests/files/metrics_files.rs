@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use andreas_e2e::{chart, scrape};
 use andreas_runtime::certificates::CERTIFICATES;
-use andreas_runtime::metrics::{Kind, Metric, PROCESS, ill_named};
+use andreas_runtime::metrics::{Kind, Metric, PROCESS};
+use andreas_runtime::testing::ill_named;
 use andreas_runtime::watch::WATCHES;
 use andreas_testbed::Programs;
 use anyhow::{Context as _, Result, ensure};

@@ -87,6 +87,23 @@ fn every_longer_suite_runs_at_night() -> Result<()> {
 }
 
 #[test]
+fn the_python_package_runs_at_night_under_the_oldest_python_that_it_supports() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let workflow = yaml(&std::fs::read_to_string(root.join(".github/workflows/nightly.yml"))?)?;
+    let steps = workflow["jobs"]["long"]["steps"].as_array().context("steps")?;
+    let text = |of: fn(&Value) -> &Value| steps.iter().find_map(|step| of(step).as_str());
+    let installed = text(|step| &step["with"]["python-version"]).context("no Python is installed")?;
+    let named = text(|step| &step["env"]["PYTHONS"]).context("no Python is named")?;
+    let named: Vec<&str> = named.split_whitespace().collect();
+    assert_eq!(installed.split_whitespace().collect::<Vec<_>>(), named);
+    assert!(named.len() > 1, "and a newer one: {named:?}");
+    let package = std::fs::read_to_string(root.join("python/pyproject.toml"))?;
+    let oldest = format!("requires-python = \">={}\"", named[0]);
+    assert!(package.contains(&oldest), "no {oldest}");
+    Ok(())
+}
+
+#[test]
 fn the_crates_suite_and_the_one_on_real_nodes_are_run_too() -> Result<()> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let workflow = yaml(&std::fs::read_to_string(here.join("../../.github/workflows/test.yml"))?)?;

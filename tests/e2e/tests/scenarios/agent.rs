@@ -214,9 +214,10 @@ async fn it_writes_only_its_own(c: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// By the audit log: the wake was asked for and acknowledged before the operator made a pod.
+/// By the audit log: the wake was asked for and acknowledged before the operator made a pod, and no status was written while GPUs woke.
 fn woken_before_made(c: &Cluster) -> Result<()> {
     let (mut asked, mut acknowledged, mut made) = (None, None, None);
+    let (mut wakes, mut written) = (Vec::new(), Vec::new());
     for event in c.testbed.audit_log()? {
         let event = event?;
         let (object, account) =
@@ -226,10 +227,17 @@ fn woken_before_made(c: &Cluster) -> Result<()> {
         }
         let place =
             match (object.resource.as_str(), object.subresource.as_str(), event.verb.as_str(), account) {
-                ("gpunodes", "", "patch", "andreas-operator") => &mut asked,
+                ("gpunodes", "", "patch", "andreas-operator") => {
+                    wakes.push(event.stage_timestamp.clone());
+                    &mut asked
+                }
                 ("gpunodes", "status", "patch", "andreas-node-agent") if asked.is_some() => &mut acknowledged,
                 ("pods", "", "create", "andreas-operator") if !event.request_uri.contains("dryRun") => {
                     &mut made
+                }
+                ("trainingjobs", "status", ..) => {
+                    written.push(event.stage_timestamp.clone());
+                    continue;
                 }
                 _ => continue,
             };
@@ -238,6 +246,10 @@ fn woken_before_made(c: &Cluster) -> Result<()> {
     // RFC 3339 in UTC with microseconds sorts as text.
     let in_order = asked.is_some() && asked < acknowledged && acknowledged < made;
     ensure!(in_order, "asked {asked:?}, acknowledged {acknowledged:?}, made {made:?}");
+    // Other settings of the node may have been changed earlier.
+    let wake = wakes.iter().filter(|at| Some(*at) < made.as_ref()).max();
+    written.retain(|at| wake < Some(at) && Some(at) < made.as_ref());
+    ensure!(written.is_empty(), "written while GPUs woke: {written:?}, asked {wake:?}, made {made:?}");
     Ok(())
 }
 

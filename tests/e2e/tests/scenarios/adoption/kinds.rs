@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use andreas_api::names::LABEL_ADOPTED_ATTEMPT;
 use andreas_api::phase::Phase;
-use andreas_e2e::adoption::{Workload, workload};
+use andreas_e2e::adoption::{Workload, added, workload, writes};
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::controllers;
 use andreas_e2e::job::job;
@@ -34,14 +34,21 @@ async fn runs(c: &mut Cluster, kind: &'static str) -> Result<Workload> {
     Ok(runs)
 }
 
-/// Accounted and done.
-async fn is_done(c: &mut Cluster, runs: &Workload) -> Result<()> {
+/// Accounted and done, and its adoption cost a bounded number of writes: the TrainingJob and three of its status, and for a TrainJob
+/// its JobSet, which has the templates.
+async fn is_done(c: &mut Cluster, kind: &str, runs: &Workload) -> Result<()> {
     wait_for(c, runs, Phase::Succeeded).await?;
     let status = c.observer.seen().status(&runs.mirror());
     let used = status.consumption.context("no energy")?;
     ensure!(used.joules > 0 && status.history.len() == 1, "{used:?} {:?}", status.history);
     let record = &status.history[0];
     ensure!(record.gpus == 4 && record.placement.contains("a100-0"), "{record:?}");
+    // What is observed of a run is written up to a second after its end.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let all = writes(c)?;
+    let (added, most) = (added(&all, 1), if kind == "TrainJob" { 5 } else { 4 });
+    println!("{kind}: adoption adds {added} writes");
+    ensure!(added <= most, "{added} writes instead of {most}: {all:?}");
     Ok(())
 }
 
@@ -116,7 +123,7 @@ async fn a_job_set_is_adopted() -> Result<()> {
     scenario(options(1, &["JobSet"]), async |c| {
         let _controller = controllers::job_set(c).await?;
         let job_set = runs(c, "JobSet").await?;
-        is_done(c, &job_set).await?;
+        is_done(c, "JobSet", &job_set).await?;
         gives_way(c, "JobSet").await?;
         left_as_found(c, &long("JobSet")).await
     })
@@ -162,7 +169,7 @@ async fn a_train_job_is_adopted() -> Result<()> {
         let _job_set = controllers::job_set(c).await?;
         let _controller = controllers::trainer(c).await?;
         let train_job = runs(c, "TrainJob").await?;
-        is_done(c, &train_job).await?;
+        is_done(c, "TrainJob", &train_job).await?;
         gives_way(c, "TrainJob").await?;
         left_as_found(c, &long("TrainJob")).await
     })
@@ -175,7 +182,7 @@ async fn a_pytorch_job_is_adopted() -> Result<()> {
     scenario(options(1, &["PyTorchJob"]), async |c| {
         let _controller = controllers::training_operator(c).await?;
         let pytorch_job = runs(c, "PyTorchJob").await?;
-        is_done(c, &pytorch_job).await?;
+        is_done(c, "PyTorchJob", &pytorch_job).await?;
         gives_way(c, "PyTorchJob").await
     })
     .await
@@ -199,7 +206,7 @@ async fn a_ray_job_is_adopted() -> Result<()> {
         };
         until("the end in place of Ray's head", DEFAULT_TIMEOUT, ended).await?;
         c.kubectl("delete raycluster --all").await?;
-        is_done(c, &ray_job).await?;
+        is_done(c, "RayJob", &ray_job).await?;
         gives_way(c, "RayJob").await
     })
     .await

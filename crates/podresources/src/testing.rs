@@ -1,4 +1,4 @@
-//! Server side of the API, for tests.
+//! The kubelet's side of the API, for tests and pretend kubelets. It lists pods and nothing else.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -14,18 +14,13 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::messages::{
-    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ListPodResourcesRequest,
-    ListPodResourcesResponse, PodResources,
-};
-use crate::{ALLOCATABLE, LIST};
+use crate::LIST;
+use crate::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
 
 /// Source of the responses.
 pub trait Source: Send + Sync + 'static {
     /// All pods that hold devices.
     fn pods(&self) -> Vec<PodResources>;
-    /// All allocatable devices.
-    fn devices(&self) -> Vec<ContainerDevices>;
 }
 
 /// Why the server failed.
@@ -67,21 +62,12 @@ impl NamedService for Lister {
 }
 
 struct List(Arc<dyn Source>);
-struct Allocatable(Arc<dyn Source>);
 
 impl UnaryService<ListPodResourcesRequest> for List {
     type Response = ListPodResourcesResponse;
     type Future = Ready<Result<Response<Self::Response>, Status>>;
     fn call(&mut self, _: Request<ListPodResourcesRequest>) -> Self::Future {
         ready(Ok(Response::new(ListPodResourcesResponse { pod_resources: self.0.pods() })))
-    }
-}
-
-impl UnaryService<AllocatableResourcesRequest> for Allocatable {
-    type Response = AllocatableResourcesResponse;
-    type Future = Ready<Result<Response<Self::Response>, Status>>;
-    fn call(&mut self, _: Request<AllocatableResourcesRequest>) -> Self::Future {
-        ready(Ok(Response::new(AllocatableResourcesResponse { devices: self.0.devices() })))
     }
 }
 
@@ -102,11 +88,6 @@ impl Service<http::Request<Body>> for Lister {
                     let codec: ProstCodec<ListPodResourcesResponse, ListPodResourcesRequest> =
                         ProstCodec::default();
                     Grpc::new(codec).unary(List(source), request).await
-                }
-                ALLOCATABLE => {
-                    let codec: ProstCodec<AllocatableResourcesResponse, AllocatableResourcesRequest> =
-                        ProstCodec::default();
-                    Grpc::new(codec).unary(Allocatable(source), request).await
                 }
                 path => Status::unimplemented(path.to_owned()).into_http(),
             })

@@ -1,0 +1,156 @@
+//! Given a cluster that has changed since the last plan; when a question is asked; then its answer is that of the cluster as it is now.
+
+use andreas_core::Seconds;
+use andreas_query::WhatIf;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::ledger::Ledger;
+use crate::lifecycle::Claim;
+use crate::metrics::Metrics;
+use crate::planning::last::LatestPlan;
+use crate::predict::sampled::Forecasts;
+use crate::query::background::Sources;
+use crate::testing::key;
+
+/// The cluster as it is ten seconds after its last plan.
+fn now(planned: &View, index: &ClusterIndex) -> View {
+    let live = Live::new(Arc::new(Mutex::new(index.for_plan())), Leader::default());
+    let view = Hypothetical::new(Caches::default()).view(live.state(at(60)), &planned.latest);
+    view.expect("a view")
+}
+
+fn what_if_posted(view: &View, extra: Value) -> WhatIf {
+    let job = JobObject { metadata: Default::default(), spec: spec(8, 8, extra) };
+    let asked = WhatIfRequest { job: Some(job), ..WhatIfRequest::default() };
+    what_if::what_if(view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer")
+}
+
+/// Seconds from the question to the median start of the posted job, and from there to its median end.
+fn wait_and_run(answer: &WhatIf) -> (i64, i64) {
+    let expected = answer.job.as_ref().and_then(|job| job.expected.as_ref()).expect("expected");
+    let (start, end) = (expected.start.p50.0, expected.finish.p50.0);
+    (start.duration_since(answer.at.0).as_secs(), end.duration_since(start).as_secs())
+}
+
+#[test]
+fn a_profile_that_was_applied_after_the_last_plan_is_known() {
+    let mut index = cluster(1);
+    let planned = view(&index);
+    index.apply(object::<SlimTrainingProfile>(json!({
+        "metadata": {"name": "fresh", "namespace": "team", "resourceVersion": "2"},
+        "spec": {"measurements": [
+            {"gpuType": GPU, "gpus": 1, "millisPerEpoch": 30_000, "watts": 300},
+            {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 6_000, "watts": 2_400}]},
+    })));
+    let run = |view: &View| wait_and_run(&what_if_posted(view, json!({"profile": "fresh"}))).1;
+    let (of_plan, of_now) = (run(&planned), run(&now(&planned, &index)));
+    // Nothing is known of the former; ten epochs of 6 s.
+    assert!(of_plan > 1_000 && (45..80).contains(&of_now), "{of_plan} {of_now}");
+}
+
+#[test]
+fn jobs_that_were_submitted_after_the_last_plan_are_ahead() {
+    let mut index = cluster(1);
+    add(&mut index, "rival", "secret", &spec(8, 8, json!({})), running("n0", 8));
+    let planned = view(&index);
+    let urgent = spec(8, 8, json!({"deadlineAfter": "12m", "weight": 1_000}));
+    for (namespace, name) in [("team", "first"), ("rival", "hidden")] {
+        add(&mut index, namespace, name, &urgent, json!(null));
+    }
+    let ask = |view: &View| what_if_posted(view, json!({"weight": 1}));
+    let (of_plan, of_now) = (ask(&planned), ask(&now(&planned, &index)));
+    let wait = |answer: &WhatIf| wait_and_run(answer).0;
+    // Each of the two takes 200 s.
+    assert!(wait(&of_now) - wait(&of_plan) > 300, "{of_plan:?} {of_now:?}");
+    let posted = of_now.job.as_ref().expect("the job");
+    let ahead = posted.ahead.as_ref().expect("it waits");
+    assert_eq!((posted.position, ahead.own, ahead.others), (Some(3), 1, 1));
+    assert_eq!(ahead.names, ["first"]);
+    no_name_of_others(&of_now);
+}
+
+#[test]
+fn a_run_that_ended_after_the_last_plan_holds_nothing() {
+    let mut index = cluster(1);
+    let long = spec(8, 8, json!({"epochs": 1_000}));
+    add(&mut index, "rival", "secret", &long, running("n0", 8));
+    let planned = view(&index);
+    index.apply(object::<SlimTrainingJob>(json!({
+        "metadata": {"name": "secret", "namespace": "rival", "uid": "rival-secret", "resourceVersion": "2",
+                     "creationTimestamp": at(0)},
+        "spec": long, "status": {"phase": "Succeeded"},
+    })));
+    let wait = |view: &View| wait_and_run(&what_if_posted(view, json!({}))).0;
+    let (of_plan, of_now) = (wait(&planned), wait(&now(&planned, &index)));
+    assert!(of_plan > 10_000 && of_now < 60, "{of_plan} {of_now}");
+}
+
+#[test]
+fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
+    let mut index = cluster(1);
+    for name in ["stepped", "new"] {
+        add(&mut index, "team", name, &spec(8, 8, json!({})), json!(null));
+    }
+    add(&mut index, "team", "held", &spec(8, 8, json!({"suspend": true})), json!(null));
+    let mut ledger = Ledger::new(at(0));
+    let starting = Claim::Starting { since: at(55) };
+    ledger.entry(&key("stepped"), "team-stepped").claim = Some(starting.clone());
+    // Of an older job of that name.
+    ledger.entry(&key("new"), "another").claim = Some(Claim::Nothing);
+    let ledger = standby::with_all_claims(ledger, &index, at(60));
+    let claim = |name: &str| ledger.get(&key(name)).and_then(|memory| memory.claim.clone());
+    assert_eq!(claim("stepped"), Some(starting));
+    assert_eq!(claim("new"), Some(Claim::Waiting { not_before: None }));
+    assert_eq!(claim("held"), Some(Claim::Nothing));
+}
+
+#[test]
+fn decisions_are_expected_as_soon_after_an_end_as_they_came_lately() {
+    let mut index = cluster(3);
+    let record = json!({"attempt": 1, "outcome": "Finished", "reason": "Completed", "gpuType": GPU, "gpus": 8, "placement": "n0",
+        "started": at(0), "ended": at(10)});
+    let ended = json!({"phase": "Succeeded", "attempts": 1, "history": [record]});
+    add(&mut index, "team", "ended", &spec(8, 8, json!({})), ended);
+    // The last one waited for something else, too.
+    for (name, node, decided) in [("a", "n0", 13), ("b", "n1", 14), ("c", "n2", 45)] {
+        let mut status = running(node, 8);
+        status["allocation"]["since"] = json!(at(decided));
+        status["allocation"]["runningTime"] = json!(at(decided + 2));
+        add(&mut index, "team", name, &spec(8, 8, json!({})), status);
+    }
+    let settings = view(&index).settings;
+    assert_eq!((settings.reaction, settings.start_up), (Seconds(4.0), Seconds(2.0)));
+    // Those of yesterday, and of an end long before, say nothing.
+    assert_eq!(view::reaction(&index, at(90_000)), Seconds::ZERO);
+    assert_eq!(view::reaction(&cluster(1), at(50)), Seconds::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_plan_is_shown_without_the_pause_between_two_forecasts() {
+    let index = cluster(1);
+    let options = Options { trials: 10, ..Options::default() };
+    let latest = LatestPlan::default();
+    let plan = || {
+        let (_, made) = standby::plan(index.for_plan(), Caches::default(), &options, at(50));
+        latest.keep(made.expect("a plan"));
+    };
+    plan();
+    let sources = Sources {
+        index: Arc::new(Mutex::new(index.for_plan())),
+        latest: latest.clone(),
+        forecasts: Forecasts::default(),
+        options: options.clone(),
+        metrics: Metrics::register(&mut Registry::default()),
+    };
+    let background = Background::start(sources, Caches::default()).expect("a thread");
+    let newest = || background.newest(Duration::from_secs(10));
+    let first = newest().await.expect("a view");
+    plan();
+    let began = Instant::now();
+    while Arc::ptr_eq(&newest().await.expect("a view").latest, &first.latest) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(began.elapsed() < Duration::from_millis(1_500), "{:?}", began.elapsed());
+}
