@@ -22,8 +22,8 @@ use crate::plan::method_parser;
 /// Prints one table; --json and --html write everything. All methods see the same jobs, prices and failures.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// Trace as FORMAT:PATH; formats: csv, json, andreas (a folder, with its own cluster), itp, elasticflow, philly, chronus,
-    /// openb, tiresias. Several traces give several tables, and one of their totals
+    /// Trace as FORMAT:PATH; formats: csv, andreas (a folder, with its own cluster), itp, philly, chronus, openb. Several
+    /// traces give several tables, and one of their totals
     #[arg(long, value_name = "FORMAT:PATH", value_parser = trace, required = true)]
     trace: Vec<(Format, PathBuf)>,
     /// Cluster, tariff, rules and models (YAML)

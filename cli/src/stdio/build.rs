@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_core::{
-    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, StepFunction, Time,
-    Watts,
+    CostRate, EnergyPrice, GpuCount, GpuType, JobId, NodeName, Seconds, StepFunction, Time, Watts,
 };
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, MultiNodeEffect, Node,
-    Placement, PowerBudget, Preemption, Resources, Snapshot, Worker,
+    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, MultiNodeEffect, Node, Placement,
+    PowerBudget, Resources, Snapshot,
 };
 
 use super::input_error::{InputError, bad, not_negative, positive, required};
@@ -19,21 +18,6 @@ use super::wire::{ClassEntry, JobEntry, MAX_JOBS, PlacementEntry, State, StateNa
 const MAX_NODES: u32 = 100_000;
 const MAX_NODE_GPUS: u32 = 1024;
 const MAX_GANG: u32 = 4096;
-
-/// What is kept of a job from the line that introduced it.
-#[derive(Clone, Debug)]
-pub struct Known {
-    submit: Time,
-    deadline: Option<Time>,
-    weight: CostRate,
-    estimates: Arc<[Estimate]>,
-    spread: Vec<MultiNodeEffect>,
-    limits: Vec<LimitEffect>,
-    requested: Option<GpuCount>,
-    movable: bool,
-    min_run: Seconds,
-    restart: Option<Seconds>,
-}
 
 /// An entry of one of the lists of a line.
 #[derive(Clone, Copy)]
@@ -97,7 +81,8 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
         (None, None) => None,
     };
     let optional = |value: Option<f64>, name: &str| not_negative(value.unwrap_or(0.0), || name.to_owned());
-    let horizon = state.horizon_s.map(|h| not_negative(h, || "horizon_s".into())).transpose()?;
+    // A hint that no method needs.
+    optional(state.horizon_s, "horizon_s")?;
     Ok(Snapshot {
         now: Time(now),
         tariff,
@@ -114,7 +99,6 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
         },
         restart: Seconds(optional(state.restart_s, "restart_s")?),
         wear: Seconds(optional(state.wear_s, "wear_s")?),
-        horizon: horizon.map(Seconds),
         gpu_types: gpu_types(state)?,
         nodes: nodes(state)?,
         namespaces: Vec::new(),
@@ -190,8 +174,8 @@ fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
     Ok(nodes)
 }
 
-/// The table of a job.
-pub fn known(entry: &JobEntry, i: usize) -> Result<Known, InputError> {
+/// What is kept of a job from the line that introduced it. What it does, and what is left of it, each line says anew.
+pub fn table(entry: &JobEntry, i: usize) -> Result<Job, InputError> {
     let at = |what: &str| format!("new_jobs[{i}].{what}");
     if entry.id == "_plan" || entry.id == "_error" {
         return bad(at("id"), "is a word of the protocol");
@@ -210,17 +194,23 @@ pub fn known(entry: &JobEntry, i: usize) -> Result<Known, InputError> {
     if entry.req_gpus.is_some_and(|g| g == 0 || g > MAX_NODE_GPUS * MAX_GANG) {
         return bad(at("req_gpus"), "is out of range");
     }
-    Ok(Known {
-        submit: Time(number(entry.submit_s, "submit_s")?),
+    let job = Job::new(
+        entry.id.as_str().into(),
+        "default".into(),
+        Time(number(entry.submit_s, "submit_s")?),
+        CostRate(number(entry.weight, "weight")?),
+        entry.epochs_left.unwrap_or(0.0),
+        estimates(entry, rel_std, &at)?.into(),
+    );
+    Ok(Job {
         deadline: deadline.map(Time),
-        weight: CostRate(number(entry.weight, "weight")?),
-        estimates: estimates(entry, rel_std, &at)?.into(),
         spread: spread(entry, &at)?,
         limits: limits(entry, &at)?,
-        requested: entry.req_gpus.map(GpuCount),
+        requested_gpus: entry.req_gpus.map(GpuCount),
         movable: entry.movable.unwrap_or(true),
         min_run: Seconds(not_negative(entry.min_run_s.unwrap_or(0.0), || at("min_run_s"))?),
         restart: restart(entry, || at("restart_s"))?,
+        ..job
     })
 }
 
@@ -310,10 +300,10 @@ fn limits(entry: &JobEntry, at: &dyn Fn(&str) -> String) -> Result<Vec<LimitEffe
     Ok(limits)
 }
 
-/// The jobs of a state. `ran` says since when a job runs where an earlier decision put it.
+/// The jobs of a state. `tables` has those of all lines. `ran` says since when a job runs where an earlier decision put it.
 pub fn jobs(
     state: &State,
-    known: &dyn Fn(&str) -> Option<Arc<Known>>,
+    tables: &dyn Fn(&str) -> Option<Arc<Job>>,
     ran: &RunningJobs,
 ) -> Result<Vec<Job>, InputError> {
     if state.jobs.len() > MAX_JOBS {
@@ -321,7 +311,6 @@ pub fn jobs(
     }
     let new_jobs: BTreeMap<&str, Listed<'_>> =
         listed("new_jobs", &state.new_jobs).map(|new| (new.entry.id.as_str(), new)).collect();
-    let namespace = NamespaceName::from("default");
     let mut seen = BTreeSet::new();
     let mut jobs = Vec::with_capacity(state.jobs.len());
     for job in listed("jobs", &state.jobs) {
@@ -330,7 +319,7 @@ pub fn jobs(
         if !seen.insert(entry.id.as_str()) {
             return bad(at("id"), format!("{:?} is there twice", entry.id));
         }
-        let Some(table) = known(&entry.id) else {
+        let Some(table) = tables(&entry.id) else {
             return bad(at("id"), format!("{:?} is not known: no line had it in new_jobs", entry.id));
         };
         let given = Given { job, new: new_jobs.get(entry.id.as_str()).copied() };
@@ -338,29 +327,14 @@ pub fn jobs(
         let epochs_left = *required(entry.epochs_left.as_ref(), || at("epochs_left"))?;
         let min_run = entry.min_run_s.map_or(Ok(table.min_run.0), |s| not_negative(s, || at("min_run_s")))?;
         let mut planned = Job {
-            id: JobId::from(entry.id.as_str()),
-            namespace: namespace.clone(),
-            submit: table.submit,
-            deadline: table.deadline,
-            weight: table.weight,
             epochs_left: positive(epochs_left, || at("epochs_left"))?,
-            estimates: table.estimates.clone(),
-            spread: table.spread.clone(),
-            limits: table.limits.clone(),
-            limits_count: LimitsCount::AtOnce,
-            unknown: None,
-            exploration: None,
-            requested_gpus: table.requested,
-            worker: Worker::default(),
-            candidates: None,
-            forbidden: Vec::new(),
-            preemption: Preemption::Allowed,
             movable: entry.movable.unwrap_or(table.movable),
             min_run: Seconds(min_run),
             lost: Seconds(lost.transpose()?.unwrap_or(0.0)),
             restart: restart(entry, || at("restart_s"))?.or(table.restart),
             restarts_last_day: given.find(|e| e.restarts_last_day).map_or(0, |(restarts, _)| restarts),
             state: job_state(state, &given, ran.get(entry.id.as_str()))?,
+            ..Job::clone(&table)
         };
         if let Some((names, of)) = given.find(|e| e.forbidden.as_deref()) {
             for (k, name) in names.iter().enumerate() {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use andreas_baselines::{Memory, Options, Scheduler};
 use andreas_core::{JobId, Time};
-use andreas_planner::{IntendedChange, JobState, Plan, Prices, Snapshot};
+use andreas_planner::{IntendedChange, Job, JobState, Plan, Prices, Snapshot};
 
-use super::build::{self, Known, RunningJobs};
+use super::build::{self, RunningJobs};
 use super::decision::{DecisionLine, error};
 use super::input_error::{InputError, bad};
 use super::wire::{MAX_JOBS, State};
@@ -24,7 +24,7 @@ pub struct Session {
 }
 
 struct Entry {
-    table: Arc<Known>,
+    table: Arc<Job>,
     /// It was in `jobs` once: when it no longer is, it is done and forgotten.
     arrived: bool,
 }
@@ -76,13 +76,13 @@ impl Session {
         Ok(text)
     }
 
-    fn new_jobs(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Known>>, InputError> {
+    fn new_jobs(&self, state: &State) -> Result<BTreeMap<JobId, Arc<Job>>, InputError> {
         if state.new_jobs.len() > MAX_JOBS {
             return bad("new_jobs", format!("{} are more than {MAX_JOBS}", state.new_jobs.len()));
         }
         let mut new_jobs = BTreeMap::new();
         for (i, entry) in state.new_jobs.iter().enumerate() {
-            let table = Arc::new(build::known(entry, i)?);
+            let table = Arc::new(build::table(entry, i)?);
             if new_jobs.insert(JobId::from(entry.id.as_str()), table).is_some() {
                 return bad(format!("new_jobs[{i}].id"), format!("{:?} is there twice", entry.id));
             }
@@ -99,7 +99,7 @@ impl Session {
     }
 
     /// Only lines that were answered with a decision change what is kept.
-    fn keep(&mut self, new_jobs: BTreeMap<JobId, Arc<Known>>, snapshot: &Snapshot, plan: Plan) {
+    fn keep(&mut self, new_jobs: BTreeMap<JobId, Arc<Job>>, snapshot: &Snapshot, plan: Plan) {
         for (id, table) in new_jobs {
             self.known
                 .entry(id)
@@ -111,7 +111,7 @@ impl Session {
             entry.arrived |= here.contains(id);
             !entry.arrived || here.contains(id)
         });
-        let since = |job: &andreas_planner::Job| -> Option<Time> {
+        let since = |job: &Job| -> Option<Time> {
             match &job.state {
                 JobState::Running { since, .. } | JobState::Starting { since, .. } => Some(*since),
                 _ => None,

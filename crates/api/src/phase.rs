@@ -3,160 +3,125 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where a TrainingJob is in its life.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-pub enum Phase {
-    /// Waits, with a reason.
-    #[default]
-    Pending,
-    /// Has an allocation; GPUs waking, pods made, not all running.
-    Starting,
-    /// All members of the gang run.
-    Running,
-    /// Asked to checkpoint; its pods have not ended.
-    Stopping,
-    /// Held by `spec.suspend`.
-    Suspended,
-    /// Done.
-    Succeeded,
-    /// Given up: retries used, or `maxRunTime`.
-    Failed,
+andreas_core::names! {
+    /// Where a TrainingJob is in its life.
+    #[derive(
+        Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    )]
+    pub enum Phase {
+        /// Waits, with a reason.
+        #[default]
+        Pending,
+        /// Has an allocation; GPUs waking, pods made, not all running.
+        Starting,
+        /// All members of the gang run.
+        Running,
+        /// Asked to checkpoint; its pods have not ended.
+        Stopping,
+        /// Held by `spec.suspend`.
+        Suspended,
+        /// Done.
+        Succeeded,
+        /// Given up: retries used, or `maxRunTime`.
+        Failed,
+    }
 }
 
 impl Phase {
-    /// Every phase, in the order of a life.
-    pub const ALL: [Phase; 7] = [
-        Phase::Pending,
-        Phase::Starting,
-        Phase::Running,
-        Phase::Stopping,
-        Phase::Suspended,
-        Phase::Succeeded,
-        Phase::Failed,
-    ];
-
     /// No further attempt will be made.
     pub fn is_terminal(self) -> bool {
         matches!(self, Phase::Succeeded | Phase::Failed)
     }
+}
 
-    /// As in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Phase::Pending => "Pending",
-            Phase::Starting => "Starting",
-            Phase::Running => "Running",
-            Phase::Stopping => "Stopping",
-            Phase::Suspended => "Suspended",
-            Phase::Succeeded => "Succeeded",
-            Phase::Failed => "Failed",
-        }
+andreas_core::names! {
+    /// Why a condition holds. The set is closed: dashboards, alerts and tests may list it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+    pub enum Reason {
+        /// Not planned yet.
+        NotPlannedYet,
+        /// No free GPUs that serve it better than waiting; the jobs in the way are named.
+        WaitingForCapacity,
+        /// Starts later because energy is cheaper then.
+        DeferredForEnergy,
+        /// The power budget leaves no room.
+        PowerBudget,
+        /// The budget is below what the cluster draws at idle.
+        BudgetInfeasible,
+        /// No node has a GPU type that the job allows.
+        NoFeasibleGpuType,
+        /// GPUs of the type exist, but no node admits a worker (CPU, memory, taints, selectors, size).
+        NoFeasibleNode,
+        /// The namespace's quota leaves no room.
+        QuotaExceeded,
+        /// So many jobs of the namespace wait that only the oldest are planned.
+        QueueFull,
+        /// Stopped in favour of others.
+        Preempted,
+        /// On time with a probability below 50 %, or ended after the deadline, or failed (on the condition `OnTime`).
+        DeadlineUnreachable,
+        /// The gang was not wholly bound in time, or its GPUs were never released.
+        PlacementTimeout,
+        /// Bound but not running in time.
+        StartTimeout,
+        /// No progress for `progressTimeout`.
+        ProgressTimeout,
+        /// Ran longer than `maxRunTime`.
+        MaxRunTime,
+        /// The API server refuses the pod.
+        TemplateRejected,
+        /// A pod of the required name belongs to another owner.
+        NameInUse,
+        /// Somebody else starts or stops the adopted job, or it cannot be adopted.
+        NotAdopted,
+        /// A node of the job, or one that it waits for, is not ready, and nothing proves it dead.
+        NodeNotReady,
+        /// Ended with exit 0 and less than 99 % reported.
+        CompletedEarly,
+        /// No progress is reported.
+        ProgressUnknown,
+        /// Held by `spec.suspend`.
+        Suspended,
+        /// Being stopped: asked to save, its pods have not ended.
+        Stopping,
+        /// Previous pods have not released their GPUs or names.
+        WaitingForRelease,
+        /// GPUs are waking, or pods are made and being bound and started.
+        PodsStarting,
+        /// All members run.
+        Running,
+        /// Done.
+        Completed,
+        /// A member exited with an error.
+        ContainerFailed,
+        /// A member ran out of memory.
+        OutOfMemory,
+        /// The cluster failed the attempt: drain, node lost, kubelet refused, GPU error.
+        ClusterFailure,
+        /// A member vanished without its end having been seen.
+        Vanished,
+        /// All retries are used.
+        RetriesExhausted,
+        /// An object cannot be used as it is; the message names the field.
+        Invalid,
+        /// The predicted end has moved by a quarter of the remaining time. Only of events.
+        FinishDelayed,
+        /// The risk of missing the deadline is in another class. Only of events.
+        RiskChanged,
+        /// All is well.
+        AsExpected,
     }
 }
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// Why a condition holds. The set is closed: dashboards, alerts and tests may list it.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-        pub enum Reason { $($(#[$doc])* $name),+ }
-
-        impl Reason {
-            /// Every reason.
-            pub const ALL: &'static [Reason] = &[$(Reason::$name),+];
-
-            /// As in JSON, in a condition's `reason` and as a metric's label.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Reason::$name => stringify!($name)),+ }
-            }
-
-            /// The reason of that name, also by the name that an earlier release gave it.
-            pub fn parse(text: &str) -> Option<Reason> {
-                match text {
-                    $(stringify!($name) => Some(Reason::$name),)+
-                    "NodeSilent" => Some(Reason::NodeNotReady),
-                    "WaitingForRoom" => Some(Reason::WaitingForRelease),
-                    _ => None,
-                }
-            }
+impl Reason {
+    /// The reason of that name, also by the name that an earlier release gave it.
+    pub fn parse(text: &str) -> Option<Reason> {
+        match text {
+            "NodeSilent" => Some(Reason::NodeNotReady),
+            "WaitingForRoom" => Some(Reason::WaitingForRelease),
+            _ => Reason::named(text),
         }
-    };
-}
-
-reasons! {
-    /// Not planned yet.
-    NotPlannedYet,
-    /// No free GPUs that serve it better than waiting; the jobs in the way are named.
-    WaitingForCapacity,
-    /// Starts later because energy is cheaper then.
-    DeferredForEnergy,
-    /// The power budget leaves no room.
-    PowerBudget,
-    /// The budget is below what the cluster draws at idle.
-    BudgetInfeasible,
-    /// No node has a GPU type that the job allows.
-    NoFeasibleGpuType,
-    /// GPUs of the type exist, but no node admits a worker (CPU, memory, taints, selectors, size).
-    NoFeasibleNode,
-    /// The namespace's quota leaves no room.
-    QuotaExceeded,
-    /// So many jobs of the namespace wait that only the oldest are planned.
-    QueueFull,
-    /// Stopped in favour of others.
-    Preempted,
-    /// On time with a probability below 50 %, or ended after the deadline, or failed (on the condition `OnTime`).
-    DeadlineUnreachable,
-    /// The gang was not wholly bound in time, or its GPUs were never released.
-    PlacementTimeout,
-    /// Bound but not running in time.
-    StartTimeout,
-    /// No progress for `progressTimeout`.
-    ProgressTimeout,
-    /// Ran longer than `maxRunTime`.
-    MaxRunTime,
-    /// The API server refuses the pod.
-    TemplateRejected,
-    /// A pod of the required name belongs to another owner.
-    NameInUse,
-    /// Somebody else starts or stops the adopted job, or it cannot be adopted.
-    NotAdopted,
-    /// A node of the job, or one that it waits for, is not ready, and nothing proves it dead.
-    NodeNotReady,
-    /// Ended with exit 0 and less than 99 % reported.
-    CompletedEarly,
-    /// No progress is reported.
-    ProgressUnknown,
-    /// Held by `spec.suspend`.
-    Suspended,
-    /// Being stopped: asked to save, its pods have not ended.
-    Stopping,
-    /// Previous pods have not released their GPUs or names.
-    WaitingForRelease,
-    /// GPUs are waking, or pods are made and being bound and started.
-    PodsStarting,
-    /// All members run.
-    Running,
-    /// Done.
-    Completed,
-    /// A member exited with an error.
-    ContainerFailed,
-    /// A member ran out of memory.
-    OutOfMemory,
-    /// The cluster failed the attempt: drain, node lost, kubelet refused, GPU error.
-    ClusterFailure,
-    /// A member vanished without its end having been seen.
-    Vanished,
-    /// All retries are used.
-    RetriesExhausted,
-    /// An object cannot be used as it is; the message names the field.
-    Invalid,
-    /// The predicted end has moved by a quarter of the remaining time. Only of events.
-    FinishDelayed,
-    /// The risk of missing the deadline is in another class. Only of events.
-    RiskChanged,
-    /// All is well.
-    AsExpected,
+    }
 }
 
 /// How an attempt ended.

@@ -24,7 +24,7 @@ mod scheduler;
 mod tickets;
 
 pub use memory::{JobMemory, Memory};
-pub use method::{Method, UnknownMethod};
+pub use method::Method;
 pub use options::{Accounting, Options};
 pub use scheduler::Scheduler;
 pub use tickets::Tickets;

@@ -64,9 +64,7 @@ impl Policy for Scheduler {
             return self.options.for_product(name).decide(instance);
         }
         match self.options.method {
-            Method::Andreas | Method::AndreasLs | Method::AndreasPr => {
-                andreas::decide(instance, &self.options)
-            }
+            Method::Andreas | Method::AndreasLs => andreas::decide(instance, &self.options),
             Method::Tiresias
             | Method::Elasticflow
             | Method::Gavel

@@ -73,7 +73,6 @@ fn adapt(request: &Value) -> (Snapshot, Options) {
         lateness: Lateness::default(),
         restart: Seconds::ZERO,
         wear: Seconds::ZERO,
-        horizon: None,
         gpu_types: rates
             .keys()
             .map(|name| GpuTypeInfo { name: name.clone(), idle: Watts::ZERO, max: Watts::ZERO })

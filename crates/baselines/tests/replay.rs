@@ -66,7 +66,6 @@ fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64
         lateness: Lateness::default(),
         restart: Seconds::ZERO,
         wear: Seconds::ZERO,
-        horizon: None,
         gpu_types: instance
             .costs
             .keys()
@@ -123,7 +122,7 @@ fn simulate(instance: &Instance, method: Method, trials: u64, seed: u64) -> (f64
             job.state = JobState::Waiting;
             if let Some(place) = placed.get(&job.id) {
                 job.epochs_left -= dt / time(job, place);
-                if !matches!(method, Method::Andreas | Method::AndreasLs | Method::AndreasPr) {
+                if !matches!(method, Method::Andreas | Method::AndreasLs) {
                     job.state = JobState::Running { placement: place.clone(), since: snapshot.now };
                 }
             }

@@ -1,8 +1,8 @@
 //! Types shared by all crates of ANDREAS.
 //!
 //! **Contents**: units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
-//! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], and step functions of time
-//! ([`StepFunction`]): tariffs and power budgets.
+//! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], step functions of time
+//! ([`StepFunction`]): tariffs and power budgets, and enums whose variants have names ([`names!`]).
 //!
 //! **Use**: the crate has no inputs. The planner, predictor, simulator and operator use these types
 //! in their APIs. No bare `f64` crosses a crate boundary, and a watt cannot be added to a second. Conversions
@@ -19,19 +19,23 @@
 //! ```
 
 mod boards;
+mod closed_set;
 mod configuration;
 mod hosts;
 mod names;
 mod nodes;
+mod order;
 mod stable_hash;
 mod steps;
 mod units;
 
 pub use boards::board_power;
+pub use closed_set::UnknownName;
 pub use configuration::Configuration;
 pub use hosts::HostPower;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
 pub use nodes::same_nodes;
+pub use order::order_key;
 pub use stable_hash::stable_hash;
 pub use steps::{StepFunction, StepFunctionError, Tariff};
 pub use units::{CostRate, EnergyPrice, GpuCount, Joules, Money, Seconds, Time, Watts};

@@ -3,10 +3,9 @@
 //!
 //! GPUs of a type are one pool that refills as runs end.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 
-use andreas_core::{GpuType, JobId, Seconds, Time};
+use andreas_core::{GpuType, JobId, Seconds, Time, order_key};
 use andreas_planner::{Estimate, Snapshot};
 
 use crate::hosts::Hosts;
@@ -84,21 +83,22 @@ pub(crate) fn rest<'a>(
     let mut waiting: BTreeMap<Turn, Waiting<'_, 'a>> = all
         .iter_mut()
         .filter(|live| live.ended.is_none())
-        .map(|live| (Turn::of(live), Waiting::Now(live)))
+        .map(|live| (turn(live), Waiting::Now(live)))
         .collect();
     // Those behind the first ones have no start.
     let mut left = waiting.len().min(most);
     while left > 0 {
-        let Some((turn, live)) = waiting.pop_first() else { return };
-        let from = live.live().leaving.as_ref().map_or(now, |(_, until)| until.max(now)).max(turn.submit);
+        let Some((its_turn, live)) = waiting.pop_first() else { return };
+        let free_at = live.live().leaving.as_ref().map_or(now, |(_, until)| until.max(now));
+        let from = free_at.max(live.live().job.submit);
         let Some((start, row)) = best(live.live(), &pools, &largest, from) else {
             left -= usize::from(live.is_now());
             continue;
         };
         // Whoever comes for the same GPUs before that may have an earlier turn.
         if let Some(next) = later.next(&row.gpu_type, start) {
-            waiting.insert(turn, live);
-            waiting.insert(Turn::of(&next), Waiting::Later(Box::new(next)));
+            waiting.insert(its_turn, live);
+            waiting.insert(turn(&next), Waiting::Later(Box::new(next)));
             continue;
         }
         left -= usize::from(live.is_now());
@@ -171,39 +171,12 @@ fn best(
     best.map(|(_, start, row)| (start, row.clone()))
 }
 
-/// Order of the waiting jobs: nearest deadline first, then by submission.
-struct Turn {
-    due: Time,
-    submit: Time,
-    id: JobId,
-}
+/// Order of the waiting jobs: nearest deadline first, then by submission, then by name.
+type Turn = (i64, i64, JobId);
 
-impl Turn {
-    fn of(live: &Live<'_>) -> Self {
-        let job = live.job;
-        Self { due: job.deadline.unwrap_or(Time(f64::INFINITY)), submit: job.submit, id: job.id.clone() }
-    }
-}
-
-impl Ord for Turn {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_time = self.due.total_cmp(&other.due).then(self.submit.total_cmp(&other.submit));
-        by_time.then_with(|| self.id.cmp(&other.id))
-    }
-}
-
-impl PartialOrd for Turn {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Eq for Turn {}
-
-impl PartialEq for Turn {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
+fn turn(live: &Live<'_>) -> Turn {
+    let due = live.job.deadline.unwrap_or(Time(f64::INFINITY));
+    (order_key(due.0), order_key(live.job.submit.0), live.job.id.clone())
 }
 
 /// A job that waits: of the snapshot, or submitted later.

@@ -1,6 +1,6 @@
 //! The futures of one job, and what follows from them.
 
-use andreas_core::{GpuType, Joules, Money, Seconds, Time};
+use andreas_core::{GpuType, Money, Seconds, Time};
 use andreas_planner::{Job, Lateness};
 
 use crate::lengths::normal;
@@ -16,9 +16,7 @@ pub struct Run {
     pub gpu_type: GpuType,
     /// GPUs at the end.
     pub gpus: u32,
-    /// Energy of its GPUs from now on.
-    pub energy: Joules,
-    /// That energy and its share of its hosts', at the tariff.
+    /// Energy of its GPUs and its share of its hosts' from now on, at the tariff.
     pub energy_cost: Money,
     /// Begin of the last stretch of training, with its mean length and the standard deviation of the logarithm of
     /// the length.

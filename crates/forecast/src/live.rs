@@ -39,7 +39,6 @@ pub(crate) struct Live<'a> {
     /// Start of its present run, else of its next one.
     pub start: Option<Time>,
     pub delays: Delays,
-    energy: Joules,
     energy_cost: Money,
     /// Set at its end.
     pub ended: Option<Run>,
@@ -78,7 +77,6 @@ impl<'a> Live<'a> {
             leaving: None,
             start: None,
             delays,
-            energy: Joules::ZERO,
             energy_cost: Money::ZERO,
             ended: None,
         };
@@ -160,9 +158,7 @@ impl<'a> Live<'a> {
         let until = end.min(to);
         let trains = (until - active.ready.max(from)).0.max(0.0);
         self.epochs_left = (self.epochs_left - trains / active.pace.epoch.0).max(0.0);
-        let watts = active.pace.watts;
-        self.energy += Joules(watts * (until - from).0);
-        self.energy_cost += energy_cost(tariff, watts + active.host_watts, from, until);
+        self.energy_cost += energy_cost(tariff, active.pace.watts + active.host_watts, from, until);
         if end <= to || self.epochs_left <= NOTHING * self.job.epochs_left.max(1.0) {
             self.finish(until);
         }
@@ -176,7 +172,6 @@ impl<'a> Live<'a> {
             end,
             gpu_type: active.place.gpu_type.clone(),
             gpus: active.place.total_gpus().0,
-            energy: self.energy,
             energy_cost: self.energy_cost,
             last: (active.ready.max(active.since), active.pace.mean * whole, active.pace.rel_std),
         });
@@ -196,14 +191,12 @@ impl<'a> Live<'a> {
     pub fn run_on(&mut self, row: &Estimate, start: Time, tariff: &Tariff, hosts: &Hosts<'_>) -> Time {
         let pace = of_row(row, 1.0, 1.0, self.normal);
         let billed = pace.watts + hosts.share_of_type(&row.gpu_type, row.gpus.0).0;
-        let length = pace.epoch * self.epochs_left;
-        let end = start + length;
+        let end = start + pace.epoch * self.epochs_left;
         self.ended = Some(Run {
             start: self.start.unwrap_or(start),
             end,
             gpu_type: row.gpu_type.clone(),
             gpus: row.gpus.0,
-            energy: self.energy + Joules(pace.watts * length.0),
             energy_cost: self.energy_cost + energy_cost(tariff, billed, start, end),
             last: (start, pace.mean * self.epochs_left, pace.rel_std),
         });

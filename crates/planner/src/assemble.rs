@@ -10,7 +10,7 @@ use crate::instance::{Assignment, Holding, Instance, JobData};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, JobPlan, Plan, WaitReason};
-use crate::snapshot::{IntendedChange, JobState, LimitsCount};
+use crate::snapshot::{IntendedChange, LimitsCount};
 
 /// Costs that differ by less than this part are equal.
 const ROUNDING: f64 = 1e-9;
@@ -133,19 +133,13 @@ fn gap(cost: Money, bound: Money) -> Option<f64> {
 fn forecast(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Forecast {
     let data = &instance.jobs[job];
     let config = &data.configs[assignment.config];
-    let gone = match &data.job.state {
-        JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
-        _ => 0.0,
-    };
     let delay = match &data.holding {
-        Holding::Running { assignment: old, .. }
-            if old.nodes != assignment.nodes || data.configs[old.config].gpus != config.gpus =>
-        {
+        Holding::Running { assignment: old, .. } if !data.same_gpus(old, assignment) => {
             let before = data.configs[old.config].time;
             let scale = if before > 0.0 { config.time / before } else { 1.0 };
             data.restart + data.job.lost.0 * scale
         }
-        _ => gone,
+        _ => data.gone_in(instance.now),
     };
     Forecast { delay, time: config.time, rel_std: config.rel_std }
 }
@@ -292,15 +286,8 @@ impl<'a, 'b> Order<'a, 'b> {
     /// The current assignment of a job that must leave it: for other nodes, other GPUs or to wait.
     fn placement_to_leave(&self, job: usize) -> Option<&'a Assignment> {
         let data = &self.instance.jobs[job];
-        let current = match &data.holding {
-            Holding::Running { assignment, .. } | Holding::Committed { target: assignment, .. } => assignment,
-            _ => return None,
-        };
-        let goes = self.assignments[job].as_ref();
-        let stays = goes.is_some_and(|assignment| {
-            assignment.nodes == current.nodes
-                && data.configs[assignment.config].gpus == data.configs[current.config].gpus
-        });
+        let current = data.current()?;
+        let stays = self.assignments[job].as_ref().is_some_and(|goes| data.same_gpus(goes, current));
         (!stays).then_some(current)
     }
 

@@ -161,10 +161,7 @@ fn next_limit(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> O
     data.configs
         .iter()
         .enumerate()
-        .filter(|(_, c)| {
-            let same = c.kind == now.kind && c.nodes == now.nodes && c.gpus == now.gpus;
-            c.offered && same && c.draw_mw() < now.draw_mw()
-        })
+        .filter(|(_, c)| c.offered && c.same_hardware(now) && c.draw_mw() < now.draw_mw())
         .map(|(i, c)| {
             let extra_cost = cost(c.time, c.power) - cost(now.time, now.power);
             (extra_cost / (now.draw - c.draw).max(1e-3), job, i)

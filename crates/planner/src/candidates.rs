@@ -2,7 +2,6 @@
 
 use crate::cost::Forecast;
 use crate::instance::{Config, Holding, Instance, JobData};
-use crate::snapshot::JobState;
 
 /// Seconds before a job can start anywhere: a leaving job must be gone first.
 pub fn start_delay(instance: &Instance<'_>, job: usize) -> f64 {
@@ -10,10 +9,7 @@ pub fn start_delay(instance: &Instance<'_>, job: usize) -> f64 {
 }
 
 fn delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
-    match (&data.holding, &data.job.state) {
-        (Holding::Leaving { .. }, JobState::Stopping { gone_by, .. }) => (gone_by.0 - instance.now).max(0.0),
-        _ => 0.0,
-    }
+    if matches!(data.holding, Holding::Leaving { .. }) { data.gone_in(instance.now) } else { 0.0 }
 }
 
 /// Seconds from now until a job ends in a configuration.

@@ -86,9 +86,6 @@ impl Snapshot {
         }
         not_negative(self.restart.0, || "restart".into())?;
         not_negative(self.wear.0, || "wear".into())?;
-        if let Some(horizon) = self.horizon {
-            not_negative(horizon.0, || "horizon".into())?;
-        }
         if self.jobs.len() > MAX_JOBS {
             return bad("jobs", format!("{} are more than {MAX_JOBS}", self.jobs.len()));
         }

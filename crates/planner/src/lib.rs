@@ -40,7 +40,7 @@ pub use capacity::Obstacle;
 pub use check::MAX_JOBS;
 pub use consider::{Considered, consider};
 pub use error::SnapshotError;
-pub use method::{MethodName, Options, UnknownMethod};
+pub use method::{MethodName, Options};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
 pub use rng::Generator;
 pub use snapshot::{

@@ -1,63 +1,25 @@
 //! The planning methods by name, and the planning options.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 use crate::rng::Generator;
 
-/// A planning method.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MethodName {
-    /// The randomized greedy with shadow prices over time.
-    #[default]
-    RandomizedGreedy,
-    /// The same, with branch and bound that proves the optimum of the step as far as the trials allow.
-    Exact,
-    /// Earliest deadline first, on the cheapest free configuration that meets the deadline.
-    Edf,
-    /// First come, first served, on the same configuration.
-    Fifo,
-}
-
-impl MethodName {
-    /// All methods.
-    pub const ALL: [Self; 4] = [Self::RandomizedGreedy, Self::Exact, Self::Edf, Self::Fifo];
-
-    /// Its name on command lines and in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::RandomizedGreedy => "randomized-greedy",
-            Self::Exact => "exact",
-            Self::Edf => "edf",
-            Self::Fifo => "fifo",
-        }
+andreas_core::names! {
+    /// A planning method.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum MethodName {
+        /// The randomized greedy with shadow prices over time.
+        #[default]
+        RandomizedGreedy = "randomized-greedy",
+        /// The same, with branch and bound that proves the optimum of the step as far as the trials allow.
+        Exact = "exact",
+        /// Earliest deadline first, on the cheapest free configuration that meets the deadline.
+        Edf = "edf",
+        /// First come, first served, on the same configuration.
+        Fifo = "fifo",
     }
-}
-
-impl fmt::Display for MethodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The error of an unknown method name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no planning method is called {0:?}: choose {names}", names = names())]
-pub struct UnknownMethod(String);
-
-fn names() -> String {
-    MethodName::ALL.map(MethodName::as_str).join(", ")
-}
-
-impl FromStr for MethodName {
-    type Err = UnknownMethod;
-
-    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
-        Self::ALL.into_iter().find(|m| m.as_str() == name).ok_or_else(|| UnknownMethod(name.to_owned()))
-    }
+    else "no planning method is called {name:?}: choose {names}"
 }
 
 /// Planning options.

@@ -99,51 +99,25 @@ impl Decision {
     }
 }
 
-/// The reason why a job waits. The names are those of the job's conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum WaitReason {
-    /// Suitable nodes exist, but other jobs hold them.
-    WaitingForCapacity,
-    /// A later start is cheaper.
-    DeferredForEnergy,
-    /// GPUs are free, but not enough watts.
-    PowerBudget,
-    /// The budget is below the draw of the nodes without any of our jobs.
-    BudgetInfeasible,
-    /// No node has enough GPUs of a type it can use.
-    NoFeasibleGpuType,
-    /// Such nodes exist, but none admits its workers (CPU, memory, taints, selectors, failed placements).
-    NoFeasibleNode,
-    /// The quota of its namespace is used up.
-    QuotaExceeded,
-    /// It was running and was preempted.
-    Preempted,
-}
-
-impl WaitReason {
-    /// All reasons.
-    pub const ALL: [Self; 8] = [
-        Self::WaitingForCapacity,
-        Self::DeferredForEnergy,
-        Self::PowerBudget,
-        Self::BudgetInfeasible,
-        Self::NoFeasibleGpuType,
-        Self::NoFeasibleNode,
-        Self::QuotaExceeded,
-        Self::Preempted,
-    ];
-
-    /// The spelling of conditions and metric labels.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::WaitingForCapacity => "WaitingForCapacity",
-            Self::DeferredForEnergy => "DeferredForEnergy",
-            Self::PowerBudget => "PowerBudget",
-            Self::BudgetInfeasible => "BudgetInfeasible",
-            Self::NoFeasibleGpuType => "NoFeasibleGpuType",
-            Self::NoFeasibleNode => "NoFeasibleNode",
-            Self::QuotaExceeded => "QuotaExceeded",
-            Self::Preempted => "Preempted",
-        }
+andreas_core::names! {
+    /// The reason why a job waits. The names are those of the job's conditions.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    pub enum WaitReason {
+        /// Suitable nodes exist, but other jobs hold them.
+        WaitingForCapacity,
+        /// A later start is cheaper.
+        DeferredForEnergy,
+        /// GPUs are free, but not enough watts.
+        PowerBudget,
+        /// The budget is below the draw of the nodes without any of our jobs.
+        BudgetInfeasible,
+        /// No node has enough GPUs of a type it can use.
+        NoFeasibleGpuType,
+        /// Such nodes exist, but none admits its workers (CPU, memory, taints, selectors, failed placements).
+        NoFeasibleNode,
+        /// The quota of its namespace is used up.
+        QuotaExceeded,
+        /// It was running and was preempted.
+        Preempted,
     }
 }

@@ -5,7 +5,7 @@
 //! before that (EASY backfilling, Lifka 1995). There is one reservation at a time; more would empty the
 //! cluster.
 
-use crate::instance::{Assignment, Config, Demand, Holding, Instance, JobData, Nodes};
+use crate::instance::{Assignment, Config, Demand, Holding, Instance, JobData};
 use crate::partial::PartialPlan;
 
 /// Capacity reserved for a job.
@@ -83,10 +83,7 @@ fn earliest(
         if !power_could_fit(instance, config, nodes.iter().map(overhead).sum()) {
             continue;
         }
-        let assignment = Assignment {
-            config: i,
-            nodes: if let [node] = nodes.as_slice() { Nodes::One(*node) } else { Nodes::Many(nodes.into()) },
-        };
+        let assignment = Assignment { config: i, nodes: nodes.into() };
         let (quota, power) = (
             quota_ready(instance, partial, (data, config), holders),
             power_ready(instance, partial, config, assignment.nodes.as_slice(), holders),
@@ -125,15 +122,8 @@ impl<'a> Holders<'a> {
             if let Some(assignment) = &partial.assignments[job] {
                 add(job, assignment, data.configs[assignment.config].time);
             }
-            let gone = match &data.job.state {
-                crate::JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
-                _ => 0.0,
-            };
-            match &data.holding {
-                Holding::Leaving { assignment } | Holding::Committed { leaving: Some(assignment), .. } => {
-                    add(job, assignment, gone)
-                }
-                _ => {}
+            if let Some(assignment) = data.leaving() {
+                add(job, assignment, data.gone_in(instance.now));
             }
         }
         for list in &mut holders.on {

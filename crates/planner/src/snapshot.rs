@@ -37,9 +37,6 @@ pub struct Snapshot {
     /// job and its draw, >= 0; default 300.
     #[serde(default = "default_wear")]
     pub wear: Seconds,
-    /// Expected maximum time between decisions. Advice, not an objective.
-    #[serde(default)]
-    pub horizon: Option<Seconds>,
     /// GPU types of all nodes; every node's type must be here.
     pub gpu_types: Vec<GpuTypeInfo>,
     /// Usable nodes that are up, each name once.

@@ -20,28 +20,18 @@ pub fn mean_over_median(sigma: f64) -> f64 {
     libm::exp(sigma * sigma / 2.0)
 }
 
-/// What an estimate rests on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Source {
-    /// The table in `TrainingProfile.spec`.
-    UserGiven,
-    /// Runs of this profile on this GPU type.
-    Observed,
-    /// Runs of this profile on other types, with type ratios from other profiles.
-    Regression,
-    /// Nothing about the profile.
-    Prior,
-}
-
-impl Source {
-    /// As in `TrainingJob.status.prediction.source`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UserGiven => "UserGiven",
-            Self::Observed => "Observed",
-            Self::Regression => "Regression",
-            Self::Prior => "Prior",
-        }
+andreas_core::names! {
+    /// What an estimate rests on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    pub enum Source {
+        /// The table in `TrainingProfile.spec`.
+        UserGiven,
+        /// Runs of this profile on this GPU type.
+        Observed,
+        /// Runs of this profile on other types, with type ratios from other profiles.
+        Regression,
+        /// Nothing about the profile.
+        Prior,
     }
 }
 

@@ -15,35 +15,23 @@ pub const MAX_WATTS: f64 = 10_000.0;
 /// Most GPUs of a gang.
 pub const MAX_GPUS: u32 = 65_536;
 
-/// Why an observation was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Refusal {
-    /// A time, draw, weight or instant that is not a finite number.
-    NotANumber,
-    /// A time, draw or weight that is zero or negative.
-    NotPositive,
-    /// An epoch above a year or below a microsecond; a board or limit above 10 kW; a gang above
-    /// 65,536 GPUs, or with more nodes than GPUs.
-    OutOfBounds,
-    /// No GPUs, or no nodes.
-    NoGpus,
-    /// Neither a time nor a draw.
-    Empty,
-    /// More rows of one namespace than a pooled fit takes; the newest are kept.
-    TooMany,
-}
-
-impl Refusal {
-    /// Value of the metric label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotANumber => "NotANumber",
-            Self::NotPositive => "NotPositive",
-            Self::OutOfBounds => "OutOfBounds",
-            Self::NoGpus => "NoGpus",
-            Self::Empty => "Empty",
-            Self::TooMany => "TooMany",
-        }
+andreas_core::names! {
+    /// Why an observation was refused.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    pub enum Refusal {
+        /// A time, draw, weight or instant that is not a finite number.
+        NotANumber,
+        /// A time, draw or weight that is zero or negative.
+        NotPositive,
+        /// An epoch above a year or below a microsecond; a board or limit above 10 kW; a gang above
+        /// 65,536 GPUs, or with more nodes than GPUs.
+        OutOfBounds,
+        /// No GPUs, or no nodes.
+        NoGpus,
+        /// Neither a time nor a draw.
+        Empty,
+        /// More rows of one namespace than a pooled fit takes; the newest are kept.
+        TooMany,
     }
 }
 

@@ -126,26 +126,16 @@ impl CostParts {
     }
 }
 
-/// What keeps a configuration from starting now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Obstacle {
-    /// Not enough free GPUs, CPU, memory or other resources on enough nodes.
-    Nodes,
-    /// The quota of the namespace.
-    Quota,
-    /// The power budget.
-    Power,
-}
-
-impl Obstacle {
-    /// As in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Nodes => "Nodes",
-            Self::Quota => "Quota",
-            Self::Power => "Power",
-        }
+andreas_core::names! {
+    /// What keeps a configuration from starting now.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Obstacle {
+        /// Not enough free GPUs, CPU, memory or other resources on enough nodes.
+        Nodes,
+        /// The quota of the namespace.
+        Quota,
+        /// The power budget.
+        Power,
     }
 }
 
@@ -220,22 +210,6 @@ pub enum ChangeKind {
     Deadline,
     /// A larger power budget.
     Budget,
-}
-
-impl ChangeKind {
-    /// As in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Types => "Types",
-            Self::Minimum => "Minimum",
-            Self::Maximum => "Maximum",
-            Self::Nodes => "Nodes",
-            Self::Weight => "Weight",
-            Self::Deadline => "Deadline",
-            Self::Budget => "Budget",
-        }
-    }
 }
 
 /// A change that would start a job sooner or make it on time.

@@ -28,8 +28,8 @@ fn scenario(trace: &str, nodes: u32) -> Scenario {
          tariff: {{per_kwh: 0.2}}\n\
          restart_s: 30\n\
          jobs: {{gpus: [0.0625, 64], patience: 100, spread: {{2: 1, 4: 1, 8: 1}}}}\n\
-         models: [{{format: elasticflow, folder: {:?}, gpu_type: A100}}]\n",
-        fixtures().join("throughputs_A100")
+         models: [{{format: own, file: {:?}}}]\n",
+        fixtures().join("models.json")
     );
     std::fs::write(&cluster, text).unwrap();
     readers::scenario(Format::Itp, &fixtures().join(trace), &cluster, TraceRange::default()).unwrap()

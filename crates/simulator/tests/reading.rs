@@ -45,9 +45,6 @@ fn every_format_says_the_same_kind_of_thing() {
     let own = &read(Format::Csv, own)[0];
     assert_eq!((own.deadline_s, own.weight, own.model.as_deref()), (None, Some(2.5), Some("bert")));
 
-    let json = r#"[{"id": "a", "submit_s": 5, "gpus": 2, "duration_s": 60, "weight": 2.5, "model": "bert"}]"#;
-    assert_eq!(&read(Format::Json, json)[0], own);
-
     let philly = "timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,66.0,1,66.0,11cb48\n2017-10-09 08:01:55,50,2,100,11cb48\n2017-10-09 08:01:56,0,2,0,x\n";
     let philly = read(Format::Philly, philly);
@@ -65,16 +62,6 @@ fn every_format_says_the_same_kind_of_thing() {
     assert_eq!(deadlines, [Some(130.0 * 60.0), Some(140.0 * 60.0), None]);
     assert_eq!((chronus[0].weight, chronus[0].duration_s), (Some(5.0), 1200.0));
     assert_eq!(chronus[0].namespace.as_deref(), Some("vc"));
-
-    let elasticflow =
-        "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n0,5,9,ncf,90,64,8,66\n";
-    let elasticflow = &read(Format::Elasticflow, elasticflow)[0];
-    assert_eq!((elasticflow.deadline_s, elasticflow.model.as_deref()), (Some(90.0), Some("ncf")));
-
-    let tiresias =
-        "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n7,8,30,133,vgg11,147,23\n";
-    let tiresias = &read(Format::Tiresias, tiresias)[0];
-    assert_eq!((tiresias.id.as_str(), tiresias.gpus, tiresias.duration_s), ("tiresias-7", 8, 147.0));
 
     let openb =
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
@@ -96,7 +83,6 @@ fn an_error_names_file_row_and_column() {
             "id: \"a\" is there twice",
         ),
         (Format::Philly, "timestamp,duration,num_gpus\nnoon,1,1\n".to_owned(), "row 1, timestamp: "),
-        (Format::Json, r#"[{"id": "a", "submit_s": "x"}]"#.to_owned(), "[0].submit_s: "),
     ];
     for (format, text, at) in cases {
         let path = file(folder.path(), "trace", &text);
@@ -186,25 +172,16 @@ fn nodes_fail_as_the_cluster_file_has_it() {
 }
 
 #[test]
-fn published_tables_become_models() {
+fn a_type_without_a_table_has_times_by_another() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
-    for name in ["ef", "pollux", "pollux/cifar10"] {
-        std::fs::create_dir(root.join(name)).unwrap();
-    }
-    file(root, "ef/resnet50.csv", "global_batch_size,1,2,4\n128,2.0,3.0,0\n");
-    file(
-        root,
-        "pollux/cifar10/scalability.csv",
-        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n1,1,64,0.5,0.1\n1,1,128,0.5,0.1\n1,2,128,0.6,0.1\n",
-    );
-    file(root, "gavel.csv", "gpu_type,placement,model,n_gpus,packed_with_model,packed_with_n_gpus,steps_per_s,packed_other_steps_per_s,normalized_sum_DERIVED
-v100,consolidated,LM (batch size 5),1,,,4,,\nv100,consolidated,LM (batch size 5),1,LM (batch size 5),1,2,2,1\nk80,unconsolidated,LM (batch size 5),1,,,1,,\n");
-    file(
-        root,
-        "zeus.csv",
-        "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\nimagenet,resnet50,64,sgd,250,100,220\nimagenet,resnet50,64,sgd,150,110,140\n",
-    );
+    let own = |seconds: &str, rest: &str| {
+        format!(
+            r#"{{"families": {{"resnet50-b128": {{"model": "resnet50", "batch": 128, "seconds_per_epoch": {seconds}{rest}}}}}}}"#
+        )
+    };
+    file(root, "a100.json", &own(r#"{"A100": {"1": 0.5, "2": 0.375}}"#, ""));
+    file(root, "v100.json", &own(r#"{"V100": {"1": 1}}"#, r#", "limits": {"A100": [[150, 1.1, 0.6]]}"#));
     let cluster = file(
         root,
         "cluster.yaml",
@@ -213,22 +190,19 @@ gpu_types: [{name: A100, idle_w: 50, max_w: 400}, {name: T4, idle_w: 10, max_w: 
 nodes: [{gpu_type: A100, gpus: 8, count: 1}]
 tariff: {per_kwh: 0.2}
 models:
-  - {format: elasticflow, folder: ef, gpu_type: A100}
-  - {format: pollux, folder: pollux, gpu_type: T4}
-  - {format: gavel, file: gavel.csv, types: {v100: V100}}
-  - {format: zeus, file: zeus.csv, gpu_type: A100, models: {resnet50: resnet50}}
+  - {format: own, file: a100.json}
+  - {format: own, file: v100.json}
   - {format: relative, gpu_type: T4, to: A100, speed: 0.5}
 ",
     );
     let (_, models) = ClusterFile::read(&cluster).unwrap();
     let resnet = &models.families["resnet50-b128"];
-    assert_eq!(resnet.seconds["A100"], [(1, 0.5), (2, 1.0 / 3.0)].into());
-    assert_eq!(resnet.watts["A100"], [(1, 220.0), (2, 440.0)].into());
-    assert_eq!(resnet.limits["A100"], [(150.0, 1.1, 140.0 / 220.0)]);
+    assert_eq!(resnet.seconds["A100"], [(1, 0.5), (2, 0.375)].into());
+    // Later tables add to a model.
+    assert_eq!(resnet.seconds["V100"], [(1, 1.0)].into());
+    assert_eq!(resnet.limits["A100"], [(150.0, 1.1, 0.6)]);
     // Half the speed for what a GPU does, the same seconds for what it does not.
-    assert!((resnet.seconds["T4"][&2] - (0.5 + (1.0 / 3.0 - 0.25))).abs() < 1e-12);
-    assert_eq!(models.families["cifar10"].seconds["T4"][&1], 0.5 / 128.0);
-    assert_eq!(models.families["LM-b5"].seconds["V100"], [(1, 0.25)].into());
+    assert_eq!(resnet.seconds["T4"], [(1, 1.0), (2, 0.625)].into());
 }
 
 struct Silent;

@@ -13,8 +13,8 @@ use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::actions::{failed, job_generation, refused, uid};
 use super::children;
+use super::outcomes::{failed, job_generation, refused, uid};
 use super::requeue::Requeue;
 use crate::index::adopted_job;
 use crate::shared::Shared;

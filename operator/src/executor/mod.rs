@@ -12,6 +12,7 @@
 //! | [`work`] | one step of one job |
 //! | [`actions`] | pods, services, deletes, wakes, dry runs |
 //! | [`adopted`] | jobs of other kinds: released, stopped |
+//! | [`outcomes`] | what an action came to |
 //! | [`children`] | the Jobs of a JobSet that keep an earlier attempt's node |
 //! | [`requeue`] | when a job is stepped again |
 //! | [`dry_runs`] | one dry run for equal workers |
@@ -29,6 +30,7 @@ pub mod dry_runs;
 pub mod events;
 pub mod fair;
 pub mod observe;
+pub mod outcomes;
 pub mod rate_limits;
 pub mod requeue;
 pub mod start_burst;

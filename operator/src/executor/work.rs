@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::observe::JobInput;
+use super::outcomes::uid;
 use super::rate_limits::Edit;
 use super::requeue::{Requeue, back_off, earlier};
 use super::{Executor, actions, dry_runs};
@@ -249,10 +250,6 @@ async fn read_nodes(shared: &Shared, job: &SlimTrainingJob) -> bool {
 
 fn held(job: &SlimTrainingJob) -> Option<&Allocation> {
     job.status.as_ref().and_then(|status| status.allocation.as_ref())
-}
-
-fn uid(job: &SlimTrainingJob) -> &str {
-    job.metadata.uid.as_deref().unwrap_or_default()
 }
 
 /// The changed part of the status. `progress` belongs to the replica that receives the reports; only the end

@@ -4,74 +4,20 @@
 //! The workload's own end decides the outcome. What its pods do in between is its controller's affair: a failed pod that is
 //! replaced is no failure here.
 
-use andreas_adopt::{End, Workload};
-use andreas_api::names::{GATE_NODE, LABEL_ATTEMPT};
+use andreas_adopt::Workload;
+use andreas_api::names::GATE_NODE;
 use andreas_api::slim::SlimPod;
-use andreas_api::training_job::{Allocation, StopRequest};
+use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
 use super::action::Action;
 use super::draft::Draft;
 use super::judge::{Case, Judgement};
-use super::member::{Member, Members, is_over, number};
-use super::observed::Observed;
+use super::member::{Member, Members, is_over};
 use super::readiness::{self, Readiness};
+use super::workload::judged;
 use super::{end, run, start, stop};
-use crate::index::is_member;
-
-/// The members of an adopted workload: one per pod, without an index of their own. A pod that ended makes room for the one that
-/// replaces it.
-pub(super) fn members<'a>(o: &Observed<'a>, allocation: Option<&'a Allocation>, pods: usize) -> Members<'a> {
-    let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
-    let attempt = allocation.map(|a| a.attempt);
-    let count = if nodes.is_empty() { 0 } else { pods.max(1) };
-    let (mut own, mut other) = (Vec::new(), Vec::new());
-    for pod in o.pods.iter().copied().filter(|pod| is_member(pod, o.job)) {
-        if attempt.is_some() && number(pod, LABEL_ATTEMPT) == attempt {
-            own.push(pod)
-        } else {
-            other.push(pod)
-        }
-    }
-    let order = |pod: &&SlimPod| match pod.status.phase.as_str() {
-        "Succeeded" => 1,
-        "Failed" => 2,
-        _ => 0,
-    };
-    own.sort_by_key(order);
-    other.extend(own.split_off(own.len().min(count)));
-    let deleted = o.deleted.iter().copied();
-    let mut deleted =
-        deleted.filter(|gone| is_member(gone.last, o.job) && number(gone.last, LABEL_ATTEMPT) == attempt);
-    let mut own = own.into_iter();
-    let gang = (0..count).map(|index| {
-        let live = own.next();
-        // The latest deletions are what still holds GPUs.
-        let deleted = if live.is_none() { deleted.next_back() } else { None };
-        let bound = live.or(deleted.map(|gone| gone.last)).and_then(|pod| pod.spec.node_name.as_deref());
-        Member { index, node: bound.unwrap_or(nodes[index % nodes.len()].as_str()), live, deleted }
-    });
-    Members { gang: gang.collect(), other, older: Vec::new(), older_deleted: Vec::new() }
-}
-
-/// Whether the workload waits for GPUs. Ends the job with a workload that ended without us.
-pub(super) fn may_wait(d: &mut Draft<'_>) -> bool {
-    let Some(workload) = d.o.workload else {
-        d.not_plannable = true;
-        return false;
-    };
-    if let Some(end) = &workload.end {
-        end::ended_unplanned(d, &judged(end));
-        return false;
-    }
-    if workload.suspended {
-        return true;
-    }
-    d.not_plannable = true;
-    d.wait_for(Reason::NotAdopted, "it was started by somebody else; planned again when it is suspended");
-    false
-}
 
 /// Handles the phase Starting.
 pub(super) fn starting(d: &mut Draft<'_>) {
@@ -138,8 +84,11 @@ pub(super) fn running(d: &mut Draft<'_>) {
 }
 
 /// Handles the phase Stopping.
-pub(super) fn stopping(d: &mut Draft<'_>, allocation: &Allocation, stop: &StopRequest) {
-    let members = Members::of(d.o, Some(allocation));
+pub(super) fn stopping(d: &mut Draft<'_>) {
+    let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
+        return d.lose_allocation();
+    };
+    let members = Members::of(d.o, Some(&allocation));
     let deleted = d.o.job.metadata.deletion_timestamp.is_some();
     let end = d.o.workload.and_then(|workload| workload.end.as_ref());
     if let Some(workload) = d.o.workload
@@ -157,7 +106,7 @@ pub(super) fn stopping(d: &mut Draft<'_>, allocation: &Allocation, stop: &StopRe
             d.requeue_at(until);
         }
     }
-    let case = Case { o: d.o, allocation, members: &members, stop: Some(stop), known_bound };
+    let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };
     if case.all_ended() {
         let decided = || {
             let reason = Reason::parse(&stop.reason).unwrap_or(Reason::Stopping);
@@ -168,10 +117,10 @@ pub(super) fn stopping(d: &mut Draft<'_>, allocation: &Allocation, stop: &StopRe
             };
             Some(Judgement::new(outcome, reason, stop.message.clone()))
         };
-        let judgement = end.map(judged).or_else(decided).unwrap_or_else(|| case.stopped(stop));
-        return end::close_attempt(d, allocation, &members, &judgement);
+        let judgement = end.map(judged).or_else(decided).unwrap_or_else(|| case.stopped(&stop));
+        return end::close_attempt(d, &allocation, &members, &judgement);
     }
-    readiness::check(d, allocation, &members);
+    readiness::check(d, &allocation, &members);
 }
 
 /// The workload ended, or somebody else started or stopped it.
@@ -189,16 +138,6 @@ fn stopped_otherwise(d: &mut Draft<'_>, workload: &Workload, allocation: &Alloca
     };
     d.stop_judged(&judgement);
     true
-}
-
-fn judged(end: &End) -> Judgement {
-    let message =
-        |otherwise: &str| if end.message.is_empty() { otherwise.to_owned() } else { end.message.clone() };
-    if end.succeeded {
-        Judgement::new(Outcome::Finished, Reason::Completed, message("it is complete"))
-    } else {
-        Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message("it failed"))
-    }
 }
 
 /// When a member's containers started: the last of those that run or ran.

@@ -10,7 +10,7 @@ use andreas_api::{Phase, Reason};
 use super::draft::Draft;
 use super::member::Members;
 use super::status::ConditionValue;
-use super::{end, stop};
+use super::{adopted, end, stop};
 
 /// Finalizer of an orphaning delete: the garbage collector removes the owner reference instead of deleting
 /// the pods.
@@ -29,7 +29,9 @@ pub(super) fn cancelled(d: &mut Draft<'_>) {
         }
     }
     let stopped = d.status.phase == Phase::Stopping;
-    if stopped {
+    if stopped && d.o.job.spec.adopts.is_some() {
+        adopted::stopping(d);
+    } else if stopped {
         stop::stopping(d);
     }
     end::delete_unneeded_pods(d);

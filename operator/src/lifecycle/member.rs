@@ -8,7 +8,6 @@ use andreas_api::slim::{SlimContainerState, SlimPod, SlimTerminated, SlimTrainin
 use andreas_api::training_job::Allocation;
 use jiff::Timestamp;
 
-use super::adopted;
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
 use crate::index::{containers_seen_ended, is_adopted, is_member, name_of};
@@ -303,7 +302,7 @@ impl<'a> Members<'a> {
             let pods = allocation.map_or(adopts.pods, |held| adopts.pods_on(held.gpus));
             let left = o.workload.and_then(|workload| usize::try_from(workload.pods_left?).ok());
             let pods = usize::try_from(pods).unwrap_or(1).min(left.unwrap_or(usize::MAX));
-            return adopted::members(o, allocation, pods);
+            return Self::of_adopted(o, allocation, pods);
         }
         let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
         let mut gang: Vec<Member<'a>> = nodes
@@ -338,6 +337,41 @@ impl<'a> Members<'a> {
             }
         }
         Self { gang, other, older, older_deleted }
+    }
+
+    /// Of an adopted workload: one per pod, without an index of their own. A pod that ended makes room for the one that replaces
+    /// it.
+    fn of_adopted(o: &Observed<'a>, allocation: Option<&'a Allocation>, pods: usize) -> Self {
+        let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
+        let attempt = allocation.map(|a| a.attempt);
+        let count = if nodes.is_empty() { 0 } else { pods.max(1) };
+        let (mut own, mut other) = (Vec::new(), Vec::new());
+        for pod in o.pods.iter().copied().filter(|pod| is_member(pod, o.job)) {
+            if attempt.is_some() && number(pod, names::LABEL_ATTEMPT) == attempt {
+                own.push(pod)
+            } else {
+                other.push(pod)
+            }
+        }
+        let order = |pod: &&SlimPod| match pod.status.phase.as_str() {
+            "Succeeded" => 1,
+            "Failed" => 2,
+            _ => 0,
+        };
+        own.sort_by_key(order);
+        other.extend(own.split_off(own.len().min(count)));
+        let of_attempt = |pod: &SlimPod| number(pod, names::LABEL_ATTEMPT) == attempt;
+        let deleted = o.deleted.iter().copied();
+        let mut deleted = deleted.filter(|gone| is_member(gone.last, o.job) && of_attempt(gone.last));
+        let mut own = own.into_iter();
+        let gang = (0..count).map(|index| {
+            let live = own.next();
+            // The latest deletions are what still holds GPUs.
+            let deleted = if live.is_none() { deleted.next_back() } else { None };
+            let bound = live.or(deleted.map(|gone| gone.last)).and_then(|pod| pod.spec.node_name.as_deref());
+            Member { index, node: bound.unwrap_or(nodes[index % nodes.len()].as_str()), live, deleted }
+        });
+        Self { gang: gang.collect(), other, older: Vec::new(), older_deleted: Vec::new() }
     }
 
     /// Pods of earlier attempts and older objects that can still run, except those that were given up.

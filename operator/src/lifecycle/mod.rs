@@ -40,7 +40,7 @@
 //! * `template`: whether the template can become a pod.
 //! * `start`: Pending to Starting to Running; `late`: start time-outs.
 //! * `run`: what ends a running attempt; `readiness`: nodes that are not ready; `stop`: until the pods have ended.
-//! * `adopted`: a job that stands for one of another kind, whose pods its own controller makes.
+//! * `adopted`: a job that stands for one of another kind, whose pods its own controller makes; `workload`: what that one says.
 //! * `cancel`: a job that is being deleted.
 //! * [`judge`]: the outcome of an attempt; `end`: what follows from it.
 //! * [`notices`]: events about predictions and waits.
@@ -69,6 +69,7 @@ mod stop;
 mod template;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, stops_for_good};
 pub use end::ENDS;

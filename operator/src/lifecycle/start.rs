@@ -16,7 +16,7 @@ use super::member::{Member, Members, given_up_at, may_run, number};
 use super::observed::{CreationOutcome, Planned};
 use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text};
-use super::{adopted, late, pods, run, stop, template};
+use super::{late, pods, run, stop, template, workload};
 use crate::instants::after;
 
 /// An agent without an answer for this long, ms, is dead and its settings are restored. Its setter restores
@@ -46,7 +46,7 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
         }
         return d.requeue_at(backoff.until);
     }
-    let fits = if spec.adopts.is_some() { adopted::may_wait(d) } else { template::fits(d) };
+    let fits = if spec.adopts.is_some() { workload::may_wait(d) } else { template::fits(d) };
     if !fits || d.status.phase.is_terminal() {
         return;
     }

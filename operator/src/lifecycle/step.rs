@@ -32,6 +32,7 @@ pub fn step(observed: &Observed<'_>) -> Step {
             Phase::Pending | Phase::Suspended => start::waiting(&mut d),
             Phase::Starting if adopts => adopted::starting(&mut d),
             Phase::Running if adopts => adopted::running(&mut d),
+            Phase::Stopping if adopts => adopted::stopping(&mut d),
             Phase::Starting => start::starting(&mut d),
             Phase::Running => run::running(&mut d),
             Phase::Stopping => stop::stopping(&mut d),

@@ -10,7 +10,7 @@ use super::first_seen::TimedFact;
 use super::judge::Case;
 use super::member::{Member, Members, is_over};
 use super::observed::Planned;
-use super::{adopted, end, readiness};
+use super::{end, readiness};
 use crate::instants::after;
 
 /// Seconds that the kubelet has for the last phase of a pod whose containers have ended.
@@ -70,9 +70,6 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
         return d.lose_allocation();
     };
-    if d.o.job.spec.adopts.is_some() {
-        return adopted::stopping(d, &allocation, &stop);
-    }
     let members = Members::of(d.o, Some(&allocation));
     let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };

@@ -306,7 +306,6 @@ pub fn build(
         lateness: rules::lateness(policy),
         restart: rules::restart_time(policy),
         wear: rules::restart_wear(policy),
-        horizon: None,
         gpu_types,
         nodes: cluster.planned(),
         namespaces,

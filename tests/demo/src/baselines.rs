@@ -14,15 +14,13 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::nodes::{Nodes, TYPES};
-use crate::summary::Baseline;
+use crate::summary::{Baseline, PRICE_PER_KWH, PUE};
 use andreas_e2e::workload::{WorkloadJob, nodes_for};
 
 /// Methods that a run is set beside.
 pub const METHODS: [Method; 5] =
     [Method::Fifo, Method::FifoFixed, Method::Edf, Method::Andreas, Method::RandomizedGreedy];
-/// Prices that hold where the policy names none: currency per kWh, PUE, currency per second late and unit of weight.
-pub(crate) const PRICE_PER_KWH: f64 = 0.2;
-pub(crate) const PUE: f64 = 1.3;
+/// Price that holds where the policy names none: currency per second late and unit of weight.
 const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
 /// A missed deadline costs as much as so many seconds late.
 const MISSED_AS_S: i64 = 900;

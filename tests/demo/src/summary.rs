@@ -7,7 +7,9 @@ use andreas_api::slim::SlimTrainingJob;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::baselines::{PRICE_PER_KWH, PUE};
+/// Prices that hold where the policy names none: currency per kWh, and the PUE.
+pub(crate) const PRICE_PER_KWH: f64 = 0.2;
+pub(crate) const PUE: f64 = 1.3;
 
 /// Figures of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]

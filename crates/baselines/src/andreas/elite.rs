@@ -1,8 +1,8 @@
-//! The elite set: the best plans of the random passes, input of the local search and of path relinking.
+//! The elite set: the best plans of the random passes, input of the local search.
 //!
 //! In the public code a plan enters only if it beats the worst one, even while there is room. Its other
-//! branch has a pool of one plan, so path relinking has no effect. Here the pool holds ten different plans,
-//! as the paper describes.
+//! branch has a pool of one plan, so its path relinking has no effect and is not offered. Here the pool
+//! holds ten different plans, as the paper describes.
 
 use super::AssignmentList;
 

@@ -17,7 +17,6 @@ mod keep;
 mod perturb;
 mod polish;
 mod proxy;
-mod relink;
 
 pub(crate) use proxy::proxy;
 
@@ -96,7 +95,7 @@ struct Search<'a, 'b> {
     candidates: Vec<Candidates>,
     scratch: Capacity,
     best: Option<(f64, PartialPlan)>,
-    /// Elite set for the local search and path relinking.
+    /// Elite set for the local search.
     elite: elite::Elite,
     trials: u64,
     work: u64,
@@ -187,10 +186,8 @@ impl<'a, 'b> Search<'a, 'b> {
             let plan = self.construct(&perturbed, Some(&mut rng));
             self.offer(plan);
         }
-        match self.options.method {
-            Method::AndreasLs => self.polish(),
-            Method::AndreasPr => self.relink(),
-            _ => {}
+        if self.options.method == Method::AndreasLs {
+            self.polish();
         }
         if original {
             self.keep_nodes_at_the_end();
@@ -350,10 +347,8 @@ impl<'a, 'b> Search<'a, 'b> {
     fn keeps_configuration(&self, job: usize, assignments: &[Option<Assignment>]) -> bool {
         let Some(current) = &self.current[job] else { return true };
         let data = &self.instance.jobs[job];
-        assignments[job].as_ref().is_some_and(|assignment| {
-            let (old, new) = (&data.configs[current.config], &data.configs[assignment.config]);
-            old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes
-        })
+        let old = &data.configs[current.config];
+        assignments[job].as_ref().is_some_and(|new| old.same_hardware(&data.configs[new.config]))
     }
 
     /// The proxy of a plan without the cost of changes.
@@ -363,7 +358,7 @@ impl<'a, 'b> Search<'a, 'b> {
         proxy(self.instance, &self.options.accounting, &chosen, |job| assignments[job].is_none())
     }
 
-    /// The objective of the local search and path relinking; lower is better, values are negative.
+    /// The objective of the local search; lower is better, values are negative.
     fn objective_value(&self, assignments: &[Option<Assignment>]) -> f64 {
         let predicted = matches!(self.options.accounting, Accounting::Predicted);
         let change = |job: usize| {
@@ -397,13 +392,8 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn same_gpus(&self, job: usize, assignment: Option<&Assignment>) -> bool {
-        let data = &self.instance.jobs[job];
-        match (&self.current[job], assignment) {
-            (Some(old), Some(new)) => {
-                old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
-            }
-            _ => false,
-        }
+        let both = self.current[job].as_ref().zip(assignment);
+        both.is_some_and(|(old, new)| self.instance.jobs[job].same_gpus(old, new))
     }
 
     /// The original calls the Analyzer once, at the end.

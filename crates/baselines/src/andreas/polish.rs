@@ -23,7 +23,7 @@ const SIDE: usize = 10;
 const ROUNDS: usize = 10;
 
 /// New assignments of some jobs; `None` unassigns.
-pub(super) type Change = Vec<(usize, Option<Assignment>)>;
+type Change = Vec<(usize, Option<Assignment>)>;
 
 impl Search<'_, '_> {
     /// Runs the local search on every elite plan and keeps the best result.
@@ -60,7 +60,7 @@ impl Search<'_, '_> {
     }
 
     /// The score after a change, if it fits. The partial plan is left unchanged.
-    pub(super) fn try_change(&mut self, partial: &mut PartialPlan, change: &Change) -> Option<f64> {
+    fn try_change(&mut self, partial: &mut PartialPlan, change: &Change) -> Option<f64> {
         self.trials += 1;
         self.work += (self.instance.jobs.len() + self.instance.nodes.len()) as u64;
         let undo = self.apply(partial, change)?;
@@ -70,7 +70,7 @@ impl Search<'_, '_> {
     }
 
     /// Applies a change, or does nothing if it does not fit. Returns the change that undoes it.
-    pub(super) fn apply(&self, partial: &mut PartialPlan, change: &Change) -> Option<Change> {
+    fn apply(&self, partial: &mut PartialPlan, change: &Change) -> Option<Change> {
         let mut undo = Change::new();
         for (job, _) in change {
             undo.push((*job, partial.unassign(self.instance, *job)));
@@ -87,7 +87,7 @@ impl Search<'_, '_> {
     }
 
     /// Undoes a change.
-    pub(super) fn undo(&self, partial: &mut PartialPlan, undo: Change) {
+    fn undo(&self, partial: &mut PartialPlan, undo: Change) {
         for (job, _) in &undo {
             partial.unassign(self.instance, *job);
         }
@@ -226,7 +226,7 @@ impl Search<'_, '_> {
     }
 
     /// Fills the free capacity of a plan and makes it the incumbent if it is better.
-    pub(super) fn fill_and_offer(&mut self, partial: PartialPlan) {
+    fn fill_and_offer(&mut self, partial: PartialPlan) {
         if matches!(self.options.accounting, Accounting::Predicted) {
             self.finish(partial);
             return;

@@ -47,9 +47,8 @@ pub(crate) fn proxy(
     energy + late + waiting
 }
 
-/// The value that local search and path relinking maximise, summed over running jobs: slowest time divided by
-/// the cost of the run. That cost is its share of the nodes, its lateness and `change`. A waiting job adds
-/// nothing.
+/// The value that the local search maximises, summed over running jobs: slowest time divided by the cost of
+/// the run. That cost is its share of the nodes, its lateness and `change`. A waiting job adds nothing.
 pub(crate) fn value(
     instance: &Instance<'_>,
     accounting: &Accounting,

@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
+use andreas_core::order_key;
 use andreas_planner::policy::{Assignment, Instance, PartialPlan, cheapest};
 
 use super::ranking::{Preference, Ranking, View, levels};
@@ -296,7 +297,7 @@ fn raise(instance: &Instance<'_>, free: &mut [i64], now: &mut [Option<usize>]) {
         let new = &instance.jobs[job].configs[to];
         let more = new.total_gpus() - old.total_gpus();
         let growth = new.time * new.total_gpus() as f64 - old.time * old.total_gpus() as f64;
-        (new.time < old.time).then_some(Step { growth: growth / more as f64, job, to, more })
+        (new.time < old.time).then_some(Step { growth: order_key(growth / more as f64), job, to, more })
     };
     let mut steps: BinaryHeap<Reverse<Step>> =
         now.iter().enumerate().filter_map(|(job, config)| next(job, (*config)?)).map(Reverse).collect();
@@ -311,30 +312,11 @@ fn raise(instance: &Instance<'_>, free: &mut [i64], now: &mut [Option<usize>]) {
     }
 }
 
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Step {
-    /// GPU-seconds per added GPU.
-    growth: f64,
+    /// GPU-seconds per added GPU, as a key.
+    growth: i64,
     job: usize,
     to: usize,
     more: i64,
 }
-
-impl Ord for Step {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.growth.total_cmp(&other.growth).then(self.job.cmp(&other.job)).then(self.to.cmp(&other.to))
-    }
-}
-
-impl PartialOrd for Step {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Step {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Step {}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use andreas_core::{GpuType, NamespaceName, Seconds};
-use andreas_planner::policy::{Assignment, Instance};
+use andreas_planner::policy::Instance;
 
 use super::ranking::{Preference, ROUND, Ranking, View};
 use crate::candidates;
@@ -78,7 +78,7 @@ impl Ranking for GandivaFair {
                 let Some(config) = requested_config(instance, job, kind) else { continue };
                 let here = view.current[job]
                     .clone()
-                    .filter(|assignment| keeps_gpus(instance, job, config, assignment));
+                    .filter(|here| view.config(job, config).same_hardware(view.config(job, here.config)));
                 let placed = here
                     .is_some_and(|assignment| partial.try_put(instance, job, assignment).is_ok())
                     || partial.place_first(instance, job, &[config]);
@@ -106,12 +106,6 @@ fn next<'a>(users: &BTreeMap<&'a NamespaceName, User>) -> Option<&'a NamespaceNa
         .filter(|(_, user)| !user.jobs.is_empty())
         .min_by(|a, b| a.1.pass.total_cmp(&b.1.pass).then(a.0.cmp(b.0)))
         .map(|(namespace, _)| *namespace)
-}
-
-fn keeps_gpus(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assignment) -> bool {
-    let configs = &instance.jobs[job].configs;
-    let (a, b) = (&configs[config], &configs[assignment.config]);
-    (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
 }
 
 /// The requested GPUs on a type.

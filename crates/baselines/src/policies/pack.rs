@@ -154,20 +154,15 @@ fn try_assign(
     job: usize,
     configs: &[usize],
 ) -> bool {
+    let all = &instance.jobs[job].configs;
+    // Setting a power limit needs no move.
     if let Some(assignment) = &current[job]
-        && configs.iter().any(|c| alike(instance, job, *c, assignment))
+        && configs.iter().any(|c| all[*c].same_hardware(&all[assignment.config]))
         && partial.try_put(instance, job, assignment.clone()).is_ok()
     {
         return true;
     }
     partial.ledger.has_free_gpu() && partial.place_first(instance, job, configs)
-}
-
-/// Same GPUs, whatever the power limit: setting a limit needs no move.
-fn alike(instance: &Instance<'_>, job: usize, config: usize, assignment: &Assignment) -> bool {
-    let data = &instance.jobs[job];
-    let (a, b) = (&data.configs[config], &data.configs[assignment.config]);
-    (a.kind, a.nodes, a.gpus) == (b.kind, b.nodes, b.gpus)
 }
 
 /// The same jobs with the same GPUs, with running jobs kept in place; `None` if the others then do not fit.
@@ -183,8 +178,9 @@ fn keep_running_in_place(
         let Some(assignment) = assignment.as_ref().filter(|_| partial.assignments[job].is_none()) else {
             continue;
         };
+        let all = &instance.jobs[job].configs;
         match &current[job] {
-            Some(here) if alike(instance, job, assignment.config, here) => {
+            Some(here) if all[assignment.config].same_hardware(&all[here.config]) => {
                 partial.try_put(instance, job, here.clone()).ok()?;
             }
             _ => others.push((job, assignment.config)),

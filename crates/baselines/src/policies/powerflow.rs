@@ -1,8 +1,10 @@
 //! PowerFlow-like (Gu et al., arXiv 2304.06381): the largest time gain per added energy, under a power
 //! budget.
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use andreas_core::order_key;
 use andreas_planner::policy::{Config, Instance, cheapest};
 
 use super::ranking::{Preference, Ranking, View, levels};
@@ -44,11 +46,11 @@ impl Ranking for PowerFlow {
             .filter_map(|(job, config)| Some((job, (*config)?)))
             .flat_map(|(job, config)| next_steps(instance, job, config))
             .collect();
-        while let Some(step) = steps.pop() {
-            let (old, new) = (view.config(step.job, step.from), view.config(step.job, step.to));
+        while let Some(Step { job: Reverse(job), to: Reverse(to), from, .. }) = steps.pop() {
+            let (old, new) = (view.config(job, from), view.config(job, to));
             // An outdated step: the job took its other step.
             let back = if new.kind == old.kind { old.total_gpus() } else { 0 };
-            if now[step.job] != Some(step.from) || new.total_gpus() - back > free[new.kind] {
+            if now[job] != Some(from) || new.total_gpus() - back > free[new.kind] {
                 continue;
             }
             let more = net_draw_mw(instance, new) - net_draw_mw(instance, old);
@@ -58,8 +60,8 @@ impl Ranking for PowerFlow {
             free[new.kind] -= new.total_gpus();
             free[old.kind] += old.total_gpus();
             watts = watts.map(|w| w - more);
-            now[step.job] = Some(step.to);
-            steps.extend(next_steps(instance, step.job, step.to));
+            now[job] = Some(to);
+            steps.extend(next_steps(instance, job, to));
         }
         queue
             .into_iter()
@@ -97,10 +99,9 @@ fn smallest_efficient(view: &View<'_, '_>, job: usize, free: &[i64], watts: Opti
         let Some(least) = levels(instance, job, kind).first().copied() else { continue };
         let least = view.config(job, least);
         for (c, config) in instance.jobs[job].configs.iter().enumerate() {
-            let same = config.kind == kind && (config.nodes, config.gpus) == (least.nodes, least.gpus);
             let fits =
                 config.total_gpus() <= *room && watts.is_none_or(|w| net_draw_mw(instance, config) <= w);
-            if !(config.offered && same && fits) {
+            if !(config.offered && config.same_hardware(least) && fits) {
                 continue;
             }
             if best.is_none_or(|b| energy(config) < energy(view.config(job, b))) {
@@ -125,7 +126,7 @@ fn next_steps(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
     let top = |limit: Option<f64>| limit.unwrap_or(f64::INFINITY);
     let higher = (0..configs.len())
         .filter(offered)
-        .filter(|c| (configs[*c].nodes, configs[*c].gpus) == (old.nodes, old.gpus))
+        .filter(|c| configs[*c].same_hardware(old))
         .filter(|c| top(configs[*c].limit) > top(old.limit))
         .min_by(|a, b| top(configs[*a].limit).total_cmp(&top(configs[*b].limit)).then(a.cmp(b)));
     let alike = |c: &usize| {
@@ -138,35 +139,17 @@ fn next_steps(instance: &Instance<'_>, job: usize, from: usize) -> Vec<Step> {
         let price = (energy(&configs[to]) - energy(old)) / energy(old).max(f64::MIN_POSITIVE);
         // Steps that also save energy come first.
         let gain_per_cost = if price > 0.0 { gain / price } else { f64::MAX };
-        Step { gain_per_cost, job, from, to }
+        Step { gain_per_cost: order_key(gain_per_cost), job: Reverse(job), to: Reverse(to), from }
     };
     more.into_iter().chain(higher).chain(other).map(step).collect()
 }
 
+/// The largest is taken first; of equal ones the first job, and its first configuration.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Step {
-    gain_per_cost: f64,
-    job: usize,
+    /// As a key.
+    gain_per_cost: i64,
+    job: Reverse<usize>,
+    to: Reverse<usize>,
     from: usize,
-    to: usize,
 }
-
-impl Ord for Step {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let by_name = (other.job, other.to).cmp(&(self.job, self.to));
-        self.gain_per_cost.total_cmp(&other.gain_per_cost).then(by_name)
-    }
-}
-
-impl PartialOrd for Step {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Step {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Step {}

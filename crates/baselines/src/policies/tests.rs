@@ -20,7 +20,6 @@ fn cluster(nodes: usize) -> Snapshot {
         lateness: Lateness::default(),
         restart: Seconds(30.0),
         wear: Seconds::ZERO,
-        horizon: None,
         gpu_types: vec![kind("A100")],
         nodes: (0..nodes).map(|i| node(&format!("n{i}"), "A100")).collect(),
         namespaces: vec![],

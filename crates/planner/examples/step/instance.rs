@@ -101,7 +101,6 @@ pub fn instance(jobs: usize, nodes: usize, seed: u64) -> Snapshot {
         },
         restart: Seconds(120.0),
         wear: DEFAULT_WEAR,
-        horizon: None,
         gpu_types: TYPES
             .iter()
             .map(|(name, _, idle, watts, _)| GpuTypeInfo {

@@ -2,7 +2,7 @@
 
 use andreas_core::{GpuType, NodeName};
 
-use crate::snapshot::{IntendedChange, Job, LimitsCount, NodePower};
+use crate::snapshot::{IntendedChange, Job, JobState, LimitsCount, NodePower};
 
 /// Power in whole milliwatts. Integers make sums exact, so counters never drift.
 pub(crate) fn milliwatts(watts: f64) -> i128 {
@@ -98,7 +98,7 @@ impl Config {
     }
 
     /// Same GPU type, GPUs and nodes; only the limit may differ.
-    pub(crate) fn same_hardware(&self, other: &Self) -> bool {
+    pub fn same_hardware(&self, other: &Self) -> bool {
         self.kind == other.kind && self.nodes == other.nodes && self.gpus == other.gpus
     }
 }
@@ -163,6 +163,15 @@ impl Nodes {
         match self {
             Self::One(node) => std::slice::from_ref(node),
             Self::Many(nodes) => nodes,
+        }
+    }
+}
+
+impl From<Vec<u32>> for Nodes {
+    fn from(nodes: Vec<u32>) -> Self {
+        match nodes.as_slice() {
+            [node] => Self::One(*node),
+            _ => Self::Many(nodes.into_boxed_slice()),
         }
     }
 }
@@ -247,6 +256,19 @@ impl JobData<'_> {
             }
             Holding::Nothing | Holding::Leaving { .. } => None,
         }
+    }
+
+    /// Seconds until it is gone, where it is stopping; `now` as in the instance.
+    pub(crate) fn gone_in(&self, now: f64) -> f64 {
+        match &self.job.state {
+            JobState::Stopping { gone_by, .. } => (gone_by.0 - now).max(0.0),
+            _ => 0.0,
+        }
+    }
+
+    /// Same GPUs on the same nodes; the limit may differ.
+    pub fn same_gpus(&self, a: &Assignment, b: &Assignment) -> bool {
+        a.nodes == b.nodes && self.configs[a.config].gpus == self.configs[b.config].gpus
     }
 
     /// Watts that a limit on its holdings will save but that it draws until the limit is in force.

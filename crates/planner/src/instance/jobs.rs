@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_core::{GpuType, JobId, NodeName, Seconds};
 
 use super::cluster::{CPU, MEMORY, Names, PODS};
-use super::data::{Assignment, Config, Demand, Holding, JobData, Nodes, TypeData, whole_milliwatts};
+use super::data::{Assignment, Config, Demand, Holding, JobData, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
 use crate::snapshot::{
     Estimate, IntendedChange, Job, JobState, LimitsCount, MAX_RESTARTS_PER_DAY, Placement, Preemption,
@@ -218,11 +218,7 @@ impl<'a> JobContext<'a, '_> {
             configs.push(self.unlisted(job, place, kind, span, configs));
             configs.len() - 1
         });
-        let nodes = match nodes.as_slice() {
-            [node] => Nodes::One(*node),
-            _ => Nodes::Many(nodes.into_boxed_slice()),
-        };
-        Assignment { config, nodes }
+        Assignment { config, nodes: nodes.into() }
     }
 
     /// Time and power of a configuration missing in the job's table: those of the nearest row of the type,

@@ -223,7 +223,6 @@ mod tests {
             lateness: Lateness::default(),
             restart: Seconds(120.0),
             wear: DEFAULT_WEAR,
-            horizon: None,
             gpu_types: vec![GpuTypeInfo { name: "A100".into(), idle: Watts(50.0), max: Watts(400.0) }],
             nodes: vec![Node::new("n".into(), "A100".into(), GpuCount(8))],
             namespaces: vec![],

@@ -9,7 +9,6 @@ use super::classes::{Class, Classes, Mask};
 use super::feasible::Feasible;
 use super::periods::Periods;
 use crate::instance::{Config, Instance, JobData, NodeData, TypeData};
-use crate::snapshot::JobState;
 
 /// Minimum cost of a second of delayed start, as a share of the cost of a second late. It applies even where
 /// a delay costs nothing, because capacity may be taken until then.
@@ -159,7 +158,7 @@ impl CostTable {
         let periods = cost_table.periods;
         let mut feasible = Feasible::new(instance, classes, &periods);
         for data in &instance.jobs {
-            let delay = start_delay(instance, data);
+            let delay = data.gone_in(instance.now);
             cost_table.delay.push(delay);
             feasible.job(data);
             let mut last: Option<(&Config, u32)> = None;
@@ -353,14 +352,6 @@ pub(super) fn time_in_system(data: &JobData<'_>, item: &Column, delay: f64, part
     let slowed = item.slowed * part;
     data.weight
         * (data.share * (item.time * part - slowed) + data.share.max(DELAY_PENALTY) * (delay + slowed))
-}
-
-/// Seconds until a leaving job is gone.
-fn start_delay(instance: &Instance<'_>, data: &JobData<'_>) -> f64 {
-    match &data.job.state {
-        JobState::Stopping { gone_by, .. } => (gone_by.0 - instance.now).max(0.0),
-        _ => 0.0,
-    }
 }
 
 /// The standard normal distribution function, from a table.

@@ -1,35 +1,72 @@
 //! The Lagrangian dual of a step: one price per GPU of a class and one per watt.
 
-use super::step::{Choice, Step};
+use super::step::{Choice, Prices, Step};
+use crate::partial::PartialPlan;
 
-/// Result of the dual of a step, with the capacity it was solved for.
-#[derive(Default)]
-pub(super) struct Prices {
-    /// By class: price of a GPU.
-    pub gpu: Vec<f64>,
-    pub watt: f64,
-    /// By class: number of GPUs.
-    pub room: Vec<f64>,
-    /// Available watts; infinite without a budget.
-    pub watts: f64,
+/// Maximum rounds of the search.
+const ROUNDS: usize = 80;
+/// The search ends after this many rounds that each gained less than the required part of the bound.
+const MAX_IDLE_ROUNDS: usize = 10;
+const CLOSE: f64 = 1e-7;
+/// With an allowed gap, a gain below this part of the gap ends the search.
+const ENOUGH: f64 = 0.02;
+
+/// A step with prices of the free capacity, the bound, and its options in order; a larger allowed gap makes them less exact.
+pub(super) fn solved<'a, 'b>(mut step: Step<'a, 'b>, base: &PartialPlan, gap: f64) -> Step<'a, 'b> {
+    let instance = step.instance;
+    let close = CLOSE.max(gap * ENOUGH);
+    let mut room = vec![0.0; step.classes.list.len()];
+    for (node, class) in step.classes.of_node.iter().enumerate() {
+        let free = u32::try_from(node).map_or(0, |n| base.ledger.free_gpus(n));
+        room[*class] += free.max(0) as f64;
+    }
+    let watts = instance.allowed_mw.map(|allowed| (allowed - base.ledger.power()).max(0) as f64 / 1e3);
+    let fixed: f64 =
+        (0..step.current.len()).filter_map(|job| Some(step.cost(job, base.assignments[job].as_ref()?))).sum();
+    let mut dual = Dual::new(&step, &room, watts);
+    let mut best = (f64::NEG_INFINITY, dual.gpu.clone(), 0.0);
+    let mut idle = 0;
+    for _ in 0..ROUNDS {
+        let value = dual.round(&step, &room, watts);
+        let gained = value - best.0;
+        idle = if gained > close * value.abs() { 0 } else { idle + 1 };
+        if gained > 0.0 {
+            best = (value, dual.at.0.clone(), dual.at.1);
+        }
+        if dual.settled || idle >= MAX_IDLE_ROUNDS {
+            break;
+        }
+    }
+    let (value, gpu, watt) = best;
+    (step.fixed, step.bound) = (fixed, fixed + value);
+    step.dual = Prices { gpu: gpu.clone(), watt, room, watts: watts.unwrap_or(f64::INFINITY) };
+    for options in &mut step.options {
+        for o in options.iter_mut() {
+            o.reduced = o.cost + gpu[o.class] * o.gpus + watt * o.watts;
+        }
+        options.sort_by(|a, b| {
+            a.reduced.total_cmp(&b.reduced).then(a.config.cmp(&b.config)).then(a.class.cmp(&b.class))
+        });
+    }
+    step
 }
 
 /// Search for the best prices of the free capacity.
-pub(super) struct Dual {
-    pub gpu: Vec<f64>,
+struct Dual {
+    gpu: Vec<f64>,
     watt: f64,
     steps: Vec<f64>,
     up: Vec<i8>,
     /// Prices of the last round.
-    pub at: (Vec<f64>, f64),
-    pub settled: bool,
+    at: (Vec<f64>, f64),
+    settled: bool,
     jobs: Vec<usize>,
     /// Cost of the jobs without any option.
     idle: f64,
 }
 
 impl Dual {
-    pub fn new(step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> Self {
+    fn new(step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> Self {
         let worth = |o: &&Choice| o.gpus > 0.0;
         let mut scale = (0.0, 0.0);
         for (job, options) in step.options.iter().enumerate() {
@@ -56,7 +93,7 @@ impl Dual {
     }
 
     /// The dual value at the present prices; then updates the prices.
-    pub fn round(&mut self, step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> f64 {
+    fn round(&mut self, step: &Step<'_, '_>, room: &[f64], watts: Option<f64>) -> f64 {
         let (mut used, mut drawn) = (vec![0.0; room.len()], 0.0);
         let mut value = self.idle;
         for &job in &self.jobs {

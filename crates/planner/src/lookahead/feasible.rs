@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::classes::{Classes, Mask};
-use super::periods::Periods;
-use super::prices;
+use super::periods::{Periods, most_watts};
 use crate::instance::{Config, Demand, Instance, JobData};
 
 /// What is left for one job on an otherwise idle cluster.
@@ -27,7 +26,7 @@ pub(super) struct Feasible<'a, 'b> {
 
 impl<'a, 'b> Feasible<'a, 'b> {
     pub fn new(instance: &'a Instance<'b>, classes: &'a Classes, periods: &Periods) -> Self {
-        let most = prices::most_watts(instance, periods);
+        let most = most_watts(instance, periods);
         let most_mw: Vec<i128> =
             most.into_iter().flatten().map(|w| libm::floor(w * 1e3) as i128 - instance.floor_mw).collect();
         let mut nodes = vec![Vec::new(); classes.list.len()];

@@ -222,7 +222,8 @@ impl<'b> Context<'_, 'b> {
         if let Some(kept) = &kept {
             base.ledger.release(instance, kept.job, &kept.assignment);
         }
-        let step = self.step(current, &base).weigh(&base, self.options.gap, known);
+        let step = self.step(current, &base).with_options(&base, known);
+        let step = dual::solved(step, &base, self.options.gap);
         let mut stay = base.clone();
         let taken = before.map(|before| (before, stay.ledger.clone()));
         if let Some(kept) = &kept {
@@ -356,10 +357,7 @@ impl<'b> Context<'_, 'b> {
         let movable = |job: usize| {
             let data = &self.instance.jobs[job];
             let (Some(new), old) = (&assignments[job], &current[job]) else { return true };
-            let same = old.as_ref().is_some_and(|old| {
-                old.nodes == new.nodes && data.configs[old.config].gpus == data.configs[new.config].gpus
-            });
-            if same {
+            if old.as_ref().is_some_and(|old| data.same_gpus(old, new)) {
                 return before[job];
             }
             if data.leaving().is_some() {

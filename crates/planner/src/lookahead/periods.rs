@@ -229,6 +229,31 @@ impl Price {
     }
 }
 
+/// Highest budget of each period, in watts.
+pub(super) fn most_watts(instance: &Instance<'_>, periods: &Periods) -> Option<Vec<f64>> {
+    budget_by_period(instance, periods, |watts, _| watts, f64::max)
+}
+
+/// The budget less its margin by period: the watts of each step of the budget and its part of the period, folded.
+pub(super) fn budget_by_period(
+    instance: &Instance<'_>,
+    periods: &Periods,
+    of_step: impl Fn(f64, f64) -> f64,
+    fold: impl Fn(f64, f64) -> f64,
+) -> Option<Vec<f64>> {
+    // A start then is held to what is seen ahead, like a start now: otherwise each later one looks possible and none is.
+    let (budget, ahead) = (instance.snapshot.budget.as_ref()?, instance.budget_ahead.as_ref()?);
+    let now = instance.snapshot.now;
+    let begins = periods.begins();
+    let of_period = |(p, &from): (usize, &f64)| {
+        let to = begins.get(p + 1).copied().unwrap_or(from * 2.0);
+        let steps = ahead.pieces(now + Seconds(from), now + Seconds(to));
+        let watts = steps.map(|(begin, end, watts)| of_step(watts.0, (end - begin).0 / (to - from)));
+        budget.for_plans(watts.fold(0.0, &fold))
+    };
+    Some(begins.iter().enumerate().map(of_period).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

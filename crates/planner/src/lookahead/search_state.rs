@@ -114,7 +114,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         if let Some(current) = &self.step.current[job] {
             let configs = &instance.jobs[job].configs;
             let (old, new) = (&configs[current.config], &configs[config]);
-            if old.kind == new.kind && old.gpus == new.gpus && old.nodes == new.nodes {
+            if new.same_hardware(old) {
                 let assignment = Assignment { config, nodes: current.nodes.clone() };
                 if self.partial.ledger.fits(instance, job, &assignment).is_ok() {
                     return Some(assignment);

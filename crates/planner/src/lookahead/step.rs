@@ -7,18 +7,9 @@
 use super::classes::Classes;
 use super::cost_table::{Column, CostTable};
 use super::deferred::DeferredCosts;
-use super::dual::{Dual, Prices};
 use super::prices::{DeferredStart, ShadowPrices};
 use crate::instance::{Assignment, Config, Instance};
 use crate::partial::PartialPlan;
-
-/// Maximum rounds of the dual search.
-const ROUNDS: usize = 80;
-/// The search ends after this many rounds that each gained less than the required part of the bound.
-const MAX_IDLE_ROUNDS: usize = 10;
-const CLOSE: f64 = 1e-7;
-/// With an allowed gap, a gain below this part of the gap ends the search.
-const ENOUGH: f64 = 0.02;
 
 /// A configuration of a job on a class of nodes, now.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +35,18 @@ struct Course {
     cost: f64,
     /// Seconds from now until which it holds them.
     until: f64,
+}
+
+/// Result of the dual of a step, with the capacity it was solved for.
+#[derive(Default)]
+pub(super) struct Prices {
+    /// By class: price of a GPU.
+    pub gpu: Vec<f64>,
+    pub watt: f64,
+    /// By class: number of GPUs.
+    pub room: Vec<f64>,
+    /// Available watts; infinite without a budget.
+    pub watts: f64,
 }
 
 /// Costs of one decision.
@@ -103,16 +106,15 @@ impl<'a, 'b> Step<'a, 'b> {
         step
     }
 
-    /// Computes the ordered options and the bound; a larger allowed gap makes them less exact. Options that are
-    /// `known` from a round in which the job was in the same state are taken over.
-    pub fn weigh(mut self, base: &PartialPlan, gap: f64, mut known: Vec<Option<Vec<Choice>>>) -> Self {
+    /// With the options of the jobs that are open. Those that are `known` from a round in which the job was in the same
+    /// state are taken over.
+    pub fn with_options(mut self, base: &PartialPlan, mut known: Vec<Option<Vec<Choice>>>) -> Self {
         for job in 0..self.current.len() {
             if base.assignments[job].is_none() {
                 let known = known.get_mut(job).and_then(Option::take);
                 self.options[job] = known.unwrap_or_else(|| self.options_better_than_waiting(job));
             }
         }
-        self.price(base, CLOSE.max(gap * ENOUGH));
         self
     }
 
@@ -241,13 +243,8 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// Whether the job would have to stop for this assignment.
     pub fn moved(&self, job: usize, assignment: &Assignment) -> bool {
-        self.current[job].as_ref().is_some_and(|current| !self.same_gpus(job, current, assignment))
-    }
-
-    /// Same GPUs on the same nodes; the limit may differ.
-    pub fn same_gpus(&self, job: usize, a: &Assignment, b: &Assignment) -> bool {
-        let configs = &self.instance.jobs[job].configs;
-        a.nodes == b.nodes && configs[a.config].gpus == configs[b.config].gpus
+        let data = &self.instance.jobs[job];
+        self.current[job].as_ref().is_some_and(|current| !data.same_gpus(current, assignment))
     }
 
     fn base(&self, job: usize, config: usize, moved: bool) -> f64 {
@@ -304,7 +301,7 @@ impl<'a, 'b> Step<'a, 'b> {
             for (config, of) in data.configs.iter().enumerate() {
                 let assignment = Assignment { config, nodes: current.nodes.clone() };
                 let (old, stays) = (&data.configs[current.config], config == current.config);
-                let limit_only = of.kind == old.kind && of.nodes == old.nodes && of.gpus == old.gpus;
+                let limit_only = of.same_hardware(old);
                 let node = current.nodes.as_slice().first();
                 if let (true, Some(node)) = (stays || (limit_only && of.offered), node) {
                     let class = self.classes.of_node[*node as usize];
@@ -355,45 +352,6 @@ impl<'a, 'b> Step<'a, 'b> {
         }
         watts += of.draw - idle * gpus;
         Choice { config, class, gpus, watts, cost, reduced: cost, stays: false, span: of.nodes }
-    }
-
-    /// Solves the dual of the step: prices of the free capacity, the bound, and the ordered options.
-    fn price(&mut self, base: &PartialPlan, close: f64) {
-        let instance = self.instance;
-        let mut room = vec![0.0; self.classes.list.len()];
-        for (node, class) in self.classes.of_node.iter().enumerate() {
-            let free = u32::try_from(node).map_or(0, |n| base.ledger.free_gpus(n));
-            room[*class] += free.max(0) as f64;
-        }
-        let watts = instance.allowed_mw.map(|allowed| (allowed - base.ledger.power()).max(0) as f64 / 1e3);
-        let fixed: f64 = (0..self.current.len())
-            .filter_map(|job| Some(self.cost(job, base.assignments[job].as_ref()?)))
-            .sum();
-        let mut dual = Dual::new(self, &room, watts);
-        let mut best = (f64::NEG_INFINITY, dual.gpu.clone(), 0.0);
-        let mut idle = 0;
-        for _ in 0..ROUNDS {
-            let value = dual.round(self, &room, watts);
-            let gained = value - best.0;
-            idle = if gained > close * value.abs() { 0 } else { idle + 1 };
-            if gained > 0.0 {
-                best = (value, dual.at.0.clone(), dual.at.1);
-            }
-            if dual.settled || idle >= MAX_IDLE_ROUNDS {
-                break;
-            }
-        }
-        let (value, gpu, watt) = best;
-        (self.fixed, self.bound) = (fixed, fixed + value);
-        self.dual = Prices { gpu: gpu.clone(), watt, room, watts: watts.unwrap_or(f64::INFINITY) };
-        for options in &mut self.options {
-            for o in options.iter_mut() {
-                o.reduced = o.cost + gpu[o.class] * o.gpus + watt * o.watts;
-            }
-            options.sort_by(|a, b| {
-                a.reduced.total_cmp(&b.reduced).then(a.config.cmp(&b.config)).then(a.class.cmp(&b.class))
-            });
-        }
     }
 }
 

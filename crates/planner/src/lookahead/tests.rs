@@ -110,7 +110,7 @@ fn cheapest_of_all(search_state: &mut SearchState<'_, '_, '_>, order: &[usize]) 
         let current = search_state.step.current[job].as_ref();
         for &node in &instance.types[of.kind].nodes {
             let assignment = Assignment { config, nodes: Nodes::One(node) };
-            let stays = current.is_some_and(|p| search_state.step.same_gpus(job, p, &assignment));
+            let stays = current.is_some_and(|p| instance.jobs[job].same_gpus(p, &assignment));
             let may = of.offered && of.nodes == 1 || stays && current.is_some_and(|p| p.config == config);
             if may && search_state.partial.ledger.fits(instance, job, &assignment).is_ok() {
                 search_state.assign(job, assignment);
@@ -136,7 +136,8 @@ proptest! {
             // when every plan is enumerated,
             let mut base = PartialPlan::after(instance, current, movable);
             budget::enforce(instance, &mut base);
-            let step = context.step(current, &base).weigh(&base, 0.0, Vec::new());
+            let step = context.step(current, &base).with_options(&base, Vec::new());
+            let step = dual::solved(step, &base, 0.0);
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let mut search_state = SearchState::new(&step, base, &open);
             // Jobs that restart where they stop give capacity back once placed: they come first, and each of

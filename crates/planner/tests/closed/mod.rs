@@ -241,7 +241,6 @@ pub fn cluster(load: &Load) -> Snapshot {
         },
         restart: Seconds(load.restart),
         wear: Seconds(load.wear),
-        horizon: None,
         gpu_types: TYPES
             .iter()
             .map(|(name, _, idle, watts)| GpuTypeInfo {

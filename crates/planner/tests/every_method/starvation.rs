@@ -103,7 +103,6 @@ impl Case {
             },
             restart: Seconds(RESTART_S),
             wear: Seconds::ZERO,
-            horizon: None,
             gpu_types: TYPES.into_iter().map(of_type).collect(),
             nodes: self.nodes.iter().enumerate().map(node).collect(),
             namespaces: vec![],

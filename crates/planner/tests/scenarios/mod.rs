@@ -29,7 +29,6 @@ pub fn cluster(n: usize) -> Snapshot {
         },
         restart: Seconds(120.0),
         wear: DEFAULT_WEAR,
-        horizon: None,
         gpu_types: vec![GpuTypeInfo { name: "A100".into(), idle: Watts(50.0), max: Watts(400.0) }],
         nodes: (0..n).map(node).collect(),
         namespaces: vec![],

@@ -143,7 +143,6 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
             },
             restart: Seconds(restart),
             wear: Seconds(restart / 2.0),
-            horizon: None,
             gpu_types: TYPES
                 .iter()
                 .map(|t| GpuTypeInfo { name: GpuType::from(*t), idle: Watts(30.0), max: Watts(400.0) })

@@ -4,32 +4,22 @@ use super::TrainTestSplit;
 use crate::linear::Cholesky;
 use crate::table::Sample;
 
-/// A simpler way to predict times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Baseline {
-    /// Geometric mean of the job's rows on the type, else of the job's rows, else of all rows.
-    Constant,
-    /// Amdahl's law with a serial part of a tenth, fitted to the job's rows; types by their mean
-    /// ratio.
-    Amdahl,
-    /// A step of `a + b x batch per GPU + c [nodes > 1] + d (GPUs - 2)` for each job and type, by
-    /// relative least squares. Needs four rows of the job on the type.
-    Physics,
+andreas_core::names! {
+    /// A simpler way to predict times.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Baseline {
+        /// Geometric mean of the job's rows on the type, else of the job's rows, else of all rows.
+        Constant = "constant",
+        /// Amdahl's law with a serial part of a tenth, fitted to the job's rows; types by their mean
+        /// ratio.
+        Amdahl,
+        /// A step of `a + b x batch per GPU + c [nodes > 1] + d (GPUs - 2)` for each job and type, by
+        /// relative least squares. Needs four rows of the job on the type.
+        Physics = "plain physics",
+    }
 }
 
 impl Baseline {
-    /// All baselines.
-    pub const ALL: [Self; 3] = [Self::Constant, Self::Amdahl, Self::Physics];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Amdahl => "Amdahl",
-            Self::Physics => "plain physics",
-        }
-    }
-
     pub(super) fn answer(self, split: &TrainTestSplit<'_>, s: &Sample) -> f64 {
         let scaling = |s: &Sample| (0.1 + 0.9 / f64::from(s.gpus)).ln();
         match self {

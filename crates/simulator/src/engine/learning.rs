@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use super::error::normal;
-use super::live::Run;
+use super::run::Run;
 use crate::scenario::Scenario;
 
 /// Noise of single epochs in time and watts: standard deviation of the logarithm.

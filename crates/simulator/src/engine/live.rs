@@ -8,6 +8,7 @@ use andreas_planner::{Job, Placement};
 
 use super::error::NoisyPredictions;
 use super::learning::JobEvidence;
+use super::run::Run;
 
 const DAY: Seconds = Seconds(86_400.0);
 
@@ -44,27 +45,6 @@ pub(super) struct ActiveJob {
     pub evidence: Option<JobEvidence>,
     /// Version of the fit that its table is from.
     pub version: u32,
-}
-
-/// A job on its GPUs.
-#[derive(Clone, Debug)]
-pub(super) struct Run {
-    pub place: Placement,
-    /// Indices of its nodes in the scenario.
-    pub nodes: Vec<usize>,
-    /// Time at which it got these GPUs.
-    pub since: Time,
-    /// Time from which it draws: its nodes are up, its GPUs free, its pods bound.
-    pub draws_from: Time,
-    /// Time at which it trains: after its start or restart.
-    pub ready: Time,
-    /// True seconds per epoch.
-    pub pace: f64,
-    /// True watts.
-    pub watts: f64,
-    /// Epochs trained there, and number of whole ones observed.
-    pub epochs: f64,
-    pub observed: u32,
 }
 
 impl ActiveJob {

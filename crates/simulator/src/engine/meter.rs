@@ -5,9 +5,10 @@
 //! decide it. Of a looped trace all draw within its window is counted.
 
 use andreas_core::{GpuType, Joules, Money, Seconds, Time, Watts};
+use andreas_planner::NodePower;
 
 use super::live::ActiveJob;
-use super::nodes::{NodeStates, Power, Sleep};
+use super::nodes::{NodeStates, Sleep};
 use crate::outcome::{PowerPoint, Summary};
 use crate::scenario::Scenario;
 
@@ -150,14 +151,14 @@ impl Meter {
             if nodes.down[i] {
                 continue;
             }
-            if nodes.power[i] == Power::Asleep {
+            if nodes.power[i] == NodePower::Asleep {
                 draw.asleep += 1;
                 continue;
             }
             draw.idle += f64::from(node.free_gpus.0.saturating_sub(self.drawing[i])) * self.idle_w[i];
             let busy = node.host_busy.0.max(node.host_idle.0);
             match (nodes.power[i], used) {
-                (Power::Waking { .. }, _) => draw.waking += busy,
+                (NodePower::Waking { .. }, _) => draw.waking += busy,
                 (_, 0) => draw.empty_hosts += node.host_idle.0,
                 (_, used) => {
                     draw.hosts += busy;

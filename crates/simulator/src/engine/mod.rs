@@ -16,6 +16,7 @@ mod meter;
 mod nodes;
 mod observing;
 mod result;
+mod run;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,11 +29,12 @@ pub use error::PredictionError;
 pub use fault::SimulationError;
 pub use learning::Knowledge;
 use learning::Learner;
-use live::{ActiveJob, Run};
+use live::ActiveJob;
 use meter::Meter;
 use nodes::NodeStates;
 pub use nodes::Sleep;
 use result::outcome;
+use run::Run;
 
 use crate::outcome::{JobOutcome, Replayed, Segment, Summary};
 use crate::scenario::Scenario;
@@ -124,7 +126,6 @@ impl<'a> Replay<'a> {
             lateness: scenario.lateness.clone(),
             restart: scenario.restart,
             wear: if scenario.restart > Seconds::ZERO { scenario.wear } else { Seconds::ZERO },
-            horizon: scenario.tick,
             gpu_types: scenario.gpu_types.clone(),
             nodes: nodes.planned(scenario),
             namespaces: Vec::new(),

@@ -28,14 +28,6 @@ pub enum Sleep {
     Oracle,
 }
 
-/// State of a node's power.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Power {
-    On,
-    Waking { until: Time },
-    Asleep,
-}
-
 /// The nodes' states over time.
 #[derive(Debug)]
 pub(super) struct NodeStates {
@@ -46,7 +38,7 @@ pub(super) struct NodeStates {
     /// Number of active failures of each node.
     down_count: Vec<u32>,
     pub down: Vec<bool>,
-    pub power: Vec<Power>,
+    pub power: Vec<NodePower>,
     /// Wake-ups that the meter has not counted yet.
     pub woken: usize,
     /// Since when a node that is on has no job.
@@ -92,7 +84,7 @@ impl NodeStates {
             next_outage: 0,
             down_count: vec![0; count],
             down: vec![false; count],
-            power: vec![Power::On; count],
+            power: vec![NodePower::On; count],
             woken: 0,
             empty_since: vec![Some(start); count],
             classes: scenario.nodes.iter().map(|n| format!("{}/{}", n.gpu_type, n.gpus)).collect(),
@@ -121,7 +113,7 @@ impl NodeStates {
             changed = true;
             if fails {
                 failed.push(node);
-                self.power[node] = Power::On;
+                self.power[node] = NodePower::On;
             }
         }
         (failed, changed)
@@ -130,12 +122,12 @@ impl NodeStates {
     /// Ends wake-ups that are over, and notes which nodes have become empty or busy.
     pub fn advance(&mut self, used: &[u32], now: Time) {
         for (i, used) in used.iter().enumerate() {
-            if let Power::Waking { until } = self.power[i]
+            if let NodePower::Waking { until } = self.power[i]
                 && until.0 <= now.0 + TOGETHER
             {
-                self.power[i] = Power::On;
+                self.power[i] = NodePower::On;
             }
-            let empty = *used == 0 && !self.down[i] && self.power[i] == Power::On;
+            let empty = *used == 0 && !self.down[i] && self.power[i] == NodePower::On;
             self.empty_since[i] = empty.then(|| self.empty_since[i].unwrap_or(now));
         }
     }
@@ -147,10 +139,10 @@ impl NodeStates {
             return 0;
         }
         let state = |i: usize| match (self.power[i], self.empty_since[i]) {
-            (Power::Asleep, _) => NodeUse::Asleep,
-            (Power::Waking { .. }, _) => NodeUse::Waking,
-            (Power::On, Some(since)) => NodeUse::Empty { since },
-            (Power::On, None) => NodeUse::Busy,
+            (NodePower::Asleep, _) => NodeUse::Asleep,
+            (NodePower::Waking { .. }, _) => NodeUse::Waking,
+            (NodePower::On, Some(since)) => NodeUse::Empty { since },
+            (NodePower::On, None) => NodeUse::Busy,
         };
         let node = |(i, node): (usize, &Node)| SleepNode {
             class: self.classes[i].as_str(),
@@ -166,7 +158,7 @@ impl NodeStates {
         self.due = decision.next;
         let slept = decision.sleep.len();
         for i in decision.sleep {
-            self.power[i] = Power::Asleep;
+            self.power[i] = NodePower::Asleep;
             self.empty_since[i] = None;
         }
         for i in decision.wake {
@@ -178,13 +170,13 @@ impl NodeStates {
     /// Time from which a node can run a job that is placed there now; wakes it if it is asleep.
     pub fn wake(&mut self, scenario: &Scenario, node: usize, now: Time) -> Time {
         match self.power[node] {
-            Power::On => now,
-            Power::Waking { until } => until,
-            Power::Asleep => {
+            NodePower::On => now,
+            NodePower::Waking { until } => until,
+            NodePower::Asleep => {
                 let fails = |rng: &mut ChaCha8Rng| rng.random::<f64>() < scenario.sleep.wake_fails;
                 let tries = 1 + (0..MAX_FAILED_WAKES).take_while(|_| fails(&mut self.rng)).count();
                 let until = now + Seconds(scenario.sleep.wake_s * tries as f64);
-                self.power[node] = Power::Waking { until };
+                self.power[node] = NodePower::Waking { until };
                 self.woken += 1;
                 until
             }
@@ -203,13 +195,8 @@ impl NodeStates {
     /// The usable nodes for the planner.
     pub fn planned(&self, scenario: &Scenario) -> Vec<Node> {
         let of = |(i, node): (usize, &Node)| {
-            let state = match self.power[i] {
-                Power::On => NodePower::On,
-                Power::Waking { until } => NodePower::Waking { until },
-                Power::Asleep => NodePower::Asleep,
-            };
             let sleep = (self.mode != Sleep::Never).then(|| NodeSleep {
-                state,
+                state: self.power[i],
                 wake: Seconds(scenario.sleep.wake_s),
                 wake_energy: wake_energy(scenario, node),
             });
@@ -226,7 +213,7 @@ impl NodeStates {
     /// The next end of a wake-up, or instant at which a node may sleep. No decision is due then.
     pub fn next_change(&self) -> Option<Time> {
         let wakes = self.power.iter().filter_map(|power| match power {
-            Power::Waking { until } => Some(*until),
+            NodePower::Waking { until } => Some(*until),
             _ => None,
         });
         wakes.chain(self.due).reduce(|a, b| if b < a { b } else { a })

@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use super::models::ModelTables;
 use super::rules::{JobRules, RulesInput, TracedJob};
+use super::sources::{self, Source};
 use super::table::{open, rows};
-use super::throughput::{self, Source};
 use super::traces::TraceJob;
 use super::{ROUNDS, ReadError, TraceRange};
 use crate::scenario::{Delays, Failure, Scenario, SleepModel};
@@ -188,7 +188,7 @@ impl ClusterFile {
             .map_err(|source| ReadError::Io { file: file.to_owned(), source })?;
         let description: Self =
             serde_saphyr::from_str(&text).map_err(|e| ReadError::bad(file, "YAML", e.to_string()))?;
-        let models = throughput::read(&description.models, file.parent().unwrap_or(Path::new(".")))?;
+        let models = sources::read(&description.models, file.parent().unwrap_or(Path::new(".")))?;
         if models.families.is_empty() {
             return Err(ReadError::bad(file, "models", "there is none"));
         }

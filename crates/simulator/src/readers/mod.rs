@@ -15,15 +15,15 @@ mod error;
 mod models;
 mod programs;
 mod rules;
+mod sources;
 mod table;
-mod throughput;
 mod traces;
 
 pub use cluster::{ClusterFile, peak};
 pub use error::ReadError;
 pub use models::{ModelTables, ModelVariant};
 pub use rules::JobRules;
-pub use traces::{Format, TraceJob, UnknownFormat, read as read_trace};
+pub use traces::{Format, TraceJob, read as read_trace};
 
 use std::path::Path;
 

@@ -1,88 +1,32 @@
 //! Traces of jobs.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use jiff::civil::DateTime;
 use serde::{Deserialize, Serialize};
 
 use super::ReadError;
-use super::table::{open, rows};
+use super::table::rows;
 
-/// A format of traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Our own: columns (or keys) `id, submit_s, gpus, duration_s`, optionally `deadline_s, weight, model,
-    /// batch, types, namespace`.
-    Csv,
-    /// The same as a list of objects.
-    Json,
-    /// Instances of the published ANDREAS simulator; a folder with its own cluster.
-    Andreas,
-    /// Microsoft ITP with deadlines (ElasticFlow's traces).
-    Itp,
-    /// ElasticFlow's small traces.
-    Elasticflow,
-    /// Microsoft Philly as CSV: `timestamp, duration, num_gpus, gpu_time, cluster`.
-    Philly,
-    /// Chronus: Philly with strict, soft and no deadlines, in minutes.
-    Chronus,
-    /// Alibaba's pods of 2023.
-    Openb,
-    /// Tiresias' small traces: `job_id, num_gpu, submit_time, model_name, duration`.
-    Tiresias,
-}
-
-impl Format {
-    /// All formats.
-    pub const ALL: [Self; 9] = [
-        Self::Csv,
-        Self::Json,
-        Self::Andreas,
-        Self::Itp,
-        Self::Elasticflow,
-        Self::Philly,
-        Self::Chronus,
-        Self::Openb,
-        Self::Tiresias,
-    ];
-
-    /// Its name on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Csv => "csv",
-            Self::Json => "json",
-            Self::Andreas => "andreas",
-            Self::Itp => "itp",
-            Self::Elasticflow => "elasticflow",
-            Self::Philly => "philly",
-            Self::Chronus => "chronus",
-            Self::Openb => "openb",
-            Self::Tiresias => "tiresias",
-        }
+andreas_core::names! {
+    /// A format of traces.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Format {
+        /// Our own: columns `id, submit_s, gpus, duration_s`, optionally `deadline_s, weight, model, batch, types,
+        /// namespace, ended_early`.
+        Csv = "csv",
+        /// Instances of the published ANDREAS simulator; a folder with its own cluster.
+        Andreas = "andreas",
+        /// Microsoft ITP with deadlines (ElasticFlow's traces).
+        Itp = "itp",
+        /// Microsoft Philly as CSV: `timestamp, duration, num_gpus, gpu_time, cluster`.
+        Philly = "philly",
+        /// Chronus: Philly with strict, soft and no deadlines, in minutes.
+        Chronus = "chronus",
+        /// Alibaba's pods of 2023.
+        Openb = "openb",
     }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The error of an unknown format name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no trace format is called {0:?}; there are csv, json, andreas, itp, elasticflow, philly, chronus, openb, tiresias"
-)]
-pub struct UnknownFormat(String);
-
-impl FromStr for Format {
-    type Err = UnknownFormat;
-
-    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
-        Self::ALL.into_iter().find(|f| f.as_str() == name).ok_or_else(|| UnknownFormat(name.to_owned()))
-    }
+    else "no trace format is called {name:?}; there are {names}"
 }
 
 /// A job of a trace.
@@ -126,11 +70,6 @@ pub struct TraceJob {
 pub fn read(format: Format, file: &Path) -> Result<Vec<TraceJob>, ReadError> {
     let mut jobs = match format {
         Format::Csv => rows::<TraceJob>(file)?,
-        Format::Json => {
-            let mut decoder = serde_json::Deserializer::from_reader(open(file)?);
-            serde_path_to_error::deserialize(&mut decoder)
-                .map_err(|e| ReadError::bad(file, e.path().to_string(), e.inner().to_string()))?
-        }
         Format::Andreas => {
             return Err(ReadError::bad(
                 file,
@@ -139,12 +78,8 @@ pub fn read(format: Format, file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             ));
         }
         Format::Itp => rows::<ItpRow>(file)?.into_iter().map(ItpRow::job).collect(),
-        Format::Elasticflow => {
-            rows::<ElasticflowRow>(file)?.into_iter().enumerate().map(|(i, row)| row.job(i)).collect()
-        }
         Format::Philly => philly(file)?,
         Format::Chronus => chronus(file)?,
-        Format::Tiresias => rows::<TiresiasRow>(file)?.into_iter().map(TiresiasRow::job).collect(),
         Format::Openb => rows::<OpenbRow>(file)?.into_iter().filter_map(OpenbRow::job).collect(),
     };
     for (i, job) in jobs.iter().enumerate() {
@@ -189,41 +124,9 @@ impl ItpRow {
             gpus: self.num_gpu,
             duration_s: self.duration,
             deadline_s: Some(self.deadline),
-            weight: None,
             model: Some(self.model_name),
             batch: Some(self.batch_size),
-            types: None,
-            namespace: None,
-            ended_early: false,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-struct ElasticflowRow {
-    submit_time: f64,
-    #[serde(alias = "model_name")]
-    model: String,
-    ddl: f64,
-    batch_size: u32,
-    num_gpu: u32,
-    duration: f64,
-}
-
-impl ElasticflowRow {
-    fn job(self, row: usize) -> TraceJob {
-        TraceJob {
-            id: format!("ef-{row}"),
-            submit_s: self.submit_time,
-            gpus: self.num_gpu,
-            duration_s: self.duration,
-            deadline_s: Some(self.ddl),
-            weight: None,
-            model: Some(self.model),
-            batch: Some(self.batch_size),
-            types: None,
-            namespace: None,
-            ended_early: false,
+            ..TraceJob::default()
         }
     }
 }
@@ -251,13 +154,8 @@ fn philly(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             submit_s: since.as_secs_f64(),
             gpus: row.num_gpus,
             duration_s: row.duration,
-            deadline_s: None,
-            weight: None,
-            model: None,
-            batch: None,
-            types: None,
             namespace: row.cluster,
-            ended_early: false,
+            ..TraceJob::default()
         });
     }
     Ok(jobs)
@@ -305,40 +203,11 @@ fn chronus(file: &Path) -> Result<Vec<TraceJob>, ReadError> {
             deadline_s: deadline,
             weight: Some(if strict { 5.0 } else { 1.0 }),
             model: Some(row.model_name),
-            batch: None,
-            types: None,
             namespace: row.user,
-            ended_early: false,
+            ..TraceJob::default()
         });
     }
     Ok(jobs)
-}
-
-#[derive(Deserialize)]
-struct TiresiasRow {
-    job_id: u64,
-    num_gpu: u32,
-    submit_time: f64,
-    model_name: String,
-    duration: f64,
-}
-
-impl TiresiasRow {
-    fn job(self) -> TraceJob {
-        TraceJob {
-            id: format!("tiresias-{}", self.job_id),
-            submit_s: self.submit_time,
-            gpus: self.num_gpu,
-            duration_s: self.duration,
-            deadline_s: None,
-            weight: None,
-            model: Some(self.model_name),
-            batch: None,
-            types: None,
-            namespace: None,
-            ended_early: false,
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -361,14 +230,10 @@ impl OpenbRow {
             submit_s: self.creation_time,
             gpus: self.num_gpu,
             duration_s: (self.deletion_time? - begin).max(0.0),
-            deadline_s: None,
-            weight: None,
-            model: None,
-            batch: None,
             types: (!self.gpu_spec.is_empty()).then_some(self.gpu_spec),
-            namespace: None,
             ended_early: self.pod_phase == "Failed",
             id: self.name,
+            ..TraceJob::default()
         })
     }
 }

@@ -9,7 +9,6 @@ use andreas_testbed::faults::RuleId;
 use anyhow::{Context as _, Result};
 
 use super::Soak;
-use super::jobs::Failing;
 use super::report::Report;
 use super::rng::SeededRng;
 use super::usage::Usage;
@@ -21,6 +20,15 @@ pub(super) const NAMESPACES: [&str; 3] = ["red", "green", "blue"];
 
 /// Lines of what happened that a failure tells.
 const LAST_HAPPENED: usize = 100;
+
+/// A job whose program fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failing {
+    /// Its first attempts, this many of them, fail.
+    pub attempts: u64,
+    /// `spec.retries`.
+    pub retries: u64,
+}
 
 /// What happens next.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use andreas_api::names;
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use super::actions::{Action, Actor, NAMESPACES};
+use super::actions::{Action, Actor, Failing, NAMESPACES};
 use crate::cluster::{Cluster, split};
 use crate::job::job;
 use crate::seen::PodView;
@@ -22,15 +22,6 @@ const FORCED: Duration = Duration::from_secs(40);
 const PROFILES: [&str; 2] = ["vision", "language"];
 /// GPUs in total and the most nodes.
 const SIZES: [(i32, i32); 5] = [(1, 1), (1, 1), (2, 1), (4, 1), (8, 2)];
-
-/// A job whose program fails.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Failing {
-    /// Its first attempts, this many of them, fail.
-    pub attempts: u64,
-    /// `spec.retries`.
-    pub retries: u64,
-}
 
 impl Actor {
     /// Makes the namespaces with their profiles.

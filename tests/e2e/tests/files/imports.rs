@@ -1,5 +1,5 @@
-//! Modules are layered: within a crate no top-level module imports one that imports it in turn, and further inside no
-//! folder of modules does. Tests are left out; a parent module and its children may import each other.
+//! Modules are layered: within a crate no module imports a sibling that imports it in turn. Tests are left out; a parent module
+//! and its children may import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -136,9 +136,6 @@ fn target<'a>(
 type Levels = BTreeMap<Module, BTreeMap<String, BTreeSet<String>>>;
 
 fn levels(modules: &BTreeMap<Module, PathBuf>) -> Result<Levels> {
-    let is_folder = |module: &[String]| {
-        modules.keys().any(|other| other.len() > module.len() && other.starts_with(module))
-    };
     let mut found = Vec::new();
     let mut exports = Exports::new();
     for (module, file) in modules {
@@ -164,10 +161,8 @@ fn levels(modules: &BTreeMap<Module, PathBuf>) -> Result<Levels> {
         }
         let shared = module.iter().zip(&to).take_while(|(one, other)| one == other).count();
         let (Some(importer), Some(imported)) = (module.get(shared), to.get(shared)) else { continue };
-        if shared == 0 || is_folder(&module[..=shared]) && is_folder(&to[..=shared]) {
-            let parent = levels.entry(module[..shared].to_vec()).or_default();
-            parent.entry(importer.clone()).or_default().insert(imported.clone());
-        }
+        let parent = levels.entry(module[..shared].to_vec()).or_default();
+        parent.entry(importer.clone()).or_default().insert(imported.clone());
     }
     Ok(levels)
 }
@@ -229,6 +224,24 @@ fn a_circle_is_found_and_what_hangs_on_it_is_not_blamed() {
     };
     assert_eq!(found(&[("a", "b"), ("b", "c"), ("a", "c")]), [""; 0]);
     assert_eq!(found(&[("user", "a"), ("a", "b"), ("b", "a"), ("b", "leaf")]), ["ab", "ba"]);
+}
+
+#[test]
+fn files_of_one_folder_are_read_too() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = |module: &str, text: &str| -> Result<(Module, PathBuf)> {
+        let path = folder.path().join(module);
+        fs::write(&path, text)?;
+        Ok((split(module), path))
+    };
+    let modules = BTreeMap::from([
+        file("a", "mod b; mod c; use b::Thing;")?,
+        file("a::b", "use super::c::Other;")?,
+        file("a::c", "fn f(_: super::Thing) {}")?,
+    ]);
+    let found = circles(&levels(&modules)?[&split("a")]);
+    assert_eq!(found, [("b".to_owned(), "c".to_owned()), ("c".to_owned(), "b".to_owned())]);
+    Ok(())
 }
 
 #[test]

@@ -159,8 +159,8 @@ fn resource(kind: &str, plural: &str) -> Result<String> {
 /// Reasons with the comments of the code.
 fn reasons() -> Result<String> {
     let code = read("crates/api/src/phase.rs")?;
-    let list = code.split_once("\nreasons! {").context("the list of reasons")?.1;
-    let list = list.split_once("\n}").context("its end")?.0;
+    let list = code.split_once("pub enum Reason {").context("the list of reasons")?.1;
+    let list = list.split_once("\n    }").context("its end")?.0;
     let (mut texts, mut text) = (BTreeMap::new(), String::new());
     for line in list.lines().map(str::trim) {
         if let Some(comment) = line.strip_prefix("/// ") {
