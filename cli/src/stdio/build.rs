@@ -162,6 +162,7 @@ fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
             name: NodeName::from(format!("{c}/{i}")),
             gpu_type: gpu_type.clone(),
             gpus: GpuCount(class.gpus),
+            boards: GpuCount(class.gpus),
             free_gpus: GpuCount(class.gpus),
             host_idle: Watts(host_idle),
             host_busy: Watts(host_idle + overhead),

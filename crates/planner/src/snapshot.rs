@@ -151,6 +151,9 @@ pub struct Node {
     pub gpu_type: GpuType,
     /// GPUs in the node.
     pub gpus: GpuCount,
+    /// The same with those that it does not offer, as broken ones; less than `gpus` counts as that.
+    #[serde(default)]
+    pub boards: GpuCount,
     /// GPUs that are neither used by foreign pods nor broken, <= `gpus`.
     pub free_gpus: GpuCount,
     /// Draw of the node without its GPUs while it is powered on and has no job of ours, >= 0.
@@ -182,7 +185,7 @@ impl Node {
 
     /// What a job with so many of its GPUs is billed for of the node's draw without its GPUs.
     pub fn host_share(&self, held: GpuCount) -> Watts {
-        HostPower { idle: self.host_idle, busy: self.host_busy }.share(held.0, self.gpus.0)
+        HostPower { idle: self.host_idle, busy: self.host_busy }.share(held.0, self.gpus.max(self.boards).0)
     }
 }
 

@@ -107,6 +107,13 @@ mod tests {
         assert_eq!(share(&["n1"], 4), 800, "half of it is held");
         assert_eq!(share(&["n1", "n2"], 4), 1_600, "half of each of two");
         assert_eq!(share(&["gone"], 4), 0);
+        // Six of eight are broken, and the device plug-in does not offer them: they are nobody's.
+        let broken = json!({"name": "n3", "gpu_type": "A", "gpus": 2, "boards": 8, "free_gpus": 2, "host_busy": 1_600.0});
+        let broken: Node = serde_json::from_value(broken).expect("a node");
+        let placement = json!({"gpu_type": "A", "nodes": ["n3"], "gpus_per_node": 2});
+        let placement: Placement = serde_json::from_value(placement).expect("a placement");
+        let nodes = BTreeMap::from([(&broken.name, &broken)]);
+        assert_eq!(host_watts(&Decision::Run(placement), &nodes), 400);
     }
 
     #[test]

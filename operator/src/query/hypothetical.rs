@@ -172,6 +172,7 @@ pub fn add_nodes(snapshot: &mut Snapshot, added: &[AddedNodes]) -> Result<(), Qu
         snapshot.nodes.extend(names.into_iter().map(|name| Node {
             name,
             gpus,
+            boards: gpus,
             free_gpus: gpus,
             foreign_power: None,
             sleep: None,

@@ -135,6 +135,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
             name: node_name(&key.name),
             gpu_type,
             gpus: gpus(size),
+            boards: gpus(there),
             free_gpus: gpus(free_gpus),
             host_idle: host.idle,
             host_busy: host.busy,

@@ -51,6 +51,7 @@ impl Node {
             name,
             gpu_type,
             gpus,
+            boards: GpuCount(0),
             free_gpus: gpus,
             host_idle: Watts::ZERO,
             host_busy: Watts::ZERO,

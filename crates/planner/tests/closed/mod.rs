@@ -210,6 +210,7 @@ pub fn cluster(load: &Load) -> Snapshot {
                     name: format!("node-{:04}", nodes.len()).into(),
                     gpu_type: kind.into(),
                     gpus: GpuCount(gpus),
+                    boards: GpuCount(gpus),
                     free_gpus: GpuCount(gpus),
                     host_idle: Watts::ZERO,
                     host_busy: Watts(OVERHEAD_W),

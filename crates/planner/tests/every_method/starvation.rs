@@ -74,6 +74,7 @@ impl Case {
             name: format!("n{i}").into(),
             gpu_type: TYPES[*kind].0.into(),
             gpus: GpuCount(*gpus),
+            boards: GpuCount(*gpus),
             free_gpus: GpuCount(*gpus),
             host_idle: Watts::ZERO,
             host_busy: Watts(OVERHEAD_W),

@@ -114,3 +114,20 @@ fn a_job_is_billed_for_its_part_of_what_an_agent_measures_of_its_host() {
         .pod("runs", 1, "n1", 4, "Running");
     assert!((billed(&mut world) - 600.0).abs() < 1e-6);
 }
+
+/// Given a node of eight GPUs; when its device plug-in takes six broken ones out; then they are nobody's, and a job with the other two
+/// is billed for a quarter of the host as before.
+#[test]
+fn a_job_is_not_billed_for_the_gpus_of_its_host_that_are_broken() {
+    for offered in ["8", "2"] {
+        let amounts =
+            |gpus: &str| json!({"nvidia.com/gpu": gpus, "cpu": "64", "memory": "512Gi", "pods": "110"});
+        let status = json!({"capacity": amounts("8"), "allocatable": amounts(offered),
+            "conditions": [{"type": "Ready", "status": "True"}]});
+        let mut world = World::default();
+        world.node("n1", json!({}), json!({"status": status}));
+        let node = world.snapshot().nodes.remove(0);
+        assert_eq!(node.gpus.to_string(), offered);
+        assert_eq!(node.host_share(GpuCount(2)).0, 400.0, "{offered}");
+    }
+}
