@@ -70,8 +70,11 @@ impl Member {
     /// Whether an agent saw its GPUs only when they had been used for a while.
     fn seen_late(&self, since: Option<&Time>) -> bool {
         let late = |since: &Time| {
-            // A node's clock that is ahead says that it was accepted after its agent saw it.
-            let possible = |at: &Timestamp| *at > self.bound && at.duration_since(since.0) <= SLACK;
+            // A node's clock that is ahead says that it was accepted after its agent saw it. One that is a little ahead says that a
+            // kubelet was away that was not: only a longer time counts.
+            let possible = |at: &Timestamp| {
+                at.duration_since(self.bound) > SEEN_WITHIN && at.duration_since(since.0) <= SLACK
+            };
             since.0.duration_since(self.accepted.filter(possible).unwrap_or(self.bound)) > SEEN_WITHIN
         };
         since.is_some_and(late)
@@ -218,7 +221,7 @@ mod tests {
     /// Its agent takes the API server's time, its kubelet does not.
     #[test]
     fn energy_on_a_node_whose_clock_is_an_hour_off_is_measured_as_on_any_other() {
-        for off in [-3_600, 0, 3_600] {
+        for off in [-3_600, 0, 50, 3_600] {
             assert_eq!(used(10_001 + off, 10_002), Some(4_000), "{off}");
             let late = used(10_001 + off, 10_062);
             assert_eq!(late, None, "{off}: its agent came when it had been at work for a minute");
