@@ -301,12 +301,10 @@ fn has_service(given: &JobFacts<'_>) -> bool {
         || since.any(|record| record.placement.contains(", ") && may_have_made_its_service(record))
 }
 
-/// Whether an attempt may have come to its Service: it was not withdrawn before there was room for its pods, and no other Service
-/// had the name.
+/// Whether an attempt may have come to its Service: it did not wait for earlier pods to the end, and no other Service had the name.
+/// One that lost its nodes or GPUs may have lost them after that, while the API server made no pods.
 fn may_have_made_its_service(record: &AttemptRecord) -> bool {
-    let without_room =
-        [Reason::ClusterFailure, Reason::NodeNotReady, Reason::WaitingForCapacity, Reason::WaitingForRelease];
-    let early = without_room.iter().any(|reason| record.reason == reason.as_str());
+    let early = record.reason == Reason::WaitingForRelease.as_str();
     record.outcome != Outcome::Withdrawn || !(early || record.message.starts_with("Service "))
 }
 

@@ -173,7 +173,7 @@ fn a_gang_whose_service_was_refused_waits_for_one() {
 }
 
 #[test]
-fn a_gang_that_was_withdrawn_before_its_service_was_made_takes_one() {
+fn a_gang_that_was_withdrawn_takes_a_service_if_it_cannot_have_made_one() {
     let takes = |history: Value, known: Option<bool>| {
         let mut world = World::default();
         world.index.apply(quota(&json!({"services": "1"}), &json!({"services": "1"})));
@@ -192,11 +192,16 @@ fn a_gang_that_was_withdrawn_before_its_service_was_made_takes_one() {
         record["message"] = message.into();
         history
     };
-    let deleted = || withdrawn("ClusterFailure", "node n1 was deleted");
-    for before in [
-        deleted(),
+    // The Service may be there: these come before the pods are made as well as while the API server makes none.
+    for after in [
+        withdrawn("ClusterFailure", "node n1 was deleted"),
         withdrawn("WaitingForCapacity", "GPUs of n1 were taken by other pods or have failed"),
         withdrawn("NodeNotReady", "node n1 is not ready"),
+    ] {
+        assert_eq!(takes(after.clone(), None), None, "{after}");
+        assert_eq!(takes(after.clone(), Some(false)), Some(1), "the API server has said that there is none");
+    }
+    for before in [
         withdrawn(
             "WaitingForRelease",
             "gang-0-0 of an earlier attempt has not ended after more than an hour",
@@ -213,5 +218,6 @@ fn a_gang_that_was_withdrawn_before_its_service_was_made_takes_one() {
     let pod = withdrawn("NameInUse", "gang-1-0 belongs to somebody else; delete it or rename the job");
     assert_eq!(takes(pod, None), None, "and those whose names were taken");
     // What the API server has answered is true, whatever attempts say.
-    assert_eq!((takes(deleted(), Some(true)), takes(gang_before(), Some(false))), (None, Some(1)));
+    let named = withdrawn("NameInUse", "Service gang-gang-gang belongs to somebody else");
+    assert_eq!((takes(named, Some(true)), takes(gang_before(), Some(false))), (None, Some(1)));
 }
