@@ -296,18 +296,15 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
                 return false;
             }
             Some(node) => (Reason::WaitingForRelease, format!("GPUs of {node} are still in use")),
-            None => match wake_gpus(d, allocation) {
-                Some(why) => {
-                    // With a reason of its own, the second that this takes would cost every job a status write.
-                    d.waking = true;
-                    (Reason::PodsStarting, why)
-                }
-                None => {
-                    set_starting(d);
+            None => {
+                // The second that waking takes has no text of its own: it would be written, and the true one again later.
+                set_starting(d);
+                d.waking = wake_gpus(d, allocation);
+                if !d.waking {
                     late::is_late(d, allocation);
-                    return true;
                 }
-            },
+                return !d.waking;
+            }
         },
     };
     d.status.reason = Some(reason.as_str().into());
@@ -350,16 +347,16 @@ fn in_use(d: &Draft<'_>, allocation: &Allocation) -> Option<String> {
     allocation.nodes.iter().find(full).cloned()
 }
 
-/// Asks the agents to wake their GPUs, once per allocation, and names those that have not acknowledged. This
+/// Asks the agents to wake their GPUs, once per allocation. Whether some have not acknowledged. This
 /// is the last step before pods are created: awake, unheld GPUs soon rest again.
 ///
 /// The wake value is the request's instant in milliseconds, so it only grows and gives the request's age. An
 /// agent without an answer for [`AGENT_TIMEOUT`] is not waited for: no setting outlives it that long, and a
 /// live one answers in seconds.
-fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
+fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let since = allocation.since.0.as_millisecond();
     let now = d.o.now.as_millisecond().max(since);
-    let mut asleep = Vec::new();
+    let mut asleep = false;
     for node in &allocation.nodes {
         let Some(agent) = d.o.nodes.get(node).and_then(|f| f.agent.as_ref()) else { continue };
         if agent.awake >= since {
@@ -374,12 +371,12 @@ fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> Option<String> {
         if until <= now {
             continue;
         }
-        asleep.push(node.clone());
+        asleep = true;
         if let Ok(due) = Timestamp::from_millisecond(until) {
             d.requeue_at(due);
         }
     }
-    (!asleep.is_empty()).then(|| format!("GPUs of {} are waking", asleep.join(", ")))
+    asleep
 }
 
 /// Watches binding and start of the pods.
