@@ -305,8 +305,50 @@ async fn the_owners_board_finds_the_gpus_of_a_job_by_its_pods_label() -> Result<
         json!({"expr": query, "eval_time": "0m", "exp_samples": [sample("bert", bert), sample("job-tune", tune)]})
     });
     let tests: Vec<Value> = tests.collect();
-    let test = json!({"interval": "1m", "input_series": series, "promql_expr_test": tests});
-    let file = std::env::temp_dir().join(format!("andreas-owner-{}.yaml", std::process::id()));
+    answers("gpus", json!({"interval": "1m", "input_series": series, "promql_expr_test": tests})).await
+}
+
+/// Given a job, and kube-state-metrics with values of an earlier build, which show no share of hosts; when the board of job owners asks
+/// for energy and cost; then it has those of the GPUs. With the share it has both.
+#[tokio::test]
+async fn the_owners_board_shows_energy_and_cost_without_the_share_of_hosts() -> Result<()> {
+    let (_, board) =
+        boards()?.into_iter().find(|(file, _)| file == "andreas-owner.json").context("the board")?;
+    let asked: Vec<String> = queries(&board)
+        .iter()
+        .filter(|(_, q)| q.contains("_host_energy_joules") || q.contains("_host_cost_micros"))
+        .map(|(_, q)| filled(q))
+        .collect();
+    ensure!(asked.len() == 5, "{asked:?}");
+    let labels = "job_namespace=\"team\", job_name=\"bert\"";
+    for (name, hosts) in [("without", 0), ("with", 500)] {
+        let mut shown = vec![("energy_joules", 1_000), ("energy_cost_micros", 1_000)];
+        if hosts > 0 {
+            shown.extend([("host_energy_joules", hosts), ("host_cost_micros", hosts)]);
+        }
+        let series = shown.iter().map(|(name, value)| {
+            json!({"series": format!("kube_trainingjob_{name}{{{labels}}}"), "values": value.to_string()})
+        });
+        let series: Vec<Value> = series.collect();
+        let tests = asked.iter().map(|query| {
+            let all = f64::from(1_000 + hosts);
+            let value = if query.contains("_micros") { all / 1e6 } else { all };
+            let labels = match query {
+                query if query.contains("max by (job_namespace, job_name)") => format!("{{{labels}}}"),
+                query if query.contains("max by (job_name)") => "{job_name=\"bert\"}".to_owned(),
+                _ => "{}".to_owned(),
+            };
+            json!({"expr": query, "eval_time": "0m", "exp_samples": [{"labels": labels, "value": value}]})
+        });
+        let tests: Vec<Value> = tests.collect();
+        answers(name, json!({"interval": "1m", "input_series": series, "promql_expr_test": tests})).await?;
+    }
+    Ok(())
+}
+
+/// Prometheus answers the queries of a test of promtool as it wants.
+async fn answers(name: &str, test: Value) -> Result<()> {
+    let file = std::env::temp_dir().join(format!("andreas-owner-{name}-{}.yaml", std::process::id()));
     std::fs::write(
         &file,
         json!({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}).to_string(),
