@@ -216,6 +216,24 @@ fn a_job_without_gpus_that_is_introduced_with_some_holds_none() {
 }
 
 #[test]
+fn a_job_that_is_introduced_as_starting_holds_nothing_yet_and_null_says_the_same() {
+    // Given two jobs for the only node, on which a starts; b is far dearer,
+    let mut line = two_of_four_gpus(1);
+    let on = json!({"node": "0/0", "gpus": 4});
+    line["new_jobs"][0]["state"] = json!("starting");
+    line["new_jobs"][0]["target"] = on.clone();
+    line["new_jobs"][0]["movable"] = json!(false);
+    line["new_jobs"][1]["weight"] = json!(1.0);
+    // when a client writes every key, then a starts as where it writes none.
+    for current in [None, Some(Value::Null)] {
+        line["jobs"][0].as_object_mut().unwrap().extend(current.map(|value| ("current".to_owned(), value)));
+        let options = Options { method: Method::RandomizedGreedy, trials: 20, ..Options::default() };
+        let answer = ask(&mut Session::new(options, false), &line);
+        assert_eq!(answer, json!({"a": on, "b": null}));
+    }
+}
+
+#[test]
 fn errors_name_the_list_that_a_value_is_in() {
     let mut line = state();
     line["new_jobs"][0]["current"] = json!({"node": "0/2", "gpus": 1});

@@ -353,9 +353,14 @@ fn job_state(
     given: &Given<'_>,
     ran: Option<&(Placement, Time)>,
 ) -> Result<JobState, InputError> {
-    let named = |entry: &JobEntry| entry.state.is_some() || entry.current.is_some() || entry.target.is_some();
+    let is_placed = |entry: &JobEntry| matches!(entry.current, Some(Some(_)));
+    let named = |entry: &JobEntry| entry.state.is_some() || is_placed(entry) || entry.target.is_some();
+    // `null` empties what `new_jobs` says that it holds. A job that starts holds nothing yet.
+    let emptied = matches!(given.job.entry.current, Some(None));
+    let holds = |entry: &JobEntry| is_placed(entry) || entry.state.is_some_and(|s| s != StateName::Starting);
     // What a job does is one fact: if `jobs` says any of it, nothing of it is read from `new_jobs`.
-    let given = Given { job: given.job, new: given.new.filter(|_| !named(given.job.entry)) };
+    let read = |new: &Listed<'_>| !named(given.job.entry) && !(emptied && holds(new.entry));
+    let given = Given { job: given.job, new: given.new.filter(read) };
     let at = |field: &str| given.job.at(field);
     let placed = |(found, of): (&PlacementEntry, Listed<'_>), name: &str| place(state, found, &of.at(name));
     let current = given.find(|e| e.current.as_ref()?.as_ref());

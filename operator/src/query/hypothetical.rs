@@ -7,7 +7,7 @@ use std::sync::Arc;
 use andreas_api::names::LABEL_PROFILE;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::{GpuCount, NodeName, StepFunction, Watts};
-use andreas_planner::{Job, JobState, Node, Snapshot};
+use andreas_planner::{Job, JobState, Node, Snapshot, SnapshotError};
 use andreas_query::{AddedNodes, JobObject};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -22,7 +22,7 @@ use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
 use crate::planning::last::Latest;
 use crate::planning::plan_valid;
-use crate::snapshot::{self, Caches};
+use crate::snapshot::{self, Caches, Runs};
 
 /// Name of a posted job without one.
 const UNNAMED: &str = "asked";
@@ -31,13 +31,16 @@ const MAX_ADDED: u32 = 256;
 
 /// Converts jobs that do not exist, by the same code as the operator's plans.
 pub struct Hypothetical {
-    state: Mutex<(Caches, u64)>,
+    /// For the whole cluster: its tables would push out those of one job, and a build takes long.
+    whole: Mutex<Caches>,
+    /// For one job, with the number of the last posted one.
+    single: Mutex<(Caches, u64)>,
 }
 
 impl Hypothetical {
     /// With predictions by these caches.
-    pub fn new(caches: Caches) -> Self {
-        Self { state: Mutex::new((caches, 0)) }
+    pub fn new(caches: impl Fn() -> Caches) -> Self {
+        Self { whole: Mutex::new(caches()), single: Mutex::new((caches(), 0)) }
     }
 
     /// A posted job as the operator would see it, submitted at `now`.
@@ -53,9 +56,9 @@ impl Hypothetical {
         let name = job.metadata.name.as_deref().unwrap_or(UNNAMED);
         let spec = posted::spec(name, &job.spec)?;
         let number = {
-            let mut state = self.state.lock();
-            state.1 += 1;
-            state.1
+            let mut single = self.single.lock();
+            single.1 += 1;
+            single.1
         };
         let profile = job.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_PROFILE));
         let labels: BTreeMap<&str, &String> =
@@ -77,24 +80,23 @@ impl Hypothetical {
     /// The cluster in this state, planned and sampled as after the plan `last`. Nobody carries this plan out.
     ///
     /// # Errors
-    /// If the planner refuses the snapshot.
+    /// [`QueryError::NotPlanned`] if the planner refuses the snapshot.
     pub fn view(&self, State { at, index, ledger }: State, last: &Latest) -> Result<View, QueryError> {
         let (built, mut arrivals) = {
-            let mut state = self.state.lock();
-            let caches = &mut state.0;
+            let mut caches = self.whole.lock();
             // What was seen before counts, and what jobs that may come ask of nodes.
             (caches.arrivals, caches.draws) = (last.arrivals.clone(), last.draws.clone());
-            let built = snapshot::build(&index, &ledger, caches, last.plan.prices.clone(), at);
+            let built = snapshot::build(&index, &ledger, &mut caches, last.plan.prices.clone(), at);
             (built, std::mem::take(&mut caches.arrivals))
         };
         let (mut snapshot, draws) = (built.snapshot, built.draws);
         snapshot.intended = last.plan.intended.clone();
         let options = last.options.clone();
         let with = options_of_question(&options, snapshot.jobs.len());
-        let plan = plan_valid(&mut snapshot, &with)?;
+        let plan = plan_valid(&mut snapshot, &with).map_err(unplanned)?;
         arrivals.observe(&snapshot);
         let latest = Latest { at, index, ledger, snapshot, options, plan, arrivals, draws };
-        Ok(View::new(Arc::new(latest))?)
+        View::new(Arc::new(latest)).map_err(unplanned)
     }
 
     /// The job for the planner, with the cluster as it was for a plan. A job without a status waits.
@@ -110,13 +112,23 @@ impl Hypothetical {
             None => memory.claim = Some(Claim::Waiting { not_before: None }),
         }
         let index = latest.index.with_one_job(job);
-        let mut state = self.state.lock();
-        state.0.draws = latest.draws.clone();
-        let built = snapshot::build(&index, &ledger, &mut state.0, None, now);
-        drop(state);
+        let mut seen = latest.draws.clone();
+        // They are not in that index, and count for this job as for any other.
+        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at);
+        let mut single = self.single.lock();
+        let caches = &mut single.0;
+        (caches.draws, caches.others) = (seen, others);
+        let built = snapshot::build(&index, &ledger, caches, None, now);
+        drop(single);
         let found = built.snapshot.jobs.iter().find(|job| job.id == snapshot::job_id(&key)).cloned()?;
         Some((found, built.snapshot))
     }
+}
+
+/// The present state is at fault, and not the change; the error names jobs of all namespaces.
+fn unplanned(error: SnapshotError) -> QueryError {
+    tracing::error!(%error, "the present state cannot be planned for a question");
+    QueryError::NotPlanned
 }
 
 /// Puts a job into a snapshot, in the place of one with its name. `built` is the snapshot that it was made for, without the
@@ -221,4 +233,20 @@ pub fn set_budget(latest: &Latest, snapshot: &mut Snapshot, watts: f64) {
         budget.watts = StepFunction::flat(Watts(watts));
     }
     snapshot.budget = budget;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::at;
+
+    #[test]
+    fn a_question_about_one_job_does_not_wait_while_the_cluster_is_built() {
+        let hypothetical = Hypothetical::new(Caches::default);
+        let _being_built = hypothetical.whole.lock();
+        let spec = json!({"epochs": 10, "gpus": {"min": 1, "max": 1},
+            "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}});
+        let job = JobObject { metadata: Default::default(), spec };
+        assert!(hypothetical.posted("team", &job, at(0)).is_ok());
+    }
 }

@@ -54,6 +54,9 @@ pub enum QueryError {
     /// The changed cluster cannot be planned.
     #[error("the change cannot be planned: {0}")]
     Refused(String),
+    /// The cluster as it is cannot be planned.
+    #[error("the cluster cannot be planned now: try again")]
+    NotPlanned,
 }
 
 impl From<andreas_planner::SnapshotError> for QueryError {

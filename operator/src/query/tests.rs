@@ -182,7 +182,8 @@ fn jobs_like_those_submitted_since_the_first_plan_are_expected_to_come_again() {
 
 #[test]
 fn an_answer_between_two_plans_counts_from_now() {
-    let planned = view(&contended());
+    let index = contended();
+    let planned = view(&index);
     let start = |view: &View, name: &str, now| {
         let queue = jobs::queue(view, "team", &[job(view, name)], 1, now);
         queue.jobs[0].expected.clone().expect("expected").start
@@ -191,7 +192,7 @@ fn an_answer_between_two_plans_counts_from_now() {
     let view = planned.later(at(150)).expect("a view");
     let (before, after) = (start(&planned, "first", at(50)).p50.0, start(&view, "first", at(150)).p50.0);
     assert!(after.duration_since(before).abs() < jiff::SignedDuration::from_secs(30), "{before} {after}");
-    let hypothetical = Hypothetical::new(Caches::default());
+    let hypothetical = Hypothetical::new(Caches::default);
     let job = JobObject { metadata: Default::default(), spec: spec(1, 1, json!({"deadlineAfter": "10m"})) };
     let ask = |view: &View| {
         let nodes = vec![AddedNodes { count: 1, gpu_type: "a100".into(), gpus: 8 }];
@@ -199,7 +200,7 @@ fn an_answer_between_two_plans_counts_from_now() {
         what_if::what_if(view, &hypothetical, "team", &asked).expect("an answer")
     };
     for now in [150, 2_000] {
-        let answer = ask(&planned.later(at(now)).expect("a view"));
+        let answer = ask(&live::as_of(&planned, &index, at(now)));
         let posted = answer.job.expect("the job");
         let expected = posted.expected.expect("expected");
         assert_eq!((answer.at.0, posted.created.0), (at(now), at(now)));
@@ -227,7 +228,7 @@ fn the_start_up_of_running_jobs_is_expected_of_those_that_start() {
 #[test]
 fn a_change_tells_whom_it_moves_by_name_or_by_number() {
     let view = view(&contended());
-    let hypothetical = Hypothetical::new(Caches::default());
+    let hypothetical = Hypothetical::new(Caches::default);
     let ask = |asked: WhatIfRequest| what_if::what_if(&view, &hypothetical, "team", &asked);
     // One more node: all that wait start sooner.
     let nodes = vec![AddedNodes { count: 1, gpu_type: "a100".into(), gpus: 8 }];
@@ -267,7 +268,7 @@ fn a_power_budget_below_the_draw_leaves_no_start() {
     let view = view(&index);
     let asked = WhatIfRequest { budget_watts: Some(1_000), ..WhatIfRequest::default() };
     let answer =
-        what_if::what_if(&view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer");
+        what_if::what_if(&view, &Hypothetical::new(Caches::default), "team", &asked).expect("an answer");
     assert_eq!(answer.currency, "CHF");
     assert!(answer.affected.iter().any(|job| job.name == "runs" && job.later_seconds > 0), "{answer:?}");
 }
@@ -282,7 +283,7 @@ fn jobs_of_others_that_would_never_end_are_counted_apart_from_the_mean() {
     let view = view(&index);
     let asked = WhatIfRequest { budget_watts: Some(1_000), ..WhatIfRequest::default() };
     let answer =
-        what_if::what_if(&view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer");
+        what_if::what_if(&view, &Hypothetical::new(Caches::default), "team", &asked).expect("an answer");
     let others = answer.others;
     assert_eq!((others.never, others.later, others.mean_later_seconds), (1, 0, 0), "{answer:?}");
     no_name_of_others(&answer);
@@ -291,7 +292,7 @@ fn jobs_of_others_that_would_never_end_are_counted_apart_from_the_mean() {
 #[test]
 fn a_job_submitted_now_is_on_time_as_far_as_its_deadline_leaves_room() {
     let view = view(&contended());
-    let hypothetical = Hypothetical::new(Caches::default());
+    let hypothetical = Hypothetical::new(Caches::default);
     let percent = |after: &str| {
         let job = JobObject { metadata: Default::default(), spec: spec(8, 8, json!({})) };
         let asked =
@@ -307,7 +308,7 @@ fn a_job_submitted_now_is_on_time_as_far_as_its_deadline_leaves_room() {
 
 #[test]
 fn what_is_wrong_with_a_posted_job_is_named() {
-    let hypothetical = Hypothetical::new(Caches::default());
+    let hypothetical = Hypothetical::new(Caches::default);
     let field = |spec: Value| {
         let job = JobObject { metadata: Default::default(), spec };
         match hypothetical.posted("team", &job, at(0)) {
@@ -372,7 +373,7 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         .filter(|(key, _)| key.namespace == "team")
         .map(|(_, job)| Arc::clone(job))
         .collect();
-    let hypothetical = Hypothetical::new(Caches::default());
+    let hypothetical = Hypothetical::new(Caches::default);
     let live = Live::new(Arc::new(parking_lot::Mutex::new(index)), Leader::default());
     let p95 = |what: &str, goal: Duration, times: usize, ask: &dyn Fn(usize)| {
         let mut all: Vec<Duration> = (0..times)

@@ -75,7 +75,7 @@ pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
 }
 
 /// Median time to the decisions by which jobs hold their GPUs: from their submission, or from the last end of a run before, if that
-/// was later. None where there are no such jobs.
+/// was later. Moved jobs do not count. None where there are no such jobs.
 pub fn reaction(index: &ClusterIndex, now: Timestamp) -> Seconds {
     let statuses = || index.jobs.iter().filter_map(|(_, job)| Some((job, job.status.as_ref()?)));
     let mut ends: Vec<Timestamp> =
@@ -86,6 +86,11 @@ pub fn reaction(index: &ClusterIndex, now: Timestamp) -> Seconds {
         let made = job.metadata.creation_timestamp.as_ref()?.0;
         let before = ends.partition_point(|end| *end <= decided);
         let from = before.checked_sub(1).map_or(made, |last| ends[last].max(made));
+        // A job that was moved had its place before it stopped: its own end says nothing.
+        let own = status.history.iter().map(|record| record.ended.0).filter(|end| *end <= decided).max();
+        if own.is_some_and(|own| own >= from) {
+            return None;
+        }
         let took = decided.duration_since(from);
         let counts = now.duration_since(decided) < RECENT && !took.is_negative() && took < PROMPT;
         counts.then(|| took.as_secs_f64())

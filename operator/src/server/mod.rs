@@ -156,7 +156,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 metrics: metrics.clone(),
             };
             let background = Background::start(sources, caches()).context("no thread to forecast on")?;
-            let hypothetical = Hypothetical::new(caches());
+            let hypothetical = Hypothetical::new(caches);
             let live = Live::new(Arc::clone(&index), leader.clone());
             let api = QueryApi::new(access, live, background, hypothetical, metrics.clone());
             let pages = pages.merge(query::router(api));

@@ -134,6 +134,7 @@ impl From<QueryError> for Refusal {
             QueryError::NoSuchJob(_) => (StatusCode::NOT_FOUND, "NotFound"),
             QueryError::Invalid { .. } => (StatusCode::BAD_REQUEST, "Invalid"),
             QueryError::Refused(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+            QueryError::NotPlanned => (StatusCode::SERVICE_UNAVAILABLE, "NotReady"),
         };
         Self::new(code, reason, error.to_string())
     }

@@ -110,6 +110,8 @@ pub struct Caches {
     pub draws: draws::MeasuredDraws,
     /// What was submitted lately.
     pub arrivals: Arrivals,
+    /// Runs that the next build's index has not: it has one job alone.
+    pub others: Runs,
 }
 
 impl Caches {
@@ -159,21 +161,9 @@ fn allocated_since(status: &TrainingJobStatus) -> Option<Timestamp> {
     status.allocation.as_ref().filter(|_| holds).map(|allocation| allocation.since.0)
 }
 
-/// Builds a snapshot. The tables take the newest model; `prices` are the last plan's.
-pub fn build(
-    index: &ClusterIndex,
-    ledger: &Ledger,
-    caches: &mut Caches,
-    prices: Option<Prices>,
-    now: Timestamp,
-) -> Built {
-    let Caches { tables, workers, draws: seen, arrivals } = caches;
-    let inventory = Inventory::of(index);
-    let policy = inventory.policy();
-    let second = now.as_second();
-
-    // What each job holds: by the status being written, else by the last observed one.
-    let mut claims: BTreeMap<&ObjectKey, (Claim, Holding)> = BTreeMap::new();
+/// What each job holds: by the status being written, else by the last observed one.
+fn claims_of<'a>(index: &'a ClusterIndex, ledger: &Ledger) -> BTreeMap<&'a ObjectKey, (Claim, Holding)> {
+    let mut claims = BTreeMap::new();
     for (key, job) in index.jobs.iter() {
         let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref())
         else {
@@ -192,18 +182,72 @@ pub fn build(
         };
         claims.insert(key, (claim, holding));
     }
+    claims
+}
+
+/// What the runs of a cluster show, which counts for other jobs too.
+#[derive(Default)]
+pub struct Runs {
+    /// Measured draw of one GPU, W, and its type, by job.
+    measured: BTreeMap<ObjectKey, (GpuType, f64)>,
+    /// Profiles with the types they run on: one run per profile and type is enough; others need not explore.
+    explored: BTreeSet<(ObjectKey, GpuType)>,
+}
+
+impl Runs {
+    fn of(
+        claims: &BTreeMap<&ObjectKey, (Claim, Holding)>,
+        index: &ClusterIndex,
+        seen: &mut draws::MeasuredDraws,
+        now: Timestamp,
+    ) -> Self {
+        let mut runs = Self::default();
+        for (key, (_, holding)) in claims {
+            let (Some(job), Some(held)) = (index.jobs.get(key), &holding.allocation) else { continue };
+            let gpu_type: GpuType = held.gpu_type.as_str().into();
+            if let Some(each) = seen.measured(index, key, job, held, now) {
+                runs.measured.insert(ObjectKey::clone(key), (gpu_type.clone(), each));
+            }
+            runs.explored.insert((index.profile_key(job), gpu_type));
+        }
+        runs
+    }
+
+    /// Those of all jobs but this one.
+    pub fn beside(
+        key: &ObjectKey,
+        index: &ClusterIndex,
+        ledger: &Ledger,
+        seen: &mut draws::MeasuredDraws,
+        now: Timestamp,
+    ) -> Self {
+        let mut claims = claims_of(index, ledger);
+        claims.remove(key);
+        Self::of(&claims, index, seen, now)
+    }
+}
+
+/// Builds a snapshot. The tables take the newest model; `prices` are the last plan's.
+pub fn build(
+    index: &ClusterIndex,
+    ledger: &Ledger,
+    caches: &mut Caches,
+    prices: Option<Prices>,
+    now: Timestamp,
+) -> Built {
+    let Caches { tables, workers, draws: seen, arrivals, others } = caches;
+    let others = std::mem::take(others);
+    let inventory = Inventory::of(index);
+    let policy = inventory.policy();
+    let second = now.as_second();
+    let claims = claims_of(index, ledger);
 
     let holders = holders::holders(&claims, index);
     let mut cluster = nodes::gather(index, &inventory, &holders);
-    let mut measured: BTreeMap<&ObjectKey, f64> = BTreeMap::new();
-    let mut by_type: Vec<(&str, f64)> = Vec::new();
-    for (key, (_, holding)) in &claims {
-        let (Some(job), Some(held)) = (index.jobs.get(key), &holding.allocation) else { continue };
-        if let Some(each) = seen.measured(index, key, job, held, now) {
-            measured.insert(key, each);
-            by_type.push((held.gpu_type.as_str(), each));
-        }
-    }
+    let Runs { measured, explored: mut explorations } = Runs::of(&claims, index, seen, now);
+    explorations.extend(others.explored);
+    let all = measured.values().chain(others.measured.values());
+    let by_type: Vec<(&str, f64)> = all.map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();
     draws::fill(index, policy, &by_type, &mut cluster.types);
     tables.refresh(index, policy, &cluster.types);
 
@@ -222,14 +266,6 @@ pub fn build(
     let mut grace = 0_i64;
     let mut requirements = jobs::Requirements::default();
     let lost = lost::LostWork::from_index(index);
-    // One run per profile and type is enough; others need not explore.
-    let mut explorations: BTreeSet<(ObjectKey, GpuType)> = claims
-        .iter()
-        .filter_map(|(key, (_, holding))| {
-            let held = holding.allocation.as_ref()?;
-            Some((index.profile_key(index.jobs.get(key)?), held.gpu_type.as_str().into()))
-        })
-        .collect();
     for (key, (claim, holding)) in &claims {
         if let Claim::Waiting { not_before: Some(at) } = claim
             && *at > now
@@ -267,7 +303,7 @@ pub fn build(
                 outlook,
                 specs: &specs,
                 lost_epochs: lost.epochs(status, job.spec.epochs, &index.profile_key(job)),
-                measured: measured.get(key).copied(),
+                measured: measured.get(*key).map(|(_, each)| *each),
                 limits,
                 admitted: ledger
                     .get(key)

@@ -61,7 +61,7 @@ impl Recorder {
         let made_before = plans_made(c).await?;
         let stopped = Arc::new(AtomicBool::new(false));
         let (stop, folder) = (Stop(Arc::clone(&stopped)), folder.to_owned());
-        let thread = std::thread::spawn(move || record(&page, &folder, &stopped));
+        let thread = std::thread::spawn(move || record(|| page.get(), &folder, &stopped));
         Ok(Self { made_before, stop, thread })
     }
 
@@ -80,24 +80,22 @@ impl Recorder {
     }
 }
 
-/// The part of a snapshot that no two have in common.
-#[derive(Deserialize)]
-struct Instants {
-    now: f64,
-}
-
-fn record(page: &Page, folder: &Path, stopped: &AtomicBool) -> Result<Vec<PathBuf>> {
-    let (began, mut files, mut last) = (Instant::now(), Vec::new(), None);
+/// Saves what `read` shows until it is stopped. Plans of one second have the same `now`, so their whole texts are compared.
+fn record(
+    read: impl Fn() -> Result<(u16, String)>,
+    folder: &Path,
+    stopped: &AtomicBool,
+) -> Result<Vec<PathBuf>> {
+    let (began, mut files, mut last) = (Instant::now(), Vec::new(), String::new());
     while !stopped.load(Ordering::Relaxed) {
         // Before its first plan, and while it is started again, an operator has none to show.
-        if let Ok((200, text)) = page.get() {
-            let Instants { now } = serde_json::from_str(&text)?;
-            if last != Some(now) {
-                last = Some(now);
-                let file = folder.join(format!("{:07.2}.json", began.elapsed().as_secs_f64()));
-                std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
-                files.push(file);
-            }
+        if let Ok((200, text)) = read()
+            && text != last
+        {
+            let file = folder.join(format!("{:07.2}.json", began.elapsed().as_secs_f64()));
+            std::fs::write(&file, &text).with_context(|| format!("writing {}", file.display()))?;
+            files.push(file);
+            last = text;
         }
         std::thread::sleep(BETWEEN);
     }
@@ -175,9 +173,27 @@ fn compare(made: &Value, again: &Value, at: &str, found: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn plans_of_one_second_are_all_saved_and_each_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (stopped, reads) = (AtomicBool::new(false), Cell::new(0_usize));
+        let text = |cost: i32| json!({"now": 10.0, "_plan": {"cost": cost}}).to_string();
+        let pages = [text(1), text(1), text(2)];
+        let read = || {
+            let at = reads.replace(reads.get() + 1);
+            stopped.store(at + 1 == pages.len(), Ordering::Relaxed);
+            Ok((200, pages[at].clone()))
+        };
+        let files = record(read, folder.path(), &stopped).unwrap();
+        let saved: Vec<String> = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+        assert_eq!(saved, [text(1), text(2)]);
+    }
 
     #[test]
     fn plans_are_the_same_to_the_last_digit_or_the_field_is_named() {

@@ -1,7 +1,10 @@
 //! Given a cluster that has changed since the last plan; when a question is asked; then its answer is that of the cluster as it is now.
 
-use andreas_core::Seconds;
+use andreas_api::slim::{SlimGpuNode, SlimPod};
+use andreas_core::{Seconds, Time, Watts};
+use andreas_planner::{IntendedChange, Job};
 use andreas_query::WhatIf;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
@@ -12,19 +15,24 @@ use crate::metrics::Metrics;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::query::background::Sources;
-use crate::testing::key;
+use crate::testing::{key, owner};
 
-/// The cluster as it is ten seconds after its last plan.
-fn now(planned: &View, index: &ClusterIndex) -> View {
+/// The cluster as a question at that instant finds it.
+pub(super) fn as_of(planned: &View, index: &ClusterIndex, now: Timestamp) -> View {
     let live = Live::new(Arc::new(Mutex::new(index.for_plan())), Leader::default());
-    let view = Hypothetical::new(Caches::default()).view(live.state(at(60)), &planned.latest);
+    let view = Hypothetical::new(Caches::default).view(live.state(now), &planned.latest);
     view.expect("a view")
+}
+
+/// The same ten seconds after its last plan.
+fn now(planned: &View, index: &ClusterIndex) -> View {
+    as_of(planned, index, at(60))
 }
 
 fn what_if_posted(view: &View, extra: Value) -> WhatIf {
     let job = JobObject { metadata: Default::default(), spec: spec(8, 8, extra) };
     let asked = WhatIfRequest { job: Some(job), ..WhatIfRequest::default() };
-    what_if::what_if(view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer")
+    what_if::what_if(view, &Hypothetical::new(Caches::default), "team", &asked).expect("an answer")
 }
 
 /// Seconds from the question to the median start of the posted job, and from there to its median end.
@@ -87,6 +95,64 @@ fn a_run_that_ended_after_the_last_plan_holds_nothing() {
     assert!(of_plan > 10_000 && of_now < 60, "{of_plan} {of_now}");
 }
 
+/// Given a power budget, profiles that draw 250 W for each GPU, and a run that draws 380 W.
+#[test]
+fn a_posted_job_counts_for_as_many_watts_as_the_same_job_once_it_is_submitted() {
+    let mut index = cluster(2);
+    index.apply(object::<SlimEnergyPolicy>(json!({
+        "apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy",
+        "metadata": {"name": "default", "resourceVersion": "1"}, "spec": {"powerBudget": {"watts": 100_000}}})));
+    for name in ["f1", "f2", "f3"] {
+        index.apply(object::<SlimTrainingProfile>(json!({
+            "metadata": {"name": name, "namespace": "team", "resourceVersion": "1"}, "spec": {},
+            "status": {"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 60_000,
+                "milliEpochs": 20_000, "watts": 1_000, "at": at(0)}]}})));
+    }
+    add(&mut index, "team", "one", &spec(8, 8, json!({"epochs": 1_000})), running("n0", 8));
+    index.apply(object::<SlimPod>(json!({
+        "metadata": {"name": "one-1-0", "namespace": "team", "uid": "p", "resourceVersion": "1",
+            "labels": {"andreas.dev/job": "one", "andreas.dev/job-uid": "team-one", "andreas.dev/attempt": "1"},
+            "ownerReferences": [owner("one", "team-one")]},
+        "spec": {"nodeName": "n0", "containers": [{"name": "t", "resources": {"requests": {"nvidia.com/gpu": "8"}}}]},
+        "status": {"phase": "Running"}})));
+    let gpu =
+        |n: i32| json!({"uuid": format!("GPU-{n}"), "state": "Held", "holder": "team/one-1-0", "watts": 380});
+    index.apply(object::<SlimGpuNode>(json!({
+        "metadata": {"name": "n0", "resourceVersion": "1"}, "spec": {},
+        "status": {"agentVersion": "1", "gpus": (0..8).map(gpu).collect::<Vec<_>>()}})));
+    add(&mut index, "team", "waits", &spec(8, 8, json!({})), json!(null));
+    let view = as_of(&view(&index), &index, at(1_000));
+    let draws = |job: &Job| job.estimates.iter().map(|row| row.draw).collect::<Vec<_>>();
+    let id = crate::snapshot::job_id(&key("waits"));
+    let submitted = view.snapshot().jobs.iter().find(|job| job.id == id).expect("it is planned");
+    let asked = JobObject { metadata: Default::default(), spec: spec(8, 8, json!({})) };
+    let hypothetical = Hypothetical::new(Caches::default);
+    let posted = hypothetical.posted("team", &asked, view.at()).expect("a job");
+    let (posted, _) = hypothetical.planned(&view.latest, posted, view.at()).expect("it is planned");
+    // The highest, with the margin of a measurement, is what the boards may draw.
+    assert!(draws(submitted).contains(&Some(Watts(3_200.0))), "{submitted:?}");
+    assert_eq!(draws(&posted), draws(submitted));
+}
+
+#[test]
+fn an_error_of_the_present_state_names_nobody_and_blames_no_change() {
+    let index = contended();
+    let options = Options { trials: 10, ..Options::default() };
+    let (_, latest) = standby::plan(index.for_plan(), Caches::default(), &options, at(50));
+    let mut latest = latest.expect("a plan");
+    // What the planner refuses.
+    latest.plan.intended.push(IntendedChange {
+        job: crate::snapshot::job_id(&ObjectKey { namespace: "rival".into(), name: "secret".into() }),
+        at: Time(f64::NAN),
+        gpu_type: GPU.into(),
+        nodes: 1,
+        gpus_per_node: andreas_core::GpuCount(8),
+    });
+    let live = Live::new(Arc::new(Mutex::new(index)), Leader::default());
+    let refused = Hypothetical::new(Caches::default).view(live.state(at(60)), &latest).err();
+    assert_eq!(refused, Some(QueryError::NotPlanned));
+}
+
 #[test]
 fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
     let mut index = cluster(1);
@@ -108,7 +174,7 @@ fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
 
 #[test]
 fn decisions_are_expected_as_soon_after_an_end_as_they_came_lately() {
-    let mut index = cluster(3);
+    let mut index = cluster(5);
     let record = json!({"attempt": 1, "outcome": "Finished", "reason": "Completed", "gpuType": GPU, "gpus": 8, "placement": "n0",
         "started": at(0), "ended": at(10)});
     let ended = json!({"phase": "Succeeded", "attempts": 1, "history": [record]});
@@ -118,6 +184,17 @@ fn decisions_are_expected_as_soon_after_an_end_as_they_came_lately() {
         let mut status = running(node, 8);
         status["allocation"]["since"] = json!(at(decided));
         status["allocation"]["runningTime"] = json!(at(decided + 2));
+        add(&mut index, "team", name, &spec(8, 8, json!({})), status);
+    }
+    // Jobs that were moved had their places before they stopped.
+    for (name, node) in [("d", "n3"), ("e", "n4")] {
+        let mut status = running(node, 8);
+        status["attempts"] = json!(2);
+        status["allocation"]["attempt"] = json!(2);
+        status["allocation"]["since"] = json!(at(46));
+        status["allocation"]["runningTime"] = json!(at(48));
+        status["history"] = json!([{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 8,
+            "placement": "n0", "started": at(0), "ended": at(46)}]);
         add(&mut index, "team", name, &spec(8, 8, json!({})), status);
     }
     let settings = view(&index).settings;

@@ -69,7 +69,7 @@ fn state() -> (Arc<QueryApi>, Arc<Mutex<ClusterIndex>>) {
         metrics: metrics.clone(),
     };
     let background = Background::start(sources, Caches::default()).expect("a thread");
-    let hypothetical = Hypothetical::new(Caches::default());
+    let hypothetical = Hypothetical::new(Caches::default);
     let live = Live::new(Arc::clone(&index), Leader::default());
     (QueryApi::new(Access::new(reviewer()), live, background, hypothetical, metrics), index)
 }

@@ -17,7 +17,7 @@ use andreas_e2e::outputs::check_writable;
 use andreas_e2e::replanned::SamePlans;
 use andreas_e2e::workload::{self, TimeScale, WorkloadJob};
 use andreas_planner::MethodName;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::baselines::price_of_misses;
@@ -174,6 +174,13 @@ pub async fn check(args: &FidelityArgs) -> Result<()> {
     // Replays take a second: all are made anew, so that the page is one of this build.
     let all = text.lines().map(|line| serde_json::from_str::<TestBedRun>(line)?.compared());
     let all: Vec<Compared> = all.collect::<Result<_>>()?;
+    ensure!(!all.is_empty(), "{}: no runs", args.results.display());
+    let before = std::fs::read_to_string(&args.page)?;
+    if page::runs_of(&before) > all.len() {
+        let (page, results) = (args.page.display(), args.results.display());
+        println!("{page} is of more runs than {results} has, and stays as it is: --page writes another");
+        return Ok(());
+    }
     std::fs::write(&args.page, page::page(&all)).with_context(|| format!("writing {}", args.page.display()))
 }
 

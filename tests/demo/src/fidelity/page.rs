@@ -29,7 +29,7 @@ Goals: turnaround (mean and p95) and energy within 5 %, restarts within 20 %, co
 same ranking of methods, the same plan from the same snapshot. The original publication claims 13 %.
 
 `docs/lab/fidelity.jsonl` keeps the runs, one a line. `make fidelity FIDELITY_ARGS=\"--runs 0\"`
-replays them with this build and writes this page.
+replays them with this build and writes this page. A page of more runs than the file has stays.
 ";
 
 /// After the table of ratios.
@@ -77,6 +77,11 @@ const FIGURES: [(&str, Figure, f64); 6] = [
     ("cost", |side| side.totals.cost, 0.08),
     ("restarts", |side| side.totals.restarts as f64, 0.2),
 ];
+
+/// Runs that a page was made of; 0 where it does not say.
+pub fn runs_of(page: &str) -> usize {
+    page.lines().find_map(|line| line.split_once(" runs, ")?.0.parse().ok()).unwrap_or(0)
+}
 
 /// The whole page.
 pub fn page(all: &[Compared]) -> String {
@@ -322,6 +327,7 @@ mod tests {
     #[test]
     fn goals_that_are_missed_and_another_order_of_methods_are_named() {
         let same = page(&[compared(Method::Fifo, 2.0, 2.0), compared(Method::Edf, 1.0, 1.02)]);
+        assert_eq!((runs_of(&same), runs_of("")), (2, 0), "a page of fewer runs does not take its place");
         assert!(same.contains("| cost | 8 % | 2 of 2 groups | yes |"), "{same}");
         assert!(same.contains("| p95 of turnaround | 5 % | 0 of 2 groups | **missed** |"), "{same}");
         assert!(same.contains("| all | edf 1.00, fifo 2.00 | edf 1.02, fifo 2.00 | yes |"), "{same}");
