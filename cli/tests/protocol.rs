@@ -236,6 +236,7 @@ fn a_job_that_is_introduced_as_starting_holds_nothing_yet_and_null_says_the_same
 #[test]
 fn errors_name_the_list_that_a_value_is_in() {
     let mut line = state();
+    line["jobs"][0].as_object_mut().unwrap().remove("current");
     line["new_jobs"][0]["current"] = json!({"node": "0/2", "gpus": 1});
     let error = ask(&mut session(false), &line)["_error"].as_str().unwrap().to_owned();
     assert!(error.starts_with("new_jobs[0].current.node:"), "{error}");
