@@ -27,7 +27,13 @@ impl StandIns {
     pub fn new(programs: &[(&str, &str)]) -> Result<Self> {
         let folder = TempDir::new()?;
         fs::create_dir(folder.path().join("bin"))?;
-        for (name, text) in programs {
+        // Debian's own programs, also where the tests run on another distribution.
+        let dpkg = format!(
+            "case $1 in --print-architecture) echo {} ;; \
+             --compare-versions) [ \"$(printf '%s\\n' \"$2\" \"$4\" | sort -V | head -n 1)\" = \"$2\" ] ;; esac",
+            andreas_e2e::release::architecture()
+        );
+        for (name, text) in [("dpkg", dpkg.as_str()), ("dpkg-deb", "")].iter().chain(programs) {
             script(&folder.path().join("bin").join(name), text)?;
         }
         Ok(Self(folder))
@@ -85,7 +91,7 @@ fn real_nodes_are_not_to_be_had_where_their_images_cannot_be_made() -> Result<()
         ("cargo", ""),
         ("go", ""),
         ("find", "echo \"$CGROUPS\""),
-        ("grep", ""),
+        ("grep", "case \"$*\" in *.subtree_control) exit 1 ;; esac"),
         ("apt-get", ""),
         ("getconf", "echo \"glibc $GLIBC\""),
     ])?;
@@ -107,7 +113,40 @@ fn real_nodes_are_not_to_be_had_where_their_images_cannot_be_made() -> Result<()
         let (said, errors) = printed(&output);
         ensure!(output.status.success() == wanted.is_empty() && said == wanted, "{said}{errors}");
     }
+    // When controllers cannot be handed down to the nodes, of which a kubelet would say so after all builds; the kernel refuses to write.
+    fs::write(machine.file("cgroups/cgroup.controllers"), "cpu memory pids\n")?;
+    fs::create_dir(machine.file("cgroups/cgroup.subtree_control"))?;
+    let mut available = machine.command(root().join("tests/kubelets/available"))?;
+    available.env("CGROUPS", machine.file("cgroups")).env("GLIBC", "2.36");
+    let output = available.env("ANDREAS_CACHE", machine.file("cache")).output()?;
+    let (said, errors) = printed(&output);
+    ensure!(!output.status.success() && said.contains("cannot hand down cpu"), "{said}{errors}");
     Ok(())
+}
+
+/// Makes a target in a folder that has the Makefile, and scripts that stand in for those that it calls: whether it ended well, what it
+/// printed, and cargo's calls.
+fn make(target: &str, scripts: &[(&str, &str)]) -> Result<(bool, String, String)> {
+    let folder = TempDir::new()?;
+    let at = |path: &str| folder.path().join(path);
+    fs::create_dir_all(at("home/.cargo/bin"))?;
+    fs::copy(root().join("Makefile"), at("Makefile"))?;
+    let cargo = ("home/.cargo/bin/cargo", "echo \"$*\" >>\"$CALLS\"");
+    for &(path, text) in [("hack/prepare", ""), ("tests/tools/build", ""), cargo].iter().chain(scripts) {
+        let path = at(path);
+        fs::create_dir_all(path.parent().context("no folder")?)?;
+        script(&path, text)?;
+    }
+    let mut make = Command::new("make");
+    make.arg(target).current_dir(folder.path()).env("HOME", at("home")).env("CALLS", at("calls"));
+    // Those of a `make` that runs this test.
+    for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "DEMO_ARGS", "TESTS"] {
+        make.env_remove(variable);
+    }
+    let output = make.output().context("make")?;
+    let (said, errors) = printed(&output);
+    let calls = fs::read_to_string(at("calls")).unwrap_or_default();
+    Ok((output.status.success(), format!("{said}{errors}"), calls))
 }
 
 /// Targets of the Makefile whose recipe prepares real nodes.
@@ -123,33 +162,69 @@ fn where_there_are_no_real_nodes_make_says_so_before_it_builds() -> Result<()> {
     let makefile = fs::read_to_string(root().join("Makefile"))?;
     let targets = on_real_nodes(&makefile);
     ensure!(targets.len() > 5 && targets.contains(&"test") && targets.contains(&"demo"), "{targets:?}");
+    let why = "no real nodes on this machine: a reason";
     for target in targets {
-        let folder = TempDir::new()?;
-        let at = |path: &str| folder.path().join(path);
-        for path in ["hack", "tests/kubelets", "tests/tools", "home/.cargo/bin"] {
-            fs::create_dir_all(at(path))?;
-        }
-        fs::write(at("Makefile"), &makefile)?;
-        let why = "no real nodes on this machine: a reason";
-        script(&at("hack/prepare"), "")?;
-        script(&at("tests/tools/build"), "")?;
-        script(&at("tests/kubelets/available"), &format!("echo '{why}'; exit 1"))?;
-        script(&at("home/.cargo/bin/cargo"), "echo \"$*\" >>\"$CALLS\"")?;
-        let mut make = Command::new("make");
-        make.arg(target).current_dir(folder.path()).env("HOME", at("home")).env("CALLS", at("calls"));
-        // Those of a `make` that runs this test.
-        for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "DEMO_ARGS"] {
-            make.env_remove(variable);
-        }
-        let output = make.output().context("make")?;
-        let (said, errors) = printed(&output);
-        ensure!(said.lines().filter(|line| *line == why).count() == 1, "{target}: {said}{errors}");
-        let calls = fs::read_to_string(at("calls")).unwrap_or_default();
+        let available = format!("echo '{why}'; exit 1");
+        let (ended_well, said, calls) = make(target, &[("tests/kubelets/available", available.as_str())])?;
+        ensure!(said.lines().filter(|line| *line == why).count() == 1, "{target}: {said}");
         if target == "demo" {
-            ensure!(output.status.success() && calls.contains("--bin demo"), "{calls}{said}{errors}");
+            ensure!(ended_well && calls.contains("--bin demo"), "{calls}{said}");
         } else {
-            ensure!(!output.status.success() && calls.is_empty(), "{target}: {calls}{said}{errors}");
+            ensure!(!ended_well && calls.is_empty(), "{target}: {calls}{said}");
         }
+    }
+    Ok(())
+}
+
+/// Given a machine on which no Python is found; when the package is to be tried under each; then that is a failure, not a success of none.
+#[test]
+fn a_target_for_each_python_fails_where_there_is_none() -> Result<()> {
+    let (ended_well, said, calls) = make("python-operator", &[("hack/python", "exit 1")])?;
+    ensure!(!ended_well && !calls.contains("python::"), "{calls}{said}");
+    let (ended_well, said, calls) = make("python-operator", &[("hack/python", "echo a; echo b")])?;
+    ensure!(ended_well && calls.matches("python::").count() == 2, "{calls}{said}");
+    Ok(())
+}
+
+/// Given a machine whose real nodes cannot be prepared; when all is tested; then their suite is left out, and that is a failure.
+#[test]
+fn the_suite_on_real_nodes_is_not_run_where_they_were_not_prepared() -> Result<()> {
+    let suite = "--test kubelets --";
+    for (prepare, prepared) in [("", true), ("exit 1", false)] {
+        let scripts = [
+            ("tests/kubelets/available", ""),
+            ("tests/kubelets/prepare", prepare),
+            // Lints and builds.
+            ("home/.cargo/bin/make", ""),
+        ];
+        let (ended_well, said, calls) = make("test", &scripts)?;
+        ensure!(ended_well == prepared && calls.contains(suite) == prepared, "{calls}{said}");
+        ensure!(prepared || said.contains("failed: preparation of real nodes\n"), "{said}");
+        ensure!(calls.contains("--test scenarios --"), "{calls}{said}");
+    }
+    Ok(())
+}
+
+/// Given a machine on which another apt is at work; when packages are to be installed; then that one's end is waited for, and lists that
+/// stay away are a failure.
+#[test]
+fn another_apts_end_is_waited_for() -> Result<()> {
+    for (tries, wanted) in [(3, true), (100, false)] {
+        let apt = format!(
+            "echo \"$*\" >>\"$CALLS\"; [ \"$1\" != update ] || [ \"$(grep -c ^update \"$CALLS\")\" -ge {tries} ]"
+        );
+        let machine = StandIns::new(&[("id", "echo 0"), ("sleep", ""), ("apt-get", apt.as_str())])?;
+        let mut packages = machine.command(root().join("hack/packages"))?;
+        let output = packages.arg("jq").env("CALLS", machine.file("calls")).output()?;
+        let (said, errors) = printed(&output);
+        let calls = fs::read_to_string(machine.file("calls"))?;
+        let installed = calls.lines().any(|line| line.starts_with("install ") && line.ends_with(" jq"));
+        ensure!(output.status.success() == wanted && installed == wanted, "{calls}{said}{errors}");
+        // A mirror's single failure must not keep apt for ever.
+        for line in calls.lines() {
+            ensure!(line.contains("Acquire::Retries::Delay=false"), "{line}");
+        }
+        ensure!(wanted || errors.contains("no lists of packages, in 6 tries"), "{errors}");
     }
     Ok(())
 }
