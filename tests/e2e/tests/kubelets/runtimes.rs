@@ -87,7 +87,8 @@ async fn where_runc_is_the_default_runtime_agents_need_the_class_nvidia_and_jobs
         c.observer.until("measured energy", DEFAULT_TIMEOUT, measured).await?;
 
         // when the chart is installed without the class, then the agent says why it reads no GPU. Its pod is not ready, so that nobody waits.
-        let args = install::upgrade_args(&c.testbed, &chart::folder(), &json!({}))?;
+        let values = json!({"agent": {"runtimeClassName": ""}});
+        let args = install::upgrade_args(&c.testbed, &chart::folder(), &values)?;
         c.testbed.helm(args).await?.checked()?;
         let ready = until_reported(c, "NoDriver").await?;
         println!("without the class: {ready}");
