@@ -359,7 +359,7 @@ fn job_state(
     let emptied = matches!(given.job.entry.current, Some(None));
     let holds = |entry: &JobEntry| is_placed(entry) || entry.state.is_some_and(|s| s != StateName::Starting);
     // What a job does is one fact: if `jobs` says any of it, nothing of it is read from `new_jobs`.
-    let read = |new: &Listed<'_>| !named(given.job.entry) && !(emptied && holds(new.entry));
+    let read = |new: &Listed<'_>| !(named(given.job.entry) || emptied && holds(new.entry));
     let given = Given { job: given.job, new: given.new.filter(read) };
     let at = |field: &str| given.job.at(field);
     let placed = |(found, of): (&PlacementEntry, Listed<'_>), name: &str| place(state, found, &of.at(name));
