@@ -7,7 +7,7 @@
 mod scenarios;
 
 use andreas_planner::{Options, Snapshot, plan};
-use scenarios::{budget, over_two_nodes, packing};
+use scenarios::{bin_packing, budget, over_two_nodes};
 
 /// Name, nodes, GPUs of each, GPUs of the jobs in turn, and whether these are gangs over two nodes with so many on each.
 const CASES: [(&str, usize, u32, &[u32], bool); 6] = [
@@ -42,9 +42,9 @@ fn main() {
         let mean = if gangs { 2.0 * mean } else { mean };
         for load in LOADS {
             let jobs = (load * nodes as f64 * f64::from(node) / mean).round() as usize;
-            let snapshot = packing(nodes, node, jobs, sizes);
+            let snapshot = bin_packing(nodes, node, jobs, sizes);
             let snapshot = if gangs { over_two_nodes(snapshot) } else { snapshot };
-            // 300 W for each GPU and 100 W for each host at work, as `packing` has them.
+            // 300 W for each GPU and 100 W for each host at work, as `bin_packing` has them.
             let peak = nodes as f64 * (f64::from(node) * 300.0 + 100.0);
             let bounded = Snapshot { budget: budget(BUDGET * peak), ..snapshot.clone() };
             println!("| {name} | {load} | {jobs} | {} | {} |", cells(&snapshot), cells(&bounded));

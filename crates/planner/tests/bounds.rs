@@ -7,7 +7,7 @@ mod scenarios;
 
 use andreas_core::{Joules, Seconds, StepFunction, Watts};
 use andreas_planner::{MethodName, NodePower, NodeSleep, Options, Plan, PowerBudget, Snapshot, plan};
-use scenarios::{budget, over_two_nodes, packing};
+use scenarios::{bin_packing, budget, over_two_nodes};
 
 fn decide(snapshot: &Snapshot, method: MethodName) -> Plan {
     let plan = plan(snapshot, &Options { method, ..Options::default() }).unwrap();
@@ -21,7 +21,7 @@ fn numbers_of_gpus_that_leave_some_unused_are_proven() {
     let cases =
         [(20, 4, 40, vec![3]), (10, 8, 30, vec![5]), (10, 8, 40, vec![3, 5, 6]), (10, 8, 20, vec![5, 8])];
     for (nodes, size, jobs, sizes) in cases {
-        let plan = decide(&packing(nodes, size, jobs, &sizes), MethodName::RandomizedGreedy);
+        let plan = decide(&bin_packing(nodes, size, jobs, &sizes), MethodName::RandomizedGreedy);
         // then the gap is a few hundredths of a per cent at most, and nearly nothing of the saving is missed.
         let (gap, missed) = (plan.gap.unwrap(), plan.missed_saving.unwrap());
         assert!(gap <= 1e-3, "{sizes:?} on {size}: gap {gap}, missed {missed}");
@@ -32,7 +32,7 @@ fn numbers_of_gpus_that_leave_some_unused_are_proven() {
 #[test]
 fn gangs_that_leave_some_gpus_of_their_nodes_unused_have_a_bound() {
     // Given gangs over two nodes with 6 of 8 GPUs on each, then `decide` finds no bound above the cost. The example `sizes` prints gaps.
-    let plan = decide(&over_two_nodes(packing(10, 8, 20, &[6])), MethodName::RandomizedGreedy);
+    let plan = decide(&over_two_nodes(bin_packing(10, 8, 20, &[6])), MethodName::RandomizedGreedy);
     let placed: Vec<_> = plan.jobs.values().filter_map(|job| job.decision.placement()).collect();
     assert!(plan.gap.is_some() && !placed.is_empty());
     assert!(placed.iter().all(|place| place.nodes.len() == 2 && place.gpus_per_node.0 == 6), "{placed:?}");
@@ -42,7 +42,7 @@ fn gangs_that_leave_some_gpus_of_their_nodes_unused_have_a_bound() {
 fn hosts_that_a_plan_opens_are_in_the_bound_under_a_budget() {
     // Given a budget of a part of the peak on hosts that draw much themselves,
     for (part, overhead) in [(0.6, 300.0), (0.35, 1500.0)] {
-        let mut snapshot = packing(10, 8, 40, &[1, 2, 4, 8]);
+        let mut snapshot = bin_packing(10, 8, 40, &[1, 2, 4, 8]);
         snapshot.nodes.iter_mut().for_each(|node| node.host_busy = Watts(overhead));
         let peak = 10.0 * (8.0 * 300.0 + overhead);
         snapshot.budget = Some(PowerBudget {
@@ -60,7 +60,7 @@ fn hosts_that_a_plan_opens_are_in_the_bound_under_a_budget() {
 #[test]
 fn hosts_that_may_sleep_are_in_the_bound_for_what_a_job_adds_to_the_draw() {
     // Given nodes that may sleep: a job is billed for the whole host, and adds 600 W to what it draws already.
-    let mut snapshot = packing(10, 8, 40, &[1, 2, 4, 8]);
+    let mut snapshot = bin_packing(10, 8, 40, &[1, 2, 4, 8]);
     for node in &mut snapshot.nodes {
         (node.host_idle, node.host_busy) = (Watts(1000.0), Watts(1600.0));
         let (wake, wake_energy) = (Seconds(600.0), Joules::ZERO);
@@ -75,10 +75,10 @@ fn hosts_that_may_sleep_are_in_the_bound_for_what_a_job_adds_to_the_draw() {
 #[test]
 fn exact_has_proven_its_plan_or_says_that_it_ended_early() {
     for (jobs, sizes) in [(6, vec![1, 2]), (12, vec![3, 5, 6]), (30, vec![5])] {
-        let plan = decide(&packing(4, 8, jobs, &sizes), MethodName::Exact);
+        let plan = decide(&bin_packing(4, 8, jobs, &sizes), MethodName::Exact);
         let proven = plan.gap.is_some_and(|gap| gap <= 1e-6);
         assert_eq!(plan.ended_early, !proven, "{jobs} jobs of {sizes:?}: {:?}", plan.gap);
     }
     // Other methods promise no proof.
-    assert!(!decide(&packing(4, 8, 12, &[3, 5, 6]), MethodName::RandomizedGreedy).ended_early);
+    assert!(!decide(&bin_packing(4, 8, 12, &[3, 5, 6]), MethodName::RandomizedGreedy).ended_early);
 }

@@ -87,7 +87,7 @@ pub fn budget(watts: f64) -> Option<PowerBudget> {
 }
 
 /// `n` nodes of this many GPUs and jobs of different lengths and weights, each with these numbers of GPUs.
-pub fn packing(n: usize, node: u32, jobs: usize, sizes: &[u32]) -> Snapshot {
+pub fn bin_packing(n: usize, node: u32, jobs: usize, sizes: &[u32]) -> Snapshot {
     let mut snapshot = cluster(n);
     for of in &mut snapshot.nodes {
         (of.gpus, of.free_gpus) = (GpuCount(node), GpuCount(node));

@@ -101,7 +101,7 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
 
 /// Given a node with an agent whose GPUs rest; when a job is started there; then its three writes are those of a node without one.
 #[test]
-fn waking_gpus_takes_no_write_of_the_status() {
+fn the_status_is_not_written_while_gpus_leave_low_power() {
     let mut world = World::new(json!({}));
     world.nodes.get_mut("n1").unwrap().agent = Some(AgentFact { wake: 7, awake: 7, ..AgentFact::default() });
     world.step_until_stable();
