@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Optional
 
+# The Python that is tested: hack/python names the program that runs it with the C library it was built for.
+PYTHON = os.environ.get("PYTHON", sys.executable)
 MAX_BODY = 64 * 1024
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team-a/trainjobs/bert/status"
 

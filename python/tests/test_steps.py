@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import textwrap
 import unittest
 from pathlib import Path
 from typing import Any, Optional
 
-from endpoint import Endpoint, make_ca, make_server, metrics
+from endpoint import PYTHON, Endpoint, make_ca, make_server, metrics
 
 from andreas_progress._steps import StepCounter, own_steps
 
@@ -89,7 +88,7 @@ class Arguments(unittest.TestCase):
             (["--steps", "3", "/none.py"], "no program /none.py"),
         ):
             ran = subprocess.run(
-                [sys.executable, "-m", "andreas_progress", *arguments],
+                [PYTHON, "-m", "andreas_progress", *arguments],
                 capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)}, check=False,
             )
             self.assertEqual(ran.returncode, 2, ran.stderr)
@@ -122,7 +121,7 @@ class Programs(unittest.TestCase):
             env["KUBEFLOW_TRAINER_SERVER_URL"] = self.endpoint.url
             env["KUBEFLOW_TRAINER_SERVER_CA_CERT"] = str(self.folder / "ca.crt")
             env["KUBEFLOW_TRAINER_SERVER_TOKEN"] = str(self.folder / "token")
-        command = [sys.executable, "-m", "andreas_progress", *arguments]
+        command = [PYTHON, "-m", "andreas_progress", *arguments]
         return subprocess.run(
             command, env={**env, **environment}, cwd=self.folder, capture_output=True, text=True, timeout=60
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import unittest
 from pathlib import Path
+
+from endpoint import PYTHON
 
 import andreas_progress
 from andreas_progress import Environment, StopFlag
@@ -20,7 +21,7 @@ SOURCES = Path(andreas_progress.__file__).parent.parent
 def run(program: str) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, "PYTHONPATH": str(SOURCES)}
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True, timeout=60
+        [PYTHON, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True, timeout=60
     )
 
 

@@ -50,6 +50,8 @@ pub struct Options {
     pub groups: Vec<Group>,
     /// One node more for each of these recorded label sets (`tests/nodes/labels`), named `<set>-0`.
     pub recorded: Vec<String>,
+    /// Folders of this machine that pods on pretend nodes see, read-only, beside its system's.
+    pub host_paths: Vec<PathBuf>,
     /// Real nodes with these GPUs, named `node-1`, `node-2`..., in place of all pretend ones; [`Options::install`] goes with them.
     /// Such a cluster needs `tests/kubelets/isolated`.
     pub real_nodes: Vec<Gpus>,
@@ -117,6 +119,7 @@ impl Default for Options {
             name: "e2e".into(),
             groups: vec![a100(2)],
             recorded: Vec::new(),
+            host_paths: Vec::new(),
             real_nodes: Vec::new(),
             default_runtime: DefaultRuntime::default(),
             operators: 1,

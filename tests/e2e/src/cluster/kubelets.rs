@@ -46,10 +46,11 @@ pub(super) async fn start_kubelets(
     if installed {
         nodes.push(json!({"namePrefix": "system-", "count": 2, "cpu": "8", "memory": "32Gi"}));
     }
+    let mut host_paths = options.host_paths.clone();
     if installed || options.agents {
         if let Some(older) = &options.older {
             images.extend(older.images());
-            config["hostPaths"] = json!([older.programs()]);
+            host_paths.push(older.programs());
         }
         images.extend(install::images(testbed)?);
         config["nvmlLibrary"] = json!(install::nvml_library()?);
@@ -58,6 +59,7 @@ pub(super) async fn start_kubelets(
         json!({"listen": PROGRESS_ADDRESS, "to": operator.progress.to_string(), "names": [PROGRESS_HOST]})
     });
     config["forwards"] = forwards.collect();
+    config["hostPaths"] = json!(host_paths);
     config["nodes"] = json!(nodes);
     config["images"] = json!(images);
     let path = testbed.data_dir().join("nodes.json");

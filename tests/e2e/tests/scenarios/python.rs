@@ -1,6 +1,6 @@
 //! A program with the Python package of `python/`, against the operator's own endpoint.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::Options;
@@ -50,9 +50,9 @@ fn package() -> Result<Value> {
     }))
 }
 
-/// The Python that `make python-operator` names, or the machine's.
-fn python() -> String {
-    std::env::var("ANDREAS_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned())
+/// The Python that `make python-operator` names, `…/bin/NAME`, or the machine's.
+fn python() -> PathBuf {
+    std::env::var_os("ANDREAS_PYTHON").unwrap_or_else(|| "/usr/bin/python3".into()).into()
 }
 
 fn program(name: &str, steps: u32) -> Job {
@@ -70,7 +70,9 @@ fn program(name: &str, steps: u32) -> Job {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_reports_saves_when_asked_to_stop_and_resumes() -> Result<()> {
-    scenario(Options::default(), async |c| {
+    // Its standard library is beside it, maybe below a home folder.
+    let prefix = python().parent().and_then(Path::parent).context("…/bin/NAME")?.to_path_buf();
+    scenario(Options { host_paths: vec![prefix], ..Options::default() }, async |c| {
         c.apply(&package()?).await?;
         let tj = program("counted", 600);
         let key = tj.key();
