@@ -30,8 +30,8 @@ fn known_jobs() -> impl Strategy<Value = KnownJobs> {
     let slices = prop::collection::vec((600.0..9_000.0_f64, any::<bool>()), 8);
     (jobs, slices, 0.0..0.3_f64, 0.0..2_000.0_f64).prop_map(|(jobs, slices, turnaround_share, late_fixed)| {
         let mut edges = vec![Time(0.0)];
-        edges.extend(slices.iter().scan(0.0, |end, (length, _)| {
-            *end += length;
+        edges.extend(slices.iter().scan(0.0_f64, |end, (length, _)| {
+            *end += *length;
             Some(Time(*end))
         }));
         let price = |cheap: bool| EnergyPrice::per_kwh(if cheap { 0.1 } else { 0.2 }, 1.0);
