@@ -6,7 +6,7 @@
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_core::{Seconds, Watts};
+use andreas_core::{EnergyPrice, Seconds, Time, Watts};
 use jiff::Timestamp;
 
 use super::rules;
@@ -36,22 +36,29 @@ pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, now: Tim
     let draws = [allocation.watts, allocation.host_watts].map(|watts| Watts(f64::from(watts.max(0))));
     let (from, to) = (running.as_second(), now.as_second().max(running.as_second()));
     let mut money = [0.0; 2];
-    // Day by day, because tariffs are laid out around an instant.
-    let mut start = from;
-    while start < to {
-        let end = (start + 86_400).min(to);
-        for (a, b, price) in rules::tariff(policy, start)
-            .pieces(andreas_core::Time(start as f64), andreas_core::Time(end as f64))
-        {
-            for (sum, watts) in money.iter_mut().zip(draws) {
-                *sum += (price * (watts * (b - a))).0;
-            }
+    for (length, price) in prices(policy, from, to) {
+        for (sum, watts) in money.iter_mut().zip(draws) {
+            *sum += (price * (watts * length)).0;
         }
-        start = end;
     }
     let [joules, host_joules] = draws.map(|watts| whole((watts * Seconds((to - from) as f64)).0));
     let [micros, host_micros] = money.map(|money| whole(money * 1e6));
     Bill { joules, micros, host_joules, host_micros }
+}
+
+/// The price of energy from one second to another, PUE included, in pieces. Day by day, because tariffs are laid out around an
+/// instant.
+pub fn prices(policy: &EnergyPolicySpec, from: i64, to: i64) -> Vec<(Seconds, EnergyPrice)> {
+    let mut pieces = Vec::new();
+    let mut start = from;
+    while start < to {
+        let end = (start + 86_400).min(to);
+        let tariff = rules::tariff(policy, start);
+        let of_day = tariff.pieces(Time(start as f64), Time(end as f64));
+        pieces.extend(of_day.map(|(begin, end, price)| (end - begin, price)));
+        start = end;
+    }
+    pieces
 }
 
 /// Cost of lateness and time in the system up to now or completion, millionths. `weight` is the effective one
