@@ -70,8 +70,9 @@ impl Member {
     /// Whether an agent saw its GPUs only when they had been used for a while.
     fn seen_late(&self, since: Option<&Time>) -> bool {
         let late = |since: &Time| {
-            // A node's clock that is ahead says that it was accepted after its agent saw it. One that is a little ahead says that a
-            // kubelet was away that was not: only a longer time counts.
+            // A node's clock that is ahead says that it was accepted after its agent saw it. One that is up to a minute ahead says that a
+            // kubelet was away that was not: only a longer time counts, and what is measured after a shorter one is left to the model.
+            // A clock that is further ahead passes only where the agent was away as well, for longer than that.
             let possible = |at: &Timestamp| {
                 at.duration_since(self.bound) > SEEN_WITHIN && at.duration_since(since.0) <= SLACK
             };
@@ -233,6 +234,8 @@ mod tests {
         assert_eq!(used(10_300, 10_302), Some(4_000), "its node was booting");
         assert_eq!(used(10_300, 10_362), None, "and its agent came a minute after its kubelet");
         assert_eq!(used(10_300, 10_200), None, "it was there before: the node's clock is ahead");
+        assert_eq!(used(10_061, 10_063), Some(4_000), "a short boot");
+        assert_eq!(used(10_045, 10_063), None, "a shorter one may be a clock that is ahead");
     }
 
     #[test]

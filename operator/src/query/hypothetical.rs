@@ -114,7 +114,8 @@ impl Hypothetical {
         let index = latest.index.with_one_job(job);
         let mut seen = latest.draws.clone();
         // They are not in that index, and count for this job as for any other.
-        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at);
+        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at)
+            .and_looks_before(&key, &latest.index, &latest.snapshot.jobs);
         let mut single = self.single.lock();
         let caches = &mut single.0;
         (caches.draws, caches.others) = (seen, others);
@@ -237,16 +238,38 @@ pub fn set_budget(latest: &Latest, snapshot: &mut Snapshot, watts: f64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use andreas_api::slim::SlimNode;
+    use andreas_planner::Options;
+    use andreas_runtime::watch::Index;
+
     use super::*;
-    use crate::testing::at;
+    use crate::index::ClusterIndex;
+    use crate::query::standby;
+    use crate::testing::{at, gpu_node};
 
     #[test]
     fn a_question_about_one_job_does_not_wait_while_the_cluster_is_built() {
-        let hypothetical = Hypothetical::new(Caches::default);
-        let _being_built = hypothetical.whole.lock();
+        let mut index = ClusterIndex::new();
+        let node = gpu_node("n0", "NVIDIA-A100-SXM4-80GB", 8);
+        index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+        let (_, latest) = standby::plan(index, Caches::default(), &Options::default(), at(0));
+        let latest = latest.expect("a plan");
         let spec = json!({"epochs": 10, "gpus": {"min": 1, "max": 1},
             "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}});
         let job = JobObject { metadata: Default::default(), spec };
-        assert!(hypothetical.posted("team", &job, at(0)).is_ok());
+
+        let hypothetical = Arc::new(Hypothetical::new(Caches::default));
+        let _being_built = hypothetical.whole.lock();
+        let (answers, answer) = mpsc::channel();
+        let asked = Arc::clone(&hypothetical);
+        thread::spawn(move || {
+            let posted = asked.posted("team", &job, at(0)).expect("a job");
+            answers.send(asked.planned(&latest, posted, at(0)).is_some())
+        });
+        assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok(true));
     }
 }

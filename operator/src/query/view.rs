@@ -59,6 +59,9 @@ const UNSEEN: f64 = 10.0;
 /// A decision that came later than this after an end or a submission waited for something else.
 const PROMPT: SignedDuration = SignedDuration::from_secs(60);
 
+/// Whoever gets the GPUs of a run that the plan stopped gets them within this time after its end.
+const AFTER_STOP: SignedDuration = SignedDuration::from_secs(5);
+
 fn median(mut all: Vec<f64>) -> Option<f64> {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied()
@@ -75,20 +78,28 @@ pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
 }
 
 /// Median time to the decisions by which jobs hold their GPUs: from their submission, or from the last end of a run before, if that
-/// was later. Moved jobs do not count. None where there are no such jobs.
+/// was later. None where there are no such jobs.
 pub fn reaction(index: &ClusterIndex, now: Timestamp) -> Seconds {
     let statuses = || index.jobs.iter().filter_map(|(_, job)| Some((job, job.status.as_ref()?)));
-    let mut ends: Vec<Timestamp> =
-        statuses().flat_map(|(_, status)| status.history.iter().map(|record| record.ended.0)).collect();
-    ends.sort_unstable();
+    let sorted = |stopped: bool| {
+        let records = statuses().flat_map(|(_, status)| &status.history);
+        let records = records.filter(|record| record.planned_stop.is_some() == stopped);
+        let mut ends: Vec<Timestamp> = records.map(|record| record.ended.0).collect();
+        ends.sort_unstable();
+        ends
+    };
+    let (ends, stops) = (sorted(false), sorted(true));
+    let last = |of: &[Timestamp], by: Timestamp| of[..of.partition_point(|end| *end <= by)].last().copied();
     let took = |(job, status): (&Arc<SlimTrainingJob>, &TrainingJobStatus)| {
         let decided = status.allocation.as_ref()?.since.0;
         let made = job.metadata.creation_timestamp.as_ref()?.0;
-        let before = ends.partition_point(|end| *end <= decided);
-        let from = before.checked_sub(1).map_or(made, |last| ends[last].max(made));
-        // A job that was moved had its place before it stopped: its own end says nothing.
-        let own = status.history.iter().map(|record| record.ended.0).filter(|end| *end <= decided).max();
-        if own.is_some_and(|own| own >= from) {
+        // One that ran before was moved, and had its place before it stopped; or it paused after a failure.
+        if !status.history.is_empty() {
+            return None;
+        }
+        let from = last(&ends, decided).map_or(made, |end| end.max(made));
+        // Whoever gets the GPUs of a run that the plan stopped had its place before that run ended.
+        if last(&stops, decided).is_some_and(|stop| from.duration_since(stop) < AFTER_STOP) {
             return None;
         }
         let took = decided.duration_since(from);

@@ -41,7 +41,7 @@ use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_forecast::Arrivals;
-use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -224,6 +224,17 @@ impl Runs {
         let mut claims = claims_of(index, ledger);
         claims.remove(key);
         Self::of(&claims, index, seen, now)
+    }
+
+    /// And with the types that a plan's jobs before this one may try. They are asked in the order of their keys.
+    pub fn and_looks_before(mut self, key: &ObjectKey, index: &ClusterIndex, planned: &[Job]) -> Self {
+        for job in planned {
+            let (Some(look), Some(other)) = (&job.exploration, job_key(&job.id)) else { continue };
+            if let Some(found) = index.jobs.get(&other).filter(|_| other < *key) {
+                self.explored.insert((index.profile_key(found), look.gpu_type.clone()));
+            }
+        }
+        self
     }
 }
 

@@ -51,7 +51,12 @@ fn every_script_with_lists_of_its_own_fails_where_one_is_missing() -> Result<()>
         let text = if path.is_file() { fs::read_to_string(&path)? } else { String::new() };
         if text.contains("Dir::State::Lists") {
             // And none waits for ever where one of them fails once.
-            for wanted in ["APT::Update::Error-Mode", "Acquire::Retries::Delay", "timeout --foreground"] {
+            for wanted in [
+                "APT::Update::Error-Mode",
+                "Acquire::Retries::Delay",
+                "timeout --foreground",
+                "[ \"$1\" = 124 ]",
+            ] {
                 ensure!(text.contains(wanted), "{}: {wanted}", path.display());
             }
             found.push(path);
@@ -108,6 +113,25 @@ fn no_layer_is_kept_that_lacks_a_package() -> Result<()> {
     let output = images(&machine, &["--base"])?.output()?;
     let (_, stderr) = printed(&output);
     ensure!(!output.status.success() && stderr.contains("names no glibc: delete "), "{stderr}");
+    Ok(())
+}
+
+/// Given a mirror that is too slow for the lists, or for the packages; when the layer is asked for; then that is named, and no missing key.
+#[test]
+fn a_mirror_that_is_too_slow_is_named() -> Result<()> {
+    for slow in ["update", "download"] {
+        let timeout = format!("case \"$*\" in *' {slow}'*) exit 124 ;; esac");
+        let machine = StandIns::new(&[
+            ("getconf", "echo 'glibc 2.36'"),
+            ("apt-get", ""),
+            ("timeout", timeout.as_str()),
+            ("dpkg-deb", "echo gcc-14-base"),
+        ])?;
+        let output = images(&machine, &["--base"])?.output()?;
+        let (_, stderr) = printed(&output);
+        let named = stderr.trim_end().ends_with("debian was too slow: apt-get was ended after 5 minutes");
+        ensure!(!output.status.success() && named, "{slow}: {stderr}");
+    }
     Ok(())
 }
 
