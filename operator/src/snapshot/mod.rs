@@ -227,11 +227,11 @@ impl Runs {
     }
 
     /// And with the types that a plan's jobs before this one may try. They are asked in the order of their keys.
-    pub fn and_looks_before(mut self, key: &ObjectKey, index: &ClusterIndex, planned: &[Job]) -> Self {
+    pub fn and_explorations_before(mut self, key: &ObjectKey, index: &ClusterIndex, planned: &[Job]) -> Self {
         for job in planned {
-            let (Some(look), Some(other)) = (&job.exploration, job_key(&job.id)) else { continue };
+            let (Some(exploration), Some(other)) = (&job.exploration, job_key(&job.id)) else { continue };
             if let Some(found) = index.jobs.get(&other).filter(|_| other < *key) {
-                self.explored.insert((index.profile_key(found), look.gpu_type.clone()));
+                self.explored.insert((index.profile_key(found), exploration.gpu_type.clone()));
             }
         }
         self
