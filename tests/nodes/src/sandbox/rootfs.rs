@@ -60,10 +60,11 @@ pub(super) fn enter(spec: &ContainerSpec) -> anyhow::Result<()> {
         fs::create_dir_all(folder)?;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o1777))?;
     }
-    programs(spec)?;
+    // First: a program below one of them would make its folders.
     for path in &spec.host_paths {
         bind_from_host(path).with_context(|| path.display().to_string())?;
     }
+    programs(spec)?;
     let mut mounts: Vec<&Mount> = spec.mounts.iter().collect();
     mounts.sort_by_key(|mount| mount.target.components().count());
     for mount in mounts {
