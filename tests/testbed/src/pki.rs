@@ -163,6 +163,8 @@ impl Pki {
             params.distinguished_name.push(DnType::OrganizationName, organisation);
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // Python 3.13 and later verify strictly.
+        params.use_authority_key_identifier_extension = true;
         let key = make_key(common_name)?;
         let certificate = params.signed_by(&key, &self.ca).map_err(certificate_error(common_name))?.pem();
         let made = KeyAndCertificate {

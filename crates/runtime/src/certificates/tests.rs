@@ -1,7 +1,9 @@
 //! The rules of renewal, with the time as an argument.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa};
+use x509_parser::prelude::{FromDer as _, ParsedExtension, X509Certificate};
 
+use super::pem::decoded_certificates;
 use super::*;
 
 fn hurried(leaf: Option<u64>, authority: Option<u64>) -> CertificateLifetimes {
@@ -73,6 +75,26 @@ fn the_first_step_makes_an_authority_and_a_leaf_that_its_bundle_verifies() {
     // Clients' clocks may be up to a day behind.
     let earlier = day(0) - jiff::SignedDuration::from_hours(23);
     assert!(verifies(&made.kept.chain, &made.kept.bundle, NAME, earlier));
+}
+
+#[test]
+fn certificates_name_keys_as_clients_that_verify_strictly_demand() {
+    let made = step(&ServingCertificate::default(), None, &[], day(0)).kept;
+    let all = decoded_certificates(&format!("{}{}", made.chain, made.bundle));
+    assert_eq!(all.len(), 2);
+    for der in all {
+        let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+        let has = |wanted: fn(&ParsedExtension<'_>) -> bool| {
+            certificate.extensions().iter().any(|extension| wanted(extension.parsed_extension()))
+        };
+        assert!(has(
+            |extension| matches!(extension, ParsedExtension::AuthorityKeyIdentifier(id) if id.key_identifier.is_some())
+        ));
+        assert!(
+            !certificate.is_ca()
+                || has(|extension| matches!(extension, ParsedExtension::SubjectKeyIdentifier(_)))
+        );
+    }
 }
 
 #[test]
