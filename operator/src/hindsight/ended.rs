@@ -25,7 +25,7 @@ const MAX_OPTIONS: usize = 50_000;
 const SLICE: i64 = 300;
 
 /// The jobs of the last day as the bound knows them, and what they cost. Left out are jobs whose status no longer shows all
-/// their attempts, and those that ran on GPUs of which nothing is predicted now. `None`: there is no job.
+/// their attempts, and those that ran on GPUs of which nothing is predicted now. `None`: no job ended.
 pub(super) fn known_jobs(
     index: &ClusterIndex,
     tables: &mut Tables,
@@ -55,8 +55,9 @@ pub(super) fn known_jobs(
         runs.extend(own_runs);
         cost += job.cost();
     }
-    let first = jobs.iter().map(|job| job.submit.0.floor() as i64).min()?;
-    let seconds = edges(first, now.as_second());
+    let now = now.as_second();
+    let first = jobs.iter().map(|job| job.submit.0.floor() as i64).min().unwrap_or(now);
+    let seconds = edges(first, now);
     let lowest = |slice: &[i64]| {
         let prices = bill::prices(policy, slice[0], slice[1]).into_iter().map(|(_, price)| price);
         prices.min_by(EnergyPrice::total_cmp).unwrap_or_default()

@@ -25,12 +25,12 @@ mod ended;
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_core::Money;
+use andreas_planner::clairvoyant::KnownJobs;
 use andreas_runtime::clock;
-use jiff::Timestamp;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::index::ClusterIndex;
 use crate::metrics::Hindsight;
 use crate::predict::learner::Learner;
 use crate::predict::{LearningScope, Tables};
@@ -57,14 +57,17 @@ pub async fn run(
         }
         let index = shared.index.lock().for_plan();
         let mut tables = Tables::learning(learner.clone(), scope);
-        let work = tokio::task::spawn_blocking(move || hindsight(&index, &mut tables, clock::now()));
+        let work = tokio::task::spawn_blocking(move || {
+            let ended = ended::known_jobs(&index, &mut tables, clock::now());
+            (ended.is_some(), ended.and_then(hindsight))
+        });
         let found = tokio::select! {
             found = work => found,
             () = shutdown.cancelled() => return,
         };
         match found {
-            Ok(found) => {
-                pause = if found.is_some() { EVERY } else { UNTIL_FIRST };
+            Ok((ended, found)) => {
+                pause = if ended { EVERY } else { UNTIL_FIRST };
                 shared.metrics.set_hindsight(found);
             }
             Err(error) => {
@@ -75,9 +78,8 @@ pub async fn run(
     }
 }
 
-/// The figures of the last day; `None` where no job ended in it, or none could have cost anything.
-fn hindsight(index: &ClusterIndex, tables: &mut Tables, now: Timestamp) -> Option<Hindsight> {
-    let (known, cost) = ended::known_jobs(index, tables, now)?;
+/// The figures of these jobs, which cost so much; `None` where none could have cost anything.
+fn hindsight((known, cost): (KnownJobs, Money)) -> Option<Hindsight> {
     let bound = known.bound(ROUNDS).0;
     (bound > 0.0).then(|| Hindsight { jobs: known.jobs.len(), regret: cost.0 / bound - 1.0 })
 }

@@ -6,6 +6,7 @@ use andreas_runtime::watch::Index;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::index::ClusterIndex;
 use crate::testing::{at, gpu_node};
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";
@@ -51,7 +52,7 @@ fn figures(mut index: ClusterIndex, jobs: &[Value]) -> Option<Hindsight> {
     for job in jobs {
         index.apply(serde_json::from_value::<SlimTrainingJob>(job.clone()).expect("a job"));
     }
-    hindsight(&index, &mut Tables::default(), at(NOW))
+    hindsight(ended::known_jobs(&index, &mut Tables::default(), at(NOW))?)
 }
 
 fn regret(jobs: &[Value]) -> f64 {

@@ -78,7 +78,7 @@ pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
 }
 
 /// Median time to the decisions by which jobs hold their GPUs: from their submission, or from the last end of a run before, if that
-/// was later. None where there are no such jobs.
+/// was later. 0 s where there are no such jobs.
 pub fn reaction(index: &ClusterIndex, now: Timestamp) -> Seconds {
     let statuses = || index.jobs.iter().filter_map(|(_, job)| Some((job, job.status.as_ref()?)));
     let sorted = |stopped: bool| {
