@@ -99,11 +99,11 @@ test: test-began real-nodes ## Everything that must hold: lints, unit tests, and
 	echo "scenarios run first; the crates' tests and those on real nodes run beside them, and are printed after them"; \
 	set -m; $(CRATES) </dev/null >"$$logs/crates" 2>&1 & beside+=($$!); \
 	if [ -n "$$real" ]; then $(ON_REAL_NODES) </dev/null >"$$logs/real" 2>&1 & beside+=($$!); fi; set +m; \
-	$(SCENARIOS) || failed+=" scenarios"; took scenarios; \
+	$(SCENARIOS) 2>&1 | tee "$$logs/scenarios" || failed+=" scenarios"; took scenarios; \
 	wait "$${beside[1]}" || failed+=" crates"; cat "$$logs/crates"; took "crates, after that"; \
 	if [ -n "$$real" ]; then wait "$${beside[2]}" || failed+=" real nodes"; cat "$$logs/real"; took "real nodes, after that"; fi; \
 	echo "== all: $$SECONDS s"; \
-	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+	[ -z "$$failed" ] || { echo "failed:$$failed, with"; grep -hE -A6 '^---- .* ----$$|^each: failed' "$$logs"/* | cut -c1-300; exit 1; } >&2
 
 .PHONY: check
 check: lint ## Lints and unit tests: before every commit

@@ -232,10 +232,11 @@ impl<'a> Case<'a> {
             at.is_some_and(|at| end.is_some_and(|end| after(end, CLOCK_SKEW) <= at))
         };
         // A terminating program may post 100 %; only counted steps show that it was done.
-        let too_late = |at: Option<Timestamp>| {
+        let all_were_done = |at: Option<Timestamp>| {
             finished.is_some_and(|end| came_before(at, end) || self.is_at(NEARLY_DONE))
-                || bad.first().is_some_and(|b| came_before(at, b.at))
         };
+        let too_late =
+            |at: Option<Timestamp>| all_were_done(at) || bad.first().is_some_and(|b| came_before(at, b.at));
         // A kubelet ends only what runs, and dates it anew where that takes it several tries.
         let ended_by_kubelet =
             |reason: &str| reason == "TerminationByKubelet" && finished.is_some() && !self.is_at(NEARLY_DONE);
@@ -266,8 +267,9 @@ impl<'a> Case<'a> {
                 let judgement = Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message);
                 return Some(judgement.explained(self.leaves_use(member.node)));
             }
+            // It is dated by when its node came back. What a power cut ended on one node made the others fail long before that.
             if let Some(t) = self.unknown_status(pod)
-                && !too_late(t.finished_at.as_ref().map(|t| t.0))
+                && !all_were_done(t.finished_at.as_ref().map(|t| t.0))
             {
                 let message = format!("{worker} was lost: {}", last_line(&t.message));
                 return Some(failure(message, member.node).explained(true));

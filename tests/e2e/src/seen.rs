@@ -298,6 +298,14 @@ pub fn describe(seen: &ClusterHistory) -> String {
                 if pod.deleted { " (deleted)" } else { "" },
                 pod.pod.status.reason,
             ));
+            for status in &pod.pod.status.container_statuses {
+                let Some(ended) = &status.state.terminated else { continue };
+                let when = ended.finished_at.as_ref().map_or_else(|| "?".to_owned(), |at| at.0.to_string());
+                lines.push(format!(
+                    "        {} ended with {} at {when}: {} {}",
+                    status.name, ended.exit_code, ended.reason, ended.message
+                ));
+            }
         }
     }
     lines.join("\n")

@@ -32,6 +32,24 @@ fn a_gang_is_made_at_once_with_its_service_and_runs_when_all_run() {
 }
 
 #[test]
+fn a_member_that_fails_because_its_peers_node_lost_power_costs_its_user_nothing() {
+    for (code, reason) in [(255, "Unknown"), (137, "ContainerStatusUnknown")] {
+        // Given a running gang, when the node of one member loses its power, then the other fails first.
+        let mut world = World::running(gang(), &["n1", "n2"], 2);
+        world.wait(100).exit("bert-1-1", 1, "lost peer: rank 0: Connection reset by peer");
+        assert_eq!(world.status().stop.and_then(|stop| stop.outcome), Some(Outcome::UserFailure));
+        // Its runtime finds the container when the node is back, and says that it ended then.
+        world.now += 30;
+        let now = at(world.now);
+        end(world.pods.get_mut("bert-1-0").unwrap(), code, reason, "", now);
+        world.remove("bert-1-0");
+        world.step_until_stable();
+        assert_eq!(world.last(), (Outcome::ClusterFailure, "ClusterFailure".into()), "{reason}");
+        assert_eq!((world.status().user_failures, world.status().excluded_nodes[0].node.as_str()), (0, "n1"));
+    }
+}
+
+#[test]
 fn a_drained_member_ends_the_gang_as_the_clusters_failure() {
     // Given a running gang, when one member is evicted, then the others are deleted as well.
     let mut world = World::running(gang(), &["n1", "n2"], 2);

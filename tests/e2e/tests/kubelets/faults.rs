@@ -15,8 +15,15 @@ use crate::{nodes, real};
 /// For how long a node has no power: nobody notices, and its kubelet finds its pods in the API when it is back.
 const OFF: Duration = Duration::from_secs(2);
 /// Why an attempt ends on such a node. Its kubelet takes up all pods before the device plug-in, which is one of them, has registered, and
-/// refuses those with GPUs; where that comes late, it is known by then that their containers are gone.
-const CAUSES: [&str; 2] = ["was refused by its node: UnexpectedAdmissionError", "was lost"];
+/// refuses those with GPUs; where that comes late, it is known by then that their containers are gone, or that the node was booted again.
+const CAUSES: [&str; 3] =
+    ["was refused by its node: UnexpectedAdmissionError", "was lost", "was booted again"];
+
+/// What a node's kubelet last said of its boot.
+async fn boot_id(c: &Cluster, node: &str) -> Result<String> {
+    let path = "jsonpath={.status.nodeInfo.bootID}";
+    c.kubectl(&format!("get node {node} --output {path}")).await
+}
 
 /// Lets NVIDIA's device plug-in run on nodes of that operating system alone.
 async fn device_plugin_on(c: &Cluster, os: &str) -> Result<()> {
@@ -77,6 +84,7 @@ async fn a_worker_that_its_node_refuses_or_loses_after_a_power_cut_costs_its_use
         c.wait_for_percent(&one, 10).await?;
         // when its node loses its power, and has it again before anybody has noticed
         let node = nodes(c)?.node(&node_of(c, &one))?;
+        let boot = boot_id(c, node.name()).await?;
         node.power_off();
         tokio::time::sleep(OFF).await;
         let on = Instant::now();
@@ -87,6 +95,7 @@ async fn a_worker_that_its_node_refuses_or_loses_after_a_power_cut_costs_its_use
             node.name(),
             on.elapsed().as_secs_f64()
         );
+        ensure!(boot_id(c, node.name()).await? != boot, "its kubelet says that it was not booted again");
         // then the job goes on from its checkpoint, at the cluster's expense
         ends_well(c, &one).await?;
         let status = c.observer.seen().status(&one.key());

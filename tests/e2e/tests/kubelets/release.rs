@@ -93,7 +93,7 @@ async fn every_command_of_a_runbook_works(c: &Cluster) -> Result<()> {
         let command = line.replace("POD", &pod).replace("NODE", &node);
         // That grep finds nothing is an answer, and so is that there is nothing. What kubectl says of an error it says there.
         let script = format!(
-            "errors=$(mktemp); {{ {command}\n}} 2>\"$errors\" || [ $? = 1 ]; \
+            "errors=$(mktemp); trap 'rm -f \"$errors\"' EXIT; {{ {command}\n}} 2>\"$errors\" || [ $? = 1 ]; \
              ! grep -vE '^(No resources found|Defaulted container)' \"$errors\""
         );
         let said = release::bash(&c.testbed, &files(), &script).await.with_context(|| page.clone())?;
