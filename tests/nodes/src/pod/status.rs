@@ -159,6 +159,17 @@ impl StatusTracker {
         }
     }
 
+    /// Dates containers that went with their machine's power: by containerd's next start, as it does.
+    pub fn date_lost(&mut self, started: Timestamp) {
+        for slot in &mut self.slots {
+            if let State::Terminated(end) = &mut slot.state
+                && end.reason == "Unknown"
+            {
+                end.finished = end.finished.max(Some(started));
+            }
+        }
+    }
+
     /// The strategic merge patch of the pod's status.
     pub fn patch(&mut self, uid: &str) -> Value {
         let phase = self.phase();
@@ -342,6 +353,26 @@ mod tests {
         assert_eq!(patch["status"]["phase"], "Failed");
         let end = &patch["status"]["containerStatuses"][0]["state"]["terminated"];
         assert_eq!((&end["reason"], &end["exitCode"]), (&json!("ContainerStatusUnknown"), &json!(137)));
+    }
+
+    #[test]
+    fn what_went_with_its_machines_power_is_dated_by_the_next_start() {
+        let mut tracker = tracker(json!({"restartPolicy": "Never", "containers": [{"name": "train"}]}));
+        let back = Timestamp::from_second(100).unwrap();
+        for (reason, finished, dated) in [("Unknown", 40, 100), ("Unknown", 140, 140), ("Error", 40, 40)] {
+            tracker.slots[0].state = State::Terminated(Terminated {
+                exit_code: 255,
+                signal: None,
+                reason: reason.to_owned(),
+                message: String::new(),
+                started: None,
+                finished: Timestamp::from_second(finished).ok(),
+                container_id: String::new(),
+            });
+            tracker.date_lost(back);
+            let State::Terminated(end) = &tracker.slots[0].state else { panic!("it has ended") };
+            assert_eq!(end.finished, Timestamp::from_second(dated).ok(), "{reason} at {finished}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::shared::Shared;
 impl Worker {
     /// Writes the status when it has changed; a failure is tried again.
     pub(super) async fn write(&mut self) {
+        self.tracker.date_lost(self.node.ready_since());
         // A refusal of an evicted pod is told when its containers have ended.
         let patch = self.tracker.patch(self.pod.uid());
         let quiet = self.shared.sandbox.is_none() && self.tracker.phase() == "Pending";
