@@ -252,6 +252,7 @@ compare-transcripts: real-nodes control-plane nvidia build-tests ## Run the comm
 
 .PHONY: pictures
 pictures: control-plane prometheus build docs ## Pictures of dashboards, report and site into docs/images, by Chromium and a real Prometheus
+	@command -v chromium >/dev/null || hack/packages chromium
 	@tests/tools/build kube-state-metrics >/dev/null
 	@$(CARGO) run -q --locked --bin pictures
 
