@@ -252,9 +252,10 @@ compare-transcripts: real-nodes control-plane nvidia build-tests ## Run the comm
 
 .PHONY: pictures
 pictures: control-plane prometheus build docs ## Pictures of dashboards, report and site into docs/images, by Chromium and a real Prometheus
-	@command -v chromium >/dev/null || hack/packages chromium
+	@{ command -v chromium && command -v pngquant; } >/dev/null || hack/packages chromium pngquant
 	@tests/tools/build kube-state-metrics >/dev/null
 	@$(CARGO) run -q --locked --bin pictures
+	@pngquant --force --ext .png 256 docs/images/*.png
 
 .PHONY: answers
 answers: real-nodes control-plane build ## Ask whatif before each of the demo's 40 jobs, and compare with what then happens (root)
