@@ -98,11 +98,6 @@ impl Node {
         self.state.lock().boot_id.clone()
     }
 
-    /// Since when its kubelet has reached the API server.
-    pub fn ready_since(&self) -> Timestamp {
-        self.state.lock().ready_since
-    }
-
     /// A boot ID not seen before, not even by an earlier run of this program.
     pub fn new_boot(&self) {
         let mut state = self.state.lock();

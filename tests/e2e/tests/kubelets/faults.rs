@@ -15,9 +15,8 @@ use crate::{nodes, real};
 /// For how long a node has no power: nobody notices, and its kubelet finds its pods in the API when it is back.
 const OFF: Duration = Duration::from_secs(2);
 /// Why an attempt ends on such a node. Its kubelet takes up all pods before the device plug-in, which is one of them, has registered, and
-/// refuses those with GPUs; where that comes late, it is known by then that their containers are gone, or that the node was booted again.
-const CAUSES: [&str; 3] =
-    ["was refused by its node: UnexpectedAdmissionError", "was lost", "was booted again"];
+/// refuses those with GPUs; where that comes late, it is known by then that their containers are gone.
+const CAUSES: [&str; 2] = ["was refused by its node: UnexpectedAdmissionError", "was lost"];
 
 /// What a node's kubelet last said of its boot.
 async fn boot_id(c: &Cluster, node: &str) -> Result<String> {

@@ -159,13 +159,13 @@ impl StatusTracker {
         }
     }
 
-    /// Dates containers that went with their machine's power: by containerd's next start, as it does.
-    pub fn date_lost(&mut self, started: Timestamp) {
+    /// Dates containers that went with their machine's power: once, when containerd runs again, as it does.
+    pub fn date_lost(&mut self, now: Timestamp) {
         for slot in &mut self.slots {
             if let State::Terminated(end) = &mut slot.state
                 && end.reason == "Unknown"
             {
-                end.finished = end.finished.max(Some(started));
+                end.finished.get_or_insert(now);
             }
         }
     }
@@ -356,22 +356,26 @@ mod tests {
     }
 
     #[test]
-    fn what_went_with_its_machines_power_is_dated_by_the_next_start() {
+    fn what_went_with_its_machines_power_is_dated_once_when_it_is_found() {
         let mut tracker = tracker(json!({"restartPolicy": "Never", "containers": [{"name": "train"}]}));
-        let back = Timestamp::from_second(100).unwrap();
-        for (reason, finished, dated) in [("Unknown", 40, 100), ("Unknown", 140, 140), ("Error", 40, 40)] {
+        let second = |second| Timestamp::from_second(second).unwrap();
+        for (reason, finished, dated) in [
+            ("Unknown", None, Some(100)),
+            ("Unknown", Some(40), Some(40)),
+            ("ContainerStatusUnknown", None, None),
+        ] {
             tracker.slots[0].state = State::Terminated(Terminated {
                 exit_code: 255,
                 signal: None,
                 reason: reason.to_owned(),
                 message: String::new(),
                 started: None,
-                finished: Timestamp::from_second(finished).ok(),
+                finished: finished.map(second),
                 container_id: String::new(),
             });
-            tracker.date_lost(back);
+            tracker.date_lost(second(100));
             let State::Terminated(end) = &tracker.slots[0].state else { panic!("it has ended") };
-            assert_eq!(end.finished, Timestamp::from_second(dated).ok(), "{reason} at {finished}");
+            assert_eq!(end.finished, dated.map(second), "{reason} at {finished:?}");
         }
     }
 

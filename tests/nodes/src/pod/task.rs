@@ -269,7 +269,8 @@ impl Task {
             reason: reason.to_owned(),
             message: self.message(exit_code),
             started: Some(since),
-            finished: Some(Timestamp::now()),
+            // What goes with the machine's power is found when it is back.
+            finished: (!matches!(verdict, Some(Fault::Lost))).then(Timestamp::now),
             container_id,
         })
     }

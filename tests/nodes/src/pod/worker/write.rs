@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use tokio::sync::mpsc;
@@ -16,7 +17,9 @@ use crate::shared::Shared;
 impl Worker {
     /// Writes the status when it has changed; a failure is tried again.
     pub(super) async fn write(&mut self) {
-        self.tracker.date_lost(self.node.ready_since());
+        if self.node.is_online() {
+            self.tracker.date_lost(Timestamp::now());
+        }
         // A refusal of an evicted pod is told when its containers have ended.
         let patch = self.tracker.patch(self.pod.uid());
         let quiet = self.shared.sandbox.is_none() && self.tracker.phase() == "Pending";
