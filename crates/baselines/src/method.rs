@@ -49,6 +49,12 @@ impl Method {
     pub fn of_product(self) -> Option<MethodName> {
         MethodName::ALL.into_iter().find(|name| Self::from(*name) == self)
     }
+
+    /// It shares GPUs by time, in rounds. Programs know when a round ends, and save then (Gavel's paper, section 6: its iterator
+    /// saves at the end of a lease; Gandiva_fair suspends and resumes).
+    pub const fn in_rounds(self) -> bool {
+        matches!(self, Self::Gavel | Self::GandivaFair)
+    }
 }
 
 impl From<MethodName> for Method {

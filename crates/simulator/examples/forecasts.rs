@@ -54,6 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         },
         sleep: Sleep::Never,
         memoryless: false,
+        saves_when_stopped: false,
     };
     let options = Options {
         method: Method::RandomizedGreedy,

@@ -117,6 +117,7 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
         knowledge: setup.knowledge,
         sleep: setup.sleep,
         memoryless: scenario.catalogue.is_some() && setup.method == Method::Andreas,
+        saves_when_stopped: setup.method.in_rounds(),
     };
     let mut scheduler = Scheduler { tickets: scenario.tickets.clone(), ..Scheduler::new(options) };
     let mut times = Vec::new();

@@ -122,6 +122,25 @@ fn a_failing_node_costs_the_work_since_the_checkpoint_and_a_restart() {
 }
 
 #[test]
+fn a_job_that_saves_when_the_plan_stops_it_repeats_nothing_but_after_a_failure() {
+    // Given two jobs that save every 200 s, one of which a lower budget stops after 350 s,
+    let lost = |saves_when_stopped: bool, failures: Vec<Failure>| {
+        let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 0.0, None, 10.0)]);
+        scenario.checkpoint = Seconds(200.0);
+        scenario.failures = failures;
+        let windows =
+            vec![(Time(0.0), Watts(380.0)), (Time(350.0), Watts(260.0)), (Time(2000.0), Watts(380.0))];
+        scenario.budget = Some(StepFunction::new(windows).unwrap());
+        run(&scenario, Conditions { saves_when_stopped, ..Conditions::default() }).summary.lost_work
+    };
+    assert_eq!(lost(false, vec![]), Seconds(150.0));
+    assert_eq!(lost(true, vec![]), Seconds::ZERO);
+    // or its node before, which nobody announces.
+    let fails = Failure { node: "n1".into(), at: Time(330.0), duration: Seconds(100.0) };
+    assert_eq!(lost(true, vec![fails]), Seconds(260.0));
+}
+
+#[test]
 fn a_failure_that_lasts_no_time_ends_runs_and_is_over() {
     let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
     scenario.checkpoint = Seconds(200.0);

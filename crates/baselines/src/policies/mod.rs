@@ -41,14 +41,15 @@ pub(crate) fn decide(
     tickets: &Tickets,
     last: Option<&Memory>,
 ) -> (Outcome, Memory) {
-    let (policy, rounds): (Box<dyn Ranking>, bool) = match method {
-        Method::Tiresias => (Box::new(queues::Tiresias), false),
-        Method::Elasticflow => (Box::new(elasticflow::ElasticFlow), false),
-        Method::Gavel => (Box::new(gavel::Gavel), true),
-        Method::GandivaFair => (Box::new(gandiva_fair::GandivaFair), true),
-        Method::Powerflow => (Box::new(powerflow::PowerFlow), false),
-        _ => (Box::new(queues::Srtf), false),
+    let policy: Box<dyn Ranking> = match method {
+        Method::Tiresias => Box::new(queues::Tiresias),
+        Method::Elasticflow => Box::new(elasticflow::ElasticFlow),
+        Method::Gavel => Box::new(gavel::Gavel),
+        Method::GandivaFair => Box::new(gandiva_fair::GandivaFair),
+        Method::Powerflow => Box::new(powerflow::PowerFlow),
+        _ => Box::new(queues::Srtf),
     };
+    let rounds = method.in_rounds();
     let remembered = |instance: &Instance<'_>| {
         let mut memory = Memory::of(instance, tickets, last);
         policy.prepare(instance, &mut memory);

@@ -63,6 +63,8 @@ pub struct Conditions {
     pub knowledge: Knowledge,
     /// Shows running jobs as waiting at every decision, like the published ANDREAS simulator.
     pub memoryless: bool,
+    /// Jobs save before the plan stops them. Otherwise they repeat their work since the last checkpoint.
+    pub saves_when_stopped: bool,
     /// Whether nodes without a job sleep.
     pub sleep: Sleep,
 }
@@ -319,6 +321,9 @@ impl<'a> Replay<'a> {
             let stays = |run: &Run| goes.as_ref().is_some_and(|place| run.place.same_gpus(place));
             if let Some(run) = self.live[i].run.as_ref().filter(|run| !stays(run)) {
                 run.nodes.iter().for_each(|node| vacated[*node] = true);
+                if self.conditions.saves_when_stopped {
+                    self.live[i].unsaved = Seconds::ZERO;
+                }
                 self.stop(i);
             }
         }

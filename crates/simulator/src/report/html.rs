@@ -13,7 +13,7 @@ const STYLE: &str = ":root{color-scheme:light dark;--ink:#222;--page:#fff;--line
 body{font:14px system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;color:var(--ink);background:var(--page)}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:12px}\
 th,td{padding:3px 8px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}\
-th:first-child,td:first-child{text-align:left}svg{width:100%;height:auto;margin:6px 0 14px}\
+th:first-child{text-align:left;position:sticky;left:0;background:var(--page)}svg{width:100%;height:auto;margin:6px 0 14px}\
 summary{cursor:pointer;font-weight:600;margin:8px 0}";
 
 /// The page, with a section per report.
@@ -39,19 +39,18 @@ fn section(report: &Report<'_>, page: &mut String) {
          hosts out, +IDLE has them; OF FIRST is +IDLE as a share of the first row's (in brackets: its standard error over \
          the jobs). FAILURES: runs ended by a failing node. LOST H: hours of training done again. OVER BUDGET: decisions \
          above the budget / seconds measured above it, at most. MISSED: what single decisions may have missed of what \
-         planning saves.</p><div class='wide'><table><tr>",
+         planning saves.</p><div class='wide'><table>",
         escape(&scenario.name),
         scenario.nodes.len(),
         scenario.counted()
     );
-    for head in HEAD {
-        let _ = write!(page, "<th>{head}</th>");
-    }
-    *page += "</tr>";
-    for outcome in report.outcomes {
-        *page += "<tr>";
-        for cell in cells(outcome, &report.outcomes[0]) {
-            let _ = write!(page, "<td>{}</td>", escape(&cell));
+    // A row for each figure: there are more figures than methods, and a page is longer than it is wide.
+    let columns: Vec<_> = report.outcomes.iter().map(|outcome| cells(outcome, &report.outcomes[0])).collect();
+    for (row, head) in HEAD.iter().enumerate() {
+        let kind = if row == 0 { "th" } else { "td" };
+        let _ = write!(page, "<tr><th>{head}</th>");
+        for column in &columns {
+            let _ = write!(page, "<{kind}>{}</{kind}>", escape(&column[row]));
         }
         *page += "</tr>";
     }

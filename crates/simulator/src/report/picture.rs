@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use andreas_charts::plotters::prelude::{
-    AreaSeries, ChartBuilder, Color as _, EmptyElement, IntoLogRange as _, LineSeries, PathElement,
-    Rectangle, Text,
+    AreaSeries, ChartBuilder, Color as _, EmptyElement, IntoLogRange as _, LineSeries, PathElement, RGBColor,
+    Rectangle, SeriesLabelPosition, Text,
 };
 use andreas_charts::plotters::style::text_anchor::{HPos, Pos, VPos};
 use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, number, steps, svg, text, width_of};
@@ -20,6 +20,11 @@ const BAR: u32 = 26;
 const CURVES: u32 = 240;
 /// Size of labels, px.
 const SMALL: u32 = 13;
+/// Where curves and their legend begin, and the height of a row of the legend, px.
+const LEFT: i32 = 68;
+const KEY_ROW: i32 = 22;
+/// Around a chart, px.
+const MARGIN: i32 = 8;
 /// Width of the bars' chart over that of its longest bar: the legend stands beside the bars.
 const LEGEND: f64 = 1.35;
 /// Points of a curve.
@@ -44,16 +49,23 @@ const PARTS: [Part; 5] = [
 /// None expected: outcomes are finite.
 pub(super) fn comparison(outcomes: &[Outcome]) -> Result<String, Error> {
     let bars = BAR * u32::try_from(outcomes.len()).unwrap_or(1) + 90;
-    let size = (WIDTH, bars + 3 * CURVES);
+    let budgets = budgets(outcomes);
+    let methods = outcomes.iter().enumerate().map(|(n, outcome)| (title(outcome), colour(n)));
+    let bounds = budgets.iter().map(|(name, _)| (name.clone(), WARNING));
+    let keys = placed(methods.chain(bounds).collect());
+    let key_rows = keys.last().map_or(0, |(_, (_, y))| u32::try_from(y + KEY_ROW).unwrap_or(0));
+    let size = (WIDTH, bars + key_rows + 3 * CURVES);
     svg(size, "Methods side by side: cost, turnaround, GPUs and power", |area| {
         let (top, rest) = area.split_vertically(bars);
         costs(&top, outcomes)?;
+        let (key, rest) = rest.split_vertically(key_rows);
+        legend_of_curves(&key, &keys)?;
         let parts = rest.split_evenly((3, 1));
         turnaround(&parts[0], outcomes)?;
         let gpus = |o: &Outcome| gpus_in_use(o);
         over_time(&parts[1], "GPUs with a job", outcomes, gpus, &[])?;
         let kilowatts = |o: &Outcome| power(o, |p| (p.jobs.0 + p.hosts.0 + p.idle.0) / 1e3);
-        over_time(&parts[2], "power, kW", outcomes, kilowatts, &budgets(outcomes))
+        over_time(&parts[2], "power, kW", outcomes, kilowatts, &budgets)
     })
 }
 
@@ -65,7 +77,7 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     let count = outcomes.len() as f64;
     let mut chart = ChartBuilder::on(area)
         .caption("cost by part", text(16))
-        .margin(8)
+        .margin(MARGIN)
         .x_label_area_size(22)
         .y_label_area_size(label)
         .build_cartesian_2d(0.0..most * LEGEND, count..0.0)?;
@@ -100,10 +112,42 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
         chart.draw_series([named])?;
         chart.draw_series([summed])?;
     }
-    legend(&mut chart)
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .label_font(text(SMALL))
+        .border_style(GRID.mix(0.0))
+        .draw()
 }
 
-/// A chart with axes of these kinds of coordinates, with its legend.
+/// What a colour stands for, and the place of its line, px.
+type Key = ((String, RGBColor), (i32, i32));
+
+/// The legend of all curves, in rows above them: within a chart it would cover some.
+fn placed(names: Vec<(String, RGBColor)>) -> Vec<Key> {
+    let mut next = (LEFT, KEY_ROW / 2);
+    let place = |(name, colour): (String, RGBColor)| {
+        let width = i32::try_from(width_of(&name, SMALL)).unwrap_or(0) + 44;
+        if next.0 > LEFT && next.0 + width > WIDTH.cast_signed() {
+            next = (LEFT, next.1 + KEY_ROW);
+        }
+        let at = next;
+        next.0 += width;
+        ((name, colour), at)
+    };
+    names.into_iter().map(place).collect()
+}
+
+fn legend_of_curves(area: &Area<'_>, keys: &[Key]) -> Result<(), Error> {
+    let style = text(SMALL).pos(Pos::new(HPos::Left, VPos::Center));
+    for ((name, colour), (x, y)) in keys {
+        area.draw(&PathElement::new([(*x, *y), (x + 20, *y)], colour.stroke_width(3)))?;
+        area.draw(&Text::new(name.clone(), (x + 26, *y), style.clone()))?;
+    }
+    Ok(())
+}
+
+/// A chart with axes of these kinds of coordinates.
 macro_rules! labelled {
     ($chart:expr, $x:literal, $y:expr) => {
         $chart
@@ -136,24 +180,21 @@ fn turnaround(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     }
     let mut chart = ChartBuilder::on(area)
         .caption("turnaround", text(16))
-        .margin(8)
+        .margin(MARGIN)
         .x_label_area_size(40)
-        .y_label_area_size(60)
+        .y_label_area_size(LEFT - MARGIN)
         .build_cartesian_2d((least..most).log_scale(), 0.0..100.0)?;
     labelled!(chart, "hours from submission to end", "% of jobs");
-    for (n, (outcome, hours)) in outcomes.iter().zip(&all).enumerate() {
+    for (n, hours) in all.iter().enumerate() {
         let count = hours.len() as f64;
         let points = hours.iter().enumerate().map(|(i, hours)| (*hours, 100.0 * (i + 1) as f64 / count));
         let points: Vec<(f64, f64)> = points.collect();
         let thin = points.len().div_ceil(MAX_POINTS).max(1);
         let last = points.last().copied();
         let line = points.into_iter().step_by(thin).chain(last);
-        chart
-            .draw_series(LineSeries::new(line, colour(n).stroke_width(2)))?
-            .label(title(outcome))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour(n).stroke_width(2)));
+        chart.draw_series(LineSeries::new(line, colour(n).stroke_width(2)))?;
     }
-    legend(&mut chart)
+    Ok(())
 }
 
 /// The name of a bound and its points, over the hours since the first submission.
@@ -201,48 +242,21 @@ fn over_time(
     let highest = lines.iter().chain(bounding).flatten().map(|(_, y)| *y).fold(1e-9, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(name, text(16))
-        .margin(8)
+        .margin(MARGIN)
         .x_label_area_size(40)
-        .y_label_area_size(60)
+        .y_label_area_size(LEFT - MARGIN)
         .build_cartesian_2d(0.0..end, 0.0..highest * 1.05)?;
     labelled!(chart, "hours since the first submission", name);
     for (n, (outcome, points)) in outcomes.iter().zip(&lines).enumerate() {
         let until = outcome.replayed.summary.makespan.0 / 3_600.0;
         let corners = steps(points, until, MAX_POINTS);
-        chart
-            .draw_series(AreaSeries::new(corners.clone(), 0.0, colour(n).mix(0.06)))?
-            .label(title(outcome))
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour(n).stroke_width(2)));
+        chart.draw_series(AreaSeries::new(corners.clone(), 0.0, colour(n).mix(0.06)))?;
         chart.draw_series(LineSeries::new(corners, colour(n).stroke_width(1)))?;
     }
-    for (name, points) in bounds {
-        let line = LineSeries::new(steps(points, end, MAX_POINTS), WARNING.stroke_width(2));
-        chart
-            .draw_series(line)?
-            .label(name)
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], WARNING.stroke_width(2)));
+    for (_, points) in bounds {
+        chart.draw_series(LineSeries::new(steps(points, end, MAX_POINTS), WARNING.stroke_width(2)))?;
     }
-    legend(&mut chart)
-}
-
-type Chart<'a, 'b, X, Y> = andreas_charts::plotters::chart::ChartContext<
-    'a,
-    andreas_charts::plotters::backend::SVGBackend<'b>,
-    andreas_charts::plotters::coord::cartesian::Cartesian2d<X, Y>,
->;
-
-fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Error>
-where
-    X: andreas_charts::plotters::coord::ranged1d::Ranged<ValueType = f64>,
-    Y: andreas_charts::plotters::coord::ranged1d::Ranged<ValueType = f64>,
-{
-    use andreas_charts::plotters::chart::SeriesLabelPosition;
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .label_font(text(SMALL))
-        .border_style(GRID.mix(0.0))
-        .draw()
+    Ok(())
 }
 
 fn start(outcome: &Outcome) -> f64 {
