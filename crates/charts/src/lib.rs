@@ -21,21 +21,27 @@ pub const INK: RGBColor = RGBColor(1, 2, 3);
 pub const GRID: RGBColor = RGBColor(128, 129, 130);
 /// What is above a bound, or late.
 pub const WARNING: RGBColor = RGBColor(213, 94, 0);
-/// Colours that most eyes tell apart (Okabe and Ito, "Color Universal Design", 2008), visible on white and on black.
-const COLOURS: [RGBColor; 6] = [
+/// Colours that most eyes tell apart (Okabe and Ito, "Color Universal Design", 2008), visible on white and on black. Theirs of
+/// [`WARNING`] is left out.
+const COLOURS: [RGBColor; 5] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
-    RGBColor(213, 94, 0),
 ];
 /// Mean width of a letter, in parts of the size of the font.
 const LETTER: f64 = 0.58;
 
-/// Colour of a series by its index.
+/// Colour of a series by its index. The second five are greyer than the first; then they repeat.
 pub fn colour(series: usize) -> RGBColor {
-    COLOURS[series % COLOURS.len()]
+    let RGBColor(red, green, blue) = COLOURS[series % COLOURS.len()];
+    let greyer = |part: u8| u8::midpoint(part, GRID.0);
+    if (series / COLOURS.len()).is_multiple_of(2) {
+        RGBColor(red, green, blue)
+    } else {
+        RGBColor(greyer(red), greyer(green), greyer(blue))
+    }
 }
 
 /// Text of this size in pixels.

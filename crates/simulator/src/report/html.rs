@@ -13,7 +13,7 @@ const STYLE: &str = ":root{color-scheme:light dark;--ink:#222;--page:#fff;--line
 body{font:14px system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;color:var(--ink);background:var(--page)}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:12px}\
 th,td{padding:3px 8px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}\
-th:first-child{text-align:left;position:sticky;left:0;background:var(--page)}svg{width:100%;height:auto;margin:6px 0 14px}\
+th{white-space:normal}th:first-child{text-align:left;white-space:nowrap;position:sticky;left:0;background:var(--page)}svg{width:100%;height:auto;margin:6px 0 14px}\
 summary{cursor:pointer;font-weight:600;margin:8px 0}";
 
 /// The page, with a section per report.
