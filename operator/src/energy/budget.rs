@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_api::slim::SlimNode;
+use andreas_api::slim::{SlimNode, SlimPod};
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
 use andreas_core::{Seconds, Time, Watts};
@@ -17,7 +17,9 @@ use jiff::Timestamp;
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, gpu_type, rules};
-use crate::index::{ClusterIndex, MOST_GPUS, name_of, owner, reporting_agent, whole_gpus};
+use crate::index::{
+    self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, reporting_agent, takes, whole_gpus,
+};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,11 +52,14 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     let inventory = Inventory::with(index, policy);
     let policy = inventory.policy();
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut beyond: BTreeSet<String> = BTreeSet::new();
     let profiles = ProfileDraws::of(index);
     let mut jobs = 0.0;
     for (key, job) in index.jobs.iter() {
         let Some(status) = &job.status else { continue };
         let Some(allocation) = &status.allocation else { continue };
+        let members = index.members(key);
+        beyond.extend(index::beyond(members.iter().map(AsRef::as_ref), job, allocation));
         if matches!(status.phase, Phase::Starting | Phase::Running) {
             jobs += of_run(index, &profiles, key, allocation, policy, now);
             for node in &allocation.nodes {
@@ -70,8 +75,17 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let power = board(product, policy);
         // Also those that the device plug-in has taken out, or has not offered again yet.
         let gpus = whole_gpus(node).min(MOST_GPUS);
-        let others = index.foreign_use(&key.name).gpus.min(gpus);
-        let foreign = measured(index, key, node, power.max).unwrap_or(others as f64 * power.max.0);
+        // Orphans are pods of others, and pods that say they work for a job that does not know them.
+        let works = |pod: &SlimPod| {
+            let job = owner(&pod.metadata).and_then(|(job, _)| index.jobs.get(&job));
+            job.is_some_and(|job| is_member(pod, job)) && !beyond.contains(&name_of(&pod.metadata))
+        };
+        let (own, unknown): (Vec<_>, Vec<_>) = index.pods_on(&key.name).partition(|pod| works(pod));
+        let owned = unknown.into_iter().filter(|pod| owner(&pod.metadata).is_some());
+        let unknown: u64 = owned.filter_map(|pod| Some(takes(pod)?.1.gpus)).sum();
+        let others = index.foreign_use(&key.name).gpus.saturating_add(unknown).min(gpus);
+        let own: BTreeSet<String> = own.into_iter().map(|pod| name_of(&pod.metadata)).collect();
+        let foreign = measured(index, key, node, &own, power.max).unwrap_or(others as f64 * power.max.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
         let reading = reporting_agent(index, key).and_then(|status| status.host_power.as_ref());
         let host = power.measured_host(gpus.max(ours), reading, ours > 0);
@@ -106,12 +120,15 @@ fn of_run(
     }
 }
 
-/// Draw of GPUs held by foreign pods, if an agent reports it.
-fn measured(index: &ClusterIndex, key: &ObjectKey, node: &SlimNode, max: Watts) -> Option<f64> {
-    // Orphans are pods of others.
-    let ours = index.pods_on(&key.name).filter(|pod| owner(&pod.metadata).is_some());
-    let ours: BTreeSet<String> = ours.map(|pod| name_of(&pod.metadata)).collect();
-    draws::foreign_power(index, key, node, &ours, max).map(|watts| watts.0)
+/// Draw of GPUs held by foreign pods, if an agent reports it. `ours` are pods of jobs.
+fn measured(
+    index: &ClusterIndex,
+    key: &ObjectKey,
+    node: &SlimNode,
+    ours: &BTreeSet<String>,
+    max: Watts,
+) -> Option<f64> {
+    draws::foreign_power(index, key, node, ours, max).map(|watts| watts.0)
 }
 
 /// Since when the draw is above the budget.
@@ -213,6 +230,44 @@ mod tests {
         let seen = draw(&cluster("Stopping"), &policy(1_000), at(1)).expect("a budget");
         assert_eq!(seen.whole, seen.floor);
         assert_eq!(draw(&cluster("Running"), &EnergyPolicySpec::default(), at(1)), None);
+    }
+
+    #[test]
+    fn pods_that_claim_to_work_for_a_job_count_as_foreign_beyond_its_gpus() {
+        let with = |uid: &str, reported: bool| {
+            let mut index = cluster("Running");
+            let pod: SlimPod = serde_json::from_value(json!({
+                "metadata": {"name": "more", "namespace": "team", "uid": "q", "resourceVersion": "8",
+                    "labels": {"andreas.dev/job": "j", "andreas.dev/job-uid": uid, "andreas.dev/attempt": "1"},
+                    "ownerReferences": [crate::testing::owner("j", uid)]},
+                "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "3"}}}]},
+                "status": {"phase": "Running"}}))
+            .expect("a pod");
+            index.apply(pod);
+            if reported {
+                let held = |uuid: &str, pod: &str| json!({"uuid": uuid, "gpuType": "A", "state": "Held", "holder": pod, "watts": 300});
+                let gpus = [
+                    held("a", "team/more"),
+                    held("b", "team/more"),
+                    held("c", "team/more"),
+                    held("d", "other/x"),
+                ];
+                let node: andreas_api::slim::SlimGpuNode = serde_json::from_value(json!({
+                    "metadata": {"name": "n1", "resourceVersion": "5"}, "spec": {},
+                    "status": {"agentVersion": "1", "reportSeconds": 60, "gpus": gpus}}))
+                .expect("a GpuNode");
+                index.apply(node);
+            }
+            draw(&index, &policy(1_000), at(1)).expect("a budget").floor
+        };
+        // A foreign pod has one of the four GPUs and it the rest, whichever job it names; the node draws 60 W.
+        for uid in ["j", "of-an-older-one"] {
+            assert_eq!(
+                (with(uid, false), with(uid, true)),
+                (60.0 + 4.0 * 400.0, 60.0 + 4.0 * 300.0),
+                "{uid}"
+            );
+        }
     }
 
     #[test]

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use andreas_api::energy_policy::Limits;
 use andreas_api::gpu_node::{GpuCondition, GpuState};
-use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
@@ -25,9 +24,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::boards::{Board, board};
 use super::types::{REPORT_MARGIN, TypeDraw, Types};
-use crate::index::{
-    ClusterIndex, MOST_GPUS, agent_status, is_member, name_of, number, reporting_agent, whole_gpus,
-};
+use crate::index::{ClusterIndex, MOST_GPUS, agent_status, is_worker, name_of, reporting_agent, whole_gpus};
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
 /// may show an idle GPU.
@@ -193,9 +190,7 @@ fn workers<'a>(
     allocation: &'a Allocation,
 ) -> Option<Vec<(&'a str, Arc<SlimPod>)>> {
     let job = index.jobs.get(key)?;
-    let own = |pod: &&Arc<SlimPod>| {
-        is_member(pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
-    };
+    let own = |pod: &&Arc<SlimPod>| is_worker(pod, job, allocation.attempt);
     let of_node = |node: &'a String| Some((node.as_str(), Arc::clone(index.pods_on(node).find(own)?)));
     let workers: Option<Vec<_>> = allocation.nodes.iter().map(of_node).collect();
     workers.filter(|workers| !workers.is_empty())

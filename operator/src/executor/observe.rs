@@ -7,7 +7,7 @@ use std::time::Instant;
 use andreas_adopt::Workload;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
-use andreas_api::names::{LABEL_ATTEMPT, LABEL_GPU_MEMORY, LABEL_JOB_UID};
+use andreas_api::names::LABEL_GPU_MEMORY;
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
 use andreas_runtime::watch::ObjectKey;
@@ -18,8 +18,7 @@ use crate::energy::bill;
 use crate::energy::measured::{self, LateEnergy, PendingEnergy};
 use crate::energy::weight::bounded_weight;
 use crate::index::{
-    Amounts, ClusterIndex, DeletedPod, agent_status, broken_gpus, is_member, job_label, name_of, number,
-    owner, takes,
+    Amounts, ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, owner, takes,
 };
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
@@ -250,9 +249,7 @@ fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], deleted: &[DeletedPod]
         return Vec::new();
     };
     let all = pods.iter().chain(deleted.iter().map(|deleted| &deleted.last));
-    let own = all.filter(|pod| {
-        is_member(pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
-    });
+    let own = all.filter(|pod| is_worker(pod, job, allocation.attempt));
     own.filter_map(|pod| measured::Member::of(pod)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -378,11 +375,7 @@ fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
 fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimTrainingJob) -> i32 {
     let name = node.name_any();
     let own = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let uid = job.metadata.uid.as_deref();
-    let present = |pod: &SlimPod| {
-        pod.labels().get(LABEL_JOB_UID).map(String::as_str) == uid
-            && number(&pod.metadata, LABEL_ATTEMPT) == own.map(|own| own.attempt)
-    };
+    let present = |pod: &SlimPod| own.is_some_and(|own| is_worker(pod, job, own.attempt));
     let mut used = index.foreign_use(&name).gpus + index.vanished_use(&name, present).gpus;
     for pod in index.pods_on(&name) {
         // Orphans are included in foreign use.
@@ -390,7 +383,7 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
             used += takes(pod).map_or(0, |(_, amounts)| amounts.gpus);
         }
     }
-    for (other, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
+    for (_, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
         // A job that is being deleted holds what its pods hold and gets nothing new.
         if their.metadata.deletion_timestamp.is_some() {
             continue;
@@ -399,10 +392,7 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
             continue;
         };
         let first = own.is_none_or(|own| rank(their, allocation) < rank(job, own));
-        let carried_out = index.pods_on(&name).any(|pod| {
-            job_label(&pod.metadata).as_ref() == Some(other)
-                && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt)
-        });
+        let carried_out = index.pods_on(&name).any(|pod| is_worker(pod, their, allocation.attempt));
         let starting =
             their.status.as_ref().is_some_and(|status| status.phase == andreas_api::Phase::Starting);
         if first && starting && !carried_out {

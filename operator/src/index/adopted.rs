@@ -1,7 +1,8 @@
 //! Pods of adopted workloads, read as members of the TrainingJob that stands for the workload.
 //!
 //! Their controller is another one, so their labels say whose they are. The operator writes those labels into the workload's pod
-//! template; only who may create pods in a namespace can write them there otherwise, and such a pod counts in that namespace only.
+//! template. Who may create pods in a namespace can write them otherwise: such a pod counts as a job's only within the GPUs that the job
+//! was given on that node ([`super::beyond`]).
 
 use andreas_adopt::Kind;
 use andreas_api::names::{

@@ -1,9 +1,12 @@
 //! What one pod says: whose it is, its node and its use there, whether its containers have ended.
 
+use std::collections::BTreeMap;
+
 use andreas_api::gpu_node::namespaced_pod_name;
 use andreas_api::names;
 use andreas_api::pod_owner::{PodOwner, pod_owner};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_api::training_job::Allocation;
 use andreas_runtime::watch::ObjectKey;
 use kube::api::ObjectMeta;
 
@@ -29,6 +32,39 @@ pub fn is_member(pod: &SlimPod, job: &SlimTrainingJob) -> bool {
     // What a pod's labels say of an adopted workload is believed of the jobs that stand for one alone.
     is_adopted(pod) == job.spec.adopts.is_some()
         && labelled_owner(&pod.metadata).is_some_and(|owner| owner.name == name && owner.uid == uid)
+}
+
+/// Whether a pod works for this very object in that attempt.
+pub fn is_worker(pod: &SlimPod, job: &SlimTrainingJob, attempt: i64) -> bool {
+    is_member(pod, job) && number(&pod.metadata, names::LABEL_ATTEMPT) == Some(attempt)
+}
+
+/// Of a job's pods, those that say they work for this allocation and hold what it does not have: bound to another node, or to one of
+/// its own beyond its GPUs there. Their names. Whoever may create pods in a namespace can label them so.
+pub fn beyond<'a>(
+    pods: impl IntoIterator<Item = &'a SlimPod>,
+    job: &SlimTrainingJob,
+    allocation: &Allocation,
+) -> Vec<String> {
+    let mut bound: Vec<(&SlimPod, &str, u64)> = pods
+        .into_iter()
+        .filter(|pod| is_worker(pod, job, allocation.attempt))
+        .filter_map(|pod| takes(pod).map(|(node, amounts)| (pod, node, amounts.gpus)))
+        .collect();
+    // The first ones are the job's.
+    bound.sort_by_key(|(pod, ..)| (pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
+    let each = u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
+    let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut others = Vec::new();
+    for (pod, node, gpus) in bound {
+        let sum = held.get(node).copied().unwrap_or(0).saturating_add(gpus);
+        if sum <= each && allocation.nodes.iter().any(|own| own == node) {
+            held.insert(node, sum);
+        } else {
+            others.push(name_of(&pod.metadata));
+        }
+    }
+    others
 }
 
 /// The number in one of our labels.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
-use crate::index::{containers_seen_ended, is_adopted, is_member, name_of};
+use crate::index::{containers_seen_ended, is_adopted, is_member, is_worker, name_of};
 use crate::instants::{CLOCK_SKEW, after, seconds_between};
 
 /// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
@@ -118,8 +118,8 @@ pub fn run_ended_at<'a>(
 ) -> Option<Timestamp> {
     let allocation = job.status.as_ref()?.allocation.as_ref()?;
     let since = allocation.running_time.as_ref().unwrap_or(&allocation.since).0;
-    let (container, attempt) = (job.spec.training_container()?, Some(allocation.attempt));
-    let own = pods.filter(|pod| is_member(pod, job) && number(pod, names::LABEL_ATTEMPT) == attempt);
+    let container = job.spec.training_container()?;
+    let own = pods.filter(|pod| is_worker(pod, job, allocation.attempt));
     let end = |pod: &SlimPod| {
         let status = pod.status.container_statuses.iter().find(|status| status.name == container)?;
         ended_at(pod, status.state.terminated.as_ref()?)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::gpu_node::{ExcludedNode, PodPowerLimit};
-use andreas_api::names::{DEFAULT_POLICY, LABEL_ATTEMPT};
+use andreas_api::names::DEFAULT_POLICY;
 use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod};
 use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec, Reason};
 use andreas_runtime::clock;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::energy::budget::{self, BudgetState, Enforcement};
 use crate::energy::{Exclusion, Inventory, NodeUse, gpu_type, inventory, rules};
-use crate::index::{ClusterIndex, is_member, name_of, number, takes};
+use crate::index::{ClusterIndex, is_worker, name_of, takes};
 use crate::shared::Shared;
 use crate::writes::Refusal;
 
@@ -174,8 +174,7 @@ fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
     });
     for (key, job, allocation, watts) in limited {
         for pod in index.members(key) {
-            let own =
-                is_member(&pod, job) && number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt);
+            let own = is_worker(&pod, job, allocation.attempt);
             let node =
                 pod.spec.node_name.as_ref().and_then(|node| allocation.nodes.iter().find(|n| *n == node));
             if let (true, Some(node), Some(_)) = (own, node, takes(&pod)) {

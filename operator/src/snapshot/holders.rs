@@ -1,13 +1,13 @@
 //! Which jobs hold GPUs in the snapshot, so that their pods are not counted twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use andreas_api::names::LABEL_ATTEMPT;
-use andreas_api::slim::SlimPod;
+use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_runtime::watch::ObjectKey;
 
-use crate::index::{ClusterIndex, job_label, number};
+use crate::index::{ClusterIndex, beyond, is_worker, job_label, name_of};
 use crate::ledger::NextPlacement;
 use crate::lifecycle::Claim;
 
@@ -20,8 +20,10 @@ pub(super) struct Holding {
 /// Which jobs hold what, so that their pods are not counted twice.
 #[derive(Default)]
 pub struct Holders {
-    /// Attempt and GPUs per node of jobs that the planner accounts for.
-    attempts: BTreeMap<ObjectKey, i64>,
+    /// Jobs that the planner accounts for, with their attempts.
+    attempts: BTreeMap<ObjectKey, (Arc<SlimTrainingJob>, i64)>,
+    /// Names of pods that work for these by what they say, and hold more than the jobs were given.
+    beyond: BTreeSet<String>,
     on: BTreeMap<String, u64>,
     kept: BTreeMap<String, u64>,
     types: BTreeMap<String, String>,
@@ -43,12 +45,13 @@ impl Holders {
         self.types.get(node).map(String::as_str)
     }
 
-    /// The planner accounts for this pod itself: it belongs to its job's current attempt.
+    /// The planner accounts for this pod itself: it belongs to its job's current attempt, and is within what that was given.
     pub fn accounts_for(&self, pod: &SlimPod) -> bool {
-        let Some(job) = job_label(&pod.metadata) else { return false };
+        let Some(key) = job_label(&pod.metadata) else { return false };
         let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
         !over
-            && self.attempts.get(&job).is_some_and(|held| number(&pod.metadata, LABEL_ATTEMPT) == Some(*held))
+            && self.attempts.get(&key).is_some_and(|(job, attempt)| is_worker(pod, job, *attempt))
+            && !self.beyond.contains(&name_of(&pod.metadata))
     }
 }
 
@@ -74,7 +77,11 @@ pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (Claim, Holding)>, index: &C
             for node in &allocation.nodes {
                 holders.types.insert(node.clone(), allocation.gpu_type.clone());
             }
-            holders.attempts.insert((*key).clone(), allocation.attempt);
+            if let Some(job) = index.jobs.get(key) {
+                let members = index.members(key);
+                holders.beyond.extend(beyond(members.iter().map(AsRef::as_ref), job, allocation));
+                holders.attempts.insert((*key).clone(), (Arc::clone(job), allocation.attempt));
+            }
             let each = u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
             for node in &allocation.nodes {
                 *holders.on.entry(node.clone()).or_default() += each;

@@ -159,3 +159,50 @@ fn a_target_whose_gpus_nobody_gives_up_is_no_commitment_any_more() {
     assert!(matches!(target(2), JobState::Starting { .. }), "there is room for both");
     assert!(matches!(target(4), JobState::Waiting), "there is not");
 }
+
+/// A pod that says it works for an adopted job, as whoever may create pods in the namespace can.
+fn claims_to_work(world: &mut World, name: &str, uid: &str, node: &str, gpus: u32, created: &str) {
+    let pod: SlimPod = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": world.version(),
+            "creationTimestamp": created,
+            "labels": {"andreas.dev/job": "adopted", "andreas.dev/adopted": uid, "andreas.dev/adopted-attempt": "1"}},
+        "spec": {"nodeName": node, "containers": [{"name": "t", "resources": {"requests": {"nvidia.com/gpu": gpus.to_string()}}}]},
+        "status": {"phase": "Running"},
+    }))
+    .expect("a pod");
+    world.index.apply(pod);
+}
+
+#[test]
+fn pods_that_claim_to_work_for_an_adopted_job_hide_no_gpus() {
+    let adopts =
+        json!({"adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "w", "pods": 2}});
+    let world = || {
+        let mut world = World::default();
+        world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({}));
+        world.job(
+            "adopted",
+            adopts.clone(),
+            running("adopted", &["n1"], 4, GPU),
+            Claim::Running { since: at(20) },
+        );
+        claims_to_work(&mut world, "first", "adopted", "n1", 2, "2026-01-01T00:00:00Z");
+        claims_to_work(&mut world, "second", "adopted", "n1", 2, "2026-01-01T00:00:01Z");
+        world
+    };
+    let offered = |world: &mut World| {
+        let snapshot = world.snapshot();
+        (free(&snapshot, "n1"), free(&snapshot, "n2"))
+    };
+    assert_eq!(offered(&mut world()), (Some(8), Some(8)), "the planner accounts for its four itself");
+    // When another pod has the labels of it, on a node that it has or not, it takes what it holds.
+    for (uid, node, wanted) in [
+        ("adopted", "n1", (Some(5), Some(8))),
+        ("adopted", "n2", (Some(8), Some(5))),
+        ("another", "n1", (Some(5), Some(8))),
+    ] {
+        let mut world = world();
+        claims_to_work(&mut world, "a-more", uid, node, 3, "2026-01-01T00:00:02Z");
+        assert_eq!(offered(&mut world), wanted, "{uid} on {node}");
+    }
+}

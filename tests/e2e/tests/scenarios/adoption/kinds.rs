@@ -206,8 +206,12 @@ async fn a_ray_job_is_adopted() -> Result<()> {
             Ok(get(c, &ray_job).await?["status"]["jobDeploymentStatus"] == "Complete")
         };
         until("the end in place of Ray's head", DEFAULT_TIMEOUT, ended).await?;
-        // KubeRay removes the RayCluster once it has written the end. Until the pods are gone, their GPUs are used.
-        wait_for(c, &ray_job, Phase::Stopping).await?;
+        // KubeRay removes the RayCluster once it has written the end. Until the pods are gone, their GPUs are used. Without Ray they
+        // come and go, and there may be none at that moment.
+        let key = ray_job.mirror();
+        let seen_to_end =
+            |seen: &ClusterHistory| [Phase::Stopping, Phase::Succeeded].contains(&seen.phase(&key));
+        c.observer.until("its end is seen", DEFAULT_TIMEOUT, seen_to_end).await?;
         c.kubectl("delete raycluster --all").await?;
         is_done(c, "RayJob", &ray_job).await?;
         gives_way(c, "RayJob").await
