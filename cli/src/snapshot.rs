@@ -25,7 +25,7 @@ use crate::name;
 #[derive(Debug, Args)]
 pub struct SnapshotArgs {
     /// Where to write it; standard output without
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The operator's port with certificates, such as https://andreas-operator.andreas-system.svc:8443, instead of port-forward
     #[arg(long, value_name = "URL", conflicts_with_all = ["namespace", "context", "kubeconfig"])]

@@ -25,7 +25,7 @@ pub struct PredictArgs {
     #[arg(long = "for", value_name = "CSV")]
     asked: PathBuf,
     /// Write there instead of to standard output
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 

@@ -21,7 +21,7 @@ pub struct ExportArgs {
     #[command(flatten)]
     cluster: Where,
     /// Write there instead of to standard output
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 

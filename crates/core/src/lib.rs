@@ -2,7 +2,7 @@
 //!
 //! **Contents**: units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
 //! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], step functions of time
-//! ([`StepFunction`]): tariffs and power budgets, and enums whose variants have names ([`names!`]).
+//! ([`StepFunction`]): tariffs and power budgets, the [`normal`] distribution, and enums whose variants have names ([`names!`]).
 //!
 //! **Use**: the crate has no inputs. The planner, predictor, simulator and operator use these types
 //! in their APIs. No bare `f64` crosses a crate boundary, and a watt cannot be added to a second. Conversions
@@ -24,6 +24,7 @@ mod configuration;
 mod hosts;
 mod names;
 mod nodes;
+pub mod normal;
 mod order;
 mod stable_hash;
 mod steps;

@@ -8,10 +8,10 @@
 
 use std::collections::VecDeque;
 
+use andreas_core::normal::{QUANTILE_90, quantile};
 use andreas_core::{Seconds, Time};
 
 use crate::job_forecast::Quantiles;
-use crate::lengths::quantile;
 
 /// Scores that are kept, the newest.
 const KEPT: usize = 200;
@@ -22,8 +22,6 @@ const LEAST_WIDTH: f64 = 0.01;
 /// Bounds of where an interval's end belongs, in widths from the median; the median is moved by at most the lower one.
 const LEAST: f64 = 0.5;
 const MOST: f64 = 4.0;
-/// Standard normal quantile of 90 %.
-const Z90: f64 = 1.281_551_565_544_600_4;
 
 /// Scores of ended jobs.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +75,7 @@ impl Calibration {
 
     /// Where the quantiles of 10, 50 and 90 % belong, in widths from the median.
     fn places(&self) -> [f64; 3] {
-        let start = (0..START).map(|n| quantile((n as f64 + 0.5) / START as f64) / Z90);
+        let start = (0..START).map(|n| quantile((n as f64 + 0.5) / START as f64) / QUANTILE_90);
         let mut all: Vec<f64> = self.scores.iter().copied().chain(start).collect();
         all.sort_by(f64::total_cmp);
         let at = |p: f64| all[((p * all.len() as f64) as usize).min(all.len() - 1)];

@@ -1,9 +1,8 @@
 //! The futures of one job, and what follows from them.
 
+use andreas_core::normal::cdf;
 use andreas_core::{GpuType, Money, Seconds, Time};
 use andreas_planner::{Job, Lateness};
-
-use crate::lengths::normal;
 
 /// The rest of a job's life in one future.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,6 +149,6 @@ impl Run {
         if available <= 0.0 {
             return 0.0;
         }
-        normal(libm::log(available / mean.0) / rel_std + rel_std / 2.0)
+        cdf(libm::log(available / mean.0) / rel_std + rel_std / 2.0)
     }
 }

@@ -3,6 +3,7 @@
 //! Stratified: over the futures each job gets one number of every quantile range, in an order of its own. So a
 //! few futures cover the whole spread of each job.
 
+use andreas_core::normal::quantile;
 use andreas_core::stable_hash;
 use andreas_planner::Job;
 use andreas_planner::policy::Random;
@@ -37,38 +38,5 @@ impl Lengths {
     /// Standard normal draw of a job, by its index, in a future.
     pub fn normal(&self, job: usize, future: usize) -> f64 {
         self.normals[job * self.futures + future]
-    }
-}
-
-/// Quantile of the standard normal distribution for 0 < p < 1: Newton's method on its distribution function,
-/// from the logistic approximation.
-pub(crate) fn quantile(p: f64) -> f64 {
-    let mut x = libm::log(p / (1.0 - p)) / 1.702;
-    for _ in 0..8 {
-        let density = libm::exp(-x * x / 2.0) / libm::sqrt(2.0 * std::f64::consts::PI);
-        let step = (normal(x) - p) / density.max(1e-12);
-        x -= step.clamp(-0.5, 0.5);
-        if step.abs() < 1e-10 {
-            break;
-        }
-    }
-    x
-}
-
-/// The standard normal distribution function.
-pub(crate) fn normal(x: f64) -> f64 {
-    0.5 * libm::erfc(-x / std::f64::consts::SQRT_2)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_invert_the_distribution_function() {
-        for p in [0.000_1, 0.01, 0.1, 0.5, 0.84, 0.975, 0.999_9] {
-            assert!((normal(quantile(p)) - p).abs() < 1e-9, "{p}: {}", quantile(p));
-        }
-        assert!((quantile(0.975) - 1.959_964).abs() < 1e-5);
     }
 }

@@ -3,6 +3,8 @@
 //! Times are log-normal around the prediction: `X = t exp(s Z - s^2/2)` with mean `t`. The expected tardiness
 //! is the Black-Scholes formula of a call on `X`.
 
+use andreas_core::normal::cdf;
+
 use crate::snapshot::{Lateness, Snapshot};
 
 /// The tariff from now on: the integral of the price, in money per watt.
@@ -75,7 +77,7 @@ impl Forecast {
         if left <= 0.0 {
             return 0.0;
         }
-        normal(libm::log(left / self.time) / self.rel_std + self.rel_std / 2.0)
+        cdf(libm::log(left / self.time) / self.rel_std + self.rel_std / 2.0)
     }
 
     /// Expected seconds of tardiness with the deadline this many seconds away.
@@ -89,7 +91,7 @@ impl Forecast {
         }
         let d = libm::log(self.time / left) / self.rel_std;
         let half = self.rel_std / 2.0;
-        (self.time * normal(d + half) - left * normal(d - half)).max(0.0)
+        (self.time * cdf(d + half) - left * cdf(d - half)).max(0.0)
     }
 
     /// Expected cost of tardiness, a miss and time in the system, for a job submitted `age` seconds ago.
@@ -105,11 +107,6 @@ impl Forecast {
         let turnaround = (self.mean_end() + age).max(0.0);
         weight * (self.tardiness(deadline_in) + missed * rules.late_fixed.0 + share * turnaround)
     }
-}
-
-/// The standard normal distribution function.
-fn normal(x: f64) -> f64 {
-    0.5 * libm::erfc(-x / std::f64::consts::SQRT_2)
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! factors that cover published tables ([`Factors::start`]).
 
 use andreas_core::GpuType;
+use andreas_core::normal::QUANTILE_95;
 
-use crate::estimate::Z95;
 use crate::expected::Expected;
 use crate::first_runs::{Run, first_runs};
 use crate::physics::{Quantity, Setting};
@@ -112,7 +112,7 @@ fn factor(profiles: &[&[f64]], start: f64) -> f64 {
         below >= wanted
     });
     let Some((at, _)) = at.or(rows.last()) else { return start };
-    ((n * at / Z95 + PSEUDO * start) / (n + PSEUDO)).clamp(BOUNDS.0, BOUNDS.1)
+    ((n * at / QUANTILE_95 + PSEUDO * start) / (n + PSEUDO)).clamp(BOUNDS.0, BOUNDS.1)
 }
 
 /// Errors of a held-out profile by evidence, with `expected` as prior.
@@ -203,7 +203,7 @@ mod tests {
             let covered = (0..400).map(|_| {
                 let known: Vec<Vec<f64>> = (0..profiles).map(|_| profile()).collect();
                 let factor = factor(&known.iter().map(Vec::as_slice).collect::<Vec<_>>(), 1.0);
-                profile().iter().filter(|e| e.abs() <= factor * Z95).count() as f64 / f64::from(rows)
+                profile().iter().filter(|e| e.abs() <= factor * QUANTILE_95).count() as f64 / f64::from(rows)
             });
             let covered = covered.sum::<f64>() / 400.0;
             assert!((0.86..0.96).contains(&covered), "{spread} {profiles} {rows}: {covered}");

@@ -1,15 +1,11 @@
 //! A log-normal estimate of a positive quantity, with its source: its errors are factors, not differences.
 
 use andreas_core::Seconds;
+use andreas_core::normal::{QUANTILE_90, QUANTILE_95};
 use serde::{Deserialize, Serialize};
 
-/// Standard normal quantile of 95 %: end of the 90 % interval.
-pub(crate) const Z95: f64 = 1.644_853_626_951_472_2;
-/// Standard normal quantile of 90 %.
-const Z90: f64 = 1.281_551_565_544_600_4;
-
 /// Standard deviation of the log for "a factor 3 each way": p10 = median / 3, p90 = median x 3.
-pub(crate) const FACTOR_THREE: f64 = 1.098_612_288_668_109_8 / Z90;
+pub(crate) const FACTOR_THREE: f64 = 1.098_612_288_668_109_8 / QUANTILE_90;
 
 /// Largest standard deviation of the log that a mean is taken with: a factor of 13 each way between p10 and
 /// p90. The mean of anything wider is decided by an unobserved tail.
@@ -54,22 +50,22 @@ impl LogNormal {
 
     /// 10 % quantile.
     pub fn p10(&self) -> f64 {
-        self.median * libm::exp(-Z90 * self.sigma)
+        self.median * libm::exp(-QUANTILE_90 * self.sigma)
     }
 
     /// 90 % quantile.
     pub fn p90(&self) -> f64 {
-        self.median * libm::exp(Z90 * self.sigma)
+        self.median * libm::exp(QUANTILE_90 * self.sigma)
     }
 
     /// 5 % quantile: lower end of the 90 % interval.
     pub fn low(&self) -> f64 {
-        self.median * libm::exp(-Z95 * self.sigma)
+        self.median * libm::exp(-QUANTILE_95 * self.sigma)
     }
 
     /// 95 % quantile: upper end of the 90 % interval.
     pub fn high(&self) -> f64 {
-        self.median * libm::exp(Z95 * self.sigma)
+        self.median * libm::exp(QUANTILE_95 * self.sigma)
     }
 
     /// Expected value, `exp(mu + s^2 / 2)` with `s` = [`Self::planning_sigma`]; what a planner counts with.

@@ -4,6 +4,7 @@
 //! Not a gamma regression: linfa's Tweedie GLM stops at its start or does not return on such rows.
 //! Targets are logs: times span five decades.
 
+use andreas_core::normal::QUANTILE_90;
 use linfa::Dataset;
 use linfa::traits::Fit;
 use linfa_elasticnet::ElasticNet;
@@ -13,8 +14,6 @@ const PENALTY: f64 = 2e-3;
 const L1_RATIO: f64 = 0.2;
 const MAX_ITERATIONS: u32 = 300;
 const TOLERANCE: f64 = 1e-6;
-/// Standard normal quantile of 90 %: 80 % of errors lie in p10..p90.
-const Z90: f64 = 1.281_551_565_544_600_4;
 
 /// Coefficients for centred columns and targets; `None` if linfa finds none or they are not finite.
 ///
@@ -41,7 +40,7 @@ pub(crate) fn interval(mut errors: Vec<f64>, at_least: usize) -> Option<f64> {
     errors.sort_by(f64::total_cmp);
     // Finite-sample rank of split conformal prediction: ceil((n + 1) 0.8).
     let rank = (errors.len() + 1) * 4 / 5;
-    Some(errors[rank.min(errors.len() - 1)] / Z90)
+    Some(errors[rank.min(errors.len() - 1)] / QUANTILE_90)
 }
 
 /// Upper median; `None` without values.

@@ -18,7 +18,7 @@ use crate::energy::bill;
 use crate::energy::measured::{self, LateEnergy, PendingEnergy};
 use crate::energy::weight::bounded_weight;
 use crate::index::{
-    Amounts, ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, owner, takes,
+    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, takes,
 };
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
@@ -399,7 +399,7 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
             used += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
         }
     }
-    let has = Amounts::of(&node.status.allocatable).gpus;
+    let has = offered(node).gpus;
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(used).unwrap_or(i32::MAX)
 }
 
@@ -415,7 +415,7 @@ fn rank<'a>(
 
 /// GPUs of a node that are neither held by foreign pods nor broken.
 fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
-    let has = Amounts::of(&node.status.allocatable).gpus;
+    let has = offered(node).gpus;
     // Orphans count as foreign.
     let of_jobs = |name: &str| {
         let mut pods = index.pods_on(&key.name).filter(|pod| owner(&pod.metadata).is_some());

@@ -5,6 +5,7 @@
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
+use andreas_core::normal::QUANTILE_90;
 use andreas_core::{Seconds, Watts};
 use andreas_predictor::on_time_probability;
 use jiff::{SignedDuration, Timestamp};
@@ -80,7 +81,7 @@ pub fn prediction(
             };
             return at.map(|at| Time(at.max(now)));
         }
-        let until_end = (wait? + left) * f64::exp(z * 1.281_551_565_544_600_4 * sigma);
+        let until_end = (wait? + left) * f64::exp(z * QUANTILE_90 * sigma);
         after(now, until_end.0)
     };
     let started = status.and_then(|status| status.start_time.clone());

@@ -3,6 +3,7 @@
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::Seconds;
+use andreas_core::normal::QUANTILE_95;
 use andreas_predictor::progress::{FASTEST, Pace, blended, max_plausible_progress, remaining_epochs};
 use andreas_predictor::{LogNormal, Source};
 use jiff::Timestamp;
@@ -14,8 +15,6 @@ use crate::instants::since;
 const PACE_SIGMA: f64 = 0.15;
 /// Minimum standard deviation of the log of one observed epoch, as used by [`blended`].
 const MIN_SIGMA: f64 = 0.1;
-/// Standard deviations to the ends of a 90 % interval.
-const Z95: f64 = 1.644_853_626_951_472_2;
 /// A pace that differs by more than this from the last plan's is news for the planner, however wide the
 /// interval.
 const OFF_PLAN: f64 = 0.2;
@@ -53,7 +52,7 @@ impl Outlook {
         let outside = match (self.observed, self.attempt == planned.attempt) {
             (Some(observed), true) => {
                 let sigma = planned.epoch.sigma.hypot(spread(observed));
-                (observed.epoch.0 / planned.epoch.median).ln().abs() > Z95 * sigma
+                (observed.epoch.0 / planned.epoch.median).ln().abs() > QUANTILE_95 * sigma
             }
             _ => false,
         };
