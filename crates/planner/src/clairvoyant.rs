@@ -171,11 +171,8 @@ impl<'a> Search<'a> {
 
     /// Tardiness, miss and time in the system of an end at that time.
     fn late(&self, job: &KnownJob, end: Time) -> f64 {
-        let lateness = &self.known.lateness;
-        let late = job.deadline.map_or(0.0, |deadline| (end - deadline).0);
-        let missed = if late > 0.0 { late + lateness.late_fixed.0 } else { 0.0 };
-        let share = lateness.share(job.deadline.is_some());
-        job.weight.0 * (missed + share * (end - job.submit).0)
+        let late = job.deadline.map(|deadline| end - deadline);
+        (job.weight * self.known.lateness.charges(late, end - job.submit).sum()).0
     }
 
     /// The least that a job can cost at these prices, a little less for the ends of slices; books its use.

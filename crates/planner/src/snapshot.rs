@@ -126,6 +126,36 @@ impl Lateness {
     pub fn share(&self, has_deadline: bool) -> f64 {
         if has_deadline { self.turnaround_share } else { self.turnaround_share.max(0.1) }
     }
+
+    /// What an end costs, in seconds at the job's weight. `late`: from the deadline to the end, negative where it is in time; `None`
+    /// without a deadline. `turnaround`: from the submission to the end.
+    pub fn charges(&self, late: Option<Seconds>, turnaround: Seconds) -> Charges {
+        let tardiness = late.unwrap_or(Seconds::ZERO).max(Seconds::ZERO);
+        let missed = tardiness > Seconds::ZERO;
+        Charges {
+            tardiness,
+            miss: if missed { self.late_fixed } else { Seconds::ZERO },
+            turnaround: turnaround * self.share(late.is_some()),
+        }
+    }
+}
+
+/// The parts of what an end costs beside energy, in seconds at the job's weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Charges {
+    /// Time after the deadline.
+    pub tardiness: Seconds,
+    /// The fixed price of a missed deadline.
+    pub miss: Seconds,
+    /// Time in the system.
+    pub turnaround: Seconds,
+}
+
+impl Charges {
+    /// All of them.
+    pub fn sum(&self) -> Seconds {
+        self.tardiness + self.miss + self.turnaround
+    }
 }
 
 /// A GPU model.

@@ -43,7 +43,7 @@ pub struct QueuedJob {
     /// Why it waits, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Weight of the job.
+    /// Weight that plans count with: the job's, bounded by its namespace's.
     pub weight: i32,
     /// GPUs: those that it holds, else the possible totals, for example `1-8`.
     pub gpus: String,

@@ -68,11 +68,8 @@ pub fn lateness_micros(job: &SlimTrainingJob, weight: i32, policy: &EnergyPolicy
     let ended = job.status.as_ref().and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
     let until = ended.unwrap_or(now);
     let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
-    let late = due.map_or(Seconds::ZERO, |due| since(due, until));
-    let lateness = rules::lateness(policy);
-    let missed = if late.0 > 0.0 { lateness.late_fixed } else { Seconds::ZERO };
-    let counted = late + missed + since(created, until) * lateness.share(due.is_some());
-    whole((rules::late_rate(policy, weight) * counted).0 * 1e6)
+    let charges = rules::lateness(policy).charges(due.map(|due| since(due, until)), since(created, until));
+    whole((rules::late_rate(policy, weight) * charges.sum()).0 * 1e6)
 }
 
 /// An amount in whole units, at least 0.

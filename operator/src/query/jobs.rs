@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::view::{View, visible};
+use crate::energy::weight::bounded_weight;
 use crate::instants::deadline;
 use crate::predict::sampled::timestamp;
 use crate::snapshot::job_id;
@@ -110,6 +111,7 @@ pub fn queued(
     let status = job.status.as_ref().unwrap_or(&unwritten);
     let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref());
     let allocation = status.allocation.as_ref();
+    let weight = bounded_weight(&view.latest.index, &key.namespace, job.spec.weight);
     let (reason, message) = why(&view.latest.plan, &id, status);
     let waits = status.phase == Phase::Pending;
     QueuedJob {
@@ -119,7 +121,7 @@ pub fn queued(
         ahead: ahead.filter(|_| waits),
         reason,
         message,
-        weight: job.spec.weight,
+        weight,
         gpus: allocation.map_or_else(|| range(&job.spec.gpus), |held| held.gpus.to_string()),
         gpu_type: allocation.map(|held| held.gpu_type.clone()),
         created: job.metadata.creation_timestamp.clone().unwrap_or_else(|| Time(view.at())),

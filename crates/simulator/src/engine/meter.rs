@@ -236,20 +236,13 @@ fn cost(scenario: &Scenario, watts: f64, from: Time, to: Time) -> Money {
 /// Lateness cost of a job. Nothing is summed for jobs that were submitted outside a looped trace's window.
 pub(super) fn lateness(scenario: &Scenario, live: &ActiveJob, finish: Time, sum: &mut Summary) -> Money {
     let job = &live.truth;
-    let rules = &scenario.lateness;
-    let turnaround = finish - job.submit;
-    let mut bill = job.weight * (turnaround * rules.share(job.deadline.is_some()));
-    sum.turnaround_cost += bill;
-    if let Some(deadline) = job.deadline {
-        sum.with_deadline += 1;
-        let late = (finish - deadline).max(Seconds::ZERO);
-        if late.0 > 0.0 {
-            sum.late_jobs += 1;
-            sum.tardiness += late;
-            sum.tardiness_cost += job.weight * late;
-            sum.miss_cost += job.weight * rules.late_fixed;
-            bill += job.weight * (late + rules.late_fixed);
-        }
-    }
-    bill
+    let late = job.deadline.map(|deadline| finish - deadline);
+    let charges = scenario.lateness.charges(late, finish - job.submit);
+    sum.with_deadline += usize::from(late.is_some());
+    sum.late_jobs += usize::from(charges.tardiness > Seconds::ZERO);
+    sum.tardiness += charges.tardiness;
+    sum.tardiness_cost += job.weight * charges.tardiness;
+    sum.miss_cost += job.weight * charges.miss;
+    sum.turnaround_cost += job.weight * charges.turnaround;
+    job.weight * charges.sum()
 }
