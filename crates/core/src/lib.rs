@@ -5,7 +5,7 @@
 //! ([`StepFunction`]): tariffs and power budgets, the [`normal`] distribution, and enums whose variants have names ([`names!`]).
 //!
 //! **Use**: the crate has no inputs. The planner, predictor, simulator and operator use these types
-//! in their APIs. No bare `f64` crosses a crate boundary, and a watt cannot be added to a second. Conversions
+//! in their APIs. No quantity crosses a crate boundary as a bare `f64`, and a watt cannot be added to a second. Conversions
 //! (kWh to joules, PUE) happen only here.
 //!
 //! **Not here**: planning or prediction, Kubernetes, I/O, a clock.

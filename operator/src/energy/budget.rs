@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_api::slim::{SlimNode, SlimPod};
+use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
-use andreas_core::{Seconds, Time, Watts};
+use andreas_core::{Seconds, Time};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -85,7 +85,8 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let unknown: u64 = owned.filter_map(|pod| Some(takes(pod)?.1.gpus)).sum();
         let others = index.foreign_use(&key.name).gpus.saturating_add(unknown).min(gpus);
         let own: BTreeSet<String> = own.into_iter().map(|pod| name_of(&pod.metadata)).collect();
-        let foreign = measured(index, key, node, &own, power.max).unwrap_or(others as f64 * power.max.0);
+        let foreign = draws::foreign_power(index, key, node, &own, power.max)
+            .map_or(others as f64 * power.max.0, |watts| watts.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
         let reading = reporting_agent(index, key).and_then(|status| status.host_power.as_ref());
         let host = power.measured_host(gpus.max(ours), reading, ours > 0);
@@ -118,17 +119,6 @@ fn of_run(
         Some(watts) => watts.max(expected),
         None => expected,
     }
-}
-
-/// Draw of GPUs held by foreign pods, if an agent reports it. `ours` are pods of jobs.
-fn measured(
-    index: &ClusterIndex,
-    key: &ObjectKey,
-    node: &SlimNode,
-    ours: &BTreeSet<String>,
-    max: Watts,
-) -> Option<f64> {
-    draws::foreign_power(index, key, node, ours, max).map(|watts| watts.0)
 }
 
 /// Since when the draw is above the budget.
@@ -184,7 +174,7 @@ impl Enforcement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_api::slim::SlimTrainingJob;
+    use andreas_api::slim::{SlimNode, SlimTrainingJob};
     use andreas_runtime::watch::Index;
     use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! What one pod says: whose it is, its node and its use there, whether its containers have ended.
+//! What pods say: whose they are, their node and their use there, whether their containers have ended; and which of a job's pods hold
+//! more than it was given ([`beyond`]).
 
 use std::collections::BTreeMap;
 
