@@ -247,7 +247,7 @@ pub struct PreemptionRules {
     /// Time that saving, stop, start and loading take together. Plans count it as a cost of each stop. Default: `2m`.
     pub restart_time: DurationText,
     /// What a restart must be worth besides, in time of the job's weight and draw: prices change, and plans that move jobs for
-    /// small gains move them back. Default: `5m`. Shorter where runs take minutes.
+    /// small gains move them back. Default: `10m`. Shorter where runs take minutes.
     pub restart_wear: DurationText,
     /// A run is not moved before it has run this long. Default: `5m`.
     pub min_run_time: DurationText,
@@ -257,7 +257,7 @@ impl Default for PreemptionRules {
     fn default() -> Self {
         Self {
             restart_time: DurationText("2m".into()),
-            restart_wear: DurationText("5m".into()),
+            restart_wear: DurationText("10m".into()),
             min_run_time: DurationText("5m".into()),
         }
     }

@@ -58,7 +58,7 @@ pub struct Snapshot {
 }
 
 /// The default of [`Snapshot::wear`].
-pub const DEFAULT_WEAR: Seconds = Seconds(300.0);
+pub const DEFAULT_WEAR: Seconds = Seconds(600.0);
 
 fn default_wear() -> Seconds {
     DEFAULT_WEAR

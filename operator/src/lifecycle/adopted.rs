@@ -13,11 +13,16 @@ use jiff::Timestamp;
 
 use super::action::Action;
 use super::draft::Draft;
+use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
 use super::member::{Member, Members, is_over};
 use super::readiness::{self, Readiness};
 use super::workload::judged;
 use super::{end, run, start, stop};
+use crate::instants::after;
+
+/// Seconds that the pods of a workload that ended usually need at most to end too.
+const LAST_PODS: i64 = 10;
 
 /// Handles the phase Starting.
 pub(super) fn starting(d: &mut Draft<'_>) {
@@ -64,6 +69,9 @@ pub(super) fn running(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return d.lose_allocation() };
     let Some(workload) = d.o.workload else { return };
     let members = Members::of(d.o, Some(&allocation));
+    if workload.end.is_some() && last_pods_end(d, &allocation, &members) {
+        return;
+    }
     if stopped_otherwise(d, workload, &allocation) {
         return;
     }
@@ -121,6 +129,18 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
         return end::close_attempt(d, &allocation, &members, &judgement);
     }
     readiness::check(d, &allocation, &members);
+}
+
+/// Whether the last pods of a workload that ended are still ending. For so long it stays in its phase: the end is then
+/// written once, with theirs, and not before them as a stop that waits for them.
+fn last_pods_end(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> bool {
+    let since = d.first_seen(TimedFact::WorkloadEnded { attempt: allocation.attempt });
+    let until = after(since, LAST_PODS);
+    let ends = until > d.o.now && !members.gang.iter().all(|member| member.has_ended(d.o, true, since));
+    if ends {
+        d.requeue_at(until);
+    }
+    ends
 }
 
 /// The workload ended, or somebody else started or stopped it.

@@ -47,6 +47,11 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
+    /// The workload for which a running attempt stands has ended.
+    WorkloadEnded {
+        /// The attempt.
+        attempt: i64,
+    },
     /// All containers of a member have ended.
     ContainersEnded {
         /// The attempt.

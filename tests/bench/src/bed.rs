@@ -172,7 +172,7 @@ pub(super) async fn until_idle(cluster: &Cluster, limit: Duration) -> Result<()>
 }
 
 /// A job of this shape. What is learnt of one profile does not change plans for another.
-fn job(system: System, shape: &Shape, profile: &str, index: usize) -> Value {
+pub(super) fn job(system: System, shape: &Shape, profile: &str, index: usize) -> Value {
     let name = format!("{profile}{index:05}");
     let mut annotations = json!({});
     if let Some(seconds) = shape.run_seconds {

@@ -387,7 +387,7 @@ async fn rate(cluster: &Cluster, members: &[Member], variant: Variant) -> Result
         pods: members.len(),
         gpus: 1,
         run_seconds: None,
-        alike: true,
+        alike: false,
     };
     let bound = until_pods_bound(&mut trace, &shape, limit).await;
     let own = scheduler.pid().and_then(cpu_seconds).unwrap_or(0.0);

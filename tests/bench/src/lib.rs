@@ -9,12 +9,14 @@
 //! | `profile` | what the API server spends its CPU time on |
 //! | `report` | tables, and the machine that they were taken on |
 //! | `bind`, `overload`, `waiting` | the operator under load and at rest |
+//! | `ask` | questions through the API server |
 //! | `extender`, `filter` | the extender through the real scheduler, and called directly |
 //! | `agent` | the node agent at rest |
 //!
 //! **In**: flags. **Out**: tables. **Must never be here**: a figure that is computed from anything but what was measured.
 
 mod agent;
+mod ask;
 mod bed;
 mod bind;
 mod extender;

@@ -58,7 +58,7 @@ impl OverloadArgs {
             pods: 4,
             gpus: 2,
             run_seconds,
-            alike: true,
+            alike: false,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Thousands of waiting jobs: what the operator costs at rest, how long one plan takes, and how long it takes to start.
+//! Thousands of waiting jobs: what the operator costs at rest, how long one plan takes, how soon it answers, and how long it takes to
+//! start.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::json;
 
+use super::ask::{self, Asked};
 use super::bed::{self, Shape, System};
 use super::report::Report;
 use super::trace::Trace;
@@ -30,6 +32,9 @@ pub(super) struct WaitingArgs {
     /// Seconds at rest that are looked at.
     #[arg(long, default_value_t = 120)]
     rest: u64,
+    /// How often each question is asked.
+    #[arg(long, default_value_t = 40)]
+    asks: usize,
     /// How long the operator may take to settle, seconds.
     #[arg(long, default_value_t = 400)]
     limit: u64,
@@ -39,9 +44,9 @@ impl WaitingArgs {
     /// As `bench all` runs it.
     pub fn preset(quick: bool) -> Self {
         if quick {
-            Self { jobs: 500, nodes: 50, rest: 40, limit: 120 }
+            Self { jobs: 500, nodes: 50, rest: 40, asks: 2, limit: 120 }
         } else {
-            Self { jobs: 10_000, nodes: 1000, rest: 120, limit: 400 }
+            Self { jobs: 10_000, nodes: 1000, rest: 120, asks: 40, limit: 400 }
         }
     }
 }
@@ -56,7 +61,7 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
         pods: 1,
         gpus: NODE_GPUS,
         run_seconds: None,
-        alike: true,
+        alike: false,
     };
     let cluster = bed::start(System::Andreas, &full, json!({}), &[]).await?;
     let measured = measure(args, &full, &cluster).await;
@@ -64,9 +69,13 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
     cluster.stop().await;
     let measured = measured?;
 
+    let command = format!(
+        "waiting --jobs {} --nodes {} --rest {} --asks {}",
+        args.jobs, args.nodes, args.rest, args.asks
+    );
     let mut report = Report::new(
         "waiting",
-        format!("waiting --jobs {} --nodes {} --rest {}", args.jobs, args.nodes, args.rest),
+        command.clone(),
         &[
             "nodes",
             "waiting + running jobs",
@@ -109,7 +118,8 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
         "writes_at_rest": measured.writes, "plan_s": measured.plan_seconds, "plans": measured.plans, "start_s": measured.start_seconds,
         "settled_after_s": measured.settled,
     });
-    out.add(&report)
+    out.add(&report)?;
+    out.add(&ask::report(&command, args.jobs + args.nodes, &measured.asked))
 }
 
 struct Measured {
@@ -124,6 +134,7 @@ struct Measured {
     start_seconds: f64,
     quiet: bool,
     settled: f64,
+    asked: Vec<Asked>,
 }
 
 fn words(writes: &BTreeMap<String, u64>) -> String {
@@ -162,6 +173,14 @@ async fn measure(args: &WaitingArgs, full: &Shape, cluster: &Cluster) -> Result<
         writes.iter().filter(|(what, _)| what.contains("trainingjobs")).map(|(_, n)| n).sum();
     let all: u64 = writes.values().sum();
 
+    let asked = if args.asks == 0 {
+        Vec::new()
+    } else {
+        say("  asking");
+        let posted = bed::job(System::Andreas, &waiting, "posted", 0);
+        ask::measure(cluster, "w00000", &posted, args.asks).await?
+    };
+
     say("  starting the operator again");
     operator.process.stop().await;
     let started = Instant::now();
@@ -192,6 +211,7 @@ async fn measure(args: &WaitingArgs, full: &Shape, cluster: &Cluster) -> Result<
         start_seconds,
         quiet,
         settled,
+        asked,
     })
 }
 

@@ -90,6 +90,27 @@ fn a_workload_is_released_once_runs_and_ends_with_its_own_end() {
     assert!(world.deleted.is_empty());
 }
 
+/// As KubeRay does, which says the end of a RayJob and then deletes its cluster.
+#[test]
+fn pods_that_end_soon_after_their_workload_cost_no_write_of_a_stop() {
+    for (pod_ends_after, writes) in [(3, 3), (20, 4)] {
+        let mut world = adopted(1);
+        world.plan_run(&["n1"], 1);
+        world.controller_makes(&["a-0"], false);
+        world.run_on(&[("a-0", "n1")]);
+        assert_eq!(world.writes, 2);
+        world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into() });
+        world.step_until_stable();
+        world.wait(pod_ends_after);
+        let waits = if writes == 3 { Phase::Running } else { Phase::Stopping };
+        assert_eq!((world.phase(), world.status().allocation.is_some()), (waits, true));
+        let now = at(world.now);
+        end(world.pods.get_mut("a-0").unwrap(), 0, "Completed", "", now);
+        world.step_until_stable();
+        assert_eq!((world.phase(), world.writes), (Phase::Succeeded, writes));
+    }
+}
+
 #[test]
 fn a_workload_whose_pods_follow_the_plan_runs_when_as_many_run_as_it_was_given() {
     let mut world = World::new(json!({
