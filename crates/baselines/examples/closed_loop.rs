@@ -1,5 +1,5 @@
 //! Methods side by side in a closed loop: `cargo run --release -p andreas-baselines --example closed_loop -- [jobs=400]
-//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [wear=300] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
+//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [wear=600] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
 //! [bound=0]`; `bound` is the number of rounds in which a clairvoyant lower bound is sought.
 //!
 //! Figures are means ± standard deviations over the seeds, each of which is another load. The distance from the bound is that of
@@ -9,6 +9,7 @@
 mod closed;
 
 use andreas_baselines::{Method, Options, Scheduler};
+use andreas_planner::DEFAULT_WEAR;
 use closed::bound::bound;
 use closed::{Bill, Load, replay};
 
@@ -68,7 +69,7 @@ fn main() {
                     share: number("share", 0.1),
                     late_fixed: number("fixed", 900.0),
                     restart: number("restart", 120.0),
-                    wear: number("wear", 300.0),
+                    wear: number("wear", DEFAULT_WEAR.0),
                     budget: text("budget").and_then(|t| t.parse().ok()),
                     clusters: number("clusters", 1.0) as usize,
                     error: number("error", 0.0),

@@ -1,7 +1,8 @@
 //! What will be submitted: a future repeats what was submitted lately, from an instant of its own on.
 //!
 //! So bursts, quiet hours, and what comes together stay as they were (a circular block bootstrap: Politis and Romano,
-//! 1992). The instants are spread evenly over the futures. A burst counts as one an hour until more is known.
+//! 1992). The instants are spread evenly over the futures. Until an hour of submissions is known, a burst goes on in half of
+//! the futures, and counts as one an hour in the others.
 
 use std::cmp::Ordering;
 use std::collections::{HashSet, VecDeque};
@@ -13,8 +14,8 @@ use andreas_planner::{Job, JobState, Snapshot};
 const MOST: usize = 256;
 /// Minimum submissions from which something follows.
 const LEAST: usize = 8;
-/// Minimum time that they stand for.
-const LEAST_SPAN: Seconds = Seconds(3_600.0);
+/// Minimum time that they stand for where they go on, and where they are one burst among quiet hours.
+const LEAST_SPANS: [Seconds; 2] = [Seconds(60.0), Seconds(3_600.0)];
 /// Rows of estimates above which a job is not remembered, for its size.
 const MOST_ROWS: usize = 256;
 
@@ -82,7 +83,7 @@ impl Arrivals {
     /// The first `most` jobs of a future, in the order of their submission, none before `now`.
     pub(crate) fn of_future(&self, now: Time, (future, futures): (usize, usize), most: usize) -> Vec<Job> {
         let Some((from, until)) = self.span.filter(|_| self.jobs.len() >= LEAST) else { return Vec::new() };
-        let span = (until - from).0.max(LEAST_SPAN.0);
+        let span = (until - from).0.max(LEAST_SPANS[future % LEAST_SPANS.len()].0);
         let cut = span * (future as f64 + 0.5) / futures.max(1) as f64;
         // What follows the cut comes first, then the past from its begin on, and so on.
         let after = |job: &Job| ((job.submit - from).0.clamp(0.0, span) - cut).rem_euclid(span);

@@ -36,7 +36,7 @@ pub struct Snapshot {
     #[serde(default)]
     pub restart: Seconds,
     /// Wear of a restart, beside the seconds that it takes: it must also be worth this many lost seconds of the
-    /// job and its draw, >= 0; default 300.
+    /// job and its draw, >= 0; default 600.
     #[serde(default = "default_wear")]
     pub wear: Seconds,
     /// GPU types of all nodes; every node's type must be here.

@@ -149,7 +149,7 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
 mod tests {
     use andreas_baselines::Tickets;
     use andreas_core::StepFunction;
-    use andreas_planner::Lateness;
+    use andreas_planner::{DEFAULT_WEAR, Lateness};
 
     use super::*;
     use crate::scenario::{Delays, SleepModel};
@@ -164,7 +164,7 @@ mod tests {
             budget: None,
             lateness: Lateness::default(),
             restart: Seconds(seconds),
-            wear: Seconds(300.0),
+            wear: DEFAULT_WEAR,
             checkpoint: Seconds::ZERO,
             tick: None,
             catalogue: None,

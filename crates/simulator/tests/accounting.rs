@@ -5,7 +5,9 @@
 
 use andreas_baselines::{Method, Tickets};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, MethodName, Node, Options, Snapshot, plan};
+use andreas_planner::{
+    DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, Lateness, MethodName, Node, Options, Snapshot, plan,
+};
 use andreas_predictor::mean_over_median;
 use andreas_simulator::{
     Conditions, DecisionTimes, Delays, Failure, Knowledge, Outcome, PredictionError, Replayed, Scenario,
@@ -37,7 +39,7 @@ fn scenario(jobs: Vec<Job>) -> Scenario {
         budget: None,
         lateness: Lateness::default(),
         restart: Seconds(50.0),
-        wear: Seconds(300.0),
+        wear: DEFAULT_WEAR,
         checkpoint: Seconds::ZERO,
         tick: None,
         catalogue: None,

@@ -5,7 +5,7 @@
 
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
-use andreas_planner::{Estimate, GpuTypeInfo, Job, Lateness, Node, Snapshot};
+use andreas_planner::{DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, Lateness, Node, Snapshot};
 use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario, replay};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -60,7 +60,7 @@ fn scenario(seed: u64) -> Scenario {
         budget: None,
         lateness: Lateness { turnaround_share: 0.1, late_fixed: Seconds(900.0), aging: None },
         restart: Seconds(60.0),
-        wear: Seconds(300.0),
+        wear: DEFAULT_WEAR,
         checkpoint: Seconds(300.0),
         tick: Some(Seconds(900.0)),
         catalogue: None,

@@ -12,7 +12,8 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{Phase, TrainingJobStatus};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::lifecycle::Step;
 
@@ -20,8 +21,8 @@ use crate::lifecycle::Step;
 const MANY: usize = 8;
 /// Maximum delay of a record.
 const MAX_RECORD_DELAY: Duration = Duration::from_secs(10);
-/// Poll interval for the end of the burst.
-const POLL: Duration = Duration::from_secs(1);
+/// After this time a deferred record is looked at again.
+const RETRY: Duration = Duration::from_secs(1);
 /// A burst ends if no job started for this long; between two plans of a burst none starts.
 const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
@@ -30,17 +31,20 @@ const QUIET_PERIOD: Duration = Duration::from_secs(2);
 pub struct StartBurst {
     starting: Arc<AtomicUsize>,
     last: Arc<Mutex<Option<Instant>>>,
+    fewer: Arc<Notify>,
 }
 
 /// Guard: one job is starting while this lives.
 #[derive(Debug)]
 pub struct Starting {
-    starting: Arc<AtomicUsize>,
+    burst: StartBurst,
 }
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        self.starting.fetch_sub(1, Ordering::Relaxed);
+        if self.burst.starting.fetch_sub(1, Ordering::Relaxed) == MANY {
+            self.burst.fewer.notify_waiters();
+        }
     }
 }
 
@@ -50,12 +54,16 @@ impl StartBurst {
         if self.starting.fetch_add(1, Ordering::Relaxed) + 1 >= MANY {
             *self.last.lock() = Some(Instant::now());
         }
-        Starting { starting: Arc::clone(&self.starting) }
+        Starting { burst: self.clone() }
+    }
+
+    fn are_many(&self) -> bool {
+        self.starting.load(Ordering::Relaxed) >= MANY
     }
 
     fn is_active(&self) -> bool {
         let just_now = || self.last.lock().is_some_and(|last| last.elapsed() < QUIET_PERIOD);
-        self.starting.load(Ordering::Relaxed) >= MANY || just_now()
+        self.are_many() || just_now()
     }
 
     /// Delay before a retry, if the step only records that a job runs and a burst is active.
@@ -63,13 +71,21 @@ impl StartBurst {
         let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
         let only_records =
             before == Phase::Starting && step.status.phase == Phase::Running && step.actions.is_empty();
-        (only_records && self.is_active() && now < due(&step.status)?).then_some(POLL)
+        (only_records && self.is_active() && now < due(&step.status)?).then_some(RETRY)
     }
 
     /// Waits for the end of the burst, at most until [`MAX_RECORD_DELAY`] after `since`.
     pub async fn ended(&self, since: Instant) {
-        while self.is_active() && since.elapsed() < MAX_RECORD_DELAY {
-            sleep(POLL / 10).await;
+        let limit = since + MAX_RECORD_DELAY;
+        while self.is_active() && Instant::now() < limit {
+            // Registered before the count is read, so that no end is missed.
+            let fewer = self.fewer.notified();
+            if self.are_many() {
+                let _at_the_limit = timeout_at(limit, fewer).await;
+            } else {
+                let quiet = self.last.lock().map_or(limit, |last| last + QUIET_PERIOD);
+                sleep_until(quiet.min(limit)).await;
+            }
         }
     }
 }
@@ -122,11 +138,11 @@ mod tests {
         let start_burst = StartBurst::default();
         assert_eq!(start_burst.defers(&job, &step, at(101)), None, "nobody waits");
         let mut here: Vec<Starting> = (0..MANY).map(|_| start_burst.enter()).collect();
-        assert_eq!(start_burst.defers(&job, &step, at(101)), Some(POLL));
+        assert_eq!(start_burst.defers(&job, &step, at(101)), Some(RETRY));
         assert_eq!(start_burst.defers(&job, &step, at(110)), None, "it has waited for long enough");
         here.pop();
-        assert_eq!(start_burst.defers(&job, &step, at(101)), Some(POLL), "more may come");
-        sleep(QUIET_PERIOD).await;
+        assert_eq!(start_burst.defers(&job, &step, at(101)), Some(RETRY), "more may come");
+        tokio::time::sleep(QUIET_PERIOD).await;
         assert_eq!(start_burst.defers(&job, &step, at(101)), None, "the start_burst has gone");
     }
 
@@ -152,6 +168,14 @@ mod tests {
         let here: Vec<Starting> = (0..MANY).map(|_| start_burst.enter()).collect();
         start_burst.ended(began).await;
         assert_eq!(began.elapsed(), MAX_RECORD_DELAY);
+        // and it ends as soon as the last of many has started and no other follows
+        let again = Instant::now();
+        let ended = tokio::spawn(async move {
+            start_burst.ended(again).await;
+            again.elapsed()
+        });
+        tokio::time::sleep(Duration::from_secs(3)).await;
         drop(here);
+        assert_eq!(ended.await.expect("it ends"), Duration::from_secs(3));
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use andreas_api::EnergyPolicySpec;
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
 use andreas_planner::Job;
+use andreas_policy::rules;
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -99,8 +100,8 @@ pub(crate) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> 
         tariff: from(json!([[0.0, price]]))?,
         budget: Some(from(json!([[0.0, spec.power_budget.watts.map_or(1e9, |watts| watts as f64)]]))?),
         lateness: from(lateness)?,
-        restart: from(json!(spec.preemption.restart_time.seconds_or(120)))?,
-        wear: from(json!(spec.preemption.restart_wear.seconds_or(300)))?,
+        restart: rules::restart_time(&spec),
+        wear: rules::restart_wear(&spec),
         delays: andreas_simulator::Delays::default(),
         checkpoint: from(json!(0.0))?,
         tick: None,

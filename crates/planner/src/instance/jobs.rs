@@ -156,15 +156,15 @@ impl<'a> JobContext<'a, '_> {
                 }
                 let limits = job.limits.iter().filter(|l| l.gpu_type == row.gpu_type);
                 let limits = limits.map(|l| (Some(l.limit.0), l.time_factor, l.power_factor));
-                for (limit, slower, thriftier) in std::iter::once((None, 1.0, 1.0)).chain(limits) {
-                    let power = row.power.0 * thriftier;
+                for (limit, time_factor, power_factor) in std::iter::once((None, 1.0, 1.0)).chain(limits) {
+                    let power = row.power.0 * power_factor;
                     let draw = draw_under_limit(row, limit, power);
                     configs.push(Config {
                         kind,
                         nodes,
                         gpus,
                         limit,
-                        time: job.epochs_left * epoch * spread * slower,
+                        time: job.epochs_left * epoch * spread * time_factor,
                         power,
                         draw,
                         milliwatts: whole_milliwatts(draw),

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement, Plan,
-    PowerBudget, Preemption, Resources, Snapshot, Worker,
+    DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement,
+    Plan, PowerBudget, Preemption, Resources, Snapshot, Worker,
 };
 
 /// Speed of a GPU against the slowest type, its idle and its training watts.
@@ -89,7 +89,7 @@ impl Default for Load {
             gap: 450.0,
             seed: 1,
             restart: 120.0,
-            wear: 300.0,
+            wear: DEFAULT_WEAR.0,
             share: 0.1,
             late_fixed: 900.0,
             deadlines: (0.3, 1.5),

@@ -39,8 +39,8 @@ pub struct Outcome {
     pub answers: Vec<Answer>,
 }
 
-fn relative((truth, said): (f64, f64)) -> f64 {
-    (said / truth - 1.0).abs()
+fn relative((truth, predicted): (f64, f64)) -> f64 {
+    (predicted / truth - 1.0).abs()
 }
 
 /// Median of values; NaN if there are none.

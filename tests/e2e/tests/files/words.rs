@@ -1,9 +1,11 @@
-//! Private words that once named things here, each with the field's word for it: none of them names an item or a local
-//! variable again.
+//! Private words that once named things here, each with the field's word for it: none of them names an item, a field, a
+//! parameter or a local variable again.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use syn::visit::{self, Visit};
+use syn::{Attribute, Field, Ident, ImplItem, Item, Meta, PatIdent, TraitItemFn, Variant};
 
 /// The word as part of a name of anything, tests included, and what to say instead.
 const WORDS: [(&str, &str); 29] = [
@@ -84,10 +86,6 @@ const PRODUCT_WORDS: [(&str, &str); 42] = [
 ];
 /// A word of two in the field: planning looks ahead.
 const ONE_WORD: (&str, &str) = ("look_ahead", "lookahead");
-/// What introduces the name of an item.
-const KEYWORDS: [&str; 9] =
-    ["const", "enum", "fn", "macro_rules!", "mod", "static", "struct", "trait", "type"];
-
 /// Words of a name in any case: `GpuMonitor`, `gpu_monitor`, `GPU_MONITOR`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
@@ -104,69 +102,106 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The name at the beginning of some code.
-fn name_at(code: &str) -> &str {
-    code.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
+/// Names that a file introduces: of items, fields, variants, parameters, and of all that a pattern binds.
+struct Names {
+    /// In a test, or in a module of tests.
+    test: bool,
+    /// Each name, and whether it is one of a test.
+    found: Vec<(String, bool)>,
 }
 
-/// A field or variant on a line of a struct or an enum.
-fn field(code: &str) -> Option<&str> {
-    let code = code.trim_start();
-    let public = code.strip_prefix("pub").and_then(|rest| rest.split_once(' '));
-    let code = match public {
-        Some((scope, rest)) if scope.is_empty() || scope.starts_with('(') => rest,
-        _ => code,
-    };
-    let name = name_at(code);
-    let rest = code[name.len()..].trim_start();
-    (!name.is_empty() && rest.starts_with([':', ',', '(', '{', '='])).then_some(name)
-}
-
-/// Local variables of the patterns on a line that `let` introduces.
-fn locals(code: &str) -> impl Iterator<Item = &str> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    let begins = code.match_indices("let ").filter(move |(at, _)| !code[..*at].ends_with(is_part));
-    let patterns = begins.filter_map(|(at, found)| code[at + found.len()..].split(['=', ';']).next());
-    let names = patterns.flat_map(move |pattern| pattern.split(move |c: char| !is_part(c)));
-    names.filter(|name| name.starts_with(|c: char| c.is_lowercase() || c == '_'))
-}
-
-/// Names in a file that a private word is part of, as `line: name: word -> better`.
-fn private(text: &str, product: bool) -> Vec<String> {
-    let mut found = Vec::new();
-    // Indentation of the struct or enum that the line is in; and whether a test's attribute or module came before.
-    let (mut block, mut test, mut tests) = (None, false, !product);
-    for (number, line) in text.lines().enumerate() {
-        let code = line.split("//").next().unwrap_or_default();
-        let start = code.trim_start();
-        if start.starts_with("#[") {
-            test |= start.trim_end().ends_with("test]") || start.contains("test(");
-            continue;
-        }
-        tests |= line == "mod tests {";
-        let tokens: Vec<&str> = code.split_whitespace().collect();
-        let pairs = tokens.windows(2).filter(|pair| KEYWORDS.contains(&pair[0]));
-        let mut names: Vec<&str> = pairs.map(|pair| name_at(pair[1])).chain(locals(code)).collect();
-        let indent = code.len() - start.len();
-        if block.is_some_and(|block| indent <= block && start.starts_with('}')) {
-            block = None;
-        } else if block.is_some() {
-            names.extend(field(code));
-        } else if code.trim_end().ends_with('{') && tokens.iter().any(|t| ["struct", "enum"].contains(t)) {
-            block = Some(indent);
-        }
-        for name in names {
-            let words = words(name);
-            let product = PRODUCT_WORDS.iter().filter(|_| !test && !tests);
-            for (word, better) in
-                WORDS.iter().chain(product).filter(|(word, _)| words.iter().any(|w| w == word))
-            {
-                found.push(format!("{}: {name}: {word} -> {better}", number + 1));
-            }
-        }
-        test &= start.is_empty();
+impl Names {
+    fn add(&mut self, name: &Ident) {
+        self.found.push((name.to_string(), self.test));
     }
-    found
+
+    /// Goes on within something that has attributes.
+    fn within(&mut self, attributes: &[Attribute], visit: impl FnOnce(&mut Self)) {
+        let before = self.test;
+        self.test |= attributes.iter().any(is_of_tests);
+        visit(self);
+        self.test = before;
+    }
+}
+
+/// `#[test]`, `#[tokio::test]`, `#[cfg(test)]`, or `#[cfg(any(test, ...))]`.
+fn is_of_tests(attribute: &Attribute) -> bool {
+    let path = attribute.path();
+    let named = |name: &str| path.segments.last().is_some_and(|segment| segment.ident == name);
+    let Meta::List(list) = &attribute.meta else { return named("test") };
+    let arguments = list.tokens.to_string();
+    named("test")
+        || named("cfg")
+            && words(&arguments.replace(|c: char| !c.is_alphanumeric(), "_")).contains(&"test".into())
+}
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let (name, attributes): (Option<&Ident>, &[Attribute]) = match item {
+            Item::Const(item) => (Some(&item.ident), &item.attrs),
+            Item::Enum(item) => (Some(&item.ident), &item.attrs),
+            Item::Fn(item) => (Some(&item.sig.ident), &item.attrs),
+            Item::Impl(item) => (None, &item.attrs),
+            Item::Macro(item) => (item.ident.as_ref(), &item.attrs),
+            Item::Mod(item) => (Some(&item.ident), &item.attrs),
+            Item::Static(item) => (Some(&item.ident), &item.attrs),
+            Item::Struct(item) => (Some(&item.ident), &item.attrs),
+            Item::Trait(item) => (Some(&item.ident), &item.attrs),
+            Item::Type(item) => (Some(&item.ident), &item.attrs),
+            _ => (None, &[]),
+        };
+        self.within(attributes, |names| {
+            name.into_iter().for_each(|name| names.add(name));
+            visit::visit_item(names, item);
+        });
+    }
+
+    fn visit_impl_item(&mut self, item: &'ast ImplItem) {
+        let (name, attributes): (Option<&Ident>, &[Attribute]) = match item {
+            ImplItem::Const(item) => (Some(&item.ident), &item.attrs),
+            ImplItem::Fn(item) => (Some(&item.sig.ident), &item.attrs),
+            _ => (None, &[]),
+        };
+        self.within(attributes, |names| {
+            name.into_iter().for_each(|name| names.add(name));
+            visit::visit_impl_item(names, item);
+        });
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast TraitItemFn) {
+        self.add(&item.sig.ident);
+        visit::visit_trait_item_fn(self, item);
+    }
+
+    fn visit_field(&mut self, field: &'ast Field) {
+        field.ident.iter().for_each(|name| self.add(name));
+        visit::visit_field(self, field);
+    }
+
+    fn visit_variant(&mut self, variant: &'ast Variant) {
+        self.add(&variant.ident);
+        visit::visit_variant(self, variant);
+    }
+
+    fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
+        self.add(&pattern.ident);
+        visit::visit_pat_ident(self, pattern);
+    }
+}
+
+/// Names in a file that a private word is part of, as `name: word -> better`.
+fn private(text: &str, product: bool) -> Result<Vec<String>> {
+    let mut names = Names { test: !product, found: Vec::new() };
+    names.visit_file(&syn::parse_file(text)?);
+    let mut found = Vec::new();
+    for (name, test) in names.found {
+        let words = words(&name);
+        let all = WORDS.iter().chain(PRODUCT_WORDS.iter().filter(|_| !test));
+        for (word, better) in all.filter(|(word, _)| words.iter().any(|w| w == word)) {
+            found.push(format!("{name}: {word} -> {better}"));
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a file holds tests alone.
@@ -203,43 +238,55 @@ fn no_item_has_a_private_word_in_its_name() -> Result<()> {
         let text = std::fs::read_to_string(&file)?;
         let name = file.strip_prefix(&root)?.display().to_string();
         let product = !is_test(&name);
-        found.extend(private(&text, product).into_iter().map(|what| format!("{name}:{what}")));
+        let of_file = private(&text, product).with_context(|| name.clone())?;
+        found.extend(of_file.into_iter().map(|what| format!("{name}: {what}")));
     }
     assert!(found.is_empty(), "private words:\n{}", found.join("\n"));
     Ok(())
 }
 
 #[test]
-fn private_words_are_found_as_whole_words_of_names() {
-    let text = "pub struct PeerVoice;\nfn kind_of() {}\n// fn told()\npub(crate) mod eyes;\nfn is_allowed() {}\nconst MENU: u8 = 0;";
-    let found = ["1: PeerVoice: voice -> weight", "4: eyes: eyes -> monitor", "6: MENU: menu -> cost table"];
-    assert_eq!(private(text, true), found);
+fn private_words_are_found_as_whole_words_of_names() -> Result<()> {
+    let text = "pub struct PeerVoice;\nfn kind_of() {}\n// fn told()\npub(crate) mod eyes {}\nfn is_allowed() {}\nconst MENU: u8 = 0;";
+    assert_eq!(
+        private(text, true)?,
+        ["PeerVoice: voice -> weight", "eyes: eyes -> monitor", "MENU: menu -> cost table"]
+    );
+    Ok(())
 }
 
 #[test]
-fn fields_and_variants_are_names_too() {
+fn fields_and_variants_are_names_too() -> Result<()> {
     let text = "struct A {\n    /// Its eyes.\n    pub(super) look: u8,\n    look_ahead: u8,\n}\nenum B {\n    World(u8),\n    Seen { eyes: u8 },\n}\nfn f() {\n    g(look, world);\n}";
     let found = [
-        "3: look: look -> read, observe, snapshot or explore",
-        "7: World: world -> cache, snapshot or cluster",
+        "look: look -> read, observe, snapshot or explore",
+        "World: world -> cache, snapshot or cluster",
+        "eyes: eyes -> monitor",
     ];
-    assert_eq!(private(text, true), found);
+    assert_eq!(private(text, true)?, found);
+    Ok(())
 }
 
 #[test]
-fn local_variables_are_names_too() {
-    let text = "fn f() {\n    let (told, mut other) = g();\n    if let Some(look) = h(world) {}\n    outlet(eyes);\n}";
+fn parameters_and_local_variables_are_names_too() -> Result<()> {
+    let text = "impl A {\n    fn f(&self, said: u8) {\n        let (told, mut other) = g();\n        if let Some(look) = h(world) {}\n        outlet(eyes);\n        h(|saw| 0);\n    }\n}";
     let found = [
-        "2: told: told -> reported, written or shown",
-        "3: look: look -> read, observe, snapshot or explore",
+        "said: said -> message, claimed, or what it is",
+        "told: told -> reported, written or shown",
+        "look: look -> read, observe, snapshot or explore",
+        "saw: saw -> observed",
     ];
-    assert_eq!(private(text, true), found);
+    assert_eq!(private(text, true)?, found);
+    Ok(())
 }
 
 #[test]
-fn tests_may_use_plain_english() {
+fn tests_may_use_plain_english() -> Result<()> {
     let text = "#[test]\nfn a_job_whose_node_is_silent() {}\nfn whose() {}\n#[cfg(test)]\nmod tests {\n    fn world() {}\n    fn told() {}\n}";
-    let found = ["3: whose: whose -> ownership", "7: told: told -> reported, written or shown"];
-    assert_eq!(private(text, true), found);
+    assert_eq!(
+        private(text, true)?,
+        ["whose: whose -> ownership", "told: told -> reported, written or shown"]
+    );
     assert!(is_test("operator/src/lifecycle/tests/world.rs") && !is_test("operator/src/testing.rs"));
+    Ok(())
 }
