@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(seen, mode, "{file}");
         }
         assert!(made == pod.renew(now, false).unwrap(), "a restart changes nothing");
-        Tls::of(made, Some(vec!["andreas-scheduler".into()]), MinTlsVersion::Tls13).unwrap();
+        Tls::from_pem(made, Some(vec!["andreas-scheduler".into()]), MinTlsVersion::Tls13).unwrap();
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub struct BudgetWindow {
 
 impl Budget {
     /// Of objects at an instant.
-    pub fn of(objects: &Objects, views: &[NodeView], now: Timestamp) -> Self {
+    pub fn new(objects: &Objects, views: &[NodeView], now: Timestamp) -> Self {
         let policy = objects.policy();
         let budget = &policy.power_budget;
         let zone = rules::zone(&budget.time_zone);

@@ -94,7 +94,7 @@ pub struct GpuView {
 }
 
 impl NodeView {
-    pub(super) fn of(node: &SlimGpuNode, objects: &Objects, policy: &EnergyPolicySpec) -> Self {
+    pub(super) fn new(node: &SlimGpuNode, objects: &Objects, policy: &EnergyPolicySpec) -> Self {
         let name = node.metadata.name.clone().unwrap_or_default();
         let status = node.status.clone().unwrap_or_default();
         let jobs = objects.jobs.as_deref();

@@ -71,7 +71,7 @@ fn log(gpus: u32) -> f64 {
 
 impl Scale {
     /// Holds every point and every curve, and of the intervals as much as leaves these readable.
-    fn of(series: &[Series], intervals: bool) -> Self {
+    fn new(series: &[Series], intervals: bool) -> Self {
         let mut it = Self { x: (0.0, 1.0), y: (f64::INFINITY, f64::NEG_INFINITY) };
         let mut take = |gpus: u32, value: f64| {
             it.x.1 = it.x.1.max(log(gpus));
@@ -124,7 +124,7 @@ pub(super) fn text(title: &str, charts: &[Chart]) -> String {
 fn render(title: &str, Chart { measure, series }: &Chart) -> String {
     const WIDTH: usize = 72;
     const HEIGHT: usize = 20;
-    let scale = Scale::of(series, false);
+    let scale = Scale::new(series, false);
     let mut grid = vec![vec![' '; WIDTH]; HEIGHT];
     let place = |gpus: u32, value: f64| {
         let x = (scale.x(gpus) * (WIDTH - 1) as f64).round() as usize;

@@ -47,7 +47,7 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     let request = workload.request()?;
     let kind = workload.kind;
     let found = groups(kind.templates_in(), templates);
-    let mut size = Size::of(&found)?;
+    let mut size = Size::from_groups(&found)?;
     let draft = andreas_convert::object(templates, &[])?.map(|made| made.job).unwrap_or_default();
     let mut spec = Map::new();
     let mut gpus = json!({"min": size.gpus});
@@ -143,7 +143,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(groups: &[Group]) -> Result<Self, AdoptError> {
+    fn from_groups(groups: &[Group]) -> Result<Self, AdoptError> {
         let Some(first) = groups.first() else {
             return Err(AdoptError::Gpus("its pods ask for no GPUs (nvidia.com/gpu)".into()));
         };

@@ -31,7 +31,7 @@ pub fn direct(object: &mut Value, groups: &[Group], directives: &Directives) {
     let templates = groups.iter().map(|group| group.template.as_str());
     let found = fields_before_release(object, templates, directives.pods.is_some());
     if object["metadata"]["annotations"][ANNOTATION_FOUND].is_null() {
-        *at(object, &["metadata", "annotations", ANNOTATION_FOUND]) = found.to_string().into();
+        *entry(object, &["metadata", "annotations", ANNOTATION_FOUND]) = found.to_string().into();
     }
     if let Some(pods) = directives.pods {
         resize(object, pods);
@@ -44,10 +44,12 @@ pub fn direct(object: &mut Value, groups: &[Group], directives: &Directives) {
             (LABEL_ADOPTED_ATTEMPT, directives.attempt.to_string()),
         ];
         for (label, value) in labels {
-            *at(template, &["metadata", "labels", label]) = value.into();
+            *entry(template, &["metadata", "labels", label]) = value.into();
         }
         match &directives.hostname {
-            Some(hostname) => *at(template, &["spec", "nodeSelector", HOSTNAME]) = hostname.as_str().into(),
+            Some(hostname) => {
+                *entry(template, &["spec", "nodeSelector", HOSTNAME]) = hostname.as_str().into()
+            }
             None => {
                 if let Some(selector) =
                     template.pointer_mut("/spec/nodeSelector").and_then(Value::as_object_mut)
@@ -94,17 +96,17 @@ impl Leftover {
 
 /// Gives a Job so many pods. An Indexed Job whose pods all run at once completes with as many.
 fn resize(object: &mut Value, pods: i64) {
-    let spec = at(object, &["spec"]);
+    let spec = entry(object, &["spec"]);
     let at_once = spec["parallelism"].as_i64().unwrap_or(1);
     if spec["completions"].as_i64() == Some(at_once) {
-        *at(spec, &["completions"]) = pods.into();
+        *entry(spec, &["completions"]) = pods.into();
     }
-    *at(spec, &["parallelism"]) = pods.into();
+    *entry(spec, &["parallelism"]) = pods.into();
 }
 
 /// Starts a workload for an attempt. Its templates were [`direct`]ed before, or are with the same write.
 pub fn release(kind: Kind, object: &mut Value, attempt: i64) {
-    *at(object, &["metadata", "annotations", ANNOTATION_ADOPTED_ATTEMPT]) = attempt.to_string().into();
+    *entry(object, &["metadata", "annotations", ANNOTATION_ADOPTED_ATTEMPT]) = attempt.to_string().into();
     set_suspend(kind, object, false);
 }
 
@@ -116,11 +118,11 @@ pub fn hold(kind: Kind, object: &mut Value) {
 fn set_suspend(kind: Kind, object: &mut Value, suspend: bool) {
     let mut path: Vec<&str> = kind.suspend_in().split('/').filter(|step| !step.is_empty()).collect();
     path.push("suspend");
-    *at(object, &path) = suspend.into();
+    *entry(object, &path) = suspend.into();
 }
 
 /// The place at a path, made if it is not there.
-fn at<'a>(object: &'a mut Value, path: &[&str]) -> &'a mut Value {
+fn entry<'a>(object: &'a mut Value, path: &[&str]) -> &'a mut Value {
     path.iter().fold(object, |place, step| {
         if !place.is_object() {
             *place = json!({});
@@ -131,7 +133,7 @@ fn at<'a>(object: &'a mut Value, path: &[&str]) -> &'a mut Value {
 
 /// A list in a template's pod, made if it is not there.
 fn list<'a>(template: &'a mut Value, name: &str) -> &'a mut Vec<Value> {
-    let place = at(template, &["spec", name]);
+    let place = entry(template, &["spec", name]);
     if !place.is_array() {
         *place = json!([]);
     }

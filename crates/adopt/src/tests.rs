@@ -48,7 +48,7 @@ fn all() -> Vec<(Kind, Value)> {
 }
 
 fn workload(kind: Kind, object: &Value) -> Workload {
-    Workload::of(kind, object).expect("a workload")
+    Workload::from_object(kind, object).expect("a workload")
 }
 
 fn directives(hostname: Option<&str>) -> Directives {

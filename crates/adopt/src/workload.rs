@@ -40,7 +40,7 @@ pub struct Workload {
 
 impl Workload {
     /// Reads an object of that kind; `None` if its metadata are not an object's.
-    pub fn of(kind: Kind, object: &Value) -> Option<Self> {
+    pub fn from_object(kind: Kind, object: &Value) -> Option<Self> {
         let mut metadata = object["metadata"].clone();
         if let Some(fields) = metadata.as_object_mut() {
             fields.remove("managedFields");
@@ -76,7 +76,7 @@ impl Workload {
     /// # Errors
     /// When one of them has a value that is not its own.
     pub fn request(&self) -> Result<Request, AnnotationError> {
-        Request::of(self.metadata.annotations.as_ref().unwrap_or(&BTreeMap::new()))
+        Request::from_annotations(self.metadata.annotations.as_ref().unwrap_or(&BTreeMap::new()))
     }
 
     /// Another object made it and starts it.
@@ -152,7 +152,7 @@ pub struct Watched<T> {
 impl<'de, T: Tag> Deserialize<'de> for Watched<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let object = Value::deserialize(deserializer)?;
-        let workload = Workload::of(T::KIND, &object);
+        let workload = Workload::from_object(T::KIND, &object);
         let workload = workload.ok_or_else(|| serde::de::Error::custom("metadata cannot be read"))?;
         Ok(Self { workload, kind: PhantomData })
     }

@@ -53,7 +53,7 @@ impl Draft {
     ///
     /// # Errors
     /// Where one of them is of another type, or has a value that is not its own.
-    pub fn of(mut metadata: Fields, notes: &mut Notes) -> Result<Self, ConvertError> {
+    pub fn from_metadata(mut metadata: Fields, notes: &mut Notes) -> Result<Self, ConvertError> {
         let mut kept = Map::new();
         if let Some(name) = metadata.text("name")? {
             kept.insert("name".into(), job_name(&name, "metadata.name", notes).into());
@@ -71,7 +71,7 @@ impl Draft {
         for name in READ {
             asked.extend(annotations.text(name)?.map(|text| (name.to_owned(), text)));
         }
-        let request = Request::of(&asked)?;
+        let request = Request::from_annotations(&asked)?;
         let mut draft = Self { metadata: kept, spec: Map::new(), request, queued: false };
         for (map, mut entries) in [("labels", metadata.object("labels")?), ("annotations", annotations)] {
             entries.ignore(&[LAST_APPLIED]);
@@ -95,8 +95,8 @@ impl Draft {
     /// # Errors
     /// When a field is missing or of another type.
     pub fn begin(object: Value, notes: &mut Notes) -> Result<(Self, Fields), ConvertError> {
-        let mut fields = Fields::of("", object)?;
-        let mut draft = Self::of(fields.object("metadata")?, notes)?;
+        let mut fields = Fields::new("", object)?;
+        let mut draft = Self::from_metadata(fields.object("metadata")?, notes)?;
         let mut spec = fields.object("spec")?;
         draft.suspend(&mut spec, notes)?;
         Ok((draft, spec))

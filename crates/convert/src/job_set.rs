@@ -25,7 +25,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     let (mut chosen, mut others) = (None, 0_i64);
     for (number, job) in jobs.into_iter().enumerate() {
         let same = Some(pods(&job)) == alike;
-        let mut fields = Fields::of(format!("{path}[{number}]"), job)?;
+        let mut fields = Fields::new(format!("{path}[{number}]"), job)?;
         let name = fields.text("name")?.unwrap_or_default();
         if number == at {
             chosen = Some(fields);

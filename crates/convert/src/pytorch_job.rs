@@ -17,8 +17,8 @@ const CONTAINER: &str = "pytorch";
 /// # Errors
 /// When a field is missing or of another type.
 pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
-    let mut fields = Fields::of("", object)?;
-    let mut draft = Draft::of(fields.object("metadata")?, notes)?;
+    let mut fields = Fields::new("", object)?;
+    let mut draft = Draft::from_metadata(fields.object("metadata")?, notes)?;
     let mut spec = fields.object("spec")?;
     run_policy(spec.object("runPolicy")?, &mut draft, notes)?;
     spec.changed("nprocPerNode", notes, "torchrun starts a process for each GPU");

@@ -84,7 +84,7 @@ fn groups(cluster: &mut Fields, notes: &mut Notes) -> Result<(String, Value, (i6
     let path = cluster.path("workerGroupSpecs");
     let mut chosen = None;
     for (number, group) in cluster.list("workerGroupSpecs")?.into_iter().enumerate() {
-        let mut group = Fields::of(format!("{path}[{number}]"), group)?;
+        let mut group = Fields::new(format!("{path}[{number}]"), group)?;
         let name = group.text("groupName")?.unwrap_or_default();
         if chosen.is_some() {
             notes.lost(format!("{path}.{name}"), "a gang has one template: its pods are not made");

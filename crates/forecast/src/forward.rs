@@ -132,12 +132,12 @@ pub(crate) fn run(
             all.push(live);
         }
         let kept = (plan.prices.clone(), plan.intended.clone());
-        made = Some(andreas_planner::plan(&at(snapshot, &all, now, kept), options)?);
+        made = Some(andreas_planner::plan(&snapshot_at(snapshot, &all, now, kept), options)?);
     }
 }
 
 /// The snapshot as it is then.
-fn at(
+fn snapshot_at(
     snapshot: &Snapshot,
     all: &[Live<'_>],
     now: Time,

@@ -113,7 +113,7 @@ pub fn sample(
 ) -> Result<Forecast, SnapshotError> {
     let futures = settings.futures.clamp(1, MAX_FUTURES);
     let lengths = lengths::Lengths::new(&snapshot.jobs, futures, settings.seed);
-    let hosts = hosts::Hosts::of(snapshot);
+    let hosts = hosts::Hosts::new(snapshot);
     let mut jobs: Vec<Vec<Option<Run>>> = vec![Vec::with_capacity(futures); snapshot.jobs.len()];
     for future in 0..futures {
         let later = arrivals.of_future(snapshot.now, (future, futures), MAX_ARRIVALS);
@@ -141,7 +141,7 @@ pub fn sample(
 #[must_use]
 pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMap<JobId, Time> {
     let now = snapshot.now;
-    let hosts = hosts::Hosts::of(snapshot);
+    let hosts = hosts::Hosts::new(snapshot);
     let live = |job| {
         let mut live = live::Live::new(job, 0.0, now, live::Delays::NONE, &hosts);
         if let Some(job_plan) = plan.jobs.get(&live.job.id) {

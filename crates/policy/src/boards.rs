@@ -22,7 +22,7 @@ impl Board {
     /// Draw of a host with this many GPUs of the type, without the GPUs: from the policy, else from the table.
     pub fn host(&self, gpus: u64) -> HostPower {
         let [idle, busy] = self.host;
-        HostPower::of(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
+        HostPower::default_for(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
     }
 
     /// The same with what the node's agent measures, for a node with or without a job. A counter of the whole

@@ -29,7 +29,7 @@ pub(crate) struct Known {
 
 impl Known {
     /// All rows, in the order of the curve: the table first.
-    pub fn all(&self) -> impl Iterator<Item = &AggregatedSample> {
+    pub fn rows(&self) -> impl Iterator<Item = &AggregatedSample> {
         self.table.iter().chain(&self.seen)
     }
 

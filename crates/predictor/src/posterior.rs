@@ -209,7 +209,7 @@ impl Posterior {
     }
 
     /// Mean and variance of the log at a setting, without residual noise.
-    pub fn at(&self, s: &Setting) -> (f64, f64) {
+    pub fn mean_and_variance(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
         let (at, slopes) = self.quantity.with_slopes(&theta, s);
         let mut variance = self.linear(true, &slopes, &slopes) + kernel(s, s);
@@ -230,7 +230,7 @@ impl Posterior {
     pub fn mean(&self, s: &Setting) -> f64 {
         let deviations = self.rows.iter().zip(&self.alpha);
         let own = deviations.map(|(row, alpha)| alpha * kernel(s, &row.setting));
-        self.quantity.at(&self.theta(s.kind), s) + own.sum::<f64>()
+        self.quantity.log_at(&self.theta(s.kind), s) + own.sum::<f64>()
     }
 
     /// Prior mean of a parameter.

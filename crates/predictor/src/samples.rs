@@ -106,8 +106,9 @@ pub(crate) fn run_spread<'a>(
     batch: Option<f64>,
 ) -> RunSpread {
     let rows = cells(rows, Quantity::Time, batch);
-    let of =
-        |rows: &[(AggregatedSample, f64)]| RunSpread::of(rows.iter().map(|(c, epochs)| (c.log, *epochs)));
+    let of = |rows: &[(AggregatedSample, f64)]| {
+        RunSpread::from_rows(rows.iter().map(|(c, epochs)| (c.log, *epochs)))
+    };
     rows.chunk_by(same_place).map(of).fold(RunSpread::default(), RunSpread::and)
 }
 
@@ -182,7 +183,7 @@ fn merged(rows: &[(AggregatedSample, f64)], runs: f64) -> AggregatedSample {
 
 /// Samples of the user's table, as natural logs of seconds or of watts per GPU. Of several rows for
 /// one configuration the first is used.
-pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
+pub(crate) fn table_samples(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
     let mut cells: Vec<AggregatedSample> = Vec::new();
     for row in profile.given.iter().take(MAX_TABLE_ROWS) {
         let (gpus, nodes) = (row.gpus.0, row.nodes.unwrap_or(1));

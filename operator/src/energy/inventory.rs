@@ -155,7 +155,7 @@ impl<'a> Inventory<'a> {
     /// A type in neither the policy nor the table of boards takes its agents' readings. The maximum is the
     /// board's highest power limit, at most [`boards::HIGHEST`]. The idle draw is a fifth of it, more than
     /// most boards draw.
-    pub fn of(index: &'a ClusterIndex) -> Self {
+    pub fn from_index(index: &'a ClusterIndex) -> Self {
         Self::with(index, index.policy().map_or(&*DEFAULT, |policy| &policy.spec))
     }
 
@@ -305,7 +305,7 @@ fn shared(node: &SlimNode) -> bool {
 
 /// GPUs of the largest planned node.
 pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
-    let inventory = Inventory::of(index);
+    let inventory = Inventory::from_index(index);
     let planned = index.nodes.iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
     planned.map(|(_, node)| i32::try_from(whole_gpus(node)).unwrap_or(i32::MAX)).max()
 }

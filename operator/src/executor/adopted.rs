@@ -120,12 +120,12 @@ async fn read(
     let object = shared.writer.get_object(&kind.url(&key.namespace), &adopts.name).await?;
     Ok(object.filter(|object| {
         object["metadata"]["uid"] == adopts.uid.as_str()
-            && Workload::of(kind, object).is_some_and(|workload| workload.asks())
+            && Workload::from_object(kind, object).is_some_and(|workload| workload.asks())
     }))
 }
 
 fn note(shared: &Arc<Shared>, kind: Kind, object: &Value) {
-    if let Some(workload) = Workload::of(kind, object) {
+    if let Some(workload) = Workload::from_object(kind, object) {
         shared.index.lock().wrote_workload(workload);
     }
 }

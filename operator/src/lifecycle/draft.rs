@@ -224,7 +224,7 @@ impl<'a> Draft<'a> {
     /// When the last member was bound; absent unless all are bound.
     fn bound_at(&self) -> Option<Timestamp> {
         let allocation = self.status.allocation.clone()?;
-        let members = Members::of(self.o, Some(&allocation));
+        let members = Members::new(self.o, Some(&allocation));
         members.gang.iter().map(Member::bound_at).collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
@@ -415,7 +415,7 @@ impl<'a> Draft<'a> {
     /// A job that is being deleted holds what its pods hold and requests nothing.
     fn claim_of_deleted(&self) -> Claim {
         let Some(allocation) = self.allocation() else { return Claim::Nothing };
-        let members = Members::of(self.o, Some(&allocation));
+        let members = Members::new(self.o, Some(&allocation));
         let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
         let since = self.status.stop.as_ref().map_or(self.o.now, |stop| stop.since.0);
         if members.gang.iter().all(|member| member.has_ended(self.o, known_bound, since)) {
@@ -428,7 +428,7 @@ impl<'a> Draft<'a> {
     fn gone_by(&self) -> Option<Timestamp> {
         let allocation = self.allocation()?;
         let since = self.status.stop.as_ref()?.since.0;
-        let members = Members::of(self.o, Some(&allocation));
+        let members = Members::new(self.o, Some(&allocation));
         let unreachable = members.gang.iter().any(|m| {
             m.live.is_some_and(|p| !super::member::is_over(p))
                 && self.o.nodes.get(m.node).is_some_and(|f| !f.ready)
@@ -447,7 +447,7 @@ fn current_facts(o: &Observed<'_>) -> BTreeSet<TimedFact> {
     let mut facts: BTreeSet<TimedFact> = o.nodes.iter().map(readiness).collect();
     let Some(status) = &o.job.status else { return facts };
     let Some(allocation) = &status.allocation else { return facts };
-    let members = Members::of(o, Some(allocation));
+    let members = Members::new(o, Some(allocation));
     let attempt = allocation.attempt;
     let container = o.training_container();
     if !members.gang.is_empty() && members.gang.iter().all(Member::bound) {

@@ -174,7 +174,7 @@ impl View {
     }
 
     /// The instant that its answers count from.
-    pub fn at(&self) -> Timestamp {
+    pub fn instant(&self) -> Timestamp {
         self.at
     }
 

@@ -45,7 +45,7 @@ pub(in super::super) fn svg(title: &str, charts: &[Chart]) -> String {
 }
 
 fn draw(area: &Area<'_>, Chart { measure, series }: &Chart) -> Result<(), Error> {
-    let scale = Scale::of(series, true);
+    let scale = Scale::new(series, true);
     let (low, high) = (scale.y.0.exp(), scale.y.1.exp());
     let most = scale.x.1.exp2().max(2.0);
     let mut chart = ChartBuilder::on(area)

@@ -43,7 +43,7 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
     let image = options.image.clone().or(program.image.clone());
     let name = options.name.clone();
     let metadata = json!({"name": name.as_deref().unwrap_or("batch")});
-    let mut draft = Draft::of(Fields::of("metadata", metadata)?, notes)?;
+    let mut draft = Draft::from_metadata(Fields::new("metadata", metadata)?, notes)?;
     if let Some(seconds) = options.time {
         notes.changed(
             "--time",
@@ -62,7 +62,7 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
             format!("give the job a checkpoint with graceSeconds: {seconds}; the signal is SIGTERM"),
         );
     }
-    let size = Size::of(&options, notes);
+    let size = Size::from_options(&options, notes);
     processes(&program, &size, notes);
     let value = template(&options, &size, image, &program);
     let template = Template {

@@ -142,7 +142,7 @@ pub(super) struct Sets<'a> {
 }
 
 impl Sets<'_> {
-    pub fn of(&mut self, job: &Job, nodes: usize) -> usize {
+    pub fn index_of(&mut self, job: &Job, nodes: usize) -> usize {
         if job.candidates.is_none() && job.forbidden.is_empty() {
             return 0;
         }

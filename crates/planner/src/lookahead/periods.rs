@@ -64,7 +64,7 @@ impl Periods {
     }
 
     /// Periods that suit the jobs: by the median of their times on the configurations with the least energy.
-    pub fn of(instance: &Instance<'_>) -> Self {
+    pub fn for_instance(instance: &Instance<'_>) -> Self {
         let thriftiest = |configs: &[crate::instance::Config]| {
             let listed = configs.iter().filter(|c| c.listed);
             listed

@@ -46,7 +46,7 @@ pub enum Half {
 
 impl Half {
     /// The half of a model or trace: the lowest bit of the 64-bit FNV-1a hash of its name.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         if stable_hash(name).is_multiple_of(2) { Self::Choose } else { Self::Report }
     }
 }
@@ -90,14 +90,14 @@ pub fn splits(
     hold_out: HoldOut,
     half: Option<Half>,
 ) -> Vec<TrainTestSplit<'_>> {
-    let is_read = |s: &&Sample| half != Some(Half::Choose) || Half::of(s.model()) == Half::Choose;
+    let is_read = |s: &&Sample| half != Some(Half::Choose) || Half::from_name(s.model()) == Half::Choose;
     let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).filter(is_read).collect();
-    let mut splits = all(&timed, setting, hold_out);
-    splits.retain(|q| half.is_none_or(|half| q.test.iter().all(|s| Half::of(s.model()) == half)));
+    let mut splits = all_splits(&timed, setting, hold_out);
+    splits.retain(|q| half.is_none_or(|half| q.test.iter().all(|s| Half::from_name(s.model()) == half)));
     splits
 }
 
-fn all<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<TrainTestSplit<'a>> {
+fn all_splits<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<TrainTestSplit<'a>> {
     let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
     let mut splits = Vec::new();
     for job in jobs {
