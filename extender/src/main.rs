@@ -153,7 +153,8 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn given(args: &Args) -> Option<SecretFiles> {
+/// The files of the flags --tls-cert, --tls-key and --client-ca, if all are set.
+fn secret_files(args: &Args) -> Option<SecretFiles> {
     let (certificate, key, authority) =
         (args.tls_cert.clone()?, args.tls_key.clone()?, args.client_ca.clone()?);
     Some(SecretFiles { certificate, key, authority })
@@ -166,7 +167,7 @@ fn pod_certificates(args: &Args) -> Option<PodCertificates> {
         server_name: args.server_name.clone(),
         client_name: args.client_name.first().cloned()?,
         lifetimes: args.lifetimes.into(),
-        given: given(args),
+        given: secret_files(args),
     })
 }
 
@@ -175,8 +176,8 @@ fn load(args: &Args, certificates: Option<&PodCertificates>) -> anyhow::Result<T
         let pem = certificates.renew(Timestamp::now(), false)?;
         return Ok(Tls::from_pem(pem, Some(args.client_name.clone()), MinTlsVersion::Tls13)?);
     }
-    let SecretFiles { certificate, key, authority } =
-        given(args).context("--tls-cert, --tls-key and --client-ca, or --certificates-folder are needed")?;
+    let SecretFiles { certificate, key, authority } = secret_files(args)
+        .context("--tls-cert, --tls-key and --client-ca, or --certificates-folder are needed")?;
     let clients = Some(ClientCertificates { authority, names: args.client_name.clone() });
     Ok(Tls::load(TlsFiles { certificate, key, clients, oldest: MinTlsVersion::Tls13 })?)
 }

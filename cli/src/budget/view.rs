@@ -71,7 +71,7 @@ pub struct BudgetWindow {
 }
 
 impl Budget {
-    /// Of objects at an instant.
+    /// The budget at an instant, from the objects of the cluster.
     pub fn new(objects: &Objects, views: &[NodeView], now: Timestamp) -> Self {
         let policy = objects.policy();
         let budget = &policy.power_budget;

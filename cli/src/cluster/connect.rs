@@ -88,7 +88,7 @@ impl Cluster {
         Ok(Self { client, url, warnings: true, namespace })
     }
 
-    /// Of a client that exists, for tests.
+    /// Wraps an existing client, for tests.
     pub fn from_client(client: Client, namespace: &str) -> Self {
         Self { client, url: "http://test".into(), warnings: false, namespace: namespace.into() }
     }

@@ -99,7 +99,8 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// The line of the record whose bytes begin at `byte`, or behind the line ends that are there. Goes forward only.
+    /// Number of the line of the record that starts at `byte`, or after the line ends there. Calls must not go
+    /// backwards.
     fn line_at(&mut self, byte: u64) -> u64 {
         let begins = usize::try_from(byte).unwrap_or(usize::MAX).min(self.bytes.len());
         let ends = |c: &u8| matches!(c, b'\r' | b'\n');

@@ -96,12 +96,12 @@ impl Scale {
         it
     }
 
-    /// From 0, left, to 1.
+    /// Horizontal position of a number of GPUs: 0 at the left edge, 1 at the right.
     fn x(&self, gpus: u32) -> f64 {
         (log(gpus) - self.x.0) / (self.x.1 - self.x.0)
     }
 
-    /// From 0, top, to 1; beyond the drawing it is beyond that.
+    /// Vertical position of a value: 0 at the top edge, 1 at the bottom; outside that range for values off the chart.
     fn y(&self, value: f64) -> f64 {
         (self.y.1 - value.ln()) / (self.y.1 - self.y.0)
     }

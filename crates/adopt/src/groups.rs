@@ -17,7 +17,7 @@ pub struct Group {
     pub gpus: i64,
 }
 
-/// The templates with GPUs in an object of `kind`, which is the one that holds templates ([`Kind::templates_in`]).
+/// The templates with GPUs in an object of `kind`, which is the one that holds templates ([`Kind::template_kind`]).
 pub fn groups(kind: Kind, object: &Value) -> Vec<Group> {
     let spec = &object["spec"];
     let found: Vec<(String, i64)> = match kind {

@@ -78,7 +78,7 @@ pub fn svg(
 }
 
 /// Label of a tick: six decimals at most, no trailing zeros.
-pub fn number(value: &f64) -> String {
+pub fn tick_label(value: &f64) -> String {
     format!("{}", (value * 1e6).round() / 1e6)
 }
 

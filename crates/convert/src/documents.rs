@@ -33,7 +33,7 @@ impl Converted {
 /// The TrainingJobs for all jobs of a file; `image` is for containers without one.
 ///
 /// # Errors
-/// When it is neither YAML nor a script, has no job, or a field has a value that is not its own.
+/// When it is neither YAML nor a script, has no job, or a field has a value of the wrong type.
 pub fn convert(text: &str, image: Option<&str>) -> Result<Vec<Converted>, ConvertError> {
     let mut converted = if sbatch::is_script(text) { vec![script(text)?] } else { manifests(text)? };
     for one in &mut converted {
@@ -122,7 +122,7 @@ fn of_one_name(converted: &mut [Converted]) {
 /// a TrainJob refers to its runtime.
 ///
 /// # Errors
-/// When a field has a value that is not its own.
+/// When a field has a value of the wrong type.
 pub fn object(object: &Value, others: &[Value]) -> Result<Option<Converted>, ConvertError> {
     let (kind, source) = named(object);
     let mut notes = Notes::default();

@@ -13,10 +13,10 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Of the object at `path`; null has no fields.
+    /// The fields of the object at `path`; null has none.
     ///
     /// # Errors
-    /// Where it is no object.
+    /// When the value is neither an object nor null.
     pub fn new(path: impl Into<String>, value: Value) -> Result<Self, ConvertError> {
         let path = path.into();
         match value {

@@ -16,7 +16,7 @@ pub const MAX_GPUS: i64 = 4096;
 /// Most numbers in `spec.gpus.counts` of a TrainingJob.
 const MAX_COUNTS: usize = 64;
 
-/// An annotation has a value that is not its own.
+/// An annotation has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("annotation {name}: {problem}")]
 pub struct AnnotationError {
@@ -130,7 +130,7 @@ impl Request {
     /// Reads the annotations.
     ///
     /// # Errors
-    /// When one of them has a value that is not its own.
+    /// When one of them has an invalid value.
     pub fn from_annotations(annotations: &Annotations) -> Result<Self, AnnotationError> {
         let text = |name: &str| annotations.get(name).map(String::as_str);
         let mut request = Self::default();

@@ -50,7 +50,7 @@ pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Va
         }
     };
     // Its own limit goes before that of its runtime.
-    draft.max_run_time(limit, seconds, notes);
+    draft.set_max_run_time(limit, seconds, notes);
     let mut trainer = spec.object("trainer")?;
     spec.rest(notes);
     let nodes = trainer.number("numNodes")?.unwrap_or(nodes).max(1);
@@ -112,7 +112,7 @@ fn of_runtime(runtime: &Value, draft: &mut Draft, notes: &mut Notes) -> Result<R
     let backoff = inner.path("backoffLimit");
     let parts = job::parts(inner, Some(CONTAINER), notes)?;
     if !limited {
-        draft.retries(backoff, parts.retries, notes);
+        draft.set_retries(backoff, parts.retries, notes);
     }
     Ok((parts.template, nodes, processes))
 }

@@ -136,7 +136,7 @@ pub(crate) fn run(
     }
 }
 
-/// The snapshot as it is then.
+/// The simulated state at `now` as a planner's snapshot.
 fn snapshot_at(
     snapshot: &Snapshot,
     all: &[Live<'_>],

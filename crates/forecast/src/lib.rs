@@ -36,7 +36,7 @@ use andreas_planner::{Options, Plan, Snapshot, SnapshotError};
 pub use arrivals::Arrivals;
 pub use calibration::Calibration;
 pub use job_forecast::{JobForecast, Quantiles, Run};
-pub use later::later;
+pub use later::advanced_to;
 
 /// Maximum futures of a forecast.
 pub const MAX_FUTURES: usize = 64;

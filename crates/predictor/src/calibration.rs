@@ -73,6 +73,7 @@ impl Factors {
         }
     }
 
+    /// The factor for this much evidence.
     pub fn for_evidence(&self, evidence: Evidence) -> f64 {
         self.0[evidence as usize]
     }

@@ -51,7 +51,7 @@ impl Curves<'_> {
         let mut standing: Vec<(u32, f64)> = known.at_other_gpu_counts(cell).map(stand).collect();
         standing.sort_by_key(|(gpus, _)| *gpus);
         standing.dedup_by_key(|(gpus, _)| *gpus);
-        let log = walk(&self.time, cell, &standing, |c| self.sample(c));
+        let log = monotone_projection(&self.time, cell, &standing, |c| self.sample(c));
         let sigma = calibrated_sigma(self.factors[0], &self.time, &cell.gpu_type, variance);
         if self.time.counts.is_empty() {
             let (unseen, source) = self.unseen;
@@ -94,8 +94,8 @@ fn calibrated_sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, varianc
     (factors.for_evidence(evidence) * libm::sqrt(variance)).clamp(0.01, 3.0)
 }
 
-/// The monotone projection of a curve of times; `known` are counts of GPUs with their times.
-pub(crate) fn walk(
+/// Log time of a configuration on the monotone projection of a curve; `known` are counts of GPUs with their log times.
+pub(crate) fn monotone_projection(
     curve: &Curve,
     cell: &AggregatedSample,
     known: &[(u32, f64)],

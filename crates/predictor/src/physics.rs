@@ -91,15 +91,15 @@ impl Quantity {
     }
 
     /// Variances of the parameters between profiles; the intercept is nearly free.
-    pub fn between(self) -> Theta {
+    pub fn profile_variances(self) -> Theta {
         match self {
             Self::Time => [9.0, 1.2, 1.4, 1.0, 0.05, 0.4, 0.2, 0.005],
             Self::Power => [0.12, 0.003, 0.002, 0.002, 0.001, 0.0, 0.0, 0.0],
         }
     }
 
-    /// Variances between types within a profile, beyond the prior ratios of types.
-    pub fn within(self) -> Theta {
+    /// Variances between GPU types within a profile, beyond the prior ratios of types.
+    pub fn gpu_type_variances(self) -> Theta {
         match self {
             Self::Time => [0.15, 0.2, 0.2, 0.1, 0.005, 0.02, 0.1, 0.001],
             Self::Power => [0.05, 0.001, 0.0005, 0.0005, 0.001, 0.0, 0.0, 0.0],
@@ -174,7 +174,7 @@ fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
 pub(crate) struct GpuTypeIndex(Vec<GpuType>);
 
 impl GpuTypeIndex {
-    /// Index of a type.
+    /// Index of a type; a new one is added.
     pub fn index_of(&mut self, gpu_type: &GpuType) -> u16 {
         let found = self.0.iter().position(|t| t == gpu_type);
         let at = found.unwrap_or_else(|| {

@@ -247,7 +247,7 @@ impl Posterior {
     }
 
     /// Mean and variance of a table row's own residual beyond the curve.
-    pub fn detail(&self, row: usize) -> Option<(f64, f64)> {
+    pub fn row_residual(&self, row: usize) -> Option<(f64, f64)> {
         let (at, alpha) = (self.rows.get(row)?, self.alpha.get(row)?);
         let (noise, residual_variance) = (at.noise * at.noise, RESIDUAL_VARIANCE);
         Some((residual_variance * alpha, residual_variance * noise / (residual_variance + noise).max(1e-12)))

@@ -6,7 +6,7 @@ use andreas_core::{Configuration, GpuType, Watts};
 
 use crate::analytic_prior::{AnalyticPrior, LOG_TIME, LOG_WATTS};
 use crate::calibration::Factors;
-use crate::curves::{Curves, draws, walk};
+use crate::curves::{Curves, draws, monotone_projection};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::intercept::{Intercepts, positive};
@@ -217,7 +217,10 @@ impl Tenant {
         let curve =
             self.time.curve(&own.samples, expected.clone(), ParameterEstimate { mean: 0.0, variance });
         let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Time, c, None);
-        (ParameterEstimate { mean: wanted - walk(&curve, &cell, &[], sample), variance }, Source::Prior)
+        (
+            ParameterEstimate { mean: wanted - monotone_projection(&curve, &cell, &[], sample), variance },
+            Source::Prior,
+        )
     }
 }
 

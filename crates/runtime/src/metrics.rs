@@ -155,7 +155,7 @@ impl Values<'_> {
         write(&mut self.encoder, self.is_counter, value)
     }
 
-    /// Writes the value of one label set.
+    /// Writes the value for one set of labels.
     ///
     /// # Errors
     /// When the writer fails.

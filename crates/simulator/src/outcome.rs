@@ -39,7 +39,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values.
+    /// The spread of these values.
     pub fn from_values(values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.collect();
         let count = values.len().max(1) as f64;

@@ -151,8 +151,8 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
             .map_err(|error| Failure::Later(error.into()))
     };
     let Some(mut object) = read(kind).await? else { return Ok(()) };
-    let Some(mut workload) =
-        Workload::from_object(kind, &object).filter(|live| live.metadata.uid == meta.uid && live.asks())
+    let Some(mut workload) = Workload::from_object(kind, &object)
+        .filter(|live| live.metadata.uid == meta.uid && live.wants_adoption())
     else {
         return Ok(());
     };
@@ -168,7 +168,7 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
         workload = as_it_was;
         shared.index.lock().wrote_workload(workload.clone());
     }
-    let holder = kind.templates_in();
+    let holder = kind.template_kind();
     let templates = if holder == kind { Some(object.clone()) } else { read(holder).await? };
     let Some(templates) = templates else {
         let words = format!("its {} is not there yet", holder.name());
@@ -197,7 +197,7 @@ async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError
     let url = kind.url(namespace);
     let object = shared.writer.get_object(&url, &adopts.name).await?;
     if let Some(object) = object.filter(|object| object["metadata"]["uid"] == adopts.uid.as_str()) {
-        if Workload::from_object(kind, &object).is_some_and(|workload| workload.asks()) {
+        if Workload::from_object(kind, &object).is_some_and(|workload| workload.wants_adoption()) {
             return Ok(());
         }
         if kind.is_suspended(&object) {
@@ -223,7 +223,7 @@ async fn restored(
     name: &str,
     mut object: Value,
 ) -> Result<Value, WriteError> {
-    let holder = kind.templates_in();
+    let holder = kind.template_kind();
     // A JobSet whose Jobs say what we told it.
     let mut job_set: Option<String> = None;
     let uid_of = |object: &Value| object["metadata"]["uid"].as_str().map(str::to_owned);

@@ -61,7 +61,7 @@ pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f
 pub struct ProfileDraws<'a>(BTreeMap<&'a str, Vec<f64>>);
 
 impl<'a> ProfileDraws<'a> {
-    /// Those of all profiles.
+    /// The draws of all profiles.
     pub fn from_index(index: &'a ClusterIndex) -> Self {
         let mut of_profiles: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (_, profile) in index.profiles.iter() {

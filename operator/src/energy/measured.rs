@@ -88,7 +88,8 @@ impl Member {
     }
 }
 
-/// Use of these members; `None` until agents have reported every GPU of each, and where one saw only a part of it.
+/// Energy and time that these members used; `None` until agents have reported every GPU of each, and if one saw only a
+/// part of it.
 pub fn used_by(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Option<Used> {
     let mut total = Used { joules: 0, seconds: 0 };
     for member in members {

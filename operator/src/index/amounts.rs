@@ -61,7 +61,8 @@ impl Amounts {
         }
     }
 
-    /// With each amount far above any node's at most, so that a sum of many is exact: a pod that no kubelet takes may ask for anything.
+    /// Each amount capped at 2^48, far above any node's, so that sums cannot overflow: a pod that no kubelet admits may
+    /// request anything.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let own = [&mut self.gpus, &mut self.cpu_milli, &mut self.memory, &mut self.pods];

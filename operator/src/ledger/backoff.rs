@@ -80,6 +80,7 @@ impl Backoffs {
         Some(Backoff { until: held.until, message: held.message.clone(), untried: dry_run.is_some() })
     }
 
+    /// Backoffs of a cause by namespace.
     fn entries(&mut self, cause: Cause) -> &mut BTreeMap<String, Entry> {
         match cause {
             Cause::DryRun => &mut self.dry_runs,

@@ -406,7 +406,7 @@ impl<'a> Draft<'a> {
                 Claim::Running { since: since(allocation.and_then(|a| a.running_time.as_ref())) }
             }
             Phase::Stopping => Claim::Stopping {
-                gone_by: self.gone_by(),
+                gone_by: self.expected_pod_end(),
                 goes_on: !self.o.job.spec.suspend && !stops_for_good(self.o.job, &self.status),
             },
         }
@@ -421,11 +421,11 @@ impl<'a> Draft<'a> {
         if members.gang.iter().all(|member| member.has_ended(self.o, known_bound, since)) {
             return Claim::Nothing;
         }
-        Claim::Stopping { gone_by: self.gone_by(), goes_on: false }
+        Claim::Stopping { gone_by: self.expected_pod_end(), goes_on: false }
     }
 
     /// Latest expected end of the pods. Absent if a node is unreachable.
-    fn gone_by(&self) -> Option<Timestamp> {
+    fn expected_pod_end(&self) -> Option<Timestamp> {
         let allocation = self.allocation()?;
         let since = self.status.stop.as_ref()?.since.0;
         let members = Members::new(self.o, Some(&allocation));

@@ -286,7 +286,7 @@ pub struct Creation {
 }
 
 impl Creation {
-    /// The entry of an allocation; replaced if it was another's.
+    /// The result for the allocation of this generation; that of another generation is dropped.
     pub fn for_generation(&mut self, generation: i64) -> &mut Self {
         if self.generation != generation {
             *self = Self { generation, ..Self::default() };

@@ -53,7 +53,7 @@ pub struct Forecasts {
 pub struct Fresh(Arc<Forecast>);
 
 impl Fresh {
-    /// That of a job.
+    /// The forecast of a job; `None` if the snapshot lacked it.
     pub fn job(&self, id: &JobId) -> Option<Sampled> {
         self.0.job(id).map(|job| Sampled::from_forecast(job, self.0.now))
     }

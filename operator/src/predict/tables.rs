@@ -70,6 +70,7 @@ impl RunTimes {
         Self { default, by_namespace: finished.into_iter().map(median).collect() }
     }
 
+    /// Run time assumed for unknown runs of a namespace.
     fn for_namespace(&self, namespace: &str) -> Seconds {
         self.by_namespace.get(namespace).copied().unwrap_or(self.default)
     }

@@ -54,7 +54,7 @@ use token::Tokens;
 use wire::ReportedProgress;
 
 pub use endpoint::router;
-pub use name::watch_name;
+pub use name::watch_host_name;
 pub use rejected_reports::RejectedReports;
 
 /// Maximum concurrent progress writes.

@@ -5,7 +5,7 @@ use andreas_charts::plotters::coord::combinators::IntoLogRange as _;
 use andreas_charts::plotters::element::{Circle, PathElement, Polygon};
 use andreas_charts::plotters::series::LineSeries;
 use andreas_charts::plotters::style::Color as _;
-use andreas_charts::{Area, Error, GRID, INK, colour, escape, number, text};
+use andreas_charts::{Area, Error, GRID, INK, colour, escape, text, tick_label};
 
 use super::{Chart, Measure, Scale, Series};
 
@@ -59,8 +59,8 @@ fn draw(area: &Area<'_>, Chart { measure, series }: &Chart) -> Result<(), Error>
         .bold_line_style(GRID.mix(0.4))
         .axis_style(INK)
         .label_style(text(13))
-        .x_label_formatter(&number)
-        .y_label_formatter(&number)
+        .x_label_formatter(&tick_label)
+        .y_label_formatter(&tick_label)
         .x_desc("GPUs")
         .y_desc(measure.title())
         .draw()?;

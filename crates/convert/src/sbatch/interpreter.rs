@@ -23,7 +23,7 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// By the first line; bash where there is none.
+    /// The interpreter in the first line of a script; bash if it names none.
     pub fn from_script(text: &str) -> Self {
         let first = text.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or_default();
         let mut words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();

@@ -52,7 +52,7 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
         draft.set("maxRunTime", duration_text(seconds));
     }
     // Slurm starts a job again when a node was lost, which is no retry here, but not when its program failed.
-    draft.no_retries("script", notes);
+    draft.set_no_retries("script", notes);
     if options.hold {
         draft.set("suspend", true);
     }

@@ -18,7 +18,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size by the options. What cannot be the same on every node is noted.
+    /// The size that the options of sbatch ask for. What cannot be the same on every node is noted.
     pub fn from_options(options: &Options, notes: &mut Notes) -> Self {
         let (min, mut max) = nodes(options);
         let tasks = tasks_on_node(options, min, notes);

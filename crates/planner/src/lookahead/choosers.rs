@@ -111,7 +111,7 @@ impl<'a, 'b> Choosers<'a, 'b> {
             }
             let Some(best) = best else { continue };
             let item = &cost_table.items[items.start + best.item];
-            let begin = cost_table.periods.begins()[best.start];
+            let begin = cost_table.periods.starts()[best.start];
             let until = begin.max(cost_table.delay[chooser.job]) + item.time;
             let end = cost_table.periods.index_at(until);
             let each = chooser.each;
@@ -141,9 +141,9 @@ impl Chooser {
         let mut least = limit;
         let delay = cost_table.delay[self.job];
         let classes = cost_table.classes(item);
-        let begins = cost_table.periods.begins();
-        let costs = &mut self.costs[i * begins.len()..][..begins.len()];
-        for (s, begin) in begins.iter().enumerate() {
+        let starts = cost_table.periods.starts();
+        let costs = &mut self.costs[i * starts.len()..][..starts.len()];
+        for (s, begin) in starts.iter().enumerate() {
             if costs[s].is_nan() {
                 costs[s] = cost_table.cost_at(instance, self.job, first + i, s);
             }

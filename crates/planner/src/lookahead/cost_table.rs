@@ -82,7 +82,7 @@ impl Sets {
         Self { list: vec![0], known: BTreeMap::from([(0, 0)]), recent: Vec::new() }
     }
 
-    /// Set of the classes that could hold a configuration; `at` is its position in the job's table.
+    /// The classes that could hold a configuration; `at` is its position in the job's table.
     fn holders(&mut self, feasible: &Feasible<'_, '_>, at: usize, data: &JobData<'_>) -> Holders {
         let config = &data.configs[at];
         let asked = (config.kind, config.gpus, config.nodes, data.admits, feasible.demands);
@@ -160,7 +160,7 @@ impl CostTable {
         for data in &instance.jobs {
             let delay = data.gone_in(instance.now);
             cost_table.delay.push(delay);
-            feasible.job(data);
+            feasible.set_job(data);
             let mut last: Option<(&Config, u32)> = None;
             for (config, at) in data.configs.iter().zip(0..) {
                 let (mut set, mut starts) = (0, 0);
@@ -226,9 +226,9 @@ impl CostTable {
         self.now[item]
     }
 
-    /// The same for a start with a period.
+    /// Energy and lateness of a column that starts with a period.
     pub fn cost_at(&self, instance: &Instance<'_>, job: usize, item: usize, start: usize) -> f64 {
-        let begin = self.periods.begins()[start].max(self.delay[job]);
+        let begin = self.periods.starts()[start].max(self.delay[job]);
         self.cost(instance, &instance.jobs[job], &self.items[item], begin, 0.0)
     }
 

@@ -140,7 +140,7 @@ impl ShadowPrices {
             {
                 continue;
             }
-            for (s, begin) in cost_table.periods.begins().iter().enumerate().skip(1) {
+            for (s, begin) in cost_table.periods.starts().iter().enumerate().skip(1) {
                 let base = cost_table.cost_at(instance, job, i, s) + item.fragmentation;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
                     if cost_table.rising {
@@ -184,7 +184,7 @@ impl ShadowPrices {
     ) -> f64 {
         let data = &instance.jobs[job];
         let (now, then) = (&cost_table.items[i], &cost_table.items[later.item]);
-        let (delay, begin) = (cost_table.delay[job], cost_table.periods.begins()[later.start]);
+        let (delay, begin) = (cost_table.delay[job], cost_table.periods.starts()[later.start]);
         let movable = data.job.movable
             && data.job.preemption == Preemption::Allowed
             && data.job.restarts_last_day < MAX_RESTARTS_PER_DAY;
@@ -266,13 +266,13 @@ impl Old {
         let by = (instance.snapshot.now - prices.now).0;
         // Other periods were not made by this planner or are outdated.
         let Some(before) = Periods::with_ends(&prices.bounds) else { return old };
-        let begins = before.begins();
-        if !(0.0..=begins[begins.len() - 1]).contains(&by) {
+        let starts = before.starts();
+        if !(0.0..=starts[starts.len() - 1]).contains(&by) {
             return old;
         }
         for (name, values) in &prices.values {
             let mut rate = [0.0; PERIODS];
-            if values.len() != begins.len() - 1 || values.iter().any(|v| !(0.0..=1e30).contains(v)) {
+            if values.len() != starts.len() - 1 || values.iter().any(|v| !(0.0..=1e30).contains(v)) {
                 continue;
             }
             rate[..values.len()].copy_from_slice(values);

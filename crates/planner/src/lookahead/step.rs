@@ -143,7 +143,7 @@ impl<'a, 'b> Step<'a, 'b> {
         if self.current[job].is_none() {
             return cost;
         }
-        let begin = cost_table.periods.begins()[start].max(cost_table.delay[job]);
+        let begin = cost_table.periods.starts()[start].max(cost_table.delay[job]);
         cost + cost_table.restart_cost(instance, data, item, begin, self.lost(job, item))
     }
 
@@ -196,7 +196,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     fn begin(&self, job: usize, start: usize) -> f64 {
-        self.cost_table.periods.begins()[start].max(self.cost_table.delay[job])
+        self.cost_table.periods.starts()[start].max(self.cost_table.delay[job])
     }
 
     /// The change that makes an assignment worth its cost, if it does not stay to its end: when, and the
@@ -225,7 +225,7 @@ impl<'a, 'b> Step<'a, 'b> {
         let stay = Course { cost: base, until: self.until(job, config, moved) };
         let change = match self.deferred.change(at) {
             Some(start) => {
-                let begin = self.cost_table.periods.begins()[start];
+                let begin = self.cost_table.periods.starts()[start];
                 Course { cost: self.deferred.changing[at] + paid, until: begin }
             }
             None => Course { cost: f64::INFINITY, until: 0.0 },

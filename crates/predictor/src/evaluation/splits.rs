@@ -97,12 +97,13 @@ pub fn splits(
     splits
 }
 
+/// All splits of a setting, ordered by job; test sets are not empty.
 fn all_splits<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<TrainTestSplit<'a>> {
     let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
     let mut splits = Vec::new();
     for job in jobs {
         let mut own: Vec<&Sample> = timed.iter().copied().filter(|s| s.profile == job).collect();
-        own.sort_by(|a, b| order(a, b));
+        own.sort_by(|a, b| compare(a, b));
         let model = own.first().and_then(|s| s.model_family.as_deref());
         let is_known =
             |s: &&&Sample| hold_out == HoldOut::Job || model.is_none() || s.model_family.as_deref() != model;
@@ -154,7 +155,7 @@ fn parts<'a>(own: &[&'a Sample], setting: Setting) -> Vec<Part<'a>> {
     }
 }
 
-fn order(a: &Sample, b: &Sample) -> std::cmp::Ordering {
+fn compare(a: &Sample, b: &Sample) -> std::cmp::Ordering {
     let number = |x: Option<f64>| x.unwrap_or(0.0);
     (&a.gpu_type, a.gpus, a.nodes)
         .cmp(&(&b.gpu_type, b.gpus, b.nodes))

@@ -2,7 +2,7 @@ use super::*;
 
 fn prior() -> Prior {
     let q = Quantity::Time;
-    Prior { mean: q.means(), own: q.between(), within: q.within() }
+    Prior { mean: q.means(), own: q.profile_variances(), within: q.gpu_type_variances() }
 }
 
 fn on(kind: u16, gpus: f64) -> Setting {

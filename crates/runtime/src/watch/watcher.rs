@@ -188,7 +188,7 @@ where
 
     fn handle_event(&mut self, event: WatchEvent<T>, version: String) {
         match event {
-            WatchEvent::Object { deleted, decoded } => self.object(deleted, decoded),
+            WatchEvent::Object { deleted, decoded } => self.apply_object(deleted, decoded),
             WatchEvent::Bookmark(version) => self.advance(version),
             WatchEvent::Error(status) => {
                 let gone = status.code == 410 || matches!(status.reason.as_str(), "Expired" | "Gone");
@@ -207,7 +207,7 @@ where
         }
     }
 
-    fn object(&mut self, deleted: bool, decoded: Decoded<T>) {
+    fn apply_object(&mut self, deleted: bool, decoded: Decoded<T>) {
         self.metrics.events.inc();
         match decoded {
             Decoded::Good(object) => {

@@ -7,7 +7,7 @@ use andreas_charts::plotters::prelude::{
     Rectangle, SeriesLabelPosition, Text,
 };
 use andreas_charts::plotters::style::text_anchor::{HPos, Pos, VPos};
-use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, number, steps, svg, text, width_of};
+use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, steps, svg, text, tick_label, width_of};
 use andreas_core::{Seconds, StepFunction, Time, Watts};
 
 use super::title;
@@ -89,7 +89,7 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
         .bold_line_style(GRID.mix(0.4))
         .axis_style(INK)
         .label_style(text(SMALL))
-        .x_label_formatter(&number)
+        .x_label_formatter(&tick_label)
         .draw()?;
     for (n, (name, of)) in PARTS.iter().enumerate() {
         let bar = |(row, outcome): (usize, &Outcome)| {
@@ -156,8 +156,8 @@ macro_rules! labelled {
             .bold_line_style(GRID.mix(0.4))
             .axis_style(INK)
             .label_style(text(SMALL))
-            .x_label_formatter(&number)
-            .y_label_formatter(&number)
+            .x_label_formatter(&tick_label)
+            .y_label_formatter(&tick_label)
             .x_desc($x)
             .y_desc($y)
             .draw()?
@@ -324,7 +324,7 @@ pub(super) fn nodes(scenario: &Scenario, outcome: &Outcome) -> Result<String, Er
             .disable_y_axis()
             .axis_style(INK)
             .label_style(text(11))
-            .x_label_formatter(&number)
+            .x_label_formatter(&tick_label)
             .x_desc("hours since the first submission")
             .draw()?;
         let style = text(11).pos(Pos::new(HPos::Right, VPos::Center));
