@@ -90,7 +90,7 @@ pub fn run(args: &LogsArgs) -> Result<()> {
     })
 }
 
-/// Prints lines as they come, of so many workers.
+/// Prints the log lines of `workers` workers as they arrive.
 async fn show(
     mut open: BoxStream<'_, Line>,
     workers: usize,

@@ -121,7 +121,7 @@ fn commands(words: &[String]) -> Vec<Vec<String>> {
     parts.map(program).filter(|part| !part.is_empty()).collect()
 }
 
-/// A command without what only prepares its program.
+/// A command without the words before its program: `exec`, `time`, `nohup`, `env` and assignments of variables.
 fn program(words: &[String]) -> Vec<String> {
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let prepares = |word: &&String| {

@@ -46,9 +46,10 @@ impl Pool {
     }
 }
 
-/// Ends every job that can start; of those that wait, the first `most`. Jobs of `later`, in the order of their
+/// Simulates the rest without further plans: jobs that hold GPUs end there, and the first `most` of those that wait are
+/// dispatched in the order of their deadlines; the others have no start. Jobs of `later`, in the order of their
 /// submission, wait for GPUs from then on.
-pub(crate) fn rest<'a>(
+pub(crate) fn dispatch_rest<'a>(
     (snapshot, hosts): (&Snapshot, &Hosts<'_>),
     all: &mut [Live<'a>],
     later: VecDeque<Live<'a>>,

@@ -86,10 +86,10 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Moves the quantiles of all ends to where earlier ones belonged.
-    pub fn correct(&mut self, by: &Calibration) {
+    /// Replaces the quantiles of the finish of all jobs by calibrated ones.
+    pub fn correct(&mut self, calibration: &Calibration) {
         for job in self.jobs.values_mut() {
-            job.finish = by.corrected(&job.sampled_finish, self.now);
+            job.finish = calibration.corrected(&job.sampled_finish, self.now);
         }
     }
 
@@ -151,7 +151,7 @@ pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMa
     };
     let mut all: Vec<live::Live<'_>> = snapshot.jobs.iter().map(live).collect();
     let waits: Vec<bool> = all.iter().map(|live| live.active.is_none()).collect();
-    dispatch::rest((snapshot, &hosts), &mut all, VecDeque::new(), (now, most));
+    dispatch::dispatch_rest((snapshot, &hosts), &mut all, VecDeque::new(), (now, most));
     let waiting = all.into_iter().zip(waits).filter(|(_, waits)| *waits);
     waiting.filter_map(|(live, _)| Some((live.job.id.clone(), live.ended?.start.max(now)))).collect()
 }

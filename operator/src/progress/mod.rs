@@ -152,7 +152,7 @@ impl Progress {
     ///
     /// # Errors
     /// If the write failed; it is retried later.
-    async fn take(
+    async fn handle_report(
         &self,
         key: &ObjectKey,
         job: &SlimTrainingJob,

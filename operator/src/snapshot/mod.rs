@@ -115,7 +115,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Empty, with predictions by these tables.
+    /// Empty caches that predict with these tables.
     pub fn new(tables: Tables) -> Self {
         Self { tables, ..Self::default() }
     }

@@ -63,7 +63,7 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
         );
     }
     let size = Size::from_options(&options, notes);
-    processes(&program, &size, notes);
+    note_lost_processes(&program, &size, notes);
     let value = template(&options, &size, image, &program);
     let template = Template {
         value,
@@ -77,8 +77,8 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
     Ok((source, job))
 }
 
-/// Notes the processes of a node of which one is left: srun starts one for each task, and a worker is one for each node.
-fn processes(program: &Program, size: &Size, notes: &mut Notes) {
+/// Notes that only one process of each node is left: srun starts one for each task, and a worker is one for each node.
+fn note_lost_processes(program: &Program, size: &Size, notes: &mut Notes) {
     let processes = program.tasks.map_or(1, |tasks| tasks.of_node(size.workers.min, size.tasks));
     if processes > 1 && !launch::is_torchrun(&program.words) {
         notes.lost(

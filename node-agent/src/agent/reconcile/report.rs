@@ -167,7 +167,7 @@ impl ReconcileLoop {
             self.setter.renew(uuid);
         }
         if interval.resumed_joules != 0 {
-            self.energy.attribution.raise(uuid, interval.resumed_joules);
+            self.energy.attribution.shift_counter(uuid, interval.resumed_joules);
         }
         if interval.unseen {
             self.energy.attribution.forget(uuid);
