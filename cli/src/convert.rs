@@ -26,7 +26,7 @@ pub struct ConvertArgs {
     #[arg(long, short, value_name = "FILE")]
     file: PathBuf,
     /// Image where the file names none, as in sbatch scripts
-    #[arg(long, value_name = "IMAGE", value_parser = name::given)]
+    #[arg(long, value_name = "IMAGE", value_parser = name::non_empty)]
     image: Option<String>,
     /// Exit with code 0 although something was lost
     #[arg(long)]

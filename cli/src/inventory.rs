@@ -72,7 +72,7 @@ impl Objects {
     /// All nodes with GPUs, by name.
     pub fn views(&self) -> Vec<NodeView> {
         let policy = self.policy();
-        let of = |node: &SlimGpuNode| NodeView::of(node, self, &policy);
+        let of = |node: &SlimGpuNode| NodeView::new(node, self, &policy);
         let mut views: Vec<NodeView> = self.gpu_nodes.iter().map(of).collect();
         for node in self.nodes.iter().flatten() {
             let name = node.metadata.name.clone().unwrap_or_default();

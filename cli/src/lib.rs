@@ -102,17 +102,17 @@ pub fn completions(mut args: impl Iterator<Item = String>) -> Option<String> {
 
 /// The program's arguments; ends the program where they make no sense, or ask for help.
 pub fn arguments() -> Cli {
-    let matches = negative(Cli::command()).get_matches();
+    let matches = allow_negative_values(Cli::command()).get_matches();
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-/// `--tail -1`: a number that a flag refuses, and not a flag of its own.
-fn negative(command: clap::Command) -> clap::Command {
+/// Passes values such as that of `--tail -1` to the check of the flag before them; else they would be read as flags.
+fn allow_negative_values(command: clap::Command) -> clap::Command {
     let takes = |arg: clap::Arg| {
         let value = arg.get_action().takes_values() && !arg.is_last_set() && !arg.is_positional();
         arg.allow_negative_numbers(value)
     };
-    command.mut_args(takes).mut_subcommands(negative)
+    command.mut_args(takes).mut_subcommands(allow_negative_values)
 }
 
 /// Does what the arguments say.

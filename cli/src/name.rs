@@ -1,6 +1,6 @@
 //! Names on the command line. They become parts of paths of requests: nothing but a name may pass, or `bert#2` would act on `bert`.
 
-pub use andreas_runtime::arguments::{given, namespace, object};
+pub use andreas_runtime::arguments::{namespace, non_empty, object};
 
 /// How `-o name` prints a job, and kubectl does.
 const JOB_RESOURCES: [&str; 5] =
@@ -35,7 +35,7 @@ mod tests {
         assert!(
             namespace("team-a").is_ok() && namespace("a.b").is_err() && namespace(&"a".repeat(64)).is_err()
         );
-        assert!(given(" ").is_err() && given("x").is_ok());
+        assert!(non_empty(" ").is_err() && non_empty("x").is_ok());
     }
 
     #[test]

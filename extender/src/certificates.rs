@@ -89,7 +89,7 @@ impl PodCertificates {
             Some(text) => serde_json::from_str(&text).unwrap_or_default(),
             None => ServingCertificate::default(),
         };
-        let given = self.given.as_ref().map(read_given).transpose()?;
+        let given = self.given.as_ref().map(read_secret_files).transpose()?;
         let known_file = self.own.join("known.crt");
         let known = if starting { None } else { read(&known_file)? };
         let subject = Subject {
@@ -164,7 +164,11 @@ impl PodCertificates {
     }
 }
 
-fn read_given(given: &SecretFiles) -> Result<ServingCertificate, PodCertificatesError> {
+/// Reads certificate, key and CA from these files.
+///
+/// # Errors
+/// When one of them cannot be read or does not exist.
+fn read_secret_files(files: &SecretFiles) -> Result<ServingCertificate, PodCertificatesError> {
     let text = |path: &Path| {
         let missing = || PodCertificatesError::File {
             path: path.to_owned(),
@@ -173,9 +177,9 @@ fn read_given(given: &SecretFiles) -> Result<ServingCertificate, PodCertificates
         read(path)?.ok_or_else(missing)
     };
     Ok(ServingCertificate {
-        chain: text(&given.certificate)?,
-        key: text(&given.key)?,
-        bundle: text(&given.authority)?,
+        chain: text(&files.certificate)?,
+        key: text(&files.key)?,
+        bundle: text(&files.authority)?,
         authority: None,
     })
 }
@@ -244,7 +248,7 @@ mod tests {
             assert_eq!(seen, mode, "{file}");
         }
         assert!(made == pod.renew(now, false).unwrap(), "a restart changes nothing");
-        Tls::of(made, Some(vec!["andreas-scheduler".into()]), MinTlsVersion::Tls13).unwrap();
+        Tls::from_pem(made, Some(vec!["andreas-scheduler".into()]), MinTlsVersion::Tls13).unwrap();
     }
 
     #[test]

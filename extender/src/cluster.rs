@@ -69,7 +69,7 @@ impl Cluster {
     /// # Errors
     /// When there is no response in time.
     pub async fn job(&self, worker_pod: &WorkerPod, within: Duration) -> Result<Option<Job>, ClusterError> {
-        names([&worker_pod.namespace, &worker_pod.job_name])?;
+        check_names([&worker_pod.namespace, &worker_pod.job_name])?;
         let _one = self.live_reads.try_acquire().map_err(|_| ClusterError::Busy)?;
         let jobs: Api<AllocatedJob> = Api::namespaced(self.client.clone(), &worker_pod.namespace);
         let found = timeout(within, jobs.get_opt(&worker_pod.job_name))
@@ -85,7 +85,7 @@ impl Cluster {
     /// [`ClusterError::PodNotFound`] if it does not exist or has another UID; otherwise when there is no
     /// response.
     pub async fn pod(&self, args: &ExtenderBindingArgs) -> Result<PodView, ClusterError> {
-        names([&args.pod_namespace, &args.pod_name])?;
+        check_names([&args.pod_namespace, &args.pod_name])?;
         let request = pods(args).get(&args.pod_name, &GetParams::default()).map_err(invalid)?;
         let pod: PodView = match self.client.request(request).await {
             Ok(pod) => pod,
@@ -109,7 +109,7 @@ impl Cluster {
         args: &ExtenderBindingArgs,
         generation: Option<i64>,
     ) -> Result<(), ClusterError> {
-        names([&args.pod_namespace, &args.pod_name, &args.node])?;
+        check_names([&args.pod_namespace, &args.pod_name, &args.node])?;
         let body = binding(args, generation).to_string().into_bytes();
         let request = pods(args)
             .create_subresource("binding", &args.pod_name, &PostParams::default(), body)
@@ -134,7 +134,11 @@ impl Cluster {
     }
 }
 
-fn names<const N: usize>(names: [&str; N]) -> Result<(), ClusterError> {
+/// Whether these texts may become parts of a request's path.
+///
+/// # Errors
+/// [`ClusterError::Name`] with the first that is no object name.
+fn check_names<const N: usize>(names: [&str; N]) -> Result<(), ClusterError> {
     match names.into_iter().find(|name| arguments::object(name).is_err()) {
         None => Ok(()),
         Some(name) => Err(ClusterError::Name(name.chars().take(64).collect())),

@@ -62,7 +62,7 @@ struct Args {
     #[arg(long, env = "ANDREAS_SCHEDULER_FOLDER", value_name = "FOLDER")]
     scheduler_folder: Option<PathBuf>,
     /// Server name in a certificate that is created by the extender.
-    #[arg(long, env = "ANDREAS_SERVER_NAME", default_value = "andreas-extender", value_name = "NAME", value_parser = arguments::given)]
+    #[arg(long, env = "ANDREAS_SERVER_NAME", default_value = "andreas-extender", value_name = "NAME", value_parser = arguments::non_empty)]
     server_name: String,
     /// Create the certificates and exit. For the init container that runs before kube-scheduler.
     #[arg(long, requires = "certificates_folder")]
@@ -70,7 +70,7 @@ struct Args {
     #[command(flatten)]
     lifetimes: CertificateLifetimeArgs,
     /// Accepted name in kube-scheduler's client certificate: common name, DNS name or URI. May be repeated.
-    #[arg(long, env = "ANDREAS_CLIENT_NAME", required = true, value_delimiter = ',', value_name = "NAME", value_parser = arguments::given)]
+    #[arg(long, env = "ANDREAS_CLIENT_NAME", required = true, value_delimiter = ',', value_name = "NAME", value_parser = arguments::non_empty)]
     client_name: Vec<String>,
     /// Maximum request body, in MiB. Larger calls are rejected.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "MIB")]
@@ -153,7 +153,8 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn given(args: &Args) -> Option<SecretFiles> {
+/// The files of the flags --tls-cert, --tls-key and --client-ca, if all are set.
+fn secret_files(args: &Args) -> Option<SecretFiles> {
     let (certificate, key, authority) =
         (args.tls_cert.clone()?, args.tls_key.clone()?, args.client_ca.clone()?);
     Some(SecretFiles { certificate, key, authority })
@@ -166,17 +167,17 @@ fn pod_certificates(args: &Args) -> Option<PodCertificates> {
         server_name: args.server_name.clone(),
         client_name: args.client_name.first().cloned()?,
         lifetimes: args.lifetimes.into(),
-        given: given(args),
+        given: secret_files(args),
     })
 }
 
 fn load(args: &Args, certificates: Option<&PodCertificates>) -> anyhow::Result<Tls> {
     if let Some(certificates) = certificates {
         let pem = certificates.renew(Timestamp::now(), false)?;
-        return Ok(Tls::of(pem, Some(args.client_name.clone()), MinTlsVersion::Tls13)?);
+        return Ok(Tls::from_pem(pem, Some(args.client_name.clone()), MinTlsVersion::Tls13)?);
     }
-    let SecretFiles { certificate, key, authority } =
-        given(args).context("--tls-cert, --tls-key and --client-ca, or --certificates-folder are needed")?;
+    let SecretFiles { certificate, key, authority } = secret_files(args)
+        .context("--tls-cert, --tls-key and --client-ca, or --certificates-folder are needed")?;
     let clients = Some(ClientCertificates { authority, names: args.client_name.clone() });
     Ok(Tls::load(TlsFiles { certificate, key, clients, oldest: MinTlsVersion::Tls13 })?)
 }

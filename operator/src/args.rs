@@ -65,7 +65,7 @@ pub struct RunArgs {
     #[arg(long, env = "ANDREAS_NAMESPACE", default_value = "andreas-system", value_name = "NAMESPACE", value_parser = arguments::namespace)]
     pub namespace: String,
     /// Identity of this replica in the leader Lease; by default the host name with a random part.
-    #[arg(long, env = "ANDREAS_IDENTITY", value_name = "NAME", value_parser = arguments::given)]
+    #[arg(long, env = "ANDREAS_IDENTITY", value_name = "NAME", value_parser = arguments::non_empty)]
     pub identity: Option<String>,
     /// Name of the leader Lease.
     #[arg(long, env = "ANDREAS_LEASE", default_value = "andreas-operator", value_name = "NAME", value_parser = arguments::object)]

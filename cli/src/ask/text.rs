@@ -18,11 +18,11 @@ pub fn ago(at: &Time, now: Timestamp) -> String {
     crate::output::ago(at.0.as_second() - now.as_second())
 }
 
-/// An interval, from now: `in 1h05m (58m to 1h20m)`.
-pub fn interval(of: &Interval, now: Timestamp) -> String {
+/// Text of an interval of instants, relative to `now`: `in 1h05m (58m to 1h20m)`.
+pub fn interval(interval: &Interval, now: Timestamp) -> String {
     let seconds = |at: &Time| (at.0.as_second() - now.as_second()).max(0);
-    let (low, high) = (seconds(&of.p10), of.p90.as_ref().map(seconds));
-    let median = from_now(&of.p50, now);
+    let (low, high) = (seconds(&interval.p10), interval.p90.as_ref().map(seconds));
+    let median = from_now(&interval.p50, now);
     match high {
         Some(high) if high - low < 60 => median,
         Some(high) => format!("{median} ({} to {})", duration(low), duration(high)),

@@ -139,7 +139,7 @@ impl<'a> Operator<'a> {
 
     fn right_to_proxy(&self, method: &Method) -> Right {
         let verb = if *method == Method::POST { "create" } else { "get" };
-        Right::of::<Service>(verb, Some(&self.args.operator_namespace)).on("proxy")
+        Right::new::<Service>(verb, Some(&self.args.operator_namespace)).on("proxy")
     }
 
     /// Why an answer is not the operator's: the caller may not use the proxy, or the API server does not reach the operator.
@@ -195,7 +195,7 @@ impl<'a> Operator<'a> {
             403 => {
                 let verb = if message.contains(" may not get ") { "get" } else { "list" };
                 ClusterError::Forbidden {
-                    right: Right::of::<andreas_api::TrainingJob>(verb, Some(&self.namespace)),
+                    right: Right::new::<andreas_api::TrainingJob>(verb, Some(&self.namespace)),
                 }
             }
             // The operator names what does not exist; the API server's proxy and a program without this path do not.
@@ -312,7 +312,7 @@ mod tests {
                 let list = json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string();
                 Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(list))))
             });
-            Cluster::of(kube::Client::new(service, "default"), "default")
+            Cluster::from_client(kube::Client::new(service, "default"), "default")
         });
         assert!(text.starts_with(NO_POD) && text.ends_with("proxy: no answer within 1 s"), "{text}");
     }

@@ -41,7 +41,7 @@ pub fn run(args: &BudgetArgs) -> Result<()> {
         output::print_error(&format!("note: {}", plain_lines(note)));
     }
     let now = clock::now();
-    let budget = Budget::of(&objects, &objects.views(), now);
+    let budget = Budget::new(&objects, &objects.views(), now);
     let text = |budget: &Budget| text_of(budget, now);
     output::print(&output::object(args.output, &budget, text, |_| "energypolicy/default".to_owned())?)
 }
@@ -114,7 +114,7 @@ mod tests {
 
     fn of(objects: &Objects) -> String {
         let now = NOW.parse().unwrap();
-        text_of(&Budget::of(objects, &objects.views(), now), now)
+        text_of(&Budget::new(objects, &objects.views(), now), now)
     }
 
     #[test]
@@ -136,10 +136,10 @@ mod tests {
     #[test]
     fn a_budget_of_the_facility_counts_the_pue() {
         let mut objects = objects();
-        let it = Budget::of(&objects, &objects.views(), NOW.parse().unwrap());
+        let it = Budget::new(&objects, &objects.views(), NOW.parse().unwrap());
         let policy = objects.policy.as_mut().unwrap();
         policy.spec.power_budget.scope = andreas_api::energy_policy::PowerBudgetScope::Facility;
-        let facility = Budget::of(&objects, &objects.views(), NOW.parse().unwrap());
+        let facility = Budget::new(&objects, &objects.views(), NOW.parse().unwrap());
         assert_eq!((it.watts, it.scope, facility.scope), (Some(3000), "IT", "Facility"));
         assert_eq!(facility.drawn_watts, (it.drawn_watts as f64 * 1.5).round() as i64);
     }

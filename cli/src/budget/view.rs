@@ -71,8 +71,8 @@ pub struct BudgetWindow {
 }
 
 impl Budget {
-    /// Of objects at an instant.
-    pub fn of(objects: &Objects, views: &[NodeView], now: Timestamp) -> Self {
+    /// The budget at an instant, from the objects of the cluster.
+    pub fn new(objects: &Objects, views: &[NodeView], now: Timestamp) -> Self {
         let policy = objects.policy();
         let budget = &policy.power_budget;
         let zone = rules::zone(&budget.time_zone);

@@ -19,7 +19,7 @@ pub struct Right {
 
 impl Right {
     /// The right to do `verb` to objects of `K`.
-    pub fn of<K: Resource<DynamicType = ()>>(verb: &'static str, namespace: Option<&str>) -> Self {
+    pub fn new<K: Resource<DynamicType = ()>>(verb: &'static str, namespace: Option<&str>) -> Self {
         Self {
             verb,
             group: K::group(&()).into_owned(),
@@ -108,20 +108,20 @@ mod tests {
 
     #[test]
     fn a_right_is_written_as_kubectl_writes_it() {
-        let list = Right::of::<TrainingJob>("list", Some("team-a"));
+        let list = Right::new::<TrainingJob>("list", Some("team-a"));
         assert_eq!(list.to_string(), "list trainingjobs.andreas.dev in namespace team-a");
         assert_eq!(list.question(), "kubectl auth can-i list trainingjobs.andreas.dev -n team-a");
         assert!(list.granted_by().contains("view"));
-        let log = Right::of::<Pod>("get", Some("team-a")).on("log");
+        let log = Right::new::<Pod>("get", Some("team-a")).on("log");
         assert_eq!(log.resource_name(), "pods/log");
         assert_eq!(log.question(), "kubectl auth can-i get pods --subresource=log -n team-a");
-        let status = Right::of::<TrainingJob>("patch", None).on("status");
+        let status = Right::new::<TrainingJob>("patch", None).on("status");
         assert_eq!(status.resource_name(), "trainingjobs.andreas.dev/status");
         assert_eq!(
             status.question(),
             "kubectl auth can-i patch trainingjobs.andreas.dev --subresource=status -A"
         );
-        let nodes = Right::of::<GpuNode>("list", None);
+        let nodes = Right::new::<GpuNode>("list", None);
         assert_eq!(nodes.to_string(), "list gpunodes.andreas.dev in the whole cluster");
         assert!(nodes.granted_by().contains("power-admin"));
     }
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn rights_to_reach_the_operator_are_granted_alone() {
         for verb in ["get", "create"] {
-            let proxy = Right::of::<Service>(verb, Some("andreas-system")).on("proxy");
+            let proxy = Right::new::<Service>(verb, Some("andreas-system")).on("proxy");
             assert!(proxy.granted_by().ends_with("operator.query.proxyFor"), "{verb}");
-            let forward = Right::of::<Pod>(verb, Some("andreas-system")).on("portforward");
+            let forward = Right::new::<Pod>(verb, Some("andreas-system")).on("portforward");
             assert!(forward.granted_by().starts_with("a Role of that namespace"), "{verb}");
         }
     }

@@ -21,7 +21,7 @@ use crate::name;
 #[command(next_help_heading = "Cluster")]
 pub struct ConnectArgs {
     /// Context of the kubeconfig; the current one without
-    #[arg(long, value_name = "NAME", value_parser = name::given)]
+    #[arg(long, value_name = "NAME", value_parser = name::non_empty)]
     pub context: Option<String>,
     /// Kubeconfig file; $KUBECONFIG or ~/.kube/config without
     #[arg(long, value_name = "FILE")]
@@ -88,8 +88,8 @@ impl Cluster {
         Ok(Self { client, url, warnings: true, namespace })
     }
 
-    /// Of a client that exists, for tests.
-    pub fn of(client: Client, namespace: &str) -> Self {
+    /// Wraps an existing client, for tests.
+    pub fn from_client(client: Client, namespace: &str) -> Self {
         Self { client, url: "http://test".into(), warnings: false, namespace: namespace.into() }
     }
 

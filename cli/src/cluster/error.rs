@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_no_status_counts_by_its_code() {
-        let right = Right::of::<TrainingJob>("get", Some("team-a"));
+        let right = Right::new::<TrainingJob>("get", Some("team-a"));
         let of = |code| {
             let status = Status::failure("<html>\nno", NO_STATUS).with_code(code).boxed();
             ClusterError::from_client(kube::Error::Api(status), "https://a", &right, Some("bert"))
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_answer_becomes_an_error_that_names_what_is_missing() {
-        let right = Right::of::<TrainingJob>("get", Some("team-a"));
+        let right = Right::new::<TrainingJob>("get", Some("team-a"));
         let of = |code, message: &str, name: &str| {
             ClusterError::from_status(&status(code, message, name), &right, Some("bert")).to_string()
         };

@@ -70,7 +70,7 @@ impl Cluster {
         let failed =
             |error: &dyn std::error::Error| ClusterError::Failed(format!("{to}: {}", innermost(error)));
         let pods: Api<Pod> = Api::namespaced(self.client(), to.namespace);
-        let right = Right::of::<Pod>("create", Some(to.namespace)).on("portforward");
+        let right = Right::new::<Pod>("create", Some(to.namespace)).on("portforward");
         let mut forward =
             pods.portforward(to.pod, &[to.port]).await.map_err(|error| match error {
                 kube::Error::UpgradeConnection(kube::client::UpgradeConnectionError::ProtocolSwitch(

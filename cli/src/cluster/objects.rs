@@ -108,7 +108,7 @@ impl Cluster {
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let request = Self::path::<K>(namespace).get(name, &GetParams::default());
-        self.send(request, &Right::of::<K>("get", namespace), Some(name)).await
+        self.send(request, &Right::new::<K>("get", namespace), Some(name)).await
     }
 
     /// All objects of a namespace, or of the cluster where none is named, in the API server's order.
@@ -119,7 +119,7 @@ impl Cluster {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let right = Right::of::<K>("list", namespace);
+        let right = Right::new::<K>("list", namespace);
         let mut params = ListParams::default().limit(PAGE);
         params.label_selector.clone_from(&which.labels);
         params.field_selector.clone_from(&which.fields);
@@ -178,7 +178,7 @@ impl Cluster {
     {
         let data = serde_json::to_vec(object).map_err(|error| ClusterError::Failed(error.to_string()))?;
         let request = Self::path::<K>(namespace).create(&PostParams { dry_run, field_manager: None }, data);
-        self.send(request, &Right::of::<K>("create", namespace), None).await
+        self.send(request, &Right::new::<K>("create", namespace), None).await
     }
 
     /// A token of a service account, good for ten minutes; `None`: the answer has none.
@@ -190,7 +190,7 @@ impl Cluster {
         namespace: &str,
         account: &str,
     ) -> Result<Option<String>, ClusterError> {
-        let right = Right::of::<ServiceAccount>("create", Some(namespace)).on("token");
+        let right = Right::new::<ServiceAccount>("create", Some(namespace)).on("token");
         let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN_LIFE), ..TokenRequestSpec::default() };
         let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
@@ -216,7 +216,7 @@ impl Cluster {
     {
         let (params, patch) = (PatchParams::default(), Patch::Merge(change));
         let path = Self::path::<K>(namespace);
-        let right = Right::of::<K>("patch", namespace);
+        let right = Right::new::<K>("patch", namespace);
         let (request, right) = match subresource {
             Some(part) => (path.patch_subresource(part, name, &params, &patch), right.on(part)),
             None => (path.patch(name, &params, &patch), right),
@@ -242,7 +242,7 @@ impl Cluster {
             &PatchParams::apply("kubectl-andreas"),
             &Patch::Apply(object),
         );
-        self.send(request, &Right::of::<K>("patch", namespace), Some(name)).await
+        self.send(request, &Right::new::<K>("patch", namespace), Some(name)).await
     }
 
     /// Deletes an object.
@@ -254,7 +254,7 @@ impl Cluster {
         K: Resource<DynamicType = ()>,
     {
         let request = Self::path::<K>(namespace).delete(name, &DeleteParams::background());
-        let right = Right::of::<K>("delete", namespace);
+        let right = Right::new::<K>("delete", namespace);
         self.send::<serde_json::Value>(request, &right, Some(name)).await.map(|_| ())
     }
 

@@ -24,7 +24,7 @@ pub fn cluster(answer: impl Fn(&str, Value) -> (u16, Value) + Clone + Send + 'st
             Ok::<_, Infallible>(response)
         }
     });
-    Cluster::of(Client::new(service, "default"), "default")
+    Cluster::from_client(Client::new(service, "default"), "default")
 }
 
 /// The API server's refusal.

@@ -94,7 +94,7 @@ pub struct GpuView {
 }
 
 impl NodeView {
-    pub(super) fn of(node: &SlimGpuNode, objects: &Objects, policy: &EnergyPolicySpec) -> Self {
+    pub(super) fn new(node: &SlimGpuNode, objects: &Objects, policy: &EnergyPolicySpec) -> Self {
         let name = node.metadata.name.clone().unwrap_or_default();
         let status = node.status.clone().unwrap_or_default();
         let jobs = objects.jobs.as_deref();
@@ -196,7 +196,7 @@ fn host(
     reading: Option<&MeasuredHost>,
     busy: bool,
 ) -> Option<(i64, bool)> {
-    let Some(gpu_type) = gpu_type.filter(|name| boards::described(name, policy)) else {
+    let Some(gpu_type) = gpu_type.filter(|name| boards::is_described(name, policy)) else {
         return reading.filter(|reading| reading.watts > 0).map(|reading| (i64::from(reading.watts), true));
     };
     let board = boards::board(gpu_type, policy);

@@ -56,7 +56,7 @@ const COLUMNS: [Column<Done>; 4] = [
     Column::text("NAMESPACE", |done| done.namespace.clone()),
 ];
 
-/// Does it to every job; the last error is returned after the others were printed.
+/// Applies the action to every job. The last error is returned after the others were printed.
 ///
 /// # Errors
 /// When a job does not exist, or a right is missing.
@@ -64,7 +64,7 @@ pub fn run(args: &ControlArgs, action: Action) -> Result<()> {
     let (done, failed) = block_on(async {
         let cluster = Cluster::connect(&args.cluster).await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref());
-        Ok(all(&cluster, &namespace, &args.jobs, action).await)
+        Ok(apply_to_all(&cluster, &namespace, &args.jobs, action).await)
     })?;
     output::print(&text_of(args.output, &done)?)?;
     let mut failed = failed;
@@ -75,7 +75,7 @@ pub fn run(args: &ControlArgs, action: Action) -> Result<()> {
     last.map_or(Ok(()), Err)
 }
 
-async fn all(
+async fn apply_to_all(
     cluster: &Cluster,
     namespace: &str,
     jobs: &[String],
@@ -83,7 +83,7 @@ async fn all(
 ) -> (Vec<Done>, Vec<anyhow::Error>) {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for (number, name) in jobs.iter().enumerate() {
-        match one(cluster, namespace, name, action).await {
+        match apply_to_one(cluster, namespace, name, action).await {
             Ok(one) => done.push(one),
             Err(error) => failed.push(error),
         }
@@ -100,7 +100,7 @@ async fn all(
     (done, failed)
 }
 
-async fn one(cluster: &Cluster, namespace: &str, name: &str, action: Action) -> Result<Done> {
+async fn apply_to_one(cluster: &Cluster, namespace: &str, name: &str, action: Action) -> Result<Done> {
     let of = |action, phase| Done { namespace: namespace.to_owned(), name: name.to_owned(), action, phase };
     let held = match action {
         Action::Cancel => {
@@ -182,7 +182,7 @@ mod tests {
     fn done(names: &[&str], action: Action) -> (String, Vec<anyhow::Error>) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let (done, failed) =
-            block_on(async { Ok(all(&cluster(answer), "team-a", &names, action).await) }).unwrap();
+            block_on(async { Ok(apply_to_all(&cluster(answer), "team-a", &names, action).await) }).unwrap();
         (text_of(OutputArgs::default(), &done).unwrap(), failed)
     }
 

@@ -90,7 +90,7 @@ pub fn run(args: &LogsArgs) -> Result<()> {
     })
 }
 
-/// Prints lines as they come, of so many workers.
+/// Prints the log lines of `workers` workers as they arrive.
 async fn show(
     mut open: BoxStream<'_, Line>,
     workers: usize,
@@ -222,7 +222,7 @@ async fn open(
         }
     }
     let pods: Api<Pod> = Api::namespaced(cluster.client(), namespace);
-    let right = Right::of::<Pod>("get", Some(namespace)).on("log");
+    let right = Right::new::<Pod>("get", Some(namespace)).on("log");
     match pods.log_stream(&worker.pod, params).await {
         Ok(reader) => Ok(lines(worker.rank, Box::pin(reader)).boxed()),
         Err(error) => Err(ClusterError::from_client(error, cluster.url(), &right, Some(&worker.pod))),

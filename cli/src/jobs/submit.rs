@@ -32,7 +32,7 @@ pub struct SubmitArgs {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// Image of the container
-    #[arg(long, value_name = "IMAGE", value_parser = name::given)]
+    #[arg(long, value_name = "IMAGE", value_parser = name::non_empty)]
     image: String,
     /// GPUs in total: a number, or a range such as 1-8
     #[arg(long, value_name = "MIN-MAX", default_value = "1", value_parser = flags::gpus)]
@@ -41,7 +41,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=512))]
     nodes: i32,
     /// GPU types allowed, separated by commas; any without
-    #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = name::given)]
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = name::non_empty)]
     types: Vec<String>,
     /// Deadline: an instant such as 2027-01-31T18:00:00Z, or a time from now such as 36h
     #[arg(long, value_name = "WHEN", value_parser = when::deadline)]

@@ -44,7 +44,7 @@ pub fn run(args: &WaitArgs) -> Result<()> {
         let cluster = Cluster::connect(&args.cluster).await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref());
         let mut console = Console { open: args.jobs.clone() };
-        let all = all(&cluster, &namespace, &args.jobs, &mut console);
+        let all = wait_for_all(&cluster, &namespace, &args.jobs, &mut console);
         match args.timeout.as_ref().and_then(|limit| Some((limit, limit.seconds()?.try_into().ok()?))) {
             None => all.await,
             Some((limit, seconds)) => match tokio::time::timeout(Duration::from_secs(seconds), all).await {
@@ -89,9 +89,14 @@ impl Listener for Console {
     }
 }
 
-/// Returns when all have ended; the others are waited for where one has failed. Each round reads every job that has not ended: one that
+/// Waits until all jobs have ended, also after one has failed. Each round reads every job that has not ended: one that
 /// ends early may be deleted while others run. A read that fails for a while is tried again.
-async fn all(cluster: &Cluster, namespace: &str, jobs: &[String], to: &mut impl Listener) -> Result<()> {
+async fn wait_for_all(
+    cluster: &Cluster,
+    namespace: &str,
+    jobs: &[String],
+    to: &mut impl Listener,
+) -> Result<()> {
     let mut open: Vec<(&str, Option<Phase>)> = jobs.iter().map(|name| (name.as_str(), None)).collect();
     let (mut failed, mut warned) = (Vec::new(), false);
     loop {
@@ -192,7 +197,8 @@ mod tests {
         };
         let mut recorded = Recorded::default();
         let names: Vec<String> = jobs.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let done = block_on(async { Ok(all(&cluster(answer), "team-a", &names, &mut recorded).await) });
+        let done =
+            block_on(async { Ok(wait_for_all(&cluster(answer), "team-a", &names, &mut recorded).await) });
         let code = done.unwrap().map_or_else(|error| exit::code(&error), |()| 0);
         (recorded, code)
     }

@@ -63,7 +63,7 @@ pub(super) fn parse(bytes: &[u8], wanted: Purpose) -> Result<Table> {
     let mut lines = Lines { bytes, at: 0, line: 1 };
     for record in reader.byte_records() {
         let record = record.map_err(|e| anyhow!("{e}"))?;
-        let line = lines.of(record.position().map_or(0, csv::Position::byte));
+        let line = lines.line_at(record.position().map_or(0, csv::Position::byte));
         let mut cells: Vec<String> = Vec::with_capacity(record.len());
         for (at, cell) in record.iter().enumerate() {
             let column = || match header.as_ref().and_then(|names| names.get(at)) {
@@ -99,8 +99,9 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// The line of the record whose bytes begin at `byte`, or behind the line ends that are there. Goes forward only.
-    fn of(&mut self, byte: u64) -> u64 {
+    /// Number of the line of the record that starts at `byte`, or after the line ends there. Calls must not go
+    /// backwards.
+    fn line_at(&mut self, byte: u64) -> u64 {
         let begins = usize::try_from(byte).unwrap_or(usize::MAX).min(self.bytes.len());
         let ends = |c: &u8| matches!(c, b'\r' | b'\n');
         while self.at < begins || self.bytes.get(self.at).is_some_and(ends) {

@@ -106,7 +106,7 @@ fn queries(gpu_type: &str, rows: &[&Sample]) -> Vec<Query> {
 }
 
 fn typical_workload(rows: &[&Sample]) -> TypicalWorkload {
-    TypicalWorkload::of(rows.iter().map(|s| (s.gpus, s.nodes, s.batch)))
+    TypicalWorkload::from_rows(rows.iter().map(|s| (s.gpus, s.nodes, s.batch)))
 }
 
 /// Three significant digits.

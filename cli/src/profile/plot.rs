@@ -71,7 +71,7 @@ fn log(gpus: u32) -> f64 {
 
 impl Scale {
     /// Holds every point and every curve, and of the intervals as much as leaves these readable.
-    fn of(series: &[Series], intervals: bool) -> Self {
+    fn new(series: &[Series], intervals: bool) -> Self {
         let mut it = Self { x: (0.0, 1.0), y: (f64::INFINITY, f64::NEG_INFINITY) };
         let mut take = |gpus: u32, value: f64| {
             it.x.1 = it.x.1.max(log(gpus));
@@ -96,12 +96,12 @@ impl Scale {
         it
     }
 
-    /// From 0, left, to 1.
+    /// Horizontal position of a number of GPUs: 0 at the left edge, 1 at the right.
     fn x(&self, gpus: u32) -> f64 {
         (log(gpus) - self.x.0) / (self.x.1 - self.x.0)
     }
 
-    /// From 0, top, to 1; beyond the drawing it is beyond that.
+    /// Vertical position of a value: 0 at the top edge, 1 at the bottom; outside that range for values off the chart.
     fn y(&self, value: f64) -> f64 {
         (self.y.1 - value.ln()) / (self.y.1 - self.y.0)
     }
@@ -124,7 +124,7 @@ pub(super) fn text(title: &str, charts: &[Chart]) -> String {
 fn render(title: &str, Chart { measure, series }: &Chart) -> String {
     const WIDTH: usize = 72;
     const HEIGHT: usize = 20;
-    let scale = Scale::of(series, false);
+    let scale = Scale::new(series, false);
     let mut grid = vec![vec![' '; WIDTH]; HEIGHT];
     let place = |gpus: u32, value: f64| {
         let x = (scale.x(gpus) * (WIDTH - 1) as f64).round() as usize;

@@ -94,7 +94,7 @@ fn series(predictor: &Predictor, profile: &Profile, gpu_type: &GpuType) -> [Seri
     let rows: Vec<&Observation> =
         profile.observations.iter().filter(|o| o.configuration.gpu_type == *gpu_type).collect();
     let count = |o: &Observation| o.gpus.unwrap_or(o.configuration.total_gpus()).0;
-    let typical = TypicalWorkload::of(rows.iter().map(|o| (count(o), o.configuration.nodes, o.batch)));
+    let typical = TypicalWorkload::from_rows(rows.iter().map(|o| (count(o), o.configuration.nodes, o.batch)));
     let mut points: [Vec<Point>; 2] = Default::default();
     let mut take = |gpus: u32, on_curve: bool, time: Option<f64>, watts: Option<f64>| {
         for (points, value) in points.iter_mut().zip([time, watts]) {

@@ -31,7 +31,7 @@ fn most(mut numbers: Vec<f64>) -> Option<(f64, usize)> {
 
 impl TypicalWorkload {
     /// From rows of (GPUs, nodes, batch).
-    pub fn of(rows: impl Iterator<Item = (u32, u32, Option<f64>)>) -> Self {
+    pub fn from_rows(rows: impl Iterator<Item = (u32, u32, Option<f64>)>) -> Self {
         let rows: Vec<(u32, u32, Option<f64>)> = rows.collect();
         let batches = |of: fn(f64, f64) -> f64| {
             most(
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_that_of_all_gpus_or_of_each_as_most_rows_have_it() {
-        let typical = |rows: &[(u32, u32, Option<f64>)]| TypicalWorkload::of(rows.iter().copied());
+        let typical = |rows: &[(u32, u32, Option<f64>)]| TypicalWorkload::from_rows(rows.iter().copied());
         let weak =
             typical(&[(1, 1, Some(16.0)), (2, 1, Some(32.0)), (8, 2, Some(128.0)), (8, 1, Some(64.0))]);
         assert_eq!((weak.batch(4), weak.text().as_deref()), (Some(64.0), Some("16 per GPU")));

@@ -29,7 +29,7 @@ struct Listed<'a> {
 
 impl Listed<'_> {
     /// Path of a field.
-    fn at(&self, field: &str) -> String {
+    fn path_of(&self, field: &str) -> String {
         format!("{}[{}].{field}", self.list, self.index)
     }
 }
@@ -316,7 +316,7 @@ pub fn jobs(
     let mut jobs = Vec::with_capacity(state.jobs.len());
     for job in listed("jobs", &state.jobs) {
         let entry = job.entry;
-        let at = |what: &str| job.at(what);
+        let at = |what: &str| job.path_of(what);
         if !seen.insert(entry.id.as_str()) {
             return bad(at("id"), format!("{:?} is there twice", entry.id));
         }
@@ -324,7 +324,7 @@ pub fn jobs(
             return bad(at("id"), format!("{:?} is not known: no line had it in new_jobs", entry.id));
         };
         let given = Given { job, new: new_jobs.get(entry.id.as_str()).copied() };
-        let lost = given.find(|e| e.lost_s).map(|(lost, of)| not_negative(lost, || of.at("lost_s")));
+        let lost = given.find(|e| e.lost_s).map(|(lost, of)| not_negative(lost, || of.path_of("lost_s")));
         let epochs_left = *required(entry.epochs_left.as_ref(), || at("epochs_left"))?;
         let min_run = entry.min_run_s.map_or(Ok(table.min_run.0), |s| not_negative(s, || at("min_run_s")))?;
         let mut planned = Job {
@@ -339,7 +339,7 @@ pub fn jobs(
         };
         if let Some((names, of)) = given.find(|e| e.forbidden.as_deref()) {
             for (k, name) in names.iter().enumerate() {
-                class_of(state, name, || of.at(&format!("forbidden[{k}]")))?;
+                class_of(state, name, || of.path_of(&format!("forbidden[{k}]")))?;
                 planned.forbidden.push(name.as_str().into());
             }
         }
@@ -361,21 +361,22 @@ fn job_state(
     // What a job does is one fact: if `jobs` says any of it, nothing of it is read from `new_jobs`.
     let read = |new: &Listed<'_>| !(named(given.job.entry) || emptied && holds(new.entry));
     let given = Given { job: given.job, new: given.new.filter(read) };
-    let at = |field: &str| given.job.at(field);
-    let placed = |(found, of): (&PlacementEntry, Listed<'_>), name: &str| place(state, found, &of.at(name));
+    let at = |field: &str| given.job.path_of(field);
+    let placed =
+        |(found, of): (&PlacementEntry, Listed<'_>), name: &str| place(state, found, &of.path_of(name));
     let current = given.find(|e| e.current.as_ref()?.as_ref());
     let current = current.map(|found| placed(found, "current")).transpose()?;
     let target = given.find(|e| e.target.as_ref()).map(|found| placed(found, "target")).transpose()?;
     let since = |placement: &Placement| -> Result<Time, InputError> {
         match (given.find(|e| e.since_s), ran) {
-            (Some((since, of)), _) => not_negative(since, || of.at("since_s")).map(Time),
+            (Some((since, of)), _) => not_negative(since, || of.path_of("since_s")).map(Time),
             (None, Some((there, since))) if there.same_gpus(placement) => Ok(*since),
             (None, _) => Ok(Time(state.now)),
         }
     };
     let gone_by = || {
         let found = given.find(|e| e.gone_by_s);
-        found.map(|(gone_by, of)| not_negative(gone_by, || of.at("gone_by_s")).map(Time)).transpose()
+        found.map(|(gone_by, of)| not_negative(gone_by, || of.path_of("gone_by_s")).map(Time)).transpose()
     };
     let named = given.find(|e| e.state).map(|(name, _)| name);
     let name = named.unwrap_or(match current {

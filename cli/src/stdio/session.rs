@@ -71,7 +71,7 @@ impl Session {
         let line = DecisionLine { plan: &plan, memory: memory.as_ref(), explain: self.explain };
         let text = serde_json::to_string(&line)
             .map_err(|e| InputError { field: "line".into(), problem: e.to_string() })?;
-        self.keep(new_jobs, &snapshot, plan);
+        self.remember(new_jobs, &snapshot, plan);
         self.memory = memory;
         Ok(text)
     }
@@ -98,8 +98,9 @@ impl Session {
         Ok(new_jobs)
     }
 
-    /// Only lines that were answered with a decision change what is kept.
-    fn keep(&mut self, new_jobs: BTreeMap<JobId, Arc<Job>>, snapshot: &Snapshot, plan: Plan) {
+    /// Remembers what the next line needs: known jobs, running ones and prices. Called only for lines that were
+    /// answered with a decision.
+    fn remember(&mut self, new_jobs: BTreeMap<JobId, Arc<Job>>, snapshot: &Snapshot, plan: Plan) {
         for (id, table) in new_jobs {
             self.known
                 .entry(id)

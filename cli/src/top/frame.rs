@@ -178,7 +178,7 @@ mod tests {
         console::set_colors_enabled(false);
         let (objects, now) = (objects(), NOW.parse().unwrap());
         let views = objects.views();
-        let budget = Budget::of(&objects, &views, now);
+        let budget = Budget::new(&objects, &views, now);
         let jobs = objects.jobs.unwrap();
         let frame = Frame { jobs: jobs.clone(), nodes: Some((views, budget)), now, all: true };
         insta::assert_snapshot!(frame.lines().join("\n"));

@@ -82,7 +82,7 @@ async fn read(cluster: &Cluster, scope: &Scope) -> Result<Frame, ClusterError> {
                 (None, namespace) => list(cluster, namespace).await?,
             };
             let (views, now) = (objects.views(), clock::now());
-            let budget = Budget::of(&objects, &views, now);
+            let budget = Budget::new(&objects, &views, now);
             Ok(Frame { jobs, nodes: Some((views, budget)), now, all: scope.namespace().is_none() })
         }
         Err(ClusterError::Forbidden { .. }) => {

@@ -17,12 +17,12 @@ pub struct Group {
     pub gpus: i64,
 }
 
-/// The templates with GPUs in an object of `kind`, which is the one that holds templates ([`Kind::templates_in`]).
+/// The templates with GPUs in an object of `kind`, which is the one that holds templates ([`Kind::template_kind`]).
 pub fn groups(kind: Kind, object: &Value) -> Vec<Group> {
     let spec = &object["spec"];
     let found: Vec<(String, i64)> = match kind {
         Kind::Job => vec![("/spec/template".into(), job_pods(spec))],
-        Kind::JobSet | Kind::TrainJob => each(&spec["replicatedJobs"], |n, job| {
+        Kind::JobSet | Kind::TrainJob => map_items(&spec["replicatedJobs"], |n, job| {
             let pods = count(&job["replicas"], 1).saturating_mul(job_pods(&job["template"]["spec"]));
             (format!("/spec/replicatedJobs/{n}/template/spec/template"), pods)
         }),
@@ -36,7 +36,7 @@ pub fn groups(kind: Kind, object: &Value) -> Vec<Group> {
         }
         Kind::RayJob => {
             let cluster = "/spec/rayClusterSpec";
-            let workers = each(&spec["rayClusterSpec"]["workerGroupSpecs"], |n, group| {
+            let workers = map_items(&spec["rayClusterSpec"]["workerGroupSpecs"], |n, group| {
                 let replicas = count(&group["replicas"], count(&group["minReplicas"], 0));
                 let pods = replicas.saturating_mul(count(&group["numOfHosts"], 1).max(1));
                 (format!("{cluster}/workerGroupSpecs/{n}/template"), pods)
@@ -51,8 +51,9 @@ pub fn groups(kind: Kind, object: &Value) -> Vec<Group> {
     with_gpus.collect()
 }
 
-fn each(list: &Value, of: impl Fn(usize, &Value) -> (String, i64)) -> Vec<(String, i64)> {
-    list.as_array().into_iter().flatten().enumerate().map(|(n, item)| of(n, item)).collect()
+/// Applies `group` to each item of a list and its index.
+fn map_items(list: &Value, group: impl Fn(usize, &Value) -> (String, i64)) -> Vec<(String, i64)> {
+    list.as_array().into_iter().flatten().enumerate().map(|(n, item)| group(n, item)).collect()
 }
 
 fn count(value: &Value, default: i64) -> i64 {

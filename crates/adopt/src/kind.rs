@@ -67,8 +67,8 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The kind whose objects of the same name hold the pod templates.
-    pub const fn templates_in(self) -> Self {
+    /// The kind of the object that holds the pod templates; it has the name of the workload.
+    pub const fn template_kind(self) -> Self {
         match self {
             Self::TrainJob => Self::JobSet,
             other => other,
@@ -76,7 +76,7 @@ impl Kind {
     }
 
     /// JSON pointer to the object that has the field `suspend`.
-    pub(crate) const fn suspend_in(self) -> &'static str {
+    pub(crate) const fn suspend_parent(self) -> &'static str {
         match self {
             Self::PyTorchJob => "/spec/runPolicy",
             _ => "/spec",
@@ -85,6 +85,6 @@ impl Kind {
 
     /// Whether an object is suspended.
     pub fn is_suspended(self, object: &Value) -> bool {
-        object.pointer(self.suspend_in()).is_some_and(|spec| spec["suspend"] == true)
+        object.pointer(self.suspend_parent()).is_some_and(|spec| spec["suspend"] == true)
     }
 }

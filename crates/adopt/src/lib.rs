@@ -26,13 +26,13 @@ pub use andreas_convert::found::restore;
 pub use groups::{Group, groups};
 pub use kind::Kind;
 pub use mirror::{mirror, name};
-pub use release::{Directives, direct, hold, release};
+pub use release::{Directives, hold, release, write_directives};
 pub use workload::{End, Workload};
 
 /// Why a workload is not adopted, for its owner.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// An annotation has a value that is not its own.
+    /// An annotation has an invalid value.
     #[error(transparent)]
     Annotation(#[from] andreas_convert::AnnotationError),
     /// The workload is another program's to start.

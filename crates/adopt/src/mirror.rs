@@ -38,7 +38,7 @@ pub fn name(workload: &Workload) -> String {
 }
 
 /// The mirror of a workload. `object` is the workload; `templates` is the object that holds its pod templates, the same one for
-/// most kinds ([`crate::Kind::templates_in`]).
+/// most kinds ([`crate::Kind::template_kind`]).
 ///
 /// # Errors
 /// Why it is not adopted.
@@ -46,8 +46,8 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     may_be_adopted(workload, object)?;
     let request = workload.request()?;
     let kind = workload.kind;
-    let found = groups(kind.templates_in(), templates);
-    let mut size = Size::of(&found)?;
+    let found = groups(kind.template_kind(), templates);
+    let mut size = Size::from_groups(&found)?;
     let draft = andreas_convert::object(templates, &[])?.map(|made| made.job).unwrap_or_default();
     let mut spec = Map::new();
     let mut gpus = json!({"min": size.gpus});
@@ -143,7 +143,7 @@ struct Size {
 }
 
 impl Size {
-    fn of(groups: &[Group]) -> Result<Self, AdoptError> {
+    fn from_groups(groups: &[Group]) -> Result<Self, AdoptError> {
         let Some(first) = groups.first() else {
             return Err(AdoptError::Gpus("its pods ask for no GPUs (nvidia.com/gpu)".into()));
         };

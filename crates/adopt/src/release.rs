@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::groups::Group;
 use crate::kind::Kind;
 
-/// What the pods of an attempt are told.
+/// What a release writes into the pod templates of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directives {
     /// Name of the TrainingJob that stands for the workload.
@@ -27,11 +27,11 @@ pub struct Directives {
 }
 
 /// Writes the directives into the templates of these groups; what was there before is noted in an annotation.
-pub fn direct(object: &mut Value, groups: &[Group], directives: &Directives) {
+pub fn write_directives(object: &mut Value, groups: &[Group], directives: &Directives) {
     let templates = groups.iter().map(|group| group.template.as_str());
     let found = fields_before_release(object, templates, directives.pods.is_some());
     if object["metadata"]["annotations"][ANNOTATION_FOUND].is_null() {
-        *at(object, &["metadata", "annotations", ANNOTATION_FOUND]) = found.to_string().into();
+        *entry(object, &["metadata", "annotations", ANNOTATION_FOUND]) = found.to_string().into();
     }
     if let Some(pods) = directives.pods {
         resize(object, pods);
@@ -44,10 +44,12 @@ pub fn direct(object: &mut Value, groups: &[Group], directives: &Directives) {
             (LABEL_ADOPTED_ATTEMPT, directives.attempt.to_string()),
         ];
         for (label, value) in labels {
-            *at(template, &["metadata", "labels", label]) = value.into();
+            *entry(template, &["metadata", "labels", label]) = value.into();
         }
         match &directives.hostname {
-            Some(hostname) => *at(template, &["spec", "nodeSelector", HOSTNAME]) = hostname.as_str().into(),
+            Some(hostname) => {
+                *entry(template, &["spec", "nodeSelector", HOSTNAME]) = hostname.as_str().into()
+            }
             None => {
                 if let Some(selector) =
                     template.pointer_mut("/spec/nodeSelector").and_then(Value::as_object_mut)
@@ -84,8 +86,8 @@ pub enum Leftover {
 }
 
 impl Leftover {
-    /// Whether a pod template has it.
-    pub fn is_in(self, template: &Value) -> bool {
+    /// Whether a pod template carries this leftover.
+    pub fn is_present_in(self, template: &Value) -> bool {
         let labels = &template["metadata"]["labels"];
         let ours = !labels[LABEL_ADOPTED].is_null();
         ours && (self == Self::Any || !template["spec"]["nodeSelector"][HOSTNAME].is_null())
@@ -94,17 +96,18 @@ impl Leftover {
 
 /// Gives a Job so many pods. An Indexed Job whose pods all run at once completes with as many.
 fn resize(object: &mut Value, pods: i64) {
-    let spec = at(object, &["spec"]);
+    let spec = entry(object, &["spec"]);
     let at_once = spec["parallelism"].as_i64().unwrap_or(1);
     if spec["completions"].as_i64() == Some(at_once) {
-        *at(spec, &["completions"]) = pods.into();
+        *entry(spec, &["completions"]) = pods.into();
     }
-    *at(spec, &["parallelism"]) = pods.into();
+    *entry(spec, &["parallelism"]) = pods.into();
 }
 
-/// Starts a workload for an attempt. Its templates were [`direct`]ed before, or are with the same write.
+/// Starts a workload for an attempt. Its templates were written by [`write_directives`] before, or are with the same
+/// write.
 pub fn release(kind: Kind, object: &mut Value, attempt: i64) {
-    *at(object, &["metadata", "annotations", ANNOTATION_ADOPTED_ATTEMPT]) = attempt.to_string().into();
+    *entry(object, &["metadata", "annotations", ANNOTATION_ADOPTED_ATTEMPT]) = attempt.to_string().into();
     set_suspend(kind, object, false);
 }
 
@@ -114,13 +117,13 @@ pub fn hold(kind: Kind, object: &mut Value) {
 }
 
 fn set_suspend(kind: Kind, object: &mut Value, suspend: bool) {
-    let mut path: Vec<&str> = kind.suspend_in().split('/').filter(|step| !step.is_empty()).collect();
+    let mut path: Vec<&str> = kind.suspend_parent().split('/').filter(|step| !step.is_empty()).collect();
     path.push("suspend");
-    *at(object, &path) = suspend.into();
+    *entry(object, &path) = suspend.into();
 }
 
-/// The place at a path, made if it is not there.
-fn at<'a>(object: &'a mut Value, path: &[&str]) -> &'a mut Value {
+/// The value at a path; missing objects on the way are created.
+fn entry<'a>(object: &'a mut Value, path: &[&str]) -> &'a mut Value {
     path.iter().fold(object, |place, step| {
         if !place.is_object() {
             *place = json!({});
@@ -129,9 +132,9 @@ fn at<'a>(object: &'a mut Value, path: &[&str]) -> &'a mut Value {
     })
 }
 
-/// A list in a template's pod, made if it is not there.
+/// A list in a template's pod spec, created if it is missing.
 fn list<'a>(template: &'a mut Value, name: &str) -> &'a mut Vec<Value> {
-    let place = at(template, &["spec", name]);
+    let place = entry(template, &["spec", name]);
     if !place.is_array() {
         *place = json!([]);
     }

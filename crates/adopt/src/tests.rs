@@ -48,7 +48,7 @@ fn all() -> Vec<(Kind, Value)> {
 }
 
 fn workload(kind: Kind, object: &Value) -> Workload {
-    Workload::of(kind, object).expect("a workload")
+    Workload::from_object(kind, object).expect("a workload")
 }
 
 fn directives(hostname: Option<&str>) -> Directives {
@@ -93,7 +93,7 @@ fn a_released_workload_runs_on_its_node_and_is_as_found_when_it_is_given_back() 
     for (kind, found) in all() {
         let groups = groups(kind, &found);
         let mut object = found.clone();
-        direct(&mut object, &groups, &directives(Some("n1")));
+        write_directives(&mut object, &groups, &directives(Some("n1")));
         release(kind, &mut object, 3);
         let seen = workload(kind, &object);
         assert_eq!((seen.suspended, seen.attempt()), (false, Some(3)));
@@ -106,7 +106,7 @@ fn a_released_workload_runs_on_its_node_and_is_as_found_when_it_is_given_back() 
         // Stopped, and released again on several nodes.
         hold(kind, &mut object);
         assert!(workload(kind, &object).suspended);
-        direct(&mut object, &groups, &directives(None));
+        write_directives(&mut object, &groups, &directives(None));
         for group in &groups {
             let spec = &object.pointer(&group.template).expect("a template")["spec"];
             assert_eq!(spec["schedulingGates"], json!([{"name": "andreas.dev/node"}]));
@@ -144,7 +144,7 @@ fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() {
     let mut object = found.clone();
     let groups = groups(Kind::Job, &object);
     for pods in [3, 1] {
-        direct(&mut object, &groups, &Directives { pods: Some(pods), ..directives(Some("n1")) });
+        write_directives(&mut object, &groups, &Directives { pods: Some(pods), ..directives(Some("n1")) });
         assert_eq!(
             (&object["spec"]["parallelism"], &object["spec"]["completions"]),
             (&json!(pods), &json!(pods))
@@ -155,7 +155,7 @@ fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() {
     assert_eq!((&object["spec"]["parallelism"], &object["spec"]["completions"]), expected);
     // Where pods take turns, only those at once change.
     object["spec"]["completions"] = json!(10);
-    direct(&mut object, &groups, &Directives { pods: Some(3), ..directives(None) });
+    write_directives(&mut object, &groups, &Directives { pods: Some(3), ..directives(None) });
     assert_eq!((&object["spec"]["parallelism"], &object["spec"]["completions"]), (&json!(3), &json!(10)));
 }
 
@@ -226,7 +226,7 @@ fn a_job_that_ran_is_converted_as_it_was_found() {
         let pods = (kind == Kind::Job).then_some(3);
         for hostname in [Some("n1"), None] {
             let mut object = found.clone();
-            direct(&mut object, &groups, &Directives { pods, ..directives(hostname) });
+            write_directives(&mut object, &groups, &Directives { pods, ..directives(hostname) });
             release(kind, &mut object, 3);
             hold(kind, &mut object);
             assert_eq!(converted(&object), converted(&found), "{kind:?} {hostname:?}");

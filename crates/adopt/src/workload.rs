@@ -40,7 +40,7 @@ pub struct Workload {
 
 impl Workload {
     /// Reads an object of that kind; `None` if its metadata are not an object's.
-    pub fn of(kind: Kind, object: &Value) -> Option<Self> {
+    pub fn from_object(kind: Kind, object: &Value) -> Option<Self> {
         let mut metadata = object["metadata"].clone();
         if let Some(fields) = metadata.as_object_mut() {
             fields.remove("managedFields");
@@ -55,8 +55,8 @@ impl Workload {
         })
     }
 
-    /// Its owner asks for adoption.
-    pub fn asks(&self) -> bool {
+    /// Whether it has the label `andreas.dev/adopt=true`.
+    pub fn wants_adoption(&self) -> bool {
         let label = self.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_ADOPT));
         label.is_some_and(|value| value == "true")
     }
@@ -66,20 +66,20 @@ impl Workload {
         self.annotation(ANNOTATION_ADOPTED_ATTEMPT)?.parse().ok()
     }
 
-    /// An annotation.
+    /// Value of an annotation; `None` if the workload lacks it.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// What its annotations ask for.
+    /// The scheduling request in its annotations.
     ///
     /// # Errors
-    /// When one of them has a value that is not its own.
+    /// When one of them has an invalid value.
     pub fn request(&self) -> Result<Request, AnnotationError> {
-        Request::of(self.metadata.annotations.as_ref().unwrap_or(&BTreeMap::new()))
+        Request::from_annotations(self.metadata.annotations.as_ref().unwrap_or(&BTreeMap::new()))
     }
 
-    /// Another object made it and starts it.
+    /// The object that made it and starts it, if any.
     pub fn controller(&self) -> Option<&OwnerReference> {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
         owners.iter().find(|owner| owner.controller == Some(true))
@@ -152,7 +152,7 @@ pub struct Watched<T> {
 impl<'de, T: Tag> Deserialize<'de> for Watched<T> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let object = Value::deserialize(deserializer)?;
-        let workload = Workload::of(T::KIND, &object);
+        let workload = Workload::from_object(T::KIND, &object);
         let workload = workload.ok_or_else(|| serde::de::Error::custom("metadata cannot be read"))?;
         Ok(Self { workload, kind: PhantomData })
     }

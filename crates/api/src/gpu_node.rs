@@ -137,8 +137,8 @@ pub struct GpuTotals {
 }
 
 impl GpuTotals {
-    /// Of these GPUs.
-    pub fn of(gpus: &[GpuState]) -> Self {
+    /// The totals of these GPUs.
+    pub fn from_gpus(gpus: &[GpuState]) -> Self {
         let count = |of: GpuCondition| gpus.iter().filter(|gpu| gpu.state == of).count();
         let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
         let health = if count(GpuCondition::Unhealthy) > 0 {

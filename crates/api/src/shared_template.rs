@@ -39,7 +39,7 @@ impl SharedTemplate {
         Arc::strong_count(&self.template)
     }
 
-    /// It was too large to be kept: of the template only the names of its containers are left.
+    /// Whether the template was too large to be kept: only the names of its containers are left.
     pub fn is_left_out(&self) -> bool {
         self.left_out
     }

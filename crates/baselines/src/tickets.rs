@@ -12,7 +12,7 @@ pub struct Tickets(pub BTreeMap<NamespaceName, f64>);
 
 impl Tickets {
     /// Tickets of a namespace.
-    pub fn of(&self, namespace: &NamespaceName) -> f64 {
+    pub fn for_namespace(&self, namespace: &NamespaceName) -> f64 {
         self.0.get(namespace).copied().unwrap_or(1.0)
     }
 }

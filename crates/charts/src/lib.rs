@@ -44,8 +44,8 @@ pub fn colour(series: usize) -> RGBColor {
     }
 }
 
-/// Text of this size in pixels.
-pub fn text(size: u32) -> TextStyle<'static> {
+/// Style of text of this size in pixels.
+pub fn text_style(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
@@ -78,7 +78,7 @@ pub fn svg(
 }
 
 /// Label of a tick: six decimals at most, no trailing zeros.
-pub fn number(value: &f64) -> String {
+pub fn tick_label(value: &f64) -> String {
     format!("{}", (value * 1e6).round() / 1e6)
 }
 
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn a_picture_takes_the_pages_ink_and_its_names_cannot_break_it() {
-        let drawn =
-            svg((100, 50), "a<b>", |area| area.draw(&Text::new("x < y & z", (5, 5), text(12)))).unwrap();
+        let drawn = svg((100, 50), "a<b>", |area| area.draw(&Text::new("x < y & z", (5, 5), text_style(12))))
+            .unwrap();
         assert!(drawn.contains("currentColor") && !drawn.contains("#010203"), "{drawn}");
         assert!(drawn.contains("aria-label=\"a&lt;b&gt;\"") && drawn.contains("x &lt; y &amp; z"), "{drawn}");
         assert!(!drawn.contains("width=\"100\"") && drawn.contains("viewBox=\"0 0 100 50\""), "{drawn}");

@@ -33,7 +33,7 @@ impl Converted {
 /// The TrainingJobs for all jobs of a file; `image` is for containers without one.
 ///
 /// # Errors
-/// When it is neither YAML nor a script, has no job, or a field has a value that is not its own.
+/// When it is neither YAML nor a script, has no job, or a field has a value of the wrong type.
 pub fn convert(text: &str, image: Option<&str>) -> Result<Vec<Converted>, ConvertError> {
     let mut converted = if sbatch::is_script(text) { vec![script(text)?] } else { manifests(text)? };
     for one in &mut converted {
@@ -60,7 +60,7 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
     }
     let (mut converted, mut others) = (Vec::new(), Vec::new());
     for (number, object) in objects.iter().enumerate() {
-        let (kind, source) = named(object);
+        let (kind, source) = kind_and_source(object);
         let at = |error| ConvertError::Document {
             document: format!("document {}: {source}", number + 1),
             error: Box::new(error),
@@ -97,8 +97,8 @@ fn manifests(text: &str) -> Result<Vec<Converted>, ConvertError> {
     Ok(converted)
 }
 
-/// The kind of an object, and kind and name.
-fn named(object: &Value) -> (&str, String) {
+/// The kind of an object, and its kind with its name, as messages call it.
+fn kind_and_source(object: &Value) -> (&str, String) {
     let kind = object["kind"].as_str().unwrap_or_default();
     let name = object["metadata"]["name"].as_str().or(object["metadata"]["generateName"].as_str());
     (kind, format!("{kind} {}", name.unwrap_or("without a name")))
@@ -122,9 +122,9 @@ fn of_one_name(converted: &mut [Converted]) {
 /// a TrainJob refers to its runtime.
 ///
 /// # Errors
-/// When a field has a value that is not its own.
+/// When a field has a value of the wrong type.
 pub fn object(object: &Value, others: &[Value]) -> Result<Option<Converted>, ConvertError> {
-    let (kind, source) = named(object);
+    let (kind, source) = kind_and_source(object);
     let mut notes = Notes::default();
     let job = match (kind, group(object)) {
         ("Job", "batch") => job::convert(submitted(object, &mut notes), &mut notes),

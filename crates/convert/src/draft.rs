@@ -49,11 +49,12 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// With name, namespace, labels and annotations of an object. Annotations by which it would be adopted become fields.
+    /// A draft with name, namespace, labels and annotations of an object. Annotations by which it would be adopted
+    /// become fields.
     ///
     /// # Errors
-    /// Where one of them is of another type, or has a value that is not its own.
-    pub fn of(mut metadata: Fields, notes: &mut Notes) -> Result<Self, ConvertError> {
+    /// When one of them is of another type, or has an invalid value.
+    pub fn from_metadata(mut metadata: Fields, notes: &mut Notes) -> Result<Self, ConvertError> {
         let mut kept = Map::new();
         if let Some(name) = metadata.text("name")? {
             kept.insert("name".into(), job_name(&name, "metadata.name", notes).into());
@@ -71,14 +72,14 @@ impl Draft {
         for name in READ {
             asked.extend(annotations.text(name)?.map(|text| (name.to_owned(), text)));
         }
-        let request = Request::of(&asked)?;
+        let request = Request::from_annotations(&asked)?;
         let mut draft = Self { metadata: kept, spec: Map::new(), request, queued: false };
         for (map, mut entries) in [("labels", metadata.object("labels")?), ("annotations", annotations)] {
             entries.ignore(&[LAST_APPLIED]);
             let adopt = entries.take(LABEL_ADOPT).is_some_and(|value| value == "true");
             draft.queued |= adopt && map == "labels";
             let limit = entries.path(kueue::LIMIT);
-            draft.max_run_time(limit, entries.number(kueue::LIMIT)?, notes);
+            draft.set_max_run_time(limit, entries.number(kueue::LIMIT)?, notes);
             draft.queued |= entries.names().any(|name| name == kueue::QUEUE);
             kueue::take(&mut entries, notes);
             if !entries.is_empty() {
@@ -90,23 +91,23 @@ impl Draft {
         Ok(draft)
     }
 
-    /// The beginning of a job of another kind, and its spec without what was taken: metadata, and whether it is suspended.
+    /// Takes metadata and `suspend` from a job of another kind. Returns the draft and the rest of the spec.
     ///
     /// # Errors
     /// When a field is missing or of another type.
     pub fn begin(object: Value, notes: &mut Notes) -> Result<(Self, Fields), ConvertError> {
-        let mut fields = Fields::of("", object)?;
-        let mut draft = Self::of(fields.object("metadata")?, notes)?;
+        let mut fields = Fields::new("", object)?;
+        let mut draft = Self::from_metadata(fields.object("metadata")?, notes)?;
         let mut spec = fields.object("spec")?;
-        draft.suspend(&mut spec, notes)?;
+        draft.take_suspend(&mut spec, notes)?;
         Ok((draft, spec))
     }
 
-    /// Takes `suspend` of a spec.
+    /// Takes `suspend` out of a spec and sets it in the TrainingJob, unless a queue would have started the job.
     ///
     /// # Errors
     /// When it is neither true nor false.
-    pub fn suspend(&mut self, spec: &mut Fields, notes: &mut Notes) -> Result<(), ConvertError> {
+    pub fn take_suspend(&mut self, spec: &mut Fields, notes: &mut Notes) -> Result<(), ConvertError> {
         let path = spec.path("suspend");
         if spec.truth("suspend")? {
             if self.queued {
@@ -119,8 +120,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Says that a program that fails is not started again, where the kind does not and no limit was given.
-    pub fn no_retries(&mut self, field: impl Into<String>, notes: &mut Notes) {
+    /// Sets retries to 0 if no limit was given, for kinds that do not start a failed program again.
+    pub fn set_no_retries(&mut self, field: impl Into<String>, notes: &mut Notes) {
         if !self.spec.contains_key("retries") {
             notes.changed(field, "a program that fails is not started again: retries: 0");
             self.set("retries", 0);
@@ -132,8 +133,8 @@ impl Draft {
         self.spec.insert(name.to_owned(), value.into());
     }
 
-    /// Sets retries from a limit of failures.
-    pub fn retries(&mut self, field: String, limit: Option<i64>, notes: &mut Notes) {
+    /// Sets retries from a limit of failures, bounded to 0 to 100.
+    pub fn set_retries(&mut self, field: String, limit: Option<i64>, notes: &mut Notes) {
         if let Some(limit) = limit {
             let bounded = limit.clamp(0, 100);
             if bounded != limit {
@@ -144,15 +145,15 @@ impl Draft {
     }
 
     /// Sets the longest run of an attempt from seconds.
-    pub fn max_run_time(&mut self, field: String, seconds: Option<i64>, notes: &mut Notes) {
+    pub fn set_max_run_time(&mut self, field: String, seconds: Option<i64>, notes: &mut Notes) {
         if let Some(seconds) = seconds.filter(|seconds| *seconds > 0) {
             notes.changed(field, "limits each attempt (maxRunTime) and not the whole life of the job");
             self.set("maxRunTime", duration_text(seconds));
         }
     }
 
-    /// Sets the time after which the object goes.
-    pub fn ttl(&mut self, seconds: Option<i64>) {
+    /// Sets the time from the end of the job to the deletion of its object, in seconds: 0 to a year.
+    pub fn set_ttl(&mut self, seconds: Option<i64>) {
         if let Some(seconds) = seconds {
             self.set("ttlSecondsAfterFinished", seconds.clamp(0, 31_536_000));
         }

@@ -13,7 +13,7 @@ pub enum ConvertError {
     /// It has no job of a known kind.
     #[error("holds no Job, PyTorchJob, TrainJob, JobSet, RayJob or sbatch script{0}")]
     NoJob(String),
-    /// A field has a value that is not its own.
+    /// A field has a value of the wrong type, or one that it cannot have.
     #[error("{field}: {problem}")]
     Field {
         /// Path of the field.
@@ -21,7 +21,7 @@ pub enum ConvertError {
         /// What is wrong with it.
         problem: String,
     },
-    /// An annotation has a value that is not its own.
+    /// An annotation has an invalid value.
     #[error(transparent)]
     Annotation(#[from] AnnotationError),
     /// A line of a script cannot be read.

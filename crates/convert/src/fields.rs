@@ -13,11 +13,11 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Of the object at `path`; null has no fields.
+    /// The fields of the object at `path`; null has none.
     ///
     /// # Errors
-    /// Where it is no object.
-    pub fn of(path: impl Into<String>, value: Value) -> Result<Self, ConvertError> {
+    /// When the value is neither an object nor null.
+    pub fn new(path: impl Into<String>, value: Value) -> Result<Self, ConvertError> {
         let path = path.into();
         match value {
             Value::Object(map) => Ok(Self { path, map }),
@@ -86,7 +86,7 @@ impl Fields {
     /// Where it is something else.
     pub fn object(&mut self, name: &str) -> Result<Self, ConvertError> {
         let value = self.take(name).unwrap_or(Value::Null);
-        Self::of(self.path(name), value)
+        Self::new(self.path(name), value)
     }
 
     /// A list; empty where it is absent.

@@ -26,11 +26,11 @@ pub struct JobParts {
 /// When a field is missing or of another type.
 pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
     let (mut draft, mut spec) = Draft::begin(object, notes)?;
-    draft.ttl(spec.number("ttlSecondsAfterFinished")?);
+    draft.set_ttl(spec.number("ttlSecondsAfterFinished")?);
     let backoff = spec.path("backoffLimit");
-    draft.retries(backoff, spec.number("backoffLimit")?, notes);
+    draft.set_retries(backoff, spec.number("backoffLimit")?, notes);
     let limit = spec.path("activeDeadlineSeconds");
-    draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
+    draft.set_max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
     let path = spec.path("parallelism");
     let parts = parts(spec, None, notes)?;
     if parts.held {
@@ -41,11 +41,11 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     Ok(draft.finish(workers, parts.template, notes))
 }
 
-/// Pods of a Job that run at once, and whether a parallelism of 0 holds it.
+/// Pods of a Job that run at the same time, at least 1, and whether a parallelism of 0 suspends it.
 ///
 /// # Errors
 /// When a field is of another type.
-pub fn at_once(spec: &mut Fields, notes: &mut Notes) -> Result<(i64, bool), ConvertError> {
+pub fn parallel_pods(spec: &mut Fields, notes: &mut Notes) -> Result<(i64, bool), ConvertError> {
     let parallelism = spec.number("parallelism")?.unwrap_or(1);
     let path = spec.path("completions");
     let completions = spec.number("completions")?;
@@ -66,7 +66,7 @@ pub fn at_once(spec: &mut Fields, notes: &mut Notes) -> Result<(i64, bool), Conv
 pub fn parts(mut spec: Fields, trains: Option<&str>, notes: &mut Notes) -> Result<JobParts, ConvertError> {
     spec.ignore(&["selector", "manualSelector", "podReplacementPolicy", "activeDeadlineSeconds"]);
     let retries = spec.number("backoffLimit")?;
-    let (workers, held) = at_once(&mut spec, notes)?;
+    let (workers, held) = parallel_pods(&mut spec, notes)?;
     let indexed = spec.text("completionMode")?.is_some_and(|mode| mode == "Indexed");
     if indexed && workers > 1 {
         notes.changed(

@@ -25,7 +25,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     let (mut chosen, mut others) = (None, 0_i64);
     for (number, job) in jobs.into_iter().enumerate() {
         let same = Some(pods(&job)) == alike;
-        let mut fields = Fields::of(format!("{path}[{number}]"), job)?;
+        let mut fields = Fields::new(format!("{path}[{number}]"), job)?;
         let name = fields.text("name")?.unwrap_or_default();
         if number == at {
             chosen = Some(fields);
@@ -44,7 +44,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         notes.changed(parallelism, "0 runs no pod: here it is one worker");
     }
     if !limited {
-        draft.retries(format!("{path}.template.spec.backoffLimit"), parts.retries, notes);
+        draft.set_retries(format!("{path}.template.spec.backoffLimit"), parts.retries, notes);
     }
     let all = replicas.saturating_mul(parts.workers).saturating_add(others);
     let workers = Workers::fixed(all, parts.template.gpus);
@@ -56,11 +56,11 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
 /// # Errors
 /// When a field is of another type.
 pub fn policies(spec: &mut Fields, draft: &mut Draft, notes: &mut Notes) -> Result<bool, ConvertError> {
-    draft.ttl(spec.number("ttlSecondsAfterFinished")?);
+    draft.set_ttl(spec.number("ttlSecondsAfterFinished")?);
     let mut failure = spec.object("failurePolicy")?;
     let restarts = failure.path("maxRestarts");
     let given = failure.number("maxRestarts")?;
-    draft.retries(restarts, given, notes);
+    draft.set_retries(restarts, given, notes);
     failure.lost("rules", notes, "failures of the program use spec.retries, those of the cluster do not");
     failure.changed("restartStrategy", notes, "a gang is started again as a whole");
     failure.rest(notes);
@@ -85,7 +85,7 @@ pub fn job_spec(mut job: Fields, draft: &mut Draft, notes: &mut Notes) -> Result
     let mut spec = template.object("spec")?;
     template.rest(notes);
     let limit = spec.path("activeDeadlineSeconds");
-    draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
+    draft.set_max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
     Ok(spec)
 }
 
@@ -94,7 +94,7 @@ fn workers_of(mut job: Fields, limits: &Value, notes: &mut Notes) -> Result<i64,
     let replicas = job.number("replicas")?.unwrap_or(1).max(1);
     job.lost("dependsOn", notes, "all workers start together");
     let mut spec = job.object("template")?.object("spec")?;
-    let (pods, _) = job::at_once(&mut spec, notes)?;
+    let (pods, _) = job::parallel_pods(&mut spec, notes)?;
     spec.ignore(&["template", "completionMode"]);
     let names: Vec<String> = spec.names().map(str::to_owned).collect();
     for name in names {

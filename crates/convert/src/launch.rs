@@ -45,15 +45,15 @@ pub fn is_torchrun(words: &[String]) -> bool {
 
 /// Removes the launcher's flags that the operator sets through the environment. Only words before the program's own are touched.
 pub fn without_launcher_flags(words: &[String], field: &str, notes: &mut Notes) -> Vec<String> {
-    let (kept, removed) = launcher_flags(words);
+    let (kept, removed) = split_launcher_flags(words);
     if !removed.is_empty() {
         notes.changed(field, format!("{} removed: torchrun reads them from PET_*", removed.join(" ")));
     }
     kept
 }
 
-/// The words without those flags, and the flags.
-fn launcher_flags(words: &[String]) -> (Vec<String>, Vec<String>) {
+/// Splits a command into its words without the launcher's flags, and these flags.
+fn split_launcher_flags(words: &[String]) -> (Vec<String>, Vec<String>) {
     let Some(at) = words.iter().position(|word| LAUNCHERS.contains(&base(word))) else {
         return (words.to_vec(), Vec::new());
     };
@@ -90,7 +90,7 @@ pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut N
     let several = (total > 1 && !is_torchrun(words)).then_some(each);
     for command in commands(words) {
         check_command(&command, several, field, notes);
-        let (_, flags) = launcher_flags(&command);
+        let (_, flags) = split_launcher_flags(&command);
         if shell_script(words).is_some() && !flags.is_empty() {
             let flags = flags.join(" ");
             notes.lost(
@@ -121,7 +121,7 @@ fn commands(words: &[String]) -> Vec<Vec<String>> {
     parts.map(program).filter(|part| !part.is_empty()).collect()
 }
 
-/// A command without what only prepares its program.
+/// A command without the words before its program: `exec`, `time`, `nohup`, `env` and assignments of variables.
 fn program(words: &[String]) -> Vec<String> {
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let prepares = |word: &&String| {

@@ -17,8 +17,8 @@ const CONTAINER: &str = "pytorch";
 /// # Errors
 /// When a field is missing or of another type.
 pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
-    let mut fields = Fields::of("", object)?;
-    let mut draft = Draft::of(fields.object("metadata")?, notes)?;
+    let mut fields = Fields::new("", object)?;
+    let mut draft = Draft::from_metadata(fields.object("metadata")?, notes)?;
     let mut spec = fields.object("spec")?;
     run_policy(spec.object("runPolicy")?, &mut draft, notes)?;
     spec.changed("nprocPerNode", notes, "torchrun starts a process for each GPU");
@@ -59,7 +59,7 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
     let template = template::convert(&path, first, Some(CONTAINER), notes)?;
     let range = elastic(spec.object("elasticPolicy")?, workers, &mut draft, notes)?;
     if let Some(restart) = never.filter(|_| !restarted) {
-        draft.no_retries(restart, notes);
+        draft.set_no_retries(restart, notes);
     }
     spec.rest(notes);
     if !launch::is_torchrun(&template.words) {
@@ -75,10 +75,10 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
 
 fn run_policy(mut policy: Fields, draft: &mut Draft, notes: &mut Notes) -> Result<(), ConvertError> {
     let (backoff, limit) = (policy.path("backoffLimit"), policy.path("activeDeadlineSeconds"));
-    draft.retries(backoff, policy.number("backoffLimit")?, notes);
-    draft.max_run_time(limit, policy.number("activeDeadlineSeconds")?, notes);
-    draft.ttl(policy.number("ttlSecondsAfterFinished")?);
-    draft.suspend(&mut policy, notes)?;
+    draft.set_retries(backoff, policy.number("backoffLimit")?, notes);
+    draft.set_max_run_time(limit, policy.number("activeDeadlineSeconds")?, notes);
+    draft.set_ttl(policy.number("ttlSecondsAfterFinished")?);
+    draft.take_suspend(&mut policy, notes)?;
     policy.changed("cleanPodPolicy", notes, "spec.historyLimit keeps pods of ended attempts");
     policy.lost("schedulingPolicy", notes, "gangs are planned as a whole; weight and deadline order jobs");
     policy.lost("managedBy", notes, "a TrainingJob has one operator");
@@ -99,7 +99,7 @@ fn elastic(
     let min = policy.number("minReplicas")?.unwrap_or(workers).max(1);
     let max = policy.number("maxReplicas")?.unwrap_or(workers).max(min);
     let restarts = policy.path("maxRestarts");
-    draft.retries(restarts, policy.number("maxRestarts")?, notes);
+    draft.set_retries(restarts, policy.number("maxRestarts")?, notes);
     policy.ignore(&[
         "rdzvBackend",
         "rdzvHost",

@@ -17,11 +17,11 @@ const PORT: u16 = 6379;
 /// When a field is missing or of another type.
 pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> {
     let (mut draft, mut spec) = Draft::begin(object, notes)?;
-    draft.ttl(spec.number("ttlSecondsAfterFinished")?);
+    draft.set_ttl(spec.number("ttlSecondsAfterFinished")?);
     let (backoff, limit) = (spec.path("backoffLimit"), spec.path("activeDeadlineSeconds"));
-    draft.retries(backoff.clone(), spec.number("backoffLimit")?, notes);
-    draft.no_retries(backoff, notes);
-    draft.max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
+    draft.set_retries(backoff.clone(), spec.number("backoffLimit")?, notes);
+    draft.set_no_retries(backoff, notes);
+    draft.set_max_run_time(limit, spec.number("activeDeadlineSeconds")?, notes);
     let path = spec.path("entrypoint");
     let entrypoint = spec.text("entrypoint")?.ok_or_else(|| ConvertError::field(path, "is missing"))?;
     spec.ignore(&[
@@ -84,7 +84,7 @@ fn groups(cluster: &mut Fields, notes: &mut Notes) -> Result<(String, Value, (i6
     let path = cluster.path("workerGroupSpecs");
     let mut chosen = None;
     for (number, group) in cluster.list("workerGroupSpecs")?.into_iter().enumerate() {
-        let mut group = Fields::of(format!("{path}[{number}]"), group)?;
+        let mut group = Fields::new(format!("{path}[{number}]"), group)?;
         let name = group.text("groupName")?.unwrap_or_default();
         if chosen.is_some() {
             notes.lost(format!("{path}.{name}"), "a gang has one template: its pods are not made");

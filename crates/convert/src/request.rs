@@ -16,7 +16,7 @@ pub const MAX_GPUS: i64 = 4096;
 /// Most numbers in `spec.gpus.counts` of a TrainingJob.
 const MAX_COUNTS: usize = 64;
 
-/// An annotation has a value that is not its own.
+/// An annotation has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("annotation {name}: {problem}")]
 pub struct AnnotationError {
@@ -130,8 +130,8 @@ impl Request {
     /// Reads the annotations.
     ///
     /// # Errors
-    /// When one of them has a value that is not its own.
-    pub fn of(annotations: &Annotations) -> Result<Self, AnnotationError> {
+    /// When one of them has an invalid value.
+    pub fn from_annotations(annotations: &Annotations) -> Result<Self, AnnotationError> {
         let text = |name: &str| annotations.get(name).map(String::as_str);
         let mut request = Self::default();
         let mutable = &mut request.mutable;
@@ -224,7 +224,7 @@ mod tests {
             ("2026-12-01T08:00:00Z", "2026-12-01T08:00:00Z"),
         ] {
             let annotations = Annotations::from([(ANNOTATION_DEADLINE.to_owned(), given.to_owned())]);
-            let request = Request::of(&annotations).unwrap();
+            let request = Request::from_annotations(&annotations).unwrap();
             assert_eq!(request.mutable["deadline"], kept, "{given}");
             let job = json!({
                 "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": {},
@@ -235,13 +235,21 @@ mod tests {
             assert_eq!(request.mutable["deadline"], written["deadline"], "{given}");
         }
         let annotations = Annotations::from([(ANNOTATION_DEADLINE.to_owned(), "soon".to_owned())]);
-        assert!(Request::of(&annotations).unwrap_err().to_string().contains("\"soon\" is no instant"));
+        assert!(
+            Request::from_annotations(&annotations)
+                .unwrap_err()
+                .to_string()
+                .contains("\"soon\" is no instant")
+        );
     }
 
     #[test]
     fn a_duration_that_the_api_refuses_is_none() {
         let of = |text: &str| {
-            Request::of(&Annotations::from([(ANNOTATION_DEADLINE_AFTER.to_owned(), text.to_owned())]))
+            Request::from_annotations(&Annotations::from([(
+                ANNOTATION_DEADLINE_AFTER.to_owned(),
+                text.to_owned(),
+            )]))
         };
         assert_eq!(of("1d12h").unwrap().mutable["deadlineAfter"], "1d12h");
         for text in ["soon", "0s", "1000000s", "1d1h1m1s1s"] {

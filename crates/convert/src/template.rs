@@ -58,7 +58,7 @@ pub fn convert(
     trains: Option<&str>,
     notes: &mut Notes,
 ) -> Result<Template, ConvertError> {
-    let mut fields = Fields::of(path, template)?;
+    let mut fields = Fields::new(path, template)?;
     let mut metadata = fields.object("metadata")?;
     metadata.ignore(&["creationTimestamp", "name"]);
     let mut kept_metadata = Map::new();
@@ -181,7 +181,7 @@ fn container(
     init: bool,
     notes: &mut Notes,
 ) -> Result<Container, ConvertError> {
-    let mut fields = Fields::of(path, container)?;
+    let mut fields = Fields::new(path, container)?;
     let name = fields.text("name")?.unwrap_or_else(|| "main".to_owned());
     let sidecar =
         init && matches!(fields.take("restartPolicy"), Some(Value::String(policy)) if policy == "Always");

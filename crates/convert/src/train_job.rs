@@ -50,7 +50,7 @@ pub fn convert(object: Value, objects: &[Value], notes: &mut Notes) -> Result<Va
         }
     };
     // Its own limit goes before that of its runtime.
-    draft.max_run_time(limit, seconds, notes);
+    draft.set_max_run_time(limit, seconds, notes);
     let mut trainer = spec.object("trainer")?;
     spec.rest(notes);
     let nodes = trainer.number("numNodes")?.unwrap_or(nodes).max(1);
@@ -73,7 +73,7 @@ type Runtime = (Template, i64, Option<i64>);
 
 /// Reads a runtime; its limits go to the draft.
 fn of_runtime(runtime: &Value, draft: &mut Draft, notes: &mut Notes) -> Result<Runtime, ConvertError> {
-    let mut spec = Fields::of("runtime.spec", runtime["spec"].clone())?;
+    let mut spec = Fields::new("runtime.spec", runtime["spec"].clone())?;
     let mut policy = spec.object("mlPolicy")?;
     let nodes = policy.number("numNodes")?.unwrap_or(1);
     let mut torch = policy.object("torch")?;
@@ -103,7 +103,7 @@ fn of_runtime(runtime: &Value, draft: &mut Draft, notes: &mut Notes) -> Result<R
         let name = other["name"].as_str().unwrap_or_default();
         notes.lost(format!("runtime.replicatedJobs.{name}"), "its work must become init containers");
     }
-    let mut job = Fields::of(path, chosen.clone())?;
+    let mut job = Fields::new(path, chosen.clone())?;
     let (replicas, copies) = (job.path("replicas"), job.number("replicas")?);
     let inner = job_set::job_spec(job, draft, notes)?;
     if copies.is_some_and(|copies| copies > 1) {
@@ -112,7 +112,7 @@ fn of_runtime(runtime: &Value, draft: &mut Draft, notes: &mut Notes) -> Result<R
     let backoff = inner.path("backoffLimit");
     let parts = job::parts(inner, Some(CONTAINER), notes)?;
     if !limited {
-        draft.retries(backoff, parts.retries, notes);
+        draft.set_retries(backoff, parts.retries, notes);
     }
     Ok((parts.template, nodes, processes))
 }

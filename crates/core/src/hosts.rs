@@ -42,10 +42,10 @@ impl HostPower {
     ///
     /// ```
     /// use andreas_core::{HostPower, Watts};
-    /// assert_eq!(HostPower::of(Watts(400.0), 8), HostPower { idle: Watts(1000.0), busy: Watts(1600.0) });
-    /// assert_eq!(HostPower::of(Watts(70.0), 4).idle, Watts(150.0));
+    /// assert_eq!(HostPower::default_for(Watts(400.0), 8), HostPower { idle: Watts(1000.0), busy: Watts(1600.0) });
+    /// assert_eq!(HostPower::default_for(Watts(70.0), 4).idle, Watts(150.0));
     /// ```
-    pub fn of(board_max: Watts, gpus: u32) -> Self {
+    pub fn default_for(board_max: Watts, gpus: u32) -> Self {
         let per_board =
             PER_BOARD.iter().find(|(most, _)| board_max.0 <= *most).map_or(0.0, |(_, watts)| *watts);
         let idle = BASE + per_board * f64::from(gpus);
@@ -70,7 +70,7 @@ impl HostPower {
     ///
     /// ```
     /// use andreas_core::{HostPower, Watts};
-    /// let host = HostPower::of(Watts(400.0), 8);
+    /// let host = HostPower::default_for(Watts(400.0), 8);
     /// assert_eq!((host.share(8, 8), host.share(4, 8)), (Watts(1600.0), Watts(800.0)));
     /// ```
     pub fn share(self, held: u32, gpus: u32) -> Watts {
@@ -91,16 +91,18 @@ mod tests {
     #[test]
     fn no_host_draws_nothing_and_larger_ones_draw_more() {
         for max in [50.0, 70.0, 300.0, 400.0, 700.0, 1000.0] {
-            let of = |gpus| HostPower::of(Watts(max), gpus);
+            let of = |gpus| HostPower::default_for(Watts(max), gpus);
             assert!(of(0).idle.0 > 0.0 && of(4).idle.0 < of(8).idle.0, "{max}");
             assert!(of(8).busy.0 > of(8).idle.0, "{max}");
         }
-        assert!(HostPower::of(Watts(300.0), 4).idle.0 < HostPower::of(Watts(400.0), 4).idle.0);
+        assert!(
+            HostPower::default_for(Watts(300.0), 4).idle.0 < HostPower::default_for(Watts(400.0), 4).idle.0
+        );
     }
 
     #[test]
     fn runs_that_hold_all_gpus_of_a_host_pay_for_all_of_it() {
-        let host = HostPower::of(Watts(700.0), 8);
+        let host = HostPower::default_for(Watts(700.0), 8);
         let all: Watts = [1, 2, 5].into_iter().map(|held| host.share(held, 8)).sum();
         assert!((all.0 - host.busy.0).abs() < 1e-9, "{all}");
         assert_eq!(host.share(4, 8), Watts(host.busy.0 / 2.0), "the other half is nobody's");
@@ -111,7 +113,7 @@ mod tests {
 
     #[test]
     fn known_watts_go_first() {
-        let default = HostPower::of(Watts(400.0), 8);
+        let default = HostPower::default_for(Watts(400.0), 8);
         assert_eq!(default.known(None, None), default);
         assert_eq!(default.known(Some(Watts(500.0)), None).busy, Watts(800.0));
         assert_eq!(default.known(None, Some(Watts(800.0))).idle, Watts(500.0));

@@ -12,7 +12,7 @@ mod arguments;
 
 use ring::digest::{SHA256, digest};
 
-use arguments::{is_name, is_setting, is_switch, is_volatile};
+use arguments::{is_name, is_switch, is_switch_value, is_volatile};
 
 /// Longest readable part of a profile's name, bytes.
 const MAX_STEM: usize = 40;
@@ -50,12 +50,15 @@ impl RunDescription<'_> {
         if let Some((kind, owner)) = self.owner {
             // An owner with the run's own name is another one for each run.
             let owner = if self.name.len() > 3 { owner.replace(self.name, "*") } else { owner.to_owned() };
-            facts.push(format!("owner {kind} {}", without_suffix(&stable(&owner, self.name))));
+            facts.push(format!(
+                "owner {kind} {}",
+                without_suffix(&without_generated_parts(&owner, self.name))
+            ));
         }
         let words = command_line(&self.command);
         let kept = without_volatile(&words, self.name);
         facts.extend(kept.iter().map(|word| format!("word {word}")));
-        facts.extend(self.facts_of_environment());
+        facts.extend(self.environment_facts());
         let hash = digest(&SHA256, facts.join("\n").as_bytes());
         let hash: String = hash.as_ref().iter().take(5).map(|byte| format!("{byte:02x}")).collect();
         Program {
@@ -64,11 +67,12 @@ impl RunDescription<'_> {
         }
     }
 
-    /// The variables that matter, sorted by name.
-    fn facts_of_environment(&self) -> Vec<String> {
+    /// The environment variables that identify the program, sorted by name.
+    fn environment_facts(&self) -> Vec<String> {
         let all = self.environment.iter().filter(|(name, _)| !is_volatile(name));
-        let mut facts: Vec<String> =
-            all.map(|(name, value)| format!("env {name}={}", stable(value, self.name))).collect();
+        let mut facts: Vec<String> = all
+            .map(|(name, value)| format!("env {name}={}", without_generated_parts(value, self.name)))
+            .collect();
         facts.sort_unstable();
         facts
     }
@@ -93,7 +97,7 @@ fn command_line(all: &[&str]) -> Vec<String> {
     words
 }
 
-/// The words without volatile arguments, each in its stable form.
+/// The words without volatile arguments, each without generated parts.
 fn without_volatile(words: &[String], own_name: &str) -> Vec<String> {
     let mut kept = Vec::new();
     let mut rest = words.iter().peekable();
@@ -101,21 +105,21 @@ fn without_volatile(words: &[String], own_name: &str) -> Vec<String> {
         let flag = word.starts_with('-') && word.len() > 1;
         match word.split_once('=') {
             Some((name, _)) if is_name(name) && is_volatile(name) => {}
-            Some((name, value)) => kept.push(format!("{name}={}", stable(value, own_name))),
+            Some((name, value)) => kept.push(format!("{name}={}", without_generated_parts(value, own_name))),
             None if flag && is_volatile(word) => {
                 // Its value is the next word, unless that is an argument of its own.
                 let switch = is_switch(word);
-                rest.next_if(|next| is_setting(next) || !switch && !next.starts_with('-'));
+                rest.next_if(|next| is_switch_value(next) || !switch && !next.starts_with('-'));
             }
-            None => kept.push(stable(word, own_name)),
+            None => kept.push(without_generated_parts(word, own_name)),
         }
     }
     kept
 }
 
-/// A word whose generated parts are `*`. Whole numbers stay: they may be sizes. So does the job's own name, which
+/// A word with `*` for its generated parts. Whole numbers stay: they may be sizes. So does the job's own name, which
 /// is often that of its model or script, but for the suffix that Kubernetes made up.
-fn stable(word: &str, own_name: &str) -> String {
+fn without_generated_parts(word: &str, own_name: &str) -> String {
     let kept = without_suffix(own_name);
     let text = if kept == own_name { word.to_owned() } else { word.replace(own_name, &format!("{kept}-*")) };
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -127,7 +131,7 @@ fn stable(word: &str, own_name: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
     while at < parts.len() {
-        let (taken, generated) = generated(&parts[at..]);
+        let (taken, generated) = leading_unit(&parts[at..]);
         for part in &parts[at..at + taken] {
             out.push_str(if generated { "*" } else { part });
             out.extend(separators.next());
@@ -137,9 +141,9 @@ fn stable(word: &str, own_name: &str) -> String {
     out
 }
 
-/// How many of the next parts belong together, and whether a program made them up: UUIDs, dates, long numbers,
-/// hexadecimal hashes.
-fn generated(parts: &[&str]) -> (usize, bool) {
+/// How many of the next parts belong together, at least 1, and whether a program generated them: UUIDs, dates, long
+/// numbers, hexadecimal hashes.
+fn leading_unit(parts: &[&str]) -> (usize, bool) {
     let hex = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit());
     let digits = |part: &str, length: usize| part.len() == length && part.bytes().all(|b| b.is_ascii_digit());
     let uuid = [8, 4, 4, 4, 12];
@@ -184,7 +188,9 @@ fn without_suffix(name: &str) -> &str {
 fn image(image: &str) -> String {
     let image = image.split('@').next().unwrap_or_default();
     match image.rsplit_once(':') {
-        Some((repository, tag)) if !tag.contains('/') => format!("{repository}:{}", stable(tag, "")),
+        Some((repository, tag)) if !tag.contains('/') => {
+            format!("{repository}:{}", without_generated_parts(tag, ""))
+        }
         _ => image.to_owned(),
     }
 }

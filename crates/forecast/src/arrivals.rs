@@ -45,7 +45,7 @@ impl Arrivals {
             return;
         };
         self.span = Some((from, snapshot.now.max(from)));
-        self.forget_those_withdrawn(snapshot);
+        self.forget_withdrawn(snapshot);
         // A clock that is ahead of ours would date a job anew with each snapshot.
         let counts = |job: &&Job| job.submit <= snapshot.now && job.estimates.len() <= MOST_ROWS;
         for job in snapshot.jobs.iter().filter(counts) {
@@ -73,7 +73,8 @@ impl Arrivals {
         self.jobs.iter().map(|(job, _)| job)
     }
 
-    fn forget_those_withdrawn(&mut self, snapshot: &Snapshot) {
+    /// Removes submissions that left the queue before they held GPUs.
+    fn forget_withdrawn(&mut self, snapshot: &Snapshot) {
         if self.jobs.iter().any(|(_, held)| !held) {
             let here: HashSet<&JobId> = snapshot.jobs.iter().map(|job| &job.id).collect();
             self.jobs.retain(|(job, held)| *held || here.contains(&job.id));

@@ -37,7 +37,7 @@ struct Scale {
 }
 
 impl Scale {
-    fn of(finish: &Quantiles, now: Time) -> Option<Self> {
+    fn from_quantiles(finish: &Quantiles, now: Time) -> Option<Self> {
         let least = (finish.p50 - now) * LEAST_WIDTH;
         let (below, above) = ((finish.p50 - finish.p10).max(least), (finish.p90 - finish.p50).max(least));
         let usable = below.0 > 0.0 && above.0 > 0.0 && finish.p90.is_finite();
@@ -49,7 +49,7 @@ impl Scale {
         off / if off < 0.0 { self.below.0 } else { self.above.0 }
     }
 
-    fn at(&self, score: f64) -> Time {
+    fn time_at(&self, score: f64) -> Time {
         self.median + if score < 0.0 { self.below * score } else { self.above * score }
     }
 }
@@ -57,7 +57,7 @@ impl Scale {
 impl Calibration {
     /// Adds a job that ended, with the quantiles of its end as they were first sampled at `now`.
     pub fn add(&mut self, finish: &Quantiles, now: Time, end: Time) {
-        let Some(score) = Scale::of(finish, now).map(|scale| scale.score(end)) else { return };
+        let Some(score) = Scale::from_quantiles(finish, now).map(|scale| scale.score(end)) else { return };
         if score.is_finite() {
             self.scores.push_back(score);
             self.scores.drain(..self.scores.len().saturating_sub(KEPT));
@@ -67,9 +67,9 @@ impl Calibration {
     /// The quantiles of an end as they belong, from those that were sampled at `now`.
     #[must_use]
     pub fn corrected(&self, finish: &Quantiles, now: Time) -> Quantiles {
-        let scale = Scale::of(finish, now).filter(|_| !self.scores.is_empty());
+        let scale = Scale::from_quantiles(finish, now).filter(|_| !self.scores.is_empty());
         let Some(scale) = scale else { return *finish };
-        let [p10, p50, p90] = self.places().map(|place| scale.at(place).max(now));
+        let [p10, p50, p90] = self.places().map(|place| scale.time_at(place).max(now));
         Quantiles { p10, p50, p90 }
     }
 

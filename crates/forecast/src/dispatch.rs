@@ -46,9 +46,10 @@ impl Pool {
     }
 }
 
-/// Ends every job that can start; of those that wait, the first `most`. Jobs of `later`, in the order of their
+/// Simulates the rest without further plans: jobs that hold GPUs end there, and the first `most` of those that wait are
+/// dispatched in the order of their deadlines; the others have no start. Jobs of `later`, in the order of their
 /// submission, wait for GPUs from then on.
-pub(crate) fn rest<'a>(
+pub(crate) fn dispatch_rest<'a>(
     (snapshot, hosts): (&Snapshot, &Hosts<'_>),
     all: &mut [Live<'a>],
     later: VecDeque<Live<'a>>,
@@ -104,7 +105,7 @@ pub(crate) fn rest<'a>(
         left -= usize::from(live.is_now());
         let mut live = live;
         let live = live.live_mut();
-        let end = live.run_on(&row, start + restart(live, snapshot.restart), &snapshot.tariff, hosts);
+        let end = live.run_on(&row, start + start_delay(live, snapshot.restart), &snapshot.tariff, hosts);
         if let Some(pool) = pools.get_mut(&row.gpu_type) {
             pool.take(row.gpus.0);
             pool.add(end + live.delays.reaction, row.gpus.0);
@@ -205,8 +206,8 @@ impl<'a> Waiting<'_, 'a> {
     }
 }
 
-/// A job that has run before starts later by the restart, another one by the start-up of its pods.
-fn restart(live: &Live<'_>, restart: Seconds) -> Seconds {
+/// Restart time of a job that ran before, start-up time of the pods of a new one.
+fn start_delay(live: &Live<'_>, restart: Seconds) -> Seconds {
     if live.start.is_some() || live.leaving.is_some() {
         live.job.restart.unwrap_or(restart)
     } else {

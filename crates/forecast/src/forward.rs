@@ -38,7 +38,8 @@ pub(crate) struct Drawn<'a> {
     pub hosts: &'a Hosts<'a>,
 }
 
-/// The rest of every job's life in one future, in the snapshot's order; `None` where it never starts.
+/// Simulates one future from the snapshot on. Returns the run of each job in the snapshot's order; `None` if it never
+/// starts.
 pub(crate) fn run(
     snapshot: &Snapshot,
     plan: &Plan,
@@ -86,11 +87,11 @@ pub(crate) fn run(
         }
         let never = idle_since.is_some() && (idle >= NEVER || over && idle >= NEVER_AT_LAST);
         if never && all.iter().all(|live| live.active.is_none()) {
-            dispatch::rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
+            dispatch::dispatch_rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
             return Ok(ends(all));
         }
         if over || all[..count].iter().all(|live| live.ended.is_some() || live.active.is_some()) {
-            dispatch::rest((snapshot, drawn.hosts), &mut all, later, (now, MAX_DISPATCHED));
+            dispatch::dispatch_rest((snapshot, drawn.hosts), &mut all, later, (now, MAX_DISPATCHED));
             return Ok(ends(all));
         }
         let free = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
@@ -117,7 +118,7 @@ pub(crate) fn run(
                 }
                 // Nothing will ever happen: what waits has no start.
                 None => {
-                    dispatch::rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
+                    dispatch::dispatch_rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
                     return Ok(ends(all));
                 }
             },
@@ -132,12 +133,12 @@ pub(crate) fn run(
             all.push(live);
         }
         let kept = (plan.prices.clone(), plan.intended.clone());
-        made = Some(andreas_planner::plan(&at(snapshot, &all, now, kept), options)?);
+        made = Some(andreas_planner::plan(&snapshot_at(snapshot, &all, now, kept), options)?);
     }
 }
 
-/// The snapshot as it is then.
-fn at(
+/// The simulated state at `now` as a planner's snapshot.
+fn snapshot_at(
     snapshot: &Snapshot,
     all: &[Live<'_>],
     now: Time,

@@ -13,7 +13,7 @@ pub(crate) struct Hosts<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    pub fn of(snapshot: &'a Snapshot) -> Self {
+    pub fn new(snapshot: &'a Snapshot) -> Self {
         let mut types: BTreeMap<&GpuType, (f64, f64)> = BTreeMap::new();
         for node in &snapshot.nodes {
             let (watts, gpus) = types.entry(&node.gpu_type).or_default();

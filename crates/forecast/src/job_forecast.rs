@@ -34,7 +34,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    fn of(mut times: Vec<Time>) -> Self {
+    fn from_times(mut times: Vec<Time>) -> Self {
         times.sort_by(Time::total_cmp);
         let at = |p: f64| {
             let place = p * times.len() as f64 - 0.5;
@@ -93,9 +93,9 @@ impl JobForecast {
             let tardiness = job.deadline.map_or(0.0, |deadline| (end - deadline).0.max(0.0));
             late += tardiness + (1.0 - chance) * rules.late_fixed.0;
         }
-        let finish = Quantiles::of(times(|run| run.end));
+        let finish = Quantiles::from_times(times(|run| run.end));
         Self {
-            start: Quantiles::of(times(|run| run.start)),
+            start: Quantiles::from_times(times(|run| run.start)),
             finish,
             sampled_finish: finish,
             on_time: on_time / count,

@@ -11,7 +11,7 @@ const MIN_LEFT: f64 = 1e-3;
 /// The snapshot at `now`: running jobs have trained at their mean pace since, and jobs that the plan starts are
 /// starting. What the plan stops or moves still runs. An instant before the snapshot's changes nothing.
 #[must_use]
-pub fn later(snapshot: &Snapshot, plan: &Plan, now: Time) -> Snapshot {
+pub fn advanced_to(snapshot: &Snapshot, plan: &Plan, now: Time) -> Snapshot {
     let mut moved = snapshot.clone();
     if now <= snapshot.now {
         return moved;
@@ -19,12 +19,13 @@ pub fn later(snapshot: &Snapshot, plan: &Plan, now: Time) -> Snapshot {
     moved.now = now;
     for job in &mut moved.jobs {
         let decision = plan.jobs.get(&job.id).map(|job_plan| &job_plan.decision);
-        go_on(job, decision, snapshot.now, now);
+        advance(job, decision, snapshot.now, now);
     }
     moved
 }
 
-fn go_on(job: &mut Job, decision: Option<&Decision>, from: Time, now: Time) {
+/// Advances a job from one instant to another under its decision.
+fn advance(job: &mut Job, decision: Option<&Decision>, from: Time, now: Time) {
     match &mut job.state {
         JobState::Waiting => {
             if let Some(Decision::Run(place)) = decision {

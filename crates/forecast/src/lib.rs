@@ -36,7 +36,7 @@ use andreas_planner::{Options, Plan, Snapshot, SnapshotError};
 pub use arrivals::Arrivals;
 pub use calibration::Calibration;
 pub use job_forecast::{JobForecast, Quantiles, Run};
-pub use later::later;
+pub use later::advanced_to;
 
 /// Maximum futures of a forecast.
 pub const MAX_FUTURES: usize = 64;
@@ -86,10 +86,10 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Moves the quantiles of all ends to where earlier ones belonged.
-    pub fn correct(&mut self, by: &Calibration) {
+    /// Replaces the quantiles of the finish of all jobs by calibrated ones.
+    pub fn correct(&mut self, calibration: &Calibration) {
         for job in self.jobs.values_mut() {
-            job.finish = by.corrected(&job.sampled_finish, self.now);
+            job.finish = calibration.corrected(&job.sampled_finish, self.now);
         }
     }
 
@@ -113,7 +113,7 @@ pub fn sample(
 ) -> Result<Forecast, SnapshotError> {
     let futures = settings.futures.clamp(1, MAX_FUTURES);
     let lengths = lengths::Lengths::new(&snapshot.jobs, futures, settings.seed);
-    let hosts = hosts::Hosts::of(snapshot);
+    let hosts = hosts::Hosts::new(snapshot);
     let mut jobs: Vec<Vec<Option<Run>>> = vec![Vec::with_capacity(futures); snapshot.jobs.len()];
     for future in 0..futures {
         let later = arrivals.of_future(snapshot.now, (future, futures), MAX_ARRIVALS);
@@ -141,7 +141,7 @@ pub fn sample(
 #[must_use]
 pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMap<JobId, Time> {
     let now = snapshot.now;
-    let hosts = hosts::Hosts::of(snapshot);
+    let hosts = hosts::Hosts::new(snapshot);
     let live = |job| {
         let mut live = live::Live::new(job, 0.0, now, live::Delays::NONE, &hosts);
         if let Some(job_plan) = plan.jobs.get(&live.job.id) {
@@ -151,7 +151,7 @@ pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMa
     };
     let mut all: Vec<live::Live<'_>> = snapshot.jobs.iter().map(live).collect();
     let waits: Vec<bool> = all.iter().map(|live| live.active.is_none()).collect();
-    dispatch::rest((snapshot, &hosts), &mut all, VecDeque::new(), (now, most));
+    dispatch::dispatch_rest((snapshot, &hosts), &mut all, VecDeque::new(), (now, most));
     let waiting = all.into_iter().zip(waits).filter(|(_, waits)| *waits);
     waiting.filter_map(|(live, _)| Some((live.job.id.clone(), live.ended?.start.max(now)))).collect()
 }

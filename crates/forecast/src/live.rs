@@ -106,7 +106,7 @@ impl<'a> Live<'a> {
         self.active = Some(Active { place, since, ready, pace, host_watts });
     }
 
-    /// GPU type and GPUs that it holds at an instant, and until when if it goes on as it is.
+    /// The placement that it holds at an instant, and until when if nothing changes.
     pub fn holds(&self, now: Time) -> Option<(&Placement, Time)> {
         match (&self.active, &self.leaving) {
             (Some(active), _) => Some((&active.place, self.end(active, now))),

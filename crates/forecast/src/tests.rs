@@ -204,7 +204,7 @@ fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_befor
     let first = plan(&snapshot, &options).expect("a plan");
     let settings = Settings::within(8 * 3 * 10, 8, 3);
     let before = sample(&snapshot, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
-    let moved = later(&snapshot, &first, Time(250.0));
+    let moved = advanced_to(&snapshot, &first, Time(250.0));
     let now = sample(&moved, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
     assert_eq!((before.now, now.now), (Time(100.0), Time(250.0)));
     // 30 epochs of 10 s from 100 on: half of them are done at 250.
@@ -214,12 +214,12 @@ fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_befor
     assert_eq!((starts.start.p50, starts.finish.p50), (Time(250.0), Time(450.0)));
     assert_eq!(of(&now, "waits").start.p50, Time(450.0));
     // Past its expected end a run ends from one moment to the next, but not in the past.
-    let late = later(&snapshot, &first, Time(1_000.0));
+    let late = advanced_to(&snapshot, &first, Time(1_000.0));
     let late = sample(&late, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
     let end = of(&late, "runs").finish.p50;
     assert!(end >= Time(1_000.0) && end <= Time(1_001.0), "{end:?}");
     assert!(of(&late, "waits").start.p50 >= Time(1_000.0));
-    assert_eq!(later(&snapshot, &first, Time(0.0)), snapshot);
+    assert_eq!(advanced_to(&snapshot, &first, Time(0.0)), snapshot);
 }
 
 #[test]

@@ -195,6 +195,8 @@ impl<'a, 'b> Explainer<'a, 'b> {
         self.largest(job, &gpus)
     }
 
+    /// The other jobs with the largest `size`, at most [`BLOCKERS`], the largest first. A job without a size is left
+    /// out.
     fn largest(&self, job: usize, size: &dyn Fn(usize) -> Option<i128>) -> Vec<usize> {
         let mut all: Vec<(i128, usize)> =
             (0..self.instance.jobs.len()).filter(|j| *j != job).filter_map(|j| Some((size(j)?, j))).collect();

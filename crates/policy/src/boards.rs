@@ -22,12 +22,12 @@ impl Board {
     /// Draw of a host with this many GPUs of the type, without the GPUs: from the policy, else from the table.
     pub fn host(&self, gpus: u64) -> HostPower {
         let [idle, busy] = self.host;
-        HostPower::of(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
+        HostPower::default_for(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
     }
 
-    /// The same with what the node's agent measures, for a node with or without a job. A counter of the whole
-    /// platform replaces the table, but not the policy. One of processors and memory alone is a lower
-    /// bound: fans, network and losses are not in it.
+    /// As [`Self::host`], with what the node's agent measured: the idle draw, or the busy one with a job on the node. A
+    /// counter of the whole platform replaces the table, but not the policy. One of processors and memory alone is a
+    /// lower bound: fans, network and losses are not in it.
     pub fn measured_host(&self, gpus: u64, measured: Option<&MeasuredHost>, busy: bool) -> HostPower {
         let (host, reading) = (self.host(gpus), self.host_reading(gpus, measured, busy));
         if busy { host.known(None, reading) } else { host.known(reading, None) }
@@ -58,8 +58,8 @@ const WHOLE_PLATFORM: &str = "RaplPlatform";
 /// nor hide its node's draw.
 const HOST_FACTOR: f64 = 3.0;
 
-/// The policy or the table describes the GPU type's power.
-pub fn described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
+/// Whether the policy or the table of boards describes the power of a GPU type.
+pub fn is_described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
     policy.gpu_types.iter().any(|row| row.name == gpu_type) || andreas_core::board_power(gpu_type).is_some()
 }
 

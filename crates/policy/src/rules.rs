@@ -87,12 +87,12 @@ pub fn lateness(policy: &EnergyPolicySpec) -> Lateness {
     }
 }
 
-/// Time that stopping a run and going on later costs.
+/// Time lost by a stop and a resume.
 pub fn restart_time(policy: &EnergyPolicySpec) -> Seconds {
     Seconds(policy.preemption.restart_time.seconds_or(120).max(0) as f64)
 }
 
-/// Time of a job's weight and draw that a restart must be worth besides.
+/// What a restart must gain beyond the time that it loses, as seconds of the job's weight and draw.
 pub fn restart_wear(policy: &EnergyPolicySpec) -> Seconds {
     Seconds(policy.preemption.restart_wear.seconds_or(DEFAULT_WEAR.0 as i64).max(0) as f64)
 }

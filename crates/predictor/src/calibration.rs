@@ -47,7 +47,7 @@ const MANY: usize = 10;
 
 impl Evidence {
     /// From the number of settings seen on the type and in all.
-    pub fn of(here: usize, all: usize) -> Self {
+    pub fn from_counts(here: usize, all: usize) -> Self {
         match (here, all) {
             (0, _) => Self::New,
             (_, ..=2) => Self::First,
@@ -73,7 +73,8 @@ impl Factors {
         }
     }
 
-    pub fn of(&self, evidence: Evidence) -> f64 {
+    /// The factor for this much evidence.
+    pub fn for_evidence(&self, evidence: Evidence) -> f64 {
         self.0[evidence as usize]
     }
 
@@ -143,12 +144,12 @@ fn held_out_errors(model: &QuantityModel, expected: Expected, profile: &ProfileS
             let first = first_runs(&runs, known);
             let (rows, asked) = split_by(&here, |i, _| first.contains(&i));
             if !others.is_empty() {
-                let bucket = &mut found[Evidence::of(known, known + others.len()) as usize];
+                let bucket = &mut found[Evidence::from_counts(known, known + others.len()) as usize];
                 bucket.extend(errors(&[others.as_slice(), &rows].concat(), &asked));
             }
             // Without any row, times depend on the intercept alone.
             if known > 0 || model.quantity == Quantity::Power {
-                found[Evidence::of(known, known) as usize].extend(errors(&rows, &asked));
+                found[Evidence::from_counts(known, known) as usize].extend(errors(&rows, &asked));
             }
         }
         for turn in 0..TURNS {
@@ -156,7 +157,7 @@ fn held_out_errors(model: &QuantityModel, expected: Expected, profile: &ProfileS
             let (asked, rows) = split_by(&here, |i, _| (place(i) * TURNS as f64) as usize == turn);
             if rows.len() > 4 {
                 let rows = [others.as_slice(), &rows].concat();
-                found[Evidence::of(1, rows.len()) as usize].extend(errors(&rows, &asked));
+                found[Evidence::from_counts(1, rows.len()) as usize].extend(errors(&rows, &asked));
             }
         }
     }

@@ -51,7 +51,7 @@ impl Curves<'_> {
         let mut standing: Vec<(u32, f64)> = known.at_other_gpu_counts(cell).map(stand).collect();
         standing.sort_by_key(|(gpus, _)| *gpus);
         standing.dedup_by_key(|(gpus, _)| *gpus);
-        let log = walk(&self.time, cell, &standing, |c| self.sample(c));
+        let log = monotone_projection(&self.time, cell, &standing, |c| self.sample(c));
         let sigma = calibrated_sigma(self.factors[0], &self.time, &cell.gpu_type, variance);
         if self.time.counts.is_empty() {
             let (unseen, source) = self.unseen;
@@ -78,7 +78,7 @@ impl Curves<'_> {
             known.source(cell, self.watts.count(&cell.gpu_type))
         };
         // A measured configuration keeps its value, even above the nameplate.
-        if !known.all().any(|c| c.same_setting(cell)) {
+        if !known.rows().any(|c| c.same_setting(cell)) {
             let board = self.law.board(&cell.gpu_type);
             let floor = libm::log(board.idle.max(0.5));
             log = log.clamp(floor, libm::log(board.max).max(floor) + 0.05);
@@ -90,12 +90,12 @@ impl Curves<'_> {
 /// Standard deviation of the natural log, scaled by the calibration factor for this much evidence, in
 /// 0.01..=3.
 fn calibrated_sigma(factors: Factors, curve: &Curve, gpu_type: &GpuType, variance: f64) -> f64 {
-    let evidence = Evidence::of(curve.count(gpu_type), curve.counts.values().sum());
-    (factors.of(evidence) * libm::sqrt(variance)).clamp(0.01, 3.0)
+    let evidence = Evidence::from_counts(curve.count(gpu_type), curve.counts.values().sum());
+    (factors.for_evidence(evidence) * libm::sqrt(variance)).clamp(0.01, 3.0)
 }
 
-/// The monotone projection of a curve of times; `known` are counts of GPUs with their times.
-pub(crate) fn walk(
+/// Log time of a configuration on the monotone projection of a curve; `known` are counts of GPUs with their log times.
+pub(crate) fn monotone_projection(
     curve: &Curve,
     cell: &AggregatedSample,
     known: &[(u32, f64)],

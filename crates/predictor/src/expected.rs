@@ -23,7 +23,7 @@ pub(crate) struct Expected {
 impl Expected {
     /// Log of the type's time or draw relative to other types.
     pub fn base(&self, gpu_type: &GpuType, law: f64) -> f64 {
-        law + self.ratios.of(gpu_type) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
+        law + self.ratios.correction(gpu_type) + self.siblings.get(gpu_type).copied().unwrap_or(0.0)
     }
 
     /// The setting with all priors filled in.

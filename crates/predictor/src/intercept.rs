@@ -65,7 +65,7 @@ impl Fitted {
         x
     }
 
-    fn at(&self, f: &Features) -> f64 {
+    fn predict(&self, f: &Features) -> f64 {
         samples(f)
             + self.intercept
             + self.design_row(f).iter().zip(&self.coefficients).map(|(a, b)| a * b).sum::<f64>()
@@ -129,12 +129,12 @@ impl Intercepts {
 
     /// Log time at the curve's origin and its standard deviation. `None` with too few profiles, or
     /// without any feature.
-    pub fn at(&self, features: &Features) -> Option<(f64, f64)> {
+    pub fn predict(&self, features: &Features) -> Option<(f64, f64)> {
         if *features == Features::default() {
             return None;
         }
         let is_new = features.model_family.as_ref().is_some_and(|model| !self.models.contains(model));
-        Some((self.fitted.as_ref()?.at(features), if is_new { self.sigmas.1 } else { self.sigmas.0 }))
+        Some((self.fitted.as_ref()?.predict(features), if is_new { self.sigmas.1 } else { self.sigmas.0 }))
     }
 }
 
@@ -147,7 +147,7 @@ fn cross_validated(profiles: &[(&Features, f64)], part: impl Fn(usize, &Features
             of.map(|(_, f)| *f).collect::<Vec<_>>()
         };
         let Some(fit) = Fitted::fit(&split(false)) else { continue };
-        errors.extend(split(true).iter().map(|(f, y)| (y - fit.at(f)).abs()));
+        errors.extend(split(true).iter().map(|(f, y)| (y - fit.predict(f)).abs()));
     }
     interval(errors, MIN_PROFILES)
 }

@@ -29,7 +29,7 @@ pub(crate) struct Known {
 
 impl Known {
     /// All rows, in the order of the curve: the table first.
-    pub fn all(&self) -> impl Iterator<Item = &AggregatedSample> {
+    pub fn rows(&self) -> impl Iterator<Item = &AggregatedSample> {
         self.table.iter().chain(&self.seen)
     }
 
@@ -54,7 +54,7 @@ impl Known {
         cell: &AggregatedSample,
     ) -> Option<Value> {
         let row = self.table.iter().position(|c| c.same_setting(cell)).filter(|_| self.seen.is_empty())?;
-        let (detail, left) = curve.posterior.detail(row)?;
+        let (detail, left) = curve.posterior.row_residual(row)?;
         let (mean, variance) = curve.predict_log(sample);
         let variance = (variance - RESIDUAL_VARIANCE + left).max(0.0);
         let sigma = libm::sqrt(variance).clamp(0.01, 3.0);

@@ -69,7 +69,7 @@ pub(crate) struct Setting {
 
 impl Quantity {
     /// Log of the quantity.
-    pub fn at(self, theta: &Theta, s: &Setting) -> f64 {
+    pub fn log_at(self, theta: &Theta, s: &Setting) -> f64 {
         self.with_slopes(theta, s).0
     }
 
@@ -91,15 +91,15 @@ impl Quantity {
     }
 
     /// Variances of the parameters between profiles; the intercept is nearly free.
-    pub fn between(self) -> Theta {
+    pub fn profile_variances(self) -> Theta {
         match self {
             Self::Time => [9.0, 1.2, 1.4, 1.0, 0.05, 0.4, 0.2, 0.005],
             Self::Power => [0.12, 0.003, 0.002, 0.002, 0.001, 0.0, 0.0, 0.0],
         }
     }
 
-    /// Variances between types within a profile, beyond the prior ratios of types.
-    pub fn within(self) -> Theta {
+    /// Variances between GPU types within a profile, beyond the prior ratios of types.
+    pub fn gpu_type_variances(self) -> Theta {
         match self {
             Self::Time => [0.15, 0.2, 0.2, 0.1, 0.005, 0.02, 0.1, 0.001],
             Self::Power => [0.05, 0.001, 0.0005, 0.0005, 0.001, 0.0, 0.0, 0.0],
@@ -174,8 +174,8 @@ fn power(theta: &Theta, s: &Setting) -> (f64, Theta) {
 pub(crate) struct GpuTypeIndex(Vec<GpuType>);
 
 impl GpuTypeIndex {
-    /// Index of a type.
-    pub fn of(&mut self, gpu_type: &GpuType) -> u16 {
+    /// Index of a type; a new one is added.
+    pub fn index_of(&mut self, gpu_type: &GpuType) -> u16 {
         let found = self.0.iter().position(|t| t == gpu_type);
         let at = found.unwrap_or_else(|| {
             self.0.push(gpu_type.clone());
@@ -201,12 +201,12 @@ mod tests {
     #[test]
     fn the_origin_is_the_level_and_nothing_scales_better_than_its_gpus() {
         let theta = Quantity::Time.means();
-        assert!(Quantity::Time.at(&theta, &on(0.0, 0.0)).abs() < 1e-12);
+        assert!(Quantity::Time.log_at(&theta, &on(0.0, 0.0)).abs() < 1e-12);
         for doublings in 1..10 {
             let d = f64::from(doublings);
-            let t = Quantity::Time.at(&theta, &on(d, 0.0));
+            let t = Quantity::Time.log_at(&theta, &on(d, 0.0));
             assert!(t >= -d * std::f64::consts::LN_2, "{doublings}: {t}");
-            assert!(Quantity::Time.at(&theta, &on(d, 1.0)) > t);
+            assert!(Quantity::Time.log_at(&theta, &on(d, 1.0)) > t);
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
             for p in 0..P {
                 let mut moved = theta;
                 moved[p] += 1e-6;
-                let found = (quantity.at(&moved, &s) - at) / 1e-6;
+                let found = (quantity.log_at(&moved, &s) - at) / 1e-6;
                 assert!((found - slopes[p]).abs() < 1e-4, "{quantity:?} {p}: {found} {}", slopes[p]);
             }
         }
@@ -230,7 +230,7 @@ mod tests {
         let theta = Quantity::Power.means();
         let limited =
             |limit: f64| Setting { limit: libm::log(limit), base: libm::log(200.0), ..on(0.0, 0.0) };
-        let watts = |limit: f64| libm::exp(Quantity::Power.at(&theta, &limited(limit)));
+        let watts = |limit: f64| libm::exp(Quantity::Power.log_at(&theta, &limited(limit)));
         assert!((watts(400.0) - 200.0).abs() < 0.1 && (watts(f64::INFINITY) - 200.0).abs() < 1e-9);
         assert!((watts(100.0) - 94.0).abs() < 0.5, "{}", watts(100.0));
     }

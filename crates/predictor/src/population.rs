@@ -60,9 +60,9 @@ fn first(quantity: Quantity) -> usize {
 impl Population {
     /// The start values.
     pub fn new(quantity: Quantity) -> Self {
-        let within = quantity.within();
+        let within = quantity.gpu_type_variances();
         Self {
-            prior: Prior { mean: quantity.means(), own: quantity.between(), within },
+            prior: Prior { mean: quantity.means(), own: quantity.profile_variances(), within },
             ratios: Ratios::default(),
             type_variance: within[INTERCEPT],
         }
@@ -199,7 +199,7 @@ mod tests {
         let mut members: Vec<FittedProfile> =
             (0..12).map(|i| member(i, 0.5 + 0.05 * (i % 3) as f64)).collect();
         let honest = fit(&members);
-        assert!(honest.mean[1] > 0.19 && honest.own[1] < Quantity::Time.between()[1], "{honest:?}");
+        assert!(honest.mean[1] > 0.19 && honest.own[1] < Quantity::Time.profile_variances()[1], "{honest:?}");
         members.push(member(99, -5.0));
         assert!((fit(&members).mean[1] - honest.mean[1]).abs() < 0.1, "{:?}", fit(&members));
     }

@@ -209,7 +209,7 @@ impl Posterior {
     }
 
     /// Mean and variance of the log at a setting, without residual noise.
-    pub fn at(&self, s: &Setting) -> (f64, f64) {
+    pub fn mean_and_variance(&self, s: &Setting) -> (f64, f64) {
         let theta = self.theta(s.kind);
         let (at, slopes) = self.quantity.with_slopes(&theta, s);
         let mut variance = self.linear(true, &slopes, &slopes) + kernel(s, s);
@@ -230,7 +230,7 @@ impl Posterior {
     pub fn mean(&self, s: &Setting) -> f64 {
         let deviations = self.rows.iter().zip(&self.alpha);
         let own = deviations.map(|(row, alpha)| alpha * kernel(s, &row.setting));
-        self.quantity.at(&self.theta(s.kind), s) + own.sum::<f64>()
+        self.quantity.log_at(&self.theta(s.kind), s) + own.sum::<f64>()
     }
 
     /// Prior mean of a parameter.
@@ -247,7 +247,7 @@ impl Posterior {
     }
 
     /// Mean and variance of a table row's own residual beyond the curve.
-    pub fn detail(&self, row: usize) -> Option<(f64, f64)> {
+    pub fn row_residual(&self, row: usize) -> Option<(f64, f64)> {
         let (at, alpha) = (self.rows.get(row)?, self.alpha.get(row)?);
         let (noise, residual_variance) = (at.noise * at.noise, RESIDUAL_VARIANCE);
         Some((residual_variance * alpha, residual_variance * noise / (residual_variance + noise).max(1e-12)))

@@ -74,7 +74,7 @@ impl Curve {
 
     /// Predictive mean and variance of the natural log of a new observation (s or W), residual variance included.
     pub fn predict_log(&self, sample: &QuantitySample) -> (f64, f64) {
-        let (mean, variance) = self.posterior.at(&self.place(sample));
+        let (mean, variance) = self.posterior.mean_and_variance(&self.place(sample));
         (mean, variance + RESIDUAL_VARIANCE)
     }
 
@@ -137,7 +137,7 @@ impl QuantityModel {
             let g = sample.setting.gpus;
             let span = spans.entry(sample.gpu_type.clone()).or_insert((g, g));
             *span = (span.0.min(g), span.1.max(g));
-            let setting = Setting { kind: type_index.of(&sample.gpu_type), ..sample.setting };
+            let setting = Setting { kind: type_index.index_of(&sample.gpu_type), ..sample.setting };
             let setting = expected.place(&sample.gpu_type, sample.law, level.mean, setting);
             rows.push(Row { setting, log: sample.log, noise: sample.noise, table: sample.table });
         }
@@ -203,7 +203,7 @@ impl QuantityModel {
             .iter()
             .map(|s| {
                 let setting = expected.place(&s.gpu_type, s.law, 0.0, s.setting);
-                s.log - self.quantity.at(&mean, &setting)
+                s.log - self.quantity.log_at(&mean, &setting)
             })
             .collect();
         off.sort_by(f64::total_cmp);

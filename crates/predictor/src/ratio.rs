@@ -49,7 +49,7 @@ impl Ratios {
     }
 
     /// Correction to the analytic prior's log for a type.
-    pub fn of(&self, gpu_type: &GpuType) -> f64 {
+    pub fn correction(&self, gpu_type: &GpuType) -> f64 {
         self.0.get(gpu_type).copied().unwrap_or(0.0)
     }
 
@@ -91,7 +91,7 @@ impl Ratios {
 
     /// A profile's centred residuals.
     pub fn residuals(&self, on: &[Level]) -> Vec<f64> {
-        let rest: Vec<f64> = on.iter().map(|l| l.level - self.of(&l.gpu_type)).collect();
+        let rest: Vec<f64> = on.iter().map(|l| l.level - self.correction(&l.gpu_type)).collect();
         let mean = weighted_mean(on, |i| rest[i]);
         rest.into_iter().map(|r| r - mean).collect()
     }
@@ -116,7 +116,7 @@ mod tests {
         let profiles: Vec<Vec<Level>> =
             (0..20).map(|i| levels(f64::from(i), f64::from(i) + 0.5 + 0.01 * f64::from(i % 3))).collect();
         let it = Ratios::fit(&profiles.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let ratio = it.of(&"slow".into()) - it.of(&"fast".into());
+        let ratio = it.correction(&"slow".into()) - it.correction(&"fast".into());
         assert!((ratio - 0.5).abs() < 0.04, "{ratio}");
         assert!(Ratios::fit(&[&profiles[0][..1]]).is_empty());
     }

@@ -21,7 +21,7 @@ pub(crate) struct RunSpread {
 
 impl RunSpread {
     /// From the rows of one configuration: the log of each time, and its epochs.
-    pub fn of(rows: impl Iterator<Item = (f64, f64)> + Clone) -> Self {
+    pub fn from_rows(rows: impl Iterator<Item = (f64, f64)> + Clone) -> Self {
         let n = rows.clone().count() as f64;
         let mean = rows.clone().map(|(log, _)| log).sum::<f64>() / n.max(1.0);
         let own = |epochs: f64| EPOCH_SPREAD * EPOCH_SPREAD / epochs.max(0.05);
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn runs_that_differ_are_not_taken_for_epochs_that_do() {
-        let of = |logs: &[f64], epochs: f64| RunSpread::of(logs.iter().map(|log| (*log, epochs)));
+        let of = |logs: &[f64], epochs: f64| RunSpread::from_rows(logs.iter().map(|log| (*log, epochs)));
         let sigma = |spread: RunSpread| libm::sqrt(spread.variance(spread.usual()));
         let apart = [-0.2, 0.2, -0.2, 0.2, -0.2, 0.2];
         assert!((0.17..0.23).contains(&sigma(of(&apart, 1e6))), "{}", sigma(of(&apart, 1e6)));

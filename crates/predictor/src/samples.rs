@@ -96,7 +96,7 @@ pub(crate) fn observed<'a>(
     runs: f64,
 ) -> Vec<AggregatedSample> {
     let rows = cells(rows, quantity, batch);
-    let merged = rows.chunk_by(same_place).map(|rows| merged(rows, runs));
+    let merged = rows.chunk_by(same_configuration).map(|rows| merged(rows, runs));
     spread(&merged.collect::<Vec<_>>(), MAX_CELLS)
 }
 
@@ -106,9 +106,10 @@ pub(crate) fn run_spread<'a>(
     batch: Option<f64>,
 ) -> RunSpread {
     let rows = cells(rows, Quantity::Time, batch);
-    let of =
-        |rows: &[(AggregatedSample, f64)]| RunSpread::of(rows.iter().map(|(c, epochs)| (c.log, *epochs)));
-    rows.chunk_by(same_place).map(of).fold(RunSpread::default(), RunSpread::and)
+    let of = |rows: &[(AggregatedSample, f64)]| {
+        RunSpread::from_rows(rows.iter().map(|(c, epochs)| (c.log, *epochs)))
+    };
+    rows.chunk_by(same_configuration).map(of).fold(RunSpread::default(), RunSpread::and)
 }
 
 /// One for each row with its epochs, by place and value.
@@ -120,14 +121,14 @@ fn cells<'a>(
     let sane = rows.into_iter().filter(|row| screen(row).is_ok());
     let mut rows: Vec<(AggregatedSample, f64)> =
         sane.filter_map(|row| Some((cell(row, quantity, batch)?, row.epochs))).collect();
-    rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(order(a, b)));
+    rows.sort_by(|(a, _), (b, _)| b.at.total_cmp(&a.at).then(compare(a, b)));
     rows.truncate(MAX_ROWS);
-    rows.sort_by(|(a, _), (b, _)| order(a, b));
+    rows.sort_by(|(a, _), (b, _)| compare(a, b));
     rows
 }
 
-fn same_place((a, _): &(AggregatedSample, f64), (b, _): &(AggregatedSample, f64)) -> bool {
-    order_of_place(a, b).is_eq()
+fn same_configuration((a, _): &(AggregatedSample, f64), (b, _): &(AggregatedSample, f64)) -> bool {
+    compare_configurations(a, b).is_eq()
 }
 
 fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<AggregatedSample> {
@@ -146,7 +147,8 @@ fn cell(row: &Observation, quantity: Quantity, batch: Option<f64>) -> Option<Agg
     })
 }
 
-fn order_of_place(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
+/// Order by GPU type, GPUs, nodes, batch and power limit. A missing number comes first.
+fn compare_configurations(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
     let number = |x: Option<f64>| x.unwrap_or(-1.0);
     (&a.gpu_type, a.gpus, a.nodes)
         .cmp(&(&b.gpu_type, b.gpus, b.nodes))
@@ -154,8 +156,9 @@ fn order_of_place(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Order
         .then(number(a.limit).total_cmp(&number(b.limit)))
 }
 
-fn order(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
-    order_of_place(a, b).then(a.log.total_cmp(&b.log)).then(a.epochs.total_cmp(&b.epochs))
+/// Order by configuration, then by value and epochs.
+fn compare(a: &AggregatedSample, b: &AggregatedSample) -> std::cmp::Ordering {
+    compare_configurations(a, b).then(a.log.total_cmp(&b.log)).then(a.epochs.total_cmp(&b.epochs))
 }
 
 /// One aggregated sample of rows sorted by value: weighted median, and noise by runs and epochs.
@@ -182,7 +185,7 @@ fn merged(rows: &[(AggregatedSample, f64)], runs: f64) -> AggregatedSample {
 
 /// Samples of the user's table, as natural logs of seconds or of watts per GPU. Of several rows for
 /// one configuration the first is used.
-pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
+pub(crate) fn table_samples(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSample> {
     let mut cells: Vec<AggregatedSample> = Vec::new();
     for row in profile.given.iter().take(MAX_TABLE_ROWS) {
         let (gpus, nodes) = (row.gpus.0, row.nodes.unwrap_or(1));
@@ -206,7 +209,7 @@ pub(crate) fn given(profile: &Profile, quantity: Quantity) -> Vec<AggregatedSamp
             epochs: 0.0,
             at: f64::NEG_INFINITY,
         };
-        if !cells.iter().any(|c| order_of_place(c, &cell).is_eq()) {
+        if !cells.iter().any(|c| compare_configurations(c, &cell).is_eq()) {
             cells.push(cell);
         }
     }

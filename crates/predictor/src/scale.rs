@@ -60,7 +60,12 @@ impl Scale {
     }
 
     /// Reference batch of a profile: of its model, else its own, else the query's.
-    pub fn of(&self, model: Option<&str>, cells: &[AggregatedSample], batch: Option<f64>) -> ReferenceBatch {
+    pub fn reference_batch(
+        &self,
+        model: Option<&str>,
+        cells: &[AggregatedSample],
+        batch: Option<f64>,
+    ) -> ReferenceBatch {
         let own = reference(cells, batch);
         if !own.known {
             return ReferenceBatch { per_gpu: self.unknown.unwrap_or(own.per_gpu), ..own };

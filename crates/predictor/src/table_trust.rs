@@ -11,7 +11,7 @@ use andreas_core::GpuType;
 
 use crate::physics::Quantity;
 use crate::pool::Pooled;
-use crate::samples::{AggregatedSample, ROW, USUAL_TABLE, given};
+use crate::samples::{AggregatedSample, ROW, USUAL_TABLE, table_samples};
 
 /// Share of a table's error variance that all its rows have in common; the rest is of one GPU type.
 pub(crate) const WHOLE_TABLE: f64 = 0.5;
@@ -64,7 +64,7 @@ impl TableTrust {
     pub fn learn(pooled: &[Pooled<'_>], quantity: Quantity) -> Self {
         let of = |p: &Pooled<'_>| {
             let seen = if quantity == Quantity::Time { &p.times } else { &p.watts };
-            errors(&given(p.profile, quantity), seen)
+            errors(&table_samples(p.profile, quantity), seen)
         };
         Self::default().updated_with(&pooled.iter().flat_map(of).collect::<Vec<_>>())
     }

@@ -6,7 +6,7 @@ use andreas_core::{Configuration, GpuType, Watts};
 
 use crate::analytic_prior::{AnalyticPrior, LOG_TIME, LOG_WATTS};
 use crate::calibration::Factors;
-use crate::curves::{Curves, draws, walk};
+use crate::curves::{Curves, draws, monotone_projection};
 use crate::estimate::FACTOR_THREE;
 use crate::expected::Expected;
 use crate::intercept::{Intercepts, positive};
@@ -16,7 +16,7 @@ use crate::pool::Pooled;
 use crate::posterior::ParameterEstimate;
 use crate::quantity_model::{ProfileSamples, QuantityModel, QuantitySample};
 use crate::runs::RunSpread;
-use crate::samples::{AggregatedSample, given, observed, run_spread};
+use crate::samples::{AggregatedSample, observed, run_spread, table_samples};
 use crate::scale::{ReferenceBatch, Scale};
 use crate::table_trust::TableTrust;
 use crate::{Features, LeaveOneOutErrors, LogNormal, Prediction, Prior, Profile, Query, Source};
@@ -46,7 +46,7 @@ impl Tenant {
     /// From the tenant's profiles, ordered by name, and the differences between their runs.
     pub fn fit(law: &AnalyticPrior, pooled: &[Pooled<'_>], runs: RunSpread) -> Self {
         let scale = Scale::new(pooled.iter().map(|p| (model(p.profile), p.times.as_slice())));
-        let reference = |p: &Pooled<'_>| scale.of(model(p.profile), &p.times, None);
+        let reference = |p: &Pooled<'_>| scale.reference_batch(model(p.profile), &p.times, None);
         let of_watts = |p: &Pooled<'_>| {
             let reference = reference(p);
             let sample = |c: &AggregatedSample| reference.sample(law, Quantity::Power, c, None);
@@ -116,10 +116,10 @@ impl Tenant {
         let [times, watts] = self.known(profile);
         let curves = self.curves(profile, None, [&times, &watts], profile.features.batch);
         let mut errors: BTreeMap<GpuType, LeaveOneOutErrors> = BTreeMap::new();
-        for (cell, error) in times.all().zip(curves.time.posterior.errors()) {
+        for (cell, error) in times.rows().zip(curves.time.posterior.errors()) {
             errors.entry(cell.gpu_type.clone()).or_default().epoch.push(libm::expm1(error.abs()));
         }
-        for (cell, error) in watts.all().zip(curves.watts.posterior.errors()) {
+        for (cell, error) in watts.rows().zip(curves.watts.posterior.errors()) {
             errors.entry(cell.gpu_type.clone()).or_default().power.push(libm::expm1(error.abs()));
         }
         errors
@@ -134,7 +134,7 @@ impl Tenant {
                 Quantity::Power => 0.0,
             };
             let seen = observed(&profile.observations, quantity, batch, runs);
-            let mut table = given(profile, quantity);
+            let mut table = table_samples(profile, quantity);
             let trust = trusted.for_profile(&mut table, &seen);
             Known { table, seen, trust, runs }
         };
@@ -148,10 +148,10 @@ impl Tenant {
         [times, watts]: [&Known; 2],
         batch: Option<f64>,
     ) -> Curves<'_> {
-        let cells: Vec<AggregatedSample> = times.all().cloned().collect();
-        let reference = self.scale.of(model(profile), &cells, batch);
+        let cells: Vec<AggregatedSample> = times.rows().cloned().collect();
+        let reference = self.scale.reference_batch(model(profile), &cells, batch);
         let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Power, c, None);
-        let mut own = profile_samples(profile, watts.all().map(sample).collect());
+        let mut own = profile_samples(profile, watts.rows().map(sample).collect());
         let watts = self.power.curve(&own.samples, self.power.expect(&own), ParameterEstimate::default());
         let sample = |c: &AggregatedSample| {
             reference.sample(&self.law, Quantity::Time, c, draws(&self.law, reference, &watts, c))
@@ -188,7 +188,7 @@ impl Tenant {
             if let (Some(level), false) = (expected.level, has_samples) {
                 return (level, Source::Regression);
             }
-            if let Some((mean, sigma)) = self.intercepts.at(features) {
+            if let Some((mean, sigma)) = self.intercepts.predict(features) {
                 return (ParameterEstimate { mean, variance: sigma * sigma }, Source::Regression);
             }
         }
@@ -217,7 +217,10 @@ impl Tenant {
         let curve =
             self.time.curve(&own.samples, expected.clone(), ParameterEstimate { mean: 0.0, variance });
         let sample = |c: &AggregatedSample| reference.sample(&self.law, Quantity::Time, c, None);
-        (ParameterEstimate { mean: wanted - walk(&curve, &cell, &[], sample), variance }, Source::Prior)
+        (
+            ParameterEstimate { mean: wanted - monotone_projection(&curve, &cell, &[], sample), variance },
+            Source::Prior,
+        )
     }
 }
 

@@ -119,7 +119,7 @@ pub struct CostParts {
 }
 
 impl CostParts {
-    /// The sum.
+    /// Sum of the parts, millionths of the policy's currency.
     #[must_use]
     pub fn total_micros(&self) -> i64 {
         self.energy_micros.saturating_add(self.lateness_micros).saturating_add(self.turnaround_micros)

@@ -24,25 +24,28 @@ pub fn document() -> Value {
     let mut add = |path: String, method: &str, operation: Value| {
         paths.insert(path, json!({ method: operation }));
     };
-    let queue = answer::<Queue>(&mut generator, "queue", "The jobs of a namespace that have not ended.");
+    let queue = operation::<Queue>(&mut generator, "queue", "The jobs of a namespace that have not ended.");
     let limit = json!({ "name": "limit", "in": "query", "description": "Maximum jobs in the answer.",
                         "schema": { "type": "integer", "minimum": 1, "maximum": MAX_QUEUE, "default": DEFAULT_QUEUE } });
     add(path::queue("{namespace}"), "get", with_parameters(queue, json!([namespace, limit]), None));
     let changes = json!({ "name": "changes", "in": "query",
                           "description": "Whether changes are tried where the plan has more than 300 jobs; that takes some seconds.",
                           "schema": { "type": "string", "enum": ["Auto", "Always"], "default": "Auto" } });
-    let explain =
-        answer::<Explanation>(&mut generator, "explain", "What decided about a job, and what would help it.");
+    let explain = operation::<Explanation>(
+        &mut generator,
+        "explain",
+        "What decided about a job, and what would help it.",
+    );
     add(
         path::explain("{namespace}", "{job}"),
         "get",
         with_parameters(explain, json!([namespace, job, changes]), None),
     );
-    let what_if = answer::<WhatIf>(&mut generator, "whatIf", "The effect of a change that is not made.");
-    let body = question::<WhatIfRequest>(&mut generator);
+    let what_if = operation::<WhatIf>(&mut generator, "whatIf", "The effect of a change that is not made.");
+    let body = request_body::<WhatIfRequest>(&mut generator);
     add(path::what_if("{namespace}"), "post", with_parameters(what_if, json!([namespace]), Some(body)));
-    let can = answer::<Can>(&mut generator, "can", "Whether a job submitted now would be on time.");
-    let body = question::<CanRequest>(&mut generator);
+    let can = operation::<Can>(&mut generator, "can", "Whether a job submitted now would be on time.");
+    let body = request_body::<CanRequest>(&mut generator);
     add(path::can("{namespace}"), "post", with_parameters(can, json!([namespace]), Some(body)));
     let schemas = generator.take_definitions(false);
     json!({
@@ -79,7 +82,8 @@ fn content<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     json!({ "application/json": { "schema": generator.subschema_for::<T>() } })
 }
 
-fn answer<T: JsonSchema>(generator: &mut SchemaGenerator, id: &str, summary: &str) -> Value {
+/// An operation that answers with a `T`, without parameters.
+fn operation<T: JsonSchema>(generator: &mut SchemaGenerator, id: &str, summary: &str) -> Value {
     json!({
         "operationId": id,
         "summary": summary,
@@ -90,7 +94,8 @@ fn answer<T: JsonSchema>(generator: &mut SchemaGenerator, id: &str, summary: &st
     })
 }
 
-fn question<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+/// A required JSON body of type `T`.
+fn request_body<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
     json!({ "required": true, "content": content::<T>(generator) })
 }
 

@@ -39,7 +39,7 @@ pub fn object(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// When it is empty.
-pub fn given(text: &str) -> Result<String, String> {
+pub fn non_empty(text: &str) -> Result<String, String> {
     if text.trim().is_empty() { Err("is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn names_and_addresses_are_nothing_else() {
-        assert!(namespace("team-a").is_ok() && object("a.b").is_ok() && given("x").is_ok());
+        assert!(namespace("team-a").is_ok() && object("a.b").is_ok() && non_empty("x").is_ok());
         for wrong in ["", "Bad NS", "../x", "a/b", "a#b", "-a", "a,b"] {
             assert!(namespace(wrong).is_err() && object(wrong).is_err(), "{wrong}");
         }

@@ -50,7 +50,7 @@ fn read_file(file: &Path) -> Result<Kubeconfig, Unusable> {
     Kubeconfig::read_from(file).map_err(|error| {
         let words = match &error {
             KubeconfigError::ReadConfig(cause, _) => cause.to_string(),
-            other => words(other),
+            other => message(other),
         };
         Unusable::Configuration(format!("{}: {words}", file.display()))
     })
@@ -58,10 +58,11 @@ fn read_file(file: &Path) -> Result<Kubeconfig, Unusable> {
 
 /// What is wrong with a kubeconfig.
 pub fn explained(error: &KubeconfigError) -> Unusable {
-    Unusable::Configuration(words(error))
+    Unusable::Configuration(message(error))
 }
 
-fn words(error: &KubeconfigError) -> String {
+/// Message for an error, without content of the file: that may be secret.
+fn message(error: &KubeconfigError) -> String {
     let data = |what: &str, error: &LoadDataError| match error {
         LoadDataError::ReadFile(cause, file) => format!("{what} {}: {cause}", file.display()),
         other => format!("{what}: {other}"),

@@ -155,11 +155,11 @@ impl Values<'_> {
         write(&mut self.encoder, self.is_counter, value)
     }
 
-    /// Writes the value of one label set.
+    /// Writes the value for one set of labels.
     ///
     /// # Errors
     /// When the writer fails.
-    pub fn of(&mut self, labels: &impl EncodeLabelSet, value: f64) -> fmt::Result {
+    pub fn write(&mut self, labels: &impl EncodeLabelSet, value: f64) -> fmt::Result {
         write(&mut self.encoder.encode_family(labels)?, self.is_counter, value)
     }
 }
@@ -212,7 +212,7 @@ struct Process {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        BUILD_INFO.encode(&mut encoder, |values| values.of(&[("version", self.version)], 1.0))?;
+        BUILD_INFO.encode(&mut encoder, |values| values.write(&[("version", self.version)], 1.0))?;
         if let Some(cpu) = cpu_time() {
             CPU.encode(&mut encoder, |values| values.plain(cpu.as_secs_f64()))?;
         }

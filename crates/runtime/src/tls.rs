@@ -108,7 +108,7 @@ impl Tls {
     /// # Errors
     /// When a file is missing, is not PEM, or key and certificate do not match.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        Self::from_pem(TlsPem::read(&files)?, files)
+        Self::with_files(TlsPem::read(&files)?, files)
     }
 
     /// Creates it from PEM texts that are not in files; [`Tls::replace`] replaces them. `clients` are the
@@ -116,14 +116,18 @@ impl Tls {
     ///
     /// # Errors
     /// When a text is not PEM, or key and certificate do not match.
-    pub fn of(pem: TlsPem, clients: Option<Vec<String>>, oldest: MinTlsVersion) -> Result<Self, TlsError> {
+    pub fn from_pem(
+        pem: TlsPem,
+        clients: Option<Vec<String>>,
+        oldest: MinTlsVersion,
+    ) -> Result<Self, TlsError> {
         let clients = clients.map(|names| ClientCertificates { authority: "ca.crt".into(), names });
         let files = TlsFiles { certificate: "tls.crt".into(), key: "tls.key".into(), clients, oldest };
-        Self::from_pem(pem, files)
+        Self::with_files(pem, files)
     }
 
     /// Validates `pem` and creates the shared configuration; `files` is what later reloads read.
-    fn from_pem(pem: TlsPem, files: TlsFiles) -> Result<Self, TlsError> {
+    fn with_files(pem: TlsPem, files: TlsFiles) -> Result<Self, TlsError> {
         let config = pem.configure(&files)?;
         Ok(Self {
             files: Arc::new(files),
@@ -150,7 +154,7 @@ impl Tls {
     /// Applies other PEM texts; returns whether they differ. Unusable ones are not applied.
     ///
     /// # Errors
-    /// As [`Tls::of`].
+    /// As [`Tls::from_pem`].
     pub fn replace(&self, pem: TlsPem) -> Result<bool, TlsError> {
         let mut read = self.read.lock();
         if *read == pem {

@@ -178,7 +178,7 @@ async fn no_client_is_refused_while_certificates_and_authorities_are_renewed() {
         key: kept.key.clone().into_bytes(),
         authority: Vec::new(),
     };
-    let tls = Tls::of(pem(&kept), None, MinTlsVersion::Tls12).unwrap();
+    let tls = Tls::from_pem(pem(&kept), None, MinTlsVersion::Tls12).unwrap();
     let (address, ..) = start(Some(tls.clone()), Limits::default()).await;
     let trusting = |bundle: &str| {
         let mut roots = rustls::RootCertStore::empty();

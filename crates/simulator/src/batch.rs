@@ -141,7 +141,7 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
         runs: vec![replayed.summary.clone()],
         waits: Vec::new(),
         replayed,
-        decision_times: DecisionTimes::of(times),
+        decision_times: DecisionTimes::from_seconds(times),
     })
 }
 

@@ -39,8 +39,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values.
-    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+    /// The spread of these values.
+    pub fn from_values(values: impl Iterator<Item = f64>) -> Self {
         let values: Vec<f64> = values.collect();
         let count = values.len().max(1) as f64;
         let mean = values.iter().sum::<f64>() / count;
@@ -52,18 +52,18 @@ impl Spread {
 impl Outcome {
     /// A figure over its runs.
     pub fn spread(&self, figure: impl Fn(&Summary) -> f64) -> Spread {
-        Spread::of(self.runs.iter().map(figure))
+        Spread::from_values(self.runs.iter().map(figure))
     }
 
     /// All that it costs, idle draw included, relative to another method on the same jobs; and the standard error of
     /// that by a jackknife over the jobs of the first run: how much single jobs decide it.
     pub fn relative_cost(&self, other: &Self) -> (Spread, f64) {
         let of = |a: &Summary, b: &Summary| a.total_with_idle.0 / b.total_with_idle.0.max(f64::MIN_POSITIVE);
-        let ratio = Spread::of(self.runs.iter().zip(&other.runs).map(|(a, b)| of(a, b)));
+        let ratio = Spread::from_values(self.runs.iter().zip(&other.runs).map(|(a, b)| of(a, b)));
         let (mine, theirs) = (self.replayed.job_costs(), other.replayed.job_costs());
         let (a, b) = (self.replayed.summary.total_with_idle.0, other.replayed.summary.total_with_idle.0);
         let without = mine.iter().zip(&theirs).map(|(x, y)| (a - x) / (b - y).max(f64::MIN_POSITIVE));
-        let spread = Spread::of(without);
+        let spread = Spread::from_values(without);
         let count = mine.len() as f64;
         // Delete-one estimates vary by 1/n of what the jobs do.
         (ratio, spread.sd * (count - 1.0).max(0.0) / count.max(1.0).sqrt())
@@ -235,7 +235,7 @@ pub struct DecisionTimes {
 
 impl DecisionTimes {
     /// From times in seconds.
-    pub fn of(mut seconds: Vec<f64>) -> Self {
+    pub fn from_seconds(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let count = seconds.len().max(1) as f64;
         Self {

@@ -73,8 +73,9 @@ impl EnergyAttribution {
         self.trim();
     }
 
-    /// Raises what was read of a GPU so far: its counter now includes what an earlier agent counted.
-    pub fn raise(&mut self, uuid: &str, joules: i64) {
+    /// Raises the reading and the begin of a GPU's open share by what an earlier agent counted: the counter now
+    /// includes it.
+    pub fn shift_counter(&mut self, uuid: &str, joules: i64) {
         if let Some(share) = self.open.get_mut(uuid) {
             share.joules += joules;
             share.begin.joules += joules;

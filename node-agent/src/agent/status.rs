@@ -87,7 +87,7 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
         observed_generation: generation,
         awake: report.awake.unwrap_or(old.awake),
         holders_observed: report.holders_observed.unwrap_or(old.holders_observed),
-        totals: Some(GpuTotals::of(&report.gpus)),
+        totals: Some(GpuTotals::from_gpus(&report.gpus)),
         gpus: report.gpus,
         released: report.released.unwrap_or_else(|| old.released.clone()),
         host_power: report.host_power,

@@ -269,8 +269,8 @@ impl NvmlGpu {
     }
 }
 
-/// Lowest and highest of a board's clocks, MHz; `None` if the list is not whole.
-fn ends(clocks: &[u32]) -> Option<(u32, u32)> {
+/// Lowest and highest of a board's clocks, MHz; `None` if the list is cut off or has gaps.
+fn clock_range(clocks: &[u32]) -> Option<(u32, u32)> {
     let whole = clocks.len() < CUT_CLOCKS && !clocks.contains(&0);
     clocks.iter().min().copied().zip(clocks.iter().max().copied()).filter(|_| whole)
 }
@@ -295,7 +295,7 @@ impl Gpu for NvmlGpu {
         };
         let clock_mhz = match listed.as_deref() {
             None | Some([]) => None,
-            Some(listed) => match ends(listed) {
+            Some(listed) => match clock_range(listed) {
                 Some(ends) => Some(ends),
                 // The list is not known: the range of the fastest P-state is that of the list.
                 None => {
@@ -380,9 +380,9 @@ mod tests {
 
     #[test]
     fn a_list_of_clocks_that_was_cut_says_nothing() {
-        assert_eq!(ends(&[1410, 1395, 210]), Some((210, 1410)));
-        assert_eq!(ends(&[]), None);
-        assert_eq!(ends(&[0; CUT_CLOCKS]), None, "more than the wrapper has asked for");
-        assert_eq!(ends(&[1410, 0]), None);
+        assert_eq!(clock_range(&[1410, 1395, 210]), Some((210, 1410)));
+        assert_eq!(clock_range(&[]), None);
+        assert_eq!(clock_range(&[0; CUT_CLOCKS]), None, "more than the wrapper has asked for");
+        assert_eq!(clock_range(&[1410, 0]), None);
     }
 }

@@ -87,7 +87,7 @@ async fn done(shared: &Shared, events: &Events, refused: &mut BTreeMap<String, R
         Todo::Change(job, workload, body) => {
             let changed = shared.writer.patch("adopted", &job, &body).await;
             let changed = changed.map(|answer| shared.index.lock().wrote_job(answer));
-            (changed.map_err(Failure::of), workload)
+            (changed.map_err(Failure::from_error), workload)
         }
         Todo::Remove(job) => {
             if let Err(error) = remove(shared, &job).await {
@@ -131,7 +131,7 @@ enum Failure {
 }
 
 impl Failure {
-    fn of(error: WriteError) -> Self {
+    fn from_error(error: WriteError) -> Self {
         match error.refusal().for_user() {
             Some((_, message)) => Self::Owner(Reason::NotAdopted, message),
             None => Self::Later(error),
@@ -151,8 +151,8 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
             .map_err(|error| Failure::Later(error.into()))
     };
     let Some(mut object) = read(kind).await? else { return Ok(()) };
-    let Some(mut workload) =
-        Workload::of(kind, &object).filter(|live| live.metadata.uid == meta.uid && live.asks())
+    let Some(mut workload) = Workload::from_object(kind, &object)
+        .filter(|live| live.metadata.uid == meta.uid && live.wants_adoption())
     else {
         return Ok(());
     };
@@ -163,12 +163,12 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
         if known.map_err(|error| Failure::Later(error.into()))?.is_some() {
             return Ok(()); // The watch shows it soon.
         }
-        object = restored(shared, kind, namespace, name, object).await.map_err(Failure::of)?;
-        let Some(as_it_was) = Workload::of(kind, &object) else { return Ok(()) };
+        object = restored(shared, kind, namespace, name, object).await.map_err(Failure::from_error)?;
+        let Some(as_it_was) = Workload::from_object(kind, &object) else { return Ok(()) };
         workload = as_it_was;
         shared.index.lock().wrote_workload(workload.clone());
     }
-    let holder = kind.templates_in();
+    let holder = kind.template_kind();
     let templates = if holder == kind { Some(object.clone()) } else { read(holder).await? };
     let Some(templates) = templates else {
         let words = format!("its {} is not there yet", holder.name());
@@ -186,7 +186,7 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
         }
         // The watch shows it soon, ours or another.
         Err(error) if error.refusal() == Refusal::Exists => Ok(()),
-        Err(error) => Err(Failure::of(error)),
+        Err(error) => Err(Failure::from_error(error)),
     }
 }
 
@@ -197,14 +197,14 @@ async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError
     let url = kind.url(namespace);
     let object = shared.writer.get_object(&url, &adopts.name).await?;
     if let Some(object) = object.filter(|object| object["metadata"]["uid"] == adopts.uid.as_str()) {
-        if Workload::of(kind, &object).is_some_and(|workload| workload.asks()) {
+        if Workload::from_object(kind, &object).is_some_and(|workload| workload.wants_adoption()) {
             return Ok(());
         }
         if kind.is_suspended(&object) {
             restored(shared, kind, namespace, &adopts.name, object).await?;
         }
     }
-    let key = ObjectKey::of(job);
+    let key = ObjectKey::from_object(job);
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
     shared.writer.delete::<TrainingJob>(&key, uid, None, None).await.map(drop)
 }
@@ -223,7 +223,7 @@ async fn restored(
     name: &str,
     mut object: Value,
 ) -> Result<Value, WriteError> {
-    let holder = kind.templates_in();
+    let holder = kind.template_kind();
     // A JobSet whose Jobs say what we told it.
     let mut job_set: Option<String> = None;
     let uid_of = |object: &Value| object["metadata"]["uid"].as_str().map(str::to_owned);
@@ -257,7 +257,7 @@ async fn ungate(shared: &Shared, pod: &SlimPod) -> Result<(), WriteError> {
     if live.is_some_and(|live| live.metadata.uid.as_deref() == Some(mirror_uid)) {
         return Ok(());
     }
-    let key = ObjectKey::of(pod);
+    let key = ObjectKey::from_object(pod);
     let url = <SlimPod as kube::Resource>::url_path(&(), Some(&key.namespace));
     let live = shared.writer.get_object(&url, &key.name).await?;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();

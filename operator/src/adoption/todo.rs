@@ -27,11 +27,11 @@ pub enum Todo {
 
 /// All that must be done.
 pub fn all(index: &ClusterIndex) -> Vec<Todo> {
-    let workloads = index.workloads.iter().filter(|workload| workload.asks());
+    let workloads = index.workloads.iter().filter(|workload| workload.wants_adoption());
     let mut all: Vec<Todo> = workloads.filter_map(|workload| of_workload(index, workload)).collect();
     let gone = |job: &&Arc<SlimTrainingJob>| {
         adopted_job(job).is_some_and(|(kind, adopts)| {
-            let asks = index.workloads.get(&adopts.uid).is_some_and(|workload| workload.asks());
+            let asks = index.workloads.get(&adopts.uid).is_some_and(|workload| workload.wants_adoption());
             index.workloads.is_listed(kind) && !asks && job.metadata.deletion_timestamp.is_none()
         })
     };

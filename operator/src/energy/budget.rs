@@ -53,7 +53,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     let policy = inventory.policy();
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut beyond: BTreeSet<String> = BTreeSet::new();
-    let profiles = ProfileDraws::of(index);
+    let profiles = ProfileDraws::from_index(index);
     let mut jobs = 0.0;
     for (key, job) in index.jobs.iter() {
         let Some(status) = &job.status else { continue };

@@ -45,7 +45,7 @@ const MAX_REMEMBERED_RUNS: usize = 50_000;
 
 /// Sets the budget draw of every type. `running`: measured draw per GPU of runs, by type.
 pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f64)], types: &mut Types) {
-    let profiles = ProfileDraws::of(index);
+    let profiles = ProfileDraws::from_index(index);
     for (name, facts) in types.iter_mut() {
         let board = board(name.as_str(), policy);
         let (idle, max) = (board.idle.0, board.max.0);
@@ -61,8 +61,8 @@ pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f
 pub struct ProfileDraws<'a>(BTreeMap<&'a str, Vec<f64>>);
 
 impl<'a> ProfileDraws<'a> {
-    /// Those of all profiles.
-    pub fn of(index: &'a ClusterIndex) -> Self {
+    /// The draws of all profiles.
+    pub fn from_index(index: &'a ClusterIndex) -> Self {
         let mut of_profiles: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (_, profile) in index.profiles.iter() {
             let rows = profile.status.iter().flat_map(|status| &status.observations);

@@ -155,7 +155,7 @@ impl<'a> Inventory<'a> {
     /// A type in neither the policy nor the table of boards takes its agents' readings. The maximum is the
     /// board's highest power limit, at most [`boards::HIGHEST`]. The idle draw is a fifth of it, more than
     /// most boards draw.
-    pub fn of(index: &'a ClusterIndex) -> Self {
+    pub fn from_index(index: &'a ClusterIndex) -> Self {
         Self::with(index, index.policy().map_or(&*DEFAULT, |policy| &policy.spec))
     }
 
@@ -166,7 +166,7 @@ impl<'a> Inventory<'a> {
         let mut types: BTreeMap<&str, Option<i32>> = BTreeMap::new();
         for (key, node) in index.nodes.iter() {
             let Some(gpu_type) = gpu_type(node, &policy).filter(|_| whole_gpus(node) > 0) else { continue };
-            let described = || if boards::described(gpu_type, &policy) { None } else { Some(0) };
+            let described = || if boards::is_described(gpu_type, &policy) { None } else { Some(0) };
             if let Some(most) = types.entry(gpu_type).or_insert_with(described) {
                 let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
                 *most = gpus.iter().filter_map(|gpu| gpu.board_watts).fold(*most, i32::max);
@@ -258,7 +258,8 @@ fn selected(node: &SlimNode, policy: &EnergyPolicySpec) -> bool {
     policy.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-fn text<'a>(labels: &'a BTreeMap<String, String>, label: &str) -> &'a str {
+/// Value of a label; empty if it is missing.
+fn label_value<'a>(labels: &'a BTreeMap<String, String>, label: &str) -> &'a str {
     labels.get(label).map(String::as_str).unwrap_or_default()
 }
 
@@ -276,8 +277,8 @@ fn mig_in_use(node: &SlimNode) -> bool {
     };
     // Replicas are 0 if every GPU has MIG mode on, sliced or not, else at least 1.
     let mode_on =
-        || text(labels, LABEL_MIG_CAPABLE) == "true" && count(labels, LABEL_GPU_REPLICAS) == Some(0);
-    text(labels, LABEL_GPU_PRODUCT).contains("-MIG-")
+        || label_value(labels, LABEL_MIG_CAPABLE) == "true" && count(labels, LABEL_GPU_REPLICAS) == Some(0);
+    label_value(labels, LABEL_GPU_PRODUCT).contains("-MIG-")
         || labels.contains_key(LABEL_GKE_PARTITION)
         || has_resource_with_prefix(node, MIG_PREFIX)
         || instances()
@@ -294,18 +295,18 @@ fn has_resource_with_prefix(node: &SlimNode, prefix: &str) -> bool {
 /// Several pods may share a GPU.
 fn shared(node: &SlimNode) -> bool {
     let labels = node.labels();
-    text(labels, LABEL_GPU_PRODUCT).ends_with("-SHARED")
+    label_value(labels, LABEL_GPU_PRODUCT).ends_with("-SHARED")
         || [LABEL_GPU_REPLICAS, LABEL_GKE_SHARED_CLIENTS]
             .iter()
             .any(|label| count(labels, label).is_some_and(|pods| pods > 1))
         || [LABEL_GPU_SHARING, LABEL_GKE_SHARING]
             .iter()
-            .any(|label| !matches!(text(labels, label), "" | "none"))
+            .any(|label| !matches!(label_value(labels, label), "" | "none"))
 }
 
 /// GPUs of the largest planned node.
 pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
-    let inventory = Inventory::of(index);
+    let inventory = Inventory::from_index(index);
     let planned = index.nodes.iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
     planned.map(|(_, node)| i32::try_from(whole_gpus(node)).unwrap_or(i32::MAX)).max()
 }

@@ -54,7 +54,7 @@ pub struct Member {
 
 impl Member {
     /// From a pod; `None` if it is not bound.
-    pub fn of(pod: &SlimPod) -> Option<Self> {
+    pub fn from_pod(pod: &SlimPod) -> Option<Self> {
         let node = pod.spec.node_name.clone()?;
         let bound = pod.status.conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "True");
         let bound =
@@ -88,8 +88,9 @@ impl Member {
     }
 }
 
-/// Use of these members; `None` until agents have reported every GPU of each, and where one saw only a part of it.
-pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Option<Used> {
+/// Energy and time that these members used; `None` until agents have reported every GPU of each, and if one saw only a
+/// part of it.
+pub fn used_by(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Option<Used> {
     let mut total = Used { joules: 0, seconds: 0 };
     for member in members {
         let key = ObjectKey { namespace: String::new(), name: member.node.clone() };
@@ -110,7 +111,7 @@ pub fn of(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Opt
 pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32) -> Option<i64> {
     let mut total: i64 = 0;
     for pod in pods {
-        let member = Member::of(pod)?;
+        let member = Member::from_pod(pod)?;
         let key = ObjectKey { namespace: String::new(), name: member.node.clone() };
         let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
         let own = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&member.pod));
@@ -176,7 +177,7 @@ impl PendingEnergy {
         policy: &EnergyPolicySpec,
         now: Timestamp,
     ) -> Option<LateEnergy> {
-        let used = of(index, &self.members, self.gpus_per_worker)?;
+        let used = used_by(index, &self.members, self.gpus_per_worker)?;
         let price = price(policy, self.micros, self.joules, used.joules, now);
         Some(LateEnergy {
             attempt: self.attempt,
@@ -212,11 +213,11 @@ mod tests {
             "metadata": {"name": "p0", "namespace": "team"}, "spec": {"nodeName": "n1", "containers": []},
             "status": {"phase": "Running", "startTime": at(accepted), "conditions": [bound]}}))
         .expect("a pod");
-        let member = Member::of(&pod).expect("it is bound");
+        let member = Member::from_pod(&pod).expect("it is bound");
         let mut index = ClusterIndex::new();
         let entry = json!({"pod": "team/p0", "since": at(since), "joules": 4_000, "seconds": 10, "gpus": 2});
         report(&mut index, "n1", 1, json!([entry]));
-        of(&index, &[member], 2).map(|used| used.joules)
+        used_by(&index, &[member], 2).map(|used| used.joules)
     }
 
     /// Its agent takes the API server's time, its kubelet does not.
@@ -258,13 +259,13 @@ mod tests {
         let entry = |pod: &str, joules, gpus| at(pod, 1_001, joules, gpus);
         report(&mut index, "n1", 1, json!([entry("other", 5, 2), entry("p0", 4_000, 2)]));
         assert!(index.take_dirty().contains(&job));
-        assert_eq!(of(&index, &members, 2), None);
+        assert_eq!(used_by(&index, &members, 2), None);
         // One of its GPUs did not answer: its use is unknown.
         report(&mut index, "n2", 2, json!([entry("p1", 2_000, 1)]));
-        assert_eq!(of(&index, &members, 2), None);
+        assert_eq!(used_by(&index, &members, 2), None);
         // An earlier pod of the name, deleted with its job, used some as well.
         report(&mut index, "n2", 3, json!([at("p1", 900, 9_000, 1), entry("p1", 2_000, 1)]));
-        assert_eq!(of(&index, &members, 2), None);
+        assert_eq!(used_by(&index, &members, 2), None);
         report(
             &mut index,
             "n2",
@@ -273,9 +274,9 @@ mod tests {
         );
         // Its agent came only when it had been at work for a while.
         report(&mut index, "n1", 5, json!([at("p0", 1_061, 4_000, 2)]));
-        assert_eq!(of(&index, &members, 2), None);
+        assert_eq!(used_by(&index, &members, 2), None);
         report(&mut index, "n1", 6, json!([at("p0", 1_060, 4_000, 2)]));
-        let used = of(&index, &members, 2).expect("all is told");
+        let used = used_by(&index, &members, 2).expect("all is told");
         assert_eq!((used, used.watts()), (Used { joules: 7_000, seconds: 10 }, Some(700)));
 
         let pending_energy = PendingEnergy {

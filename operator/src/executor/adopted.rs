@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use andreas_adopt::release::Leftover;
-use andreas_adopt::{Directives, Kind, Workload, direct, groups, hold as stop, release as start};
+use andreas_adopt::{Directives, Kind, Workload, groups, hold as stop, release as start, write_directives};
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT as FORMER, GATE_NODE, LABEL_HOSTNAME};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::AdoptedJob;
@@ -62,11 +62,11 @@ async fn try_release(
     let several = hostname.is_none();
     let pods = adopts.gpus_per_pod.map(|_| i64::from(adopts.pods_on(gpus)));
     let directives = Directives { job: key.name.clone(), uid: uid(job).to_owned(), attempt, hostname, pods };
-    let holder = kind.templates_in();
+    let holder = kind.template_kind();
     let job_set = ObjectKey { namespace: key.namespace.clone(), name: adopts.name.clone() };
     if holder == kind {
         let found = groups(kind, &object);
-        direct(&mut object, &found, &directives);
+        write_directives(&mut object, &found, &directives);
         if several && kind == Kind::JobSet && object["metadata"]["annotations"][FORMER].is_string() {
             object = shared.writer.replace(&kind.url(&key.namespace), &adopts.name, &object).await?;
             children::remake(&shared.writer, &job_set, &adopts.uid, Leftover::Node).await?;
@@ -75,7 +75,7 @@ async fn try_release(
         let url = holder.url(&key.namespace);
         let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await? else { return Ok(()) };
         let found = groups(holder, &templates);
-        direct(&mut templates, &found, &directives);
+        write_directives(&mut templates, &found, &directives);
         let former = object["metadata"]["annotations"][FORMER].is_string();
         shared.writer.replace(&url, &adopts.name, &templates).await?;
         if several && former {
@@ -120,12 +120,12 @@ async fn read(
     let object = shared.writer.get_object(&kind.url(&key.namespace), &adopts.name).await?;
     Ok(object.filter(|object| {
         object["metadata"]["uid"] == adopts.uid.as_str()
-            && Workload::of(kind, object).is_some_and(|workload| workload.asks())
+            && Workload::from_object(kind, object).is_some_and(|workload| workload.wants_adoption())
     }))
 }
 
 fn note(shared: &Arc<Shared>, kind: Kind, object: &Value) {
-    if let Some(workload) = Workload::of(kind, object) {
+    if let Some(workload) = Workload::from_object(kind, object) {
         shared.index.lock().wrote_workload(workload);
     }
 }

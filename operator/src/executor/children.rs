@@ -26,7 +26,7 @@ pub async fn remake(
     let mut deleted = 0;
     for job in api.list(&with_label).await?.items {
         let own = job.owner_references().iter().any(|owner| owner.uid == uid);
-        if !own || !is_idle(&job) || !leftover.is_in(&template(&job)) {
+        if !own || !is_idle(&job) || !leftover.is_present_in(&template(&job)) {
             continue;
         }
         let key = ObjectKey { namespace: job_set.namespace.clone(), name: job.name_any() };
@@ -65,11 +65,12 @@ mod tests {
         let found = job(json!({"suspend": true, "template": template}), json!({}));
         assert!(is_idle(&found));
         assert!(
-            Leftover::Any.is_in(&super::template(&found)) && Leftover::Node.is_in(&super::template(&found))
+            Leftover::Any.is_present_in(&super::template(&found))
+                && Leftover::Node.is_present_in(&super::template(&found))
         );
         assert!(!is_idle(&job(json!({"suspend": false, "template": template}), json!({}))));
         assert!(!is_idle(&job(json!({"suspend": true, "template": template}), json!({"succeeded": 1}))));
         let own = json!({"spec": {"containers": [], "nodeSelector": {"disk": "ssd"}}});
-        assert!(!Leftover::Any.is_in(&own) && !Leftover::Node.is_in(&own));
+        assert!(!Leftover::Any.is_present_in(&own) && !Leftover::Node.is_present_in(&own));
     }
 }

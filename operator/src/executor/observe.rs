@@ -75,7 +75,7 @@ impl JobInput {
         let single_node_claim =
             over_nodes.then(|| single_node_claim(index, &key.namespace, &job.spec)).flatten();
         Some(Self {
-            policy: PolicyView::of(&spec),
+            policy: PolicyView::from_spec(&spec),
             first_seen: memory.first_seen(now),
             workload: index.workload_of(&job).cloned(),
             job,
@@ -250,7 +250,7 @@ fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], deleted: &[DeletedPod]
     };
     let all = pods.iter().chain(deleted.iter().map(|deleted| &deleted.last));
     let own = all.filter(|pod| is_worker(pod, job, allocation.attempt));
-    own.filter_map(|pod| measured::Member::of(pod)).collect::<BTreeSet<_>>().into_iter().collect()
+    own.filter_map(|pod| measured::Member::from_pod(pod)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Energy and cost of the job so far. A run that has `ended` uses no energy and does not become later, whenever the operator sees it.
@@ -274,7 +274,7 @@ fn energy(
     };
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let pods = allocation.map(|allocation| pods(job, allocation)).filter(|(pods, _)| *pods == members.len());
-    if let Some(used) = pods.and_then(|(_, gpus_per_pod)| measured::of(index, members, gpus_per_pod)) {
+    if let Some(used) = pods.and_then(|(_, gpus_per_pod)| measured::used_by(index, members, gpus_per_pod)) {
         view.attempt.joules = used.joules;
         view.attempt.micros = measured::price(policy, predicted.micros, predicted.joules, used.joules, until);
         view.measured = true;

@@ -36,7 +36,7 @@ pub(super) fn report(
     outcome: CreationOutcome,
 ) {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        let creation = memory.admission.creation.of(generation);
+        let creation = memory.admission.creation.for_generation(generation);
         (creation.outcome, creation.error_message) = (outcome, None);
     }
     shared.index.lock().mark(key.clone());
@@ -53,7 +53,7 @@ pub(super) fn not_made(
     error: &WriteError,
 ) -> Result<(), Requeue> {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.admission.creation.of(generation).error_message = Some(error.message());
+        memory.admission.creation.for_generation(generation).error_message = Some(error.message());
     }
     failed(shared, key, job, what, error)
 }

@@ -106,7 +106,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     if let Some(generation) = room
         && let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job))
     {
-        memory.admission.creation.of(generation).since.get_or_insert_with(clock::now);
+        memory.admission.creation.for_generation(generation).since.get_or_insert_with(clock::now);
     }
     match actions::carry_out(executor, key, &seen.job, step.actions).await {
         Ok(()) => {

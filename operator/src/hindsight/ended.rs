@@ -31,21 +31,21 @@ pub(super) fn known_jobs(
     tables: &mut Tables,
     now: Timestamp,
 ) -> Option<(KnownJobs, Money)> {
-    let inventory = Inventory::of(index);
+    let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
     let all = index.jobs.iter();
     let mut ended: Vec<Ended<'_>> =
-        all.filter_map(|(key, job)| Ended::of(index, policy, &key.namespace, job, now)).collect();
+        all.filter_map(|(key, job)| Ended::from_job(index, policy, &key.namespace, job, now)).collect();
     if ended.is_empty() {
         return None;
     }
     ended.sort_by(|a, b| b.cost().total_cmp(&a.cost()));
     ended.truncate(MAX_JOBS);
-    let classes = Classes::of(index, &inventory);
+    let classes = Classes::from_index(index, &inventory);
     tables.refresh(index, policy, &classes.types);
     let (mut jobs, mut runs, mut cost, mut options) = (Vec::new(), Vec::new(), 0.0, 0);
     for job in &ended {
-        let Some(table) = tables.of(index, job.job, &classes.types) else { continue };
+        let Some(table) = tables.table_of(index, job.job, &classes.types) else { continue };
         let Some((known, own_runs)) = job.known(&table, &classes, policy) else { continue };
         options += known.options.len();
         if options > MAX_OPTIONS {
@@ -129,7 +129,7 @@ struct Choice {
 }
 
 impl<'a> Ended<'a> {
-    fn of(
+    fn from_job(
         index: &ClusterIndex,
         policy: &EnergyPolicySpec,
         namespace: &str,
@@ -174,7 +174,7 @@ impl<'a> Ended<'a> {
         for record in &self.status.history {
             let Some(from) = record.started.as_ref().map(|started| started.0) else { continue };
             let (to, gpus) = (record.ended.0, u32::try_from(record.gpus).ok()?);
-            let choice = choices.get(table.at(&record.gpu_type, gpus)?)?.as_ref()?;
+            let choice = choices.get(table.row_index(&record.gpu_type, gpus)?)?.as_ref()?;
             let nodes = record.placement.split(", ").count();
             let slower = (table.spread_factor(nodes) / choice.spread).max(1.0);
             let part = since(from, to).0 / (choice.time * slower);
@@ -228,7 +228,7 @@ struct Classes {
 }
 
 impl Classes {
-    fn of(index: &ClusterIndex, inventory: &Inventory<'_>) -> Self {
+    fn from_index(index: &ClusterIndex, inventory: &Inventory<'_>) -> Self {
         let (mut types, mut hosts) = (Types::new(), BTreeMap::new());
         for (_, node) in index.nodes.iter() {
             let Some(product) = inventory.node_use(node).planned() else { continue };

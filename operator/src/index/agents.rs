@@ -93,7 +93,7 @@ impl ClusterIndex {
 
     /// Stores a state of a GpuNode.
     pub(super) fn apply_gpu_node(&mut self, node: SlimGpuNode, origin: Origin) {
-        let key = ObjectKey::of(&node);
+        let key = ObjectKey::from_object(&node);
         let old = match self.gpu_nodes.apply(node, origin) {
             Change::Nothing => return,
             Change::New { .. } => None,

@@ -39,7 +39,7 @@ const MAX_AMOUNT: u64 = 1 << 48;
 
 impl Amounts {
     /// From a map of resources by name (requests, or a node's allocatable).
-    pub fn of(resources: &BTreeMap<String, Quantity>) -> Self {
+    pub fn from_resources(resources: &BTreeMap<String, Quantity>) -> Self {
         let mut amounts = Self::default();
         resources.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
         amounts
@@ -61,7 +61,8 @@ impl Amounts {
         }
     }
 
-    /// With each amount far above any node's at most, so that a sum of many is exact: a pod that no kubelet takes may ask for anything.
+    /// Each amount capped at 2^48, far above any node's, so that sums cannot overflow: a pod that no kubelet admits may
+    /// request anything.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let own = [&mut self.gpus, &mut self.cpu_milli, &mut self.memory, &mut self.pods];
@@ -129,7 +130,7 @@ impl Amounts {
 
 /// A container's requests; a limit without a request counts as one, as in the API server's defaults.
 fn container(container: &SlimContainer) -> Amounts {
-    let mut amounts = Amounts::of(&container.resources.limits);
+    let mut amounts = Amounts::from_resources(&container.resources.limits);
     container.resources.requests.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
     amounts.pods = 0;
     amounts
@@ -176,7 +177,7 @@ pub fn pod(spec: &SlimPodSpec) -> Amounts {
             total.set(name, request);
         }
     }
-    let mut total = total.plus(Amounts::of(&spec.overhead));
+    let mut total = total.plus(Amounts::from_resources(&spec.overhead));
     total.pods = 1;
     let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     for port in spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports) {

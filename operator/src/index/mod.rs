@@ -293,7 +293,7 @@ impl ClusterIndex {
     }
 
     fn apply_job(&mut self, mut job: SlimTrainingJob, origin: Origin) {
-        let key = ObjectKey::of(&job);
+        let key = ObjectKey::from_object(&job);
         job.status = job.status.map(TrainingJobStatus::with_a_known_phase);
         let known = self.jobs.get(&key).map(|held| &held.spec.template);
         if !known.is_some_and(|known| job.spec.template.share(known)) {
@@ -344,7 +344,7 @@ impl ClusterIndex {
 
     fn apply_pod(&mut self, mut pod: SlimPod, origin: Origin) {
         adopted::as_member(&mut pod);
-        let key = ObjectKey::of(&pod);
+        let key = ObjectKey::from_object(&pod);
         let mut was_on = None;
         match self.pods.apply(pod, origin) {
             Change::Nothing => return,

@@ -30,7 +30,7 @@ pub const MOST_GPUS: u64 = 64;
 
 /// What a node offers to pods, with at most [`MOST_GPUS`] GPUs, whatever its kubelet says.
 pub fn offered(node: &SlimNode) -> Amounts {
-    let mut offered = Amounts::of(&node.status.allocatable);
+    let mut offered = Amounts::from_resources(&node.status.allocatable);
     offered.gpus = offered.gpus.min(MOST_GPUS);
     offered
 }
@@ -69,8 +69,8 @@ pub fn broken_gpus(
     let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
     let (of_others, open): (Vec<_>, Vec<_>) =
         broken.partition(|gpu| gpu.holder.as_deref().is_some_and(|pod| !ours(pod)));
-    let capacity = Amounts::of(&node.status.capacity).gpus;
-    let taken_out = capacity.saturating_sub(Amounts::of(&node.status.allocatable).gpus);
+    let capacity = Amounts::from_resources(&node.status.capacity).gpus;
+    let taken_out = capacity.saturating_sub(Amounts::from_resources(&node.status.allocatable).gpus);
     let taken_out_of_ours = taken_out.saturating_sub(of_others.len() as u64);
     (open.len() as u64).saturating_sub(taken_out_of_ours)
 }

@@ -80,7 +80,7 @@ pub fn version(meta: &ObjectMeta) -> u64 {
 impl<T: Resource<DynamicType = ()>> Store<T> {
     /// Stores this state of an object.
     pub fn apply(&mut self, object: T, origin: Origin) -> Change<T> {
-        let key = ObjectKey::of(&object);
+        let key = ObjectKey::from_object(&object);
         let version = version(object.meta());
         if self
             .tombstones

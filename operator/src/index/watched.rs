@@ -62,7 +62,7 @@ impl Index<ForeignPod> for ClusterIndex {
     }
 
     fn apply(&mut self, pod: ForeignPod) {
-        let key = ObjectKey::of(&pod);
+        let key = ObjectKey::from_object(&pod);
         let old = match self.by_node.foreign.apply(pod, Origin::Watched) {
             Change::Nothing => return,
             Change::New { replaced } => replaced,
@@ -110,7 +110,7 @@ impl Index<SlimNode> for ClusterIndex {
     }
 
     fn apply(&mut self, node: SlimNode) {
-        let key = ObjectKey::of(&node);
+        let key = ObjectKey::from_object(&node);
         self.by_node.unreadable.remove(&key.name);
         let change = self.nodes.apply(node, Origin::Watched);
         self.node_seen(&key);
@@ -176,7 +176,7 @@ macro_rules! planned_from {
             }
 
             fn apply(&mut self, object: $kind) {
-                let key = ObjectKey::of(&object);
+                let key = ObjectKey::from_object(&object);
                 match self.$($store).+.apply(object, Origin::Watched) {
                     Change::Nothing => return,
                     Change::Newer { old } if self.$($store).+.get(&key).is_some_and(|new| $same(&old, new)) => {
@@ -242,7 +242,7 @@ impl Index<SlimQuota> for ClusterIndex {
     }
 
     fn apply(&mut self, quota: SlimQuota) {
-        let key = ObjectKey::of(&quota);
+        let key = ObjectKey::from_object(&quota);
         let allowed = match self.rules.quotas.apply(quota, Origin::Watched) {
             Change::Nothing => return,
             Change::New { .. } => true,

@@ -17,7 +17,7 @@ impl ClusterIndex {
     /// Stores a live read of a job that had version `before` when the read began. `false`: the response is
     /// older, so the server went back to an older state and cached data is invalid.
     pub fn read_job(&mut self, job: SlimTrainingJob, before: u64) -> bool {
-        let key = ObjectKey::of(&job);
+        let key = ObjectKey::from_object(&job);
         let same = self.jobs.get(&key).is_some_and(|held| held.metadata.uid == job.metadata.uid);
         let version = version(&job.metadata);
         let rewound = same && version != 0 && version < before;
@@ -35,7 +35,7 @@ impl ClusterIndex {
 
     /// Stores a live read of a node; `true`: it is newer than the known state.
     pub fn wrote_node(&mut self, node: SlimNode) -> bool {
-        let key = ObjectKey::of(&node);
+        let key = ObjectKey::from_object(&node);
         let newer = !matches!(self.nodes.apply(node, Origin::Written), Change::Nothing);
         self.node_seen(&key);
         newer

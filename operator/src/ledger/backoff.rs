@@ -50,7 +50,7 @@ impl Backoffs {
     /// before it. `true`: the backoff was extended.
     pub fn failed(&mut self, cause: Cause, namespace: &str, message: &str, now: Timestamp) -> bool {
         let (first, longest) = cause.pauses();
-        let entries = self.of(cause);
+        let entries = self.entries(cause);
         entries.retain(|_, entry| after(entry.until, longest) > now);
         let entry = entries.entry(namespace.to_owned()).or_insert_with(|| Entry {
             failures: 0,
@@ -69,7 +69,7 @@ impl Backoffs {
 
     /// Records a success. `true`: it ended the namespace's backoff for this cause.
     pub fn done(&mut self, cause: Cause, namespace: &str) -> bool {
-        self.of(cause).remove(namespace).is_some()
+        self.entries(cause).remove(namespace).is_some()
     }
 
     /// A namespace's current backoff.
@@ -80,7 +80,8 @@ impl Backoffs {
         Some(Backoff { until: held.until, message: held.message.clone(), untried: dry_run.is_some() })
     }
 
-    fn of(&mut self, cause: Cause) -> &mut BTreeMap<String, Entry> {
+    /// Backoffs of a cause by namespace.
+    fn entries(&mut self, cause: Cause) -> &mut BTreeMap<String, Entry> {
         match cause {
             Cause::DryRun => &mut self.dry_runs,
             Cause::Creation => &mut self.creations,

@@ -154,7 +154,7 @@ impl JobMemory {
     pub fn reserve(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
         let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
         if waits && self.target.is_none() {
-            self.target = decision.and_then(|decision| NextPlacement::of(&decision.planned, now));
+            self.target = decision.and_then(|decision| NextPlacement::from_planned(&decision.planned, now));
             self.reserving = self.target.is_some();
         }
     }
@@ -176,7 +176,7 @@ impl JobMemory {
                     let elsewhere = planned.filter(|planned| {
                         held.is_none_or(|held| !planned.runs_on(&held.nodes, held.gpus_per_worker))
                     });
-                    self.target = elsewhere.and_then(|planned| NextPlacement::of(planned, now));
+                    self.target = elsewhere.and_then(|planned| NextPlacement::from_planned(planned, now));
                 }
             }
             Claim::Waiting { .. } => {}
@@ -203,7 +203,7 @@ pub struct NextPlacement {
 }
 
 impl NextPlacement {
-    pub(super) fn of(planned: &Planned, now: Timestamp) -> Option<Self> {
+    pub(super) fn from_planned(planned: &Planned, now: Timestamp) -> Option<Self> {
         let Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, .. } = planned else { return None };
         Some(Self {
             gpu_type: gpu_type.clone(),

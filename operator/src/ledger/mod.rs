@@ -190,7 +190,7 @@ impl Ledger {
             memory.target = None;
         }
         if waits && !memory.plan.after.is_empty() && memory.target.is_none() {
-            memory.target = NextPlacement::of(&decision.planned, now);
+            memory.target = NextPlacement::from_planned(&decision.planned, now);
         }
         memory.plan.decision = Some(decision);
         self.undelivered.insert(key.clone());

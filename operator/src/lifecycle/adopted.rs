@@ -28,7 +28,7 @@ const LAST_PODS: i64 = 10;
 pub(super) fn starting(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return d.lose_allocation() };
     let Some(workload) = d.o.workload else { return };
-    let members = Members::of(d.o, Some(&allocation));
+    let members = Members::new(d.o, Some(&allocation));
     let released = workload.attempt() == Some(allocation.attempt);
     // Before its end: a run that ended before its start was written has lasted and used energy too.
     let started: Option<Vec<Timestamp>> = members.gang.iter().map(started_at).collect();
@@ -68,7 +68,7 @@ pub(super) fn starting(d: &mut Draft<'_>) {
 pub(super) fn running(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return d.lose_allocation() };
     let Some(workload) = d.o.workload else { return };
-    let members = Members::of(d.o, Some(&allocation));
+    let members = Members::new(d.o, Some(&allocation));
     if workload.end.is_some() && last_pods_end(d, &allocation, &members) {
         return;
     }
@@ -96,7 +96,7 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
         return d.lose_allocation();
     };
-    let members = Members::of(d.o, Some(&allocation));
+    let members = Members::new(d.o, Some(&allocation));
     let deleted = d.o.job.metadata.deletion_timestamp.is_some();
     let end = d.o.workload.and_then(|workload| workload.end.as_ref());
     if let Some(workload) = d.o.workload

@@ -48,6 +48,6 @@ fn is_orphaning(d: &Draft<'_>) -> bool {
 
 fn has_pods(d: &Draft<'_>) -> bool {
     let allocation = d.allocation();
-    let members = Members::of(d.o, allocation.as_ref());
+    let members = Members::new(d.o, allocation.as_ref());
     !members.other.is_empty() || members.gang.iter().any(|member| member.live.is_some())
 }

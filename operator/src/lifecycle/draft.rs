@@ -224,7 +224,7 @@ impl<'a> Draft<'a> {
     /// When the last member was bound; absent unless all are bound.
     fn bound_at(&self) -> Option<Timestamp> {
         let allocation = self.status.allocation.clone()?;
-        let members = Members::of(self.o, Some(&allocation));
+        let members = Members::new(self.o, Some(&allocation));
         members.gang.iter().map(Member::bound_at).collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
@@ -406,7 +406,7 @@ impl<'a> Draft<'a> {
                 Claim::Running { since: since(allocation.and_then(|a| a.running_time.as_ref())) }
             }
             Phase::Stopping => Claim::Stopping {
-                gone_by: self.gone_by(),
+                gone_by: self.expected_pod_end(),
                 goes_on: !self.o.job.spec.suspend && !stops_for_good(self.o.job, &self.status),
             },
         }
@@ -415,20 +415,20 @@ impl<'a> Draft<'a> {
     /// A job that is being deleted holds what its pods hold and requests nothing.
     fn claim_of_deleted(&self) -> Claim {
         let Some(allocation) = self.allocation() else { return Claim::Nothing };
-        let members = Members::of(self.o, Some(&allocation));
+        let members = Members::new(self.o, Some(&allocation));
         let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
         let since = self.status.stop.as_ref().map_or(self.o.now, |stop| stop.since.0);
         if members.gang.iter().all(|member| member.has_ended(self.o, known_bound, since)) {
             return Claim::Nothing;
         }
-        Claim::Stopping { gone_by: self.gone_by(), goes_on: false }
+        Claim::Stopping { gone_by: self.expected_pod_end(), goes_on: false }
     }
 
     /// Latest expected end of the pods. Absent if a node is unreachable.
-    fn gone_by(&self) -> Option<Timestamp> {
+    fn expected_pod_end(&self) -> Option<Timestamp> {
         let allocation = self.allocation()?;
         let since = self.status.stop.as_ref()?.since.0;
-        let members = Members::of(self.o, Some(&allocation));
+        let members = Members::new(self.o, Some(&allocation));
         let unreachable = members.gang.iter().any(|m| {
             m.live.is_some_and(|p| !super::member::is_over(p))
                 && self.o.nodes.get(m.node).is_some_and(|f| !f.ready)
@@ -447,7 +447,7 @@ fn current_facts(o: &Observed<'_>) -> BTreeSet<TimedFact> {
     let mut facts: BTreeSet<TimedFact> = o.nodes.iter().map(readiness).collect();
     let Some(status) = &o.job.status else { return facts };
     let Some(allocation) = &status.allocation else { return facts };
-    let members = Members::of(o, Some(allocation));
+    let members = Members::new(o, Some(allocation));
     let attempt = allocation.attempt;
     let container = o.training_container();
     if !members.gang.is_empty() && members.gang.iter().all(Member::bound) {

@@ -451,7 +451,7 @@ pub(super) fn ended(d: &mut Draft<'_>) {
 /// Deletes pods that no attempt needs: ended ones beyond `historyLimit`, and live pods of ended attempts.
 pub(super) fn delete_unneeded_pods(d: &mut Draft<'_>) {
     let allocation = d.allocation();
-    let members = Members::of(d.o, allocation.as_ref());
+    let members = Members::new(d.o, allocation.as_ref());
     let mut kept: BTreeMap<i64, Vec<&SlimPod>> = BTreeMap::new();
     for pod in members.other.iter().copied() {
         if is_over(pod) {

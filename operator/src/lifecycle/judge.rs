@@ -311,7 +311,7 @@ impl<'a> Case<'a> {
                 return Some(failure(message, member.node));
             }
             let changed = self.o.ready_changed_during(member.node, self.allocation);
-            if changed.is_some_and(|at| !self.settled(at)) && member.bound() {
+            if changed.is_some_and(|at| !self.changed_before_binding(at)) && member.bound() {
                 let message = format!("node {} was not Ready during the attempt", member.node);
                 return Some(failure(message, member.node).explained(true));
             }
@@ -343,8 +343,9 @@ impl<'a> Case<'a> {
         ended.find(|t| t.reason == "ContainerStatusUnknown" || lost_by_runtime(t))
     }
 
-    /// A `Ready` change before the members were bound is irrelevant: the node had recovered.
-    fn settled(&self, ready_changed: Timestamp) -> bool {
+    /// Whether a node's condition `Ready` changed before the members were bound, or none is. It is irrelevant then: the
+    /// node had recovered.
+    fn changed_before_binding(&self, ready_changed: Timestamp) -> bool {
         let bound = self.members.gang.iter().filter_map(Member::bound_at).min();
         bound.is_none_or(|bound| ready_changed <= bound)
     }

@@ -297,7 +297,7 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    pub fn of(o: &Observed<'a>, allocation: Option<&'a Allocation>) -> Self {
+    pub fn new(o: &Observed<'a>, allocation: Option<&'a Allocation>) -> Self {
         if let Some(adopts) = &o.job.spec.adopts {
             let pods = allocation.map_or(adopts.pods, |held| adopts.pods_on(held.gpus));
             let left = o.workload.and_then(|workload| usize::try_from(workload.pods_left?).ok());

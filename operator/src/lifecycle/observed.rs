@@ -213,7 +213,7 @@ pub struct PolicyView {
 
 impl PolicyView {
     /// Reads a policy's spec.
-    pub fn of(spec: &andreas_api::EnergyPolicySpec) -> Self {
+    pub fn from_spec(spec: &andreas_api::EnergyPolicySpec) -> Self {
         Self {
             placement_timeout: spec.placement_timeout.seconds_or(120),
             node_loss_after: spec.node_loss.after.seconds_or(900),
@@ -225,7 +225,7 @@ impl PolicyView {
 
 impl Default for PolicyView {
     fn default() -> Self {
-        Self::of(&andreas_api::EnergyPolicySpec::default())
+        Self::from_spec(&andreas_api::EnergyPolicySpec::default())
     }
 }
 
@@ -286,8 +286,8 @@ pub struct Creation {
 }
 
 impl Creation {
-    /// The entry of an allocation; replaced if it was another's.
-    pub fn of(&mut self, generation: i64) -> &mut Self {
+    /// The result for the allocation of this generation; that of another generation is dropped.
+    pub fn for_generation(&mut self, generation: i64) -> &mut Self {
         if self.generation != generation {
             *self = Self { generation, ..Self::default() };
         }

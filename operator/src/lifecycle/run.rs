@@ -52,7 +52,7 @@ pub(super) fn begin(d: &mut Draft<'_>, started: Timestamp, bound: Option<Timesta
 /// Handles the phase Running.
 pub(super) fn running(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return d.lose_allocation() };
-    let members = Members::of(d.o, Some(&allocation));
+    let members = Members::new(d.o, Some(&allocation));
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: true };
     if let Some(judgement) = case.judge() {
         return d.stop_judged(&judgement);

@@ -90,7 +90,7 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
 /// its node falls silent: an attempt that is allocated before would hold its GPUs until then.
 fn waits_for_older(d: &mut Draft<'_>) -> bool {
     let o = d.o;
-    let members = Members::of(o, None);
+    let members = Members::new(o, None);
     let next = d.status.attempts.saturating_add(1);
     let earlier = members.other.iter().find(|p| may_run(o, p)).map(|p| (*p, "an earlier attempt"));
     let blocks = |p: &&&SlimPod| may_run(o, p) || number(p, names::LABEL_ATTEMPT) == Some(next);
@@ -193,7 +193,7 @@ fn allocate(d: &mut Draft<'_>) {
 /// Handles the phase Starting.
 pub(super) fn starting(d: &mut Draft<'_>) {
     let Some(allocation) = d.allocation() else { return d.lose_allocation() };
-    let members = Members::of(d.o, Some(&allocation));
+    let members = Members::new(d.o, Some(&allocation));
     let container = d.o.training_container();
     let started: Option<Vec<_>> = members.gang.iter().map(|m| m.started_at(container)).collect();
     if let Some(started) = started.and_then(|s| s.into_iter().max()) {

@@ -70,7 +70,7 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let (Some(allocation), Some(stop)) = (d.allocation(), d.status.stop.clone()) else {
         return d.lose_allocation();
     };
-    let members = Members::of(d.o, Some(&allocation));
+    let members = Members::new(d.o, Some(&allocation));
     let known_bound = allocation.bound_time.is_some() || allocation.running_time.is_some();
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };
     let container = d.o.training_container();

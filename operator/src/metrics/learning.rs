@@ -83,15 +83,19 @@ impl Learning {
             checked.last.iter().map(of).sum::<f64>() / checked.last.len().max(1) as f64
         };
         list::CHECKED.encode(encoder, |values| {
-            self.checked.iter().try_for_each(|(key, checked)| values.of(&labels(key), checked.count as f64))
+            self.checked
+                .iter()
+                .try_for_each(|(key, checked)| values.write(&labels(key), checked.count as f64))
         })?;
         list::MAPE.encode(encoder, |values| {
-            let each = |(key, checked)| values.of(&labels(key), mean(checked, |(error, _)| *error));
+            let each = |(key, checked)| values.write(&labels(key), mean(checked, |(error, _)| *error));
             self.checked.iter().try_for_each(each)
         })?;
         list::COVERAGE.encode(encoder, |values| {
             let inside = |(_, inside): &(f64, bool)| f64::from(u8::from(*inside));
-            self.checked.iter().try_for_each(|(key, checked)| values.of(&labels(key), mean(checked, inside)))
+            self.checked
+                .iter()
+                .try_for_each(|(key, checked)| values.write(&labels(key), mean(checked, inside)))
         })?;
         let Some((at, fit)) = &self.fit else { return Ok(()) };
         list::FIT_AT.encode(encoder, |values| values.plain(at.as_millisecond() as f64 / 1_000.0))?;
@@ -105,7 +109,7 @@ impl Learning {
                 .filter(|reason| !fit.refused.contains_key(reason))
                 .map(|reason| (reason, 0));
             let some = fit.refused.iter().map(|(reason, rows)| (*reason, *rows));
-            none.chain(some).try_for_each(|(reason, rows)| values.of(&[("reason", reason)], rows as f64))
+            none.chain(some).try_for_each(|(reason, rows)| values.write(&[("reason", reason)], rows as f64))
         })?;
         list::FIT_REFUSED_OF.encode(encoder, |values| {
             let mut most: Vec<(&str, u64)> =
@@ -114,7 +118,7 @@ impl Learning {
             let others = most.split_off(most.len().min(MAX_REFUSED));
             most.extend((!others.is_empty()).then(|| (OTHER, others.iter().map(|(_, rows)| rows).sum())));
             let each =
-                |(namespace, rows): (&str, u64)| values.of(&[("job_namespace", namespace)], rows as f64);
+                |(namespace, rows): (&str, u64)| values.write(&[("job_namespace", namespace)], rows as f64);
             most.into_iter().try_for_each(each)
         })
     }

@@ -391,6 +391,6 @@ impl Metrics {
 /// The table's row for the observed configuration, and its epoch time on one node.
 fn predicted<'a>(table: &'a Table, seen: &Observation) -> Option<(usize, &'a LogNormal)> {
     let gpus = u32::try_from(seen.gpus).ok()?;
-    let at = table.at(&seen.gpu_type, gpus)?;
+    let at = table.row_index(&seen.gpu_type, gpus)?;
     Some((at, table.times.get(at)?))
 }

@@ -125,20 +125,20 @@ impl View {
                     found.push((default_reason(phase), 0));
                 }
                 for (reason, count) in found {
-                    values.of(&[("phase", phase.as_str()), ("reason", reason.as_str())], count as f64)?;
+                    values.write(&[("phase", phase.as_str()), ("reason", reason.as_str())], count as f64)?;
                 }
             }
             Ok(())
         })?;
         list::UNFINISHED.encode(encoder, |values| {
             RISKS.into_iter().try_for_each(|risk| {
-                values.of(&[("risk", risk)], self.risks.get(risk).copied().unwrap_or(0) as f64)
+                values.write(&[("risk", risk)], self.risks.get(risk).copied().unwrap_or(0) as f64)
             })
         })?;
         list::GPUS.encode(encoder, |values| {
             self.gpus.iter().try_for_each(|(gpu_type, counts)| {
                 STATES.into_iter().zip(counts).try_for_each(|(state, count)| {
-                    values.of(&[("gpu_type", gpu_type.as_str()), ("state", state)], *count as f64)
+                    values.write(&[("gpu_type", gpu_type.as_str()), ("state", state)], *count as f64)
                 })
             })
         })?;
@@ -147,7 +147,8 @@ impl View {
         list::WITHOUT_AGENT.encode(encoder, |values| values.plain(self.without_agent as f64))?;
         list::EXCLUDED_NODES.encode(encoder, |values| {
             Exclusion::ALL.into_iter().try_for_each(|why| {
-                values.of(&[("reason", why.as_str())], self.excluded.get(&why).copied().unwrap_or(0) as f64)
+                values
+                    .write(&[("reason", why.as_str())], self.excluded.get(&why).copied().unwrap_or(0) as f64)
             })
         })?;
         list::TARDINESS.encode(encoder, |values| values.plain(self.tardiness))?;
@@ -199,18 +200,18 @@ fn encode_totals(
         [("job_namespace", namespace.as_str()), ("gpu_type", gpu_type.as_str())]
     }
     list::ENERGY.encode(encoder, |values| {
-        totals.energy().try_for_each(|(key, shown)| values.of(&labels(key), shown.joules))
+        totals.energy().try_for_each(|(key, shown)| values.write(&labels(key), shown.joules))
     })?;
     list::HOST_ENERGY.encode(encoder, |values| {
-        totals.energy().try_for_each(|(key, shown)| values.of(&labels(key), shown.host_joules))
+        totals.energy().try_for_each(|(key, shown)| values.write(&labels(key), shown.host_joules))
     })?;
     list::ENERGY_COST.encode(encoder, |values| {
-        totals.energy().try_for_each(|(key, shown)| values.of(&labels(key), shown.cost))
+        totals.energy().try_for_each(|(key, shown)| values.write(&labels(key), shown.cost))
     })?;
     list::LATENESS_COST.encode(encoder, |values| {
         totals
             .lateness(unfinished)
             .iter()
-            .try_for_each(|(namespace, money)| values.of(&[("job_namespace", namespace.as_str())], *money))
+            .try_for_each(|(namespace, money)| values.write(&[("job_namespace", namespace.as_str())], *money))
     })
 }

@@ -77,13 +77,13 @@ fn gpu_node(node: &SlimNode, known: KnownNode) -> GpuNode {
 async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
     let missing: Vec<GpuNode> = {
         let index = shared.index.lock();
-        let inventory = Inventory::of(&index);
+        let inventory = Inventory::from_index(&index);
         let without = index.nodes.iter().filter(|(key, _)| index.gpu_nodes.get(key).is_none());
         let with_gpus = without.filter_map(|(_, node)| match inventory.node_use(node) {
             // Not ours to manage.
             NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected) => None,
             NodeUse::Planned(_) | NodeUse::Excluded(_) => {
-                Some(gpu_node(node, KnownNode::of(node, &inventory)))
+                Some(gpu_node(node, KnownNode::from_node(node, &inventory)))
             }
         });
         with_gpus.take(AT_ONCE).collect()
@@ -116,7 +116,7 @@ struct KnownNode {
 }
 
 impl KnownNode {
-    fn of(node: &SlimNode, inventory: &Inventory<'_>) -> Self {
+    fn from_node(node: &SlimNode, inventory: &Inventory<'_>) -> Self {
         let policy = inventory.policy();
         let why = match inventory.node_use(node) {
             NodeUse::Planned(_) => None,
@@ -137,9 +137,9 @@ impl KnownNode {
 
 /// What each GpuNode should say of its node, where it says something else.
 fn changed_nodes(index: &ClusterIndex) -> Vec<(String, KnownNode)> {
-    let inventory = Inventory::of(index);
+    let inventory = Inventory::from_index(index);
     let known = index.gpu_nodes.iter().filter_map(|(key, gpu_node)| {
-        let known = KnownNode::of(index.nodes.get(key)?, &inventory);
+        let known = KnownNode::from_node(index.nodes.get(key)?, &inventory);
         (KnownNode::written(&gpu_node.spec) != known).then(|| (key.name.clone(), known))
     });
     known.collect()
@@ -240,7 +240,7 @@ fn check_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState {
 async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState) {
     let Some((generation, conditions)) = ({
         let index = shared.index.lock();
-        let inventory = Inventory::of(&index);
+        let inventory = Inventory::from_index(&index);
         let excluded = without_plan(&index, &inventory);
         let policy = index.policy();
         policy.and_then(|policy| wanted(policy, &excluded, inventory.unknown(), met, clock::now()))

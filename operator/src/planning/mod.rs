@@ -393,7 +393,7 @@ fn forecasts(
         let waiting = Waiting {
             on_time: plan.jobs.get(&id).map(|job_plan| job_plan.on_time),
             starts: built.starts.get(&id).and_then(|start| timestamp(*start)),
-            sampled: sampled.as_ref().and_then(|sampled| sampled.of(&id)),
+            sampled: sampled.as_ref().and_then(|sampled| sampled.job(&id)),
         };
         memory.plan.predictions = Predictions {
             table: Some(Arc::clone(table)),

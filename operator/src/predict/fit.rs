@@ -71,7 +71,7 @@ struct Population {
 impl FitRequest {
     /// From the current profiles, the cluster's GPU types and the scope. Profiles without observations
     /// contribute nothing.
-    pub fn of(index: &ClusterIndex, models: Vec<GpuModel>, trust: LearningScope) -> Self {
+    pub fn new(index: &ClusterIndex, models: Vec<GpuModel>, trust: LearningScope) -> Self {
         let seen = |profile: &SlimTrainingProfile| {
             profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
         };

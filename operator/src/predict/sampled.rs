@@ -29,7 +29,7 @@ pub fn timestamp(at: Time) -> Option<Timestamp> {
 }
 
 impl Sampled {
-    fn of(job: &JobForecast, now: Time) -> Self {
+    fn from_forecast(job: &JobForecast, now: Time) -> Self {
         let finish = job.finish;
         Self {
             start: timestamp(job.start.p50),
@@ -53,9 +53,9 @@ pub struct Forecasts {
 pub struct Fresh(Arc<Forecast>);
 
 impl Fresh {
-    /// That of a job.
-    pub fn of(&self, id: &JobId) -> Option<Sampled> {
-        self.0.job(id).map(|job| Sampled::of(job, self.0.now))
+    /// The forecast of a job; `None` if the snapshot lacked it.
+    pub fn job(&self, id: &JobId) -> Option<Sampled> {
+        self.0.job(id).map(|job| Sampled::from_forecast(job, self.0.now))
     }
 }
 

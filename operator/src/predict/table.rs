@@ -35,13 +35,13 @@ pub struct Table {
 
 impl Table {
     /// Index of the row with this type and total.
-    pub fn at(&self, gpu_type: &str, gpus: u32) -> Option<usize> {
+    pub fn row_index(&self, gpu_type: &str, gpus: u32) -> Option<usize> {
         self.rows.iter().position(|row| row.gpu_type.as_str() == gpu_type && row.gpus.0 == gpus)
     }
 
     /// Epoch time and draw on one node, for a type and a total.
     pub fn row(&self, gpu_type: &str, gpus: u32) -> Option<(&planner::Estimate, &LogNormal)> {
-        let at = self.at(gpu_type, gpus)?;
+        let at = self.row_index(gpu_type, gpus)?;
         Some((&self.rows[at], self.times.get(at)?))
     }
 
@@ -60,7 +60,7 @@ impl Table {
 }
 
 /// The table of a job for `totals` GPUs of the `allowed` types on up to `max_nodes` nodes.
-pub(super) fn of(
+pub(super) fn predicted(
     context: PredictionContext<'_>,
     allowed: &[&GpuType],
     totals: &[i32],

@@ -56,7 +56,7 @@ impl Default for RunTimes {
 }
 
 impl RunTimes {
-    fn of(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Self {
+    fn from_index(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Self {
         let default = Seconds(policy.unknown_jobs.run_time.seconds_or(14_400).max(1) as f64);
         let mut finished: BTreeMap<&str, Vec<Seconds>> = BTreeMap::new();
         for (key, profile) in index.profiles.iter() {
@@ -70,7 +70,8 @@ impl RunTimes {
         Self { default, by_namespace: finished.into_iter().map(median).collect() }
     }
 
-    fn at(&self, namespace: &str) -> Seconds {
+    /// Run time assumed for unknown runs of a namespace.
+    fn for_namespace(&self, namespace: &str) -> Seconds {
         self.by_namespace.get(namespace).copied().unwrap_or(self.default)
     }
 }
@@ -95,8 +96,8 @@ impl Tables {
                 GpuModel { gpu_type: name.clone(), idle: board.idle, max: board.max }
             })
             .collect();
-        self.run_times = RunTimes::of(index, policy);
-        let wanted = FitRequest::of(index, models, self.trust);
+        self.run_times = RunTimes::from_index(index, policy);
+        let wanted = FitRequest::new(index, models, self.trust);
         let model = match &self.learner {
             Some(learner) => learner.latest(wanted),
             None if self.model.as_ref().is_some_and(|model| model.matches(&wanted)) => return,
@@ -115,7 +116,12 @@ impl Tables {
 
     /// A job's table over its allowed types; call [`Tables::refresh`] first. `None` before the
     /// first refresh.
-    pub fn of(&mut self, index: &ClusterIndex, job: &SlimTrainingJob, types: &Types) -> Option<Arc<Table>> {
+    pub fn table_of(
+        &mut self,
+        index: &ClusterIndex,
+        job: &SlimTrainingJob,
+        types: &Types,
+    ) -> Option<Arc<Table>> {
         self.table(index, job, types, None)
     }
 
@@ -129,7 +135,7 @@ impl Tables {
         seen: Pace,
     ) -> Option<Arc<Table>> {
         let allocation = job.status.as_ref()?.allocation.as_ref()?;
-        self.table(index, job, types, Some(ObservedPace::of(allocation, seen)?))
+        self.table(index, job, types, Some(ObservedPace::new(allocation, seen)?))
     }
 
     fn table(
@@ -142,7 +148,7 @@ impl Tables {
         let predictor = &self.model.as_ref()?.predictor;
         let key = index.profile_key(job);
         let profile = index.profiles.get(&key);
-        let run_time = self.run_times.at(&key.namespace);
+        let run_time = self.run_times.for_namespace(&key.namespace);
         let gpus = &job.spec.gpus;
         let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
         let mut totals = gpus.totals();
@@ -211,7 +217,7 @@ impl Tables {
             gpus: GpuCount(u32::try_from(least).unwrap_or(1)),
         };
         let context = PredictionContext { predictor, profile: &input, prior: &prior };
-        let table = Arc::new(table::of(context, &allowed, &totals, count(gpus.max_nodes), types));
+        let table = Arc::new(table::predicted(context, &allowed, &totals, count(gpus.max_nodes), types));
         self.tables.insert(cache_key, CachedTable { table: Arc::clone(&table), used });
         Some(table)
     }
@@ -236,7 +242,7 @@ struct ObservedPace {
 const PACE_STEP: f64 = 0.02;
 
 impl ObservedPace {
-    fn of(allocation: &Allocation, seen: Pace) -> Option<Self> {
+    fn new(allocation: &Allocation, seen: Pace) -> Option<Self> {
         let (pace, epochs) = (seen.epoch.0.ln() / PACE_STEP, seen.epochs.max(0.01).log2());
         (pace.is_finite() && epochs.is_finite()).then(|| Self {
             gpu_type: allocation.gpu_type.as_str().into(),

@@ -117,7 +117,7 @@ async fn report(
         return refuse(&progress, StatusCode::BAD_REQUEST, "the body is not a status report");
     };
     let claim = body.trainer_status.as_ref().and_then(|status| status.reported_progress(job.spec.epochs));
-    match progress.take(&key, &job, attempt, claim, clock::now()).await {
+    match progress.handle_report(&key, &job, attempt, claim, clock::now()).await {
         Ok(became) => progress.metrics.reported(became),
         Err(error) => {
             tracing::warn!(job = %key, %error, "progress not written");

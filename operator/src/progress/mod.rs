@@ -54,7 +54,7 @@ use token::Tokens;
 use wire::ReportedProgress;
 
 pub use endpoint::router;
-pub use name::watch_name;
+pub use name::watch_host_name;
 pub use rejected_reports::RejectedReports;
 
 /// Maximum concurrent progress writes.
@@ -152,7 +152,7 @@ impl Progress {
     ///
     /// # Errors
     /// If the write failed; it is retried later.
-    async fn take(
+    async fn handle_report(
         &self,
         key: &ObjectKey,
         job: &SlimTrainingJob,

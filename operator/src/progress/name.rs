@@ -20,7 +20,7 @@ const EVERY: Duration = Duration::from_secs(15);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Resolves the host of an address until `end`. An address without a host is not watched.
-pub async fn watch_name(url: String, rejected_reports: Arc<RejectedReports>, end: CancellationToken) {
+pub async fn watch_host_name(url: String, rejected_reports: Arc<RejectedReports>, end: CancellationToken) {
     let Ok(url) = url.parse::<Uri>() else { return };
     let Some(host) = url.host() else { return };
     let resolve = || async { tokio::net::lookup_host((host, 443)).await.map(drop) };

@@ -171,7 +171,7 @@ fn work(
         };
         let same = known.filter(|known| Arc::ptr_eq(&known.latest, &latest));
         let now = clock::now();
-        let old = |view: &Arc<View>| asked && now.duration_since(view.at()) > OLD;
+        let old = |view: &Arc<View>| asked && now.duration_since(view.instant()) > OLD;
         if same.as_ref().is_some_and(|view| !old(view)) {
             continue;
         }
@@ -186,7 +186,7 @@ fn work(
         match made {
             Ok(view) => {
                 sources.metrics.forecasts.seconds.observe(took.as_secs_f64());
-                sources.forecasts.keep(view.at(), Arc::clone(&view.forecast));
+                sources.forecasts.keep(view.instant(), Arc::clone(&view.forecast));
                 views.send_replace(Some(Arc::new(view)));
             }
             Err(error) => tracing::error!(%error, "no forecast"),

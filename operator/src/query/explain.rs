@@ -100,7 +100,7 @@ pub fn explain(
     always: bool,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<Explanation, QueryError> {
-    let key = ObjectKey::of(job.as_ref());
+    let key = ObjectKey::from_object(job.as_ref());
     let id = job_id(&key);
     let place = view.position(&id);
     let ahead = place.map(|place| visible(view.order()[..place].iter().rev(), &key.namespace, MAX_NAMES));
@@ -137,7 +137,7 @@ struct Help<'a> {
 
 impl Help<'_> {
     fn id(&self) -> JobId {
-        job_id(&ObjectKey::of(self.job.as_ref()))
+        job_id(&ObjectKey::from_object(self.job.as_ref()))
     }
 
     /// All changes that help, and why not all were tried.
@@ -220,7 +220,7 @@ impl Help<'_> {
         let mut spec = serde_json::to_value(&job.spec).ok()?;
         merge(&mut spec, &patch);
         job.spec = serde_json::from_value(spec).ok()?;
-        let (planned, built) = self.hypothetical.planned(&self.view.latest, job, self.view.at())?;
+        let (planned, built) = self.hypothetical.planned(&self.view.latest, job, self.view.instant())?;
         let mut snapshot = self.view.snapshot().clone();
         hypothetical::put(&mut snapshot, planned, &built);
         let annotation = if kind == ChangeKind::Types { ANNOTATION_GPU_TYPES } else { ANNOTATION_WEIGHT };
@@ -304,7 +304,7 @@ pub(super) fn to_try(view: &View, job: &SlimTrainingJob) -> Vec<Try> {
     if spec.adopts.is_none() {
         all.extend(sizes(&spec.gpus));
     }
-    let namespace = ObjectKey::of(job).namespace;
+    let namespace = ObjectKey::from_object(job).namespace;
     let weight = bounded_weight(&view.latest.index, &namespace, (spec.weight * 4).min(1_000));
     if weight > spec.weight {
         all.push((

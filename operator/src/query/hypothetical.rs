@@ -102,7 +102,7 @@ impl Hypothetical {
     /// The job for the planner, with the cluster as it was for a plan. A job without a status waits.
     /// `None`: it would not be planned, because it is held or no prediction is possible.
     pub fn planned(&self, latest: &Latest, job: SlimTrainingJob, now: Timestamp) -> Option<(Job, Snapshot)> {
-        let key = ObjectKey::of(&job);
+        let key = ObjectKey::from_object(&job);
         let uid = job.metadata.uid.clone().unwrap_or_default();
         let known = latest.ledger.get(&key).filter(|memory| memory.uid == uid).cloned();
         let mut ledger = Ledger::new(now);

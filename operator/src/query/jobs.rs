@@ -105,7 +105,7 @@ pub fn queued(
     ahead: Option<Ahead>,
     now: Timestamp,
 ) -> QueuedJob {
-    let key = ObjectKey::of(job);
+    let key = ObjectKey::from_object(job);
     let id = job_id(&key);
     let unwritten = TrainingJobStatus::default();
     let status = job.status.as_ref().unwrap_or(&unwritten);
@@ -124,7 +124,7 @@ pub fn queued(
         weight,
         gpus: allocation.map_or_else(|| range(&job.spec.gpus), |held| held.gpus.to_string()),
         gpu_type: allocation.map(|held| held.gpu_type.clone()),
-        created: job.metadata.creation_timestamp.clone().unwrap_or_else(|| Time(view.at())),
+        created: job.metadata.creation_timestamp.clone().unwrap_or_else(|| Time(view.instant())),
         expected: view
             .forecast
             .job(&id)
@@ -158,11 +158,12 @@ pub fn queue(
         .iter()
         .filter(|job| !phase(job).is_terminal())
         .map(|job| {
-            let id = job_id(&ObjectKey::of(job.as_ref()));
+            let id = job_id(&ObjectKey::from_object(job.as_ref()));
             (queue_rank(phase(job)), view.position(&id).unwrap_or(usize::MAX), job)
         })
         .collect();
-    let made = |job: &SlimTrainingJob| job.metadata.creation_timestamp.as_ref().map_or(view.at(), |at| at.0);
+    let made =
+        |job: &SlimTrainingJob| job.metadata.creation_timestamp.as_ref().map_or(view.instant(), |at| at.0);
     open.sort_by(|a, b| {
         (a.0, a.1)
             .cmp(&(b.0, b.1))
@@ -191,7 +192,7 @@ pub fn queue(
     });
     Queue {
         namespace: namespace.to_owned(),
-        at: instant(view.at()),
+        at: instant(view.instant()),
         waiting: u32::try_from(view.order().len()).unwrap_or(u32::MAX),
         open: u32::try_from(total).unwrap_or(u32::MAX),
         jobs: rows.collect(),

@@ -104,7 +104,7 @@ fn a_queue_has_positions_intervals_and_reasons_and_no_names_of_others() {
     assert!(first.reason.is_some() && first.message.is_some(), "{first:?}");
     let expected = first.expected.as_ref().expect("expected");
     // 200 s for the run that holds the node, less the 50 s that have passed, and 200 s for the job ahead.
-    let start = expected.start.p50.0.duration_since(view.at()).as_secs();
+    let start = expected.start.p50.0.duration_since(view.instant()).as_secs();
     assert!((300..420).contains(&start), "{start}");
     assert!(expected.start.p10.0 <= expected.start.p50.0 && expected.finish.p50.0 > expected.start.p50.0);
     assert!(expected.on_time_percent.is_some_and(|percent| percent > 50), "{expected:?}");

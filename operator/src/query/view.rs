@@ -152,7 +152,7 @@ impl View {
     pub fn later(&self, now: Timestamp) -> Result<Self, SnapshotError> {
         let latest = Arc::clone(&self.latest);
         let instant = Time(now.as_millisecond() as f64 / 1_000.0);
-        let moved = andreas_forecast::later(&latest.snapshot, &latest.plan, instant);
+        let moved = andreas_forecast::advanced_to(&latest.snapshot, &latest.plan, instant);
         Self::at_instant(now.max(latest.at), Some(moved), latest)
     }
 
@@ -174,7 +174,7 @@ impl View {
     }
 
     /// The instant that its answers count from.
-    pub fn at(&self) -> Timestamp {
+    pub fn instant(&self) -> Timestamp {
         self.at
     }
 

@@ -56,7 +56,7 @@ pub fn currency(view: &View) -> String {
 
 /// A job that does not exist, as an answer.
 fn outcome(view: &View, changed: &Changed, job: &SlimTrainingJob) -> QueuedJob {
-    let key = ObjectKey::of(job);
+    let key = ObjectKey::from_object(job);
     let id = job_id(&key);
     let order = order(&changed.snapshot, &changed.plan, &changed.forecast);
     let place = order.iter().position(|other| *other == id);
@@ -77,7 +77,7 @@ fn outcome(view: &View, changed: &Changed, job: &SlimTrainingJob) -> QueuedJob {
         weight: job.spec.weight,
         gpus: range(&job.spec.gpus),
         gpu_type: decision.and_then(|d| d.placement()).map(|place| place.gpu_type.as_str().to_owned()),
-        created: Time(view.at()),
+        created: Time(view.instant()),
         expected: changed.forecast.job(&id).and_then(|found| expected(found, due.is_some())),
         deadline: due,
         name: key.name,
@@ -109,7 +109,7 @@ pub fn what_if(
         snapshot.jobs.retain(|job| job.id != job_id(&key));
     }
     let posted = match &asked.job {
-        Some(job) => Some(hypothetical.posted(namespace, job, view.at())?),
+        Some(job) => Some(hypothetical.posted(namespace, job, view.instant())?),
         None => None,
     };
     // Before the nodes, so that they are for this job too.
@@ -124,11 +124,11 @@ pub fn what_if(
         hypothetical::set_budget(&view.latest, &mut snapshot, watts as f64);
     }
     let changed = Changed::new(view, snapshot)?;
-    let posted_id = posted.as_ref().map(|job| job_id(&ObjectKey::of(job)));
+    let posted_id = posted.as_ref().map(|job| job_id(&ObjectKey::from_object(job)));
     let (affected, own, others, cost) = compare(view, &changed, namespace, posted_id.as_ref());
     Ok(WhatIf {
         namespace: namespace.to_owned(),
-        at: Time(view.at()),
+        at: Time(view.instant()),
         job: posted.as_ref().map(|job| outcome(view, &changed, job)),
         affected,
         own,
@@ -146,7 +146,8 @@ fn add(
     job: &SlimTrainingJob,
 ) -> Result<(), QueryError> {
     let refused = || QueryError::Refused("nothing is known of GPU types yet".to_owned());
-    let (planned, built) = hypothetical.planned(&view.latest, job.clone(), view.at()).ok_or_else(refused)?;
+    let (planned, built) =
+        hypothetical.planned(&view.latest, job.clone(), view.instant()).ok_or_else(refused)?;
     hypothetical::put(snapshot, planned, &built);
     Ok(())
 }
@@ -214,7 +215,7 @@ pub fn can(
     namespace: &str,
     asked: &CanRequest,
 ) -> Result<Can, QueryError> {
-    let mut job = hypothetical.posted(namespace, &asked.job, view.at())?;
+    let mut job = hypothetical.posted(namespace, &asked.job, view.instant())?;
     match (&asked.deadline, &asked.deadline_after) {
         (Some(_), Some(_)) => {
             return Err(QueryError::invalid("deadline", "and deadlineAfter exclude each other"));
@@ -226,7 +227,7 @@ pub fn can(
             let seconds = text.seconds().filter(|seconds| *seconds > 0);
             let seconds = seconds
                 .ok_or_else(|| QueryError::invalid("deadlineAfter", "is not a duration such as 36h"))?;
-            (job.spec.deadline, job.spec.deadline_after) = (Some(Time(after(view.at(), seconds))), None);
+            (job.spec.deadline, job.spec.deadline_after) = (Some(Time(after(view.instant(), seconds))), None);
         }
         (None, None) => {}
     }

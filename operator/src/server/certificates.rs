@@ -297,7 +297,7 @@ impl Certificates {
         match served {
             Some(tls) => drop(tls.replace(pem)?),
             None => {
-                let tls = Tls::of(pem, None, MinTlsVersion::Tls12)?;
+                let tls = Tls::from_pem(pem, None, MinTlsVersion::Tls12)?;
                 self.served.send_if_modified(|served| {
                     served.get_or_insert(tls);
                     true

@@ -53,14 +53,14 @@ async fn forecasts(State(leader): State<Leader>) -> Response {
     let keys: Vec<ObjectKey> = shared.index.lock().jobs.iter().map(|(key, _)| key.clone()).collect();
     let mut all = Vec::with_capacity(keys.len());
     for some in keys.chunks(AT_ONCE) {
-        all.extend(of(&shared, some));
+        all.extend(forecasts_of(&shared, some));
         tokio::task::yield_now().await;
     }
     super::pages::json(&all)
 }
 
 /// Forecasts of a few jobs. The locks are held only for these, because the loops need them.
-fn of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
+fn forecasts_of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
     let now = clock::now();
     let index = shared.index.lock();
     let ledger = shared.ledger.lock();

@@ -18,7 +18,7 @@ use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
 
 /// What the leader sees now.
 pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
-    let inventory = Inventory::of(index);
+    let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
     let mut view = View::default();
     let mut held: BTreeMap<&str, Held> = BTreeMap::new();
@@ -136,7 +136,7 @@ fn add_node(
     let known = view.gpus.contains_key(product) || view.gpus.len() < MAX_TYPES;
     let name = if known { product } else { OTHER };
     let counts = view.gpus.entry(name.to_owned()).or_default();
-    let offered = Amounts::of(&node.status.allocatable).gpus;
+    let offered = Amounts::from_resources(&node.status.allocatable).gpus;
     // The device plug-in takes unhealthy GPUs out. While it starts again it offers none, which says nothing of them.
     let taken_out = if offered > 0 { whole_gpus(node).saturating_sub(offered) } else { 0 };
     let mut left = (offered + taken_out).max(held);

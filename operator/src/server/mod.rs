@@ -164,7 +164,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end)?;
             if let Some(url) = &args.progress.progress_url {
                 let rejected_reports = Arc::clone(&rejected_reports);
-                tasks.spawn(progress::watch_name(url.clone(), rejected_reports, servers_end.clone()));
+                tasks.spawn(progress::watch_host_name(url.clone(), rejected_reports, servers_end.clone()));
             }
             Some(certificates)
         }

@@ -159,7 +159,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn of(request: &Request) -> Self {
+    fn from_request(request: &Request) -> Self {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
         let headers = request.headers();
         Self {
@@ -248,7 +248,7 @@ async fn response(
 }
 
 async fn openapi(State(api): State<Arc<QueryApi>>, request: Request) -> Response {
-    let caller = Caller::of(&request);
+    let caller = Caller::from_request(&request);
     drop(request);
     let ask = async {
         user_of(&api, &caller, Right::Path(&path::openapi())).await?;
@@ -278,7 +278,7 @@ async fn queue(
     Path(namespace): Path<String>,
     request: Request,
 ) -> Response {
-    let caller = Caller::of(&request);
+    let caller = Caller::from_request(&request);
     let limit = limit(request.uri().query());
     drop(request);
     let ask = async {
@@ -307,7 +307,7 @@ async fn explain_job(
     Path((namespace, name)): Path<(String, String)>,
     request: Request,
 ) -> Response {
-    let caller = Caller::of(&request);
+    let caller = Caller::from_request(&request);
     let always = tries_always(request.uri().query());
     drop(request);
     let ask = async {
@@ -364,7 +364,7 @@ where
     Q: DeserializeOwned + Send + 'static,
     A: Serialize + Send + 'static,
 {
-    let caller = Caller::of(&request);
+    let caller = Caller::from_request(&request);
     let user = admit(api, &caller, &namespace, "list").await?;
     let view = api.background.view(VIEW_WITHIN).await.ok_or_else(no_plan)?;
     let changing = Changing::begin(api, user)?;

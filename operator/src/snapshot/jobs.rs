@@ -161,7 +161,7 @@ impl Requirements {
     fn candidates(&mut self, given: &JobFacts<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
         let (cluster, spec) = (given.cluster, &given.specs.one);
         let gpus = &given.job.spec.gpus;
-        let volumes = Volumes::of(given.index, &given.key.namespace, spec);
+        let volumes = Volumes::from_spec(given.index, &given.key.namespace, spec);
         let admitted = |name: &String| {
             let key = ObjectKey { namespace: String::new(), name: name.clone() };
             cluster.usable.contains(name)
@@ -372,7 +372,8 @@ fn paced(
     outlook: &Outlook,
 ) -> Arc<[andreas_planner::Estimate]> {
     let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let at = held.and_then(|held| Some((held, table.at(&held.gpu_type, u32::try_from(held.gpus).ok()?)?)));
+    let at =
+        held.and_then(|held| Some((held, table.row_index(&held.gpu_type, u32::try_from(held.gpus).ok()?)?)));
     let Some((held, at)) = at else { return Arc::clone(&table.rows) };
     let slower =
         base.spread_factor(held.nodes.len()) * base.limit_factor(&held.gpu_type, held.power_limit_watts);

@@ -67,7 +67,7 @@ pub struct JobBasis {
 }
 
 impl JobBasis {
-    fn of(job: &SlimTrainingJob, status: Option<&TrainingJobStatus>) -> Self {
+    fn new(job: &SlimTrainingJob, status: Option<&TrainingJobStatus>) -> Self {
         Self {
             uid: job.metadata.uid.clone().unwrap_or_default(),
             decisions: status.and_then(|status| status.decisions).unwrap_or(0),
@@ -115,7 +115,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Empty, with predictions by these tables.
+    /// Empty caches that predict with these tables.
     pub fn new(tables: Tables) -> Self {
         Self { tables, ..Self::default() }
     }
@@ -195,7 +195,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    fn of(
+    fn from_claims(
         claims: &BTreeMap<&ObjectKey, (Claim, Holding)>,
         index: &ClusterIndex,
         seen: &mut draws::MeasuredDraws,
@@ -223,7 +223,7 @@ impl Runs {
     ) -> Self {
         let mut claims = claims_of(index, ledger);
         claims.remove(key);
-        Self::of(&claims, index, seen, now)
+        Self::from_claims(&claims, index, seen, now)
     }
 
     /// And with the types that a plan's jobs before this one may try. They are asked in the order of their keys.
@@ -248,14 +248,14 @@ pub fn build(
 ) -> Built {
     let Caches { tables, workers, draws: seen, arrivals, others } = caches;
     let others = std::mem::take(others);
-    let inventory = Inventory::of(index);
+    let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
     let second = now.as_second();
     let claims = claims_of(index, ledger);
 
     let holders = holders::holders(&claims, index);
     let mut cluster = nodes::gather(index, &inventory, &holders);
-    let Runs { measured, explored: mut explorations } = Runs::of(&claims, index, seen, now);
+    let Runs { measured, explored: mut explorations } = Runs::from_claims(&claims, index, seen, now);
     explorations.extend(others.explored);
     let all = measured.values().chain(others.measured.values());
     let by_type: Vec<(&str, f64)> = all.map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();
@@ -287,19 +287,19 @@ pub fn build(
         let Some(job) = index.jobs.get(key) else { continue };
         if let Some(place) = beyond_limits.get(key) {
             let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
-            queued.push(((*key).clone(), JobBasis::of(job, status), *place));
+            queued.push(((*key).clone(), JobBasis::new(job, status), *place));
             continue;
         }
         let Some(state) = jobs::state(job, claim, holding, now, &cluster, &holders) else { continue };
-        let Some(table) = tables.of(index, job, &cluster.types) else { continue };
-        let specs = workers.of(job);
+        let Some(table) = tables.table_of(index, job, &cluster.types) else { continue };
+        let specs = workers.specs_of(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
         let outlook = outlook(job, status, &table, now);
         let allocation = status.and_then(|status| status.allocation.as_ref());
         let off = outlook.observed.filter(|_| pace_is_news(&table, allocation, &outlook));
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
-        basis.insert((*key).clone(), JobBasis::of(job, status));
+        basis.insert((*key).clone(), JobBasis::new(job, status));
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
         planned.push(jobs::job(
             &jobs::JobFacts {
@@ -338,7 +338,7 @@ pub fn build(
         index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
     let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
     let expected = open.filter_map(|(key, job)| {
-        let table = tables.of(index, job, &cluster.types)?;
+        let table = tables.table_of(index, job, &cluster.types)?;
         let outlook = outlook(job, job.status.as_ref(), &table, now);
         Some(Expected { key: key.clone(), table, outlook })
     });

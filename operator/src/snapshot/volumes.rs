@@ -30,7 +30,7 @@ pub struct Volumes<'a>(Vec<&'a Arc<SlimPersistentVolume>>);
 
 impl<'a> Volumes<'a> {
     /// From the claims in a worker's spec: the template's and the checkpoint's.
-    pub fn of(index: &'a ClusterIndex, namespace: &str, spec: &PodSpec) -> Self {
+    pub fn from_spec(index: &'a ClusterIndex, namespace: &str, spec: &PodSpec) -> Self {
         let claims =
             spec.volumes.iter().flatten().filter_map(|volume| volume.persistent_volume_claim.as_ref());
         let mut bound: Vec<_> = claims
@@ -129,7 +129,7 @@ mod tests {
         .expect("a spec");
         let node: SlimNode =
             serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}})).expect("a node");
-        Volumes::of(index, "team", &spec).admit(&node)
+        Volumes::from_spec(index, "team", &spec).admit(&node)
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct WorkerSpecs {
 
 impl WorkerSpecs {
     /// The worker of a job.
-    pub fn of(job: &SlimTrainingJob) -> Self {
+    pub fn from_job(job: &SlimTrainingJob) -> Self {
         let most = job.spec.gpus.max_total().clamp(2, MAX_GPUS);
         let spec = |gpus| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
         let (one, many) = (spec(1), slim(&spec(most)));
@@ -295,7 +295,7 @@ mod tests {
         .expect("a quota");
         index.apply(quota);
         let key = ObjectKey { namespace: "team".into(), name: "a".into() };
-        let specs = WorkerSpecs::of(&job);
+        let specs = WorkerSpecs::from_job(&job);
         let (plain, more) =
             (worker(&index, &key, &specs, None), worker(&index, &key, &specs, Some(&admitted)));
         assert_eq!((plain.fixed.cpu_milli, more.fixed.cpu_milli), (Some(4_000), Some(4_500)));

@@ -22,7 +22,7 @@ pub struct Workers {
 
 impl Workers {
     /// The specs of a job's worker.
-    pub fn of(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
+    pub fn specs_of(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
         let (uid, most) = (job.metadata.uid.clone().unwrap_or_default(), job.spec.gpus.max_total());
         if self.by_job.len() > MAX_CACHED_SPECS {
             self.by_job.clear();
@@ -32,11 +32,11 @@ impl Workers {
         let alike = &mut self.alike;
         let specs = self.by_job.entry((uid, most)).or_insert_with(|| {
             let Some(digest) = pods::worker_digest(&job.spec, most) else {
-                return Arc::new(WorkerSpecs::of(job));
+                return Arc::new(WorkerSpecs::from_job(job));
             };
             let known = alike.get(&digest).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
-                let specs = Arc::new(WorkerSpecs::of(job));
+                let specs = Arc::new(WorkerSpecs::from_job(job));
                 alike.insert(digest, Arc::downgrade(&specs));
                 specs
             })

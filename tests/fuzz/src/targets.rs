@@ -44,16 +44,21 @@ fn json<T: DeserializeOwned + serde::Serialize>(bytes: &[u8]) -> Option<T> {
 pub fn adopted_workloads(bytes: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Value>(bytes) else { return };
     for kind in Kind::ALL {
-        let Some(workload) = Workload::of(kind, &object) else { continue };
-        let _ = (workload.asks(), workload.attempt(), workload.controller(), andreas_adopt::name(&workload));
+        let Some(workload) = Workload::from_object(kind, &object) else { continue };
+        let _ = (
+            workload.wants_adoption(),
+            workload.attempt(),
+            workload.controller(),
+            andreas_adopt::name(&workload),
+        );
         if let Ok(job) = andreas_adopt::mirror(&workload, &object, &object) {
             assert!(job["spec"]["gpus"]["min"].as_i64().is_some_and(|gpus| gpus > 0), "{job}");
         }
-        let groups = andreas_adopt::groups(kind.templates_in(), &object);
+        let groups = andreas_adopt::groups(kind.template_kind(), &object);
         for (hostname, pods) in [(Some("node-1".to_owned()), None), (None, Some(3))] {
             let (job, uid) = ("job".to_owned(), "uid".to_owned());
             let mut changed = object.clone();
-            andreas_adopt::direct(
+            andreas_adopt::write_directives(
                 &mut changed,
                 &groups,
                 &Directives { job, uid, attempt: 1, hostname, pods },
@@ -80,7 +85,7 @@ pub fn api_objects(bytes: &[u8]) {
         let _ = amounts::pod(&pod.spec);
     }
     if let Ok(node) = serde_json::from_slice::<SlimNode>(bytes) {
-        let _ = amounts::Amounts::of(&node.status.allocatable);
+        let _ = amounts::Amounts::from_resources(&node.status.allocatable);
     }
     let _ = serde_json::from_slice::<SlimGpuNode>(bytes);
     let _ = serde_json::from_slice::<SlimQuota>(bytes);

@@ -5,7 +5,7 @@ use andreas_charts::plotters::coord::combinators::IntoLogRange as _;
 use andreas_charts::plotters::element::{Circle, PathElement, Polygon};
 use andreas_charts::plotters::series::LineSeries;
 use andreas_charts::plotters::style::Color as _;
-use andreas_charts::{Area, Error, GRID, INK, colour, escape, number, text};
+use andreas_charts::{Area, Error, GRID, INK, colour, escape, text_style, tick_label};
 
 use super::{Chart, Measure, Scale, Series};
 
@@ -22,7 +22,7 @@ pub(in super::super) fn svg(title: &str, charts: &[Chart]) -> String {
     let height = 40 + CHART * u32::try_from(charts.len()).unwrap_or(1) + LINE * 3;
     let drawn = andreas_charts::svg((WIDTH, height), title, |area| {
         let (head, rest) = area.split_vertically(36);
-        head.titled(title, text(18))?;
+        head.titled(title, text_style(18))?;
         let (body, foot) = rest.split_vertically(height.saturating_sub(36 + 2 * LINE + 8));
         let parts = body.split_evenly((charts.len().max(1), 1));
         for (part, chart) in parts.iter().zip(charts) {
@@ -30,7 +30,7 @@ pub(in super::super) fn svg(title: &str, charts: &[Chart]) -> String {
         }
         for (line, note) in (0..).zip(NOTES) {
             let at = (70, line * i32::try_from(LINE).unwrap_or(18));
-            foot.draw_text(note, &text(13), at)?;
+            foot.draw_text(note, &text_style(13), at)?;
         }
         Ok(())
     });
@@ -45,7 +45,7 @@ pub(in super::super) fn svg(title: &str, charts: &[Chart]) -> String {
 }
 
 fn draw(area: &Area<'_>, Chart { measure, series }: &Chart) -> Result<(), Error> {
-    let scale = Scale::of(series, true);
+    let scale = Scale::new(series, true);
     let (low, high) = (scale.y.0.exp(), scale.y.1.exp());
     let most = scale.x.1.exp2().max(2.0);
     let mut chart = ChartBuilder::on(area)
@@ -58,9 +58,9 @@ fn draw(area: &Area<'_>, Chart { measure, series }: &Chart) -> Result<(), Error>
         .light_line_style(GRID.mix(0.0))
         .bold_line_style(GRID.mix(0.4))
         .axis_style(INK)
-        .label_style(text(13))
-        .x_label_formatter(&number)
-        .y_label_formatter(&number)
+        .label_style(text_style(13))
+        .x_label_formatter(&tick_label)
+        .y_label_formatter(&tick_label)
         .x_desc("GPUs")
         .y_desc(measure.title())
         .draw()?;
@@ -91,7 +91,12 @@ fn draw(area: &Area<'_>, Chart { measure, series }: &Chart) -> Result<(), Error>
         chart.draw_series(dot(true))?;
         chart.draw_series(dot(false))?;
     }
-    chart.configure_series_labels().position(corner).label_font(text(13)).border_style(GRID.mix(0.0)).draw()
+    chart
+        .configure_series_labels()
+        .position(corner)
+        .label_font(text_style(13))
+        .border_style(GRID.mix(0.0))
+        .draw()
 }
 
 #[cfg(test)]

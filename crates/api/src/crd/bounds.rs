@@ -105,7 +105,7 @@ fn string(schema: &mut JSONSchemaProps, name: &str) {
     }
 }
 
-/// Strings of Kubernetes' own types, by the name of the field.
+/// Maximum length of a string in Kubernetes' own types, in characters, by the name of the field.
 fn length_of(name: &str) -> i64 {
     match name {
         "value" | "args" | "command" | "annotations" | "message" => TEXT,
@@ -118,6 +118,7 @@ fn length_of(name: &str) -> i64 {
     }
 }
 
+/// Maximum number of items of a list in Kubernetes' own types, by the name of the field.
 fn items_of(name: &str) -> i64 {
     match name {
         "containers" | "initContainers" => 32,

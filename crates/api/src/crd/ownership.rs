@@ -9,12 +9,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSche
 /// Marks `status` and `spec.template` as atomic.
 pub fn apply(schema: &mut JSONSchemaProps) {
     for path in [&["status"][..], &["spec", "template"]] {
-        if let Some(part) = at(schema, path) {
+        if let Some(part) = schema_at(schema, path) {
             part.x_kubernetes_map_type = Some("atomic".into());
         }
     }
 }
 
-fn at<'a>(schema: &'a mut JSONSchemaProps, path: &[&str]) -> Option<&'a mut JSONSchemaProps> {
+fn schema_at<'a>(schema: &'a mut JSONSchemaProps, path: &[&str]) -> Option<&'a mut JSONSchemaProps> {
     path.iter().try_fold(schema, |schema, name| schema.properties.as_mut()?.get_mut(*name))
 }

@@ -68,7 +68,7 @@ impl Timeline {
         let kind = data.configs[*levels.first()?].kind;
         let left = data.deadline - instance.now;
         (1..=levels.len()).find_map(|top| {
-            let share = self.back(instance, job, kind, left, |_| &levels[..top])?;
+            let share = self.fill_backwards(instance, job, kind, left, |_| &levels[..top])?;
             // The larger level only as far back from the deadline as needed, the level below before that.
             if top == 1 { Some(share) } else { self.mixed(instance, job, kind, left, &levels[..top]) }
         })
@@ -87,7 +87,7 @@ impl Timeline {
         let (mut low, mut high) = (0, self.slots());
         let try_last = |late: usize| {
             let first = self.slots() - late;
-            self.back(instance, job, kind, left, |slot| if slot >= first { levels } else { below })
+            self.fill_backwards(instance, job, kind, left, |slot| if slot >= first { levels } else { below })
         };
         // More slots with the top level never do less work.
         while low < high {
@@ -97,8 +97,9 @@ impl Timeline {
         try_last(low)
     }
 
-    /// Back from the deadline, takes each slot's largest free level until the work is done.
-    fn back<'l>(
+    /// Fills slots from the deadline backwards with the largest free level until the work is done. `None` if they do
+    /// not suffice.
+    fn fill_backwards<'l>(
         &self,
         instance: &Instance<'_>,
         job: usize,

@@ -61,7 +61,7 @@ impl Ranking for GandivaFair {
                 let Some(config) = assignment.as_ref().map(|s| view.config(job, s.config)) else { continue };
                 let namespace = &instance.jobs[job].job.namespace;
                 if let Some(user) = users.get_mut(namespace).filter(|_| config.kind == kind) {
-                    user.pass += config.total_gpus() as f64 * ROUND.0 / view.tickets.of(namespace);
+                    user.pass += config.total_gpus() as f64 * ROUND.0 / view.tickets.for_namespace(namespace);
                 }
             }
             for user in users.values_mut() {
@@ -84,7 +84,7 @@ impl Ranking for GandivaFair {
                     || partial.place_first(instance, job, &[config]);
                 if placed {
                     let gpus = view.config(job, config).total_gpus() as f64;
-                    user.pass += gpus * ROUND.0 / view.tickets.of(namespace);
+                    user.pass += gpus * ROUND.0 / view.tickets.for_namespace(namespace);
                     preferences.push(Preference { job, configs: vec![config] });
                 }
             }

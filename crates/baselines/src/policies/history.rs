@@ -10,7 +10,7 @@ use crate::tickets::Tickets;
 
 impl Memory {
     /// The memory at this instant: that of the last decision, with the service received since.
-    pub(super) fn of(instance: &Instance<'_>, tickets: &Tickets, last: Option<&Self>) -> Self {
+    pub(super) fn updated(instance: &Instance<'_>, tickets: &Tickets, last: Option<&Self>) -> Self {
         let mut memory = last.cloned().unwrap_or_default();
         let now = instance.snapshot.now;
         let passed = Seconds((now - memory.now).0.max(0.0));
@@ -22,7 +22,7 @@ impl Memory {
             job.ran = (job.ran + passed).min(MAX_COUNTER);
             add(job.received.entry(kind.clone()).or_default(), passed);
             let Some(namespace) = &job.namespace else { continue };
-            let share = had / tickets.of(namespace);
+            let share = had / tickets.for_namespace(namespace);
             add(
                 memory.namespaces.entry(namespace.clone()).or_default().entry(kind.clone()).or_default(),
                 share,

@@ -51,7 +51,7 @@ pub(crate) fn decide(
     };
     let rounds = method.in_rounds();
     let remembered = |instance: &Instance<'_>| {
-        let mut memory = Memory::of(instance, tickets, last);
+        let mut memory = Memory::updated(instance, tickets, last);
         policy.prepare(instance, &mut memory);
         memory
     };

@@ -23,8 +23,8 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// By the first line; bash where there is none.
-    pub fn of(text: &str) -> Self {
+    /// The interpreter in the first line of a script; bash if it names none.
+    pub fn from_script(text: &str) -> Self {
         let first = text.lines().next().and_then(|line| line.strip_prefix("#!")).unwrap_or_default();
         let mut words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
         if words.first().is_some_and(|word| base(word) == "env") {
@@ -94,7 +94,7 @@ mod tests {
             ("#!", "/bin/bash", Language::Shell),
             ("", "/bin/bash", Language::Shell),
         ] {
-            let found = Interpreter::of(line);
+            let found = Interpreter::from_script(line);
             assert_eq!((found.words.join(" ").as_str(), found.language), (words, language), "{line}");
         }
     }

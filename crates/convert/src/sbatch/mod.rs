@@ -43,7 +43,7 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
     let image = options.image.clone().or(program.image.clone());
     let name = options.name.clone();
     let metadata = json!({"name": name.as_deref().unwrap_or("batch")});
-    let mut draft = Draft::of(Fields::of("metadata", metadata)?, notes)?;
+    let mut draft = Draft::from_metadata(Fields::new("metadata", metadata)?, notes)?;
     if let Some(seconds) = options.time {
         notes.changed(
             "--time",
@@ -52,7 +52,7 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
         draft.set("maxRunTime", duration_text(seconds));
     }
     // Slurm starts a job again when a node was lost, which is no retry here, but not when its program failed.
-    draft.no_retries("script", notes);
+    draft.set_no_retries("script", notes);
     if options.hold {
         draft.set("suspend", true);
     }
@@ -62,8 +62,8 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
             format!("give the job a checkpoint with graceSeconds: {seconds}; the signal is SIGTERM"),
         );
     }
-    let size = Size::of(&options, notes);
-    processes(&program, &size, notes);
+    let size = Size::from_options(&options, notes);
+    note_lost_processes(&program, &size, notes);
     let value = template(&options, &size, image, &program);
     let template = Template {
         value,
@@ -77,8 +77,8 @@ pub fn convert(text: &str, notes: &mut Notes) -> Result<(String, Value), Convert
     Ok((source, job))
 }
 
-/// Notes the processes of a node of which one is left: srun starts one for each task, and a worker is one for each node.
-fn processes(program: &Program, size: &Size, notes: &mut Notes) {
+/// Notes that only one process of each node is left: srun starts one for each task, and a worker is one for each node.
+fn note_lost_processes(program: &Program, size: &Size, notes: &mut Notes) {
     let processes = program.tasks.map_or(1, |tasks| tasks.of_node(size.workers.min, size.tasks));
     if processes > 1 && !launch::is_torchrun(&program.words) {
         notes.lost(

@@ -23,7 +23,7 @@ pub struct Program {
 /// Reads the commands of a script.
 pub fn read(text: &str, notes: &mut Notes) -> Program {
     variables::of_slurm(text, notes);
-    let interpreter = Interpreter::of(text);
+    let interpreter = Interpreter::from_script(text);
     let name = interpreter.words.join(" ");
     let words = match interpreter.language {
         Language::Shell => return commands(text, interpreter, notes),

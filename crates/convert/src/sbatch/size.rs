@@ -18,8 +18,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size by the options. What cannot be the same on every node is noted.
-    pub fn of(options: &Options, notes: &mut Notes) -> Self {
+    /// The size that the options of sbatch ask for. What cannot be the same on every node is noted.
+    pub fn from_options(options: &Options, notes: &mut Notes) -> Self {
         let (min, mut max) = nodes(options);
         let tasks = tasks_on_node(options, min, notes);
         let gpus = gpus_on_node(options, min, tasks, notes);
@@ -137,7 +137,7 @@ mod tests {
     fn of(line: &str) -> (i64, i64, Option<i64>, Option<i64>, Vec<String>) {
         let mut notes = Notes::default();
         let options = options::read(&format!("#SBATCH {line}"), &mut notes).unwrap();
-        let size = Size::of(&options, &mut notes);
+        let size = Size::from_options(&options, &mut notes);
         let lost = notes.into_vec().into_iter().filter(|note| note.level == Level::Lost);
         let lost = lost.map(|note| note.field).collect();
         (size.workers.min, size.workers.gpus, size.cpus, size.memory.map(|mib| mib / 1024), lost)
@@ -192,7 +192,7 @@ mod tests {
     fn a_total_of_gpus_does_not_grow_with_a_range_of_nodes() {
         let mut notes = Notes::default();
         let options = options::read("#SBATCH -N 2-4 --gpus=8", &mut notes).unwrap();
-        assert_eq!(Size::of(&options, &mut notes).workers, Workers::fixed(2, 4));
+        assert_eq!(Size::from_options(&options, &mut notes).workers, Workers::fixed(2, 4));
         let fields: Vec<String> = notes.into_vec().into_iter().map(|note| note.field).collect();
         assert_eq!(fields, ["--nodes"]);
     }

@@ -196,8 +196,8 @@ pub(super) fn is_switch(name: &str) -> bool {
     SWITCHES.contains(&own) || TRACKERS.contains(&tool)
 }
 
-/// What a switch may have as its value: a number, true or false.
-pub(super) fn is_setting(word: &str) -> bool {
+/// Whether a word can be the value of a switch: a number, `true` or `false`.
+pub(super) fn is_switch_value(word: &str) -> bool {
     word.parse::<f64>().is_ok() || word.eq_ignore_ascii_case("true") || word.eq_ignore_ascii_case("false")
 }
 

@@ -142,7 +142,8 @@ pub(super) struct Sets<'a> {
 }
 
 impl Sets<'_> {
-    pub fn of(&mut self, job: &Job, nodes: usize) -> usize {
+    /// Index of the set of nodes that a job may use; 0 is the set of all nodes. `nodes` is their number.
+    pub fn index_of(&mut self, job: &Job, nodes: usize) -> usize {
         if job.candidates.is_none() && job.forbidden.is_empty() {
             return 0;
         }

@@ -99,7 +99,7 @@ impl<'a> Instance<'a> {
         instance.jobs = order
             .into_iter()
             .map(|job| {
-                let admits = sets.of(job, snapshot.nodes.len());
+                let admits = sets.index_of(job, snapshot.nodes.len());
                 context.compile(job, admits)
             })
             .collect();

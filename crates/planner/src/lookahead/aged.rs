@@ -87,7 +87,7 @@ impl Context<'_, '_> {
                     continue;
                 }
             }
-            let columns = &self.cost_table.items[self.cost_table.of(job)];
+            let columns = &self.cost_table.items[self.cost_table.columns_of(job)];
             let mut asked = candidates::cheapest(instance, job);
             // What not even an idle cluster could hold need not be looked for.
             asked.retain(|config| columns[*config].possible());
@@ -129,7 +129,7 @@ impl Context<'_, '_> {
     ) -> Option<Assignment> {
         let instance = self.instance;
         let data = &instance.jobs[job];
-        let first = self.cost_table.of(job).start;
+        let first = self.cost_table.columns_of(job).start;
         let cost = step.cost(job, &present);
         let mut best = (cost - HYSTERESIS * cost.abs(), None);
         for (config, of) in data.offered() {

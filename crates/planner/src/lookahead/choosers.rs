@@ -42,7 +42,7 @@ impl<'a, 'b> Choosers<'a, 'b> {
     /// GPUs. Of the others it has sizes in proportion, since only the sum of their demand matters.
     pub fn new(instance: &'a Instance<'b>, cost_table: &'a CostTable, sample: usize) -> Self {
         let work = |job: usize| {
-            let offered = cost_table.items[cost_table.of(job)].iter().filter(|item| item.possible());
+            let offered = cost_table.items[cost_table.columns_of(job)].iter().filter(|item| item.possible());
             offered.map(|item| item.gpus * item.time).reduce(f64::min).map(|work| (work, job))
         };
         let mut jobs: Vec<(f64, usize)> = (0..instance.jobs.len()).filter_map(work).collect();
@@ -62,7 +62,7 @@ impl<'a, 'b> Choosers<'a, 'b> {
         let chooser = |(i, &(_, job)): (usize, &(f64, usize))| Chooser {
             job,
             short: [u16::MAX; SHORTLIST],
-            costs: vec![f64::NAN; cost_table.of(job).len() * starts],
+            costs: vec![f64::NAN; cost_table.columns_of(job).len() * starts],
             each: if i < small { each } else { 1.0 },
         };
         Self { instance, cost_table, jobs: jobs.iter().enumerate().map(chooser).collect() }
@@ -71,7 +71,7 @@ impl<'a, 'b> Choosers<'a, 'b> {
     pub fn round(&mut self, gpu: &mut [Track], watt: &mut Track, full: bool) {
         let (instance, cost_table) = (self.instance, self.cost_table);
         for chooser in &mut self.jobs {
-            let items = cost_table.of(chooser.job);
+            let items = cost_table.columns_of(chooser.job);
             let mut best: Option<Start> = None;
             if full {
                 let mut ranked = [(f64::INFINITY, u16::MAX); SHORTLIST];
@@ -111,7 +111,7 @@ impl<'a, 'b> Choosers<'a, 'b> {
             }
             let Some(best) = best else { continue };
             let item = &cost_table.items[items.start + best.item];
-            let begin = cost_table.periods.begins()[best.start];
+            let begin = cost_table.periods.starts()[best.start];
             let until = begin.max(cost_table.delay[chooser.job]) + item.time;
             let end = cost_table.periods.index_at(until);
             let each = chooser.each;
@@ -132,7 +132,7 @@ impl Chooser {
         watt: &Track,
         limit: f64,
     ) -> Option<Start> {
-        let first = cost_table.of(self.job).start;
+        let first = cost_table.columns_of(self.job).start;
         let item = &cost_table.items[first + i];
         if !item.possible() {
             return None;
@@ -141,11 +141,11 @@ impl Chooser {
         let mut least = limit;
         let delay = cost_table.delay[self.job];
         let classes = cost_table.classes(item);
-        let begins = cost_table.periods.begins();
-        let costs = &mut self.costs[i * begins.len()..][..begins.len()];
-        for (s, begin) in begins.iter().enumerate() {
+        let starts = cost_table.periods.starts();
+        let costs = &mut self.costs[i * starts.len()..][..starts.len()];
+        for (s, begin) in starts.iter().enumerate() {
             if costs[s].is_nan() {
-                costs[s] = cost_table.at(instance, self.job, first + i, s);
+                costs[s] = cost_table.cost_at(instance, self.job, first + i, s);
             }
             if costs[s] >= least {
                 if cost_table.rising {

@@ -82,8 +82,8 @@ impl Sets {
         Self { list: vec![0], known: BTreeMap::from([(0, 0)]), recent: Vec::new() }
     }
 
-    /// Set of the classes that could hold a configuration; `at` is its position in the job's table.
-    fn of(&mut self, feasible: &Feasible<'_, '_>, at: usize, data: &JobData<'_>) -> Holders {
+    /// The classes that could hold a configuration; `at` is its position in the job's table.
+    fn holders(&mut self, feasible: &Feasible<'_, '_>, at: usize, data: &JobData<'_>) -> Holders {
         let config = &data.configs[at];
         let asked = (config.kind, config.gpus, config.nodes, data.admits, feasible.demands);
         if let Some((_, found)) = self.recent.get(at).filter(|(before, _)| *before == asked) {
@@ -137,7 +137,7 @@ impl CostTable {
             overheads.fold(0.0, f64::max)
         };
         let most = instance.types.iter().map(most).collect();
-        let periods = Periods::of(instance);
+        let periods = Periods::for_instance(instance);
         let count = instance.jobs.iter().map(|j| j.configs.len()).sum();
         let mut sets = Sets::new();
         let mut cost_table = Self {
@@ -160,12 +160,12 @@ impl CostTable {
         for data in &instance.jobs {
             let delay = data.gone_in(instance.now);
             cost_table.delay.push(delay);
-            feasible.job(data);
+            feasible.set_job(data);
             let mut last: Option<(&Config, u32)> = None;
             for (config, at) in data.configs.iter().zip(0..) {
                 let (mut set, mut starts) = (0, 0);
                 if config.listed {
-                    let (holders, overhead_mw) = sets.of(&feasible, at as usize, data);
+                    let (holders, overhead_mw) = sets.holders(&feasible, at as usize, data);
                     starts = feasible.starts(data, config, overhead_mw);
                     set = if starts != 0 { holders } else { 0 };
                 }
@@ -212,7 +212,7 @@ impl CostTable {
     }
 
     /// Columns of a job, in the order of its configurations.
-    pub fn of(&self, job: usize) -> std::ops::Range<usize> {
+    pub fn columns_of(&self, job: usize) -> std::ops::Range<usize> {
         self.first[job]..self.first[job + 1]
     }
 
@@ -226,9 +226,9 @@ impl CostTable {
         self.now[item]
     }
 
-    /// The same for a start with a period.
-    pub fn at(&self, instance: &Instance<'_>, job: usize, item: usize, start: usize) -> f64 {
-        let begin = self.periods.begins()[start].max(self.delay[job]);
+    /// Energy and lateness of a column that starts with a period.
+    pub fn cost_at(&self, instance: &Instance<'_>, job: usize, item: usize, start: usize) -> f64 {
+        let begin = self.periods.starts()[start].max(self.delay[job]);
         self.cost(instance, &instance.jobs[job], &self.items[item], begin, 0.0)
     }
 

@@ -52,7 +52,7 @@ impl DeferredCosts {
             // The start after that at which something happens saves the additional restart. Where restarts are free
             // there is none to save, and a job would only stay where it is for longer than its best start says.
             let next = news_start.filter(|_| !happens && restart > 0.0).map(|start| (start, 0.0));
-            for i in cost_table.of(job) {
+            for i in cost_table.columns_of(job) {
                 for (start, more) in next.into_iter().chain([best]) {
                     let change = DeferredStart { start, ..*later };
                     let cost = shadow_prices.changing(instance, cost_table, (job, i), &change) + more + again;
@@ -96,7 +96,7 @@ fn postponed_again(
     change: &DeferredStart,
 ) -> f64 {
     let data = &instance.jobs[job];
-    let config = &data.configs[change.item - cost_table.of(job).start];
+    let config = &data.configs[change.item - cost_table.columns_of(job).start];
     let due = |intended: &&IntendedChange| {
         intended.at <= instance.snapshot.now && intended.config_is(instance, config)
     };
@@ -140,7 +140,7 @@ impl News {
             let ends = [
                 data.leaving().map(|assignment| (assignment, cost_table.delay[job])),
                 data.current().map(|assignment| {
-                    let item = &cost_table.items[cost_table.of(job).start + assignment.config];
+                    let item = &cost_table.items[cost_table.columns_of(job).start + assignment.config];
                     (assignment, cost_table.delay[job] + item.time)
                 }),
             ];

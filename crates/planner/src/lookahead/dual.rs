@@ -11,8 +11,9 @@ const CLOSE: f64 = 1e-7;
 /// With an allowed gap, a gain below this part of the gap ends the search.
 const ENOUGH: f64 = 0.02;
 
-/// A step with prices of the free capacity, the bound, and its options in order; a larger allowed gap makes them less exact.
-pub(super) fn solved<'a, 'b>(mut step: Step<'a, 'b>, base: &PartialPlan, gap: f64) -> Step<'a, 'b> {
+/// Solves the dual of a step: sets the prices of the free capacity, the bound, and the options by reduced cost. A
+/// larger allowed gap ends the search earlier.
+pub(super) fn priced_step<'a, 'b>(mut step: Step<'a, 'b>, base: &PartialPlan, gap: f64) -> Step<'a, 'b> {
     let instance = step.instance;
     let close = CLOSE.max(gap * ENOUGH);
     let mut room = vec![0.0; step.classes.list.len()];

@@ -55,8 +55,8 @@ impl<'a, 'b> Feasible<'a, 'b> {
         self.most_mw.iter().enumerate().map(fits).fold(0, |starts, bit| starts | bit)
     }
 
-    /// The job whose configurations are asked for from now on.
-    pub fn job(&mut self, data: &'a JobData<'b>) {
+    /// Sets the job of the following queries.
+    pub fn set_job(&mut self, data: &'a JobData<'b>) {
         if self.demand != data.node_demand {
             self.demand = &data.node_demand;
             self.demands += 1;

@@ -223,7 +223,7 @@ impl<'b> Context<'_, 'b> {
             base.ledger.release(instance, kept.job, &kept.assignment);
         }
         let step = self.step(current, &base).with_options(&base, known);
-        let step = dual::solved(step, &base, self.options.gap);
+        let step = dual::priced_step(step, &base, self.options.gap);
         let mut stay = base.clone();
         let taken = before.map(|before| (before, stay.ledger.clone()));
         if let Some(kept) = &kept {

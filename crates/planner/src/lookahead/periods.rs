@@ -26,7 +26,7 @@ const HALVINGS: i32 = 12;
 /// Starts of the periods: 0, 1, 2, 4, ... units (the octaves), and the edges between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Periods {
-    begins: [f64; PERIODS],
+    starts: [f64; PERIODS],
     count: usize,
     unit: f64,
     per_second: f64,
@@ -43,28 +43,28 @@ impl Periods {
             *slot = begin;
             begin *= 2.0;
         }
-        let mut starts = octaves.to_vec();
+        let mut sorted = octaves.to_vec();
         for edge in edges {
             let near = |start: &f64| (edge - start).abs() < NEAR * unit;
-            if edge > 0.0 && edge < octaves[OCTAVES - 1] && !starts.iter().any(near) {
-                starts.push(edge);
+            if edge > 0.0 && edge < octaves[OCTAVES - 1] && !sorted.iter().any(near) {
+                sorted.push(edge);
             }
-            if starts.len() == PERIODS {
+            if sorted.len() == PERIODS {
                 break;
             }
         }
-        starts.sort_by(f64::total_cmp);
-        let mut begins = [f64::INFINITY; PERIODS];
-        begins[..starts.len()].copy_from_slice(&starts);
-        let mut first = [starts.len(); OCTAVES + 1];
+        sorted.sort_by(f64::total_cmp);
+        let mut starts = [f64::INFINITY; PERIODS];
+        starts[..sorted.len()].copy_from_slice(&sorted);
+        let mut first = [sorted.len(); OCTAVES + 1];
         for (octave, start) in octaves.iter().enumerate() {
-            first[octave] = starts.partition_point(|s| s < start);
+            first[octave] = sorted.partition_point(|s| s < start);
         }
-        Self { begins, count: starts.len(), unit, per_second: 1.0 / unit, first }
+        Self { starts, count: sorted.len(), unit, per_second: 1.0 / unit, first }
     }
 
     /// Periods that suit the jobs: by the median of their times on the configurations with the least energy.
-    pub fn of(instance: &Instance<'_>) -> Self {
+    pub fn for_instance(instance: &Instance<'_>) -> Self {
         let thriftiest = |configs: &[crate::instance::Config]| {
             let listed = configs.iter().filter(|c| c.listed);
             listed
@@ -89,9 +89,9 @@ impl Periods {
         Self::new(unit, edges(instance).into_iter())
     }
 
-    /// Starts, in seconds from now.
-    pub fn begins(&self) -> &[f64] {
-        &self.begins[..self.count]
+    /// Starts of the periods, in seconds from now.
+    pub fn starts(&self) -> &[f64] {
+        &self.starts[..self.count]
     }
 
     /// Number of periods.
@@ -123,7 +123,7 @@ impl Periods {
             return octave;
         }
         let mut at = self.first[octave];
-        while at + 1 < self.first[octave + 1] && self.begins[at + 1] <= seconds {
+        while at + 1 < self.first[octave + 1] && self.starts[at + 1] <= seconds {
             at += 1;
         }
         at
@@ -132,19 +132,19 @@ impl Periods {
     /// Index of the first start that is not before a moment, or hardly.
     pub fn first_from(&self, seconds: f64) -> usize {
         let at = self.index_at(seconds);
-        if self.begins[at] + NEAR * self.unit >= seconds { at } else { at + 1 }
+        if self.starts[at] + NEAR * self.unit >= seconds { at } else { at + 1 }
     }
 
     /// Index of the start that is nearest to a moment.
     pub fn nearest(&self, seconds: f64) -> usize {
         let at = self.index_at(seconds);
-        let after = self.begins().get(at + 1).map_or(f64::INFINITY, |begin| begin - seconds);
-        if after < seconds - self.begins[at] { at + 1 } else { at }
+        let after = self.starts().get(at + 1).map_or(f64::INFINITY, |begin| begin - seconds);
+        if after < seconds - self.starts[at] { at + 1 } else { at }
     }
 
     /// Ends of the priced periods, for the plan.
     pub fn ends(&self) -> Vec<Seconds> {
-        self.begins()[1..].iter().map(|s| Seconds(*s)).collect()
+        self.starts()[1..].iter().map(|s| Seconds(*s)).collect()
     }
 
     /// The periods with these ends, if they are valid.
@@ -194,10 +194,10 @@ impl Price {
 
     /// Updates the integral from the rates.
     pub fn integrate(&mut self, periods: &Periods) {
-        let begins = periods.begins();
-        for p in 1..begins.len() {
-            self.sum[p] = self.sum[p - 1] + self.rate[p - 1] * (begins[p] - begins[p - 1]);
-            self.base[p] = self.sum[p] - self.rate[p] * begins[p];
+        let starts = periods.starts();
+        for p in 1..starts.len() {
+            self.sum[p] = self.sum[p - 1] + self.rate[p - 1] * (starts[p] - starts[p - 1]);
+            self.base[p] = self.sum[p] - self.rate[p] * starts[p];
         }
         self.base[0] = 0.0;
     }
@@ -221,7 +221,7 @@ impl Price {
     pub fn shifted(&self, old: &Periods, by: f64, new: &Periods) -> Self {
         let until = |seconds: f64| self.until(old.index_at(seconds), seconds);
         let mut rate = [0.0; PERIODS];
-        for (rate, pair) in rate.iter_mut().zip(new.begins().windows(2)) {
+        for (rate, pair) in rate.iter_mut().zip(new.starts().windows(2)) {
             let (from, to) = (pair[0] + by, pair[1] + by);
             *rate = ((until(to) - until(from)) / (to - from)).max(0.0);
         }
@@ -244,14 +244,14 @@ pub(super) fn budget_by_period(
     // A start then is held to what is seen ahead, like a start now: otherwise each later one looks possible and none is.
     let (budget, ahead) = (instance.snapshot.budget.as_ref()?, instance.budget_ahead.as_ref()?);
     let now = instance.snapshot.now;
-    let begins = periods.begins();
+    let starts = periods.starts();
     let of_period = |(p, &from): (usize, &f64)| {
-        let to = begins.get(p + 1).copied().unwrap_or(from * 2.0);
+        let to = starts.get(p + 1).copied().unwrap_or(from * 2.0);
         let steps = ahead.pieces(now + Seconds(from), now + Seconds(to));
         let watts = steps.map(|(begin, end, watts)| of_step(watts.0, (end - begin).0 / (to - from)));
         budget.for_plans(watts.fold(0.0, &fold))
     };
-    Some(begins.iter().enumerate().map(of_period).collect())
+    Some(starts.iter().enumerate().map(of_period).collect())
 }
 
 #[cfg(test)]
@@ -291,7 +291,7 @@ mod tests {
             let periods = Periods::new(450.0, edges.into_iter());
             for i in 0..100_000 {
                 let seconds = f64::from(i) * 11.25;
-                let expected = periods.begins()[1..].partition_point(|begin| *begin <= seconds);
+                let expected = periods.starts()[1..].partition_point(|begin| *begin <= seconds);
                 assert_eq!(periods.index_at(seconds), expected, "{seconds}");
             }
             assert_eq!(periods.index_at(1e300), periods.count() - 1);
@@ -304,9 +304,9 @@ mod tests {
         let edges = [300.0, 900.0, 4000.0, 21_600.0, 43_200.0, 50_000.0];
         let periods = Periods::new(900.0, edges.into_iter());
         // then the first four that are not starts already split the periods,
-        assert_eq!(periods.begins()[..7], [0.0, 300.0, 900.0, 1800.0, 3600.0, 4000.0, 7200.0]);
+        assert_eq!(periods.starts()[..7], [0.0, 300.0, 900.0, 1800.0, 3600.0, 4000.0, 7200.0]);
         assert_eq!(periods.count(), PERIODS);
-        assert!(!periods.begins().contains(&50_000.0));
+        assert!(!periods.starts().contains(&50_000.0));
         // and the periods are found again by their ends.
         assert_eq!(Periods::with_ends(&periods.ends()), Some(periods));
         assert_eq!(Periods::with_ends(&plain(450.0).ends()), Some(plain(450.0)));

@@ -49,7 +49,7 @@ impl ShadowPrices {
     pub fn new(instance: &Instance<'_>, classes: &Classes, cost_table: &CostTable, gap: f64) -> Self {
         let part = if gap >= ROUGH { 2 } else { 1 };
         let periods = &cost_table.periods;
-        let old = Old::of(instance, periods);
+        let old = Old::from_snapshot(instance, periods);
         let step = first_step(instance, cost_table);
         let mut gpu: Vec<Track> =
             classes.list.iter().map(|c| Track::new(old.price(&c.name), [c.gpus; PERIODS], step)).collect();
@@ -129,7 +129,7 @@ impl ShadowPrices {
         job: usize,
     ) -> Option<DeferredStart> {
         let mut best: Option<DeferredStart> = None;
-        for i in cost_table.of(job) {
+        for i in cost_table.columns_of(job) {
             let item = &cost_table.items[i];
             if !item.possible() {
                 continue;
@@ -140,8 +140,8 @@ impl ShadowPrices {
             {
                 continue;
             }
-            for (s, begin) in cost_table.periods.begins().iter().enumerate().skip(1) {
-                let base = cost_table.at(instance, job, i, s) + item.fragmentation;
+            for (s, begin) in cost_table.periods.starts().iter().enumerate().skip(1) {
+                let base = cost_table.cost_at(instance, job, i, s) + item.fragmentation;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
                     if cost_table.rising {
                         break;
@@ -184,7 +184,7 @@ impl ShadowPrices {
     ) -> f64 {
         let data = &instance.jobs[job];
         let (now, then) = (&cost_table.items[i], &cost_table.items[later.item]);
-        let (delay, begin) = (cost_table.delay[job], cost_table.periods.begins()[later.start]);
+        let (delay, begin) = (cost_table.delay[job], cost_table.periods.starts()[later.start]);
         let movable = data.job.movable
             && data.job.preemption == Preemption::Allowed
             && data.job.restarts_last_day < MAX_RESTARTS_PER_DAY;
@@ -227,7 +227,7 @@ pub(super) struct DeferredStart {
 fn first_step(instance: &Instance<'_>, cost_table: &CostTable) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for (job, data) in instance.jobs.iter().enumerate() {
-        let offered = || cost_table.items[cost_table.of(job)].iter().filter(|i| i.possible());
+        let offered = || cost_table.items[cost_table.columns_of(job)].iter().filter(|i| i.possible());
         if let Some(item) = offered().min_by(|a, b| a.gpus.total_cmp(&b.gpus)) {
             let energy = instance.prices.energy_cost(item.billed, item.time.min(1e9)) / item.time.min(1e9);
             sum += (0.1 * energy + 0.3 * data.weight * data.share.max(0.05)) / item.gpus;
@@ -260,19 +260,19 @@ struct Old {
 }
 
 impl Old {
-    fn of(instance: &Instance<'_>, periods: &Periods) -> Self {
+    fn from_snapshot(instance: &Instance<'_>, periods: &Periods) -> Self {
         let mut old = Self { values: BTreeMap::new(), known: false };
         let Some(prices) = &instance.snapshot.prices else { return old };
         let by = (instance.snapshot.now - prices.now).0;
         // Other periods were not made by this planner or are outdated.
         let Some(before) = Periods::with_ends(&prices.bounds) else { return old };
-        let begins = before.begins();
-        if !(0.0..=begins[begins.len() - 1]).contains(&by) {
+        let starts = before.starts();
+        if !(0.0..=starts[starts.len() - 1]).contains(&by) {
             return old;
         }
         for (name, values) in &prices.values {
             let mut rate = [0.0; PERIODS];
-            if values.len() != begins.len() - 1 || values.iter().any(|v| !(0.0..=1e30).contains(v)) {
+            if values.len() != starts.len() - 1 || values.iter().any(|v| !(0.0..=1e30).contains(v)) {
                 continue;
             }
             rate[..values.len()].copy_from_slice(values);

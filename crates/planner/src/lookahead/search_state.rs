@@ -140,7 +140,7 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
             }
             last = option.config;
             let limit = best.as_ref().map_or(0.0, |(d, _)| *d);
-            let fills = step.cost_table.items[step.cost_table.of(job).start + option.config].fills;
+            let fills = step.cost_table.items[step.cost_table.columns_of(job).start + option.config].fills;
             if option.cost - step.wait[job] - fills >= limit && !step.instance.jobs[job].fully_aged {
                 continue;
             }
@@ -199,8 +199,8 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         let step = self.step;
         let instance = step.instance;
         // No other job can use it until then, so its price does not count.
-        let items = step.cost_table.of(job).start;
-        let mut short: Vec<(f64, usize)> = (0..step.cost_table.of(job).len())
+        let items = step.cost_table.columns_of(job).start;
+        let mut short: Vec<(f64, usize)> = (0..step.cost_table.columns_of(job).len())
             .filter(|c| instance.jobs[job].configs[*c].offered && step.cost_table.items[items + c].possible())
             .filter(|c| crate::candidates::run(instance, job, *c) <= kept.ready)
             .map(|c| (step.cost_table.now(items + c), c))

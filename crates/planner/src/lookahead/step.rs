@@ -121,7 +121,7 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Progress lost by a change to a column, in seconds on it.
     fn lost(&self, job: usize, item: usize) -> f64 {
         let Some(current) = &self.current[job] else { return 0.0 };
-        let before = self.cost_table.items[self.cost_table.of(job).start + current.config].time;
+        let before = self.cost_table.items[self.cost_table.columns_of(job).start + current.config].time;
         let scale = if before > 0.0 { self.cost_table.items[item].time / before } else { 1.0 };
         let data = &self.instance.jobs[job];
         data.restart + data.job.lost.0 * scale
@@ -134,16 +134,16 @@ impl<'a, 'b> Step<'a, 'b> {
             (Some(later), _) => (later.cost, later.item, later.start),
             // It can only continue as it is.
             (None, Some(current)) => {
-                let item = cost_table.of(job).start + current.config;
+                let item = cost_table.columns_of(job).start + current.config;
                 let next = cost_table.periods.second();
-                (cost_table.at(instance, job, item, next), item, next)
+                (cost_table.cost_at(instance, job, item, next), item, next)
             }
             (None, None) => return 0.0,
         };
         if self.current[job].is_none() {
             return cost;
         }
-        let begin = cost_table.periods.begins()[start].max(cost_table.delay[job]);
+        let begin = cost_table.periods.starts()[start].max(cost_table.delay[job]);
         cost + cost_table.restart_cost(instance, data, item, begin, self.lost(job, item))
     }
 
@@ -151,7 +151,7 @@ impl<'a, 'b> Step<'a, 'b> {
     pub fn cost(&self, job: usize, assignment: &Assignment) -> f64 {
         let nodes = assignment.nodes.as_slice();
         let moved = self.moved(job, assignment);
-        let item = &self.cost_table.items[self.cost_table.of(job).start + assignment.config];
+        let item = &self.cost_table.items[self.cost_table.columns_of(job).start + assignment.config];
         let per_node = item.gpus / nodes.len().max(1) as f64;
         let gpus = |course: &Course| -> f64 {
             let price = |n: &u32| self.gpu(course, self.classes.of_node[*n as usize]);
@@ -196,13 +196,13 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     fn begin(&self, job: usize, start: usize) -> f64 {
-        self.cost_table.periods.begins()[start].max(self.cost_table.delay[job])
+        self.cost_table.periods.starts()[start].max(self.cost_table.delay[job])
     }
 
     /// The change that makes an assignment worth its cost, if it does not stay to its end: when, and the
     /// configuration from then on.
     pub fn intended_change(&self, job: usize, assignment: &Assignment) -> Option<(f64, usize)> {
-        let first = self.cost_table.of(job).start;
+        let first = self.cost_table.columns_of(job).start;
         let (at, later) = (first + assignment.config, self.deferred.later[job].as_ref()?);
         self.deferred.change(at)?;
         let moved = self.moved(job, assignment);
@@ -219,13 +219,13 @@ impl<'a, 'b> Step<'a, 'b> {
 
     /// For a job that runs on a configuration now: staying to the end, or changing at a later start.
     fn stay_and_change_costs(&self, job: usize, config: usize, moved: bool) -> [Course; 2] {
-        let at = self.cost_table.of(job).start + config;
+        let at = self.cost_table.columns_of(job).start + config;
         let base = self.base(job, config, moved);
         let paid = base - self.cost_table.now(at);
         let stay = Course { cost: base, until: self.until(job, config, moved) };
         let change = match self.deferred.change(at) {
             Some(start) => {
-                let begin = self.cost_table.periods.begins()[start];
+                let begin = self.cost_table.periods.starts()[start];
                 Course { cost: self.deferred.changing[at] + paid, until: begin }
             }
             None => Course { cost: f64::INFINITY, until: 0.0 },
@@ -248,7 +248,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     fn base(&self, job: usize, config: usize, moved: bool) -> f64 {
-        let item = self.cost_table.of(job).start + config;
+        let item = self.cost_table.columns_of(job).start + config;
         let stays = self.cost_table.now(item);
         if !moved {
             return stays;
@@ -260,7 +260,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     fn until(&self, job: usize, config: usize, moved: bool) -> f64 {
-        let item = self.cost_table.of(job).start + config;
+        let item = self.cost_table.columns_of(job).start + config;
         let lost = if moved { self.lost(job, item) } else { 0.0 };
         self.cost_table.delay[job] + lost + self.cost_table.items[item].time
     }
@@ -271,7 +271,7 @@ impl<'a, 'b> Step<'a, 'b> {
         let data = &self.instance.jobs[job];
         let moved = self.current[job].is_some();
         for (config, of) in data.configs.iter().enumerate() {
-            let item = &self.cost_table.items[self.cost_table.of(job).start + config];
+            let item = &self.cost_table.items[self.cost_table.columns_of(job).start + config];
             let mut mask = self.cost_table.classes(item);
             if mask == 0 || !of.offered {
                 continue;
@@ -323,7 +323,7 @@ impl<'a, 'b> Step<'a, 'b> {
     /// Adds an option. Where watts are not scarce, only the cheapest power limit is kept.
     fn offer(&self, job: usize, options: &mut Vec<Choice>, option: Choice) {
         if self.instance.allowed_mw.is_none() {
-            let items = &self.cost_table.items[self.cost_table.of(job)];
+            let items = &self.cost_table.items[self.cost_table.columns_of(job)];
             let alike = |o: &Choice| {
                 items[o.config].hardware == items[option.config].hardware && o.stays == option.stays
             };

@@ -137,7 +137,7 @@ proptest! {
             let mut base = PartialPlan::after(instance, current, movable);
             budget::enforce(instance, &mut base);
             let step = context.step(current, &base).with_options(&base, Vec::new());
-            let step = dual::solved(step, &base, 0.0);
+            let step = dual::priced_step(step, &base, 0.0);
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let mut search_state = SearchState::new(&step, base, &open);
             // Jobs that restart where they stop give capacity back once placed: they come first, and each of

@@ -28,12 +28,12 @@ impl Track {
 
     /// Adds a use from the start of a period on.
     pub fn add(&mut self, periods: &Periods, amount: f64, start: usize, end: usize, until: f64) {
-        let begins = periods.begins();
+        let starts = periods.starts();
         for p in start..end {
             self.used[p] += amount;
         }
-        if end + 1 < begins.len() {
-            self.used[end] += amount * (until - begins[end]) / (begins[end + 1] - begins[end]);
+        if end + 1 < starts.len() {
+            self.used[end] += amount * (until - starts[end]) / (starts[end + 1] - starts[end]);
         }
     }
 

@@ -50,7 +50,7 @@ pub struct Charges {
 }
 
 impl Charges {
-    /// All of them.
+    /// Sum of the charges, in seconds at the job's weight.
     pub fn sum(&self) -> Seconds {
         self.tardiness + self.miss + self.turnaround
     }

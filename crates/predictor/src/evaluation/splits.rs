@@ -46,7 +46,7 @@ pub enum Half {
 
 impl Half {
     /// The half of a model or trace: the lowest bit of the 64-bit FNV-1a hash of its name.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         if stable_hash(name).is_multiple_of(2) { Self::Choose } else { Self::Report }
     }
 }
@@ -90,19 +90,20 @@ pub fn splits(
     hold_out: HoldOut,
     half: Option<Half>,
 ) -> Vec<TrainTestSplit<'_>> {
-    let is_read = |s: &&Sample| half != Some(Half::Choose) || Half::of(s.model()) == Half::Choose;
+    let is_read = |s: &&Sample| half != Some(Half::Choose) || Half::from_name(s.model()) == Half::Choose;
     let timed: Vec<&Sample> = samples.iter().filter(|s| s.epoch_s.is_some()).filter(is_read).collect();
-    let mut splits = all(&timed, setting, hold_out);
-    splits.retain(|q| half.is_none_or(|half| q.test.iter().all(|s| Half::of(s.model()) == half)));
+    let mut splits = all_splits(&timed, setting, hold_out);
+    splits.retain(|q| half.is_none_or(|half| q.test.iter().all(|s| Half::from_name(s.model()) == half)));
     splits
 }
 
-fn all<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<TrainTestSplit<'a>> {
+/// All splits of a setting, ordered by job; test sets are not empty.
+fn all_splits<'a>(timed: &[&'a Sample], setting: Setting, hold_out: HoldOut) -> Vec<TrainTestSplit<'a>> {
     let jobs: BTreeSet<&str> = timed.iter().map(|s| s.profile.as_str()).collect();
     let mut splits = Vec::new();
     for job in jobs {
         let mut own: Vec<&Sample> = timed.iter().copied().filter(|s| s.profile == job).collect();
-        own.sort_by(|a, b| order(a, b));
+        own.sort_by(|a, b| compare(a, b));
         let model = own.first().and_then(|s| s.model_family.as_deref());
         let is_known =
             |s: &&&Sample| hold_out == HoldOut::Job || model.is_none() || s.model_family.as_deref() != model;
@@ -154,7 +155,7 @@ fn parts<'a>(own: &[&'a Sample], setting: Setting) -> Vec<Part<'a>> {
     }
 }
 
-fn order(a: &Sample, b: &Sample) -> std::cmp::Ordering {
+fn compare(a: &Sample, b: &Sample) -> std::cmp::Ordering {
     let number = |x: Option<f64>| x.unwrap_or(0.0);
     (&a.gpu_type, a.gpus, a.nodes)
         .cmp(&(&b.gpu_type, b.gpus, b.nodes))

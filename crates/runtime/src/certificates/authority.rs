@@ -87,7 +87,7 @@ impl Authority {
         let mut next = Self::make(now, lifetime)?;
         let mut params = authority_params(next.issuer.key(), now, lifetime);
         let end = self.validity.until.as_second();
-        params.not_after = params.not_after.min(at(end));
+        params.not_after = params.not_after.min(offset_date_time(end));
         let crossed = params.signed_by(next.issuer.key(), &self.issuer)?.pem();
         let alive = self
             .cross_signed
@@ -157,7 +157,7 @@ impl Authority {
             Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
         }];
         set_validity(&mut params, now, lifetime, LEAF_BACKDATED);
-        params.not_after = params.not_after.min(at(self.validity.until.as_second()));
+        params.not_after = params.not_after.min(offset_date_time(self.validity.until.as_second()));
         let leaf = params.signed_by(key, &self.issuer)?.pem();
         Ok(format!("{leaf}{}", self.cross_signed.concat()))
     }
@@ -215,7 +215,7 @@ fn set_validity(
     lifetime: CertificateLifetime,
     backdated: Duration,
 ) {
-    let now = at(now.as_second());
+    let now = offset_date_time(now.as_second());
     params.not_before = now - backdated;
     params.not_after = now + lifetime.total;
     // Python 3.13 and later verify strictly: every certificate must name its issuer's key.
@@ -223,6 +223,6 @@ fn set_validity(
 }
 
 /// Seconds since 1970 as rcgen's time.
-fn at(seconds: i64) -> time::OffsetDateTime {
+fn offset_date_time(seconds: i64) -> time::OffsetDateTime {
     rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.max(0).unsigned_abs())
 }

@@ -74,12 +74,12 @@ impl Collector for Scraped {
         }
         ISSUED.encode(&mut encoder, |values| {
             in_use.iter().try_for_each(|(certificate, validity)| {
-                values.of(&[("certificate", *certificate)], validity.from.as_second() as f64)
+                values.write(&[("certificate", *certificate)], validity.from.as_second() as f64)
             })
         })?;
         EXPIRES.encode(&mut encoder, |values| {
             in_use.iter().try_for_each(|(certificate, validity)| {
-                values.of(&[("certificate", *certificate)], validity.until.as_second() as f64)
+                values.write(&[("certificate", *certificate)], validity.until.as_second() as f64)
             })
         })
     }

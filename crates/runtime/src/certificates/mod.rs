@@ -59,7 +59,7 @@ pub struct CertificateLifetime {
 impl CertificateLifetime {
     /// Renewal after two thirds of the lifetime.
     #[must_use]
-    pub const fn of(total: Duration) -> Self {
+    pub const fn new(total: Duration) -> Self {
         Self { total, renew_when_left: Duration::from_secs(total.as_secs() / 3) }
     }
 
@@ -85,8 +85,8 @@ const DAY: u64 = 24 * 3600;
 impl Default for CertificateLifetimes {
     fn default() -> Self {
         Self {
-            authority: CertificateLifetime::of(Duration::from_secs(3650 * DAY)),
-            leaf: CertificateLifetime::of(Duration::from_secs(90 * DAY)),
+            authority: CertificateLifetime::new(Duration::from_secs(3650 * DAY)),
+            leaf: CertificateLifetime::new(Duration::from_secs(90 * DAY)),
         }
     }
 }

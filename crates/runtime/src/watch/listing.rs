@@ -42,7 +42,7 @@ where
                 let (listing, splitter) = (std::mem::take(listing), ListSplitter::default());
                 self.state = State::Reading(Reading { listing, body: Box::pin(body), splitter, until });
             }
-            Ok(Err(error)) => self.list_failed(WatchFailure::of(&error)),
+            Ok(Err(error)) => self.list_failed(WatchFailure::from_error(&error)),
             Err(_) => self.list_failed(too_long()),
         }
     }
@@ -65,7 +65,7 @@ where
         for decoded in arrived {
             match decoded {
                 Decoded::Good(object) => {
-                    self.release(&ObjectKey::of(&object));
+                    self.release(&ObjectKey::from_object(&object));
                     self.pending.push_back(Event::Applied(object));
                 }
                 Decoded::Bad { identity, error } => {
@@ -166,7 +166,7 @@ fn read<T: DeserializeOwned + Resource>(item: ListItem<'_>) -> Decoded<T> {
 
 fn key<T: Resource<DynamicType = ()>>(decoded: &Decoded<T>) -> Option<ObjectKey> {
     match decoded {
-        Decoded::Good(object) => Some(ObjectKey::of(object)),
+        Decoded::Good(object) => Some(ObjectKey::from_object(object)),
         Decoded::Bad { identity, .. } => identity.as_ref().map(super::wire::Identity::key),
     }
 }

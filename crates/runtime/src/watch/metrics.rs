@@ -54,7 +54,7 @@ impl WatchMetrics {
     }
 
     /// The counters of one kind.
-    pub(super) fn of(&self, kind: &str) -> KindMetrics {
+    pub(super) fn for_kind(&self, kind: &str) -> KindMetrics {
         let label = Kind { kind: kind.to_owned() };
         KindMetrics {
             kind: kind.to_owned(),

@@ -113,7 +113,7 @@ pub struct ObjectKey {
 
 impl ObjectKey {
     /// The key of an object; missing metadata gives empty strings.
-    pub fn of(object: &impl Resource) -> Self {
+    pub fn from_object(object: &impl Resource) -> Self {
         let meta = object.meta();
         Self {
             namespace: meta.namespace.clone().unwrap_or_default(),

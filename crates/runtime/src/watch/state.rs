@@ -62,7 +62,7 @@ pub(super) enum WatchFailure {
 }
 
 impl WatchFailure {
-    pub(super) fn of(error: &kube::Error) -> Self {
+    pub(super) fn from_error(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 410 => Self::Gone,
             // The database was restored from a backup; our version is in its future.

@@ -56,7 +56,7 @@ where
             client,
             url: T::url_path(&(), config.namespace.as_deref()),
             config,
-            metrics: metrics.of(&T::kind(&())),
+            metrics: metrics.for_kind(&T::kind(&())),
             backoff,
             not_before: None,
             state: State::new_list(),
@@ -120,7 +120,7 @@ where
                     events: 0,
                 };
             }
-            Ok(Err(error)) => self.watch_failed(WatchFailure::of(&error), version),
+            Ok(Err(error)) => self.watch_failed(WatchFailure::from_error(&error), version),
             Err(_) => self.watch_failed(WatchFailure::Other("timeout", "watch did not open".into()), version),
         }
     }
@@ -181,14 +181,14 @@ where
                 self.state =
                     if current < self.newest { State::new_list() } else { State::Listed { version } };
             }
-            Ok(Err(error)) => self.watch_failed(WatchFailure::of(&error), version),
+            Ok(Err(error)) => self.watch_failed(WatchFailure::from_error(&error), version),
             Err(_) => self.watch_failed(WatchFailure::Other("timeout", "list took too long".into()), version),
         }
     }
 
     fn handle_event(&mut self, event: WatchEvent<T>, version: String) {
         match event {
-            WatchEvent::Object { deleted, decoded } => self.object(deleted, decoded),
+            WatchEvent::Object { deleted, decoded } => self.apply_object(deleted, decoded),
             WatchEvent::Bookmark(version) => self.advance(version),
             WatchEvent::Error(status) => {
                 let gone = status.code == 410 || matches!(status.reason.as_str(), "Expired" | "Gone");
@@ -207,11 +207,11 @@ where
         }
     }
 
-    fn object(&mut self, deleted: bool, decoded: Decoded<T>) {
+    fn apply_object(&mut self, deleted: bool, decoded: Decoded<T>) {
         self.metrics.events.inc();
         match decoded {
             Decoded::Good(object) => {
-                let key = ObjectKey::of(&object);
+                let key = ObjectKey::from_object(&object);
                 self.release(&key);
                 self.advance(object.meta().resource_version.clone());
                 self.pending.push_back(if deleted {

@@ -166,7 +166,7 @@ impl<'a> Replay<'a> {
         let mut planned = None;
         loop {
             self.admit();
-            self.outages();
+            self.apply_outages();
             if self.live.is_empty() && self.next_job == self.scenario.jobs.len() || self.window_is_done() {
                 return Ok(());
             }
@@ -259,8 +259,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn outages(&mut self) {
-        let (failed, changed) = self.nodes.outages(self.now);
+    fn apply_outages(&mut self) {
+        let (failed, changed) = self.nodes.apply_outages(self.now);
         for i in 0..self.live.len() {
             if self.live[i].run.as_ref().is_some_and(|r| r.nodes.iter().any(|n| failed.contains(n))) {
                 self.sum.failures += 1;

@@ -100,7 +100,7 @@ impl NodeStates {
     }
 
     /// Applies failures and repairs until now. Returns the nodes that have failed, and whether any changed.
-    pub fn outages(&mut self, now: Time) -> (Vec<usize>, bool) {
+    pub fn apply_outages(&mut self, now: Time) -> (Vec<usize>, bool) {
         let (mut failed, mut changed) = (Vec::new(), false);
         while let Some(&(at, node, fails)) = self.outages.get(self.next_outage) {
             if at.0 > now.0 + TOGETHER {

@@ -386,7 +386,7 @@ impl ClusterFile {
     /// Draw of a node without its GPUs: as given, else by its GPUs.
     fn host(&self, gpu_type: &str, gpus: u32, [idle, busy]: [Option<Watts>; 2]) -> HostPower {
         let max = self.gpu_types.iter().find(|t| t.name == gpu_type).map_or(0.0, |t| t.max_w);
-        HostPower::of(Watts(max), gpus).known(idle, busy)
+        HostPower::default_for(Watts(max), gpus).known(idle, busy)
     }
 
     fn tariff(&self) -> Result<Tariff, String> {

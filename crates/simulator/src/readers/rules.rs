@@ -97,10 +97,10 @@ impl JobRules {
         let variant = input.models.find(row.model.as_deref(), row.batch, &row.id)?;
         let reference = self.reference.as_deref().or(input.types.first().map(|t| t.name.as_str()))?;
         let on_reference = variant.seconds.get(reference)?;
-        let unit = row.duration_s / at(on_reference, row.gpus)?;
+        let unit = row.duration_s / interpolated_time(on_reference, row.gpus)?;
         let epochs = match input.programs {
             // An epoch is the same work in every run of a program: `epoch_s` on one GPU of the reference.
-            true => unit * at(on_reference, 1)? / self.epoch_s,
+            true => unit * interpolated_time(on_reference, 1)? / self.epoch_s,
             false => (row.duration_s / self.epoch_s).round().max(1.0),
         };
         let moldable = self.moldable >= 1.0 || self.uniform(&format!("moldable/{}", row.id)) < self.moldable;
@@ -113,15 +113,15 @@ impl JobRules {
         {
             let Some(times) = variant.seconds.get(kind.name.as_str()) else { continue };
             let of_type = || input.nodes.iter().filter(|n| n.gpu_type == kind.name);
-            let widest = of_type().map(|n| n.gpus.0).max().unwrap_or(0);
+            let max_gpus_per_node = of_type().map(|n| n.gpus.0).max().unwrap_or(0);
             for &gpus in &allowed {
-                let span = self.node_count(gpus, widest);
+                let span = self.node_count(gpus, max_gpus_per_node);
                 let Some(span) =
                     span.filter(|s| of_type().filter(|n| n.gpus.0 >= gpus / s).count() >= *s as usize)
                 else {
                     continue;
                 };
-                let Some(time) = at(times, gpus) else { continue };
+                let Some(time) = interpolated_time(times, gpus) else { continue };
                 spans.insert(span);
                 rows.push(Estimate::new(
                     kind.name.clone(),
@@ -187,11 +187,14 @@ impl JobRules {
     }
 
     /// Number of nodes for these GPUs: one if possible, else the fewest equal parts that the rules allow.
-    fn node_count(&self, gpus: u32, widest: u32) -> Option<u32> {
-        if gpus <= widest {
+    fn node_count(&self, gpus: u32, max_gpus_per_node: u32) -> Option<u32> {
+        if gpus <= max_gpus_per_node {
             return Some(1);
         }
-        self.spread.keys().copied().find(|n| *n > 1 && gpus.is_multiple_of(*n) && gpus / n <= widest)
+        self.spread
+            .keys()
+            .copied()
+            .find(|n| *n > 1 && gpus.is_multiple_of(*n) && gpus / n <= max_gpus_per_node)
     }
 
     fn watts(&self, variant: &ModelVariant, kind: &GpuTypeInfo, gpus: u32) -> Watts {
@@ -214,7 +217,7 @@ impl JobRules {
 
 /// Time with this many GPUs, from the table by log-log interpolation. Below the first entry the GPU seconds
 /// are constant; beyond the last each doubling has a fixed gain.
-fn at(table: &BTreeMap<u32, f64>, gpus: u32) -> Option<f64> {
+fn interpolated_time(table: &BTreeMap<u32, f64>, gpus: u32) -> Option<f64> {
     let below = table.range(..=gpus).next_back();
     let above = table.range(gpus..).next();
     let log = |a: u32, b: u32| libm::log2(f64::from(a) / f64::from(b));
@@ -250,10 +253,10 @@ mod tests {
     #[test]
     fn times_between_and_beyond_the_entries_of_a_table() {
         let table = BTreeMap::from([(2, 100.0), (8, 25.0)]);
-        assert_eq!(at(&table, 2), Some(100.0));
-        assert!((at(&table, 4).unwrap() - 50.0).abs() < 1e-9);
-        assert!((at(&table, 16).unwrap() - 25.0 / 1.6).abs() < 1e-9);
-        assert_eq!(at(&table, 1), Some(200.0));
+        assert_eq!(interpolated_time(&table, 2), Some(100.0));
+        assert!((interpolated_time(&table, 4).unwrap() - 50.0).abs() < 1e-9);
+        assert!((interpolated_time(&table, 16).unwrap() - 25.0 / 1.6).abs() < 1e-9);
+        assert_eq!(interpolated_time(&table, 1), Some(200.0));
     }
 
     #[test]

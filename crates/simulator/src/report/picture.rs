@@ -7,7 +7,7 @@ use andreas_charts::plotters::prelude::{
     Rectangle, SeriesLabelPosition, Text,
 };
 use andreas_charts::plotters::style::text_anchor::{HPos, Pos, VPos};
-use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, number, steps, svg, text, width_of};
+use andreas_charts::{Area, Error, GRID, INK, WARNING, colour, steps, svg, text_style, tick_label, width_of};
 use andreas_core::{Seconds, StepFunction, Time, Watts};
 
 use super::title;
@@ -76,7 +76,7 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     let label = names.iter().map(|name| width_of(name, SMALL)).max().unwrap_or(0) + 16;
     let count = outcomes.len() as f64;
     let mut chart = ChartBuilder::on(area)
-        .caption("cost by part", text(16))
+        .caption("cost by part", text_style(16))
         .margin(MARGIN)
         .x_label_area_size(22)
         .y_label_area_size(label)
@@ -88,8 +88,8 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
         .light_line_style(GRID.mix(0.0))
         .bold_line_style(GRID.mix(0.4))
         .axis_style(INK)
-        .label_style(text(SMALL))
-        .x_label_formatter(&number)
+        .label_style(text_style(SMALL))
+        .x_label_formatter(&tick_label)
         .draw()?;
     for (n, (name, of)) in PARTS.iter().enumerate() {
         let bar = |(row, outcome): (usize, &Outcome)| {
@@ -102,8 +102,8 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
             .label(*name)
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour(n).filled()));
     }
-    let left = text(SMALL).pos(Pos::new(HPos::Right, VPos::Center));
-    let right = text(SMALL).pos(Pos::new(HPos::Left, VPos::Center));
+    let left = text_style(SMALL).pos(Pos::new(HPos::Right, VPos::Center));
+    let right = text_style(SMALL).pos(Pos::new(HPos::Left, VPos::Center));
     for (row, (outcome, name)) in outcomes.iter().zip(&names).enumerate() {
         let middle = row as f64 + 0.5;
         let named = EmptyElement::at((0.0, middle)) + Text::new(name.clone(), (-8, 0), left.clone());
@@ -115,7 +115,7 @@ fn costs(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperRight)
-        .label_font(text(SMALL))
+        .label_font(text_style(SMALL))
         .border_style(GRID.mix(0.0))
         .draw()
 }
@@ -139,7 +139,7 @@ fn placed(names: Vec<(String, RGBColor)>) -> Vec<Key> {
 }
 
 fn legend_of_curves(area: &Area<'_>, keys: &[Key]) -> Result<(), Error> {
-    let style = text(SMALL).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = text_style(SMALL).pos(Pos::new(HPos::Left, VPos::Center));
     for ((name, colour), (x, y)) in keys {
         area.draw(&PathElement::new([(*x, *y), (x + 20, *y)], colour.stroke_width(3)))?;
         area.draw(&Text::new(name.clone(), (x + 26, *y), style.clone()))?;
@@ -155,9 +155,9 @@ macro_rules! labelled {
             .light_line_style(GRID.mix(0.0))
             .bold_line_style(GRID.mix(0.4))
             .axis_style(INK)
-            .label_style(text(SMALL))
-            .x_label_formatter(&number)
-            .y_label_formatter(&number)
+            .label_style(text_style(SMALL))
+            .x_label_formatter(&tick_label)
+            .y_label_formatter(&tick_label)
             .x_desc($x)
             .y_desc($y)
             .draw()?
@@ -179,7 +179,7 @@ fn turnaround(area: &Area<'_>, outcomes: &[Outcome]) -> Result<(), Error> {
         return Ok(());
     }
     let mut chart = ChartBuilder::on(area)
-        .caption("turnaround", text(16))
+        .caption("turnaround", text_style(16))
         .margin(MARGIN)
         .x_label_area_size(40)
         .y_label_area_size(LEFT - MARGIN)
@@ -241,7 +241,7 @@ fn over_time(
     let bounding = bounds.iter().map(|(_, points)| points);
     let highest = lines.iter().chain(bounding).flatten().map(|(_, y)| *y).fold(1e-9, f64::max);
     let mut chart = ChartBuilder::on(area)
-        .caption(name, text(16))
+        .caption(name, text_style(16))
         .margin(MARGIN)
         .x_label_area_size(40)
         .y_label_area_size(LEFT - MARGIN)
@@ -323,11 +323,11 @@ pub(super) fn nodes(scenario: &Scenario, outcome: &Outcome) -> Result<String, Er
             .disable_mesh()
             .disable_y_axis()
             .axis_style(INK)
-            .label_style(text(11))
-            .x_label_formatter(&number)
+            .label_style(text_style(11))
+            .x_label_formatter(&tick_label)
             .x_desc("hours since the first submission")
             .draw()?;
-        let style = text(11).pos(Pos::new(HPos::Right, VPos::Center));
+        let style = text_style(11).pos(Pos::new(HPos::Right, VPos::Center));
         for (row, name) in names.iter().enumerate() {
             let row = row as f64;
             chart.draw_series([Rectangle::new(

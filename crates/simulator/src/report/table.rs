@@ -42,7 +42,7 @@ pub(super) fn cells(outcome: &Outcome, first: &Outcome) -> [String; 25] {
     let most = |figure: fn(&Summary) -> f64| outcome.runs.iter().map(figure).fold(0.0, f64::max);
     let percent = |figure: fn(&Summary) -> Option<f64>| {
         let stated: Vec<f64> = outcome.runs.iter().filter_map(figure).collect();
-        let mean = Spread::of(stated.iter().copied()).mean;
+        let mean = Spread::from_values(stated.iter().copied()).mean;
         if stated.is_empty() { "-".to_owned() } else { format!("{:.2}", 100.0 * mean) }
     };
     [

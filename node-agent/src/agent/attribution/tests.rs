@@ -93,7 +93,7 @@ fn a_share_survives_what_an_earlier_agent_counted_and_says_where_it_estimates() 
     let mut shares = EnergyAttribution::default();
     shares.update(&gpus((Some("x"), 100), (Some("z"), 100)), at(0));
     // The API server's response: the counter had begun anew before, at 1,000 J.
-    shares.raise("GPU-a", 1_000);
+    shares.shift_counter("GPU-a", 1_000);
     let mut next = gpus((Some("x"), 1_200), (Some("z"), 200));
     if let Some(reading) = next.get_mut("GPU-a") {
         reading.estimated = true;

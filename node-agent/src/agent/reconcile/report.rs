@@ -98,7 +98,8 @@ impl ReconcileLoop {
         let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
         let desired = observed.desired.as_ref().filter(|_| carries_out.is_some());
         let report = Report {
-            generation: desired.and_then(|desired| acknowledged(desired, observed.leader_alive, carried_out)),
+            generation: desired
+                .and_then(|desired| acknowledged_generation(desired, observed.leader_alive, carried_out)),
             awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
             holders_observed: self.holders.observed,
             empty: observes.then_some(self.holders.gpus.is_empty()),
@@ -166,7 +167,7 @@ impl ReconcileLoop {
             self.setter.renew(uuid);
         }
         if interval.resumed_joules != 0 {
-            self.energy.attribution.raise(uuid, interval.resumed_joules);
+            self.energy.attribution.shift_counter(uuid, interval.resumed_joules);
         }
         if interval.unseen {
             self.energy.attribution.forget(uuid);
@@ -192,9 +193,9 @@ impl ReconcileLoop {
     }
 }
 
-/// The generation of the spec that is in force; `None`: that of before. Without a leader nothing is set: then no limit is
-/// acknowledged, and none stays so: generations count from 1.
-fn acknowledged(desired: &DesiredSettings, leader_alive: bool, carried_out: bool) -> Option<i64> {
+/// Generation of the spec to report as carried out. `None` keeps the last one. 0, which is before every generation,
+/// while no leader is seen and limits are wanted: then none of them is in force.
+fn acknowledged_generation(desired: &DesiredSettings, leader_alive: bool, carried_out: bool) -> Option<i64> {
     if !leader_alive && !desired.limits.is_empty() {
         return Some(0);
     }
@@ -244,13 +245,13 @@ mod tests {
             wake: 0,
             limits: BTreeMap::from([("team/job-1-0".to_owned(), 300)]),
         };
-        assert_eq!(acknowledged(&limited, true, false), None, "not yet");
-        assert_eq!(acknowledged(&limited, true, true), Some(8));
+        assert_eq!(acknowledged_generation(&limited, true, false), None, "not yet");
+        assert_eq!(acknowledged_generation(&limited, true, true), Some(8));
         for carried_out in [false, true] {
-            assert_eq!(acknowledged(&limited, false, carried_out), Some(0), "nor any longer");
+            assert_eq!(acknowledged_generation(&limited, false, carried_out), Some(0), "nor any longer");
         }
         let unlimited = DesiredSettings { limits: BTreeMap::new(), ..limited };
-        assert_eq!(acknowledged(&unlimited, false, true), Some(8), "nothing counts on it");
+        assert_eq!(acknowledged_generation(&unlimited, false, true), Some(8), "nothing counts on it");
     }
 
     #[test]

@@ -19,7 +19,7 @@ fn adopted(pods: i32) -> World {
         "metadata": {"name": "a", "namespace": "team", "uid": "w1", "labels": {"andreas.dev/adopt": "true"}},
         "spec": {"suspend": true},
     });
-    world.workload = Workload::of(Kind::Job, &object);
+    world.workload = Workload::from_object(Kind::Job, &object);
     world
 }
 

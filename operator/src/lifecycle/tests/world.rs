@@ -200,7 +200,7 @@ impl World {
         self.events.append(&mut step.events);
         self.learned.append(&mut step.learned);
         if let Some(generation) = step.has_room_for() {
-            self.creation.of(generation).since.get_or_insert(at(self.now));
+            self.creation.for_generation(generation).since.get_or_insert(at(self.now));
         }
         for action in step.actions {
             busy |= self.carry_out(action);
@@ -229,7 +229,7 @@ impl World {
                     for pod in made {
                         self.admit(serde_json::to_value(pod).unwrap());
                     }
-                    self.creation.of(generation).error_message = Some(words.into());
+                    self.creation.for_generation(generation).error_message = Some(words.into());
                     return any;
                 }
                 let outcome = self.create.clone().unwrap_or(CreationOutcome::Made);
@@ -245,7 +245,7 @@ impl World {
                         self.remove(&name);
                     }
                 }
-                self.creation.of(generation).outcome = outcome;
+                self.creation.for_generation(generation).outcome = outcome;
                 true
             }
             Action::DeletePod { name, uid, why, .. } => {

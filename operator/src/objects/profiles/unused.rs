@@ -77,7 +77,7 @@ pub(crate) async fn remove(shared: &Shared) {
         unused(index.profiles.iter(), &used, clock::now(), (KEPT_FOR, MAX_CREATED_PROFILES))
     };
     for profile in gone.into_iter().take(AT_ONCE) {
-        let key = ObjectKey::of(&*profile);
+        let key = ObjectKey::from_object(&*profile);
         let uid = profile.uid().unwrap_or_default();
         match shared.writer.delete::<TrainingProfile>(&key, &uid, profile.resource_version(), None).await {
             Ok(_) => tracing::info!(profile = %key, "removed: no job has used it for long"),
@@ -110,7 +110,8 @@ mod tests {
     }
 
     fn unneeded(profiles: Vec<SlimTrainingProfile>, used: &[&str], most: usize) -> Vec<String> {
-        let held: BTreeMap<_, _> = profiles.into_iter().map(|p| (ObjectKey::of(&p), Arc::new(p))).collect();
+        let held: BTreeMap<_, _> =
+            profiles.into_iter().map(|p| (ObjectKey::from_object(&p), Arc::new(p))).collect();
         let used =
             used.iter().map(|name| ObjectKey { namespace: "a".into(), name: (*name).to_owned() }).collect();
         let now = Timestamp::from_second(100 * DAY).expect("a time");

@@ -64,7 +64,7 @@ fn pending(profiles: usize) -> FitRequest {
     for n in 0..profiles {
         profile(&mut index, &format!("lab/f{n}"), &json!([row("A100", 1, 60_000, false)]));
     }
-    FitRequest::of(&index, boards(), LearningScope::Namespace)
+    FitRequest::new(&index, boards(), LearningScope::Namespace)
 }
 
 fn until(what: &str, holds: impl Fn() -> bool) {
@@ -153,7 +153,7 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
         profile(&mut index, &format!("liar/f{n:02}"), &json!(many));
     }
     profile(&mut index, "lab/own", &json!([row("A100", 1, 60_000, false), row("T4", 1, 90_000, true)]));
-    let fit = FitRequest::of(&index, boards(), LearningScope::Namespace).fit().fit;
+    let fit = FitRequest::new(&index, boards(), LearningScope::Namespace).fit().fit;
     assert_eq!((fit.profiles, fit.rows), (17, 1_026));
     assert_eq!(fit.refused["Claimed"], 1);
     assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
@@ -197,7 +197,7 @@ fn rows_of(index: &ClusterIndex) -> Vec<(f64, f64)> {
     };
     [job("seen", "once"), job("unknown", "never")]
         .iter()
-        .flat_map(|job| tables.of(index, job, &types).expect("a table").rows.to_vec())
+        .flat_map(|job| tables.table_of(index, job, &types).expect("a table").rows.to_vec())
         .map(|row| (row.epoch.0, row.power.0))
         .collect()
 }
@@ -216,7 +216,7 @@ fn jobs_of_which_nothing_is_known_share_a_table_and_others_do_not() {
             "spec": {"epochs": epochs, "gpus": {"min": 1, "max": 8}, "template": {"spec": {"containers": []}}},
         }))
         .expect("a job");
-        tables.of(&index, &job, &types).expect("a table")
+        tables.table_of(&index, &job, &types).expect("a table")
     };
     let one = table("lab", "one", 10);
     assert!(Arc::ptr_eq(&one, &table("lab", "other", 10)));
@@ -274,7 +274,7 @@ fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the
     let of = |trust: LearningScope| {
         let mut tables = Tables::with_scope(trust);
         tables.refresh(&index, &EnergyPolicySpec::default(), &types);
-        let table = tables.of(&index, &job, &types).expect("a table");
+        let table = tables.table_of(&index, &job, &types).expect("a table");
         let rows = table.rows.iter().zip(&table.times).filter(|(row, _)| row.gpu_type.as_str() != "A100");
         rows.map(|(_, epoch)| (epoch.median, epoch.sigma)).collect::<Vec<_>>()
     };
@@ -314,7 +314,7 @@ fn how_long_a_fit_takes() {
             profile(&mut index, &format!("lab-{:02}/f{p:04}", p % 12), &json!(of));
         }
         let began = Instant::now();
-        let wanted = FitRequest::of(&index, boards(), LearningScope::Namespace);
+        let wanted = FitRequest::new(&index, boards(), LearningScope::Namespace);
         let requested = began.elapsed();
         let fit = wanted.fit().fit;
         println!("{rows} rows: asked for in {requested:?}, {} read, fitted in {:?}", fit.rows, fit.took);

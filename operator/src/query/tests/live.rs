@@ -127,8 +127,8 @@ fn a_posted_job_counts_for_as_many_watts_as_the_same_job_once_it_is_submitted() 
     let submitted = view.snapshot().jobs.iter().find(|job| job.id == id).expect("it is planned");
     let asked = JobObject { metadata: Default::default(), spec: spec(8, 8, json!({})) };
     let hypothetical = Hypothetical::new(Caches::default);
-    let posted = hypothetical.posted("team", &asked, view.at()).expect("a job");
-    let (posted, _) = hypothetical.planned(&view.latest, posted, view.at()).expect("it is planned");
+    let posted = hypothetical.posted("team", &asked, view.instant()).expect("a job");
+    let (posted, _) = hypothetical.planned(&view.latest, posted, view.instant()).expect("it is planned");
     // The highest, with the margin of a measurement, is what the boards may draw.
     assert!(draws(submitted).contains(&Some(Watts(3_200.0))), "{submitted:?}");
     assert_eq!(draws(&posted), draws(submitted));
@@ -169,8 +169,9 @@ fn a_posted_job_may_try_a_type_where_the_same_job_may_once_it_is_submitted() {
         let planned = view(&index);
         let hypothetical = Hypothetical::new(Caches::default);
         let object = JobObject { metadata: Default::default(), spec: asked.clone() };
-        let posted = hypothetical.posted("team", &object, planned.at()).expect("a job");
-        let (posted, _) = hypothetical.planned(&planned.latest, posted, planned.at()).expect("it is planned");
+        let posted = hypothetical.posted("team", &object, planned.instant()).expect("a job");
+        let (posted, _) =
+            hypothetical.planned(&planned.latest, posted, planned.instant()).expect("it is planned");
         add(&mut index, "team", "asked", &asked, json!(null));
         let submitted = view(&index);
         let id = crate::snapshot::job_id(&key("asked"));

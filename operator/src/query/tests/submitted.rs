@@ -28,7 +28,7 @@ fn what_if_added(view: &View, job: JobObject) -> QueuedJob {
 /// Seconds from the view's instant to the median start.
 fn start(view: &View, job: &QueuedJob) -> i64 {
     let expected = job.expected.as_ref().unwrap_or_else(|| panic!("no start: {job:?}"));
-    expected.start.p50.0.duration_since(view.at()).as_secs()
+    expected.start.p50.0.duration_since(view.instant()).as_secs()
 }
 
 /// A node that takes no new workers, where a job of another namespace runs until 150 s from now.

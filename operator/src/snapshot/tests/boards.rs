@@ -26,7 +26,7 @@ impl World {
 
     fn exclusion_of(&self, node: &str) -> Option<Exclusion> {
         let key = ObjectKey { namespace: String::new(), name: node.into() };
-        Inventory::of(&self.index).node_use(self.index.nodes.get(&key).expect("the node")).exclusion()
+        Inventory::from_index(&self.index).node_use(self.index.nodes.get(&key).expect("the node")).exclusion()
     }
 }
 
@@ -34,7 +34,7 @@ impl World {
 fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it_draws() {
     let mut world = with_unknown_board(None);
     assert_eq!(world.exclusion_of("n1"), None, "without a budget its energy is assumed");
-    assert!(Inventory::of(&world.index).unknown().contains(NEW));
+    assert!(Inventory::from_index(&world.index).unknown().contains(NEW));
     for budget in [
         json!({"powerBudget": {"watts": 5_000}}),
         json!({"powerBudget": {"windows": [{"from": "17:00", "to": "20:00", "watts": 8_000}]}}),
@@ -62,16 +62,16 @@ fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it
 #[test]
 fn an_agent_cannot_say_that_a_board_draws_more_than_any_board_does() {
     let world = with_unknown_board(Some(json!([{"uuid": "a", "state": "Free", "boardWatts": 100_000}])));
-    let inventory = Inventory::of(&world.index);
+    let inventory = Inventory::from_index(&world.index);
     assert_eq!(inventory.policy().gpu_types[0].max_watts, 3_000);
     // The report is ignored for a known board.
     let mut world = World::default();
     world.node("n1", json!({}), json!({}));
     world.agent("n1", json!([{"uuid": "a", "state": "Free", "boardWatts": 3_000}]));
-    assert!(Inventory::of(&world.index).policy().gpu_types.is_empty());
+    assert!(Inventory::from_index(&world.index).policy().gpu_types.is_empty());
     let key = ObjectKey { namespace: String::new(), name: "n1".into() };
     let node = world.index.nodes.get(&key).expect("the node");
-    assert_eq!(Inventory::of(&world.index).node_use(node), NodeUse::Planned(GPU));
+    assert_eq!(Inventory::from_index(&world.index).node_use(node), NodeUse::Planned(GPU));
 }
 
 #[test]

@@ -133,12 +133,13 @@ fn groups(all: &[Compared]) -> Vec<(Workload, Method, Vec<&Compared>)> {
 
 fn ratios(group: &[&Compared], figure: Figure) -> Spread {
     let both = group.iter().map(|one| (figure(&replay(one)), figure(&run(one))));
-    Spread::of(both.filter(|(_, run)| *run > 0.0).map(|(replay, run)| replay / run))
+    Spread::from_values(both.filter(|(_, run)| *run > 0.0).map(|(replay, run)| replay / run))
 }
 
 /// Means of the replays and of the runs.
 fn means(group: &[&Compared], figure: Figure, digits: usize) -> String {
-    let mean = |of: fn(&Compared) -> Side<'_>| Spread::of(group.iter().map(|one| figure(&of(one)))).mean;
+    let mean =
+        |of: fn(&Compared) -> Side<'_>| Spread::from_values(group.iter().map(|one| figure(&of(one)))).mean;
     format!("{:.digits$} / {:.digits$}", mean(replay), mean(run))
 }
 
@@ -213,8 +214,9 @@ fn ranking(all: &[Compared]) -> String {
     for workload in Workload::ALL {
         let order = |pick: fn(&Compared) -> &Baseline| {
             let of = groups(all).into_iter().filter(|(w, ..)| *w == workload);
-            let mut costs: Vec<(f64, Method)> =
-                of.map(|(_, m, g)| (Spread::of(g.iter().map(|one| pick(one).cost)).mean, m)).collect();
+            let mut costs: Vec<(f64, Method)> = of
+                .map(|(_, m, g)| (Spread::from_values(g.iter().map(|one| pick(one).cost)).mean, m))
+                .collect();
             costs.sort_by(|a, b| a.0.total_cmp(&b.0));
             costs
         };
@@ -251,7 +253,7 @@ fn left_out(all: &[Compared]) -> String {
             if rows.is_empty() {
                 return;
             }
-            let mean = |figure: fn(&Baseline) -> f64| Spread::of(rows.iter().map(figure)).mean;
+            let mean = |figure: fn(&Baseline) -> f64| Spread::from_values(rows.iter().map(figure)).mean;
             let _ = writeln!(
                 section,
                 "| {} | {name} | {} | {:.1} | {:.1} | {:.1} | {:.2} |",
@@ -277,7 +279,9 @@ fn left_out(all: &[Compared]) -> String {
 
 fn delays(all: &[Compared]) -> String {
     // A run without any stop says nothing of stops.
-    let of = |pick: fn(&Compared) -> f64| text(Spread::of(all.iter().map(pick).filter(|delay| *delay > 0.0)));
+    let of = |pick: fn(&Compared) -> f64| {
+        text(Spread::from_values(all.iter().map(pick).filter(|delay| *delay > 0.0)))
+    };
     format!(
         "\n## Delays\n\nMeans over runs, s: decision {}, first start {}, stop {},\nrestart {}.\n",
         of(|one| one.run.delays.decision),

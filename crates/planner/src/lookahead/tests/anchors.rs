@@ -54,7 +54,7 @@ fn problem(jobs: usize, nodes: usize, seed: u64) -> Value {
         let data = &prepared.jobs[job];
         let mut choices = Vec::new();
         for (config, of) in data.configs.iter().enumerate() {
-            let item = &cost_table.items[cost_table.of(job).start + config];
+            let item = &cost_table.items[cost_table.columns_of(job).start + config];
             for class in (0..classes.list.len()).filter(|class| cost_table.classes(item) & 1 << class != 0) {
                 // A node that the job is not on.
                 let held = current[job].as_ref().and_then(|current| current.nodes.as_slice().first());

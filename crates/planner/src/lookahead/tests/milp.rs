@@ -173,7 +173,7 @@ fn the_optimum_is_that_of_a_mixed_integer_program() {
             }
             // when the program is solved,
             let step = context.step(current, &base).with_options(&base, Vec::new());
-            let step = dual::solved(step, &base, 0.0);
+            let step = dual::priced_step(step, &base, 0.0);
             let open: Vec<bool> = base.assignments.iter().map(Option::is_none).collect();
             let assignments = solve(&step, &base.assignments);
             let mut theirs = SearchState::new(&step, base, &open);
