@@ -415,10 +415,10 @@ async fn a_hanging_or_lost_gpu_stops_no_other() {
         node.api.gpu("GPU-hangs").0 == "Held" && node.is_default("GPU-hangs")
     })
     .await;
-    // An answer is given again for 200 ms.
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let (_, metrics) = node.ask("/metrics").await;
-    assert!(!metrics.contains("gpu_type=\"\"") && !metrics.contains("state=\"unhealthy\"} 1"), "{metrics}");
+    node.metrics_once("none is unhealthy", |metrics| {
+        !metrics.contains("gpu_type=\"\"") && !metrics.contains("state=\"unhealthy\"} 1")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -432,10 +432,10 @@ async fn a_gpu_that_is_lost_before_the_agent_starts_is_seen_and_forgotten_when_i
     assert!(metrics.contains(unhealthy), "the alert needs it:\n{metrics}");
     node.sim.set_fault("GPU-lost", Fault::None).unwrap();
     until("it is well", SLACK, || node.api.gpu("GPU-lost").0 == "Free").await;
-    // An answer is given again for 200 ms.
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let (_, metrics) = node.ask("/metrics").await;
-    assert!(!metrics.contains("gpu_type=\"\"") && metrics.contains("NVIDIA-A100"), "{metrics}");
+    node.metrics_once("its type is known", |metrics| {
+        !metrics.contains("gpu_type=\"\"") && metrics.contains("NVIDIA-A100")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,7 +47,8 @@ async fn a_gpu_with_a_fatal_xid_error_is_unhealthy_until_it_is_reset_also_for_th
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.sim.raise_xid(A, 31).unwrap();
     // Both would have the later one's number before the first is taken.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let first = "andreas_gpu_xid_errors_total{uuid=\"GPU-a\"";
+    node.metrics_once("the first is counted", |metrics| metrics.contains(first)).await;
     node.sim.raise_xid(B, 48).unwrap();
     until("the one is unhealthy", SLACK, || node.api.gpu(B).0 == "Unhealthy").await;
     assert_eq!((problems(&node, B), problems(&node, A)), (vec!["Xid".to_owned()], vec![]));

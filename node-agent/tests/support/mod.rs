@@ -235,6 +235,22 @@ impl TestNode {
         let status = text.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
         (status, text)
     }
+
+    /// Its metrics, once they are as they should be.
+    ///
+    /// # Panics
+    /// When they are not within [`SLACK`].
+    pub async fn metrics_once(&self, what: &str, are: impl Fn(&str) -> bool) -> String {
+        let since = Instant::now();
+        loop {
+            let (_, metrics) = self.ask("/metrics").await;
+            if are(&metrics) {
+                return metrics;
+            }
+            assert!(since.elapsed() < SLACK, "not within {SLACK:?}: {what}:\n{metrics}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
 }
 
 /// Waits until `done` holds, and says how long that took.

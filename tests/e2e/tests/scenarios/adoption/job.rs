@@ -110,6 +110,7 @@ async fn an_adopted_job_gives_way_to_a_heavier_one_and_goes_on_later() -> Result
         let long = long("Job");
         c.apply(&long.build()).await?;
         wait_for(c, &long, Phase::Running).await?;
+        // (it is not moved before its minRunTime, 3 s)
         tokio::time::sleep(Duration::from_secs(4)).await;
         // when a heavier TrainingJob comes
         let urgent = urgent();
@@ -264,6 +265,7 @@ async fn costs(options: Options, most: usize) -> Result<()> {
         let adopted = workload("Job", "adopted");
         c.apply(&adopted.build()).await?;
         wait_for(c, &adopted, Phase::Succeeded).await?;
+        // What is observed of a run is written up to a second after its end.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let after = writes(c)?;
         // then it costs these writes more. What a namespace has from its beginning is left out, and events; the first run of a program

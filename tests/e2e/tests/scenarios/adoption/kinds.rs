@@ -62,6 +62,7 @@ async fn gives_way(c: &mut Cluster, kind: &'static str) -> Result<()> {
     let found = get(c, &long).await?;
     c.kubectl(&format!("label {} andreas.dev/adopt=true", long.resource())).await?;
     wait_for(c, &long, Phase::Running).await?;
+    // It is not moved before its minRunTime, 3 s.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let urgent = urgent();
     c.submit(&urgent).await?;
