@@ -364,7 +364,7 @@ fn jobs_that_come_for_another_gpu_type_do_not_delay_what_waits_for_this_one() {
     }
     snapshot.jobs.push(long);
     // Those that come for type A are due soon, and most of them come after it is free.
-    let arrivals = submissions(&Asked { deadline: Some(100.0), ..job("urgent", 4, 10.0) }, 10, 1.0);
+    let arrivals = submissions(&Asked { deadline: Some(100.0), ..job("urgent", 4, 10.0) }, 10, 1_000.0);
     let here = of(&forecast_with(&snapshot, &arrivals, 0), "here").finish;
     assert_eq!((here.p10, here.p50), (Time(600.0), Time(600.0)), "{here:?}");
 }
