@@ -36,7 +36,8 @@ impl Imports {
     }
 }
 
-fn only_in_tests(attributes: &[Attribute]) -> bool {
+/// `#[cfg(test)]` is one of them.
+pub(crate) fn only_in_tests(attributes: &[Attribute]) -> bool {
     let says_test = |a: &Attribute| a.parse_args::<syn::Ident>().is_ok_and(|argument| argument == "test");
     attributes.iter().any(|a| a.path().is_ident("cfg") && says_test(a))
 }

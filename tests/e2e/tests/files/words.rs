@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use syn::visit::{self, Visit};
-use syn::{Attribute, Field, Ident, ImplItem, Item, Meta, PatIdent, TraitItemFn, Variant};
+use syn::{Attribute, Field, Ident, ImplItem, Item, PatIdent, TraitItemFn, Variant};
+
+use crate::imports::only_in_tests;
 
 /// The word as part of a name of anything, tests included, and what to say instead.
 const WORDS: [(&str, &str); 29] = [
@@ -118,21 +120,16 @@ impl Names {
     /// Goes on within something that has attributes.
     fn within(&mut self, attributes: &[Attribute], visit: impl FnOnce(&mut Self)) {
         let before = self.test;
-        self.test |= attributes.iter().any(is_of_tests);
+        self.test |= are_of_tests(attributes);
         visit(self);
         self.test = before;
     }
 }
 
-/// `#[test]`, `#[tokio::test]`, `#[cfg(test)]`, or `#[cfg(any(test, ...))]`.
-fn is_of_tests(attribute: &Attribute) -> bool {
-    let path = attribute.path();
-    let named = |name: &str| path.segments.last().is_some_and(|segment| segment.ident == name);
-    let Meta::List(list) = &attribute.meta else { return named("test") };
-    let arguments = list.tokens.to_string();
-    named("test")
-        || named("cfg")
-            && words(&arguments.replace(|c: char| !c.is_alphanumeric(), "_")).contains(&"test".into())
+/// Of a test, such as `#[test]` and `#[tokio::test]`, or of a module of tests.
+fn are_of_tests(attributes: &[Attribute]) -> bool {
+    let is_test = |a: &Attribute| a.path().segments.last().is_some_and(|segment| segment.ident == "test");
+    only_in_tests(attributes) || attributes.iter().any(is_test)
 }
 
 impl<'ast> Visit<'ast> for Names {
