@@ -220,6 +220,8 @@ pub struct JobData<'a> {
     pub weight: f64,
     /// Share of the weight that a second in the system costs.
     pub share: f64,
+    /// Share of the weight that a second of waiting costs.
+    pub(crate) waiting: f64,
     /// Seconds since the snapshot's origin; infinite without a deadline.
     pub deadline: f64,
     /// Its weight has reached the maximum of ageing: served first.
@@ -243,6 +245,11 @@ pub struct JobData<'a> {
 }
 
 impl JobData<'_> {
+    /// Whether it is late wherever it runs; `now` as in the instance.
+    pub(crate) fn surely_late(&self, now: f64) -> bool {
+        self.fastest.is_finite() && now + self.fastest > self.deadline
+    }
+
     /// Configurations that it may get now, with their indices.
     pub fn offered(&self) -> impl Iterator<Item = (usize, &Config)> {
         self.configs.iter().enumerate().filter(|(_, c)| c.offered)

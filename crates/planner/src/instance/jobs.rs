@@ -15,6 +15,8 @@ use crate::snapshot::{
 
 /// Maximum factor by which age raises the planning weight.
 const OLDEST: f64 = 10.0;
+/// Maximum share of the weight that a second of waiting costs, unless a second in the system costs more.
+const MAX_WAITING: f64 = 0.2;
 /// Remaining time of a run without any estimate: four hours, as in the whole product.
 const UNKNOWN_RUN_S: f64 = 4.0 * 3600.0;
 
@@ -79,6 +81,21 @@ fn draw_under_limit(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
     }
 }
 
+/// Sets what a second of waiting costs, as a share of the weight: twice a second in the system, because GPUs may
+/// be taken until then. At least what it costs the jobs behind it: the share of the jobs, by weight, that are late
+/// wherever they run.
+///
+/// Without the jobs behind it, an overloaded cluster costs a quarter more where time in the system costs nothing;
+/// with a fifth for all, a loaded one costs up to a quarter more (`docs/lab/planner.md`).
+pub(super) fn price_waiting(jobs: &mut [JobData<'_>], now: f64) {
+    let all: f64 = jobs.iter().map(|data| data.weight).sum();
+    let late: f64 = jobs.iter().filter(|data| data.surely_late(now)).map(|data| data.weight).sum();
+    let behind = if all > 0.0 { late / all } else { 0.0 };
+    for data in jobs {
+        data.waiting = data.share.max(behind.max(2.0 * data.share).min(MAX_WAITING));
+    }
+}
+
 impl<'a> JobContext<'a, '_> {
     pub fn compile(&self, job: &'a Job, admits: usize) -> JobData<'a> {
         let mut configs = self.configs(job);
@@ -109,6 +126,7 @@ impl<'a> JobContext<'a, '_> {
             configs,
             weight,
             share,
+            waiting: share,
             deadline: job.deadline.map_or(f64::INFINITY, |d| d.0),
             fully_aged,
             holding,
