@@ -245,11 +245,6 @@ pub struct JobData<'a> {
 }
 
 impl JobData<'_> {
-    /// Whether it is late wherever it runs; `now` as in the instance.
-    pub(crate) fn surely_late(&self, now: f64) -> bool {
-        self.fastest.is_finite() && now + self.fastest > self.deadline
-    }
-
     /// Configurations that it may get now, with their indices.
     pub fn offered(&self) -> impl Iterator<Item = (usize, &Config)> {
         self.configs.iter().enumerate().filter(|(_, c)| c.offered)

@@ -81,19 +81,17 @@ fn draw_under_limit(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
     }
 }
 
-/// Sets what a second of waiting costs, as a share of the weight: twice a second in the system, because GPUs may
-/// be taken until then. At least what it costs the jobs behind it: the share of the jobs, by weight, that are late
-/// wherever they run.
+/// Share of the weight that a second of waiting costs: twice that of a second in the system, because GPUs may be
+/// taken until then; or [`MAX_WAITING`] times the part of the time left to the deadline that the fastest run needs,
+/// because a job with little time to spare may become late. At most [`MAX_WAITING`], unless a second in the system
+/// costs more.
 ///
-/// Without the jobs behind it, an overloaded cluster costs a quarter more where time in the system costs nothing;
-/// with a fifth for all, a loaded one costs up to a quarter more (`docs/lab/planner.md`).
-pub(super) fn price_waiting(jobs: &mut [JobData<'_>], now: f64) {
-    let all: f64 = jobs.iter().map(|data| data.weight).sum();
-    let late: f64 = jobs.iter().filter(|data| data.surely_late(now)).map(|data| data.weight).sum();
-    let behind = if all > 0.0 { late / all } else { 0.0 };
-    for data in jobs {
-        data.waiting = data.share.max(behind.max(2.0 * data.share).min(MAX_WAITING));
-    }
+/// Where time in the system costs nothing: with [`MAX_WAITING`] for all, jobs start at once on whatever is free, and
+/// a loaded cluster costs a quarter more; without a price of waiting, jobs wait until they are late, and an
+/// overloaded one costs as much more (`docs/lab/planner.md`).
+fn waiting_share(share: f64, fastest: f64, left: f64) -> f64 {
+    let needed = if fastest < left { fastest / left } else { 1.0 };
+    share.max((2.0 * share).min(MAX_WAITING)).max(MAX_WAITING * needed)
 }
 
 impl<'a> JobContext<'a, '_> {
@@ -121,13 +119,14 @@ impl<'a> JobContext<'a, '_> {
         let late = job.deadline.is_some_and(|d| d < self.snapshot.now);
         let change =
             self.prices.energy_cost(least_power, lost) + weight * lost * if late { 1.0 } else { share };
+        let deadline = job.deadline.map_or(f64::INFINITY, |d| d.0);
         JobData {
             job,
             configs,
             weight,
             share,
-            waiting: share,
-            deadline: job.deadline.map_or(f64::INFINITY, |d| d.0),
+            waiting: waiting_share(share, fastest, deadline - self.snapshot.now.0),
+            deadline,
             fully_aged,
             holding,
             admits,

@@ -14,7 +14,7 @@ use andreas_core::{GpuType, NodeName, StepFunction, Time, Watts};
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Job, JobState, NodePower, Placement, Snapshot};
 use cluster::{Names, Sets, compile_nodes, compile_types};
-use jobs::{JobContext, price_waiting};
+use jobs::JobContext;
 
 pub use data::{Assignment, Config, Holding, JobData, NodeData, Nodes, TypeData};
 pub(crate) use data::{Demand, milliwatts};
@@ -103,7 +103,6 @@ impl<'a> Instance<'a> {
                 context.compile(job, admits)
             })
             .collect();
-        price_waiting(&mut instance.jobs, instance.now);
         instance
     }
 

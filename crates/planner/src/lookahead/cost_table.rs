@@ -316,7 +316,7 @@ impl CostTable {
         if seconds <= 0.0 && joules <= 0.0 {
             return 0.0;
         }
-        let late = if data.surely_late(instance.now) { 1.0 } else { 0.0 };
+        let late = if instance.now + data.fastest > data.deadline { 1.0 } else { 0.0 };
         let delay = data.weight * (data.waiting + late) * seconds;
         delay + joules * instance.prices.integral(seconds.max(1.0)) / seconds.max(1.0)
     }
