@@ -78,14 +78,14 @@ fn share(snapshot: &Snapshot, job: &Job) -> f64 {
     }
 }
 
-/// Share of the weight that a second of waiting costs: twice one in the system, or as much of a fifth as the fastest
-/// way needs of the time left; at most a fifth, but at least one in the system.
+/// Share of the weight that a second of waiting costs: twice one in the system, or twice as much of a fifth as the
+/// fastest way needs of the time left; at most a fifth, but at least one in the system.
 fn waiting(snapshot: &Snapshot, job: &Job) -> f64 {
     let fastest = ways(job).into_iter().map(|((time, ..), ..)| time).fold(f64::INFINITY, f64::min);
     let left = job.deadline.map_or(f64::INFINITY, |deadline| (deadline - snapshot.now).0);
     let needed = if fastest < left { fastest / left } else { 1.0 };
     let share = share(snapshot, job);
-    share.max((2.0 * share).max(0.2 * needed).min(0.2))
+    share.max((2.0 * share).max(0.4 * needed).min(0.2))
 }
 
 /// Cost of the rest of a job that loses some seconds first, as documented: energy, tardiness, a miss, time in

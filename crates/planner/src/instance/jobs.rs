@@ -82,16 +82,15 @@ fn draw_under_limit(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
 }
 
 /// Share of the weight that a second of waiting costs: twice that of a second in the system, because GPUs may be
-/// taken until then; or [`MAX_WAITING`] times the part of the time left to the deadline that the fastest run needs,
-/// because a job with little time to spare may become late. At most [`MAX_WAITING`], unless a second in the system
-/// costs more.
+/// taken until then. Where that is less, a job pays for its lack of time: [`MAX_WAITING`] in full if its fastest run
+/// needs half of the time left to the deadline, in proportion if less.
 ///
 /// Where time in the system costs nothing: with [`MAX_WAITING`] for all, jobs start at once on whatever is free, and
 /// a loaded cluster costs a quarter more; without a price of waiting, jobs wait until they are late, and an
 /// overloaded one costs as much more (`docs/lab/planner.md`).
 fn waiting_share(share: f64, fastest: f64, left: f64) -> f64 {
     let needed = if fastest < left { fastest / left } else { 1.0 };
-    share.max((2.0 * share).min(MAX_WAITING)).max(MAX_WAITING * needed)
+    share.max((2.0 * share.max(MAX_WAITING * needed)).min(MAX_WAITING))
 }
 
 impl<'a> JobContext<'a, '_> {
