@@ -1,6 +1,6 @@
 //! Methods side by side in a closed loop: `cargo run --release -p andreas-baselines --example closed_loop -- [jobs=400]
-//! [gaps=900,450,250] [seeds=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [wear=600] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
-//! [bound=0]`; `bound` is the number of rounds in which a clairvoyant lower bound is sought.
+//! [gaps=900,450,250] [seeds=1] [first=1] [methods=...] [share=0.1] [fixed=900] [restart=120] [wear=600] [budget=W] [clusters=1] [error=0] [pace=1] [minrun=0] [limits=0] [weights=1] [trials=1000]
+//! [bound=0]`; `first` is the first seed, `bound` the number of rounds in which a clairvoyant lower bound is sought.
 //!
 //! Figures are means ± standard deviations over the seeds, each of which is another load. The distance from the bound is that of
 //! the sums over all seeds, with the standard deviation of the seeds' own distances.
@@ -45,7 +45,7 @@ fn main() {
         text(key).unwrap_or(or).split(',').map(ToOwned::to_owned).collect()
     };
     let methods = list("methods", "fifo-fixed,edf-fixed,fifo,edf,priority,andreas,randomized-greedy");
-    let seeds = number("seeds", 1.0) as u64;
+    let (first, seeds) = (number("first", 1.0) as u64, number("seeds", 1.0) as u64);
     let heads =
         ["total", "energy", "overhd", "idle", "tardy", "misses", "turnar", "late", "hours", "restarts"];
     let heads: String = heads.iter().map(|head| format!("{head:>17}")).collect();
@@ -61,7 +61,7 @@ fn main() {
                 }
             };
             let mut bills = Vec::new();
-            for seed in 1..=seeds {
+            for seed in first..first + seeds {
                 let load = Load {
                     jobs: number("jobs", 400.0) as usize,
                     gap: gap.parse().unwrap_or(450.0),
@@ -83,7 +83,7 @@ fn main() {
                 let mut scheduler = Scheduler::new(Options { method, trials, ..Options::default() });
                 let bill = replay(&load, &mut |snapshot| scheduler.plan(snapshot).expect("a valid snapshot"));
                 let rounds = number("bound", 0.0) as usize;
-                if rounds > 0 && least.len() < seed as usize {
+                if rounds > 0 && least.len() <= bills.len() {
                     least.push(bound(&load, rounds));
                 }
                 bills.push(bill);

@@ -70,19 +70,34 @@ fn weight(snapshot: &Snapshot, job: &Job) -> f64 {
     job.weight.0 * snapshot.lateness.aging.map_or(1.0, |aging| (1.0 + late / aging.0).min(10.0))
 }
 
-/// Cost of the rest of a job that loses some seconds first, as documented: energy, tardiness, a miss, time in
-/// the system; the seconds that are lost or added by a limit at a fifth of the weight at least.
-fn remaining(snapshot: &Snapshot, job: &Job, (time, slowed, watts): Way, lost: f64) -> f64 {
-    let price = snapshot.tariff.at(snapshot.now).unwrap().0;
-    let share = match job.deadline {
+/// Share of the weight that a second in the system costs.
+fn share(snapshot: &Snapshot, job: &Job) -> f64 {
+    match job.deadline {
         Some(_) => snapshot.lateness.turnaround_share,
         None => snapshot.lateness.turnaround_share.max(0.1),
-    };
+    }
+}
+
+/// Share of the weight that a second of waiting costs: twice one in the system, or twice as much of a fifth as the
+/// fastest way needs of the time left; at most a fifth, but at least one in the system.
+fn waiting(snapshot: &Snapshot, job: &Job) -> f64 {
+    let fastest = ways(job).into_iter().map(|((time, ..), ..)| time).fold(f64::INFINITY, f64::min);
+    let left = job.deadline.map_or(f64::INFINITY, |deadline| (deadline - snapshot.now).0);
+    let needed = if fastest < left { fastest / left } else { 1.0 };
+    let share = share(snapshot, job);
+    share.max((2.0 * share).max(0.4 * needed).min(0.2))
+}
+
+/// Cost of the rest of a job that loses some seconds first, as documented: energy, tardiness, a miss, time in
+/// the system; the seconds that are lost or added by a limit at the price of waiting.
+fn remaining(snapshot: &Snapshot, job: &Job, (time, slowed, watts): Way, lost: f64) -> f64 {
+    let price = snapshot.tariff.at(snapshot.now).unwrap().0;
+    let share = share(snapshot, job);
     let late = job.deadline.map_or(0.0, |deadline| {
         let over = (snapshot.now + Seconds(lost + time) - deadline).0;
         if over > 0.0 { over + snapshot.lateness.late_fixed.0 } else { 0.0 }
     });
-    let in_system = share * (time - slowed) + share.max(0.2) * (lost + slowed);
+    let in_system = share * (time - slowed) + waiting(snapshot, job) * (lost + slowed);
     watts * price * (lost + time) + weight(snapshot, job) * (late + in_system)
 }
 
@@ -113,8 +128,7 @@ proptest! {
             for (way, limit, row) in &ways {
                 let lost = snapshot.restart.0 + job.lost.0 * way.0 / stays.0;
                 let late = job.deadline.is_some_and(|deadline| snapshot.now + Seconds(way.0) > deadline);
-                let share = snapshot.lateness.turnaround_share.max(0.2);
-                let second = weight(&snapshot, job) * (share + f64::from(u8::from(late)));
+                let second = weight(&snapshot, job) * (waiting(&snapshot, job) + f64::from(u8::from(late)));
                 let wear = snapshot.wear.0 * (second + way.2 * price);
                 let best = remaining(&snapshot, job, *way, lost) + wear;
                 prop_assert!(

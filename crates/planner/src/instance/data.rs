@@ -220,6 +220,8 @@ pub struct JobData<'a> {
     pub weight: f64,
     /// Share of the weight that a second in the system costs.
     pub share: f64,
+    /// Share of the weight that a second of waiting costs.
+    pub(crate) waiting: f64,
     /// Seconds since the snapshot's origin; infinite without a deadline.
     pub deadline: f64,
     /// Its weight has reached the maximum of ageing: served first.

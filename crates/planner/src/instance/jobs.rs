@@ -15,6 +15,8 @@ use crate::snapshot::{
 
 /// Maximum factor by which age raises the planning weight.
 const OLDEST: f64 = 10.0;
+/// Maximum share of the weight that a second of waiting costs, unless a second in the system costs more.
+const MAX_WAITING: f64 = 0.2;
 /// Remaining time of a run without any estimate: four hours, as in the whole product.
 const UNKNOWN_RUN_S: f64 = 4.0 * 3600.0;
 
@@ -79,6 +81,18 @@ fn draw_under_limit(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
     }
 }
 
+/// Share of the weight that a second of waiting costs: twice that of a second in the system, because GPUs may be
+/// taken until then. Where that is less, a job pays for its lack of time: [`MAX_WAITING`] in full if its fastest run
+/// needs half of the time left to the deadline, in proportion if less.
+///
+/// Where time in the system costs nothing: with [`MAX_WAITING`] for all, jobs start at once on whatever is free, and
+/// a loaded cluster costs a quarter more; without a price of waiting, jobs wait until they are late, and an
+/// overloaded one costs as much more (`docs/lab/planner.md`).
+fn waiting_share(share: f64, fastest: f64, left: f64) -> f64 {
+    let needed = if fastest < left { fastest / left } else { 1.0 };
+    share.max((2.0 * share.max(MAX_WAITING * needed)).min(MAX_WAITING))
+}
+
 impl<'a> JobContext<'a, '_> {
     pub fn compile(&self, job: &'a Job, admits: usize) -> JobData<'a> {
         let mut configs = self.configs(job);
@@ -104,12 +118,14 @@ impl<'a> JobContext<'a, '_> {
         let late = job.deadline.is_some_and(|d| d < self.snapshot.now);
         let change =
             self.prices.energy_cost(least_power, lost) + weight * lost * if late { 1.0 } else { share };
+        let deadline = job.deadline.map_or(f64::INFINITY, |d| d.0);
         JobData {
             job,
             configs,
             weight,
             share,
-            deadline: job.deadline.map_or(f64::INFINITY, |d| d.0),
+            waiting: waiting_share(share, fastest, deadline - self.snapshot.now.0),
+            deadline,
             fully_aged,
             holding,
             admits,

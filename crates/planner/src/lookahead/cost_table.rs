@@ -10,9 +10,6 @@ use super::feasible::Feasible;
 use super::periods::Periods;
 use crate::instance::{Config, Instance, JobData, NodeData, TypeData};
 
-/// Minimum cost of a second of delayed start, as a share of the cost of a second late. It applies even where
-/// a delay costs nothing, because capacity may be taken until then.
-pub(super) const DELAY_PENALTY: f64 = 0.2;
 /// A newly opened node is assumed to stay fragmented for this part of the first period.
 const FRAGMENTED_PART: f64 = 1.0 / 3.0;
 
@@ -267,7 +264,7 @@ impl CostTable {
     pub fn wear(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column) -> f64 {
         let wear = instance.snapshot.wear.0;
         let late = if data.deadline < instance.now + item.time { 1.0 } else { 0.0 };
-        let per_second = data.weight * (late + data.share.max(DELAY_PENALTY));
+        let per_second = data.weight * (late + data.waiting);
         instance.prices.energy_cost(item.billed, wear) + per_second * wear
     }
 
@@ -320,7 +317,7 @@ impl CostTable {
             return 0.0;
         }
         let late = if instance.now + data.fastest > data.deadline { 1.0 } else { 0.0 };
-        let delay = data.weight * (data.share.max(DELAY_PENALTY) + late) * seconds;
+        let delay = data.weight * (data.waiting + late) * seconds;
         delay + joules * instance.prices.integral(seconds.max(1.0)) / seconds.max(1.0)
     }
 
@@ -350,8 +347,7 @@ fn per_gpu(instance: &Instance<'_>, watts: impl Fn(&NodeData) -> f64) -> Vec<f64
 /// seem cheaper.
 pub(super) fn time_in_system(data: &JobData<'_>, item: &Column, delay: f64, part: f64) -> f64 {
     let slowed = item.slowed * part;
-    data.weight
-        * (data.share * (item.time * part - slowed) + data.share.max(DELAY_PENALTY) * (delay + slowed))
+    data.weight * (data.share * (item.time * part - slowed) + data.waiting * (delay + slowed))
 }
 
 /// The standard normal distribution function, from a table.
