@@ -289,6 +289,49 @@ fn a_change_without_room_now_aims_at_a_start_at_which_nothing_happens_and_the_jo
     }
 }
 
+/// GPUs that another job keeps to its end are nobody else's before, however little that job would pay for them.
+#[test]
+fn no_job_waits_for_gpus_that_another_keeps_until_it_is_too_late() {
+    // Given fast GPUs that are free and slow ones that a light job keeps for an hour: it may not be moved, or not yet.
+    let mut held = slow_and_fast();
+    held.lateness.turnaround_share = 0.0;
+    let kept = [
+        Job { preemption: Preemption::Never, ..job("there", 8) },
+        Job { movable: false, ..job("there", 8) },
+        Job { restarts_last_day: 8, ..job("there", 8) },
+    ];
+    let row =
+        |kind: &str, watts: f64| Estimate::new(kind.into(), GpuCount(8), Seconds(HOUR / 10.0), Watts(watts));
+    for (kept, hours, starts) in
+        kept.iter().flat_map(|kept| [(20.0, false), (2.5, true), (1.5, true)].map(|(h, s)| (kept, h, s)))
+    {
+        let mut snapshot = held.clone();
+        let there = Job {
+            estimates: [row("A100", 2400.0), row("T4", 560.0)].into(),
+            weight: andreas_core::CostRate(1e-6),
+            ..kept.clone()
+        };
+        let comes = Job {
+            estimates: [row("A100", 2400.0), row("T4", 560.0)].into(),
+            weight: andreas_core::CostRate(10.0 / HOUR),
+            deadline: Some(Time(hours * HOUR)),
+            ..job("comes", 8)
+        };
+        snapshot.jobs = vec![running(there, &["n1"], 8), comes];
+        let JobState::Running { placement, .. } = &mut snapshot.jobs[0].state else { unreachable!() };
+        placement.gpu_type = "T4".into();
+        // When this is decided, then a job with little time starts where it can now,
+        let decided = plan(&snapshot, &Options::default()).unwrap();
+        let placed = place(&decided, "team/comes").map(|placement| placement.gpu_type.to_string());
+        assert_eq!(placed.as_deref(), starts.then_some("A100"), "{hours} h, {:?}", kept.preemption);
+        // and one with much of it waits for the others, no longer than they are kept.
+        if !starts {
+            let begin = decided.next_event.unwrap().0;
+            assert!((0.9 * HOUR..=2.0 * HOUR).contains(&begin), "{begin}");
+        }
+    }
+}
+
 /// A job that may have a fast board that the power budget can never hold, or a slow one that it can, does not wait
 /// for the fast one: no instant comes at which it could start there.
 #[test]

@@ -8,10 +8,7 @@ use andreas_core::{GpuType, JobId, NodeName, Seconds};
 use super::cluster::{CPU, MEMORY, Names, PODS};
 use super::data::{Assignment, Config, Demand, Holding, JobData, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
-use crate::snapshot::{
-    Estimate, IntendedChange, Job, JobState, LimitsCount, MAX_RESTARTS_PER_DAY, Placement, Preemption,
-    Resources, Snapshot,
-};
+use crate::snapshot::{Estimate, IntendedChange, Job, JobState, LimitsCount, Placement, Resources, Snapshot};
 
 /// Maximum factor by which age raises the planning weight.
 const OLDEST: f64 = 10.0;
@@ -214,9 +211,7 @@ impl<'a> JobContext<'a, '_> {
                 let assignment = self.assignment(job, placement, configs);
                 let known = assignment.nodes.as_slice().len() == placement.nodes.len();
                 let settled = *since + job.min_run <= self.snapshot.now;
-                let rested = job.restarts_last_day < MAX_RESTARTS_PER_DAY;
-                let may_move = job.movable && job.preemption == Preemption::Allowed;
-                let free_to_move = known && settled && rested && may_move;
+                let free_to_move = known && settled && job.may_restart();
                 Holding::Running { assignment, free_to_move }
             }
         }

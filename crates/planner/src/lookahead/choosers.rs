@@ -1,5 +1,6 @@
 //! What jobs take at given prices: each its cheapest configuration and start.
 
+use super::Kept;
 use super::cost_table::CostTable;
 use super::periods::Price;
 use super::track::Track;
@@ -38,10 +39,13 @@ struct Start {
 }
 
 impl<'a, 'b> Choosers<'a, 'b> {
-    /// All jobs, or a sample of many. The largest jobs are always in it: a few of them may want most of the
+    /// All jobs that may choose, or a sample of many. The largest jobs are always in it: a few of them may want most of the
     /// GPUs. Of the others it has sizes in proportion, since only the sum of their demand matters.
-    pub fn new(instance: &'a Instance<'b>, cost_table: &'a CostTable, sample: usize) -> Self {
+    pub fn new(instance: &'a Instance<'b>, cost_table: &'a CostTable, kept: &Kept, sample: usize) -> Self {
         let work = |job: usize| {
+            if kept[job].is_some() {
+                return None;
+            }
             let offered = cost_table.items[cost_table.columns_of(job)].iter().filter(|item| item.possible());
             offered.map(|item| item.gpus * item.time).reduce(f64::min).map(|work| (work, job))
         };
@@ -240,7 +244,7 @@ mod tests {
             let instance = budget::prepared(&snapshot);
             let classes = Classes::new(&instance);
             let cost_table = CostTable::new(&instance, &classes);
-            let choosers = Choosers::new(&instance, &cost_table, sample).jobs;
+            let choosers = Choosers::new(&instance, &cost_table, &vec![None; count], sample).jobs;
             // One in twenty, however small the sample,
             let largest: BTreeSet<usize> =
                 (0..count).filter(|job| hours[*job] > count - count / LARGE_ONE_IN).collect();

@@ -48,13 +48,12 @@ use search_state::SearchState;
 use step::{Choice, Step};
 
 use crate::budget;
-use crate::instance::{Assignment, Holding, Instance};
+use crate::instance::{Assignment, Holding, Instance, JobData};
 use crate::method::{MethodName, Options};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::reserve::Reservation;
 use crate::rng::Random;
-use crate::snapshot::Preemption;
 
 /// Maximum number of repeated decisions until one changes nothing.
 const ROUNDS: usize = 24;
@@ -65,30 +64,55 @@ const TIE: f64 = 1e-7;
 /// Maximum number of jobs for which the default method tries to prove its plan.
 const SMALL: usize = 200;
 
-/// Data that does not depend on where jobs are.
+/// Data that does not depend on where jobs are that may be moved.
+#[derive(Clone, Copy)]
 struct Context<'a, 'b> {
     instance: &'a Instance<'b>,
     options: &'a Options,
     classes: &'a Classes,
     cost_table: &'a CostTable,
-    shadow_prices: &'a ShadowPrices,
-    deferred: &'a DeferredCosts,
+    priced: &'a Priced,
 }
 
 /// Makes one decision.
 pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let cost_table = CostTable::new(instance, &classes);
-    let priced = ShadowPrices::new(instance, &classes, &cost_table, options.gap);
-    let outcome = decide_at(instance, options, (&classes, &cost_table, &priced));
+    let tables = (&classes, &cost_table);
+    let priced = |kept: &Kept| ShadowPrices::new(instance, tables, kept, options.gap);
+    let outcome = decide_at(instance, options, tables, &priced);
     if !waits_for_nothing(instance, &cost_table, &outcome) {
         return outcome;
     }
-    decide_at(
-        instance,
-        options,
-        (&classes, &cost_table, &ShadowPrices::none(instance, &classes, &cost_table)),
-    )
+    decide_at(instance, options, tables, &|_| ShadowPrices::none(instance, tables))
+}
+
+/// By job: its placement, if it runs there to its end.
+type Kept = [Option<Assignment>];
+
+/// Those of these assignments that are kept to the job's end.
+fn kept(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Vec<Option<Assignment>> {
+    let kept = |(data, assignment): (&JobData<'_>, &Option<Assignment>)| {
+        if data.job.may_restart() { None } else { assignment.clone() }
+    };
+    instance.jobs.iter().zip(assignments).map(kept).collect()
+}
+
+/// Prices, and what follows from them.
+struct Priced {
+    shadow_prices: ShadowPrices,
+    deferred: DeferredCosts,
+}
+
+impl Priced {
+    fn new(
+        instance: &Instance<'_>,
+        (classes, cost_table): (&Classes, &CostTable),
+        shadow_prices: ShadowPrices,
+    ) -> Self {
+        let deferred = DeferredCosts::new(instance, classes, cost_table, &shadow_prices);
+        Self { shadow_prices, deferred }
+    }
 }
 
 /// Whether a plan leaves the whole cluster idle although neither tariff nor budget changes before it would start
@@ -101,14 +125,15 @@ fn waits_for_nothing(instance: &Instance<'_>, cost_table: &CostTable, outcome: &
     idle && outcome.wake.is_some_and(|begin| begin + cost_table.periods.unit() <= news)
 }
 
-/// Makes one decision at these prices.
+/// Makes one decision at the prices that go with what is kept.
 fn decide_at(
     instance: &Instance<'_>,
     options: &Options,
-    (classes, cost_table, shadow_prices): (&Classes, &CostTable, &ShadowPrices),
+    tables: (&Classes, &CostTable),
+    prices: &dyn Fn(&Kept) -> ShadowPrices,
 ) -> Outcome {
-    let deferred = DeferredCosts::new(instance, classes, cost_table, shadow_prices);
-    let context = Context { instance, options, classes, cost_table, shadow_prices, deferred: &deferred };
+    let (classes, cost_table) = tables;
+    let priced = |kept: &Kept| Priced::new(instance, tables, prices(kept));
     let mut current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
     let mut movable: Vec<bool> = instance
         .jobs
@@ -119,6 +144,10 @@ fn decide_at(
             Holding::Committed { .. } => false,
         })
         .collect();
+    let mut fixed = kept(instance, &current);
+    let priced_first = priced(&fixed);
+    let mut priced_again = None;
+    let context = Context { instance, options, classes, cost_table, priced: &priced_first };
     let first = context.round(&current, &movable, Vec::new());
     let (bound, waiting_cost) = (first.bound, first.waiting_cost);
     let mut last = first;
@@ -129,15 +158,26 @@ fn decide_at(
         if last.assignments == current {
             break;
         }
-        movable = context.movable_after(&current, &last.assignments, &movable);
+        movable = movable_after(instance, &current, &last.assignments, &movable);
+        // What starts now and is then kept is no longer the others' to take.
+        let fixed_now = kept(instance, &last.assignments);
+        let again = fixed_now != fixed;
+        if again {
+            priced_again = Some(priced(&fixed_now));
+            fixed = fixed_now;
+        }
         // The options of a job that waits, as before, are the same: they depend on nobody else.
         let waits = |job: usize| current[job].is_none() && last.assignments[job].is_none();
         let known = std::mem::take(&mut last.options).into_iter().enumerate();
-        let known = known.map(|(job, options)| options.filter(|_| waits(job))).collect();
+        let known = known.map(|(job, options)| options.filter(|_| !again && waits(job))).collect();
         current.clone_from(&last.assignments);
-        last = context.round(&current, &movable, known);
+        let priced = priced_again.as_ref().unwrap_or(&priced_first);
+        last = Context { priced, ..context }.round(&current, &movable, known);
     }
-    let Priced { cost, wake, intended } = context.priced_from_the_start(&last.assignments);
+    // The bound is of the first prices, so the cost is as well.
+    let cost = context.from_the_start(&last.assignments).cost;
+    let priced = priced_again.as_ref().unwrap_or(&priced_first);
+    let FromTheStart { wake, intended, .. } = Context { priced, ..context }.from_the_start(&last.assignments);
     Outcome {
         assignments: last.assignments,
         objective: Some(cost),
@@ -148,13 +188,13 @@ fn decide_at(
         waiting_cost: Some(waiting_cost),
         ended_early: options.method == MethodName::Exact && cost - bound > TIE * cost.abs(),
         intended,
-        prices: Some(shadow_prices.publish(instance, classes)),
+        prices: Some(priced.shadow_prices.publish(instance, classes)),
         wake,
     }
 }
 
-/// A plan priced against the initial state.
-struct Priced {
+/// A plan against the initial state.
+struct FromTheStart {
     cost: f64,
     /// Seconds until the first deferred start or change.
     wake: Option<f64>,
@@ -176,12 +216,12 @@ struct RoundResult {
 
 impl<'b> Context<'_, 'b> {
     fn step<'s>(&'s self, current: &'s [Option<Assignment>], base: &PartialPlan) -> Step<'s, 'b> {
-        let tables = (self.cost_table, self.classes, self.shadow_prices, self.deferred);
+        let Priced { shadow_prices, deferred } = self.priced;
+        let tables = (self.cost_table, self.classes, shadow_prices, deferred);
         Step::new(self.instance, tables, current, base)
     }
 
-    /// A plan against the initial state.
-    fn priced_from_the_start(&self, assignments: &[Option<Assignment>]) -> Priced {
+    fn from_the_start(&self, assignments: &[Option<Assignment>]) -> FromTheStart {
         let current: Vec<Option<Assignment>> =
             self.instance.jobs.iter().map(|d| d.current().cloned()).collect();
         let mut partial = PartialPlan::new(self.instance, |_, _| false);
@@ -200,7 +240,7 @@ impl<'b> Context<'_, 'b> {
             let (begin, config) = step.intended_change(job, assignments[job].as_ref()?)?;
             Some((job, begin, config))
         };
-        Priced {
+        FromTheStart {
             wake: step.wake(assignments),
             intended: (0..assignments.len()).filter_map(change).collect(),
             cost: SearchState::new(&step, partial, &open).total(),
@@ -346,27 +386,27 @@ impl<'b> Context<'_, 'b> {
     fn moves(&self, jobs: usize) -> u64 {
         (200 + 6 * jobs.min(500) as u64 + 2 * jobs as u64).saturating_mul(self.options.trials) / 1000
     }
+}
 
-    /// Jobs that the next decision could still move once the plan is carried out.
-    fn movable_after(
-        &self,
-        current: &[Option<Assignment>],
-        assignments: &[Option<Assignment>],
-        before: &[bool],
-    ) -> Vec<bool> {
-        let movable = |job: usize| {
-            let data = &self.instance.jobs[job];
-            let (Some(new), old) = (&assignments[job], &current[job]) else { return true };
-            if old.as_ref().is_some_and(|old| data.same_gpus(old, new)) {
-                return before[job];
-            }
-            if data.leaving().is_some() {
-                return false;
-            }
-            data.job.movable && data.job.preemption == Preemption::Allowed && data.job.min_run.0 <= 0.0
-        };
-        (0..assignments.len()).map(movable).collect()
-    }
+/// Jobs that the next decision could still move once the plan is carried out.
+fn movable_after(
+    instance: &Instance<'_>,
+    current: &[Option<Assignment>],
+    assignments: &[Option<Assignment>],
+    before: &[bool],
+) -> Vec<bool> {
+    let movable = |job: usize| {
+        let data = &instance.jobs[job];
+        let (Some(new), old) = (&assignments[job], &current[job]) else { return true };
+        if old.as_ref().is_some_and(|old| data.same_gpus(old, new)) {
+            return before[job];
+        }
+        if data.leaving().is_some() {
+            return false;
+        }
+        data.job.may_restart() && data.job.min_run.0 <= 0.0
+    };
+    (0..assignments.len()).map(movable).collect()
 }
 
 /// The plan itself, without the reservation.

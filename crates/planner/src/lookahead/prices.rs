@@ -9,13 +9,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Kept;
 use super::choosers::{Choosers, cheapest};
 use super::classes::Classes;
 use super::cost_table::{CostTable, time_in_system};
 use super::periods::{PERIODS, Periods, Price, budget_by_period};
 use super::track::Track;
 use crate::instance::{Instance, JobData};
-use crate::snapshot::{MAX_RESTARTS_PER_DAY, Preemption, Prices};
+use crate::snapshot::Prices;
 
 /// Rounds without and with prices of the last decision.
 const COLD: usize = 32;
@@ -46,7 +47,12 @@ pub(super) struct ShadowPrices {
 
 impl ShadowPrices {
     /// Finds prices, with half the rounds if `gap` allows rough prices.
-    pub fn new(instance: &Instance<'_>, classes: &Classes, cost_table: &CostTable, gap: f64) -> Self {
+    pub fn new(
+        instance: &Instance<'_>,
+        (classes, cost_table): (&Classes, &CostTable),
+        kept: &Kept,
+        gap: f64,
+    ) -> Self {
         let part = if gap >= ROUGH { 2 } else { 1 };
         let periods = &cost_table.periods;
         let old = Old::from_snapshot(instance, periods);
@@ -59,8 +65,9 @@ impl ShadowPrices {
         if watts.is_none() {
             watt.price = Price::default();
         }
+        take_what_is_kept(instance, (classes, cost_table), kept, (&mut gpu, &mut watt));
         let rounds = if old.known { WARM } else { COLD } / part;
-        let mut choice = Choosers::new(instance, cost_table, SAMPLE / part);
+        let mut choice = Choosers::new(instance, cost_table, kept, SAMPLE / part);
         let mut counted = 0.0;
         for round in 0..rounds {
             choice.round(&mut gpu, &mut watt, round % FULL == 0);
@@ -87,7 +94,7 @@ impl ShadowPrices {
     }
 
     /// No prices: nothing is scarce.
-    pub fn none(instance: &Instance<'_>, classes: &Classes, cost_table: &CostTable) -> Self {
+    pub fn none(instance: &Instance<'_>, (classes, cost_table): (&Classes, &CostTable)) -> Self {
         Self {
             gpu: vec![Price::default(); classes.list.len()],
             watt: Price::default(),
@@ -185,10 +192,11 @@ impl ShadowPrices {
         let data = &instance.jobs[job];
         let (now, then) = (&cost_table.items[i], &cost_table.items[later.item]);
         let (delay, begin) = (cost_table.delay[job], cost_table.periods.starts()[later.start]);
-        let movable = data.job.movable
-            && data.job.preemption == Preemption::Allowed
-            && data.job.restarts_last_day < MAX_RESTARTS_PER_DAY;
-        if !movable || begin <= delay || begin < data.job.min_run.0 || delay + now.time <= begin {
+        if !data.job.may_restart()
+            || begin <= delay
+            || begin < data.job.min_run.0
+            || delay + now.time <= begin
+        {
             return f64::INFINITY;
         }
         let done = (begin - delay) / now.time;
@@ -211,6 +219,28 @@ impl ShadowPrices {
         let first = energy + time_in_system(data, now, delay, done);
         first + rest + cost_table.wear(instance, data, then) + premium
     }
+}
+
+/// Takes the GPUs and watts of jobs that run to their end where they are: no price makes room of them.
+fn take_what_is_kept(
+    instance: &Instance<'_>,
+    (classes, cost_table): (&Classes, &CostTable),
+    kept: &Kept,
+    (gpu, watt): (&mut [Track], &mut Track),
+) {
+    let periods = &cost_table.periods;
+    for (job, (data, kept)) in instance.jobs.iter().zip(kept).enumerate() {
+        let Some(kept) = kept else { continue };
+        let item = &cost_table.items[cost_table.columns_of(job).start + kept.config];
+        let until = cost_table.delay[job] + item.time;
+        let end = periods.index_at(until);
+        for node in kept.nodes.as_slice() {
+            let gpus = data.configs[kept.config].gpus as f64;
+            gpu[classes.of_node[*node as usize]].add(periods, gpus, 0, end, until);
+        }
+        watt.add(periods, item.watts, 0, end, until);
+    }
+    gpu.iter_mut().chain([watt]).for_each(Track::take_used);
 }
 
 /// A later start.

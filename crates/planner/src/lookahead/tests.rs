@@ -47,9 +47,10 @@ fn decision<T>(
     let options = Options { method: MethodName::Exact, ..Options::default() };
     let classes = Classes::new(&instance);
     let cost_table = CostTable::new(&instance, &classes);
-    let shadow_prices = ShadowPrices::new(&instance, &classes, &cost_table, 0.0);
-    let deferred = DeferredCosts::new(&instance, &classes, &cost_table, &shadow_prices);
     let current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
+    let tables = (&classes, &cost_table);
+    let prices = ShadowPrices::new(&instance, tables, &super::kept(&instance, &current), 0.0);
+    let priced = Priced::new(&instance, tables, prices);
     let movable = |d: &crate::instance::JobData<'_>| match d.holding {
         Holding::Nothing | Holding::Leaving { .. } => true,
         Holding::Running { free_to_move, .. } => free_to_move,
@@ -61,8 +62,7 @@ fn decision<T>(
         options: &options,
         classes: &classes,
         cost_table: &cost_table,
-        shadow_prices: &shadow_prices,
-        deferred: &deferred,
+        priced: &priced,
     };
     then(&context, &current, &movable)
 }

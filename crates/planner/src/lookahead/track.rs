@@ -37,6 +37,13 @@ impl Track {
         }
     }
 
+    /// Takes what is used from the capacity, for all rounds.
+    pub fn take_used(&mut self) {
+        for (capacity, used) in self.capacity.iter_mut().zip(&mut self.used) {
+            *capacity = (*capacity - std::mem::take(used)).max(0.0);
+        }
+    }
+
     pub fn update(&mut self, periods: &Periods) {
         for p in 0..periods.count() - 1 {
             let (used, capacity) = (self.used[p], self.capacity[p]);

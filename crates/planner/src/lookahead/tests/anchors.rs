@@ -29,16 +29,16 @@ fn problem(jobs: usize, nodes: usize, seed: u64) -> Value {
     let prepared = budget::prepared(&snapshot);
     let classes = Classes::new(&prepared);
     let cost_table = CostTable::new(&prepared, &classes);
-    let shadow_prices = ShadowPrices::new(&prepared, &classes, &cost_table, 0.0);
-    let deferred = DeferredCosts::new(&prepared, &classes, &cost_table, &shadow_prices);
     let current: Vec<Option<Assignment>> = prepared.jobs.iter().map(|d| d.current().cloned()).collect();
+    let tables = (&classes, &cost_table);
+    let kept = crate::lookahead::kept(&prepared, &current);
+    let priced = Priced::new(&prepared, tables, ShadowPrices::new(&prepared, tables, &kept, 0.0));
     let context = Context {
         instance: &prepared,
         options: &options,
         classes: &classes,
         cost_table: &cost_table,
-        shadow_prices: &shadow_prices,
-        deferred: &deferred,
+        priced: &priced,
     };
     let base = PartialPlan::after(&prepared, &current, &vec![true; current.len()]);
     assert!(base.assignments.iter().all(Option::is_none), "every job may move");
