@@ -326,7 +326,7 @@ impl Capacity {
         instance: &Instance<'_>,
         job: usize,
         assignment: &Assignment,
-        (before, after): &(Self, Self),
+        (before, after): (&Self, &Self),
     ) -> bool {
         let data = &instance.jobs[job];
         let config = &data.configs[assignment.config];

@@ -44,3 +44,30 @@ fn room_for_a_job_without_quota_is_used_by_others_until_its_namespace_has_quota(
         assert_eq!(place(&plan, "team/younger"), None, "{method}");
     }
 }
+
+#[test]
+fn a_younger_job_does_not_stay_on_what_an_older_one_was_given() {
+    // Given two fully aged jobs, the younger of which runs on all that the older one needs: GPUs, or quota,
+    let mut gpus = cluster(1);
+    gpus.now = Time(1000.0 * HOUR);
+    let counted = Worker { quota_per_gpu: [("gpus".into(), 1)].into(), ..Worker::default() };
+    let of_team = |name: &str, hour: f64| Job {
+        submit: Time(hour * HOUR),
+        worker: counted.clone(),
+        preemption: Preemption::Allowed,
+        ..job(name, 8)
+    };
+    gpus.jobs = vec![of_team("older", 0.0), running(of_team("younger", 1.0), &["n0"], 8)];
+    let mut quota = gpus.clone();
+    quota.nodes.extend(cluster(2).nodes.pop());
+    quota.namespaces = vec![Namespace { name: "team".into(), quota: [("gpus".into(), 8)].into() }];
+    quota.jobs[0].forbidden = vec!["n0".into()];
+    for snapshot in [gpus, quota] {
+        for method in methods::all() {
+            let plan = methods::decide(&snapshot, method);
+            // then one of the two has them.
+            let both = ["team/older", "team/younger"].map(|job| place(&plan, job).is_some());
+            assert!(both[0] != both[1], "{method}: {both:?}");
+        }
+    }
+}

@@ -75,12 +75,17 @@ impl Context<'_, '_> {
                 break;
             }
             if let Some(held) = &current[job] {
-                before.take(instance, job, held);
                 let present = unmoved.plan.unassign(instance, job);
+                // An older job may have taken what it holds: its GPUs, or its share of a quota.
+                let stays = |present: &Assignment| {
+                    !base.ledger.is_displaced(instance, job, present, (&before, &base.ledger))
+                };
                 let goes_on = present
+                    .filter(stays)
                     .and_then(|present| self.better_or_same(&step, &mut unmoved.plan, base, job, present))
                     .or_else(|| self.limited_in_place(&step, base, job, held));
                 if let Some(assignment) = goes_on {
+                    before.take(instance, job, held);
                     more |= assignment != *held;
                     unmoved.plan.assign(instance, job, assignment.clone());
                     base.assign(instance, job, assignment);

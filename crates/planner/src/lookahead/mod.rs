@@ -134,22 +134,14 @@ fn decide_at(
 ) -> Outcome {
     let (classes, cost_table) = tables;
     let priced = |kept: &Kept| Priced::new(instance, tables, prices(kept));
-    let mut current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
-    let mut movable: Vec<bool> = instance
-        .jobs
-        .iter()
-        .map(|d| match d.holding {
-            Holding::Nothing | Holding::Leaving { .. } => true,
-            Holding::Running { free_to_move, .. } => free_to_move,
-            Holding::Committed { .. } => false,
-        })
-        .collect();
+    let (mut current, mut movable) = present(instance);
     let mut fixed = kept(instance, &current);
     let priced_first = priced(&fixed);
     let mut priced_again = None;
     let context = Context { instance, options, classes, cost_table, priced: &priced_first };
     let first = context.round(&current, &movable, Vec::new());
-    let (bound, waiting_cost) = (first.bound, first.waiting_cost);
+    let (mut bound, waiting_cost) = (first.bound, first.waiting_cost);
+    let aged = fully_aged(instance, &first.assignments);
     let mut last = first;
     let (mut stopped, mut trials) = (Vec::new(), 0);
     for _ in 1..ROUNDS {
@@ -174,6 +166,10 @@ fn decide_at(
         let priced = priced_again.as_ref().unwrap_or(&priced_first);
         last = Context { priced, ..context }.round(&current, &movable, known);
     }
+    let aged_at_last = fully_aged(instance, &last.assignments);
+    if aged_at_last != aged {
+        bound = context.bound_with_aged(aged_at_last);
+    }
     // The bound is of the first prices, so the cost is as well.
     let cost = context.from_the_start(&last.assignments).cost;
     let priced = priced_again.as_ref().unwrap_or(&priced_first);
@@ -191,6 +187,16 @@ fn decide_at(
         prices: Some(priced.shadow_prices.publish(instance, classes)),
         wake,
     }
+}
+
+/// By job: its present assignment, and whether it may be moved now.
+fn present(instance: &Instance<'_>) -> (Vec<Option<Assignment>>, Vec<bool>) {
+    let movable = |holding: &Holding| match holding {
+        Holding::Nothing | Holding::Leaving { .. } => true,
+        Holding::Running { free_to_move, .. } => *free_to_move,
+        Holding::Committed { .. } => false,
+    };
+    instance.jobs.iter().map(|data| (data.current().cloned(), movable(&data.holding))).unzip()
 }
 
 /// A plan against the initial state.
@@ -222,8 +228,7 @@ impl<'b> Context<'_, 'b> {
     }
 
     fn from_the_start(&self, assignments: &[Option<Assignment>]) -> FromTheStart {
-        let current: Vec<Option<Assignment>> =
-            self.instance.jobs.iter().map(|d| d.current().cloned()).collect();
+        let (current, _) = present(self.instance);
         let mut partial = PartialPlan::new(self.instance, |_, _| false);
         let fixed = partial.clone();
         for (job, assignment) in assignments.iter().enumerate() {
@@ -245,6 +250,20 @@ impl<'b> Context<'_, 'b> {
             intended: (0..assignments.len()).filter_map(change).collect(),
             cost: SearchState::new(&step, partial, &open).total(),
         }
+    }
+
+    /// The lower bound of the plans in which fully aged jobs run as in this one. They are placed first, so the bound of
+    /// a round holds only for what that round gave them.
+    fn bound_with_aged(&self, aged: Vec<(usize, Assignment)>) -> f64 {
+        let (current, movable) = present(self.instance);
+        let mut base = PartialPlan::after(self.instance, &current, &movable);
+        for (job, assignment) in aged {
+            if base.assignments[job].is_none() {
+                base.assign(self.instance, job, assignment);
+            }
+        }
+        let step = self.step(&current, &base).with_options(&base, Vec::new());
+        dual::priced_step(step, &base, self.options.gap).bound
     }
 
     /// One decision on a state; `known` has the options of jobs for which they are known.
@@ -278,8 +297,10 @@ impl<'b> Context<'_, 'b> {
         for (job, assignment) in current.iter().enumerate() {
             if let (Some(assignment), None) = (assignment, &stay.assignments[job]) {
                 // A held placement stays, unless a job with precedence has just taken of its capacity.
-                let full = |taken: &(_, _)| stay.ledger.is_displaced(instance, job, assignment, taken);
-                if !taken.as_ref().is_some_and(full) {
+                let is_displaced = taken.as_ref().is_some_and(|(before, after)| {
+                    stay.ledger.is_displaced(instance, job, assignment, (before, after))
+                });
+                if !is_displaced {
                     stay.assign(instance, job, assignment.clone());
                 }
             }
@@ -386,6 +407,12 @@ impl<'b> Context<'_, 'b> {
     fn moves(&self, jobs: usize) -> u64 {
         (200 + 6 * jobs.min(500) as u64 + 2 * jobs as u64).saturating_mul(self.options.trials) / 1000
     }
+}
+
+/// The fully aged jobs that run, with their placements.
+fn fully_aged(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Vec<(usize, Assignment)> {
+    let runs = |job: usize| Some((job, assignments[job].clone()?));
+    (0..assignments.len()).filter(|job| instance.jobs[*job].fully_aged).filter_map(runs).collect()
 }
 
 /// Jobs that the next decision could still move once the plan is carried out.

@@ -47,16 +47,10 @@ fn decision<T>(
     let options = Options { method: MethodName::Exact, ..Options::default() };
     let classes = Classes::new(&instance);
     let cost_table = CostTable::new(&instance, &classes);
-    let current: Vec<Option<Assignment>> = instance.jobs.iter().map(|d| d.current().cloned()).collect();
+    let (current, movable) = super::present(&instance);
     let tables = (&classes, &cost_table);
     let prices = ShadowPrices::new(&instance, tables, &super::kept(&instance, &current), 0.0);
     let priced = Priced::new(&instance, tables, prices);
-    let movable = |d: &crate::instance::JobData<'_>| match d.holding {
-        Holding::Nothing | Holding::Leaving { .. } => true,
-        Holding::Running { free_to_move, .. } => free_to_move,
-        Holding::Committed { .. } => false,
-    };
-    let movable: Vec<bool> = instance.jobs.iter().map(movable).collect();
     let context = Context {
         instance: &instance,
         options: &options,

@@ -18,7 +18,7 @@ fn any_method() -> impl Strategy<Value = Method> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn no_plan_takes_what_is_not_there(snapshot in snapshots(), method in any_method()) {

@@ -29,7 +29,7 @@ fn problem(jobs: usize, nodes: usize, seed: u64) -> Value {
     let prepared = budget::prepared(&snapshot);
     let classes = Classes::new(&prepared);
     let cost_table = CostTable::new(&prepared, &classes);
-    let current: Vec<Option<Assignment>> = prepared.jobs.iter().map(|d| d.current().cloned()).collect();
+    let (current, _) = crate::lookahead::present(&prepared);
     let tables = (&classes, &cost_table);
     let kept = crate::lookahead::kept(&prepared, &current);
     let priced = Priced::new(&prepared, tables, ShadowPrices::new(&prepared, tables, &kept, 0.0));
