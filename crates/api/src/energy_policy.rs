@@ -246,8 +246,9 @@ impl Default for UnknownJobs {
 pub struct PreemptionRules {
     /// Time that saving, stop, start and loading take together. Plans count it as a cost of each stop. Default: `2m`.
     pub restart_time: DurationText,
-    /// What a restart must be worth besides, in time of the job's weight and draw: prices change, and plans that move jobs for
-    /// small gains move them back. Default: `10m`. Shorter where runs take minutes.
+    /// What a restart must be worth besides, in time of the job's weight and draw, once more for each restart of the job in the
+    /// last 24 hours: prices change, and plans that move jobs for small gains move them back. Default: `10m`. Shorter where runs
+    /// take minutes.
     pub restart_wear: DurationText,
     /// A run is not moved before it has run this long. Default: `5m`.
     pub min_run_time: DurationText,

@@ -36,7 +36,7 @@ pub struct Snapshot {
     #[serde(default)]
     pub restart: Seconds,
     /// Wear of a restart, beside the seconds that it takes: it must also be worth this many lost seconds of the
-    /// job and its draw, >= 0; default 600.
+    /// job and its draw, >= 0, once more for each of the job's restarts of the last day; default 600.
     #[serde(default = "default_wear")]
     pub wear: Seconds,
     /// GPU types of all nodes; every node's type must be here.
@@ -288,8 +288,8 @@ pub struct Job {
     /// seen), >= 0; `None`: the snapshot's.
     #[serde(default)]
     pub restart: Option<Seconds>,
-    /// Restarts in the last 24 hours. From [`MAX_RESTARTS_PER_DAY`] on it stays where it is; only the power
-    /// budget may still stop it.
+    /// Restarts in the last 24 hours. Each makes the next one dearer ([`Snapshot::wear`]). From
+    /// [`MAX_RESTARTS_PER_DAY`] on it stays where it is; only the power budget may still stop it.
     #[serde(default)]
     pub restarts_last_day: u32,
     /// Its current state.

@@ -129,7 +129,7 @@ proptest! {
                 let lost = snapshot.restart.0 + job.lost.0 * way.0 / stays.0;
                 let late = job.deadline.is_some_and(|deadline| snapshot.now + Seconds(way.0) > deadline);
                 let second = weight(&snapshot, job) * (waiting(&snapshot, job) + f64::from(u8::from(late)));
-                let wear = snapshot.wear.0 * (second + way.2 * price);
+                let wear = snapshot.wear.0 * f64::from(1 + job.restarts_last_day) * (second + way.2 * price);
                 let best = remaining(&snapshot, job, *way, lost) + wear;
                 prop_assert!(
                     cost <= best + 1e-3 * cost,
@@ -240,8 +240,16 @@ fn a_change_that_is_worth_a_restart_but_not_its_wear_is_not_made() {
     (snapshot.wear, snapshot.jobs[0].restart) = (Seconds::ZERO, Some(Seconds(1e7)));
     let stays = plan(&snapshot, &Options::default()).unwrap();
     assert_eq!(place(&stays, "team/slow").map(|place| &place.nodes), Some(&on(&["n1"], 8).nodes));
+    // or a wear that is worth it once, but not the seventh time,
+    (snapshot.wear, snapshot.jobs[0].restart) = (Seconds(8.0 * HOUR), None);
+    for (restarts, stays) in [(0, false), (6, true)] {
+        snapshot.jobs[0].restarts_last_day = restarts;
+        let decided = plan(&snapshot, &Options::default()).unwrap();
+        let there = place(&decided, "team/slow").map(|place| &place.nodes) == Some(&on(&["n1"], 8).nodes);
+        assert_eq!(there, stays, "after {restarts}");
+    }
     // or eight restarts within the last day, then it stays.
-    (snapshot.jobs[0].restart, snapshot.jobs[0].restarts_last_day) = (None, 8);
+    (snapshot.wear, snapshot.jobs[0].restarts_last_day) = (Seconds::ZERO, 8);
     let stays = plan(&snapshot, &Options::default()).unwrap();
     assert_eq!(place(&stays, "team/slow").map(|place| &place.nodes), Some(&on(&["n1"], 8).nodes));
     snapshot.jobs[0].restarts_last_day = 7;

@@ -263,6 +263,8 @@ struct ActiveJob {
     truth: Vec<f64>,
     /// Seconds of a restart that are still to pass.
     restarting: f64,
+    /// Restarts, the oldest first.
+    restarts: Vec<Time>,
     on: Option<Placement>,
 }
 
@@ -288,7 +290,7 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
     let e = EnergyPrice::per_kwh(PRICE_PER_KWH, 1.0).0;
     loop {
         while let Some((job, truth)) = coming.next_if(|(j, _)| j.submit <= snapshot.now) {
-            live.insert(job.id.clone(), ActiveJob { truth, restarting: 0.0, on: None });
+            live.insert(job.id.clone(), ActiveJob { truth, restarting: 0.0, restarts: vec![], on: None });
             snapshot.jobs.push(job);
         }
         if snapshot.jobs.is_empty() {
@@ -297,6 +299,13 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
                 None => break,
             }
             continue;
+        }
+        for job in &mut snapshot.jobs {
+            let lately = live[&job.id]
+                .restarts
+                .iter()
+                .filter(|at| **at > snapshot.now - Seconds(86_400.0 / load.pace));
+            job.restarts_last_day = lately.count() as u32;
         }
         let start = Instant::now();
         let plan = decide(&snapshot);
@@ -334,6 +343,9 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
             } else if goes != at.on.as_ref() {
                 if started && goes.is_some() || at.on.is_some() && goes.is_none() {
                     bill.restarts += if goes.is_some() { 1.0 } else { 0.0 };
+                }
+                if started && goes.is_some() {
+                    at.restarts.push(now);
                 }
                 at.restarting = if started { load.restart } else { 0.0 };
                 at.on = goes.cloned();
