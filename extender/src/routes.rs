@@ -58,7 +58,7 @@ where
     let args: A = match serde_json::from_slice(body) {
         Ok(args) => args,
         Err(error) => {
-            extender.metrics.answered(verb, Outcome::Rejected, started.elapsed());
+            extender.metrics().answered(verb, Outcome::Rejected, started.elapsed());
             return (StatusCode::BAD_REQUEST, format!("not a call of {}: {error}", verb.as_str()))
                 .into_response();
         }
@@ -70,6 +70,6 @@ where
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     };
-    extender.metrics.answered(verb, outcome, started.elapsed());
+    extender.metrics().answered(verb, outcome, started.elapsed());
     response
 }

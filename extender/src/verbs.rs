@@ -47,8 +47,7 @@ pub struct Extender {
     cluster: Cluster,
     bind_permits: Semaphore,
     config: Config,
-    /// Metrics, shared with the routes.
-    pub metrics: Metrics,
+    metrics: Metrics,
 }
 
 /// Why a worker pod is not placed.
@@ -89,6 +88,11 @@ impl Extender {
     pub fn new(jobs: Arc<Mutex<Jobs>>, cluster: Cluster, config: Config, metrics: Metrics) -> Self {
         let pods = Mutex::new(PodCache::new(REMEMBERED));
         Self { jobs, pods, cluster, bind_permits: Semaphore::new(config.binds.max(1)), config, metrics }
+    }
+
+    /// Metrics, shared with the routes.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Keeps all nodes for other pods, and only the allocated node for a worker pod. Caches the

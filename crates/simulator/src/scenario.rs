@@ -120,8 +120,10 @@ impl Scenario {
         self.jobs.iter().filter(|job| self.counts(job)).count()
     }
 
-    /// Sorts jobs by submission, then by name.
-    pub fn sort(&mut self) {
+    /// The scenario with its jobs by submission, then by name.
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
         self.jobs.sort_by(|a, b| a.submit.total_cmp(&b.submit).then_with(|| a.id.cmp(&b.id)));
+        self
     }
 }

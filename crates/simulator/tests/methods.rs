@@ -77,8 +77,7 @@ fn scenario(seed: u64) -> Scenario {
     let windows =
         vec![(Time(0.0), Watts(5000.0)), (Time(6000.0), Watts(2200.0)), (Time(30_000.0), Watts(5000.0))];
     scenario.budget = Some(StepFunction::new(windows).unwrap());
-    scenario.sort();
-    scenario
+    scenario.sorted()
 }
 
 fn run(scenario: &Scenario, method: Method, error: PredictionError) -> Replayed {

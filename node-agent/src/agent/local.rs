@@ -68,7 +68,7 @@ pub async fn table(
     let mut rows = vec![HEADINGS.map(str::to_owned).to_vec()];
     for gpu in &status.gpus {
         let handle = monitor.gpus().get(&gpu.uuid).context("a GPU without readings")?;
-        let (facts, sample) = (handle.facts.as_ref(), handle.sample.as_ref());
+        let (facts, sample) = (handle.facts(), handle.sample());
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let original = record.as_ref().and_then(|record| record.get(&gpu.uuid));
         let state = match gpu.state {

@@ -39,18 +39,18 @@ pub struct GpuMonitor {
 pub struct GpuHandle {
     worker: Worker<Box<dyn Gpu>>,
     /// Facts that do not change while the driver is loaded.
-    pub facts: Option<Facts>,
+    facts: Option<Facts>,
     /// The last product that was read; it stays that of a GPU that is lost.
-    pub product: Option<String>,
+    product: Option<String>,
     /// The last number of its device file that was read; it stays that of a GPU that is lost.
     minor: Option<u32>,
     /// The last sample; `None` if it failed.
-    pub sample: Option<Sample>,
+    sample: Option<Sample>,
     failing: Option<(Instant, GpuError)>,
     /// It has failed since with an error that only a reset or a newly loaded driver ends.
     broken: bool,
-    /// Whether it answered now after an error that only a reset or a newly loaded driver ends.
-    pub reset: bool,
+    /// It answered now after an error that only a reset or a newly loaded driver ends.
+    reset: bool,
 }
 
 impl GpuHandle {
@@ -65,6 +65,30 @@ impl GpuHandle {
             broken: false,
             reset: false,
         }
+    }
+
+    /// Facts that do not change while the driver is loaded; `None` before they were read.
+    #[must_use]
+    pub fn facts(&self) -> Option<&Facts> {
+        self.facts.as_ref()
+    }
+
+    /// The last product that was read; it stays that of a GPU that is lost.
+    #[must_use]
+    pub fn product(&self) -> Option<&str> {
+        self.product.as_deref()
+    }
+
+    /// The last sample; `None` if it failed.
+    #[must_use]
+    pub fn sample(&self) -> Option<&Sample> {
+        self.sample.as_ref()
+    }
+
+    /// Whether it answered now after an error that only a reset or a newly loaded driver ends.
+    #[must_use]
+    pub fn was_reset(&self) -> bool {
+        self.reset
     }
 
     /// Why the GPU must not be used; `None` while it is healthy, or has failed only briefly.

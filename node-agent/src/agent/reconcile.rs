@@ -191,7 +191,7 @@ impl ReconcileLoop {
             decide(std::mem::take(&mut self.memory), &observed, self.started.elapsed());
         self.memory = memory;
         // Not wanted once, wanted again in the next reconcile: the setter sets it anew instead of holding it for set.
-        for uuid in std::mem::take(&mut self.setter.renewed) {
+        for uuid in self.setter.take_renewed() {
             decision.wanted.remove(&uuid);
             decision.resting.remove(&uuid);
         }
@@ -208,7 +208,7 @@ impl ReconcileLoop {
         let files = self.deps.monitor.device_files();
         self.holders.gpus = holders_from_kubelet(pods, &known, &parents, &files);
         self.deps.rest_trials.retain(&known);
-        let processes = |gpu: &GpuHandle| match &gpu.sample {
+        let processes = |gpu: &GpuHandle| match gpu.sample() {
             Some(sample) => sample.contexts().map_or(Processes::Hidden, Processes::Number),
             None => Processes::Unread,
         };
@@ -239,11 +239,11 @@ impl ReconcileLoop {
             };
             let kind = rest_kind(gpu);
             let observation = GpuObservation {
-                facts: gpu.facts.clone().map(|facts| self.setter.settable(uuid, facts)),
+                facts: gpu.facts().cloned().map(|facts| self.setter.settable(uuid, facts)),
                 holder,
-                processes: gpu.sample.as_ref().and_then(crate::gpu::Sample::contexts),
+                processes: gpu.sample().and_then(crate::gpu::Sample::contexts),
                 rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
-                healthy: gpu.sample.is_some() && self.deps.xids.fatal_error(uuid).is_none(),
+                healthy: gpu.sample().is_some() && self.deps.xids.fatal_error(uuid).is_none(),
             };
             (uuid.clone(), observation)
         };
@@ -262,14 +262,14 @@ impl ReconcileLoop {
         self.deps.metrics.setter.up.set(i64::from(response.is_some()));
         let Some(response) = response else { return self.setter.unanswered(decision) };
         self.setter.update(decision, response);
-        let refusals = self.setter.outcomes.values().filter_map(|outcome| outcome.refused.as_deref());
+        let refusals = self.setter.refusals();
         refusals.for_each(|reason| self.deps.metrics.setter_refused(reason));
     }
 
     /// The setting in force on a GPU; `None` if unknown.
     fn actual(&self, uuid: &str) -> Option<Setting> {
         let Some(setter) = &self.deps.setter else { return Some(Setting::default()) };
-        let known = self.setter.outcomes.get(uuid).map(|outcome| outcome.setting);
+        let known = self.setter.outcome(uuid).map(|outcome| outcome.setting);
         let down = setter.down_for();
         match known {
             _ if down > SETTER_GONE => Some(Setting::default()),
@@ -303,16 +303,12 @@ impl ReconcileLoop {
     /// The lowest power limit of a setter that can set limits, mW; `None` if there is no such setter.
     fn settable_floor(&self) -> Option<u32> {
         let setter = self.deps.setter.as_ref()?;
-        self.setter
-            .floor
-            .map(|floor| floor.limit_mw)
-            .filter(|_| setter.down_for() < SETTER_PATIENCE && !self.setter.denied)
+        self.setter.settable_floor().filter(|_| setter.down_for() < SETTER_PATIENCE)
     }
 
     fn ready(&self) -> ConditionUpdate {
         let down = self.deps.setter.as_ref().map_or(Duration::ZERO, SetterClient::down_for);
-        let denied =
-            self.setter.outcomes.values().any(|outcome| outcome.refused.as_deref() == Some("no_permission"));
+        let denied = self.setter.refusals().any(|reason| reason == "no_permission");
         let kubelet_down =
             self.holders.kubelet_failing.is_some_and(|since| since.elapsed() >= KUBELET_PATIENCE);
         let (reason, message) = match self.deps.monitor.list_result() {
@@ -331,19 +327,8 @@ impl ReconcileLoop {
 
     fn time_wake(&mut self, decision: &Decision, report: &Report) {
         let Some((_, wake)) = decision.carries_out else { return };
-        match self.setter.wake_requested {
-            Some((seen, since)) if seen == wake => {
-                if report.awake == Some(wake) && since > self.started {
-                    self.deps.metrics.setter.wake.observe(since.elapsed().as_secs_f64());
-                    self.setter.wake_requested = Some((wake, self.started));
-                }
-            }
-            _ => {
-                self.setter.wake_requested = Some((
-                    wake,
-                    if self.setter.wake_requested.is_some() { Instant::now() } else { self.started },
-                ))
-            }
+        if let Some(time) = self.setter.time_wake(wake, report.awake == Some(wake)) {
+            self.deps.metrics.setter.wake.observe(time.as_secs_f64());
         }
     }
 }
@@ -356,17 +341,13 @@ fn booted() -> Timestamp {
 
 /// Labels of a GPU in metrics: also those of one that is lost have its type.
 fn labels(uuid: &str, gpu: &GpuHandle) -> GpuLabels {
-    let product = gpu.product.as_ref().map_or_else(String::new, |product| product.replace(' ', "-"));
+    let product = gpu.product().map_or_else(String::new, |product| product.replace(' ', "-"));
     GpuLabels { uuid: uuid.to_owned(), gpu_type: product }
 }
 
 fn rest_kind(gpu: &GpuHandle) -> RestKind {
     RestKind {
-        product: gpu.facts.as_ref().map(|facts| facts.product.clone()).unwrap_or_default(),
-        context: gpu
-            .sample
-            .as_ref()
-            .and_then(crate::gpu::Sample::contexts)
-            .is_some_and(|contexts| contexts > 0),
+        product: gpu.facts().map(|facts| facts.product.clone()).unwrap_or_default(),
+        context: gpu.sample().and_then(crate::gpu::Sample::contexts).is_some_and(|contexts| contexts > 0),
     }
 }

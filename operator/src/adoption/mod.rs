@@ -54,7 +54,7 @@ pub async fn run(shared: Arc<Shared>, events: Events, shutdown: CancellationToke
     loop {
         let all = {
             let index = shared.index.lock();
-            refused.retain(|uid, _| index.workloads.get(uid).is_some());
+            refused.retain(|uid, _| index.workloads().get(uid).is_some());
             todo::all(&index)
         };
         for one in all {

@@ -27,19 +27,19 @@ pub enum Todo {
 
 /// All that must be done.
 pub fn all(index: &ClusterIndex) -> Vec<Todo> {
-    let workloads = index.workloads.iter().filter(|workload| workload.wants_adoption());
+    let workloads = index.workloads().iter().filter(|workload| workload.wants_adoption());
     let mut all: Vec<Todo> = workloads.filter_map(|workload| of_workload(index, workload)).collect();
     let gone = |job: &&Arc<SlimTrainingJob>| {
         adopted_job(job).is_some_and(|(kind, adopts)| {
-            let asks = index.workloads.get(&adopts.uid).is_some_and(|workload| workload.wants_adoption());
-            index.workloads.is_listed(kind) && !asks && job.metadata.deletion_timestamp.is_none()
+            let asks = index.workloads().get(&adopts.uid).is_some_and(|workload| workload.wants_adoption());
+            index.workloads().is_listed(kind) && !asks && job.metadata.deletion_timestamp.is_none()
         })
     };
-    let jobs = index.jobs.iter().map(|(_, job)| job);
+    let jobs = index.jobs().iter().map(|(_, job)| job);
     all.extend(jobs.filter(gone).map(|job| Todo::Remove(Arc::clone(job))));
     // Where no kind is adopted, the operator may not change pods.
-    if Kind::ALL.into_iter().any(|kind| index.workloads.is_listed(kind)) {
-        let pods = index.pods.iter().map(|(_, pod)| pod);
+    if Kind::ALL.into_iter().any(|kind| index.workloads().is_listed(kind)) {
+        let pods = index.pods().iter().map(|(_, pod)| pod);
         all.extend(pods.filter(|pod| is_left_gated(index, pod)).map(|pod| Todo::Ungate(Arc::clone(pod))));
     }
     all
@@ -51,7 +51,7 @@ fn is_left_gated(index: &ClusterIndex, pod: &SlimPod) -> bool {
         && pod.spec.scheduling_gates.iter().any(|gate| gate.name == GATE_NODE)
         && pod.metadata.deletion_timestamp.is_none()
         && owner(&pod.metadata).is_some_and(|(key, uid)| {
-            index.jobs.get(&key).is_none_or(|job| job.metadata.uid.as_deref() != Some(uid))
+            index.jobs().get(&key).is_none_or(|job| job.metadata.uid.as_deref() != Some(uid))
         })
 }
 
@@ -61,7 +61,7 @@ fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
     }
     let namespace = workload.metadata.namespace.clone().unwrap_or_default();
     let key = ObjectKey { namespace, name: andreas_adopt::name(workload) };
-    let Some(job) = index.jobs.get(&key) else {
+    let Some(job) = index.jobs().get(&key) else {
         return Some(match workload.suspended {
             true => Todo::Make(Arc::clone(workload)),
             false => Todo::Refuse(

@@ -55,7 +55,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     let mut beyond: BTreeSet<String> = BTreeSet::new();
     let profiles = ProfileDraws::from_index(index);
     let mut jobs = 0.0;
-    for (key, job) in index.jobs.iter() {
+    for (key, job) in index.jobs().iter() {
         let Some(status) = &job.status else { continue };
         let Some(allocation) = &status.allocation else { continue };
         let members = index.members(key);
@@ -68,7 +68,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         }
     }
     let (mut whole, mut floor) = (jobs, 0.0);
-    for (key, node) in index.nodes.iter() {
+    for (key, node) in index.nodes().iter() {
         let ours = held.get(key.name.as_str()).copied().unwrap_or(0);
         let powered = inventory.powered(node).is_some();
         let Some(product) = gpu_type(node, policy).filter(|_| powered || ours > 0) else { continue };
@@ -77,7 +77,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let gpus = whole_gpus(node).min(MOST_GPUS);
         // Orphans are pods of others, and pods that say they work for a job that does not know them.
         let works = |pod: &SlimPod| {
-            let job = owner(&pod.metadata).and_then(|(job, _)| index.jobs.get(&job));
+            let job = owner(&pod.metadata).and_then(|(job, _)| index.jobs().get(&job));
             job.is_some_and(|job| is_member(pod, job)) && !beyond.contains(&name_of(&pod.metadata))
         };
         let (own, unknown): (Vec<_>, Vec<_>) = index.pods_on(&key.name).partition(|pod| works(pod));

@@ -64,7 +64,7 @@ impl<'a> ProfileDraws<'a> {
     /// The draws of all profiles.
     pub fn from_index(index: &'a ClusterIndex) -> Self {
         let mut of_profiles: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for (_, profile) in index.profiles.iter() {
+        for (_, profile) in index.profiles().iter() {
             let rows = profile.status.iter().flat_map(|status| &status.observations);
             let mut most: BTreeMap<&str, f64> = BTreeMap::new();
             // Draw under a limit differs from that without one.
@@ -144,7 +144,7 @@ pub fn measured(
 
 /// Whether a run is old enough for its agents' reports to show its draw.
 pub fn settled(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation, now: Timestamp) -> bool {
-    let job = index.jobs.get(key);
+    let job = index.jobs().get(key);
     let progress = job.and_then(|job| job.status.as_ref()?.progress.as_ref());
     let first = progress.and_then(|report| report.first_step(allocation.attempt)).map(|first| first.at.0);
     let lasted = |since: Timestamp, least: SignedDuration| now.duration_since(since) >= least;
@@ -166,7 +166,7 @@ pub fn limit_in_force(
     }
     let in_force = |(node, pod): (&str, &SlimPod)| {
         let node = node_key(node);
-        let (name, gpu_node) = (name_of(&pod.metadata), index.gpu_nodes.get(&node)?);
+        let (name, gpu_node) = (name_of(&pod.metadata), index.gpu_nodes().get(&node)?);
         let status = reporting_agent(index, &node)?;
         let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == name && limit.watts == watts);
         let carried_out = gpu_node.metadata.generation.is_some_and(|g| status.observed_generation >= Some(g));
@@ -189,7 +189,7 @@ fn workers<'a>(
     key: &ObjectKey,
     allocation: &'a Allocation,
 ) -> Option<Vec<(&'a str, Arc<SlimPod>)>> {
-    let job = index.jobs.get(key)?;
+    let job = index.jobs().get(key)?;
     let own = |pod: &&Arc<SlimPod>| is_worker(pod, job, allocation.attempt);
     let of_node = |node: &'a String| Some((node.as_str(), Arc::clone(index.pods_on(node).find(own)?)));
     let workers: Option<Vec<_>> = allocation.nodes.iter().map(of_node).collect();
@@ -258,7 +258,7 @@ impl MeasuredDraws {
     /// Those of the runs that there are.
     pub fn of_runs(&self, index: &ClusterIndex) -> Self {
         let held = |job: &SlimTrainingJob| run(job, job.status.as_ref()?.allocation.as_ref()?);
-        let runs: HashSet<Run> = index.jobs.iter().filter_map(|(_, job)| held(job)).collect();
+        let runs: HashSet<Run> = index.jobs().iter().filter_map(|(_, job)| held(job)).collect();
         let peaks = self.peaks.iter().filter(|(run, _)| runs.contains(*run));
         let unset = self.unset.iter().filter(|((run, _), _)| runs.contains(run));
         Self {

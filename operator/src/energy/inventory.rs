@@ -164,7 +164,7 @@ impl<'a> Inventory<'a> {
         let mut policy = Cow::Borrowed(policy);
         // By type: `None` if it is described, else the highest reading of an agent.
         let mut types: BTreeMap<&str, Option<i32>> = BTreeMap::new();
-        for (key, node) in index.nodes.iter() {
+        for (key, node) in index.nodes().iter() {
             let Some(gpu_type) = gpu_type(node, &policy).filter(|_| whole_gpus(node) > 0) else { continue };
             let described = || if boards::is_described(gpu_type, &policy) { None } else { Some(0) };
             if let Some(most) = types.entry(gpu_type).or_insert_with(described) {
@@ -307,7 +307,7 @@ fn shared(node: &SlimNode) -> bool {
 /// GPUs of the largest planned node.
 pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
     let inventory = Inventory::from_index(index);
-    let planned = index.nodes.iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
+    let planned = index.nodes().iter().filter(|(_, node)| inventory.node_use(node).planned().is_some());
     planned.map(|(_, node)| i32::try_from(whole_gpus(node)).unwrap_or(i32::MAX)).max()
 }
 

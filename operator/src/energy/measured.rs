@@ -94,7 +94,7 @@ pub fn used_by(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -
     let mut total = Used { joules: 0, seconds: 0 };
     for member in members {
         let key = ObjectKey { namespace: String::new(), name: member.node.clone() };
-        let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
+        let status = index.gpu_nodes().get(&key)?.status.as_ref()?;
         let own = || status.released.iter().filter(|entry| member.owns(entry));
         let partial = |entry: &ReleasedEnergy| member.seen_late(entry.since.as_ref());
         if own().map(|entry| entry.gpus).sum::<i32>() != gpus_per_worker || own().any(partial) {
@@ -113,7 +113,7 @@ pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32)
     for pod in pods {
         let member = Member::from_pod(pod)?;
         let key = ObjectKey { namespace: String::new(), name: member.node.clone() };
-        let status = index.gpu_nodes.get(&key)?.status.as_ref()?;
+        let status = index.gpu_nodes().get(&key)?.status.as_ref()?;
         let own = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&member.pod));
         let own = own.filter(|gpu| !member.seen_late(gpu.held_since.as_ref()));
         let used: Vec<i64> =

@@ -10,7 +10,7 @@ use crate::index::ClusterIndex;
 /// `andreas.dev/max-weight`. An annotation that is not a whole number is ignored.
 pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32 {
     let key = ObjectKey { namespace: String::new(), name: namespace.to_owned() };
-    let annotations = index.rules.namespaces.get(&key).map(|namespace| namespace.annotations());
+    let annotations = index.rules().namespaces.get(&key).map(|namespace| namespace.annotations());
     let bound = annotations.and_then(|all| all.get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
     bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
 }

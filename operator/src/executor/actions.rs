@@ -96,7 +96,7 @@ async fn one(
 /// A dry run or creation got no verdict: the namespace's jobs back off.
 fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, message: &str) {
     let mut index = shared.index.lock();
-    if shared.ledger.lock().backoffs.failed(cause, namespace, message, clock::now()) {
+    if shared.ledger.lock().pods_not_created(cause, namespace, message) {
         tracing::warn!(namespace, reason = message, "the API server does not make pods of this namespace");
         index.mark_namespace(namespace);
     }
@@ -105,7 +105,7 @@ fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, message: &
 /// It got a verdict: ends the namespace's backoff.
 fn end_backoff(shared: &Shared, cause: Cause, namespace: &str) {
     let mut index = shared.index.lock();
-    if shared.ledger.lock().backoffs.done(cause, namespace) {
+    if shared.ledger.lock().pods_judged(cause, namespace) {
         index.mark_namespace(namespace);
     }
 }
@@ -119,7 +119,7 @@ async fn create_service(
     let generation = job_generation(shared, key);
     let is_there = |known: bool| {
         if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-            memory.admission.service = Some(known);
+            memory.record_service(known);
         }
     };
     match shared.writer.ensure_service(&key.namespace, service).await {
@@ -239,14 +239,14 @@ async fn delete_pod(
     grace: Option<i64>,
     why: DeleteReason,
 ) -> Result<(), Requeue> {
-    let known = shared.index.lock().pods.get(pod).map(|pod| pod.status.phase.clone());
+    let known = shared.index.lock().pods().get(pod).map(|pod| pod.status.phase.clone());
     let live = match shared.writer.get::<SlimPod>(pod).await {
         Ok(live) => live,
         Err(error) => return failed(shared, key, job, "read before delete", &error.into()),
     };
     let Some(live) = live.filter(|live| live.metadata.uid.as_deref() == Some(pod_uid)) else {
         let mut index = shared.index.lock();
-        if index.pods.get(pod).is_some_and(|held| held.metadata.uid.as_deref() == Some(pod_uid)) {
+        if index.pods().get(pod).is_some_and(|held| held.metadata.uid.as_deref() == Some(pod_uid)) {
             index.pod_not_found(pod);
         }
         return Ok(());
@@ -294,7 +294,7 @@ async fn wake(
     value: i64,
 ) -> Result<(), Requeue> {
     let gpu_node = ObjectKey { namespace: String::new(), name: node.to_owned() };
-    if shared.index.lock().gpu_nodes.get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
+    if shared.index.lock().gpu_nodes().get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
         return Ok(());
     }
     match shared.writer.patch("wake", &gpu_node, &json!({ "spec": { "wake": value } })).await {
@@ -314,7 +314,7 @@ async fn dry_run(
     pod: &Pod,
 ) -> Result<(), Requeue> {
     let shared = &executor.shared;
-    let before = shared.ledger.lock().get(key).and_then(|memory| memory.admission.dry_run.clone());
+    let before = shared.ledger.lock().get(key).and_then(|memory| memory.admission().dry_run.clone());
     let refused_before = before.as_ref().is_some_and(|run| run.refusal.is_some());
     let admitted_before = before.and_then(|run| run.admitted);
     if refused_before {
@@ -341,7 +341,7 @@ async fn dry_run(
     end_backoff(shared, Cause::DryRun, &key.namespace);
     let more = admitted.is_some();
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.admission.dry_run = Some(DryRunResult { gpus, at: clock::now(), refusal, admitted });
+        memory.record_dry_run(DryRunResult { gpus, at: clock::now(), refusal, admitted });
     }
     let mut index = shared.index.lock();
     index.mark(key.clone());

@@ -165,7 +165,7 @@ pub(super) async fn place(
 fn hostname(shared: &Shared, node: &str) -> String {
     let key = ObjectKey { namespace: String::new(), name: node.to_owned() };
     let index = shared.index.lock();
-    let label = index.nodes.get(&key).and_then(|node| node.labels().get(LABEL_HOSTNAME).cloned());
+    let label = index.nodes().get(&key).and_then(|node| node.labels().get(LABEL_HOSTNAME).cloned());
     label.unwrap_or_else(|| node.to_owned())
 }
 

@@ -58,17 +58,17 @@ impl JobInput {
         settings: Arc<Settings>,
         now: Timestamp,
     ) -> Option<Self> {
-        let job = Arc::clone(index.jobs.get(key)?);
+        let job = Arc::clone(index.jobs().get(key)?);
         let uid = job.uid().unwrap_or_default();
         let pods = index.members(key);
         let deleted = index.deleted(key).to_vec();
         let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
         let memory = memory(&uid);
-        let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan.decision.as_ref());
+        let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan().decision.as_ref());
         let members = own_pods(&job, &pods, &deleted);
         let all = pods.iter().chain(deleted.iter().map(|deleted| &deleted.last));
         let ended = run_ended_at(&job, all.map(Arc::as_ref), now);
-        let energy = energy(index, &job, &spec, &members, memory.pending_energy.as_ref(), ended, now);
+        let energy = energy(index, &job, &spec, &members, memory.pending_energy(), ended, now);
         let forecast = memory.forecast(&job, now);
         let profile = index.used_profile(&job);
         let over_nodes = job.spec.gpus.max_nodes > 1;
@@ -98,20 +98,22 @@ impl JobInput {
     /// against the budget from its allocation on. Its placement stays a commitment meanwhile.
     ///
     /// It also waits while the API server does not create pods in its namespace.
-    pub fn hold_back(&mut self, index: &ClusterIndex, ledger: &Ledger) {
+    #[must_use]
+    pub fn held_back(mut self, index: &ClusterIndex, ledger: &Ledger) -> Self {
         let namespace = self.job.metadata.namespace.as_deref().unwrap_or_default();
-        self.backoff = ledger.backoffs.get(namespace);
-        let waits = matches!(self.memory.claim, None | Some(Claim::Waiting { .. }));
+        self.backoff = ledger.backoff(namespace);
+        let waits = matches!(self.memory.claim(), None | Some(Claim::Waiting { .. }));
         if waits
             && self
                 .memory
-                .plan
+                .plan()
                 .after
                 .iter()
                 .any(|(other, attempt)| still_holds(index, ledger, other, *attempt))
         {
-            self.memory.plan.decision = None;
+            self.memory.drop_decision();
         }
+        self
     }
 
     /// The energy that agents still have to report if the current attempt ends by this step. `None` unless
@@ -154,12 +156,12 @@ impl JobInput {
 
     /// The plan's decision used by this step.
     pub fn decision(&self) -> Option<&DecisionFor> {
-        self.memory.plan.decision.as_ref()
+        self.memory.plan().decision.as_ref()
     }
 
     /// Planned and observed outlook if the run deviates enough for a new plan.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
-        let predictions = &self.memory.plan.predictions;
+        let predictions = &self.memory.plan().predictions;
         let planned = predictions.outlook?;
         let seen = off_plan(&self.job, predictions.table.as_ref()?, &planned, self.now)?;
         Some((planned, seen))
@@ -195,20 +197,20 @@ impl JobInput {
             policy: &self.policy,
             now: self.now,
             first_seen: &self.first_seen,
-            decision: self.memory.plan.decision.as_ref(),
-            host_watts: self.memory.plan.host_watts,
-            creation: &self.memory.admission.creation,
+            decision: self.memory.plan().decision.as_ref(),
+            host_watts: self.memory.plan().host_watts,
+            creation: &self.memory.admission().creation,
             backoff: self.backoff.as_ref(),
             single_node_claim: self.single_node_claim.as_deref(),
-            dry_run: self.memory.admission.dry_run.as_ref(),
-            failing: self.memory.failures > 0,
-            rules_changed: self.memory.admission.rules_changed,
+            dry_run: self.memory.admission().dry_run.as_ref(),
+            failing: self.memory.is_failing(),
+            rules_changed: self.memory.admission().rules_changed,
             forecast: self.forecast.as_ref(),
             profile: &self.profile,
             energy: &self.energy,
-            last_write: self.memory.seen.last_write,
-            last_progress: self.memory.seen.last_progress,
-            reports_lost: self.memory.seen.reports_lost,
+            last_write: self.memory.seen().last_write,
+            last_progress: self.memory.seen().last_progress,
+            reports_lost: self.memory.seen().reports_lost,
             settings: &self.settings,
         })
     }
@@ -228,11 +230,11 @@ fn pods(job: &SlimTrainingJob, allocation: &Allocation) -> (usize, i32) {
 /// The job still holds what it held in that attempt.
 fn still_holds(index: &ClusterIndex, ledger: &Ledger, job: &ObjectKey, attempt: i64) -> bool {
     let memory = ledger.get(job);
-    let holds = memory.and_then(|memory| memory.claim.as_ref()).is_some_and(|claim| {
+    let holds = memory.and_then(|memory| memory.claim()).is_some_and(|claim| {
         matches!(claim, Claim::Starting { .. } | Claim::Running { .. } | Claim::Stopping { .. })
     });
-    let written = index.jobs.get(job).and_then(|job| job.status.as_ref());
-    let status = memory.and_then(|memory| memory.pending.as_ref()).or(written);
+    let written = index.jobs().get(job).and_then(|job| job.status.as_ref());
+    let status = memory.and_then(|memory| memory.pending()).or(written);
     let allocation = status.and_then(|status| status.allocation.as_ref());
     holds && allocation.is_some_and(|allocation| allocation.attempt == attempt)
 }
@@ -308,9 +310,9 @@ fn node_facts(
             continue;
         }
         let node_key = ObjectKey { namespace: String::new(), name: name.clone() };
-        match index.nodes.get(&node_key) {
+        match index.nodes().get(&node_key) {
             Some(node) => {
-                let agent = index.gpu_nodes.get(&node_key).and_then(|gpu_node| agent(gpu_node));
+                let agent = index.gpu_nodes().get(&node_key).and_then(|gpu_node| agent(gpu_node));
                 let free_gpus = free_gpus(index, node, key, job);
                 let open_gpus = open_gpus(index, node, &node_key);
                 let mut fact = fact(node, agent, free_gpus, open_gpus);

@@ -36,8 +36,7 @@ pub(super) fn report(
     outcome: CreationOutcome,
 ) {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        let creation = memory.admission.creation.for_generation(generation);
-        (creation.outcome, creation.error_message) = (outcome, None);
+        memory.creation().record_outcome(generation, outcome);
     }
     shared.index.lock().mark(key.clone());
 }
@@ -53,7 +52,7 @@ pub(super) fn not_made(
     error: &WriteError,
 ) -> Result<(), Requeue> {
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.admission.creation.for_generation(generation).error_message = Some(error.message());
+        memory.creation().record_failure(generation, error.message());
     }
     failed(shared, key, job, what, error)
 }
@@ -79,6 +78,6 @@ pub(super) fn refused(
 /// Generation of the allocation that is carried out.
 pub(super) fn job_generation(shared: &Shared, key: &ObjectKey) -> i64 {
     let index = shared.index.lock();
-    let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
+    let status = index.jobs().get(key).and_then(|job| job.status.as_ref());
     status.and_then(|status| status.allocation.as_ref()).map_or(0, |allocation| allocation.generation)
 }

@@ -28,8 +28,7 @@ pub enum Requeue {
 pub(super) fn back_off(shared: &Shared, key: &ObjectKey, uid: &str) -> Requeue {
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid) else { return Requeue::Now };
-    memory.failures = memory.failures.saturating_add(1);
-    let wait = Duration::from_millis(250).saturating_mul(1 << memory.failures.min(10));
+    let wait = Duration::from_millis(250).saturating_mul(1 << memory.not_carried_out().min(10));
     Requeue::After(wait.min(MAX_BACKOFF))
 }
 

@@ -92,7 +92,10 @@ impl World {
 
     fn outcome(&self) -> CreationOutcome {
         let ledger = self.shared.ledger.lock();
-        ledger.get(&key("bert")).map(|memory| memory.admission.creation.outcome.clone()).expect("remembered")
+        ledger
+            .get(&key("bert"))
+            .map(|memory| memory.admission().creation.outcome().clone())
+            .expect("remembered")
     }
 
     fn sent(&self, method: Method) -> Vec<Call> {
@@ -158,7 +161,7 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
             .ledger
             .lock()
             .get(&key("bert"))
-            .and_then(|memory| memory.admission.dry_run.clone())
+            .and_then(|memory| memory.admission().dry_run.clone())
             .map(|v| v.refusal)
     };
     // A dry run with a conflict gives no verdict; an existing name means it was accepted before.
@@ -168,16 +171,16 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     let world = World::new(vec![(Method::POST, "/pods", 409, exists("bert-1-0"))]);
     let known = Arc::new(Admitted { sent: SlimPodSpec::default(), kept: SlimPodSpec::default() });
     let earlier = DryRunResult { gpus: 1, at: Timestamp::UNIX_EPOCH, refusal: None, admitted: Some(known) };
-    let memory = |world: &World, result: Option<DryRunResult>| {
-        world.shared.ledger.lock().entry(&key("bert"), "j1").admission.dry_run = result;
+    let memory = |world: &World, result: DryRunResult| {
+        world.shared.ledger.lock().entry(&key("bert"), "j1").record_dry_run(result);
     };
-    memory(&world, Some(earlier.clone()));
+    memory(&world, earlier.clone());
     assert_eq!(world.do_all(vec![dry()]).await, Ok(()));
     assert_eq!(dry_run(&world), Some(None));
     // What admission added before stays known.
     let after = || {
         let ledger = world.shared.ledger.lock();
-        ledger.get(&key("bert")).and_then(|memory| memory.admission.dry_run.clone())
+        ledger.get(&key("bert")).and_then(|memory| memory.admission().dry_run.clone())
     };
     assert_eq!(after().expect("a result").admitted, earlier.admitted);
 
@@ -258,7 +261,7 @@ async fn a_status_is_written_with_what_it_was_made_from_and_nothing_follows_a_co
     // The live read is in the index.
     let index = world.shared.index.lock();
     assert_eq!(
-        index.jobs.get(&key("bert")).and_then(|job| job.metadata.resource_version.clone()).as_deref(),
+        index.jobs().get(&key("bert")).and_then(|job| job.metadata.resource_version.clone()).as_deref(),
         Some("20")
     );
     assert!(world.server.answers.lock().is_empty());
@@ -277,7 +280,7 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
             .ledger
             .lock()
             .get(&key("bert"))
-            .and_then(|memory| memory.pending.clone())
+            .and_then(|memory| memory.pending().cloned())
             .map(|s| s.phase)
     };
     let before = json!({"phase": "Pending", "reason": "NotPlannedYet"});
@@ -345,7 +348,7 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
         let ledger = world.shared.ledger.lock();
         ledger
             .get(&key("bert"))
-            .and_then(|memory| memory.admission.dry_run.clone())
+            .and_then(|memory| memory.admission().dry_run.clone())
             .map(|dry_run| dry_run.refusal)
     };
     for _ in 0..2 {
@@ -445,7 +448,7 @@ async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
     assert!(matches!(work::step(&world.executor, &key("bert")).await, Requeue::After(_)));
     assert_eq!(world.sent(Method::DELETE)[0].body["preconditions"]["uid"], "p0");
     let ledger = world.shared.ledger.lock();
-    let claim = ledger.get(&key("bert")).and_then(|memory| memory.claim.clone());
+    let claim = ledger.get(&key("bert")).and_then(|memory| memory.claim().cloned());
     assert!(matches!(claim, Some(crate::lifecycle::Claim::Stopping { goes_on: false, .. })), "{claim:?}");
 }
 
@@ -463,12 +466,12 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
         .ledger
         .lock()
         .get(&key("bert"))
-        .map(|memory| memory.admission.creation.clone())
+        .map(|memory| memory.admission().creation.clone())
         .expect("kept");
-    assert_eq!((creation.generation, creation.error_message.as_deref()), (7, Some(words)));
-    assert_eq!(creation.outcome, CreationOutcome::NotTried);
+    assert!(creation.is_for(7));
+    assert_eq!((creation.error_message(), creation.outcome()), (Some(words), &CreationOutcome::NotTried));
     assert!(world.sent(Method::DELETE).is_empty());
-    let held = |world: &World| world.shared.ledger.lock().backoffs.get("team").map(|held| held.message);
+    let held = |world: &World| world.shared.ledger.lock().backoff("team").map(|held| held.message);
     assert_eq!(held(&world), None);
     assert_eq!(world.do_all(vec![Action::BackOff { message: words.into() }]).await, Ok(()));
     assert_eq!(held(&world).as_deref(), Some(words));

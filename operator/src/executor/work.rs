@@ -8,7 +8,6 @@ use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, TrainingJobStatus};
-use andreas_core::Time;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -97,7 +96,7 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     }
     let room = step.has_room_for();
     if !step.learned.is_empty() {
-        let table = shared.ledger.lock().get(key).and_then(|memory| memory.plan.predictions.table.clone());
+        let table = shared.ledger.lock().get(key).and_then(|memory| memory.plan().predictions.table.clone());
         if let Some(table) = table {
             shared.metrics.learned(&table, &step.learned);
         }
@@ -106,12 +105,12 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     if let Some(generation) = room
         && let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job))
     {
-        memory.admission.creation.for_generation(generation).since.get_or_insert_with(clock::now);
+        memory.creation().record_room(generation, clock::now());
     }
     match actions::carry_out(executor, key, &seen.job, step.actions).await {
         Ok(()) => {
             if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
-                memory.failures = 0;
+                memory.carried_out();
             }
             step.next.into_iter().chain(next_request).min().map_or(Requeue::OnEvent, Requeue::At)
         }
@@ -124,7 +123,7 @@ fn publish_notices(executor: &Executor, key: &ObjectKey, job: &SlimTrainingJob, 
     let notes = {
         let mut ledger = executor.shared.ledger.lock();
         let Some(memory) = ledger.get_mut(key, uid(job)) else { return };
-        memory.announced.update(job.status.as_ref(), written, clock::now())
+        memory.announce(job.status.as_ref(), written, clock::now())
     };
     for note in notes.iter().filter(|_| executor.rate_limits.may_notify(&key.namespace)) {
         executor.events.publish(job, note);
@@ -135,7 +134,7 @@ fn publish_notices(executor: &Executor, key: &ObjectKey, job: &SlimTrainingJob, 
 fn unobserved_edit(shared: &Shared, key: &ObjectKey) -> Option<Edit> {
     let index = shared.index.lock();
     // A job that is being deleted never waits.
-    let job = index.jobs.get(key).filter(|job| job.metadata.deletion_timestamp.is_none())?;
+    let job = index.jobs().get(key).filter(|job| job.metadata.deletion_timestamp.is_none())?;
     let seen = job.status.as_ref()?.observed_generation?;
     let generation = job.metadata.generation.filter(|generation| *generation != seen)?;
     Some(Edit { generation, holds_gpus: held(job).is_some() })
@@ -171,11 +170,10 @@ fn reconcile_energy(executor: &Executor, key: &ObjectKey, seen: &JobInput, step:
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(&seen.job)) else { return };
     if let Some(late) = seen.late()
-        && let Some(paid) =
-            memory.pending_energy.take_if(|pending_energy| pending_energy.attempt == late.attempt)
+        && let Some(paid) = memory.take_pending_energy(late.attempt)
     {
         let seen_draw = paid.observation.map(|run| Observation { watts: late.watts, ..run });
-        if let (Some(table), Some(run)) = (&memory.plan.predictions.table, &seen_draw) {
+        if let (Some(table), Some(run)) = (&memory.plan().predictions.table, &seen_draw) {
             shared.metrics.metered(table, run);
         }
         let update = seen_draw.map(ProfileUpdate::Observation);
@@ -184,7 +182,7 @@ fn reconcile_energy(executor: &Executor, key: &ObjectKey, seen: &JobInput, step:
     }
     if let Some(pending_energy) = pending_energy {
         index.await_energy_report(key, pending_energy.members.iter().map(|member| member.pod.clone()));
-        memory.pending_energy = Some(pending_energy);
+        memory.await_energy(pending_energy);
         // Agents may have reported since the input was read.
         index.mark(key.clone());
     }
@@ -199,29 +197,23 @@ fn read_input(executor: &Executor, key: &ObjectKey) -> Option<JobInput> {
     let reports = executor.reports.lock();
     let remembered = |uid: &str| {
         let memory = ledger.entry(key, uid);
-        memory.seen.last_progress = reports.get(uid).copied().or(memory.seen.last_progress);
-        memory.seen.reports_lost = executor.rejected_reports.last_possible_loss(uid);
-        let dry_run = &mut memory.admission.dry_run;
-        *dry_run = dry_run.take().or_else(|| dry_runs::of_live_worker(&index, key, &settings, clock::now()));
+        memory.record_reports(reports.get(uid).copied(), executor.rejected_reports.last_possible_loss(uid));
+        memory.infer_dry_run(|| dry_runs::of_live_worker(&index, key, &settings, clock::now()));
         memory.clone()
     };
-    let mut seen = JobInput::gather(&index, remembered, key, Arc::clone(&settings), clock::now());
-    match &mut seen {
-        Some(seen) => {
-            if ledger.mark_delivered(key) {
-                index.signals().stepped.notify_one();
-            }
-            seen.hold_back(&index, &ledger);
-            if let Some(memory) = ledger.get_mut(key, uid(&seen.job)) {
-                memory.reserve(seen.decision(), clock::now());
-            }
-        }
-        None => {
-            ledger.forget(key);
-            executor.rate_limits.forget(key);
-        }
+    let Some(seen) = JobInput::gather(&index, remembered, key, Arc::clone(&settings), clock::now()) else {
+        ledger.forget(key);
+        executor.rate_limits.forget(key);
+        return None;
+    };
+    if ledger.mark_delivered(key) {
+        index.signals().stepped.notify_one();
     }
-    seen
+    let seen = seen.held_back(&index, &ledger);
+    if let Some(memory) = ledger.get_mut(key, uid(&seen.job)) {
+        memory.reserve(seen.decision(), clock::now());
+    }
+    Some(seen)
 }
 
 /// The step counts a failure of the user's program.
@@ -288,9 +280,8 @@ async fn write_status(
     let replan = {
         let mut ledger = shared.ledger.lock();
         let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
-        memory.pending = Some(step.status.clone());
-        memory.keep_target(&step.claim, held(job), clock::now());
-        let before = memory.claim.replace(step.claim.clone());
+        memory.begin_write(step.status.clone());
+        let before = memory.claim_by_step(step.claim.clone(), held(job), clock::now());
         before.map(|before| (before, step.claim.clone()))
     };
     // Whoever edits an object all the time would otherwise hold off what stops it.
@@ -321,11 +312,10 @@ async fn write_status(
             if live.is_ok()
                 && let Some(memory) = shared.ledger.lock().get_mut(key, uid(job))
             {
-                memory.pending = None;
-                memory.claim = replan.map(|(before, _)| before);
+                memory.not_written(replan.map(|(before, _)| before));
             }
             let seen = |index: &ClusterIndex| {
-                index.jobs.get(key).and_then(|live| live.metadata.resource_version.clone())
+                index.jobs().get(key).and_then(|live| live.metadata.resource_version.clone())
             };
             match live {
                 Ok(true) if conflict => Err(if wait.is_zero() { Requeue::Now } else { Requeue::After(wait) }),
@@ -354,9 +344,8 @@ fn written(
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return Err(Requeue::Now) };
-    memory.pending = None;
-    memory.seen.last_write = clock::now();
-    let first_sampled = memory.plan.predictions.first_sampled;
+    memory.written(clock::now());
+    let first_sampled = memory.plan().predictions.first_sampled;
     executor.rate_limits.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
         requeue_dependents(&mut index, &ledger, key);
@@ -373,8 +362,7 @@ fn written(
         let end = step.status.completion_time.as_ref().map_or_else(clock::now, |at| at.0);
         let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|due| due.0);
         shared.metrics.forecast_came_true(&first, end, due);
-        let (finish, sampled_at) = first.uncorrected;
-        ledger.calibration.add(&finish, sampled_at, Time(end.as_millisecond() as f64 / 1_000.0));
+        ledger.forecast_came_true(&first, end);
     }
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
     if before != step.status.phase {
@@ -387,7 +375,7 @@ fn written(
 
 /// Stores the API server's state of a job in the index. `false`: it does not exist.
 async fn read(shared: &Shared, key: &ObjectKey) -> Result<bool, WriteError> {
-    let before = shared.index.lock().jobs.version(key);
+    let before = shared.index.lock().jobs().version(key);
     let Some(job) = shared.writer.get::<SlimTrainingJob>(key).await? else { return Ok(false) };
     let mut index = shared.index.lock();
     if !index.read_job(job, before) {
@@ -400,13 +388,14 @@ async fn read(shared: &Shared, key: &ObjectKey) -> Result<bool, WriteError> {
 /// After a lost response, the status may or may not be written. It stays pending until the job has been read,
 /// so no plan reassigns its GPUs or moves the job.
 async fn read_unanswered(shared: &Shared, key: &ObjectKey) -> Result<(), Requeue> {
-    let unanswered = |ledger: &Ledger| ledger.get(key).filter(|m| m.pending.is_some()).map(|m| m.uid.clone());
+    let unanswered =
+        |ledger: &Ledger| ledger.get(key).filter(|m| m.pending().is_some()).map(|m| m.uid().to_owned());
     let Some(uid) = unanswered(&shared.ledger.lock()) else { return Ok(()) };
     if read(shared, key).await.is_err() {
         return Err(back_off(shared, key, &uid));
     }
     if let Some(memory) = shared.ledger.lock().get_mut(key, &uid) {
-        memory.pending = None;
+        memory.end_write();
     }
     Ok(())
 }
@@ -431,8 +420,7 @@ fn store_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: C
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return };
-    memory.keep_target(&claim, held(job), clock::now());
-    let before = memory.claim.replace(claim.clone());
+    let before = memory.claim_by_step(claim.clone(), held(job), clock::now());
     if before.is_none_or(|before| differs(&before, &claim)) {
         requeue_dependents(&mut index, &ledger, key);
     }
@@ -464,11 +452,7 @@ pub(super) async fn confirm_pods(shared: &Arc<Shared>, age: Duration) {
     let unconfirmed = shared.index.lock().unconfirmed_pods(age);
     for key in unconfirmed.into_iter().take(16) {
         match shared.writer.get::<SlimPod>(&key).await {
-            Ok(Some(pod)) => {
-                let mut index = shared.index.lock();
-                index.wrote_pod(pod);
-                index.pods.confirm(&key);
-            }
+            Ok(Some(pod)) => shared.index.lock().confirm_pod(pod),
             Ok(None) => shared.index.lock().pod_not_found(&key),
             Err(error) => tracing::debug!(pod = %key, %error, "could not be read"),
         }

@@ -33,7 +33,7 @@ pub(super) fn known_jobs(
 ) -> Option<(KnownJobs, Money)> {
     let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
-    let all = index.jobs.iter();
+    let all = index.jobs().iter();
     let mut ended: Vec<Ended<'_>> =
         all.filter_map(|(key, job)| Ended::from_job(index, policy, &key.namespace, job, now)).collect();
     if ended.is_empty() {
@@ -230,7 +230,7 @@ struct Classes {
 impl Classes {
     fn from_index(index: &ClusterIndex, inventory: &Inventory<'_>) -> Self {
         let (mut types, mut hosts) = (Types::new(), BTreeMap::new());
-        for (_, node) in index.nodes.iter() {
+        for (_, node) in index.nodes().iter() {
             let Some(product) = inventory.node_use(node).planned() else { continue };
             let (gpu_type, gpus) = (GpuType::new(product), whole_gpus(node));
             let host = boards::board(product, inventory.policy()).host(gpus);

@@ -40,12 +40,11 @@ const MAX_AMOUNT: u64 = 1 << 48;
 impl Amounts {
     /// From a map of resources by name (requests, or a node's allocatable).
     pub fn from_resources(resources: &BTreeMap<String, Quantity>) -> Self {
-        let mut amounts = Self::default();
-        resources.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
-        amounts
+        resources.iter().fold(Self::default(), |amounts, (name, quantity)| amounts.with(name, quantity))
     }
 
-    fn set(&mut self, name: &str, quantity: &Quantity) {
+    /// The same with another amount of one resource.
+    fn with(mut self, name: &str, quantity: &Quantity) -> Self {
         match name {
             GPU_RESOURCE => self.gpus = units(quantity),
             "cpu" => self.cpu_milli = thousandths(quantity),
@@ -59,6 +58,7 @@ impl Amounts {
                 }
             }
         }
+        self
     }
 
     /// Each amount capped at 2^48, far above any node's, so that sums cannot overflow: a pod that no kubelet admits may
@@ -130,10 +130,10 @@ impl Amounts {
 
 /// A container's requests; a limit without a request counts as one, as in the API server's defaults.
 fn container(container: &SlimContainer) -> Amounts {
-    let mut amounts = Amounts::from_resources(&container.resources.limits);
-    container.resources.requests.iter().for_each(|(name, quantity)| amounts.set(name, quantity));
-    amounts.pods = 0;
-    amounts
+    let limits = Amounts::from_resources(&container.resources.limits);
+    let requests = container.resources.requests.iter();
+    let amounts = requests.fold(limits, |amounts, (name, quantity)| amounts.with(name, quantity));
+    Amounts { pods: 0, ..amounts }
 }
 
 /// Resources that a pod may request at pod level (KEP-2837).
@@ -170,11 +170,11 @@ pub fn pod(spec: &SlimPodSpec) -> Amounts {
         // The API server completes requests from the containers if they have any, else from the limit.
         for (name, limit) in whole.limits.iter().filter(|(name, _)| of_whole_pods(name)) {
             if !total.has(name) {
-                total.set(name, limit);
+                total = total.with(name, limit);
             }
         }
         for (name, request) in whole.requests.iter().filter(|(name, _)| of_whole_pods(name)) {
-            total.set(name, request);
+            total = total.with(name, request);
         }
     }
     let mut total = total.plus(Amounts::from_resources(&spec.overhead));

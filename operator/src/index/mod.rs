@@ -25,6 +25,7 @@ mod nodes;
 mod pods;
 mod profiles;
 mod program;
+mod read;
 pub mod store;
 mod templates;
 mod vanished;
@@ -81,22 +82,15 @@ pub struct Signals {
 /// The cluster's state.
 #[derive(Default)]
 pub struct ClusterIndex {
-    /// TrainingJobs.
-    pub jobs: Store<SlimTrainingJob>,
+    jobs: Store<SlimTrainingJob>,
     /// Pods with our label, orphans included.
-    pub pods: Store<SlimPod>,
-    /// Nodes.
-    pub nodes: Store<SlimNode>,
-    /// TrainingProfiles.
-    pub profiles: Store<SlimTrainingProfile>,
-    /// GpuNodes.
-    pub gpu_nodes: Store<SlimGpuNode>,
-    /// What administrators set.
-    pub rules: Rules,
-    /// Volumes and claims on them.
-    pub storage: Storage,
-    /// Jobs of other kinds that ask for adoption.
-    pub workloads: Workloads,
+    pods: Store<SlimPod>,
+    nodes: Store<SlimNode>,
+    profiles: Store<SlimTrainingProfile>,
+    gpu_nodes: Store<SlimGpuNode>,
+    rules: Rules,
+    storage: Storage,
+    workloads: Workloads,
     gangs: Gangs,
     by_node: ByNode,
     changes: Changes,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob, SlimTrainingProfile};
+use andreas_api::slim::{
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob, SlimTrainingProfile,
+};
 use andreas_runtime::watch::ObjectKey;
 
 use super::ClusterIndex;
@@ -74,9 +76,21 @@ impl ClusterIndex {
         self.replan();
     }
 
+    /// Stores the response to our own write.
+    pub fn wrote_policy(&mut self, policy: SlimEnergyPolicy) {
+        self.rules.policies.apply(policy, Origin::Written);
+    }
+
     /// A live read found no such object.
     pub fn pod_not_found(&mut self, key: &ObjectKey) {
         self.delete_pod(key, None);
+    }
+
+    /// A live read found the pod: it is known not from our own creation alone.
+    pub fn confirm_pod(&mut self, pod: SlimPod) {
+        let key = ObjectKey::from_object(&pod);
+        self.wrote_pod(pod);
+        self.pods.confirm(&key);
     }
 
     /// Pods shown only by our own creation for longer than `age`.

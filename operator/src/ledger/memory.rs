@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::energy::measured::PendingEnergy;
 use crate::lifecycle::{
-    Announced, Claim, Creation, DecisionFor, DryRunResult, FirstSeen, Planned, TimedFact,
+    Announced, Claim, Creation, DecisionFor, DryRunResult, EventNote, FirstSeen, Planned, TimedFact,
 };
 use crate::predict::forecast::{self, Waiting};
 use crate::predict::sampled::Sampled;
@@ -76,27 +76,27 @@ pub struct SeenTimes {
 #[derive(Clone, Debug)]
 pub struct JobMemory {
     /// The job's UID; a new job of the same name starts afresh.
-    pub uid: String,
+    uid: String,
     /// The claim of the last step; `None` before the first.
-    pub claim: Option<Claim>,
+    claim: Option<Claim>,
     /// A status that is being written; plans use it already.
-    pub pending: Option<TrainingJobStatus>,
+    pending: Option<TrainingJobStatus>,
     /// The next placement during a stop. Kept for the job until it starts there or the plan changes it.
-    pub target: Option<NextPlacement>,
+    target: Option<NextPlacement>,
     /// `target` belongs to a decision that a step in progress uses: a snapshot taken now must include it.
-    pub reserving: bool,
+    reserving: bool,
     /// What planning wrote.
-    pub plan: PlanForJob,
+    plan: PlanForJob,
     /// What the API server answered.
-    pub admission: Admission,
+    admission: Admission,
     /// When things were seen.
-    pub seen: SeenTimes,
+    seen: SeenTimes,
     /// Energy of an ended attempt that agents have not reported yet.
-    pub pending_energy: Option<PendingEnergy>,
+    pending_energy: Option<PendingEnergy>,
     /// Consecutive failures of carrying out a step.
-    pub failures: u32,
+    failures: u32,
     /// What its events have announced.
-    pub announced: Announced,
+    announced: Announced,
 }
 
 impl JobMemory {
@@ -120,6 +120,51 @@ impl JobMemory {
             failures: 0,
             announced: Announced::default(),
         }
+    }
+
+    /// The job's UID.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The claim of the last step; `None` before the first.
+    pub fn claim(&self) -> Option<&Claim> {
+        self.claim.as_ref()
+    }
+
+    /// A status that is being written; plans use it already.
+    pub fn pending(&self) -> Option<&TrainingJobStatus> {
+        self.pending.as_ref()
+    }
+
+    /// The next placement during a stop.
+    pub fn target(&self) -> Option<&NextPlacement> {
+        self.target.as_ref()
+    }
+
+    /// What planning wrote.
+    pub fn plan(&self) -> &PlanForJob {
+        &self.plan
+    }
+
+    /// What the API server answered.
+    pub fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// When things were seen.
+    pub fn seen(&self) -> &SeenTimes {
+        &self.seen
+    }
+
+    /// Energy of an ended attempt that agents have not reported yet.
+    pub fn pending_energy(&self) -> Option<&PendingEnergy> {
+        self.pending_energy.as_ref()
+    }
+
+    /// Whether the last attempt to carry out a step failed.
+    pub fn is_failing(&self) -> bool {
+        self.failures > 0
     }
 
     /// First-seen times as instants of the clock that now shows `now`.
@@ -164,6 +209,153 @@ impl JobMemory {
         if std::mem::take(&mut self.reserving) && matches!(self.claim, Some(Claim::Waiting { .. })) {
             self.target = None;
         }
+    }
+
+    /// The job's claim, not by a step. Returns the one before.
+    pub fn set_claim(&mut self, claim: Claim) -> Option<Claim> {
+        self.claim.replace(claim)
+    }
+
+    /// A step's claim, with the current allocation. Returns the claim before.
+    pub fn claim_by_step(
+        &mut self,
+        claim: Claim,
+        held: Option<&Allocation>,
+        now: Timestamp,
+    ) -> Option<Claim> {
+        self.keep_target(&claim, held, now);
+        self.claim.replace(claim)
+    }
+
+    /// This status is being written: plans use it from now on.
+    pub fn begin_write(&mut self, status: TrainingJobStatus) {
+        self.pending = Some(status);
+    }
+
+    /// The job was read after a write without an answer.
+    pub fn end_write(&mut self) {
+        self.pending = None;
+    }
+
+    /// The status was written.
+    pub fn written(&mut self, now: Timestamp) {
+        self.end_write();
+        self.seen.last_write = now;
+    }
+
+    /// The status was not written: the claim is the one before again.
+    pub fn not_written(&mut self, before: Option<Claim>) {
+        self.end_write();
+        self.claim = before;
+    }
+
+    /// A step was carried out.
+    pub fn carried_out(&mut self) {
+        self.failures = 0;
+    }
+
+    /// A step was not carried out. Returns how often in a row.
+    pub fn not_carried_out(&mut self) -> u32 {
+        self.failures = self.failures.saturating_add(1);
+        self.failures
+    }
+
+    /// [`Announced::update`].
+    pub fn announce(
+        &mut self,
+        before: Option<&TrainingJobStatus>,
+        written: &TrainingJobStatus,
+        now: Timestamp,
+    ) -> Vec<EventNote> {
+        self.announced.update(before, written, now)
+    }
+
+    /// When a report last moved the progress, if any, and until when reports may be lost.
+    pub fn record_reports(&mut self, last_progress: Option<Timestamp>, lost: Option<Timestamp>) {
+        self.seen.last_progress = last_progress.or(self.seen.last_progress);
+        self.seen.reports_lost = lost;
+    }
+
+    /// Agents still have to report this energy.
+    pub fn await_energy(&mut self, energy: PendingEnergy) {
+        self.pending_energy = Some(energy);
+    }
+
+    /// Agents have reported the energy of this attempt.
+    pub fn take_pending_energy(&mut self, attempt: i64) -> Option<PendingEnergy> {
+        self.pending_energy.take_if(|energy| energy.attempt == attempt)
+    }
+
+    /// The result of creating the pods, to record in.
+    pub fn creation(&mut self) -> &mut Creation {
+        &mut self.admission.creation
+    }
+
+    /// Whether the Service of its gangs is there.
+    pub fn record_service(&mut self, is_there: bool) {
+        self.admission.service = Some(is_there);
+    }
+
+    /// The result of a dry run.
+    pub fn record_dry_run(&mut self, result: DryRunResult) {
+        self.admission.dry_run = Some(result);
+    }
+
+    /// The result of a dry run that is known otherwise, if none was made.
+    pub fn infer_dry_run(&mut self, result: impl FnOnce() -> Option<DryRunResult>) {
+        self.admission.dry_run = self.admission.dry_run.take().or_else(result);
+    }
+
+    /// The rules of its namespace changed: a refused dry run is made again.
+    pub fn rules_changed(&mut self, now: Timestamp) {
+        self.admission.rules_changed = Some(now);
+        self.admission.dry_run.take_if(|dry_run| dry_run.refusal.is_some());
+    }
+
+    /// It requested a plan because it deviates from the last one.
+    pub fn plan_requested(&mut self, now: Timestamp) {
+        self.plan.requested = Some(now);
+    }
+
+    /// Drops the plan's decision.
+    pub fn drop_decision(&mut self) {
+        self.plan.decision = None;
+    }
+
+    /// The plan's decision, and the jobs that must end before its pods are created. `true`: it changed.
+    pub fn decide(&mut self, decision: DecisionFor, after: Vec<(ObjectKey, i64)>, now: Timestamp) -> bool {
+        let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
+        let new_order = self.plan.after != after;
+        self.plan.after = after;
+        if self.plan.decision.as_ref() == Some(&decision) && !new_order {
+            return false;
+        }
+        // A plan with another placement, or none, ends the commitment.
+        let kept = |target: &NextPlacement| decision.planned.runs_on(&target.nodes, target.gpus_per_worker);
+        let stopped = matches!(self.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
+        if stopped && !self.target.as_ref().is_some_and(kept) {
+            self.target = None;
+        }
+        if waits && !self.plan.after.is_empty() && self.target.is_none() {
+            self.target = NextPlacement::from_planned(&decision.planned, now);
+        }
+        self.plan.decision = Some(decision);
+        true
+    }
+
+    /// The decided placement's share of its nodes' draw besides their GPUs, W.
+    pub fn set_host_watts(&mut self, watts: i32) {
+        self.plan.host_watts = watts;
+    }
+
+    /// Predictions with the last plan. The first sampled forecast stays.
+    pub fn set_predictions(&mut self, table: Arc<Table>, outlook: Outlook, waiting: Waiting) {
+        self.plan.predictions = Predictions {
+            table: Some(table),
+            outlook: Some(outlook),
+            waiting,
+            first_sampled: self.plan.predictions.first_sampled.or(waiting.sampled),
+        };
     }
 
     /// Records the next placement of a move: the step that requests the stop is the last one with the

@@ -19,13 +19,15 @@ pub mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use andreas_core::Time;
 use andreas_forecast::Calibration;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::lifecycle::{Claim, DecisionFor, Planned};
-use backoff::Backoffs;
+use crate::lifecycle::{Backoff, DecisionFor, Planned};
+use crate::predict::sampled::Sampled;
+use backoff::{Backoffs, Cause};
 pub use memory::{JobMemory, NextPlacement, Predictions};
 
 /// Minimum time between plan requests because of deviating runs: of all jobs together and of each.
@@ -42,11 +44,11 @@ pub struct Ledger {
     /// Decisions that no step has used yet.
     undelivered: BTreeSet<ObjectKey>,
     /// Namespaces whose pods the API server does not create.
-    pub backoffs: Backoffs,
+    backoffs: Backoffs,
     /// Jobs that wait for others to end; may contain jobs that no longer do.
     following: BTreeSet<ObjectKey>,
     /// What became of first forecasts. Empty after a restart.
-    pub calibration: Calibration,
+    calibration: Calibration,
 }
 
 impl Ledger {
@@ -67,7 +69,7 @@ impl Ledger {
     pub fn entry(&mut self, key: &ObjectKey, uid: &str) -> &mut JobMemory {
         let fresh = || JobMemory::new(uid, self.started);
         let memory = self.jobs.entry(key.clone()).or_insert_with(fresh);
-        if memory.uid != uid {
+        if memory.uid() != uid {
             *memory = fresh();
         }
         memory
@@ -80,12 +82,38 @@ impl Ledger {
 
     /// [`Ledger::get`], mutable; only for that UID.
     pub fn get_mut(&mut self, key: &ObjectKey, uid: &str) -> Option<&mut JobMemory> {
-        self.jobs.get_mut(key).filter(|memory| memory.uid == uid)
+        self.jobs.get_mut(key).filter(|memory| memory.uid() == uid)
     }
 
     /// All memories.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &JobMemory)> {
         self.jobs.iter()
+    }
+
+    /// A namespace's current backoff.
+    pub fn backoff(&self, namespace: &str) -> Option<Backoff> {
+        self.backoffs.get(namespace)
+    }
+
+    /// The API server gave no verdict on pods of this namespace: [`Backoffs::failed`].
+    pub fn pods_not_created(&mut self, cause: Cause, namespace: &str, message: &str) -> bool {
+        self.backoffs.failed(cause, namespace, message, clock::now())
+    }
+
+    /// It gave one: [`Backoffs::done`].
+    pub fn pods_judged(&mut self, cause: Cause, namespace: &str) -> bool {
+        self.backoffs.done(cause, namespace)
+    }
+
+    /// A job with this first forecast ended then.
+    pub fn forecast_came_true(&mut self, first: &Sampled, end: Timestamp) {
+        let (finish, sampled_at) = first.uncorrected;
+        self.calibration.add(&finish, sampled_at, Time(end.as_millisecond() as f64 / 1_000.0));
+    }
+
+    /// What became of first forecasts.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
     }
 
     /// The job was deleted.
@@ -98,17 +126,14 @@ impl Ledger {
     /// The rules of a namespace changed: refused requests are retried.
     pub fn forget_refusals(&mut self, namespace: &str, now: Timestamp) {
         for (_, memory) in self.jobs.iter_mut().filter(|(key, _)| key.namespace == namespace) {
-            memory.admission.rules_changed = Some(now);
-            if memory.admission.dry_run.as_ref().is_some_and(|dry_run| dry_run.refusal.is_some()) {
-                memory.admission.dry_run = None;
-            }
+            memory.rules_changed(now);
         }
     }
 
     /// Jobs that wait for this one to end.
     pub fn waiting_for(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let waits = |job: &&ObjectKey| {
-            self.jobs.get(job).is_some_and(|memory| memory.plan.after.iter().any(|(other, _)| other == key))
+            self.jobs.get(job).is_some_and(|memory| memory.plan().after.iter().any(|(other, _)| other == key))
         };
         self.following.iter().filter(waits).cloned().collect()
     }
@@ -124,16 +149,17 @@ impl Ledger {
             let free = last.filter(|last| *last <= now)?.checked_add(pause).ok()?;
             (free > now).then_some(free)
         };
-        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else {
+        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid() == uid) else {
             // Without a memory the time of the request cannot be stored.
             return Err(now.checked_add(SAME_JOB_EVERY).unwrap_or(Timestamp::MAX));
         };
         if let Some(free) =
-            free(self.plan_requested, REQUEST_EVERY).max(free(memory.plan.requested, SAME_JOB_EVERY))
+            free(self.plan_requested, REQUEST_EVERY).max(free(memory.plan().requested, SAME_JOB_EVERY))
         {
             return Err(free);
         }
-        (self.plan_requested, memory.plan.requested) = (Some(now), Some(now));
+        self.plan_requested = Some(now);
+        memory.plan_requested(now);
         Ok(())
     }
 
@@ -151,11 +177,11 @@ impl Ledger {
     /// stay: they take nothing.
     pub fn revoke_grants(&mut self, goes_on: impl Fn(&ObjectKey, &Planned) -> bool) {
         for (key, memory) in &mut self.jobs {
-            let gives = memory.plan.decision.as_ref().is_some_and(|decision| {
+            let gives = memory.plan().decision.as_ref().is_some_and(|decision| {
                 matches!(decision.planned, Planned::Run { .. }) && !goes_on(key, &decision.planned)
             });
             if gives {
-                memory.plan.decision = None;
+                memory.drop_decision();
             }
         }
         self.undelivered.clear();
@@ -170,31 +196,17 @@ impl Ledger {
         after: Vec<(ObjectKey, i64)>,
     ) -> bool {
         // A job may be made anew under its name while the plan is made.
-        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid == uid) else { return false };
-        let now = clock::now();
-        let waits = matches!(memory.claim, Some(Claim::Waiting { .. }));
-        let new_order = memory.plan.after != after;
+        let Some(memory) = self.jobs.get_mut(key).filter(|memory| memory.uid() == uid) else { return false };
         if after.is_empty() {
             self.following.remove(key);
         } else {
             self.following.insert(key.clone());
         }
-        memory.plan.after = after;
-        if memory.plan.decision.as_ref() == Some(&decision) && !new_order {
-            return false;
+        let changed = memory.decide(decision, after, clock::now());
+        if changed {
+            self.undelivered.insert(key.clone());
         }
-        // A plan with another placement, or none, ends the commitment.
-        let kept = |target: &NextPlacement| decision.planned.runs_on(&target.nodes, target.gpus_per_worker);
-        let stopped = matches!(memory.claim, Some(Claim::Stopping { .. } | Claim::Waiting { .. }));
-        if stopped && !memory.target.as_ref().is_some_and(kept) {
-            memory.target = None;
-        }
-        if waits && !memory.plan.after.is_empty() && memory.target.is_none() {
-            memory.target = NextPlacement::from_planned(&decision.planned, now);
-        }
-        memory.plan.decision = Some(decision);
-        self.undelivered.insert(key.clone());
-        true
+        changed
     }
 }
 
@@ -204,6 +216,7 @@ mod tests {
     use andreas_api::Reason;
     use andreas_api::training_job::Allocation;
 
+    use crate::lifecycle::Claim;
     use crate::testing::key;
 
     fn run(node: &str) -> DecisionFor {
@@ -220,12 +233,12 @@ mod tests {
     #[test]
     fn a_job_made_anew_under_its_name_is_not_remembered() {
         let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
-        ledger.entry(&key("a"), "1").claim = Some(Claim::Nothing);
-        assert!(ledger.entry(&key("a"), "2").claim.is_none());
+        ledger.entry(&key("a"), "1").set_claim(Claim::Nothing);
+        assert!(ledger.entry(&key("a"), "2").claim().is_none());
         assert!(ledger.get_mut(&key("a"), "1").is_none());
         // A plan made before gives it nothing: it may ask for other nodes.
         assert!(!ledger.decide(&key("a"), "1", run("n1"), vec![(key("b"), 1)]));
-        assert!(ledger.get(&key("a")).is_some_and(|memory| memory.plan.decision.is_none()));
+        assert!(ledger.get(&key("a")).is_some_and(|memory| memory.plan().decision.is_none()));
         assert!(ledger.is_delivered() && ledger.waiting_for(&key("b")).is_empty());
         assert!(ledger.decide(&key("a"), "2", run("n1"), Vec::new()), "its own is carried out");
     }
@@ -234,12 +247,12 @@ mod tests {
     fn what_a_step_is_about_to_take_counts_as_taken_until_it_is_over() {
         let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
         let memory = ledger.entry(&key("a"), "1");
-        memory.claim = Some(Claim::Waiting { not_before: None });
+        memory.set_claim(Claim::Waiting { not_before: None });
         memory.reserve(Some(&run("n1")), Timestamp::UNIX_EPOCH);
-        assert_eq!(memory.target.as_ref().map(|target| target.nodes.clone()), Some(vec!["n1".to_owned()]));
+        assert_eq!(memory.target().map(|target| target.nodes.clone()), Some(vec!["n1".to_owned()]));
         // The step could not use it.
         memory.release_unused();
-        assert_eq!(memory.target, None);
+        assert_eq!(memory.target(), None);
     }
 
     #[test]
@@ -259,13 +272,14 @@ mod tests {
         let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);
         let memory = ledger.entry(&key("a"), "1");
         let stopping = Claim::Stopping { gone_by: None, goes_on: true };
-        memory.plan.decision = Some(on(["n2", "n1"]));
+        memory.decide(on(["n2", "n1"]), Vec::new(), Timestamp::UNIX_EPOCH);
         memory.keep_target(&stopping, Some(&held), Timestamp::UNIX_EPOCH);
-        assert_eq!(memory.target, None, "it is there");
-        memory.plan.decision = Some(on(["n3", "n4"]));
+        assert_eq!(memory.target(), None, "it is there");
+        memory.decide(on(["n3", "n4"]), Vec::new(), Timestamp::UNIX_EPOCH);
         memory.keep_target(&stopping, Some(&held), Timestamp::UNIX_EPOCH);
-        memory.claim = Some(stopping);
-        let goes_to = |ledger: &Ledger| ledger.get(&key("a")).and_then(|m| m.target.clone()).map(|t| t.nodes);
+        memory.set_claim(stopping);
+        let goes_to =
+            |ledger: &Ledger| ledger.get(&key("a")).and_then(|m| m.target().cloned()).map(|t| t.nodes);
         let there = Some(vec!["n3".to_owned(), "n4".to_owned()]);
         assert_eq!(goes_to(&ledger), there);
         ledger.decide(&key("a"), "1", on(["n4", "n3"]), Vec::new());
@@ -309,8 +323,11 @@ mod tests {
         assert!(ledger.decide(&key("waits"), "1", DecisionFor { basis: 0, planned: wait }, Vec::new()));
         assert!(!ledger.is_delivered() && !ledger.mark_delivered(&key("waits")));
         ledger.revoke_grants(|key, _| key.name == "goes-on");
-        let left: Vec<_> =
-            ledger.iter().filter(|(_, m)| m.plan.decision.is_some()).map(|(k, _)| k.name.as_str()).collect();
+        let left: Vec<_> = ledger
+            .iter()
+            .filter(|(_, m)| m.plan().decision.is_some())
+            .map(|(k, _)| k.name.as_str())
+            .collect();
         assert_eq!(left, ["goes-on", "waits"]);
         assert!(ledger.is_delivered());
         assert!(!ledger.decide(&key("goes-on"), "1", run("n2"), Vec::new()), "the same again is no news");

@@ -24,8 +24,7 @@ const UNSCHEDULABLE: (i64, i64) = (3, 8);
 /// When this process first saw room for the allocation. The gang must be bound within the policy's
 /// `placementTimeout` of it, even if its pods could not be created. Only this process's clock is used.
 pub(super) fn released_since(d: &Draft<'_>, allocation: &Allocation) -> Option<Timestamp> {
-    let creation = d.o.creation;
-    creation.since.filter(|_| creation.generation == allocation.generation)
+    d.o.creation.room_since(allocation.generation)
 }
 
 /// Whether `placementTimeout` is over; if not, requeues the job for that instant.
@@ -80,7 +79,7 @@ pub(super) fn is_unschedulable(d: &mut Draft<'_>, allocation: &Allocation, membe
 /// namespace would fail the same way.
 pub(super) fn withdraw_uncreated(d: &mut Draft<'_>, members: &Members<'_>) {
     let missing = members.gang.iter().filter(|m| m.pod().is_none()).count();
-    let words = d.o.creation.error_message.as_deref().map(status::bounded);
+    let words = d.o.creation.error_message().map(status::bounded);
     let message = format!(
         "{missing} of {} pods could not be made within {}: {}",
         members.gang.len(),

@@ -276,18 +276,53 @@ impl Planned {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Creation {
     /// Generation of its allocation; results for another generation are ignored.
-    pub generation: i64,
+    generation: i64,
     /// When this process first saw room for that allocation.
-    pub since: Option<Timestamp>,
+    since: Option<Timestamp>,
     /// Why the last try created no or not all pods, if the API server gave no verdict.
-    pub error_message: Option<String>,
-    /// The result.
-    pub outcome: CreationOutcome,
+    error_message: Option<String>,
+    outcome: CreationOutcome,
 }
 
 impl Creation {
+    /// Whether it is about the allocation of this generation.
+    pub fn is_for(&self, generation: i64) -> bool {
+        self.generation == generation
+    }
+
+    /// When this process first saw room for the allocation of this generation.
+    pub fn room_since(&self, generation: i64) -> Option<Timestamp> {
+        self.since.filter(|_| self.is_for(generation))
+    }
+
+    /// Why the last try created no or not all pods, if the API server gave no verdict.
+    pub fn error_message(&self) -> Option<&str> {
+        self.error_message.as_deref()
+    }
+
+    /// The result.
+    pub fn outcome(&self) -> &CreationOutcome {
+        &self.outcome
+    }
+
+    /// Records that there is room for the allocation of this generation.
+    pub fn record_room(&mut self, generation: i64, now: Timestamp) {
+        self.for_generation(generation).since.get_or_insert(now);
+    }
+
+    /// Records a try that the API server gave no verdict on.
+    pub fn record_failure(&mut self, generation: i64, message: String) {
+        self.for_generation(generation).error_message = Some(message);
+    }
+
+    /// Records the result.
+    pub fn record_outcome(&mut self, generation: i64, outcome: CreationOutcome) {
+        let creation = self.for_generation(generation);
+        (creation.outcome, creation.error_message) = (outcome, None);
+    }
+
     /// The result for the allocation of this generation; that of another generation is dropped.
-    pub fn for_generation(&mut self, generation: i64) -> &mut Self {
+    fn for_generation(&mut self, generation: i64) -> &mut Self {
         if self.generation != generation {
             *self = Self { generation, ..Self::default() };
         }

@@ -225,10 +225,10 @@ fn backoff_text(words: &str) -> String {
 
 /// Stops the attempt if the server refused a pod or a name is taken. The executor has deleted the created pods.
 pub(super) fn stop_if_refused(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
-    if d.o.creation.generation != allocation.generation {
+    if !d.o.creation.is_for(allocation.generation) {
         return false;
     }
-    let (reason, message) = match &d.o.creation.outcome {
+    let (reason, message) = match d.o.creation.outcome() {
         CreationOutcome::Refused { reason, message } => (*reason, message.clone()),
         CreationOutcome::NameInUse { name } => {
             (Reason::NameInUse, format!("{name} belongs to somebody else; delete it or rename the job"))
@@ -244,7 +244,7 @@ fn create_pods(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>
     if !has_room(d, allocation, members) {
         return;
     }
-    if d.o.creation.generation == allocation.generation && d.o.creation.outcome == CreationOutcome::Made {
+    if d.o.creation.is_for(allocation.generation) && *d.o.creation.outcome() == CreationOutcome::Made {
         return;
     }
     if let Some(service) = pods::gang_service(d.o.job, allocation) {

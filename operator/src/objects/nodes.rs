@@ -78,7 +78,7 @@ async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
     let missing: Vec<GpuNode> = {
         let index = shared.index.lock();
         let inventory = Inventory::from_index(&index);
-        let without = index.nodes.iter().filter(|(key, _)| index.gpu_nodes.get(key).is_none());
+        let without = index.nodes().iter().filter(|(key, _)| index.gpu_nodes().get(key).is_none());
         let with_gpus = without.filter_map(|(_, node)| match inventory.node_use(node) {
             // Not ours to manage.
             NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected) => None,
@@ -138,8 +138,8 @@ impl KnownNode {
 /// What each GpuNode should say of its node, where it says something else.
 fn changed_nodes(index: &ClusterIndex) -> Vec<(String, KnownNode)> {
     let inventory = Inventory::from_index(index);
-    let known = index.gpu_nodes.iter().filter_map(|(key, gpu_node)| {
-        let known = KnownNode::from_node(index.nodes.get(key)?, &inventory);
+    let known = index.gpu_nodes().iter().filter_map(|(key, gpu_node)| {
+        let known = KnownNode::from_node(index.nodes().get(key)?, &inventory);
         (KnownNode::written(&gpu_node.spec) != known).then(|| (key.name.clone(), known))
     });
     known.collect()
@@ -168,7 +168,7 @@ async fn patch_specs(shared: &Arc<Shared>, specs: Vec<(String, Value)>, not_writ
 /// Power limits of pods that run under one, by node, for each GpuNode's spec. Only changed nodes.
 fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
     let mut wanted: BTreeMap<&str, Vec<PodPowerLimit>> = BTreeMap::new();
-    let limited = index.jobs.iter().filter_map(|(key, job)| {
+    let limited = index.jobs().iter().filter_map(|(key, job)| {
         let allocation = job.status.as_ref()?.allocation.as_ref()?;
         Some((key, job, allocation, allocation.power_limit_watts?))
     });
@@ -183,7 +183,7 @@ fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
         }
     }
     let mut news = Vec::new();
-    for (key, gpu_node) in index.gpu_nodes.iter() {
+    for (key, gpu_node) in index.gpu_nodes().iter() {
         let mut limits = wanted.remove(key.name.as_str()).unwrap_or_default();
         limits.sort_by(|a, b| a.pod.cmp(&b.pod));
         limits.truncate(MAX_LIMITS);
@@ -251,14 +251,14 @@ async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState) {
     let key = ObjectKey { namespace: String::new(), name: DEFAULT_POLICY.to_owned() };
     match shared.writer.patch_status::<SlimEnergyPolicy>("policy", &key, &body).await {
         Ok(answer) => {
-            shared.index.lock().rules.policies.apply(answer, crate::index::Origin::Written);
+            shared.index.lock().wrote_policy(answer);
         }
         Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "policy status not written"),
     }
 }
 
 fn without_plan(index: &ClusterIndex, inventory: &Inventory<'_>) -> Vec<(String, Exclusion)> {
-    let nodes = index.nodes.iter();
+    let nodes = index.nodes().iter();
     nodes.filter_map(|(key, node)| Some((key.name.clone(), inventory.node_use(node).exclusion()?))).collect()
 }
 

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::energy::inventory::largest_node;
 use crate::index::ClusterIndex;
-use crate::ledger::{Ledger, Predictions};
+use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;
@@ -87,7 +87,7 @@ pub async fn run(
     let mut wake: Option<Instant> = None;
     let mut number: u64 = 0;
     wait_until(&shared, FIRST_WITHIN, |index, ledger| {
-        index.jobs.iter().all(|(key, _)| ledger.get(key).is_some_and(|memory| memory.claim.is_some()))
+        index.jobs().iter().all(|(key, _)| ledger.get(key).is_some_and(|memory| memory.claim().is_some()))
     })
     .await;
     loop {
@@ -266,7 +266,7 @@ fn copy_state(shared: &Shared) -> (ClusterIndex, Ledger) {
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     ledger.revoke_grants(|key, planned| {
-        let status = index.jobs.get(key).and_then(|job| job.status.as_ref());
+        let status = index.jobs().get(key).and_then(|job| job.status.as_ref());
         let Some(held) = status.and_then(|status| status.allocation.as_ref()) else { return false };
         planned.runs_on(&held.nodes, held.gpus_per_worker)
     });
@@ -286,8 +286,8 @@ const MAX_UNREPORTED: usize = 30;
 fn update_settings(shared: &Shared, index: &ClusterIndex) {
     let largest = largest_node(index);
     // With many waiting jobs each plan changes all texts, so they are written less often.
-    let quiet = 60.max(i64::try_from(index.jobs.len() / 20).unwrap_or(i64::MAX)).min(3_600);
-    let unreported = index.jobs.iter().filter(|(_, job)| job.status.is_none()).count();
+    let quiet = 60.max(i64::try_from(index.jobs().len() / 20).unwrap_or(i64::MAX)).min(3_600);
+    let unreported = index.jobs().iter().filter(|(_, job)| job.status.is_none()).count();
     let first_plan =
         i64::try_from((3 + unreported / UNREPORTED_PER_SECOND).min(MAX_UNREPORTED)).unwrap_or(i64::MAX);
     let mut settings = shared.settings.lock();
@@ -321,18 +321,18 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
             Planned::Wait { reason, .. } => reason.as_str(),
         };
         let attempt = |other: &ObjectKey| {
-            let status = index.jobs.get(other)?.status.as_ref()?;
+            let status = index.jobs().get(other)?.status.as_ref()?;
             Some((other.clone(), status.allocation.as_ref()?.attempt))
         };
         let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
         if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
             // Beside the decision: a new reading of a host makes no new decision.
-            memory.plan.host_watts = host_watts(&job_plan.decision, &nodes);
+            memory.set_host_watts(host_watts(&job_plan.decision, &nodes));
         }
         if ledger.decide(&key, &basis.uid, DecisionFor { basis: basis.decisions, planned }, after) {
             metrics.decided(reason);
             let decision =
-                ledger.get(&key).and_then(|memory| memory.plan.decision.as_ref()).map(|d| &d.planned);
+                ledger.get(&key).and_then(|memory| memory.plan().decision.as_ref()).map(|d| &d.planned);
             tracing::debug!(plan = number, job = %key, ?decision, "decided");
             changed.push(key);
         }
@@ -385,7 +385,7 @@ fn forecasts(
     let now = clock::now();
     let sampled = sampled.fresh(now);
     for Expected { key, table, outlook } in &built.expected {
-        let Some(job) = index.jobs.get(key) else { continue };
+        let Some(job) = index.jobs().get(key) else { continue };
         let Some(memory) = ledger.get_mut(key, job.metadata.uid.as_deref().unwrap_or_default()) else {
             continue;
         };
@@ -395,12 +395,7 @@ fn forecasts(
             starts: built.starts.get(&id).and_then(|start| timestamp(*start)),
             sampled: sampled.as_ref().and_then(|sampled| sampled.job(&id)),
         };
-        memory.plan.predictions = Predictions {
-            table: Some(Arc::clone(table)),
-            outlook: Some(*outlook),
-            waiting,
-            first_sampled: memory.plan.predictions.first_sampled.or(waiting.sampled),
-        };
+        memory.set_predictions(Arc::clone(table), *outlook, waiting);
         let Some(new) = memory.forecast(job, now) else { continue };
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
         // A first forecast or another risk class is worth a step, which decides on the write.

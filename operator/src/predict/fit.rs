@@ -76,7 +76,7 @@ impl FitRequest {
             profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
         };
         let profiles: Vec<_> = index
-            .profiles
+            .profiles()
             .iter()
             .filter(|(_, profile)| seen(profile))
             .map(|(key, profile)| (key.clone(), Arc::clone(profile)))

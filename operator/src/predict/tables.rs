@@ -59,7 +59,7 @@ impl RunTimes {
     fn from_index(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Self {
         let default = Seconds(policy.unknown_jobs.run_time.seconds_or(14_400).max(1) as f64);
         let mut finished: BTreeMap<&str, Vec<Seconds>> = BTreeMap::new();
-        for (key, profile) in index.profiles.iter() {
+        for (key, profile) in index.profiles().iter() {
             let runs = profile.status.iter().flat_map(|status| &status.finished_runs);
             let times = runs.map(|run| Seconds(run.seconds as f64));
             finished.entry(&key.namespace).or_default().extend(times);
@@ -147,7 +147,7 @@ impl Tables {
     ) -> Option<Arc<Table>> {
         let predictor = &self.model.as_ref()?.predictor;
         let key = index.profile_key(job);
-        let profile = index.profiles.get(&key);
+        let profile = index.profiles().get(&key);
         let run_time = self.run_times.for_namespace(&key.namespace);
         let gpus = &job.spec.gpus;
         let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());

@@ -86,7 +86,7 @@ async fn report(
         return refuse(&progress, StatusCode::UNAUTHORIZED, "a bearer token is needed");
     };
     let key = ObjectKey { namespace, name };
-    let job = progress.index.lock().jobs.get(&key).cloned();
+    let job = progress.index.lock().jobs().get(&key).cloned();
     let Some((job, uid)) = job.and_then(|job| job.metadata.uid.clone().map(|uid| (job, uid))) else {
         return match progress.tokens.refuse(token, &key.to_string(), peer.ip()) {
             Ok(()) => refuse(&progress, StatusCode::FORBIDDEN, DENIED),

@@ -18,11 +18,11 @@ const MARGIN: f64 = 1_000.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportHistory {
     /// The attempt.
-    pub attempt: i64,
+    attempt: i64,
     /// The highest claim and when it was received.
-    pub best: Option<(i32, Timestamp)>,
+    best: Option<(i32, Timestamp)>,
     /// When this replica last wrote the job's progress.
-    pub written: Option<Timestamp>,
+    written: Option<Timestamp>,
     /// When the first report was received, and its progress.
     began: (i32, Timestamp),
     /// Progress over time by our clock.
@@ -49,6 +49,26 @@ impl ReportHistory {
             window: ProgressWindow::default(),
             ended: same.is_some_and(|progress| progress.ended),
         }
+    }
+
+    /// The attempt.
+    pub fn attempt(&self) -> i64 {
+        self.attempt
+    }
+
+    /// The highest claim.
+    pub fn best(&self) -> Option<i32> {
+        self.best.map(|(best, _)| best)
+    }
+
+    /// When this replica last wrote the job's progress.
+    pub fn written(&self) -> Option<Timestamp> {
+        self.written
+    }
+
+    /// This replica wrote the job's progress.
+    pub fn record_write(&mut self, at: Timestamp) {
+        self.written = Some(at);
     }
 
     /// Adds a claim. `true`: it shows more progress than before, or the end.

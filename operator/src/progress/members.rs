@@ -65,7 +65,7 @@ impl Members {
         pod: &PodIdentity,
     ) -> Result<Option<i64>, ReviewError> {
         let key = ObjectKey { namespace: pod.namespace.clone(), name: pod.name.clone() };
-        let held = self.index.lock().pods.get(&key).cloned();
+        let held = self.index.lock().pods().get(&key).cloned();
         if let Some(held) = held.filter(|held| held.metadata.uid.as_deref() == Some(&pod.uid)) {
             return Ok(member(&held, job, uid));
         }

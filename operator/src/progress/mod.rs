@@ -166,7 +166,7 @@ impl Progress {
             let mut history = self.histories.lock();
             let history =
                 history.entry(uid.clone()).or_insert_with(|| ReportHistory::new(attempt, claim, held, now));
-            if history.attempt != attempt {
+            if history.attempt() != attempt {
                 *history = ReportHistory::new(attempt, claim, held, now);
             }
             claim.is_some_and(|claim| history.record(claim, now))
@@ -193,12 +193,12 @@ impl Progress {
         for round in 1.. {
             let (job, running) = {
                 let index = self.index.lock();
-                (index.jobs.get(key).cloned(), running(&index))
+                (index.jobs().get(key).cloned(), running(&index))
             };
             let Some(job) = job.filter(|job| job.metadata.uid.as_deref() == Some(uid)) else { break };
             let status = job.status.clone().unwrap_or_default();
             let history =
-                self.histories.lock().get(uid).filter(|history| history.attempt == report.attempt).cloned();
+                self.histories.lock().get(uid).filter(|history| history.attempt() == report.attempt).cloned();
             let history = history.unwrap_or_else(|| {
                 ReportHistory::new(report.attempt, Some(report.claim), status.progress.as_ref(), report.at)
             });
@@ -234,7 +234,7 @@ impl Progress {
                 Ok(answer) => {
                     self.metrics.wrote("progress", "ok");
                     if let Some(history) = self.histories.lock().get_mut(uid) {
-                        history.written = Some(now);
+                        history.record_write(now);
                     }
                     self.forget(key, uid, &report);
                     self.index.lock().wrote_job(answer);
@@ -289,7 +289,7 @@ impl Progress {
         }
         let index = self.index.lock();
         let known: std::collections::HashSet<String> =
-            index.jobs.iter().filter_map(|(_, job)| job.metadata.uid.clone()).collect();
+            index.jobs().iter().filter_map(|(_, job)| job.metadata.uid.clone()).collect();
         drop(index);
         self.last.lock().retain(|uid, _| known.contains(uid));
         self.histories.lock().retain(|uid, _| known.contains(uid));
@@ -301,7 +301,7 @@ impl Progress {
 /// Number of running jobs.
 fn running(index: &ClusterIndex) -> usize {
     index
-        .jobs
+        .jobs()
         .iter()
         .filter(|(_, job)| job.status.as_ref().is_some_and(|s| s.phase == Phase::Running))
         .count()

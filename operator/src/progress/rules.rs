@@ -76,7 +76,7 @@ pub fn judge(
         claim.milli_percent
     } else {
         // It shows that the program has ended, not its progress.
-        history.best.map_or(0, |(best, _)| best)
+        history.best().unwrap_or(0)
     };
     let milli_percent = claimed.clamp(floor, 100_000);
     let newly_ended = ended && !same.is_some_and(|progress| progress.ended);
@@ -121,7 +121,7 @@ pub fn judge(
     } else {
         return ReportAction::Nothing;
     };
-    let last = history.written.map_or(same.at.0, |written| written.max(same.at.0));
+    let last = history.written().map_or(same.at.0, |written| written.max(same.at.0));
     let since = now.duration_since(last).unsigned_abs();
     if since < every { ReportAction::Later(every - since) } else { ReportAction::Write(progress) }
 }

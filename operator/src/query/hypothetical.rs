@@ -104,12 +104,12 @@ impl Hypothetical {
     pub fn planned(&self, latest: &Latest, job: SlimTrainingJob, now: Timestamp) -> Option<(Job, Snapshot)> {
         let key = ObjectKey::from_object(&job);
         let uid = job.metadata.uid.clone().unwrap_or_default();
-        let known = latest.ledger.get(&key).filter(|memory| memory.uid == uid).cloned();
+        let known = latest.ledger.get(&key).filter(|memory| memory.uid() == uid).cloned();
         let mut ledger = Ledger::new(now);
         let memory = ledger.entry(&key, &uid);
         match known {
             Some(known) => *memory = known,
-            None => memory.claim = Some(Claim::Waiting { not_before: None }),
+            None => drop(memory.set_claim(Claim::Waiting { not_before: None })),
         }
         let index = latest.index.with_one_job(job);
         let mut seen = latest.draws.clone();

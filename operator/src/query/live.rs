@@ -53,12 +53,12 @@ impl Live {
     /// The jobs of a namespace.
     pub fn jobs(&self, namespace: &str) -> Vec<Arc<SlimTrainingJob>> {
         let index = self.index.lock();
-        let own = index.jobs.iter().filter(|(key, _)| key.namespace == namespace);
+        let own = index.jobs().iter().filter(|(key, _)| key.namespace == namespace);
         own.map(|(_, job)| Arc::clone(job)).collect()
     }
 
     /// A job.
     pub fn job(&self, key: &ObjectKey) -> Option<Arc<SlimTrainingJob>> {
-        self.index.lock().jobs.get(key).cloned()
+        self.index.lock().jobs().get(key).cloned()
     }
 }

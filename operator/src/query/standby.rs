@@ -18,10 +18,10 @@ use crate::snapshot::Caches;
 
 /// The claims of steps in `ledger`, and by the jobs' statuses those of all other jobs.
 pub fn with_all_claims(mut ledger: Ledger, index: &ClusterIndex, now: Timestamp) -> Ledger {
-    for (key, job) in index.jobs.iter() {
+    for (key, job) in index.jobs().iter() {
         let memory = ledger.entry(key, job.metadata.uid.as_deref().unwrap_or_default());
-        if memory.claim.is_none() {
-            memory.claim = Some(claim(job, now));
+        if memory.claim().is_none() {
+            memory.set_claim(claim(job, now));
         }
     }
     ledger

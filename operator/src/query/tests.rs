@@ -71,7 +71,7 @@ fn view(index: &ClusterIndex) -> View {
 
 fn job(view: &View, name: &str) -> Arc<SlimTrainingJob> {
     let key = ObjectKey { namespace: "team".into(), name: name.into() };
-    Arc::clone(view.latest.index.jobs.get(&key).expect("a job"))
+    Arc::clone(view.latest.index.jobs().get(&key).expect("a job"))
 }
 
 /// One node, held by `rival/secret`; `rival/hidden` and two jobs of `team` wait.
@@ -368,7 +368,7 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
     let own: Vec<_> = view
         .latest
         .index
-        .jobs
+        .jobs()
         .iter()
         .filter(|(key, _)| key.namespace == "team")
         .map(|(_, job)| Arc::clone(job))

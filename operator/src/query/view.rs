@@ -69,7 +69,7 @@ fn median(mut all: Vec<f64>) -> Option<f64> {
 
 /// Median time from decision to training of the running jobs that started last; [`UNSEEN`] without such jobs.
 pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
-    let allocations = index.jobs.iter().filter_map(|(_, job)| job.status.as_ref()?.allocation.as_ref());
+    let allocations = index.jobs().iter().filter_map(|(_, job)| job.status.as_ref()?.allocation.as_ref());
     let all = allocations
         .filter_map(|held| Some((held.since.0, held.running_time.as_ref()?.0)))
         .filter(|(_, running)| now.duration_since(*running) < RECENT)
@@ -80,7 +80,7 @@ pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
 /// Median time to the decisions by which jobs hold their GPUs: from their submission, or from the last end of a run before, if that
 /// was later. 0 s where there are no such jobs.
 pub fn reaction(index: &ClusterIndex, now: Timestamp) -> Seconds {
-    let statuses = || index.jobs.iter().filter_map(|(_, job)| Some((job, job.status.as_ref()?)));
+    let statuses = || index.jobs().iter().filter_map(|(_, job)| Some((job, job.status.as_ref()?)));
     let sorted = |stopped: bool| {
         let records = statuses().flat_map(|(_, status)| &status.history);
         let records = records.filter(|record| record.planned_stop.is_some() == stopped);
@@ -166,7 +166,7 @@ impl View {
         let settings = Settings { start_up, reaction, ..settings(snapshot.jobs.len()) };
         let mut forecast =
             sample(snapshot, &latest.plan, &latest.arrivals, &options(&latest.options), &settings)?;
-        forecast.correct(&latest.ledger.calibration);
+        forecast.correct(latest.ledger.calibration());
         let forecast = Arc::new(forecast);
         let order = order(snapshot, &latest.plan, &forecast);
         let place = order.iter().enumerate().map(|(n, id)| (id.clone(), n)).collect();

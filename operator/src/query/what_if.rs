@@ -40,7 +40,7 @@ impl Changed {
         let with = options_of_question(&view.latest.options, snapshot.jobs.len());
         let plan = plan(&snapshot, &with)?;
         let mut forecast = sample(&snapshot, &plan, &view.latest.arrivals, &options(&with), &view.settings)?;
-        forecast.correct(&view.latest.ledger.calibration);
+        forecast.correct(view.latest.ledger.calibration());
         Ok(Self { snapshot, plan, forecast })
     }
 }
@@ -103,7 +103,7 @@ pub fn what_if(
     let mut snapshot = view.snapshot().clone();
     if let Some(name) = &asked.without {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
-        if view.latest.index.jobs.get(&key).is_none() {
+        if view.latest.index.jobs().get(&key).is_none() {
             return Err(QueryError::NoSuchJob(name.clone()));
         }
         snapshot.jobs.retain(|job| job.id != job_id(&key));

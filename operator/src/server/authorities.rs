@@ -17,7 +17,7 @@ pub type Bundles = BTreeMap<String, BTreeSet<String>>;
 /// The bundles given to members.
 pub fn bundles(index: &ClusterIndex) -> Bundles {
     let mut given: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (_, pod) in index.pods.iter() {
+    for (_, pod) in index.pods().iter() {
         let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
         let Some((_, job)) = owner(&pod.metadata).filter(|_| !ended) else { continue };
         let annotations = pod.metadata.annotations.as_ref();

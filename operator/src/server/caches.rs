@@ -138,9 +138,9 @@ mod tests {
         catch_up(&server.client(), &index).await;
         // then it has all the others
         let index = index.lock();
-        let mut names: Vec<&str> = index.jobs.iter().map(|(key, _)| key.name.as_str()).collect();
+        let mut names: Vec<&str> = index.jobs().iter().map(|(key, _)| key.name.as_str()).collect();
         names.sort_unstable();
         assert_eq!(names, ["bert", "other"]);
-        assert_eq!(index.pods.iter().count(), 1);
+        assert_eq!(index.pods().iter().count(), 1);
     }
 }

@@ -98,12 +98,18 @@ pub struct Certificates {
     lifetimes: CertificateLifetimes,
     client: Client,
     index: Arc<Mutex<ClusterIndex>>,
-    metrics: CertificateMetrics,
-    ready: ReadyHandle,
-    last: Mutex<ServingCertificate>,
-    served: watch::Sender<Option<Tls>>,
+    serving: Serving,
     leads: AtomicBool,
     rejected_reports: Arc<RejectedReports>,
+}
+
+/// What the endpoint serves now.
+struct Serving {
+    last: Mutex<ServingCertificate>,
+    tls: watch::Sender<Option<Tls>>,
+    metrics: CertificateMetrics,
+    /// Set once there is a certificate.
+    ready: ReadyHandle,
 }
 
 impl Certificates {
@@ -134,10 +140,7 @@ impl Certificates {
             lifetimes: flags.lifetimes.into(),
             client,
             index,
-            metrics,
-            ready,
-            last: Mutex::default(),
-            served: watch::Sender::new(None),
+            serving: Serving::new(metrics, ready),
             leads: AtomicBool::new(false),
             rejected_reports,
         })
@@ -145,13 +148,12 @@ impl Certificates {
 
     /// The certificate to serve, once there is one.
     pub async fn tls(&self) -> Option<Tls> {
-        let mut served = self.served.subscribe();
-        served.wait_for(Option::is_some).await.ok().and_then(|tls| tls.clone())
+        self.serving.tls().await
     }
 
     /// The endpoint as given to pods; `None` while its CA is unknown.
     pub fn endpoint(&self) -> Option<ProgressEndpoint> {
-        let ca_pem = self.last.lock().bundle.clone();
+        let ca_pem = self.serving.last().bundle;
         let base_url = self.url.clone()?;
         (!ca_pem.is_empty()).then_some(ProgressEndpoint { base_url, ca_pem })
     }
@@ -186,7 +188,7 @@ impl Certificates {
 
     /// Notes that reports of members which do not trust the served certificate are lost.
     fn note_lost_reports(&self) {
-        let chain = self.last.lock().chain.clone();
+        let chain = self.serving.last().chain;
         let Some(name) = self.subject.names.first().filter(|_| !chain.is_empty()) else { return };
         let now = clock::now();
         let given = bundles(&self.index.lock());
@@ -219,9 +221,9 @@ impl Certificates {
     /// One update; `true` if there is a certificate to serve and no error.
     async fn refresh(&self, writer: Option<&Writer>) -> bool {
         match self.try_refresh(writer).await {
-            Ok(()) => self.served.borrow().is_some(),
+            Ok(()) => self.serving.begun(),
             Err(error) => {
-                self.metrics.record_failure(SERVING);
+                self.serving.metrics.record_failure(SERVING);
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "certificates not renewed, the old ones stay");
                 false
@@ -239,7 +241,7 @@ impl Certificates {
                 let from_files = from_files.transpose()?;
                 let mut current = current.lock();
                 *current = self.next(&current, from_files.as_ref())?;
-                return self.serve(&current);
+                return self.serving.replace(&current);
             }
         };
         let url = Secret::url_path(&(), Some(namespace));
@@ -247,21 +249,21 @@ impl Certificates {
         let version = found.as_ref().and_then(|secret| secret.metadata.resource_version.clone());
         let stored = found.map(read).unwrap_or_default();
         if !stored.chain.is_empty() {
-            self.serve(&stored)?;
+            self.serving.replace(&stored)?;
         }
         let Some(writer) = writer else {
             // There was no leader yet.
             return match from_files.transpose()? {
-                Some(from_files) if self.served.borrow().is_none() => self.serve(&from_files),
+                Some(from_files) if !self.serving.begun() => self.serving.replace(&from_files),
                 _ => Ok(()),
             };
         };
         // The Secret may have been deleted; running pods still trust its contents.
-        let current = if stored.chain.is_empty() { self.last.lock().clone() } else { stored.clone() };
+        let current = if stored.chain.is_empty() { self.serving.last() } else { stored.clone() };
         let renewed = self.next(&current, from_files.transpose()?.as_ref())?;
         if renewed != stored {
             writer.apply(namespace, name, &secret(&renewed, namespace, name, version)).await?;
-            self.serve(&renewed)?;
+            self.serving.replace(&renewed)?;
         }
         Ok(())
     }
@@ -286,19 +288,40 @@ impl Certificates {
         }
         Ok(next.kept)
     }
+}
 
-    fn serve(&self, kept: &ServingCertificate) -> Result<(), CertificateError> {
+impl Serving {
+    fn new(metrics: CertificateMetrics, ready: ReadyHandle) -> Self {
+        Self { last: Mutex::default(), tls: watch::Sender::new(None), metrics, ready }
+    }
+
+    /// The certificate, once there is one.
+    async fn tls(&self) -> Option<Tls> {
+        let mut served = self.tls.subscribe();
+        served.wait_for(Option::is_some).await.ok().and_then(|tls| tls.clone())
+    }
+
+    fn begun(&self) -> bool {
+        self.tls.borrow().is_some()
+    }
+
+    fn last(&self) -> ServingCertificate {
+        self.last.lock().clone()
+    }
+
+    /// Serves a certificate from now on.
+    fn replace(&self, kept: &ServingCertificate) -> Result<(), CertificateError> {
         let pem = TlsPem {
             certificate: kept.chain.clone().into_bytes(),
             key: kept.key.clone().into_bytes(),
             authority: Vec::new(),
         };
-        let served = self.served.borrow().clone();
+        let served = self.tls.borrow().clone();
         match served {
             Some(tls) => drop(tls.replace(pem)?),
             None => {
                 let tls = Tls::from_pem(pem, None, MinTlsVersion::Tls12)?;
-                self.served.send_if_modified(|served| {
+                self.tls.send_if_modified(|served| {
                     served.get_or_insert(tls);
                     true
                 });

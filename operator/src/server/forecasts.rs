@@ -50,7 +50,7 @@ async fn forecasts(State(leader): State<Leader>) -> Response {
     let Some(shared) = leader.shared() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response();
     };
-    let keys: Vec<ObjectKey> = shared.index.lock().jobs.iter().map(|(key, _)| key.clone()).collect();
+    let keys: Vec<ObjectKey> = shared.index.lock().jobs().iter().map(|(key, _)| key.clone()).collect();
     let mut all = Vec::with_capacity(keys.len());
     for some in keys.chunks(AT_ONCE) {
         all.extend(forecasts_of(&shared, some));
@@ -65,15 +65,16 @@ fn forecasts_of(shared: &Shared, keys: &[ObjectKey]) -> Vec<Forecast> {
     let index = shared.index.lock();
     let ledger = shared.ledger.lock();
     let expected = keys.iter().filter_map(|key| {
-        let job = index.jobs.get(key)?;
+        let job = index.jobs().get(key)?;
         let memory = ledger.get(key);
         let status = job.status.as_ref();
-        let waits = memory.and_then(|memory| memory.plan.decision.as_ref()).and_then(|d| match &d.planned {
-            Planned::Wait { reason, message } => {
-                Some(WaitInfo { reason: reason.as_str(), message: message.clone() })
-            }
-            Planned::Run { .. } => None,
-        });
+        let waits =
+            memory.and_then(|memory| memory.plan().decision.as_ref()).and_then(|d| match &d.planned {
+                Planned::Wait { reason, message } => {
+                    Some(WaitInfo { reason: reason.as_str(), message: message.clone() })
+                }
+                Planned::Run { .. } => None,
+            });
         Some(Forecast {
             namespace: key.namespace.clone(),
             name: key.name.clone(),

@@ -22,14 +22,14 @@ pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
     let policy = inventory.policy();
     let mut view = View::default();
     let mut held: BTreeMap<&str, Held> = BTreeMap::new();
-    for (key, job) in index.jobs.iter() {
+    for (key, job) in index.jobs().iter() {
         add_job(&mut view, key, job, policy, now);
         let Some(status) = &job.status else { continue };
         for node in status.allocation.iter().flat_map(|allocation| &allocation.nodes) {
             held.entry(node).or_default().add(status);
         }
     }
-    for (key, node) in index.nodes.iter() {
+    for (key, node) in index.nodes().iter() {
         let held = held.get(key.name.as_str()).map_or(0, Held::gpus);
         add_node(&mut view, index, key, node, held, &inventory);
     }

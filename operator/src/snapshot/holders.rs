@@ -68,7 +68,7 @@ pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (Claim, Holding)>, index: &C
         if let Some(allocation) = holding.allocation.as_ref().filter(|_| holds) {
             let placed = |name: &String| {
                 let key = ObjectKey { namespace: String::new(), name: name.clone() };
-                index.nodes.get(&key).is_some()
+                index.nodes().get(&key).is_some()
                     && holders.types.get(name).is_none_or(|held| *held == allocation.gpu_type)
             };
             if !allocation.nodes.iter().all(placed) {
@@ -77,7 +77,7 @@ pub(super) fn holders(claims: &BTreeMap<&ObjectKey, (Claim, Holding)>, index: &C
             for node in &allocation.nodes {
                 holders.types.insert(node.clone(), allocation.gpu_type.clone());
             }
-            if let Some(job) = index.jobs.get(key) {
+            if let Some(job) = index.jobs().get(key) {
                 let members = index.members(key);
                 holders.beyond.extend(beyond(members.iter().map(AsRef::as_ref), job, allocation));
                 holders.attempts.insert((*key).clone(), (Arc::clone(job), allocation.attempt));

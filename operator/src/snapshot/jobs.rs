@@ -165,7 +165,7 @@ impl Requirements {
         let admitted = |name: &String| {
             let key = ObjectKey { namespace: String::new(), name: name.clone() };
             cluster.usable.contains(name)
-                && given.index.nodes.get(&key).is_some_and(|node| {
+                && given.index.nodes().get(&key).is_some_and(|node| {
                     gpus.memory_fits(gpu_memory(node)) && admits::admits(spec, node) && volumes.admit(node)
                 })
         };
@@ -292,7 +292,7 @@ fn has_service(given: &JobFacts<'_>) -> bool {
         let name = names::pod_name(&given.key.name, held.attempt, 0);
         let first = ObjectKey { namespace: given.key.namespace.clone(), name };
         held.running_time.is_some()
-            || given.index.pods.get(&first).is_some_and(|pod| is_member(pod, given.job))
+            || given.index.pods().get(&first).is_some_and(|pod| is_member(pod, given.job))
     };
     let gang = status.allocation.as_ref().filter(|held| held.nodes.len() > 1);
     // There was none when it was refused; only a later gang has made it.

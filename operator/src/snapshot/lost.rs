@@ -21,7 +21,7 @@ impl LostWork {
     /// Losses of all jobs of the cluster, ended ones included.
     pub fn from_index(index: &ClusterIndex) -> Self {
         let mut profiles: BTreeMap<ObjectKey, (f64, u32)> = BTreeMap::new();
-        for (_, job) in index.jobs.iter() {
+        for (_, job) in index.jobs().iter() {
             let lost = job.status.as_ref().and_then(|status| lost_epochs(status, job.spec.epochs));
             if let Some(epochs) = lost.filter(|_| job.spec.checkpoint.is_some()) {
                 let (sum, count) = profiles.entry(index.profile_key(job)).or_default();

@@ -164,13 +164,13 @@ fn allocated_since(status: &TrainingJobStatus) -> Option<Timestamp> {
 /// What each job holds: by the status being written, else by the last observed one.
 fn claims_of<'a>(index: &'a ClusterIndex, ledger: &Ledger) -> BTreeMap<&'a ObjectKey, (Claim, Holding)> {
     let mut claims = BTreeMap::new();
-    for (key, job) in index.jobs.iter() {
-        let Some(memory) = ledger.get(key).filter(|memory| Some(&memory.uid) == job.metadata.uid.as_ref())
+    for (key, job) in index.jobs().iter() {
+        let Some(memory) = ledger.get(key).filter(|memory| Some(memory.uid()) == job.metadata.uid.as_deref())
         else {
             continue;
         };
-        let Some(claim) = &memory.claim else { continue };
-        let status = memory.pending.as_ref().or(job.status.as_ref());
+        let Some(claim) = memory.claim() else { continue };
+        let status = memory.pending().or(job.status.as_ref());
         let claim = match status.and_then(allocated_since) {
             // A write without an answer: the last step did not see it.
             Some(since) if matches!(claim, Claim::Waiting { .. }) => Claim::Starting { since },
@@ -178,7 +178,7 @@ fn claims_of<'a>(index: &'a ClusterIndex, ledger: &Ledger) -> BTreeMap<&'a Objec
         };
         let holding = Holding {
             allocation: status.and_then(|status| status.allocation.clone()),
-            target: memory.target.clone(),
+            target: memory.target().cloned(),
         };
         claims.insert(key, (claim, holding));
     }
@@ -203,7 +203,7 @@ impl Runs {
     ) -> Self {
         let mut runs = Self::default();
         for (key, (_, holding)) in claims {
-            let (Some(job), Some(held)) = (index.jobs.get(key), &holding.allocation) else { continue };
+            let (Some(job), Some(held)) = (index.jobs().get(key), &holding.allocation) else { continue };
             let gpu_type: GpuType = held.gpu_type.as_str().into();
             if let Some(each) = seen.measured(index, key, job, held, now) {
                 runs.measured.insert(ObjectKey::clone(key), (gpu_type.clone(), each));
@@ -230,7 +230,7 @@ impl Runs {
     pub fn and_explorations_before(mut self, key: &ObjectKey, index: &ClusterIndex, planned: &[Job]) -> Self {
         for job in planned {
             let (Some(exploration), Some(other)) = (&job.exploration, job_key(&job.id)) else { continue };
-            if let Some(found) = index.jobs.get(&other).filter(|_| other < *key) {
+            if let Some(found) = index.jobs().get(&other).filter(|_| other < *key) {
                 self.explored.insert((index.profile_key(found), exploration.gpu_type.clone()));
             }
         }
@@ -264,7 +264,7 @@ pub fn build(
 
     let waiting = claims.iter().filter_map(|(key, (claim, holding))| {
         let waits = matches!(claim, Claim::Waiting { not_before } if not_before.is_none_or(|at| at <= now));
-        let job = index.jobs.get(key).filter(|_| waits && holding.target.is_none())?;
+        let job = index.jobs().get(key).filter(|_| waits && holding.target.is_none())?;
         let made = job.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
         let configurations = configurations::configurations(&job.spec.gpus, &cluster.types);
         Some(places::Waiting { key, made, configurations })
@@ -284,9 +284,9 @@ pub fn build(
             not_before = Some(not_before.map_or(*at, |earliest| earliest.min(*at)));
             continue;
         }
-        let Some(job) = index.jobs.get(key) else { continue };
+        let Some(job) = index.jobs().get(key) else { continue };
         if let Some(place) = beyond_limits.get(key) {
-            let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
+            let status = ledger.get(key).and_then(|memory| memory.pending()).or(job.status.as_ref());
             queued.push(((*key).clone(), JobBasis::new(job, status), *place));
             continue;
         }
@@ -294,7 +294,7 @@ pub fn build(
         let Some(table) = tables.table_of(index, job, &cluster.types) else { continue };
         let specs = workers.specs_of(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
-        let status = ledger.get(key).and_then(|memory| memory.pending.as_ref()).or(job.status.as_ref());
+        let status = ledger.get(key).and_then(|memory| memory.pending()).or(job.status.as_ref());
         let outlook = outlook(job, status, &table, now);
         let allocation = status.and_then(|status| status.allocation.as_ref());
         let off = outlook.observed.filter(|_| pace_is_news(&table, allocation, &outlook));
@@ -318,8 +318,8 @@ pub fn build(
                 limits,
                 admitted: ledger
                     .get(key)
-                    .and_then(|memory| memory.admission.dry_run.as_ref()?.admitted.as_deref()),
-                service: ledger.get(key).and_then(|memory| memory.admission.service),
+                    .and_then(|memory| memory.admission().dry_run.as_ref()?.admitted.as_deref()),
+                service: ledger.get(key).and_then(|memory| memory.admission().service),
                 now,
             },
             state,
@@ -333,9 +333,9 @@ pub fn build(
         .then(|| planned.iter_mut().map(|job| (job.id.clone(), std::mem::take(&mut job.limits))).collect());
     // And of jobs that may come: forecasts plan with them.
     let wanted = || planned.iter().chain(arrivals.jobs());
-    cluster.limit(&worker::names(wanted().map(|job| &job.worker)));
+    let cluster = cluster.limited(&worker::names(wanted().map(|job| &job.worker)));
     let open =
-        index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
+        index.jobs().iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
     let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
     let expected = open.filter_map(|(key, job)| {
         let table = tables.table_of(index, job, &cluster.types)?;
@@ -383,7 +383,7 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
 /// A namespace's free quota. Used counts everything but what the planner takes off itself: the pods of its jobs.
 fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Namespace> {
     let quotas: Vec<_> = index
-        .rules
+        .rules()
         .quotas
         .iter()
         .filter(|(key, _)| key.namespace == name)
@@ -393,7 +393,7 @@ fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Name
         return None;
     }
     let mut ours = quota::Amounts::new();
-    let pods = index.pods.iter().filter(|(key, pod)| key.namespace == name && holders.accounts_for(pod));
+    let pods = index.pods().iter().filter(|(key, pod)| key.namespace == name && holders.accounts_for(pod));
     for (key, amount) in pods.flat_map(|(_, pod)| quota::pod_takes(&quotas, &pod.spec)) {
         let sum = ours.entry(key).or_default();
         *sum = sum.saturating_add(amount);

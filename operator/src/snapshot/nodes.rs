@@ -37,9 +37,10 @@ pub struct Cluster {
 type OtherResources = BTreeMap<Arc<str>, u64>;
 
 impl Cluster {
-    /// Limits every node to the named resources and host ports. Others are requested by no worker; a named
-    /// one that the node lacks is 0.
-    pub fn limit(&mut self, names: &BTreeSet<Arc<str>>) {
+    /// With every node limited to the named resources and host ports. Others are requested by no worker; a
+    /// named one that the node lacks is 0.
+    #[must_use]
+    pub fn limited(mut self, names: &BTreeSet<Arc<str>>) -> Self {
         for (name, node) in &mut self.nodes {
             let Some([has, taken]) = self.others.get(name) else { continue };
             let left = |resource: &Arc<str>| {
@@ -49,6 +50,7 @@ impl Cluster {
             };
             node.free.others = names.iter().map(|resource| (Arc::clone(resource), left(resource))).collect();
         }
+        self
     }
 
     /// For the planner, sorted by name.
@@ -64,7 +66,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
     let mut powers: BTreeMap<&str, Board> = BTreeMap::new();
     let leftovers = leftovers(index, holders);
     let mut ranges: BTreeMap<GpuType, Option<(i32, i32)>> = BTreeMap::new();
-    for (key, node) in index.nodes.iter() {
+    for (key, node) in index.nodes().iter() {
         let of_node = inventory.node_use(node);
         cluster.excluded.extend(of_node.exclusion().map(|why| (key.name.clone(), why)));
         let held = holders.gpus_on(&key.name);
@@ -167,7 +169,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
 /// attempts.
 fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amounts> {
     let mut sums: BTreeMap<String, Amounts> = BTreeMap::new();
-    for (_, pod) in index.pods.iter() {
+    for (_, pod) in index.pods().iter() {
         // Orphans are included in foreign use.
         if owner(&pod.metadata).is_none() || holders.accounts_for(pod) {
             continue;

@@ -58,7 +58,7 @@ impl World {
         .expect("a job");
         self.index.apply(job);
         let ledger = self.ledger.get_or_insert_with(|| Ledger::new(at(0)));
-        ledger.entry(&key(name), name).claim = Some(claim);
+        ledger.entry(&key(name), name).set_claim(claim);
         self
     }
 
@@ -169,8 +169,8 @@ fn a_status_on_its_way_is_true_already() {
     let key = key("a");
     let mut ledger = world.ledger.take().expect("a ledger");
     let memory = ledger.entry(&key, "a");
-    memory.claim = Some(Claim::Starting { since: at(10) });
-    memory.pending = serde_json::from_value(holds(1, "n1", 4)).ok();
+    memory.set_claim(Claim::Starting { since: at(10) });
+    memory.begin_write(serde_json::from_value(holds(1, "n1", 4)).expect("a status"));
     let built = build(&world.index, &ledger, &mut Caches::default(), None, at(100));
     assert!(matches!(built.snapshot.jobs[0].state, JobState::Starting { .. }));
     assert_eq!(built.basis.get(&key), Some(&JobBasis { uid: "a".into(), decisions: 4 }));
@@ -442,7 +442,7 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
         .expect("a status")
         .allocation;
     memory.keep_target(&stopping, held.as_ref(), at(100));
-    memory.claim = Some(stopping);
+    memory.set_claim(stopping);
     world.ledger = Some(ledger);
     let on_n2 = |place: &andreas_planner::Placement| {
         place.nodes[0].as_str() == "n2" && place.gpus_per_node == GpuCount(4)
@@ -453,8 +453,9 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
 
     // Stopped and not started yet: its next placement is offered to no other job.
     let memory = world.ledger.as_mut().expect("a ledger").entry(&key, "moves");
-    memory.claim = Some(waiting());
-    memory.pending = serde_json::from_value(json!({"phase": "Pending", "decisions": 5})).ok();
+    memory.set_claim(waiting());
+    memory
+        .begin_write(serde_json::from_value(json!({"phase": "Pending", "decisions": 5})).expect("a status"));
     assert!(matches!(&world.snapshot().jobs[0].state, JobState::Starting { target, .. } if on_n2(target)));
 }
 
@@ -477,5 +478,5 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
     ledger.decide(&key, "edited", crate::lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
     let memory = ledger.entry(&key, "edited");
     memory.keep_target(&Claim::Stopping { gone_by: None, goes_on: true }, held.as_ref(), at(100));
-    assert_eq!(memory.target, None);
+    assert_eq!(memory.target(), None);
 }

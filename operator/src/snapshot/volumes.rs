@@ -36,8 +36,8 @@ impl<'a> Volumes<'a> {
         let mut bound: Vec<_> = claims
             .filter_map(|claim| {
                 let key = ObjectKey { namespace: namespace.to_owned(), name: claim.claim_name.clone() };
-                let name = index.storage.claims.get(&key)?.spec.volume_name.clone();
-                index.storage.volumes.get(&ObjectKey { namespace: String::new(), name })
+                let name = index.storage().claims.get(&key)?.spec.volume_name.clone();
+                index.storage().volumes.get(&ObjectKey { namespace: String::new(), name })
             })
             .filter(|volume| {
                 let zoned = ZONES.iter().any(|zone| volume.labels().contains_key(*zone));
@@ -75,7 +75,7 @@ pub fn single_node_claim(index: &ClusterIndex, namespace: &str, spec: &TrainingJ
     let narrow = |name: &String| {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
         let modes = index
-            .storage
+            .storage()
             .claims
             .get(&key)
             .map(|claim| claim.spec.access_modes.as_slice())

@@ -148,7 +148,7 @@ pub(super) fn worker(
     admitted: Option<&Admitted>,
 ) -> Worker {
     let quotas: Vec<_> = index
-        .rules
+        .rules()
         .quotas
         .iter()
         .filter(|(k, _)| k.namespace == key.namespace)

@@ -93,7 +93,7 @@ pub(crate) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> 
         "late_fixed": spec.prices.missed_deadline_as.seconds_or(MISSED_AS_S),
     });
     let price = PRICE_PER_KWH * PUE / 3.6e6;
-    let mut scenario = Scenario {
+    let scenario = Scenario {
         name: "demo".to_owned(),
         gpu_types: from(json!(gpu_types))?,
         nodes: from(json!(nodes.collect::<Vec<_>>()))?,
@@ -115,8 +115,7 @@ pub(crate) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> 
         jobs: from::<Vec<Job>>(json!(all))?,
         features: std::collections::BTreeMap::new(),
     };
-    scenario.sort();
-    Ok(scenario)
+    Ok(scenario.sorted())
 }
 
 fn job(job: &WorkloadJob) -> Value {

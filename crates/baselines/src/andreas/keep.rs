@@ -17,7 +17,7 @@ impl Search<'_, '_> {
             let alike = old.kind == new.kind && current.nodes.as_slice().len() == new.nodes as usize;
             alike.then(|| Assignment { config: assignment.config, nodes: current.nodes.clone() })
         };
-        let mut ledger = self.base.ledger.clone();
+        let mut ledger = self.base.plan.ledger.clone();
         let mut kept: Vec<Option<Assignment>> = vec![None; chosen.len()];
         for (slot, (job, assignment)) in kept.iter_mut().zip(chosen) {
             *slot = stays(*job, assignment).filter(|same| ledger.fits(instance, *job, same).is_ok());

@@ -87,66 +87,57 @@ struct Search<'a, 'b> {
     /// Current assignments; changes are charged against them.
     current: Vec<Option<Assignment>>,
     movable: Vec<bool>,
-    /// Assignments that must not change.
-    base: PartialPlan,
-    /// Jobs to plan, highest pressure first; the first `fully_aged` of them stay in front.
-    order: Vec<usize>,
-    fully_aged: usize,
-    candidates: Vec<Candidates>,
+    base: Base,
+    queue: Queue,
     scratch: Capacity,
-    best: Option<(f64, PartialPlan)>,
+    incumbent: Option<Incumbent>,
     /// Elite set for the local search.
     elite: elite::Elite,
-    trials: u64,
-    work: u64,
-    /// Nodes filled by random passes so far; only the original uses it.
-    ever_full: usize,
-    /// Capacity reserved in `base`.
-    reserved: Option<Reservation>,
-    reserved_for: Option<usize>,
+    effort: Effort,
     /// Jobs stopped to meet the power budget.
     stopped: Vec<usize>,
 }
 
-impl<'a, 'b> Search<'a, 'b> {
-    fn new(
-        instance: &'a Instance<'b>,
-        options: &'a Options,
-        current: Vec<Option<Assignment>>,
-        movable: Vec<bool>,
-    ) -> Self {
-        let mut base = PartialPlan::after(instance, &current, &movable);
-        let stopped = enforce(instance, &mut base);
-        let order: Vec<usize> = (0..instance.jobs.len()).filter(|j| base.assignments[*j].is_none()).collect();
-        let scratch = base.ledger.clone();
-        let mut search = Self {
-            instance,
-            options,
-            current,
-            movable,
-            base,
-            candidates: vec![Candidates::default(); instance.jobs.len()],
-            fully_aged: 0,
-            order,
-            scratch,
-            best: None,
-            elite: elite::Elite::default(),
-            trials: 0,
-            work: 0,
-            ever_full: 0,
-            reserved: None,
-            reserved_for: None,
-            stopped,
-        };
-        search.sort();
-        search
-    }
+/// What every plan of a search has.
+struct Base {
+    /// Assignments that must not change.
+    plan: PartialPlan,
+    /// Capacity reserved in `plan`.
+    reserved: Option<Reservation>,
+}
 
+/// The best plan so far.
+struct Incumbent {
+    /// Lower is better.
+    score: f64,
+    plan: PartialPlan,
+    reserved_for: Option<usize>,
+}
+
+/// What a search has tried so far.
+#[derive(Default)]
+struct Effort {
+    trials: u64,
+    work: u64,
+    /// Nodes filled by random passes so far; only the original uses it.
+    ever_full: usize,
+}
+
+/// Jobs to plan, highest pressure first.
+struct Queue {
+    order: Vec<usize>,
+    /// The first ones of `order` that stay in front.
+    fully_aged: usize,
+    /// Configurations of each job of the instance.
+    candidates: Vec<Candidates>,
+}
+
+impl Queue {
     /// Sorts by pressure: tardiness on the fastest configuration, multiplied by the weight if positive.
-    fn sort(&mut self) {
-        let instance = self.instance;
-        for &job in &self.order {
-            self.candidates[job] = candidates::published(instance, &self.options.accounting, job);
+    fn new(instance: &Instance<'_>, options: &Options, jobs: &[usize]) -> Self {
+        let mut candidates = vec![Candidates::default(); instance.jobs.len()];
+        for &job in jobs {
+            candidates[job] = candidates::published(instance, &options.accounting, job);
         }
         let pressure = |job: usize| {
             let data = &instance.jobs[job];
@@ -156,33 +147,62 @@ impl<'a, 'b> Search<'a, 'b> {
             if pressure > 0.0 { pressure * data.weight } else { pressure }
         };
         let mut keyed: Vec<(bool, f64, usize)> =
-            self.order.iter().map(|&j| (instance.jobs[j].fully_aged, pressure(j), j)).collect();
+            jobs.iter().map(|&j| (instance.jobs[j].fully_aged, pressure(j), j)).collect();
         keyed.sort_by(|a, b| {
             let by_submit = || instance.jobs[a.2].job.submit.total_cmp(&instance.jobs[b.2].job.submit);
             let by_pressure = if a.0 && b.0 { by_submit() } else { b.1.total_cmp(&a.1) };
             b.0.cmp(&a.0).then(by_pressure).then_with(by_submit).then(a.2.cmp(&b.2))
         });
-        self.fully_aged = keyed.iter().take_while(|k| k.0).count();
-        self.order = keyed.into_iter().map(|(_, _, job)| job).collect();
+        Self {
+            fully_aged: keyed.iter().take_while(|k| k.0).count(),
+            order: keyed.into_iter().map(|(_, _, job)| job).collect(),
+            candidates,
+        }
+    }
+}
+
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(
+        instance: &'a Instance<'b>,
+        options: &'a Options,
+        current: Vec<Option<Assignment>>,
+        movable: Vec<bool>,
+    ) -> Self {
+        let mut plan = PartialPlan::after(instance, &current, &movable);
+        let stopped = enforce(instance, &mut plan);
+        let jobs: Vec<usize> = (0..instance.jobs.len()).filter(|j| plan.assignments[*j].is_none()).collect();
+        Self {
+            instance,
+            options,
+            current,
+            movable,
+            queue: Queue::new(instance, options, &jobs),
+            scratch: plan.ledger.clone(),
+            base: Base { plan, reserved: None },
+            incumbent: None,
+            elite: elite::Elite::default(),
+            effort: Effort::default(),
+            stopped,
+        }
     }
 
     fn run(&mut self) {
         let original = matches!(self.options.accounting, Accounting::Catalogue(_));
-        if !original && self.order.iter().any(|j| self.current[*j].is_some()) {
+        if !original && self.queue.order.iter().any(|j| self.current[*j].is_some()) {
             self.keep_running_jobs();
         }
         self.reserve();
-        let order = self.order.clone();
+        let order = self.queue.order.clone();
         let greedy = self.construct(&order, None);
         self.offer(greedy);
         let mut rng = Random::new(self.options.accounting.generator(), self.options.seed);
         let mut perturbed = order.clone();
         for _ in 1..self.plans() {
-            if self.work > WORK {
+            if self.effort.work > WORK {
                 break;
             }
             perturbed.copy_from_slice(&order);
-            perturb_order(self.instance, &mut perturbed[self.fully_aged..], &mut rng, original);
+            perturb_order(self.instance, &mut perturbed[self.queue.fully_aged..], &mut rng, original);
             let plan = self.construct(&perturbed, Some(&mut rng));
             self.offer(plan);
         }
@@ -203,23 +223,24 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             Accounting::Catalogue(rates) => rates.values().map(|of| counts(of.len() as u64)).sum(),
         };
-        let size =
-            (self.instance.nodes.len() as u64).saturating_mul(self.order.len() as u64).saturating_mul(sizes);
+        let size = (self.instance.nodes.len() as u64)
+            .saturating_mul(self.queue.order.len() as u64)
+            .saturating_mul(sizes);
         size.min(PLANS).min(self.options.trials).max(1)
     }
 
     /// Reserves capacity for the first fully aged job that only immovable jobs keep from starting.
     fn reserve(&mut self) {
-        for &job in &self.order[..self.fully_aged] {
+        for &job in &self.queue.order[..self.queue.fully_aged] {
             if self.current[job].is_some() {
                 continue;
             }
-            let candidates = &self.candidates[job].order;
-            let fits = candidates.iter().any(|&c| self.base.ledger.find(self.instance, job, c).is_ok());
+            let candidates = &self.queue.candidates[job].order;
+            let fits = candidates.iter().any(|&c| self.base.plan.ledger.find(self.instance, job, c).is_ok());
             if !fits {
-                self.reserved = reserve(self.instance, &mut self.base, job, candidates);
+                self.base.reserved = reserve(self.instance, &mut self.base.plan, job, candidates);
             }
-            if self.reserved.is_some() {
+            if self.base.reserved.is_some() {
                 break;
             }
         }
@@ -227,18 +248,18 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Builds the plan in which running jobs keep their place and waiting jobs fill the rest.
     fn keep_running_jobs(&mut self) {
-        let mut partial = self.base.clone();
-        for &job in &self.order {
+        let mut partial = self.base.plan.clone();
+        for &job in &self.queue.order {
             if let Some(assignment) = &self.current[job] {
                 partial.assign(self.instance, job, assignment.clone());
             }
         }
         // A reservation draws no power yet, so no job is stopped for its watts.
-        if let Some(kept) = &self.reserved {
+        if let Some(kept) = &self.base.reserved {
             partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
         let stopped = enforce(self.instance, &mut partial);
-        if let Some(kept) = &self.reserved {
+        if let Some(kept) = &self.base.reserved {
             partial.ledger.take(self.instance, kept.job, &kept.assignment);
         }
         self.stopped.extend(stopped);
@@ -248,17 +269,16 @@ impl<'a, 'b> Search<'a, 'b> {
     /// Fills the free capacity and keeps the plan if it is better.
     fn finish(&mut self, mut partial: PartialPlan) {
         let waiting: Vec<usize> =
-            self.order.iter().copied().filter(|j| partial.assignments[*j].is_none()).collect();
-        let candidates = &self.candidates;
-        let mut reserved = self.reserved.clone();
+            self.queue.order.iter().copied().filter(|j| partial.assignments[*j].is_none()).collect();
+        let candidates = &self.queue.candidates;
+        let mut reserved = self.base.reserved.clone();
         fill(self.instance, &mut partial, &waiting, &mut |job| candidates[job].order.clone(), &mut reserved);
         if let Some(kept) = &reserved {
             partial.ledger.release(self.instance, kept.job, &kept.assignment);
         }
         let score = self.score(&partial.assignments);
         if self.better(score) {
-            self.reserved_for = reserved.map(|r| r.job);
-            self.best = Some((score, partial));
+            self.incumbent = Some(Incumbent { score, plan: partial, reserved_for: reserved.map(|r| r.job) });
         }
     }
 
@@ -266,15 +286,17 @@ impl<'a, 'b> Search<'a, 'b> {
     fn construct(&mut self, order: &[usize], mut rng: Option<&mut Random>) -> AssignmentList {
         let mut chosen = AssignmentList::new();
         let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && rng.is_some();
-        self.scratch.reset_to(&self.base.ledger);
+        self.scratch.reset_to(&self.base.plan.ledger);
         self.scratch.work = 0;
         for &job in order {
             self.scratch.work += 1;
-            if !self.scratch.has_free_gpu() || (original && self.ever_full >= self.instance.nodes.len()) {
+            if !self.scratch.has_free_gpu()
+                || (original && self.effort.ever_full >= self.instance.nodes.len())
+            {
                 break;
             }
-            let candidates = &self.candidates[job];
-            if self.reserved.as_ref().is_some_and(|kept| kept.job == job) {
+            let candidates = &self.queue.candidates[job];
+            if self.base.reserved.as_ref().is_some_and(|kept| kept.job == job) {
                 continue;
             }
             let assignment = match rng.as_deref_mut() {
@@ -288,19 +310,19 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.scratch.take(self.instance, job, &assignment);
                 if original {
                     let full = |n: &&u32| self.scratch.free_gpus(**n) == 0;
-                    self.ever_full += assignment.nodes.as_slice().iter().filter(full).count();
+                    self.effort.ever_full += assignment.nodes.as_slice().iter().filter(full).count();
                 }
                 chosen.push((job, assignment));
             }
         }
-        self.trials += 1;
-        self.work += self.scratch.work;
+        self.effort.trials += 1;
+        self.effort.work += self.scratch.work;
         chosen
     }
 
     /// Makes a constructed plan the incumbent if it is better.
     fn offer(&mut self, chosen: AssignmentList) {
-        let mut assignments = self.base.assignments.clone();
+        let mut assignments = self.base.plan.assignments.clone();
         for (job, assignment) in &chosen {
             assignments[*job] = Some(assignment.clone());
         }
@@ -310,7 +332,7 @@ impl<'a, 'b> Search<'a, 'b> {
         if matches!(self.options.accounting, Accounting::Catalogue(_)) {
             let score = self.score(&assignments);
             if !chosen.is_empty() && self.better(score) {
-                self.best = Some((score, self.partial(&chosen)));
+                self.incumbent = Some(Incumbent { score, plan: self.partial(&chosen), reserved_for: None });
             }
             return;
         }
@@ -318,6 +340,7 @@ impl<'a, 'b> Search<'a, 'b> {
         // Only stopped jobs and new types or numbers of GPUs are certain changes: a lower bound of their
         // cost.
         let sure: f64 = self
+            .queue
             .order
             .iter()
             .map(|&job| {
@@ -333,7 +356,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn partial(&self, chosen: &AssignmentList) -> PartialPlan {
-        let mut partial = self.base.clone();
+        let mut partial = self.base.plan.clone();
         for (job, assignment) in chosen {
             partial.assign(self.instance, *job, assignment.clone());
         }
@@ -341,7 +364,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn better(&self, score: f64) -> bool {
-        self.best.as_ref().is_none_or(|(best, _)| score < best - EQUAL * best.abs())
+        self.incumbent.as_ref().is_none_or(|best| score < best.score - EQUAL * best.score.abs())
     }
 
     fn keeps_configuration(&self, job: usize, assignments: &[Option<Assignment>]) -> bool {
@@ -365,11 +388,11 @@ impl<'a, 'b> Search<'a, 'b> {
             let moved = self.current[job].is_some() && !self.same_gpus(job, assignments[job].as_ref());
             if predicted && moved { self.instance.jobs[job].change } else { 0.0 }
         };
-        let kept = self.reserved.as_ref().map(|kept| kept.job);
+        let kept = self.base.reserved.as_ref().map(|kept| kept.job);
         let waits = |job: &&usize| {
             self.instance.jobs[**job].fully_aged && assignments[**job].is_none() && kept != Some(**job)
         };
-        let fully_aged = self.order.iter().filter(waits).count() as f64;
+        let fully_aged = self.queue.order.iter().filter(waits).count() as f64;
         fully_aged * FULLY_AGED_PENALTY
             - proxy::value(self.instance, &self.options.accounting, assignments, change)
     }
@@ -382,7 +405,7 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         let mut score = self.proxy_without_changes(assignments);
         if matches!(self.options.accounting, Accounting::Predicted) {
-            for &job in &self.order {
+            for &job in &self.queue.order {
                 if self.current[job].is_some() && !self.same_gpus(job, assignments[job].as_ref()) {
                     score += self.instance.jobs[job].change;
                 }
@@ -398,11 +421,12 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// The original calls the Analyzer once, at the end.
     fn keep_nodes_at_the_end(&mut self) {
-        let Some((score, partial)) = self.best.take() else { return };
+        let Some(best) = self.incumbent.take() else { return };
+        let assignments = &best.plan.assignments;
         let chosen: AssignmentList =
-            self.order.iter().filter_map(|&job| Some((job, partial.assignments[job].clone()?))).collect();
-        let partial = self.keep_nodes(&chosen).map_or(partial, |kept| self.partial(&kept));
-        self.best = Some((score, partial));
+            self.queue.order.iter().filter_map(|&job| Some((job, assignments[job].clone()?))).collect();
+        let plan = self.keep_nodes(&chosen).map(|kept| self.partial(&kept));
+        self.incumbent = Some(Incumbent { plan: plan.unwrap_or(best.plan), ..best });
     }
 
     /// Jobs that the next decision could still move once the plan is carried out.
@@ -424,15 +448,14 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn outcome(&mut self) -> Outcome {
-        let (score, partial) = match self.best.take() {
-            Some(best) => best,
-            None => (0.0, self.base.clone()),
-        };
+        let best = self.incumbent.take();
+        let nothing = || Incumbent { score: 0.0, plan: self.base.plan.clone(), reserved_for: None };
+        let best = best.unwrap_or_else(nothing);
         Outcome {
-            assignments: partial.assignments,
-            objective: Some(score),
-            trials: self.trials,
-            reserved_for: self.reserved_for,
+            assignments: best.plan.assignments,
+            objective: Some(best.score),
+            trials: self.effort.trials,
+            reserved_for: best.reserved_for,
             stopped: std::mem::take(&mut self.stopped),
             ..Outcome::default()
         }

@@ -15,7 +15,7 @@
 
 use andreas_planner::policy::{Assignment, Nodes, PartialPlan};
 
-use super::{AssignmentList, EQUAL, Search, WORK};
+use super::{AssignmentList, EQUAL, Incumbent, Search, WORK};
 use crate::options::Accounting;
 
 /// Maximum jobs on each side of a swap, and maximum rounds, as published.
@@ -47,7 +47,7 @@ impl Search<'_, '_> {
     fn best_neighbour(&mut self, partial: &mut PartialPlan) -> Option<(f64, Change)> {
         let mut best: Option<(f64, Change)> = None;
         for change in self.neighbours(partial) {
-            if self.work > 2 * WORK {
+            if self.effort.work > 2 * WORK {
                 break;
             }
             if let Some(score) = self.try_change(partial, &change)
@@ -61,8 +61,8 @@ impl Search<'_, '_> {
 
     /// The score after a change, if it fits. The partial plan is left unchanged.
     fn try_change(&mut self, partial: &mut PartialPlan, change: &Change) -> Option<f64> {
-        self.trials += 1;
-        self.work += (self.instance.jobs.len() + self.instance.nodes.len()) as u64;
+        self.effort.trials += 1;
+        self.effort.work += (self.instance.jobs.len() + self.instance.nodes.len()) as u64;
         let undo = self.apply(partial, change)?;
         let score = self.score(&partial.assignments);
         self.undo(partial, undo);
@@ -108,7 +108,7 @@ impl Search<'_, '_> {
         };
         let lateness = |job: usize, time: f64| (instance.now + time - instance.jobs[job].deadline).max(0.0);
         let (mut late, mut early): (Vec<_>, Vec<_>) =
-            self.order.iter().filter_map(placed).partition(|(job, time)| lateness(*job, *time) > 0.0);
+            self.queue.order.iter().filter_map(placed).partition(|(job, time)| lateness(*job, *time) > 0.0);
         late.sort_by(|a, b| lateness(b.0, b.1).total_cmp(&lateness(a.0, a.1)).then(a.0.cmp(&b.0)));
         late.truncate(SIDE);
         let mut low_pressure = early.clone();
@@ -119,12 +119,12 @@ impl Search<'_, '_> {
         early.sort_by(|a, b| cost(b).total_cmp(&cost(a)).then(a.0.cmp(&b.0)));
         early.truncate(SIDE);
         // The order is by pressure: the last jobs have the lowest.
-        let rank: Vec<usize> = rank(&self.order, instance.jobs.len());
+        let rank: Vec<usize> = rank(&self.queue.order, instance.jobs.len());
         low_pressure.sort_by(|a, b| rank[b.0].cmp(&rank[a.0]));
         low_pressure.truncate(SIDE);
-        let kept = self.reserved.as_ref().map(|kept| kept.job);
+        let kept = self.base.reserved.as_ref().map(|kept| kept.job);
         let waits = |job: &usize| partial.assignments[*job].is_none() && kept != Some(*job);
-        let waiting: Vec<usize> = self.order.iter().copied().filter(waits).take(SIDE).collect();
+        let waiting: Vec<usize> = self.queue.order.iter().copied().filter(waits).take(SIDE).collect();
         let mut changes = Vec::new();
         for (job, _) in &late {
             for (other, _) in early.iter().chain(&low_pressure) {
@@ -208,7 +208,7 @@ impl Search<'_, '_> {
                 .map_or(0, |assignment| self.instance.jobs[job].configs[assignment.config].gpus)
         };
         let mine = gpus(job);
-        let neighbours = self.order.iter().copied().filter(|other| {
+        let neighbours = self.queue.order.iter().copied().filter(|other| {
             *other != job
                 && !self.instance.jobs[*other].fully_aged
                 && partial.assignments[*other].as_ref().is_some_and(|s| s.nodes == assignment.nodes)
@@ -233,7 +233,7 @@ impl Search<'_, '_> {
         }
         let score = self.score(&partial.assignments);
         if self.better(score) {
-            self.best = Some((score, partial));
+            self.incumbent = Some(Incumbent { score, plan: partial, reserved_for: None });
         }
     }
 }

@@ -102,6 +102,62 @@ pub(super) fn compile_nodes(
     (nodes, resources)
 }
 
+/// Tells each type its nodes, and each node its rank among them.
+pub(super) fn link(types: &mut [TypeData], nodes: &mut [NodeData]) {
+    let mut of_class: BTreeMap<(usize, u32), usize> = BTreeMap::new();
+    // Those that are on come first: of two nodes with as much room, nobody is woken.
+    let (off, on): (Vec<_>, Vec<_>) =
+        nodes.iter_mut().enumerate().partition(|(_, node)| node.power == NodePower::Asleep);
+    for (i, node) in on.into_iter().chain(off) {
+        let kind = &mut types[node.kind];
+        node.rank = kind.nodes.len();
+        kind.nodes.push(u32::try_from(i).expect("the number of nodes is checked"));
+        kind.max_node_gpus = kind.max_node_gpus.max(node.free_gpus);
+        kind.overhead = kind.overhead.min(node.overhead);
+        let size = of_class.entry((node.kind, node.gang_class)).or_default();
+        *size += 1;
+        kind.max_gang = kind.max_gang.max(*size);
+    }
+}
+
+/// Draw without any of our jobs, in milliwatts.
+pub(super) fn floor_mw(snapshot: &Snapshot, types: &[TypeData], nodes: &[NodeData]) -> i128 {
+    let by_name: BTreeMap<_, _> = snapshot.nodes.iter().map(|n| (&n.name, n)).collect();
+    let mut floor = 0;
+    for node in nodes {
+        let kind = &types[node.kind];
+        let source = by_name[&node.name];
+        let foreign_gpus = f64::from(source.gpus.0 - source.free_gpus.0);
+        let foreign = source.foreign_power.map_or(foreign_gpus * kind.max, |w| w.0);
+        floor += milliwatts(foreign);
+        // A node that is off draws nothing; one that starts up draws as if busy.
+        let host = match node.power {
+            NodePower::On => source.host_idle.0,
+            NodePower::Waking { .. } => source.host_busy.0.max(source.host_idle.0),
+            NodePower::Asleep => continue,
+        };
+        floor += milliwatts(host) + kind.idle_mw * i128::from(node.free_gpus);
+    }
+    floor
+}
+
+/// Indices of the namespaces' quotas by namespace and resource.
+pub(super) type QuotaIndex = BTreeMap<(String, Arc<str>), usize>;
+
+/// What the namespaces' quotas leave.
+pub(super) fn compile_quotas(snapshot: &Snapshot) -> (Vec<i128>, QuotaIndex) {
+    let (mut quotas, mut index) = (Vec::new(), QuotaIndex::new());
+    let mut namespaces: Vec<_> = snapshot.namespaces.iter().collect();
+    namespaces.sort_by(|a, b| a.name.cmp(&b.name));
+    for namespace in namespaces {
+        for (key, left) in &namespace.quota {
+            index.insert((namespace.name.as_str().to_owned(), key.clone()), quotas.len());
+            quotas.push(i128::from(*left));
+        }
+    }
+    (quotas, index)
+}
+
 /// Watts that jobs on a node are billed for its host. Whoever keeps a node awake that could sleep pays for all of it.
 fn billed_overhead(node: &Node) -> f64 {
     match node.sleep {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use andreas_core::{GpuType, JobId, NodeName, Seconds};
 
-use super::cluster::{CPU, MEMORY, Names, PODS};
+use super::cluster::{CPU, MEMORY, Names, PODS, QuotaIndex};
 use super::data::{Assignment, Config, Demand, Holding, JobData, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Estimate, IntendedChange, Job, JobState, LimitsCount, Placement, Resources, Snapshot};
@@ -23,7 +23,7 @@ pub(super) struct JobContext<'a, 'b> {
     pub types: &'b [TypeData],
     pub kind_of: &'b BTreeMap<GpuType, usize>,
     pub by_name: &'b BTreeMap<NodeName, u32>,
-    pub quota_of: &'b BTreeMap<(String, Arc<str>), usize>,
+    pub quota_of: &'b QuotaIndex,
     pub prices: &'b PriceOverTime,
     pub names: &'b Names,
     pub intended: &'b BTreeMap<&'a JobId, &'a IntendedChange>,

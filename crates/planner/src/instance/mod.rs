@@ -7,17 +7,16 @@ mod data;
 mod jobs;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use andreas_core::{GpuType, NodeName, StepFunction, Time, Watts};
 
 use crate::cost::PriceOverTime;
-use crate::snapshot::{Job, JobState, NodePower, Placement, Snapshot};
-use cluster::{Names, Sets, compile_nodes, compile_types};
+use crate::snapshot::{Job, JobState, Placement, Snapshot};
+use cluster::{Names, Sets, compile_nodes, compile_quotas, compile_types, floor_mw, link};
 use jobs::JobContext;
 
+pub(crate) use data::Demand;
 pub use data::{Assignment, Config, Holding, JobData, NodeData, Nodes, TypeData};
-pub(crate) use data::{Demand, milliwatts};
 
 /// A snapshot compiled for the methods: its jobs, nodes and GPU types are indices into these lists.
 pub struct Instance<'a> {
@@ -55,31 +54,32 @@ pub struct Instance<'a> {
 impl<'a> Instance<'a> {
     /// Compiles a snapshot that passed [`Snapshot::check`]. Methods take [`crate::budget::prepared`].
     pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
-        let types = compile_types(snapshot);
+        let mut types = compile_types(snapshot);
         let kind_of: BTreeMap<GpuType, usize> =
             types.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
         let mut names = Names::default();
-        let (nodes, resources) = compile_nodes(snapshot, &kind_of, &mut names);
+        let (mut nodes, resources) = compile_nodes(snapshot, &kind_of, &mut names);
+        link(&mut types, &mut nodes);
+        let (quotas, quota_of) = compile_quotas(snapshot);
         let mut instance = Self {
             snapshot,
             now: snapshot.now.0,
             prices: PriceOverTime::new(snapshot),
+            floor_mw: floor_mw(snapshot, &types, &nodes),
             types,
             nodes,
             jobs: Vec::with_capacity(snapshot.jobs.len()),
             kinds: names.kinds(),
             resources,
-            quotas: Vec::new(),
+            quotas,
             sets: vec![Vec::new()],
-            floor_mw: 0,
-            budget_ahead: None,
+            budget_ahead: snapshot.budget.as_ref().map(|budget| ahead::least_ahead(budget, snapshot.now)),
             budget_mw: None,
             allowed_mw: None,
             above_budget: false,
         };
-        instance.link_types();
-        instance.compile_power();
-        let quota_of = instance.compile_quotas();
+        instance.budget_mw = instance.budget_mw_at(0.0);
+        instance.allowed_mw = instance.budget_mw;
         let by_name: BTreeMap<NodeName, u32> =
             instance.nodes.iter().zip(0..).map(|(n, i)| (n.name.clone(), i)).collect();
         let mut sets = Sets { by_name: &by_name, known: BTreeMap::new(), sets: &mut instance.sets };
@@ -104,59 +104,6 @@ impl<'a> Instance<'a> {
             })
             .collect();
         instance
-    }
-
-    fn link_types(&mut self) {
-        let mut of_class: BTreeMap<(usize, u32), usize> = BTreeMap::new();
-        // Those that are on come first: of two nodes with as much room, nobody is woken.
-        let (off, on): (Vec<_>, Vec<_>) =
-            self.nodes.iter_mut().enumerate().partition(|(_, node)| node.power == NodePower::Asleep);
-        for (i, node) in on.into_iter().chain(off) {
-            let kind = &mut self.types[node.kind];
-            node.rank = kind.nodes.len();
-            kind.nodes.push(u32::try_from(i).expect("the number of nodes is checked"));
-            kind.max_node_gpus = kind.max_node_gpus.max(node.free_gpus);
-            kind.overhead = kind.overhead.min(node.overhead);
-            let size = of_class.entry((node.kind, node.gang_class)).or_default();
-            *size += 1;
-            kind.max_gang = kind.max_gang.max(*size);
-        }
-    }
-
-    fn compile_power(&mut self) {
-        let by_name: BTreeMap<_, _> = self.snapshot.nodes.iter().map(|n| (&n.name, n)).collect();
-        for node in &self.nodes {
-            let kind = &self.types[node.kind];
-            let source = by_name[&node.name];
-            let foreign_gpus = f64::from(source.gpus.0 - source.free_gpus.0);
-            let foreign = source.foreign_power.map_or(foreign_gpus * kind.max, |w| w.0);
-            self.floor_mw += milliwatts(foreign);
-            // A node that is off draws nothing; one that starts up draws as if busy.
-            let host = match node.power {
-                NodePower::On => source.host_idle.0,
-                NodePower::Waking { .. } => source.host_busy.0.max(source.host_idle.0),
-                NodePower::Asleep => continue,
-            };
-            self.floor_mw += milliwatts(host) + kind.idle_mw * i128::from(node.free_gpus);
-        }
-        if let Some(budget) = &self.snapshot.budget {
-            self.budget_ahead = Some(ahead::least_ahead(budget, self.snapshot.now));
-            self.budget_mw = self.budget_mw_at(0.0);
-            self.allowed_mw = self.budget_mw;
-        }
-    }
-
-    fn compile_quotas(&mut self) -> BTreeMap<(String, Arc<str>), usize> {
-        let mut index = BTreeMap::new();
-        let mut namespaces: Vec<_> = self.snapshot.namespaces.iter().collect();
-        namespaces.sort_by(|a, b| a.name.cmp(&b.name));
-        for namespace in namespaces {
-            for (key, left) in &namespace.quota {
-                index.insert((namespace.name.as_str().to_owned(), key.clone()), self.quotas.len());
-                self.quotas.push(i128::from(*left));
-            }
-        }
-        index
     }
 
     /// Number of different node sets, including the set of all nodes.

@@ -42,15 +42,54 @@ struct Search<'x, 's, 'a, 'b> {
     /// By row and class: maximum GPUs that this row and the later ones could take.
     most: Vec<Vec<f64>>,
     taken: Vec<Option<Choice>>,
-    room: Vec<f64>,
-    watts: f64,
-    limit: u64,
-    nodes: u64,
-    leaves: u64,
+    left: Left,
+    effort: Effort,
     /// Minimum bound of an unsolved leaf.
     unsolved: f64,
-    /// Whether the search tree was finished.
-    complete: bool,
+}
+
+/// What the options taken so far leave.
+struct Left {
+    /// GPUs by class.
+    room: Vec<f64>,
+    watts: f64,
+}
+
+impl Left {
+    fn fits(&self, option: &Choice) -> bool {
+        option.gpus <= self.room[option.class] && option.watts <= self.watts
+    }
+
+    fn take(&mut self, option: &Choice) {
+        self.room[option.class] -= option.gpus;
+        self.watts -= option.watts;
+    }
+
+    fn give_back(&mut self, option: &Choice) {
+        self.room[option.class] += option.gpus;
+        self.watts += option.watts;
+    }
+}
+
+/// How far a search may go, and went.
+struct Effort {
+    /// Maximum nodes of the search tree.
+    limit: u64,
+    nodes: u64,
+    /// Packed leaves.
+    leaves: u64,
+    /// Whether the search tree was cut off.
+    cut_off: bool,
+}
+
+impl Effort {
+    /// Enters a node of the search tree; `false` if that is one too many.
+    fn enter(&mut self) -> bool {
+        self.nodes += 1;
+        let over = self.nodes > self.limit || self.leaves > LEAVES.max(self.limit / NODES_PER_LEAF);
+        self.cut_off |= over;
+        !over
+    }
 }
 
 /// Improves a plan and the bound by branch and bound, within `limit` nodes of the search tree.
@@ -70,17 +109,14 @@ pub(super) fn branch_and_bound<'s, 'a, 'b>(
         most: max_gpus_of_later_rows(step, &rows),
         taken: vec![None; rows.len()],
         rows,
-        room: step.dual.room.clone(),
-        watts: step.dual.watts,
-        limit,
-        nodes: 0,
-        leaves: 0,
+        left: Left { room: step.dual.room.clone(), watts: step.dual.watts },
+        effort: Effort { limit, nodes: 0, leaves: 0, cut_off: false },
         unsolved: f64::INFINITY,
-        complete: true,
     };
     search.descend(0, step.bound);
-    let proven = if search.complete { search.best.cost.min(search.unsolved) } else { step.bound };
-    Proof { bound: proven.max(step.bound), nodes: search.nodes }
+    let Effort { cut_off, nodes, .. } = search.effort;
+    let proven = if cut_off { step.bound } else { search.best.cost.min(search.unsolved) };
+    Proof { bound: proven.max(step.bound), nodes }
 }
 
 /// False if a gang may span several node classes, a job is stopping, or a job is fully aged.
@@ -133,14 +169,12 @@ impl Search<'_, '_, '_, '_> {
 
     /// Price of the GPUs that stay unused whatever the later rows take.
     fn unused(&self, at: usize) -> f64 {
-        let classes = self.room.iter().zip(&self.most[at]).zip(&self.step.dual.gpu);
+        let classes = self.left.room.iter().zip(&self.most[at]).zip(&self.step.dual.gpu);
         classes.map(|((room, most), price)| price * (room - most).max(0.0)).sum()
     }
 
     fn descend(&mut self, at: usize, bound: f64) {
-        self.nodes += 1;
-        if self.nodes > self.limit || self.leaves > LEAVES.max(self.limit / NODES_PER_LEAF) {
-            self.complete = false;
+        if !self.effort.enter() {
             return;
         }
         if at == self.rows.len() {
@@ -153,31 +187,29 @@ impl Search<'_, '_, '_, '_> {
                 break;
             }
             if let Some(o) = choice {
-                if o.gpus > self.room[o.class] || o.watts > self.watts {
+                if !self.left.fits(&o) {
                     continue;
                 }
-                self.room[o.class] -= o.gpus;
-                self.watts -= o.watts;
+                self.left.take(&o);
             }
             if bound + excess + self.unused(at + 1) < self.cutoff() {
                 self.taken[at] = choice;
                 self.descend(at + 1, bound + excess);
             }
             if let Some(o) = choice {
-                self.room[o.class] += o.gpus;
-                self.watts += o.watts;
+                self.left.give_back(&o);
             }
         }
     }
 
     /// Packs a leaf onto nodes.
     fn leaf(&mut self, bound: f64) {
-        let watts = if self.watts.is_finite() { self.step.dual.watt * self.watts } else { 0.0 };
+        let watts = if self.left.watts.is_finite() { self.step.dual.watt * self.left.watts } else { 0.0 };
         let bound = bound + self.unused(self.rows.len()) + watts + self.fragmentation();
         if bound >= self.cutoff() {
             return;
         }
-        self.leaves += 1;
+        self.effort.leaves += 1;
         let mut search_state = SearchState::new(self.step, self.base.clone(), self.open);
         let mut order: Vec<(bool, i64, usize, Choice)> = Vec::new();
         for (row, taken) in self.rows.iter().zip(&self.taken) {
@@ -223,7 +255,7 @@ impl Search<'_, '_, '_, '_> {
             let least =
                 nodes().map(|n| (step.instance.nodes[n].overhead, n)).min_by(|a, b| a.0.total_cmp(&b.0));
             if let (true, Some((_, node))) = (alike && of.size > 0, least) {
-                let used = (of.gpus - self.room[class]) as i64;
+                let used = (of.gpus - self.left.room[class]) as i64;
                 let last = used.rem_euclid(of.size);
                 sum += u32::try_from(node)
                     .map_or(0.0, |n| step.cost_table.fragmentation(step.instance, n, last));

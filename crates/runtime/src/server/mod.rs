@@ -122,7 +122,7 @@ pub async fn serve_noting(
         };
         let tls = tls.clone();
         tasks.spawn(async move {
-            let evicted = connection.slot.connection.evicted.clone();
+            let evicted = connection.slot.connection().evicted();
             let ended = tokio::select! {
                 ended = connection.run(stream, tls) => ended,
                 () = evicted.cancelled() => Err("another connection needed its slot".to_owned()),
@@ -164,7 +164,7 @@ impl Serving {
             format!("handshake failed: {error}")
         })?;
         if secured.get_ref().1.peer_certificates().is_some() {
-            self.slot.connection.authenticated("certificate");
+            self.slot.connection().authenticated("certificate");
         }
         self.http(secured).await
     }
@@ -173,7 +173,7 @@ impl Serving {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let connection = Arc::clone(&self.slot.connection);
+        let connection = Arc::clone(self.slot.connection());
         let (router, peer, seen) = (self.router.clone(), self.peer, Arc::clone(&connection));
         let (requests, overload) = (Arc::clone(&self.requests), self.overload.clone());
         let limit = self.limits.request;

@@ -38,7 +38,7 @@ pub(super) struct Connection {
     opened: Instant,
     state: Mutex<State>,
     /// Cancelled when its slot goes to another connection.
-    pub(super) evicted: CancellationToken,
+    evicted: CancellationToken,
 }
 
 struct State {
@@ -54,7 +54,13 @@ struct State {
 pub(super) struct ConnectionSlot {
     id: u64,
     slots: Arc<ConnectionSlots>,
-    pub(super) connection: Arc<Connection>,
+    connection: Arc<Connection>,
+}
+
+impl ConnectionSlot {
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
 }
 
 impl Drop for ConnectionSlot {
@@ -101,6 +107,11 @@ impl ConnectionSlots {
 }
 
 impl Connection {
+    /// Cancelled when its slot goes to another connection.
+    pub(super) fn evicted(&self) -> CancellationToken {
+        self.evicted.clone()
+    }
+
     /// Marks its client as authenticated.
     pub(super) fn authenticated(&self, client: &str) {
         let mut state = self.state.lock();

@@ -49,9 +49,9 @@ pub struct ListSplitter {
     item: Vec<u8>,
     too_large: bool,
     /// Objects so far.
-    pub(super) objects: usize,
+    objects: usize,
     /// Bytes so far.
-    pub(super) bytes: usize,
+    bytes: usize,
 }
 
 impl ListSplitter {
@@ -71,6 +71,11 @@ impl ListSplitter {
             rest = &rest[used..];
         }
         Ok(())
+    }
+
+    /// Mean bytes of an object so far, with its share of the rest; `None` before the first object.
+    pub(super) fn mean_object(&self) -> Option<usize> {
+        self.bytes.checked_div(self.objects)
     }
 
     /// The list without its items, after the last byte.

@@ -34,7 +34,6 @@ use kube::Resource;
 
 mod index;
 pub mod list_splitter;
-mod listing;
 mod metrics;
 mod state;
 mod watcher;

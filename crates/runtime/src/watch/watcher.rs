@@ -1,5 +1,7 @@
 //! The watch loop: list, watch, resume.
 
+mod listing;
+
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
@@ -26,21 +28,21 @@ const SHORT: Duration = Duration::from_secs(1);
 
 /// Follows one collection. See the [module](super) for its guarantees.
 pub struct Watcher<T> {
-    pub(super) client: Client,
-    pub(super) url: String,
-    pub(super) config: WatchConfig,
-    pub(super) metrics: KindMetrics,
-    pub(super) backoff: Backoff,
+    client: Client,
+    url: String,
+    config: WatchConfig,
+    metrics: KindMetrics,
+    backoff: Backoff,
     /// Earliest time of the next call.
     not_before: Option<Instant>,
-    pub(super) state: State,
-    pub(super) pending: VecDeque<Event<T>>,
+    state: State,
+    pending: VecDeque<Event<T>>,
     /// Keys of objects that exist but do not decode.
-    pub(super) quarantined: HashSet<ObjectKey>,
+    quarantined: HashSet<ObjectKey>,
     /// Number of objects to request in the next page.
-    pub(super) page: u32,
+    page: u32,
     /// The newest version of the collection seen so far.
-    pub(super) newest: u128,
+    newest: u128,
 }
 
 impl<T> Watcher<T>
@@ -242,7 +244,7 @@ where
         }
     }
 
-    pub(super) fn quarantine(&mut self, identity: Option<&Identity>, error: String) -> Option<ObjectKey> {
+    fn quarantine(&mut self, identity: Option<&Identity>, error: String) -> Option<ObjectKey> {
         let key = identity.map(Identity::key);
         self.metrics.decode_failures.inc();
         if key.as_ref().is_none_or(|key| self.quarantined.insert(key.clone())) {
@@ -254,13 +256,13 @@ where
         key
     }
 
-    pub(super) fn release(&mut self, key: &ObjectKey) {
+    fn release(&mut self, key: &ObjectKey) {
         if self.quarantined.remove(key) {
             self.count_quarantined();
         }
     }
 
-    pub(super) fn count_quarantined(&self) {
+    fn count_quarantined(&self) {
         self.metrics.quarantined.set(i64::try_from(self.quarantined.len()).unwrap_or(i64::MAX));
     }
 
@@ -272,7 +274,7 @@ where
         self.fail(failure);
     }
 
-    pub(super) fn fail(&mut self, failure: WatchFailure) {
+    fn fail(&mut self, failure: WatchFailure) {
         let wait = self.backoff.wait();
         let (reason, error) = match failure {
             WatchFailure::Gone => ("gone", "the version is too old, listing again".to_owned()),

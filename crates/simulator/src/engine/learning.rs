@@ -60,6 +60,8 @@ pub(super) struct JobEvidence {
     usual_run: Seconds,
     /// Configurations and whole epochs at the last table; `None` before the first.
     shown_at: Option<(usize, f64)>,
+    /// The fit that the predictions are from.
+    version: u32,
 }
 
 /// Observations of one configuration.
@@ -181,7 +183,7 @@ pub(super) struct Learner {
     /// Profiles in the last fit.
     fitted_profiles: usize,
     /// Number of fits; tables of an older one are renewed.
-    pub version: u32,
+    version: u32,
 }
 
 impl Learner {
@@ -292,13 +294,8 @@ impl Learner {
     }
 
     /// Updates the planner's view of a job: its rows and its spread.
-    pub fn update_view(
-        &self,
-        truth: &Job,
-        evidence: &mut JobEvidence,
-        (refitted, shared): (bool, &Shared),
-        shown: &mut Job,
-    ) {
+    pub fn update_view(&self, truth: &Job, evidence: &mut JobEvidence, shared: &Shared, shown: &mut Job) {
+        let refitted = std::mem::replace(&mut evidence.version, self.version) != self.version;
         if evidence.shown_at.is_some() && !(self.learning && (refitted || evidence.is_outdated(shared))) {
             return;
         }

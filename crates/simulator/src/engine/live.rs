@@ -25,16 +25,10 @@ pub(super) struct ActiveJob {
     pub epochs_left: f64,
     /// Epochs that it announces besides and never trains.
     pub unfinished: f64,
-    /// First start.
-    pub start: Option<Time>,
     /// Training time since the last checkpoint.
     pub unsaved: Seconds,
-    /// Starts after the first.
-    pub restarts: u32,
-    /// When it restarted in the last day after a stop by the plan, in order.
-    pub restarted: VecDeque<Time>,
-    /// Its last run ended because a node failed.
-    pub failed: bool,
+    /// Its starts so far.
+    pub starts: Starts,
     /// Time on its GPUs so far, without that in the queue.
     pub ran: Seconds,
     /// Energy of its GPUs so far.
@@ -43,19 +37,51 @@ pub(super) struct ActiveJob {
     pub noisy: Option<NoisyPredictions>,
     /// Observations, in replays with predicted times.
     pub evidence: Option<JobEvidence>,
-    /// Version of the fit that its table is from.
-    pub version: u32,
+}
+
+/// Starts of a job.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// The first one.
+    pub first: Option<Time>,
+    /// Number of those after the first.
+    pub restarts: u32,
+    /// Restarts of the last day after a stop by the plan, in order.
+    by_plan: VecDeque<Time>,
+    /// The last run ended because a node failed.
+    node_failed: bool,
+}
+
+impl Starts {
+    /// Records a start. Returns whether it is a restart.
+    pub fn record(&mut self, now: Time) -> bool {
+        if self.first.is_none() {
+            self.first = Some(now);
+            return false;
+        }
+        self.restarts += 1;
+        // As in the operator, a failure does not use up the restarts that a plan may make.
+        if !std::mem::take(&mut self.node_failed) {
+            self.by_plan.push_back(now);
+        }
+        true
+    }
+
+    /// A node's failure ended the run: the plan did not cause the next restart.
+    pub fn node_failed(&mut self) {
+        self.node_failed = true;
+    }
+
+    /// Restarts by the plan in the last 24 hours; forgets older ones.
+    pub fn by_plan_last_day(&mut self, now: Time) -> u32 {
+        while self.by_plan.front().is_some_and(|at| *at + DAY <= now) {
+            self.by_plan.pop_front();
+        }
+        u32::try_from(self.by_plan.len()).unwrap_or(u32::MAX)
+    }
 }
 
 impl ActiveJob {
-    /// Restarts by the plan in the last 24 hours; forgets older ones.
-    pub fn restarts_last_day(&mut self, now: Time) -> u32 {
-        while self.restarted.front().is_some_and(|at| *at + DAY <= now) {
-            self.restarted.pop_front();
-        }
-        u32::try_from(self.restarted.len()).unwrap_or(u32::MAX)
-    }
-
     /// True seconds per epoch and watts of a placement; `None` if the job cannot run there.
     pub fn pace(&self, place: &Placement) -> Option<(f64, f64)> {
         let job = &self.truth;

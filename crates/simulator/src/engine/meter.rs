@@ -148,16 +148,16 @@ impl Meter {
         }
         for (i, node) in scenario.nodes.iter().enumerate() {
             let used = self.used[i];
-            if nodes.down[i] {
+            if nodes.is_down(i) {
                 continue;
             }
-            if nodes.power[i] == NodePower::Asleep {
+            if nodes.power(i) == NodePower::Asleep {
                 draw.asleep += 1;
                 continue;
             }
             draw.idle += f64::from(node.free_gpus.0.saturating_sub(self.drawing[i])) * self.idle_w[i];
             let busy = node.host_busy.0.max(node.host_idle.0);
-            match (nodes.power[i], used) {
+            match (nodes.power(i), used) {
                 (NodePower::Waking { .. }, _) => draw.waking += busy,
                 (_, 0) => draw.empty_hosts += node.host_idle.0,
                 (_, used) => {
@@ -174,7 +174,7 @@ impl Meter {
     fn close_gaps(&mut self, scenario: &Scenario, nodes: &NodeStates, now: Time, sum: &mut Summary) {
         let Some(mut gaps) = self.gaps.take() else { return };
         for (i, gap) in gaps.iter_mut().enumerate() {
-            match (*gap, self.used[i] == 0 && !nodes.down[i]) {
+            match (*gap, self.used[i] == 0 && !nodes.is_down(i)) {
                 (None, true) => *gap = Some(now),
                 (Some(since), false) => {
                     self.sleep_through(scenario, i, (since, now), sum);

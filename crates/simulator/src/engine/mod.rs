@@ -15,13 +15,12 @@ mod live;
 mod meter;
 mod nodes;
 mod observing;
-mod result;
+mod record;
 mod run;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use andreas_core::{JobId, NodeName, Seconds, Time};
+use andreas_core::{JobId, Seconds, Time};
 use andreas_planner::{JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
 
 use error::NoisyPredictions;
@@ -29,14 +28,14 @@ pub use error::PredictionError;
 pub use fault::SimulationError;
 pub use learning::Knowledge;
 use learning::Learner;
-use live::ActiveJob;
+use live::{ActiveJob, Starts};
 use meter::Meter;
 use nodes::NodeStates;
 pub use nodes::Sleep;
-use result::outcome;
+use record::Record;
 use run::Run;
 
-use crate::outcome::{JobOutcome, Replayed, Segment, Summary};
+use crate::outcome::Replayed;
 use crate::scenario::Scenario;
 
 /// Computes a plan from a snapshot.
@@ -87,7 +86,6 @@ pub fn replay(
 struct Replay<'a> {
     scenario: &'a Scenario,
     conditions: &'a Conditions,
-    node_index: BTreeMap<NodeName, usize>,
     nodes: NodeStates,
     now: Time,
     /// When the next decision is due after an event.
@@ -96,25 +94,16 @@ struct Replay<'a> {
     /// Parallel to `snapshot.jobs`.
     live: Vec<ActiveJob>,
     snapshot: Snapshot,
-    meter: Meter,
     /// The learner, in replays with predicted times.
     learner: Option<Learner>,
-    sum: Summary,
-    done: Vec<JobOutcome>,
-    segments: Vec<Segment>,
-    turnarounds: Vec<f64>,
-    /// Sum and number of the gaps, and of the missed savings, that decisions state.
-    gaps: (f64, usize),
-    missed_savings: (f64, usize),
+    record: Record,
+    /// Decisions in a row while all jobs wait.
     waits: u32,
-    last_end: Time,
 }
 
 impl<'a> Replay<'a> {
     fn new(scenario: &'a Scenario, conditions: &'a Conditions) -> Result<Self, SimulationError> {
-        let node_index: BTreeMap<_, _> =
-            scenario.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
-        let nodes = NodeStates::new(scenario, &node_index, conditions.sleep, conditions.error.seed)?;
+        let nodes = NodeStates::new(scenario, conditions.sleep, conditions.error.seed)?;
         let now = scenario.jobs.first().map_or(Time::ZERO, |j| j.submit);
         let snapshot = Snapshot {
             now,
@@ -138,23 +127,15 @@ impl<'a> Replay<'a> {
         Ok(Self {
             scenario,
             conditions,
-            node_index,
             nodes,
             now,
             decide_at: Some(now),
             next_job: 0,
             live: Vec::new(),
             snapshot,
-            meter: Meter::new(scenario, conditions.sleep),
             learner: Learner::new(scenario, conditions.knowledge),
-            sum: Summary { jobs: scenario.counted(), ..Summary::default() },
-            done: Vec::new(),
-            segments: Vec::new(),
-            turnarounds: Vec::new(),
-            gaps: (0.0, 0),
-            missed_savings: (0.0, 0),
+            record: Record::new(scenario, Meter::new(scenario, conditions.sleep), now),
             waits: 0,
-            last_end: now,
         })
     }
 
@@ -170,25 +151,24 @@ impl<'a> Replay<'a> {
             if self.live.is_empty() && self.next_job == self.scenario.jobs.len() || self.window_is_done() {
                 return Ok(());
             }
-            let used = self.meter.used(&self.live);
+            let used = self.record.meter.used(&self.live);
             self.nodes.advance(used, self.now);
             let due = self.decide_at.is_some_and(|at| at.0 <= self.now.0 + TOGETHER);
             if due && !self.live.is_empty() {
                 planned = self.decide(decide)?;
-                let used = self.meter.used(&self.live);
+                let used = self.record.meter.used(&self.live);
                 self.nodes.advance(used, self.now);
             }
             if due {
                 self.decide_at = None;
             }
-            self.sum.sleeps += self.nodes.sleep_and_wake(self.scenario, self.now);
-            let woken = std::mem::take(&mut self.nodes.woken);
-            self.meter.wake_ups(self.scenario, woken, self.now, &mut self.sum);
+            self.record.sum.sleeps += self.nodes.sleep_and_wake(self.scenario, self.now);
+            self.record.wake_ups(self.scenario, self.nodes.take_woken(), self.now);
             let Some(next) = self.next_event(planned) else { return Ok(()) };
             // Nothing to decide where only a node's power changes.
             let change = self.next_change().filter(|at| at.0 < next.0 - TOGETHER);
             let to = change.map_or(next, |at| Time(at.0.max(self.now.0)));
-            self.meter.count(self.scenario, &self.live, &self.nodes, (self.now, to), &mut self.sum);
+            self.record.draw(self.scenario, &self.live, &self.nodes, (self.now, to));
             for live in &mut self.live {
                 live.train(self.now, to, self.scenario.checkpoint);
             }
@@ -198,7 +178,7 @@ impl<'a> Replay<'a> {
             }
             self.learn();
             if self.end_jobs() {
-                progress(self.done.len());
+                progress(self.record.ended());
             }
         }
     }
@@ -244,16 +224,12 @@ impl<'a> Replay<'a> {
                 run: None,
                 epochs_left: job.epochs_left,
                 unfinished,
-                start: None,
                 unsaved: Seconds::ZERO,
-                restarts: 0,
-                restarted: VecDeque::new(),
-                failed: false,
+                starts: Starts::default(),
                 ran: Seconds::ZERO,
                 energy: andreas_core::Joules::ZERO,
                 noisy: noisy.filter(|_| evidence.is_none()),
                 evidence,
-                version: 0,
             });
             self.next_job += 1;
         }
@@ -263,9 +239,9 @@ impl<'a> Replay<'a> {
         let (failed, changed) = self.nodes.apply_outages(self.now);
         for i in 0..self.live.len() {
             if self.live[i].run.as_ref().is_some_and(|r| r.nodes.iter().any(|n| failed.contains(n))) {
-                self.sum.failures += 1;
+                self.record.sum.failures += 1;
                 self.stop(i);
-                self.live[i].failed = true;
+                self.live[i].starts.node_failed();
             }
         }
         if changed {
@@ -290,7 +266,7 @@ impl<'a> Replay<'a> {
             job.lost = live.unsaved;
             // Free restarts, as in the published instances, are not limited either.
             let free = self.scenario.restart <= Seconds::ZERO;
-            job.restarts_last_day = if free { 0 } else { live.restarts_last_day(self.now) };
+            job.restarts_last_day = if free { 0 } else { live.starts.by_plan_last_day(self.now) };
             job.state = match &live.run {
                 Some(run) if !self.conditions.memoryless => {
                     JobState::Running { placement: run.place.clone(), since: run.since }
@@ -300,16 +276,7 @@ impl<'a> Replay<'a> {
         }
         let plan =
             decide(&self.snapshot).map_err(|source| SimulationError::Refused { at: self.now, source })?;
-        self.sum.decisions += 1;
-        if plan.allowed_power.is_some_and(|allowed| plan.budgeted_power.0 > allowed.0 + 1e-6) {
-            self.sum.planned_violations += 1;
-        }
-        if let Some(gap) = plan.gap {
-            self.gaps = (self.gaps.0 + gap, self.gaps.1 + 1);
-        }
-        if let Some(missed) = plan.missed_saving {
-            self.missed_savings = (self.missed_savings.0 + missed, self.missed_savings.1 + 1);
-        }
+        self.record.decision(&plan);
         let goes: Vec<Option<Placement>> = self
             .snapshot
             .jobs
@@ -332,9 +299,9 @@ impl<'a> Replay<'a> {
                 self.start(i, place, &vacated)?;
             }
         }
-        let used = self.meter.used(&self.live);
-        for ((node, used), down) in self.scenario.nodes.iter().zip(used).zip(&self.nodes.down) {
-            let has = if *down { 0 } else { node.free_gpus.0 };
+        let used = self.record.meter.used(&self.live);
+        for (i, (node, used)) in self.scenario.nodes.iter().zip(used).enumerate() {
+            let has = if self.nodes.is_down(i) { 0 } else { node.free_gpus.0 };
             if *used > has {
                 let node = node.name.clone();
                 return Err(SimulationError::OverCapacity { at: self.now, node, used: *used, has });
@@ -351,8 +318,7 @@ impl<'a> Replay<'a> {
             |job: JobId| SimulationError::Impossible { at: self.now, job, nodes: place.nodes.clone() };
         let live = &self.live[i];
         let pace = live.pace(&place);
-        let nodes: Option<Vec<usize>> = place.nodes.iter().map(|n| self.node_index.get(n).copied()).collect();
-        let (Some((pace, watts)), Some(nodes)) = (pace, nodes) else {
+        let (Some((pace, watts)), Some(nodes)) = (pace, self.nodes.indices(&place.nodes)) else {
             return Err(impossible(live.truth.id.clone()));
         };
         let live = &mut self.live[i];
@@ -363,15 +329,8 @@ impl<'a> Replay<'a> {
             (run.place, run.pace, run.watts) = (place, pace, watts);
             return Ok(());
         }
-        let again = live.start.is_some();
-        if again {
-            live.restarts += 1;
-            self.sum.restarts += 1;
-            // As in the operator, a failure does not use up the restarts that a plan may make.
-            if !std::mem::take(&mut live.failed) {
-                live.restarted.push_back(self.now);
-            }
-        }
+        let again = live.starts.record(self.now);
+        self.record.sum.restarts += usize::from(again);
         let delays = &self.scenario.delays;
         let up = nodes.iter().map(|node| self.nodes.wake(self.scenario, *node, self.now));
         let up = up.fold(self.now, |a, b| if b > a { b } else { a });
@@ -380,7 +339,6 @@ impl<'a> Replay<'a> {
         let left = self.now + Seconds(if left { delays.stop_s } else { 0.0 });
         let draws_from = Time(up.0.max(left.0)) + Seconds(delays.bind_s);
         let load = if again { self.scenario.restart } else { Seconds(delays.first_start_s) };
-        live.start = live.start.or(Some(self.now));
         self.nodes.started(self.scenario, &nodes, place.gpus_per_node.0, self.now);
         let (since, ready) = (self.now, draws_from + load);
         live.run =
@@ -390,20 +348,8 @@ impl<'a> Replay<'a> {
 
     fn stop(&mut self, i: usize) {
         if let Some((run, lost)) = self.live[i].stop() {
-            self.sum.lost_work += lost;
-            self.record(self.live[i].index, &run);
-        }
-    }
-
-    fn record(&mut self, job: usize, run: &Run) {
-        if self.now.0 > run.since.0 {
-            self.segments.push(Segment {
-                job,
-                nodes: run.place.nodes.as_slice().into(),
-                gpus: run.place.gpus_per_node.0,
-                from: run.since,
-                to: self.now,
-            });
+            self.record.sum.lost_work += lost;
+            self.record.run(self.live[i].index, &run, self.now);
         }
     }
 
@@ -442,7 +388,7 @@ impl<'a> Replay<'a> {
 
     /// Removes ended jobs.
     fn end_jobs(&mut self) -> bool {
-        let before = self.done.len();
+        let before = self.record.ended();
         let mut i = 0;
         while i < self.live.len() {
             let live = &self.live[i];
@@ -457,21 +403,21 @@ impl<'a> Replay<'a> {
             let live = self.live.remove(i);
             self.snapshot.jobs.remove(i);
             if let Some(run) = &live.run {
-                self.record(live.index, run);
+                self.record.run(live.index, run, self.now);
             }
-            let counts = self.scenario.counts(&live.truth);
             if let (Some(learner), Some(evidence)) = (&mut self.learner, &live.evidence) {
                 learner.ended(&live.truth, evidence, live.ran);
             }
-            let mut unseen = Summary::default();
-            let sum = if counts { &mut self.sum } else { &mut unseen };
-            let bill = meter::lateness(self.scenario, &live, self.now, sum);
-            if counts {
-                self.turnarounds.push((self.now - live.truth.submit).0);
-            }
-            self.last_end = self.now;
-            self.done.push(outcome(&live, Some(self.now), bill, counts));
+            self.record.end(self.scenario, &live, self.now);
         }
-        self.done.len() > before
+        self.record.ended() > before
+    }
+
+    /// Ends what still runs and sums up.
+    fn finish(mut self) -> Replayed {
+        for i in 0..self.live.len() {
+            self.stop(i);
+        }
+        self.record.finish(self.scenario, &self.live, self.now)
     }
 }

@@ -28,19 +28,50 @@ pub enum Sleep {
     Oracle,
 }
 
+/// Failures and repairs of the nodes.
+#[derive(Debug)]
+struct Outages {
+    /// In order: (time, node, whether it fails).
+    events: Vec<(Time, usize, bool)>,
+    next: usize,
+    /// Number of active failures of each node.
+    active: Vec<u32>,
+}
+
+impl Outages {
+    fn new(scenario: &Scenario, index: &BTreeMap<NodeName, usize>) -> Result<Self, SimulationError> {
+        let mut events = Vec::new();
+        for failure in &scenario.failures {
+            let Some(&node) = index.get(&failure.node) else {
+                return Err(SimulationError::NoSuchNode(failure.node.clone()));
+            };
+            events.push((failure.at, node, true));
+            events.push((failure.at + failure.duration, node, false));
+        }
+        // A failure comes before its repair, also where it lasts no time.
+        events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
+        Ok(Self { events, next: 0, active: vec![0; scenario.nodes.len()] })
+    }
+
+    /// The next failure or repair until now: the node, and whether it fails.
+    fn apply_next(&mut self, now: Time) -> Option<(usize, bool)> {
+        let (_, node, fails) = *self.events.get(self.next).filter(|(at, ..)| at.0 <= now.0 + TOGETHER)?;
+        self.next += 1;
+        let count = &mut self.active[node];
+        *count = if fails { *count + 1 } else { count.saturating_sub(1) };
+        Some((node, fails))
+    }
+}
+
 /// The nodes' states over time.
 #[derive(Debug)]
 pub(super) struct NodeStates {
+    index: BTreeMap<NodeName, usize>,
     mode: Sleep,
-    /// Failures and repairs in order: (time, node, whether it fails).
-    outages: Vec<(Time, usize, bool)>,
-    next_outage: usize,
-    /// Number of active failures of each node.
-    down_count: Vec<u32>,
-    pub down: Vec<bool>,
-    pub power: Vec<NodePower>,
+    outages: Outages,
+    power: Vec<NodePower>,
     /// Wake-ups that the meter has not counted yet.
-    pub woken: usize,
+    woken: usize,
     /// Since when a node that is on has no job.
     empty_since: Vec<Option<Time>>,
     classes: Vec<String>,
@@ -58,32 +89,16 @@ fn wake_energy(scenario: &Scenario, node: &Node) -> Joules {
 }
 
 impl NodeStates {
-    pub fn new(
-        scenario: &Scenario,
-        node_index: &BTreeMap<NodeName, usize>,
-        mode: Sleep,
-        seed: u64,
-    ) -> Result<Self, SimulationError> {
-        let mut outages = Vec::new();
-        for failure in &scenario.failures {
-            let Some(&node) = node_index.get(&failure.node) else {
-                return Err(SimulationError::NoSuchNode(failure.node.clone()));
-            };
-            outages.push((failure.at, node, true));
-            outages.push((failure.at + failure.duration, node, false));
-        }
-        // A failure comes before its repair, also where it lasts no time.
-        outages.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
+    pub fn new(scenario: &Scenario, mode: Sleep, seed: u64) -> Result<Self, SimulationError> {
+        let index = scenario.nodes.iter().enumerate().map(|(i, n)| (n.name.clone(), i)).collect();
         let idle =
             |kind: &GpuType| scenario.gpu_types.iter().find(|t| t.name == *kind).map_or(0.0, |t| t.idle.0);
         let count = scenario.nodes.len();
         let start = scenario.jobs.first().map_or(Time::ZERO, |job| job.submit);
         Ok(Self {
+            outages: Outages::new(scenario, &index)?,
+            index,
             mode,
-            outages,
-            next_outage: 0,
-            down_count: vec![0; count],
-            down: vec![false; count],
             power: vec![NodePower::On; count],
             woken: 0,
             empty_since: vec![Some(start); count],
@@ -99,17 +114,30 @@ impl NodeStates {
         })
     }
 
+    /// Indices of nodes in the scenario; `None` if one is unknown.
+    pub fn indices(&self, names: &[NodeName]) -> Option<Vec<usize>> {
+        names.iter().map(|name| self.index.get(name).copied()).collect()
+    }
+
+    /// Whether a failure of the node is active.
+    pub fn is_down(&self, node: usize) -> bool {
+        self.outages.active[node] > 0
+    }
+
+    /// Whether a node is on, starts up or sleeps.
+    pub fn power(&self, node: usize) -> NodePower {
+        self.power[node]
+    }
+
+    /// Number of wake-ups since the last call.
+    pub fn take_woken(&mut self) -> usize {
+        std::mem::take(&mut self.woken)
+    }
+
     /// Applies failures and repairs until now. Returns the nodes that have failed, and whether any changed.
     pub fn apply_outages(&mut self, now: Time) -> (Vec<usize>, bool) {
         let (mut failed, mut changed) = (Vec::new(), false);
-        while let Some(&(at, node, fails)) = self.outages.get(self.next_outage) {
-            if at.0 > now.0 + TOGETHER {
-                break;
-            }
-            self.next_outage += 1;
-            let count = &mut self.down_count[node];
-            *count = if fails { *count + 1 } else { count.saturating_sub(1) };
-            self.down[node] = *count > 0;
+        while let Some((node, fails)) = self.outages.apply_next(now) {
             changed = true;
             if fails {
                 failed.push(node);
@@ -127,7 +155,7 @@ impl NodeStates {
             {
                 self.power[i] = NodePower::On;
             }
-            let empty = *used == 0 && !self.down[i] && self.power[i] == NodePower::On;
+            let empty = *used == 0 && !self.is_down(i) && self.power[i] == NodePower::On;
             self.empty_since[i] = empty.then(|| self.empty_since[i].unwrap_or(now));
         }
     }
@@ -202,12 +230,12 @@ impl NodeStates {
             });
             Node { sleep, ..node.clone() }
         };
-        scenario.nodes.iter().enumerate().filter(|(i, _)| !self.down[*i]).map(of).collect()
+        scenario.nodes.iter().enumerate().filter(|(i, _)| !self.is_down(*i)).map(of).collect()
     }
 
     /// The next failure or repair.
     pub fn next_outage(&self) -> Option<Time> {
-        self.outages.get(self.next_outage).map(|outage| outage.0)
+        self.outages.events.get(self.outages.next).map(|outage| outage.0)
     }
 
     /// The next end of a wake-up, or instant at which a node may sleep. No decision is due then.

@@ -14,10 +14,8 @@ impl Replay<'_> {
         let live = self.live.iter().filter_map(|l| Some((&*l.truth, l.evidence.as_ref()?)));
         learner.refresh(live, &shared);
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&mut self.live) {
-            let refitted = live.version != learner.version;
-            live.version = learner.version;
             if let Some(evidence) = &mut live.evidence {
-                learner.update_view(&live.truth, evidence, (refitted, &shared), job);
+                learner.update_view(&live.truth, evidence, &shared, job);
                 let running_for = live.run.as_ref().map_or(0.0, |run| (self.now - run.ready).0.max(0.0));
                 Learner::apply_unknown_rule(&live.truth, evidence, Seconds(running_for), job);
             }

@@ -108,7 +108,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         })
         .collect();
     let name = folder.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    let mut scenario = Scenario {
+    let scenario = Scenario {
         tickets: Tickets::default(),
         name,
         gpu_types: lines
@@ -138,8 +138,7 @@ pub fn read(folder: &Path, restart: Seconds) -> Result<Scenario, ReadError> {
         jobs,
         features: BTreeMap::new(),
     };
-    scenario.sort();
-    Ok(scenario)
+    Ok(scenario.sorted())
 }
 
 fn catalogue(file: &Path) -> Result<BTreeMap<GpuType, Vec<CostRate>>, ReadError> {

@@ -281,7 +281,7 @@ impl ClusterFile {
             return Err(bad(&format!("tickets.{name}"), "is not above 0 and at most 1e9"));
         }
         let tickets = self.tickets.iter().map(|(name, tickets)| (name.as_str().into(), *tickets));
-        let mut scenario = Scenario {
+        let scenario = Scenario {
             tickets: Tickets(tickets.collect()),
             name: if left_out > 0 { format!("{name}, {left_out} left out that fit nowhere") } else { name },
             gpu_types: gpu_types.clone(),
@@ -307,8 +307,7 @@ impl ClusterFile {
             programs,
             unfinished,
         };
-        scenario.sort();
-        Ok(scenario)
+        Ok(scenario.sorted())
     }
 
     fn types(&self, file: &Path) -> Result<Vec<GpuTypeInfo>, ReadError> {

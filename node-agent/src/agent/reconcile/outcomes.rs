@@ -1,7 +1,7 @@
 //! What the setter did and refused, and what follows for the next requests. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::agent::decide::Decision;
 use crate::gpu::Facts;
@@ -10,19 +10,19 @@ use crate::setting::{Floor, Outcome, SettingsResponse, Uuid};
 /// What the setter did and refused.
 #[derive(Default)]
 pub(super) struct SetterState {
-    pub outcomes: BTreeMap<Uuid, Outcome>,
+    outcomes: BTreeMap<Uuid, Outcome>,
     /// The lowest values that the setter accepts; `None` before its first response.
-    pub floor: Option<Floor>,
+    floor: Option<Floor>,
     /// GPUs on which the setter permanently refused a power limit of the operator.
-    pub unlimitable: BTreeSet<Uuid>,
+    unlimitable: BTreeSet<Uuid>,
     /// GPUs on which it permanently refused to lock clocks. Before Volta they are listed and cannot be locked.
-    pub unlockable: BTreeSet<Uuid>,
+    unlockable: BTreeSet<Uuid>,
     /// The setter lacks permission and has set nothing since.
-    pub denied: bool,
+    denied: bool,
     /// GPUs that were reset and have lost their settings.
-    pub renewed: BTreeSet<Uuid>,
-    /// The last `spec.wake` seen, and when.
-    pub wake_requested: Option<(i64, Instant)>,
+    renewed: BTreeSet<Uuid>,
+    /// The last `spec.wake` seen, and when it came; `None` for that: it is done, or was there at the start.
+    wake_requested: Option<(i64, Option<Instant>)>,
 }
 
 impl SetterState {
@@ -68,6 +68,43 @@ impl SetterState {
         self.unlimitable.remove(uuid);
         self.unlockable.remove(uuid);
         self.renewed.insert(uuid.clone());
+    }
+
+    /// The last response for a GPU.
+    pub fn outcome(&self, uuid: &str) -> Option<&Outcome> {
+        self.outcomes.get(uuid)
+    }
+
+    /// Reasons of the last response's refusals.
+    pub fn refusals(&self) -> impl Iterator<Item = &str> {
+        self.outcomes.values().filter_map(|outcome| outcome.refused.as_deref())
+    }
+
+    /// Whether the setter permanently refused a power limit of the operator on a GPU.
+    pub fn is_unlimitable(&self, uuid: &str) -> bool {
+        self.unlimitable.contains(uuid)
+    }
+
+    /// The lowest power limit that the setter accepts, mW; `None` before its first response, and while it lacks permission.
+    pub fn settable_floor(&self) -> Option<u32> {
+        self.floor.map(|floor| floor.limit_mw).filter(|_| !self.denied)
+    }
+
+    /// GPUs that were reset since the last call and have lost their settings.
+    pub fn take_renewed(&mut self) -> BTreeSet<Uuid> {
+        std::mem::take(&mut self.renewed)
+    }
+
+    /// The operator requests this `spec.wake`, and the GPUs are `awake` for it. Returns once how long that took. The request that
+    /// this process begins with is not timed.
+    pub fn time_wake(&mut self, wake: i64, awake: bool) -> Option<Duration> {
+        match &mut self.wake_requested {
+            Some((seen, since)) if *seen == wake => since.take_if(|_| awake).map(|since| since.elapsed()),
+            seen => {
+                *seen = Some((wake, seen.is_some().then(Instant::now)));
+                None
+            }
+        }
     }
 
     /// A GPU's facts with the ranges that the setter accepts: from the administrator's floor on, and no clocks where they cannot
@@ -170,6 +207,14 @@ mod tests {
         assert!(state.unlimitable.contains(GPU) && state.unlockable.contains(GPU));
         state.renew(&GPU.to_owned());
         assert!(state.unlimitable.is_empty() && state.unlockable.is_empty() && state.renewed.contains(GPU));
+    }
+
+    #[test]
+    fn a_wake_is_timed_once_and_the_one_that_was_there_at_the_start_is_not() {
+        let mut state = SetterState::default();
+        let timed = [(1, false), (1, true), (2, false), (2, true), (2, true), (3, true), (3, true)]
+            .map(|(wake, awake)| state.time_wake(wake, awake).is_some());
+        assert_eq!(timed, [false, false, false, true, false, false, true]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::agent::decide::{Decision, DesiredSettings, GpuObservation, Holder, Ob
 use crate::agent::energy::{GpuUse, Interval};
 use crate::agent::health::{PROBLEMS, problems};
 use crate::agent::metrics::GpuLabels;
+use crate::agent::monitor::GpuHandle;
 use crate::agent::status::{ConditionUpdate, Report, whole_seconds};
 use crate::gpu::Sample;
 use crate::setting::{Setting, Uuid};
@@ -24,15 +25,15 @@ impl ReconcileLoop {
         let mut readings = BTreeMap::new();
         for (uuid, observation) in &observed.gpus {
             let Some(gpu) = self.deps.monitor.gpus().get(uuid) else { continue };
-            if gpu.product.is_none() {
+            if gpu.product().is_none() {
                 self.untyped.insert(uuid.clone());
             } else if self.untyped.remove(uuid) {
                 self.deps.metrics.forget_untyped(uuid);
             }
             let (labels, sample, driver) =
-                (labels(uuid, gpu), gpu.sample.clone(), gpu.facts.as_ref().and_then(|facts| facts.limit_mw));
+                (labels(uuid, gpu), gpu.sample().cloned(), gpu.facts().and_then(|facts| facts.limit_mw));
             let found = problems(gpu.fault(), self.deps.xids.fatal_error(uuid), sample.as_ref());
-            let refused = self.setter.outcomes.get(uuid).and_then(|outcome| outcome.refused.as_deref());
+            let refused = self.setter.outcome(uuid).and_then(|outcome| outcome.refused.as_deref());
             let for_good = refused.is_some_and(is_final);
             let (actual, wanted) =
                 (self.actual(uuid), decision.wanted.get(uuid).copied().unwrap_or_default());
@@ -69,7 +70,7 @@ impl ReconcileLoop {
             }
             self.deps.metrics.set_state(&labels, state_label(state));
             self.deps.metrics.set_problems(&labels, &found);
-            let range = limits(driver, self.settable_floor(), self.setter.unlimitable.contains(uuid));
+            let range = limits(driver, self.settable_floor(), self.setter.is_unlimitable(uuid));
             let meter = self.energy.meters.entry(uuid.clone()).or_default();
             gpus.push(GpuState {
                 uuid: uuid.clone(),
@@ -160,7 +161,7 @@ impl ReconcileLoop {
     }
 
     fn apply_interval(&mut self, uuid: &Uuid, interval: &Interval) {
-        let back = self.deps.monitor.gpus().get(uuid).is_some_and(|gpu| gpu.reset);
+        let back = self.deps.monitor.gpus().get(uuid).is_some_and(GpuHandle::was_reset);
         if interval.reset || back {
             tracing::info!(uuid, "the GPU was reset, or its driver loaded again");
             self.deps.xids.clear(uuid);

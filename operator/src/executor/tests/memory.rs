@@ -24,7 +24,7 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
     let mut asks = testing::job(10, &json!(null));
     asks["spec"]["gpus"] = json!({"min": 1, "memoryGiB": 16});
     index.apply(serde_json::from_value::<SlimTrainingJob>(asks).expect("a job"));
-    ledger.entry(&key("bert"), "j1").claim = Some(Claim::Waiting { not_before: None });
+    ledger.entry(&key("bert"), "j1").set_claim(Claim::Waiting { not_before: None });
     let snapshot = build(&index, &ledger, &mut Caches::default(), None, at(100)).snapshot;
     let job = &snapshot.jobs[0];
     assert!(!job.estimates.is_empty(), "16 GB boards report 15 GiB");
@@ -40,8 +40,8 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
         watts: 70,
     };
     let mut memory = ledger.entry(&key("bert"), "j1").clone();
-    memory.plan.decision = Some(DecisionFor { basis: 0, planned });
-    memory.admission.dry_run = Some(DryRunResult { gpus: 1, at: at(90), refusal: None, admitted: None });
+    memory.decide(DecisionFor { basis: 0, planned }, Vec::new(), at(100));
+    memory.record_dry_run(DryRunResult { gpus: 1, at: at(90), refusal: None, admitted: None });
     let seen = JobInput::gather(&index, |_| memory, &key("bert"), Arc::default(), at(100));
     let status = seen.expect("the job").step().status;
     assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);

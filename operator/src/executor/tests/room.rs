@@ -41,8 +41,12 @@ impl Room {
 
     fn finds_room(&mut self, name: &str) -> bool {
         let memory = self.ledger.entry(&key(name), &format!("uid-of-{name}"));
-        memory.admission.dry_run =
-            Some(DryRunResult { gpus: 1, at: Timestamp::UNIX_EPOCH, refusal: None, admitted: None });
+        memory.record_dry_run(DryRunResult {
+            gpus: 1,
+            at: Timestamp::UNIX_EPOCH,
+            refusal: None,
+            admitted: None,
+        });
         let memory = memory.clone();
         let seen = JobInput::gather(&self.index, |_| memory, &key(name), Arc::default(), Timestamp::now());
         let step = seen.expect("the job").step();

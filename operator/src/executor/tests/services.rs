@@ -42,7 +42,7 @@ async fn a_service_that_is_there_is_the_jobs_own_or_in_the_way() {
 
 /// Whether the job's Service is there, for plans.
 fn known(world: &World) -> Option<bool> {
-    world.shared.ledger.lock().get(&key("bert")).and_then(|memory| memory.admission.service)
+    world.shared.ledger.lock().get(&key("bert")).and_then(|memory| memory.admission().service)
 }
 
 #[tokio::test]

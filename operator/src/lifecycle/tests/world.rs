@@ -200,7 +200,7 @@ impl World {
         self.events.append(&mut step.events);
         self.learned.append(&mut step.learned);
         if let Some(generation) = step.has_room_for() {
-            self.creation.for_generation(generation).since.get_or_insert(at(self.now));
+            self.creation.record_room(generation, at(self.now));
         }
         for action in step.actions {
             busy |= self.carry_out(action);
@@ -229,7 +229,7 @@ impl World {
                     for pod in made {
                         self.admit(serde_json::to_value(pod).unwrap());
                     }
-                    self.creation.for_generation(generation).error_message = Some(words.into());
+                    self.creation.record_failure(generation, words.into());
                     return any;
                 }
                 let outcome = self.create.clone().unwrap_or(CreationOutcome::Made);
@@ -245,7 +245,7 @@ impl World {
                         self.remove(&name);
                     }
                 }
-                self.creation.for_generation(generation).outcome = outcome;
+                self.creation.record_outcome(generation, outcome);
                 true
             }
             Action::DeletePod { name, uid, why, .. } => {

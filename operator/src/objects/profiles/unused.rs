@@ -71,10 +71,12 @@ fn unused<'a>(
 pub(crate) async fn remove(shared: &Shared) {
     let gone = {
         let index = shared.index.lock();
-        let open =
-            index.jobs.iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
+        let open = index
+            .jobs()
+            .iter()
+            .filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
         let used = open.map(|(_, job)| index.profile_key(job)).collect();
-        unused(index.profiles.iter(), &used, clock::now(), (KEPT_FOR, MAX_CREATED_PROFILES))
+        unused(index.profiles().iter(), &used, clock::now(), (KEPT_FOR, MAX_CREATED_PROFILES))
     };
     for profile in gone.into_iter().take(AT_ONCE) {
         let key = ObjectKey::from_object(&*profile);

@@ -291,7 +291,7 @@ fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
     let forth = rows_of(&honest());
     let index = honest();
     let mut back = ClusterIndex::new();
-    let mut all: Vec<_> = index.profiles.iter().map(|(_, profile)| (**profile).clone()).collect();
+    let mut all: Vec<_> = index.profiles().iter().map(|(_, profile)| (**profile).clone()).collect();
     all.reverse();
     all.into_iter().for_each(|profile| back.apply(profile));
     assert_eq!(forth, rows_of(&back));

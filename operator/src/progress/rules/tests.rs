@@ -114,7 +114,7 @@ fn a_report_counts_from_when_it_came_and_writes_from_when_they_were_made() {
     };
     // Half of ten epochs in 105 s.
     assert_eq!((written.at.0, written.millis_per_epoch), (at(105), 21_000));
-    history.written = Some(at(110));
+    history.record_write(at(110));
     let held = status(serde_json::to_value(&written).expect("json"));
     let next = Report { attempt: 2, claim: reported(55_000), at: at(116) };
     assert_eq!(

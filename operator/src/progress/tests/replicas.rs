@@ -55,7 +55,7 @@ impl World {
     }
 
     async fn report(&self, attempt: i64, claim: Option<ReportedProgress>, second: i64) -> &'static str {
-        let job = self.progress.index.lock().jobs.get(&key("bert")).cloned().expect("a job");
+        let job = self.progress.index.lock().jobs().get(&key("bert")).cloned().expect("a job");
         self.progress.handle_report(&key("bert"), &job, attempt, claim, at(second)).await.expect("taken")
     }
 
@@ -166,7 +166,7 @@ async fn a_write_that_fails_is_made_up_for() {
         &job(10, 2, (2, 40_000)),
         vec![(Method::PATCH, "/bert/status", 503, failure(503, "busy")), wrote(50_000, 20)],
     );
-    let job = world.progress.index.lock().jobs.get(&key("bert")).cloned().expect("a job");
+    let job = world.progress.index.lock().jobs().get(&key("bert")).cloned().expect("a job");
     assert!(world.progress.handle_report(&key("bert"), &job, 2, steps(50_000), at(20)).await.is_err());
     world.run(20, 60).await;
     assert_eq!(world.written(), [50_000, 50_000]);

@@ -211,11 +211,11 @@ fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
     add(&mut index, "team", "held", &spec(8, 8, json!({"suspend": true})), json!(null));
     let mut ledger = Ledger::new(at(0));
     let starting = Claim::Starting { since: at(55) };
-    ledger.entry(&key("stepped"), "team-stepped").claim = Some(starting.clone());
+    ledger.entry(&key("stepped"), "team-stepped").set_claim(starting.clone());
     // Of an older job of that name.
-    ledger.entry(&key("new"), "another").claim = Some(Claim::Nothing);
+    ledger.entry(&key("new"), "another").set_claim(Claim::Nothing);
     let ledger = standby::with_all_claims(ledger, &index, at(60));
-    let claim = |name: &str| ledger.get(&key(name)).and_then(|memory| memory.claim.clone());
+    let claim = |name: &str| ledger.get(&key(name)).and_then(|memory| memory.claim().cloned());
     assert_eq!(claim("stepped"), Some(starting));
     assert_eq!(claim("new"), Some(Claim::Waiting { not_before: None }));
     assert_eq!(claim("held"), Some(Claim::Nothing));

@@ -26,7 +26,9 @@ impl World {
 
     fn exclusion_of(&self, node: &str) -> Option<Exclusion> {
         let key = ObjectKey { namespace: String::new(), name: node.into() };
-        Inventory::from_index(&self.index).node_use(self.index.nodes.get(&key).expect("the node")).exclusion()
+        Inventory::from_index(&self.index)
+            .node_use(self.index.nodes().get(&key).expect("the node"))
+            .exclusion()
     }
 }
 
@@ -70,7 +72,7 @@ fn an_agent_cannot_say_that_a_board_draws_more_than_any_board_does() {
     world.agent("n1", json!([{"uuid": "a", "state": "Free", "boardWatts": 3_000}]));
     assert!(Inventory::from_index(&world.index).policy().gpu_types.is_empty());
     let key = ObjectKey { namespace: String::new(), name: "n1".into() };
-    let node = world.index.nodes.get(&key).expect("the node");
+    let node = world.index.nodes().get(&key).expect("the node");
     assert_eq!(Inventory::from_index(&world.index).node_use(node), NodeUse::Planned(GPU));
 }
 

@@ -213,7 +213,7 @@ fn the_limit_of_a_run_counts_once_its_agent_has_set_it() {
     let policy: EnergyPolicySpec = serde_json::from_value(json!({"limits": "On"})).expect("a policy");
     let mut runs = world(status, 200);
     let in_force = |world: &World, policy: &EnergyPolicySpec| {
-        let job = world.index.jobs.get(&key("a")).expect("the job");
+        let job = world.index.jobs().get(&key("a")).expect("the job");
         let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref()).expect("one");
         assert_eq!(measured(&world.index, &key("a"), allocation, at(30)), None, "it has run for ten seconds");
         limit_in_force(&world.index, &key("a"), allocation, policy)
@@ -241,7 +241,7 @@ fn neither_limit_nor_draw_of_a_run_counts_once_its_agent_is_silent() {
     let policy: EnergyPolicySpec = serde_json::from_value(json!({"limits": "On"})).expect("a policy");
     let mut runs = world(status, 200);
     let seen = |world: &World| {
-        let job = world.index.jobs.get(&key("a")).expect("the job");
+        let job = world.index.jobs().get(&key("a")).expect("the job");
         let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref()).expect("one");
         let in_force = limit_in_force(&world.index, &key("a"), allocation, &policy);
         (in_force, reported(&world.index, &key("a"), allocation))

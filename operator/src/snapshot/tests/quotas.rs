@@ -181,7 +181,8 @@ fn a_gang_that_was_withdrawn_takes_a_service_if_it_cannot_have_made_one() {
         let status = json!({"phase": "Pending", "decisions": 4, "history": history});
         world.job("gang", json!({"gpus": {"min": 16, "maxNodes": 2}}), status, waiting());
         let ledger = world.ledger.as_mut().expect("a ledger");
-        ledger.entry(&key("gang"), "gang").admission.service = known;
+        let memory = ledger.entry(&key("gang"), "gang");
+        known.into_iter().for_each(|is_there| memory.record_service(is_there));
         world.snapshot().jobs[0].worker.quota_per_gang.get("q/services").copied()
     };
     let withdrawn = |reason: &str, message: &str| {

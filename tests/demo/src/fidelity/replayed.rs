@@ -106,7 +106,7 @@ fn scenario(
             job.estimates = job.estimates.iter().map(|row| Estimate { draw: None, ..row.clone() }).collect();
         }
     }
-    scenario.sort();
+    scenario = scenario.sorted();
     scenario.tick = Some(PLAN_EVERY);
     if let Some(delays) = delays {
         // The planner goes by the policy, the run by what it takes. Until its containers run, a job draws nothing.

@@ -10,7 +10,7 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, File, Item, UseTree};
 
 /// A module's path within its crate; the root is empty.
-type Module = Vec<String>;
+pub(crate) type Module = Vec<String>;
 
 /// Paths that a file imports or spells out, from the module that does.
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl<'ast> Visit<'ast> for Imports {
 }
 
 /// Source files below a folder, tests left out, by module.
-fn sources(folder: &Path, module: &Module, into: &mut BTreeMap<Module, PathBuf>) -> Result<()> {
+pub(crate) fn sources(folder: &Path, module: &Module, into: &mut BTreeMap<Module, PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
@@ -181,11 +181,11 @@ fn circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<(String, String)> 
     edges.filter(|(from, to)| leads_to(to, from)).map(|(from, to)| (from.clone(), to.clone())).collect()
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn crates() -> Result<Vec<PathBuf>> {
+pub(crate) fn crates() -> Result<Vec<PathBuf>> {
     let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
     let members = manifest.split("members = [").nth(1).and_then(|rest| rest.split(']').next());
     let names = members.context("the workspace has members")?.split('"').skip(1).step_by(2);

@@ -16,6 +16,7 @@ mod metrics_files;
 mod reference;
 mod release;
 mod scripts;
+mod state_structs;
 mod words;
 mod workflows;
 mod workload;

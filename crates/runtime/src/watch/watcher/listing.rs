@@ -7,11 +7,11 @@ use kube::core::Request;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::list_splitter::{ListError, ListItem, ListSplitter};
-use super::state::{Listing, Reading, State, WatchFailure};
-use super::watcher::Watcher;
-use super::wire::{Decoded, Page, PageMeta, decode};
-use super::{Event, ObjectKey};
+use super::Watcher;
+use crate::watch::list_splitter::{ListError, ListItem, ListSplitter};
+use crate::watch::state::{Listing, Reading, State, WatchFailure};
+use crate::watch::wire::{Decoded, Identity, Page, PageMeta, decode};
+use crate::watch::{Event, ObjectKey};
 
 /// Target maximum bytes of a page; it arrives within a second or two.
 const PAGE_BYTES: usize = 32 << 20;
@@ -86,7 +86,7 @@ where
         else {
             return;
         };
-        if let Some(object) = splitter.bytes.checked_div(splitter.objects) {
+        if let Some(object) = splitter.mean_object() {
             let fit = PAGE_BYTES / object.max(1);
             self.page = u32::try_from(fit).unwrap_or(u32::MAX).clamp(1, self.config.page.max(1));
         }
@@ -167,6 +167,6 @@ fn read<T: DeserializeOwned + Resource>(item: ListItem<'_>) -> Decoded<T> {
 fn key<T: Resource<DynamicType = ()>>(decoded: &Decoded<T>) -> Option<ObjectKey> {
     match decoded {
         Decoded::Good(object) => Some(ObjectKey::from_object(object)),
-        Decoded::Bad { identity, .. } => identity.as_ref().map(super::wire::Identity::key),
+        Decoded::Bad { identity, .. } => identity.as_ref().map(Identity::key),
     }
 }
