@@ -171,9 +171,10 @@ fn decide_at(
         bound = context.bound_with_aged(aged_at_last);
     }
     // The bound is of the first prices, so the cost is as well.
-    let cost = context.from_the_start(&last.assignments).cost;
+    let cost = context.priced_from_the_start(&last.assignments).cost;
     let priced = priced_again.as_ref().unwrap_or(&priced_first);
-    let FromTheStart { wake, intended, .. } = Context { priced, ..context }.from_the_start(&last.assignments);
+    let PricedFromTheStart { wake, intended, .. } =
+        Context { priced, ..context }.priced_from_the_start(&last.assignments);
     Outcome {
         assignments: last.assignments,
         objective: Some(cost),
@@ -200,7 +201,7 @@ fn present(instance: &Instance<'_>) -> (Vec<Option<Assignment>>, Vec<bool>) {
 }
 
 /// A plan against the initial state.
-struct FromTheStart {
+struct PricedFromTheStart {
     cost: f64,
     /// Seconds until the first deferred start or change.
     wake: Option<f64>,
@@ -227,7 +228,7 @@ impl<'b> Context<'_, 'b> {
         Step::new(self.instance, tables, current, base)
     }
 
-    fn from_the_start(&self, assignments: &[Option<Assignment>]) -> FromTheStart {
+    fn priced_from_the_start(&self, assignments: &[Option<Assignment>]) -> PricedFromTheStart {
         let (current, _) = present(self.instance);
         let mut partial = PartialPlan::new(self.instance, |_, _| false);
         let fixed = partial.clone();
@@ -245,7 +246,7 @@ impl<'b> Context<'_, 'b> {
             let (begin, config) = step.intended_change(job, assignments[job].as_ref()?)?;
             Some((job, begin, config))
         };
-        FromTheStart {
+        PricedFromTheStart {
             wake: step.wake(assignments),
             intended: (0..assignments.len()).filter_map(change).collect(),
             cost: SearchState::new(&step, partial, &open).total(),
