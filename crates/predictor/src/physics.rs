@@ -1,10 +1,11 @@
 //! Physics of epoch time and GPU draw as a function of the setting, with parameters per profile.
 //!
 //! Time, after Pollux (OSDI 2021, section 3.2): a step is computation (overhead plus the samples of
-//! one GPU) and synchronisation, which grows with GPUs. The two overlap to a degree. An epoch has a
-//! fixed number of samples, so its steps are as one over the batch. A binding power limit stretches
-//! the step by a power of the share of draw it removes. Power: an intercept on the analytic prior's
-//! draw, with slopes over batch, GPUs and nodes, cut softly at the limit.
+//! one GPU) and synchronisation, which grows with GPUs. The two overlap, to the same degree in all
+//! profiles. An epoch has a fixed number of samples, so its steps are as one over the batch. A
+//! binding power limit stretches the step by a power of the share of draw it removes. Power: an
+//! intercept on the analytic prior's draw, with slopes over batch, GPUs and nodes, cut softly at the
+//! limit.
 //!
 //! All values are logs relative to the profile's reference batch, so that one prior serves models
 //! of every size.
@@ -12,7 +13,7 @@
 use andreas_core::GpuType;
 
 /// Number of parameters; indices below.
-pub(crate) const P: usize = 8;
+pub(crate) const P: usize = 7;
 pub(crate) type Theta = [f64; P];
 
 /// Log of the intercept: time (or draw) at the origin.
@@ -28,13 +29,13 @@ const ACROSS: usize = 3;
 /// Time: exponent of the synchronisation's growth with GPUs. Power: log of the share of a limit
 /// that is drawn.
 const GROWTH: usize = 4;
-/// Time: log of (overlap - 1); 1 means no overlap.
-const OVERLAP: usize = 5;
 /// Time: log of the exponent of what a limit removes.
-const LIMITED: usize = 6;
+const LIMITED: usize = 5;
 /// Time: exponent of the batch that the rest does not explain.
-const BATCH: usize = 7;
+const BATCH: usize = 6;
 
+/// Overlap of computation and synchronisation, an exponent; 1 means none.
+const OVERLAP: f64 = 2.22;
 /// Share of a limit that is drawn when it binds: Zeus' tables give 0.90-0.955 by type.
 const DRAWN: f64 = -0.062;
 /// Sharpness of the cut at a limit.
@@ -85,24 +86,24 @@ impl Quantity {
     pub fn means(self) -> Theta {
         match self {
             // ElasticFlow's, Pollux' and Zeus' tables lie within a standard deviation of these.
-            Self::Time => [0.0, -1.6, -2.3, -2.0, 0.27, 0.2, -0.8, 0.0],
-            Self::Power => [0.0, 0.05, -0.03, -0.05, DRAWN, 0.0, 0.0, 0.0],
+            Self::Time => [0.0, -1.6, -2.3, -2.0, 0.27, -0.8, 0.0],
+            Self::Power => [0.0, 0.05, -0.03, -0.05, DRAWN, 0.0, 0.0],
         }
     }
 
     /// Variances of the parameters between profiles; the intercept is nearly free.
     pub fn profile_variances(self) -> Theta {
         match self {
-            Self::Time => [9.0, 1.2, 1.4, 1.0, 0.05, 0.4, 0.2, 0.005],
-            Self::Power => [0.12, 0.003, 0.002, 0.002, 0.001, 0.0, 0.0, 0.0],
+            Self::Time => [9.0, 1.2, 1.4, 1.0, 0.05, 0.2, 0.005],
+            Self::Power => [0.12, 0.003, 0.002, 0.002, 0.001, 0.0, 0.0],
         }
     }
 
     /// Variances between GPU types within a profile, beyond the prior ratios of types.
     pub fn gpu_type_variances(self) -> Theta {
         match self {
-            Self::Time => [0.15, 0.2, 0.2, 0.1, 0.005, 0.02, 0.1, 0.001],
-            Self::Power => [0.05, 0.001, 0.0005, 0.0005, 0.001, 0.0, 0.0, 0.0],
+            Self::Time => [0.15, 0.2, 0.2, 0.1, 0.005, 0.1, 0.001],
+            Self::Power => [0.05, 0.001, 0.0005, 0.0005, 0.001, 0.0, 0.0],
         }
     }
 }
@@ -132,16 +133,13 @@ fn time(theta: &Theta, s: &Setting) -> (f64, Theta) {
         let across = if spread { theta[ACROSS] } else { f64::NEG_INFINITY };
         let doublings = (s.gpus - 1.0) * ln2;
         let sync = if spread { log_add_exp(node, across) } else { node } + theta[GROWTH].max(0.0) * doublings;
-        let beyond = libm::exp(theta[OVERLAP]);
-        let overlap = 1.0 + beyond;
-        step = log_add_exp(overlap * compute, overlap * sync) / overlap;
-        let waiting = logistic(overlap * (sync - compute));
+        step = log_add_exp(OVERLAP * compute, OVERLAP * sync) / OVERLAP;
+        let waiting = logistic(OVERLAP * (sync - compute));
         slopes[OVERHEAD] *= 1.0 - waiting;
         let between = if spread { logistic(across - node) } else { 0.0 };
         slopes[SYNC] = waiting * (1.0 - between);
         slopes[ACROSS] = waiting * between;
         slopes[GROWTH] = if theta[GROWTH] > 0.0 { waiting * doublings } else { 0.0 };
-        slopes[OVERLAP] = ((1.0 - waiting) * compute + waiting * sync - step) * beyond / overlap;
     }
     slopes[OVERHEAD] -= logistic(theta[OVERHEAD]);
     slopes[LIMITED] = libm::exp(theta[LIMITED]) * s.limit;
@@ -214,7 +212,7 @@ mod tests {
     fn slopes_are_the_derivatives() {
         let s = Setting { gpus: 2.5, nodes: 1.0, batch: 0.7, limit: 0.4, depth: -0.2, kind: 0, base: 0.3 };
         for quantity in [Quantity::Time, Quantity::Power] {
-            let theta = [0.2, -0.5, -1.0, 0.3, 0.25, 0.1, -0.7, 0.05];
+            let theta = [0.2, -0.5, -1.0, 0.3, 0.25, -0.7, 0.05];
             let (at, slopes) = quantity.with_slopes(&theta, &s);
             for p in 0..P {
                 let mut moved = theta;
