@@ -28,7 +28,7 @@ pub struct State {
     pub pue: Option<f64>,
     /// What a change costs a started job; 0.
     pub restart_s: Option<f64>,
-    /// Seconds of its weight and draw that a restart must be worth besides; 0.
+    /// Seconds of its weight and draw that a restart must be worth besides, once more for each of the job's `restarts_last_day`; 0.
     pub wear_s: Option<f64>,
     /// Power budget of nodes and GPUs; none.
     pub power_budget_w: Option<f64>,

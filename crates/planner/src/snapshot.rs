@@ -299,6 +299,15 @@ pub struct Job {
 /// Restarts per job and day after which the planner leaves it where it is.
 pub const MAX_RESTARTS_PER_DAY: u32 = 8;
 
+impl Job {
+    /// Whether a run of it may ever be stopped for another placement; a lower budget may stop it all the same.
+    pub(crate) fn may_restart(&self) -> bool {
+        self.movable
+            && self.preemption == Preemption::Allowed
+            && self.restarts_last_day < MAX_RESTARTS_PER_DAY
+    }
+}
+
 fn yes() -> bool {
     true
 }

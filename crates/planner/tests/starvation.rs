@@ -51,12 +51,8 @@ fn a_younger_job_does_not_stay_on_what_an_older_one_was_given() {
     let mut gpus = cluster(1);
     gpus.now = Time(1000.0 * HOUR);
     let counted = Worker { quota_per_gpu: [("gpus".into(), 1)].into(), ..Worker::default() };
-    let of_team = |name: &str, hour: f64| Job {
-        submit: Time(hour * HOUR),
-        worker: counted.clone(),
-        preemption: Preemption::Allowed,
-        ..job(name, 8)
-    };
+    let of_team =
+        |name: &str, hour: f64| Job { submit: Time(hour * HOUR), worker: counted.clone(), ..job(name, 8) };
     gpus.jobs = vec![of_team("older", 0.0), running(of_team("younger", 1.0), &["n0"], 8)];
     let mut quota = gpus.clone();
     quota.nodes.extend(cluster(2).nodes.pop());

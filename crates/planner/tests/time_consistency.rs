@@ -129,7 +129,7 @@ proptest! {
                 let lost = snapshot.restart.0 + job.lost.0 * way.0 / stays.0;
                 let late = job.deadline.is_some_and(|deadline| snapshot.now + Seconds(way.0) > deadline);
                 let second = weight(&snapshot, job) * (waiting(&snapshot, job) + f64::from(u8::from(late)));
-                let wear = snapshot.wear.0 * f64::from(1 + job.restarts_last_day) * (second + way.2 * price);
+                let wear = snapshot.wear.0 * (1.0 + f64::from(job.restarts_last_day)) * (second + way.2 * price);
                 let best = remaining(&snapshot, job, *way, lost) + wear;
                 prop_assert!(
                     cost <= best + 1e-3 * cost,
@@ -310,9 +310,8 @@ fn no_job_waits_for_gpus_that_another_keeps_until_it_is_too_late() {
     ];
     let row =
         |kind: &str, watts: f64| Estimate::new(kind.into(), GpuCount(8), Seconds(HOUR / 10.0), Watts(watts));
-    for (kept, hours, starts) in
-        kept.iter().flat_map(|kept| [(20.0, false), (2.5, true), (1.5, true)].map(|(h, s)| (kept, h, s)))
-    {
+    let cases = [(20.0, false), (2.5, true), (1.5, true)];
+    for (kept, (hours, starts)) in kept.iter().flat_map(|kept| cases.map(|case| (kept, case))) {
         let mut snapshot = held.clone();
         let there = Job {
             estimates: [row("A100", 2400.0), row("T4", 560.0)].into(),

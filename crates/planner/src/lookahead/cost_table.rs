@@ -263,7 +263,7 @@ impl CostTable {
     /// could cause; once more for each of its restarts of the last day. A job that has moved again and again is
     /// one at which prices turn: where a cluster is overloaded all the time, this leaves half of the restarts.
     pub fn wear(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column) -> f64 {
-        let wear = instance.snapshot.wear.0 * f64::from(1 + data.job.restarts_last_day);
+        let wear = instance.snapshot.wear.0 * (1.0 + f64::from(data.job.restarts_last_day));
         let late = if data.deadline < instance.now + item.time { 1.0 } else { 0.0 };
         let per_second = data.weight * (late + data.waiting);
         instance.prices.energy_cost(item.billed, wear) + per_second * wear

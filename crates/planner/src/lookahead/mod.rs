@@ -14,9 +14,10 @@
 //! **What is never waited for.** A configuration that an otherwise idle cluster could not hold is not one
 //! ([`feasible`]), and no plan leaves the whole cluster idle for prices alone.
 //!
-//! **Stability.** Costs do not depend on where jobs are; migrations are charged on top, against the present
-//! state. A plan must beat "continue and fill free capacity" by a threshold. The decision is repeated on its
-//! own outcome until it changes nothing. Each repetition lowers the cost, so this ends.
+//! **Stability.** Costs do not depend on where jobs are that may be moved; migrations are charged on top, against
+//! the present state. A plan must beat "continue and fill free capacity" by a threshold. The decision is repeated on
+//! its own outcome until it changes nothing. Each repetition lowers the cost, so this ends. Where one has started or
+//! stopped a job that may not be moved, prices are searched again first; a job is started so once.
 
 mod aged;
 mod choosers;
@@ -140,7 +141,7 @@ fn decide_at(
     let mut priced_again = None;
     let context = Context { instance, options, classes, cost_table, priced: &priced_first };
     let first = context.round(&current, &movable, Vec::new());
-    let (mut bound, waiting_cost) = (first.bound, first.waiting_cost);
+    let (mut bound, mut waiting_cost) = (first.bound, first.waiting_cost);
     let aged = fully_aged(instance, &first.assignments);
     let mut last = first;
     let (mut stopped, mut trials) = (Vec::new(), 0);
@@ -168,13 +169,16 @@ fn decide_at(
     }
     let aged_at_last = fully_aged(instance, &last.assignments);
     if aged_at_last != aged {
-        bound = context.bound_with_aged(aged_at_last);
+        (bound, waiting_cost) = context.bound_with_aged(aged_at_last);
     }
-    // The bound is of the first prices, so the cost is as well.
-    let cost = context.priced_from_the_start(&last.assignments).cost;
+    // The bound is of the first prices, so the cost is as well. What is meant for later is of the last.
+    let PricedFromTheStart { cost, mut wake, mut intended } =
+        context.priced_from_the_start(&last.assignments);
+    if let Some(priced) = &priced_again {
+        let again = Context { priced, ..context }.priced_from_the_start(&last.assignments);
+        (wake, intended) = (again.wake, again.intended);
+    }
     let priced = priced_again.as_ref().unwrap_or(&priced_first);
-    let PricedFromTheStart { wake, intended, .. } =
-        Context { priced, ..context }.priced_from_the_start(&last.assignments);
     Outcome {
         assignments: last.assignments,
         objective: Some(cost),
@@ -228,6 +232,7 @@ impl<'b> Context<'_, 'b> {
         Step::new(self.instance, tables, current, base)
     }
 
+    /// What a plan costs, and means to do later, seen from the present state.
     fn priced_from_the_start(&self, assignments: &[Option<Assignment>]) -> PricedFromTheStart {
         let (current, _) = present(self.instance);
         let mut partial = PartialPlan::new(self.instance, |_, _| false);
@@ -253,9 +258,9 @@ impl<'b> Context<'_, 'b> {
         }
     }
 
-    /// The lower bound of the plans in which fully aged jobs run as in this one. They are placed first, so the bound of
-    /// a round holds only for what that round gave them.
-    fn bound_with_aged(&self, aged: Vec<(usize, Assignment)>) -> f64 {
+    /// The lower bound of the plans in which fully aged jobs run so, and the cost of letting all others wait. Fully aged
+    /// jobs are placed first, so the bound of a round holds only for what that round gave them.
+    fn bound_with_aged(&self, aged: Vec<(usize, Assignment)>) -> (f64, f64) {
         let (current, movable) = present(self.instance);
         let mut base = PartialPlan::after(self.instance, &current, &movable);
         for (job, assignment) in aged {
@@ -264,7 +269,8 @@ impl<'b> Context<'_, 'b> {
             }
         }
         let step = self.step(&current, &base).with_options(&base, Vec::new());
-        dual::priced_step(step, &base, self.options.gap).bound
+        let step = dual::priced_step(step, &base, self.options.gap);
+        (step.bound, step.cost_of_waiting())
     }
 
     /// One decision on a state; `known` has the options of jobs for which they are known.

@@ -1,7 +1,7 @@
 //! Shadow prices: the value of a GPU of each class, and of a watt of budget, in each coming period.
 //!
-//! Every job takes its cheapest configuration and start at the present prices. Overused resources become more
-//! expensive, underused ones cheaper. This is a subgradient method on the Lagrangian dual of the time-indexed
+//! Every job takes its cheapest configuration and start at the present prices. One that runs to its end where it is
+//! takes nothing: what it holds is not for sale. Overused resources become more expensive, underused ones cheaper. This is a subgradient method on the Lagrangian dual of the time-indexed
 //! problem. Each price has its own step, which grows while its direction lasts and shrinks when it turns, as
 //! in Rprop (Riedmiller and Braun 1993). The result is the mean over the second half of the rounds, because
 //! single rounds oscillate.

@@ -3,7 +3,7 @@
 use andreas_core::{GpuCount, GpuType};
 use serde::{Deserialize, Serialize};
 
-use super::{Estimate, Job, MAX_RESTARTS_PER_DAY, Preemption};
+use super::{Estimate, Job};
 
 /// A configuration that a job may try because its GPU type is not known for the job. What a run there would
 /// teach is counted as a shorter time in plans. Forecasts and explanations count the estimate itself.
@@ -18,13 +18,6 @@ pub struct Exploration {
 }
 
 impl Job {
-    /// Whether a run of it may ever be stopped for another placement; a lower budget may stop it all the same.
-    pub(crate) fn may_restart(&self) -> bool {
-        self.movable
-            && self.preemption == Preemption::Allowed
-            && self.restarts_last_day < MAX_RESTARTS_PER_DAY
-    }
-
     /// Seconds of an epoch on a row of its estimates, as plans count them.
     pub(crate) fn planned_epoch(&self, row: &Estimate) -> f64 {
         let explored = self.exploration.as_ref();

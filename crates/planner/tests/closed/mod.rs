@@ -301,11 +301,8 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
             continue;
         }
         for job in &mut snapshot.jobs {
-            let lately = live[&job.id]
-                .restarts
-                .iter()
-                .filter(|at| **at > snapshot.now - Seconds(86_400.0 / load.pace));
-            job.restarts_last_day = lately.count() as u32;
+            let day_ago = snapshot.now - Seconds(86_400.0 / load.pace);
+            job.restarts_last_day = live[&job.id].restarts.iter().filter(|at| **at > day_ago).count() as u32;
         }
         let start = Instant::now();
         let plan = decide(&snapshot);
@@ -341,10 +338,8 @@ pub fn replay(load: &Load, decide: &mut dyn FnMut(&Snapshot) -> Plan) -> Bill {
                     placement.limit = goes.limit;
                 }
             } else if goes != at.on.as_ref() {
-                if started && goes.is_some() || at.on.is_some() && goes.is_none() {
-                    bill.restarts += if goes.is_some() { 1.0 } else { 0.0 };
-                }
                 if started && goes.is_some() {
+                    bill.restarts += 1.0;
                     at.restarts.push(now);
                 }
                 at.restarting = if started { load.restart } else { 0.0 };

@@ -135,7 +135,7 @@ proptest! {
     fn absurd_numbers_are_refused_by_name_or_planned(
         mut snapshot in snapshots(),
         method in any_method(),
-        what in 0..8_u8,
+        what in 0..9_u8,
         number in prop::num::f64::ANY,
     ) {
         match what {
@@ -146,6 +146,7 @@ proptest! {
             4 => snapshot.jobs.iter_mut().for_each(|j| j.epochs_left = number),
             5 => snapshot.jobs.iter_mut().for_each(|j| j.deadline = Some(Time(number))),
             6 => snapshot.jobs.iter_mut().for_each(|j| j.weight.0 = number),
+            7 => snapshot.jobs.iter_mut().for_each(|j| j.restarts_last_day = number as u32),
             _ => snapshot.lateness.late_fixed = Seconds(number),
         }
         match decide(&snapshot, method) {
