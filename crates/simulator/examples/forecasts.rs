@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let text = |key: &str| args.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
     let number = |key: &str, or: f64| text(key).and_then(|t| t.parse().ok()).unwrap_or(or);
-    let [trace, cluster] = &args[..2] else { return Err("wanted TRACE CLUSTER".into()) };
+    let [trace, cluster, ..] = args.as_slice() else { return Err("wanted TRACE CLUSTER".into()) };
     let (format, path) = trace.split_once(':').ok_or("wanted FORMAT:PATH")?;
     let range = TraceRange {
         skip: number("skip", 0.0) as usize,

@@ -20,22 +20,25 @@ use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, Sleep,
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let text = |key: &str| args.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
-    let number = |key: &str, or: f64| text(key).and_then(|t| t.parse().ok()).unwrap_or(or);
-    let [trace, cluster] = &args.get(..2).ok_or("wanted TRACE CLUSTER")? else { unreachable!("two of them") };
+    let number = |key: &str, or: f64| match text(key) {
+        Some(text) => text.parse().map_err(|_| format!("{key}={text}: not a number")),
+        None => Ok(or),
+    };
+    let [trace, cluster, ..] = args.as_slice() else { return Err("wanted TRACE CLUSTER".into()) };
     let (format, path) = trace.split_once(':').ok_or("wanted FORMAT:PATH")?;
     let range = TraceRange {
-        skip: number("skip", 0.0) as usize,
-        take: number("jobs", 300.0) as usize,
-        pace: number("pace", 0.5),
+        skip: number("skip", 0.0)? as usize,
+        take: number("jobs", 300.0)? as usize,
+        pace: number("pace", 0.5)?,
         moldable: None,
         looped: false,
         programs: false,
     };
     let mut scenario =
         readers::scenario(format.parse()?, &PathBuf::from(path), &PathBuf::from(cluster), range)?;
-    scenario.lateness.turnaround_share = number("share", scenario.lateness.turnaround_share);
-    scenario.lateness.late_fixed = Seconds(number("fixed", scenario.lateness.late_fixed.0));
-    let known = known(&scenario, number("slice", 900.0), number("tail", 400.0) as usize);
+    scenario.lateness.turnaround_share = number("share", scenario.lateness.turnaround_share)?;
+    scenario.lateness.late_fixed = Seconds(number("fixed", scenario.lateness.late_fixed.0)?);
+    let known = known(&scenario, number("slice", 900.0)?, number("tail", 400.0)? as usize);
     let mut bounds = Vec::new();
     for rounds in text("rounds").unwrap_or("60,150").split(',') {
         let rounds = rounds.parse()?;
@@ -45,10 +48,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bound = bounds.iter().copied().fold(0.0, f64::max);
     let conditions = Conditions {
         error: PredictionError { mape: 0.0, corrected: true, stated: true, seed: 1 },
-        knowledge: if text("knowledge") == Some("learning") {
-            Knowledge::Learning
-        } else {
-            Knowledge::Tables
+        knowledge: match text("knowledge") {
+            None | Some("perfect") => Knowledge::Tables,
+            Some("learning") => Knowledge::Learning,
+            Some(other) => return Err(format!("knowledge={other}: wanted perfect or learning").into()),
         },
         sleep: Sleep::Never,
         memoryless: false,
@@ -58,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let options = Options {
             method: method.parse::<Method>()?,
             seed: 1,
-            trials: number("trials", 100.0) as u64,
+            trials: number("trials", 100.0)? as u64,
             accounting: scenario.accounting(),
             ..Options::default()
         };

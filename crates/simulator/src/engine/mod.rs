@@ -318,7 +318,7 @@ impl<'a> Replay<'a> {
             |job: JobId| SimulationError::Impossible { at: self.now, job, nodes: place.nodes.clone() };
         let live = &self.live[i];
         let pace = live.pace(&place);
-        let (Some((pace, watts)), Some(nodes)) = (pace, self.nodes.indices(&place.nodes)) else {
+        let (Some((pace, watts)), Some(nodes)) = (pace, self.nodes.nodes_named(&place.nodes)) else {
             return Err(impossible(live.truth.id.clone()));
         };
         let live = &mut self.live[i];

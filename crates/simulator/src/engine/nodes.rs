@@ -114,8 +114,8 @@ impl NodeStates {
         })
     }
 
-    /// Indices of nodes in the scenario; `None` if one is unknown.
-    pub fn indices(&self, names: &[NodeName]) -> Option<Vec<usize>> {
+    /// Indices in the scenario of the nodes with these names; `None` if one is unknown.
+    pub fn nodes_named(&self, names: &[NodeName]) -> Option<Vec<usize>> {
         names.iter().map(|name| self.index.get(name).copied()).collect()
     }
 
