@@ -167,7 +167,7 @@ python-operator: control-plane build-tests ## A program with the Python package 
 .PHONY: certificates
 certificates: export RENEWAL_SECONDS := 600
 certificates: export RENEWAL_EVERY := 60
-certificates: control-plane build-tests ## Ten minutes of reports and binds while certificates are renewed every minute
+certificates: control-plane build-tests ## Ten minutes of reports while certificates are renewed every minute
 	$(SCENARIOS) certificates::no_report --nocapture
 
 .PHONY: release-programs

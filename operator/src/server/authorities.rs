@@ -42,7 +42,7 @@ pub fn untrusting_jobs(bundles: Bundles, chain: &str, name: &str, now: Timestamp
 mod tests {
     use andreas_api::slim::SlimPod;
     use andreas_runtime::certificates::{
-        CertificateLifetimes, RenewalInput, ServingCertificate, Subject, Usage, renew,
+        CertificateLifetimes, RenewalInput, ServingCertificate, Subject, renew,
     };
     use andreas_runtime::watch::Index as _;
     use serde_json::json;
@@ -66,7 +66,7 @@ mod tests {
         let lifetimes = CertificateLifetimes::default();
         let made = || {
             let clients = || Vec::new();
-            let subject = Subject { names: vec!["operator.system.svc".into()], usage: Usage::Server };
+            let subject = Subject { names: vec!["operator.system.svc".into()] };
             let ask = RenewalInput {
                 subject: &subject,
                 lifetimes,

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use andreas_runtime::certificates::{
     AuthorityPem, CertificateLifetimes, CertificateMetrics, CertificatesError, RenewalInput,
-    ServingCertificate, Subject, Usage, renew, validity,
+    ServingCertificate, Subject, renew, validity,
 };
 use andreas_runtime::clock;
 use andreas_runtime::health::ReadyHandle;
-use andreas_runtime::tls::{MinTlsVersion, RELOAD_EVERY, Tls, TlsError, TlsPem};
+use andreas_runtime::tls::{RELOAD_EVERY, Tls, TlsError, TlsPem};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -314,13 +314,12 @@ impl Serving {
         let pem = TlsPem {
             certificate: kept.chain.clone().into_bytes(),
             key: kept.key.clone().into_bytes(),
-            authority: Vec::new(),
         };
         let served = self.tls.borrow().clone();
         match served {
             Some(tls) => drop(tls.replace(pem)?),
             None => {
-                let tls = Tls::from_pem(pem, None, MinTlsVersion::Tls12)?;
+                let tls = Tls::from_pem(pem)?;
                 self.tls.send_if_modified(|served| {
                     served.get_or_insert(tls);
                     true
@@ -366,7 +365,7 @@ fn subject(url: Option<&str>) -> Subject {
     }
     names.push("127.0.0.1".into());
     names.dedup();
-    Subject { names, usage: Usage::Server }
+    Subject { names }
 }
 
 fn read(secret: Secret) -> ServingCertificate {

@@ -40,22 +40,11 @@ impl fmt::Debug for AuthorityPem {
     }
 }
 
-/// The usage of a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
-    /// Server authentication.
-    Server,
-    /// Client authentication.
-    Client,
-}
-
 /// The subject of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// DNS names and addresses; the first is also the common name.
     pub names: Vec<String>,
-    /// Its usage.
-    pub usage: Usage,
 }
 
 /// An authority with its key.
@@ -152,10 +141,7 @@ impl Authority {
             params.distinguished_name.push(DnType::CommonName, name.as_str());
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![match subject.usage {
-            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
-        }];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         set_validity(&mut params, now, lifetime, LEAF_BACKDATED);
         params.not_after = params.not_after.min(offset_date_time(self.validity.until.as_second()));
         let leaf = params.signed_by(key, &self.issuer)?.pem();

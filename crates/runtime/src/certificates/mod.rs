@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use rcgen::KeyPair;
 use serde::{Deserialize, Serialize};
 
-pub use authority::{Authority, AuthorityPem, Subject, Usage};
+pub use authority::{Authority, AuthorityPem, Subject};
 pub use expiry::{CERTIFICATES, CertificateMetrics};
 pub use pem::{Validity, bundle, usable, validity, verifies};
 

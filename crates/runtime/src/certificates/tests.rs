@@ -16,7 +16,7 @@ fn hurried(leaf: Option<u64>, authority: Option<u64>) -> CertificateLifetimes {
 const NAME: &str = "operator.system.svc";
 
 fn subject() -> Subject {
-    Subject { names: vec![NAME.into(), "operator.system".into(), "127.0.0.1".into()], usage: Usage::Server }
+    Subject { names: vec![NAME.into(), "operator.system".into(), "127.0.0.1".into()] }
 }
 
 fn day(days: i64) -> Timestamp {
@@ -286,7 +286,7 @@ fn a_pair_that_does_not_match_is_refused_and_what_is_broken_is_made_anew() {
 #[test]
 fn other_names_ask_for_another_leaf() {
     let made = step(&ServingCertificate::default(), None, &[], day(0)).kept;
-    let subject = Subject { names: vec!["renamed.system.svc".into()], usage: Usage::Server };
+    let subject = Subject { names: vec!["renamed.system.svc".into()] };
     let lifetimes = CertificateLifetimes::default();
     let ask = RenewalInput { subject: &subject, lifetimes, now: day(1), given: None, clients: &Vec::new };
     let next = renew(&made, &ask).unwrap();

@@ -63,16 +63,6 @@ pub(super) const SETS: [(&str, &[&str]); 17] = [
             "certificates.issuer=certManager",
             "certificates.certManager.issuerRef.kind=ClusterIssuer",
             "certificates.certManager.issuerRef.name=company-ca",
-            "certificates.certManager.scheduler=true",
-        ],
-    ),
-    (
-        "cert-manager-own-extender",
-        &[
-            "certificates.issuer=certManager",
-            "certificates.certManager.issuerRef.name=company-ca",
-            "certificates.certManager.scheduler=true",
-            "extender.tls.existingSecret=extender-keys",
         ],
     ),
     (
@@ -84,7 +74,6 @@ pub(super) const SETS: [(&str, &[&str]); 17] = [
             "operator.lease=power-leader",
             "operator.learningTrust=cluster",
             "operator.tls.existingSecret=operator-keys",
-            "extender.tls.existingSecret=extender-keys",
             "agent.namespace=gpu-agents",
             "agent.privileged=true",
             "agent.serviceAccount.name=watts",
@@ -200,24 +189,6 @@ async fn an_interval_in_which_settings_would_end_is_refused() {
     assert!(said.contains("agent.interval (2001 ms)") && said.contains("agent.setterTtl (4 s)"), "{said}");
     for fitting in ["agent.interval=2000,agent.setterTtl=4", "agent.interval=20000,agent.observe=true"] {
         template(&[fitting]).await.context(fitting).unwrap();
-    }
-}
-
-/// An extender that makes its certificates makes kube-scheduler's too: the Secret would not be read.
-#[tokio::test]
-async fn a_certificate_of_kube_schedulers_beside_the_extenders_own_is_refused() {
-    let given = "scheduler.tls.existingSecret=scheduler-keys";
-    let manager = "certificates.issuer=certManager,certificates.certManager.issuerRef.name=company-ca";
-    for alone in [given.to_owned(), format!("{given},{manager}")] {
-        let error = template(&[alone.as_str()]).await.expect_err("a refusal");
-        let said = format!("{error:#}");
-        assert!(said.contains("scheduler.tls.existingSecret needs extender.tls.existingSecret"), "{said}");
-    }
-    let manager = format!("{manager},certificates.certManager.scheduler=true");
-    for with in ["extender.tls.existingSecret=extender-keys", manager.as_str()] {
-        let objects = render(&[given, with]).await.context(with.to_owned()).unwrap();
-        let scheduler = &objects["Deployment andreas-system andreas-scheduler"];
-        assert!(scheduler.contains("secretName: scheduler-keys"), "{with}:\n{scheduler}");
     }
 }
 
