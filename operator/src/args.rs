@@ -133,9 +133,9 @@ pub struct ProgressArgs {
     /// PEM file with its private key.
     #[arg(long, env = "ANDREAS_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Certificate lifetimes, for tests of renewal.
+    /// Lifetime of certificates, for tests of renewal.
     #[command(flatten)]
-    pub lifetimes: CertificateLifetimeArgs,
+    pub lifetime: CertificateLifetimeArgs,
 }
 
 #[cfg(test)]

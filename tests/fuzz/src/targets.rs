@@ -112,8 +112,8 @@ pub fn certificate_secrets(bytes: &[u8]) {
     let usable = certificates::usable(certificates, key).is_ok();
     assert!(!usable || certificates::validity(certificates).is_some(), "a chain that can be used has an end");
     let _ = certificates::verifies(certificates, bundle, "operator", now);
-    let _ = certificates::bundle(&[certificates, bundle], now, certificates::MAX_AUTHORITIES);
-    let pem = AuthorityPem { certificates: certificates.to_string(), key: key.to_string() };
+    let _ = certificates::bundle(bundle, now);
+    let pem = AuthorityPem { certificate: certificates.to_string(), key: key.to_string() };
     if let Ok(authority) = Authority::read(&pem) {
         Authority::read(&authority.pem()).expect("what was read can be written and read again");
     }
