@@ -21,7 +21,7 @@ THREADS := 12
 SCENARIOS = $(CARGO) test --workspace --locked --no-fail-fast --test scenarios -- --test-threads=$(THREADS)
 EACH_ISOLATED := --config 'target."cfg(unix)".runner="$(CURDIR)/tests/kubelets/each"'
 ON_REAL_NODES := $(CARGO) test $(EACH_ISOLATED) --workspace --locked --test kubelets --
-UPGRADE_FROM ?= 61e0588
+UPGRADE_FROM ?= ca8fc16
 # The control planes of the suites are short-lived and small: collecting garbage less often saves a tenth of their CPU time.
 test test-crates e2e kubelets: export GOGC := 400
 # Where tests/tools/build keeps what it built.
