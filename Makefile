@@ -114,7 +114,7 @@ check: lint ## Lints and unit tests: before every commit
 check-files: control-plane prometheus build-tests ## Pages, manifests and generated files agree with the code
 	$(CARGO) test --workspace --locked --no-fail-fast --test files --test schema
 	$(CARGO) test --workspace --locked --test run -- help_names
-	$(CARGO) test --workspace --lib --locked -- openapi::tests pages::tests
+	$(CARGO) test --workspace --lib --locked -- pages::tests
 
 .PHONY: test-crates
 test-crates: control-plane prometheus nvidia build-tests ## Every test but the scenarios
@@ -271,10 +271,6 @@ crds: control-plane build ## Write what is generated: CustomResourceDefinitions 
 .PHONY: metrics-docs
 metrics-docs: prepare ## Write docs/metrics.md from the lists of metrics in the code
 	UPDATE=1 $(CARGO) test -q --workspace --locked --test files -- the_documentation
-
-.PHONY: openapi
-openapi: ## Write docs/openapi.json from the types of the query API
-	UPDATE=1 $(CARGO) test -q --workspace --lib --locked -- openapi::tests
 
 .PHONY: reference
 reference: prepare ## Write docs/reference from custom resources, reasons, the command line and the chart's values

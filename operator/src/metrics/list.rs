@@ -112,7 +112,7 @@ andreas_runtime::metrics! {
         "Sum of the Brier scores of these with a deadline: squared distance of the probability of being on time from 1 (met) or 0");
     FORECASTS_DUE = counter("andreas_forecasts_due_total", &[], "Of these, those with a deadline");
     QUERIES = counter("andreas_queries_total", &["question", "result"],
-        "Questions to the query API: queue, explain, whatif, can, openapi, by what became of them: answered, denied, busy, invalid, failed");
+        "Questions to the query API: queue, explain, whatif, can, by what became of them: answered, denied, busy, invalid, failed");
     QUERY_TIME = histogram("andreas_query_duration_seconds", &[], "Time to compute an answer of the query API");
 
     RECONCILES = counter("andreas_reconciles_total", &[], "Reconciles of TrainingJobs");

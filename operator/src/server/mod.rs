@@ -6,7 +6,6 @@
 mod authorities;
 mod caches;
 mod certificates;
-mod forecasts;
 mod gauges;
 mod pages;
 mod query;
@@ -145,7 +144,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 Arc::clone(&reports),
                 Arc::clone(&rejected_reports),
             );
-            let pages = forecasts::router(leader.clone()).merge(snapshot::router(&latest));
+            let pages = snapshot::router(&latest);
             let access = Access::new(client.clone());
             let pages = pages::protected(pages, Arc::clone(&access));
             let caches = || Caches::new(Tables::learning(learner.clone(), args.learning_trust));
