@@ -40,7 +40,6 @@ use crate::args::{RunArgs, SchedulerMode};
 use crate::executor::dry_runs::DryRunCache;
 use crate::executor::events::Events;
 use crate::executor::rate_limits::RateLimits;
-use crate::executor::start_burst::StartBurst;
 use crate::executor::{self, Executor};
 use crate::hindsight;
 use crate::index::ClusterIndex;
@@ -161,10 +160,6 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let api = QueryApi::new(access, live, background, hypothetical, metrics.clone());
             let pages = pages.merge(query::router(api));
             serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end)?;
-            if let Some(url) = &args.progress.progress_url {
-                let rejected_reports = Arc::clone(&rejected_reports);
-                tasks.spawn(progress::watch_host_name(url.clone(), rejected_reports, servers_end.clone()));
-            }
             Some(certificates)
         }
         None => None,
@@ -329,8 +324,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         settings.progress = certificates.endpoint();
     }
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
-    let start_burst = StartBurst::default();
-    let (events, send_events) = Events::new(with.client.clone(), reporter, start_burst.clone());
+    let (events, send_events) = Events::new(with.client.clone(), reporter);
     let sending = tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),
@@ -347,7 +341,6 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         reports: with.reports,
         rejected_reports: with.rejected_reports,
         dry_runs: DryRunCache::default(),
-        start_burst,
         rate_limits: RateLimits::default(),
     });
     with.leader.lead(&shared);
