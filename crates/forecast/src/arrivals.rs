@@ -114,7 +114,6 @@ fn as_submitted(job: &Job) -> Job {
         forbidden: Vec::new(),
         restart: None,
         restarts_last_day: 0,
-        exploration: None,
         ..job.clone()
     }
 }

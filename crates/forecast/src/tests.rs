@@ -2,7 +2,7 @@
 //! that follow.
 
 use andreas_core::{GpuCount, JobId, Seconds, Time, Watts};
-use andreas_planner::{Exploration, Options, Snapshot, plan};
+use andreas_planner::{Options, Snapshot, plan};
 use serde_json::{Value, json};
 
 use super::*;
@@ -133,15 +133,6 @@ fn the_spread_of_a_run_is_that_of_its_estimate_and_passes_on_to_the_job_behind_i
     // It is on time if the run takes at most 1,100 s: 68 of 100.
     assert!((behind.on_time - 0.68).abs() < 0.06, "{}", behind.on_time);
     assert!((behind.on_time_by(Time(1e9)) - 1.0).abs() < 1e-12 && behind.on_time_by(Time(100.0)) == 0.0);
-}
-
-#[test]
-fn what_an_exploration_is_worth_makes_no_run_shorter() {
-    let mut snapshot = snapshot(&[Asked { rel_std: 0.3, ..job("looks", 4, 100.0) }]);
-    let expected = forecast(&snapshot, 50);
-    snapshot.jobs[0].exploration =
-        Some(Exploration { gpu_type: "A".into(), gpus: GpuCount(4), time_factor: 0.7 });
-    assert_eq!(forecast(&snapshot, 50), expected);
 }
 
 #[test]

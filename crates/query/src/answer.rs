@@ -165,9 +165,6 @@ pub struct Candidate {
     /// The job holds it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub current: bool,
-    /// A run on it would show how fast this GPU type is: the plan counts it as cheaper.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub explored: bool,
 }
 
 /// What the last plan decided.

@@ -114,8 +114,7 @@ impl Hypothetical {
         let index = latest.index.with_one_job(job);
         let mut seen = latest.draws.clone();
         // They are not in that index, and count for this job as for any other.
-        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at)
-            .and_explorations_before(&key, &latest.index, &latest.snapshot.jobs);
+        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at);
         let mut single = self.single.lock();
         let caches = &mut single.0;
         (caches.draws, caches.others) = (seen, others);

@@ -13,7 +13,7 @@ type Checked = Result<(), QueryError>;
 /// Longest `startTimeout`, s.
 const MAX_START_TIMEOUT: i64 = 4 * 3_600;
 /// Fields with a fixed set of values. The types read an unknown one as the default, for other releases.
-const WORDS: [&str; 5] = ["profileMatching", "resourcesPer", "rendezvous", "preemption", "profiling"];
+const WORDS: [&str; 4] = ["profileMatching", "resourcesPer", "rendezvous", "preemption"];
 /// Fields of the pod that the operator sets, each with what to use instead.
 const REFUSED: [(&str, &str); 14] = [
     ("priorityClassName", "use spec.weight and spec.deadline"),

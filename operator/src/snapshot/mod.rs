@@ -9,8 +9,7 @@
 //! * which waiting jobs take part ([`places`]), by their number of [`configurations`];
 //! * which planned nodes are usable ([`nodes`]), and which admit a job's worker ([`admits`]);
 //! * use by foreign pods and by our leftovers, and free quota ([`quota`]);
-//! * where the energy policy and the predictions enter: power limits, prices, the value of exploring an
-//!   unknown GPU type ([`jobs`]);
+//! * where the energy policy and the predictions enter: power limits, prices ([`jobs`]);
 //! * the work lost by a stop ([`lost`]).
 //!
 //! What outlives a plan is in [`Caches`].
@@ -190,8 +189,6 @@ fn claims_of<'a>(index: &'a ClusterIndex, ledger: &Ledger) -> BTreeMap<&'a Objec
 pub struct Runs {
     /// Measured draw of one GPU, W, and its type, by job.
     measured: BTreeMap<ObjectKey, (GpuType, f64)>,
-    /// Profiles with the types they run on: one run per profile and type is enough; others need not explore.
-    explored: BTreeSet<(ObjectKey, GpuType)>,
 }
 
 impl Runs {
@@ -204,11 +201,9 @@ impl Runs {
         let mut runs = Self::default();
         for (key, (_, holding)) in claims {
             let (Some(job), Some(held)) = (index.jobs().get(key), &holding.allocation) else { continue };
-            let gpu_type: GpuType = held.gpu_type.as_str().into();
             if let Some(each) = seen.measured(index, key, job, held, now) {
-                runs.measured.insert(ObjectKey::clone(key), (gpu_type.clone(), each));
+                runs.measured.insert(ObjectKey::clone(key), (held.gpu_type.as_str().into(), each));
             }
-            runs.explored.insert((index.profile_key(job), gpu_type));
         }
         runs
     }
@@ -226,16 +221,6 @@ impl Runs {
         Self::from_claims(&claims, index, seen, now)
     }
 
-    /// And with the types that a plan's jobs before this one may try. They are asked in the order of their keys.
-    pub fn and_explorations_before(mut self, key: &ObjectKey, index: &ClusterIndex, planned: &[Job]) -> Self {
-        for job in planned {
-            let (Some(exploration), Some(other)) = (&job.exploration, job_key(&job.id)) else { continue };
-            if let Some(found) = index.jobs().get(&other).filter(|_| other < *key) {
-                self.explored.insert((index.profile_key(found), exploration.gpu_type.clone()));
-            }
-        }
-        self
-    }
 }
 
 /// Builds a snapshot. The tables take the newest model; `prices` are the last plan's.
@@ -255,8 +240,7 @@ pub fn build(
 
     let holders = holders::holders(&claims, index);
     let mut cluster = nodes::gather(index, &inventory, &holders);
-    let Runs { measured, explored: mut explorations } = Runs::from_claims(&claims, index, seen, now);
-    explorations.extend(others.explored);
+    let Runs { measured } = Runs::from_claims(&claims, index, seen, now);
     let all = measured.values().chain(others.measured.values());
     let by_type: Vec<(&str, f64)> = all.map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();
     draws::fill(index, policy, &by_type, &mut cluster.types);
@@ -324,7 +308,6 @@ pub fn build(
             },
             state,
             &mut requirements,
-            &mut explorations,
         ));
     }
 

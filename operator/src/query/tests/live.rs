@@ -134,55 +134,6 @@ fn a_posted_job_counts_for_as_many_watts_as_the_same_job_once_it_is_submitted() 
     assert_eq!(draws(&posted), draws(submitted));
 }
 
-/// Given a profile that is known on one of two types, and another job of it that waits for its first look at the other type, or runs there.
-#[test]
-fn a_posted_job_may_try_a_type_where_the_same_job_may_once_it_is_submitted() {
-    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
-    let asked = spec(
-        1,
-        1,
-        json!({"profiling": "Auto", "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}, "preemption": "Allowed"}),
-    );
-    let mut tries = running("h0", 1);
-    tries["allocation"]["gpuType"] = json!(OTHER);
-    // They are asked in the order of their names; one without a name is called "asked".
-    let waits = || json!(null);
-    for (other, may) in [
-        (None, true),
-        (Some(("a", waits())), false),
-        (Some(("z", waits())), true),
-        (Some(("z", tries)), false),
-    ] {
-        let mut index = cluster(1);
-        index.apply(object::<SlimNode>(gpu_node("h0", OTHER, 8)));
-        index.apply(object::<SlimTrainingProfile>(json!({
-            "metadata": {"name": "known", "namespace": "team", "resourceVersion": "2"},
-            "spec": {"measurements": [
-                {"gpuType": GPU, "gpus": 1, "millisPerEpoch": 100_000, "watts": 300},
-                {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 20_000, "watts": 2_400}]},
-            "status": {"observations": [{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000,
-                "milliEpochs": 50_000, "watts": 300, "at": at(0)}]},
-        })));
-        if let Some((name, status)) = &other {
-            add(&mut index, "team", name, &asked, status.clone());
-        }
-        let planned = view(&index);
-        let hypothetical = Hypothetical::new(Caches::default);
-        let object = JobObject { metadata: Default::default(), spec: asked.clone() };
-        let posted = hypothetical.posted("team", &object, planned.instant()).expect("a job");
-        let (posted, _) =
-            hypothetical.planned(&planned.latest, posted, planned.instant()).expect("it is planned");
-        add(&mut index, "team", "asked", &asked, json!(null));
-        let submitted = view(&index);
-        let id = crate::snapshot::job_id(&key("asked"));
-        let mut jobs = submitted.snapshot().jobs.iter();
-        let submitted = jobs.find(|job| job.id == id).expect("it is planned");
-        let tried = |job: &Job| job.exploration.as_ref().map(|look| look.gpu_type.to_string());
-        assert_eq!(tried(&posted), tried(submitted), "{other:?}");
-        assert_eq!(tried(&posted).as_deref(), may.then_some(OTHER), "{other:?}");
-    }
-}
-
 #[test]
 fn an_error_of_the_present_state_names_nobody_and_blames_no_change() {
     let index = contended();
