@@ -147,7 +147,6 @@ pub async fn run(
                     snapshot: built.snapshot,
                     options: options.clone(),
                     plan,
-                    arrivals: built.arrivals,
                     draws: built.draws,
                 });
             }
@@ -191,9 +190,6 @@ pub fn make(
     let took = started.elapsed();
     built.starts = andreas_forecast::expected_starts(&built.snapshot, &plan, MAX_EXPECTED_STARTS);
     built.limited = observed(&mut built, options);
-    // Of a snapshot that was planned: a future plans with these jobs, too.
-    caches.arrivals.observe(&built.snapshot);
-    built.arrivals = caches.arrivals.clone();
     (caches, built, Ok((plan, took)))
 }
 

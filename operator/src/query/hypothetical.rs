@@ -82,20 +82,18 @@ impl Hypothetical {
     /// # Errors
     /// [`QueryError::NotPlanned`] if the planner refuses the snapshot.
     pub fn view(&self, State { at, index, ledger }: State, last: &Latest) -> Result<View, QueryError> {
-        let (built, mut arrivals) = {
+        let built = {
             let mut caches = self.whole.lock();
-            // What was seen before counts, and what jobs that may come ask of nodes.
-            (caches.arrivals, caches.draws) = (last.arrivals.clone(), last.draws.clone());
-            let built = snapshot::build(&index, &ledger, &mut caches, last.plan.prices.clone(), at);
-            (built, std::mem::take(&mut caches.arrivals))
+            // What was seen before counts.
+            caches.draws = last.draws.clone();
+            snapshot::build(&index, &ledger, &mut caches, last.plan.prices.clone(), at)
         };
         let (mut snapshot, draws) = (built.snapshot, built.draws);
         snapshot.intended = last.plan.intended.clone();
         let options = last.options.clone();
         let with = options_of_question(&options, snapshot.jobs.len());
         let plan = plan_valid(&mut snapshot, &with).map_err(unplanned)?;
-        arrivals.observe(&snapshot);
-        let latest = Latest { at, index, ledger, snapshot, options, plan, arrivals, draws };
+        let latest = Latest { at, index, ledger, snapshot, options, plan, draws };
         View::new(Arc::new(latest)).map_err(unplanned)
     }
 

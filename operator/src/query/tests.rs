@@ -213,19 +213,6 @@ fn an_answer_between_two_plans_counts_from_now() {
 }
 
 #[test]
-fn the_start_up_of_running_jobs_is_expected_of_those_that_start() {
-    let mut index = cluster(3);
-    for (name, node, took) in [("a", "n0", 4), ("b", "n1", 30), ("c", "n2", 6)] {
-        let mut status = running(node, 8);
-        status["allocation"]["runningTime"] = json!(at(took));
-        add(&mut index, "team", name, &spec(8, 8, json!({})), status);
-    }
-    assert_eq!(view::start_up(&index, at(100)), andreas_core::Seconds(6.0));
-    // Starts of yesterday say nothing of images and nodes of today.
-    assert_eq!(view::start_up(&index, at(90_000)), andreas_core::Seconds(10.0));
-}
-
-#[test]
 fn a_change_tells_whom_it_moves_by_name_or_by_number() {
     let view = view(&contended());
     let hypothetical = Hypothetical::new(Caches::default);

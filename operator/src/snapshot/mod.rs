@@ -39,7 +39,6 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_forecast::Arrivals;
 use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
@@ -94,8 +93,6 @@ pub struct Built {
     pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
     /// Draw of a plan with them; known once there is a plan.
     pub limited: Option<Watts>,
-    /// What was submitted lately; known once there is a plan.
-    pub arrivals: Arrivals,
     /// What was seen of the runs that there are, until now.
     pub draws: draws::MeasuredDraws,
 }
@@ -107,8 +104,6 @@ pub struct Caches {
     workers: Workers,
     /// Observed draw of runs.
     pub draws: draws::MeasuredDraws,
-    /// What was submitted lately.
-    pub arrivals: Arrivals,
     /// Runs that the next build's index has not: it has one job alone.
     pub others: Runs,
 }
@@ -231,7 +226,7 @@ pub fn build(
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
-    let Caches { tables, workers, draws: seen, arrivals, others } = caches;
+    let Caches { tables, workers, draws: seen, others } = caches;
     let others = std::mem::take(others);
     let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
@@ -314,9 +309,7 @@ pub fn build(
     let observe = policy.limits == Limits::Observe;
     let observed_limits = observe
         .then(|| planned.iter_mut().map(|job| (job.id.clone(), std::mem::take(&mut job.limits))).collect());
-    // And of jobs that may come: forecasts plan with them.
-    let wanted = || planned.iter().chain(arrivals.jobs());
-    let cluster = cluster.limited(&worker::names(wanted().map(|job| &job.worker)));
+    let cluster = cluster.limited(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs().iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
     let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
@@ -326,7 +319,7 @@ pub fn build(
         Some(Expected { key: key.clone(), table, outlook })
     });
     let expected = expected.collect();
-    let namespaces: BTreeSet<&str> = wanted().map(|job| job.namespace.as_str()).collect();
+    let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
     let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
     let snapshot = Snapshot {
@@ -353,7 +346,6 @@ pub fn build(
         excluded: inventory::summary(&cluster.excluded, policy),
         observed_limits,
         limited: None,
-        arrivals: Arrivals::default(),
         draws: seen.of_runs(index),
     }
 }
