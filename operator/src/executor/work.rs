@@ -21,7 +21,7 @@ use super::{Executor, actions, dry_runs};
 use crate::index::{ClusterIndex, number};
 use crate::instants::deadline;
 use crate::ledger::Ledger;
-use crate::lifecycle::{Action, Claim, ProfileUpdate, Step};
+use crate::lifecycle::{Claim, ProfileUpdate, Step};
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError, patch};
 

@@ -1,6 +1,6 @@
 //! Converts one job for the planner.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;

@@ -39,7 +39,7 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
