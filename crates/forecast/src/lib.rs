@@ -113,25 +113,5 @@ pub fn sample(
     Ok(Forecast { now: snapshot.now, futures, jobs: jobs.collect() })
 }
 
-/// Starts of the first `most` waiting jobs if every run takes as long as its table's median and no plan is made
-/// again. A rough estimate until there is a [`Forecast`].
-#[must_use]
-pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMap<JobId, Time> {
-    let now = snapshot.now;
-    let hosts = hosts::Hosts::new(snapshot);
-    let live = |job| {
-        let mut live = live::Live::new(job, 0.0, now, &hosts);
-        if let Some(job_plan) = plan.jobs.get(&live.job.id) {
-            live.apply(&job_plan.decision, now, snapshot.restart, &hosts);
-        }
-        live
-    };
-    let mut all: Vec<live::Live<'_>> = snapshot.jobs.iter().map(live).collect();
-    let waits: Vec<bool> = all.iter().map(|live| live.active.is_none()).collect();
-    dispatch::dispatch_rest((snapshot, &hosts), &mut all, (now, most));
-    let waiting = all.into_iter().zip(waits).filter(|(_, waits)| *waits);
-    waiting.filter_map(|(live, _)| Some((live.job.id.clone(), live.ended?.start.max(now)))).collect()
-}
-
 #[cfg(test)]
 mod tests;

@@ -143,24 +143,6 @@ fn settings_divide_the_work() {
 }
 
 #[test]
-fn expected_starts_follow_the_ends_of_runs_by_deadline() {
-    let due = |name, gpus, epochs, deadline| Asked { deadline: Some(deadline), ..job(name, gpus, epochs) };
-    let running = Asked { state: runs(4), ..job("runs", 4, 30.0) };
-    let waiting =
-        [due("later", 4, 10.0, 9_000.0), due("sooner", 2, 20.0, 5_000.0), due("never", 8, 20.0, 1_000.0)];
-    let snapshot = snapshot(&[vec![running], waiting.into()].concat());
-    let options = Options { method: "fifo".parse().expect("a method"), ..Options::default() };
-    let plan = plan(&snapshot, &options).expect("a plan");
-    let starts = expected_starts(&snapshot, &plan, 10);
-    let start = |name: &str| starts.get(&JobId::new(format!("team/{name}"))).map(|time| time.0);
-    assert_eq!(start("sooner"), Some(400.0));
-    assert_eq!(start("later"), Some(600.0), "it needs the two that the other takes first");
-    assert_eq!(start("never"), None);
-    assert_eq!(start("runs"), None);
-    assert_eq!(expected_starts(&snapshot, &plan, 0).len(), 0);
-}
-
-#[test]
 fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_before() {
     let runs = Asked { state: runs(2), ..job("runs", 2, 30.0) };
     let snapshot = snapshot(&[runs, job("starts", 2, 20.0), job("waits", 4, 5.0)]);

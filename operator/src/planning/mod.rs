@@ -39,7 +39,7 @@ use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;
-use crate::predict::sampled::{Forecasts, timestamp};
+use crate::predict::sampled::Forecasts;
 use crate::predict::{LearningScope, Tables};
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
@@ -169,8 +169,6 @@ pub struct FromLastPlan {
 /// Maximum jobs excluded from one snapshot because of invalid values.
 const MAX_INVALID_JOBS: usize = 64;
 
-/// Maximum waiting jobs with an expected start before the first forecast by sampling.
-const MAX_EXPECTED_STARTS: usize = 2_000;
 
 /// Builds a snapshot and plan.
 pub fn make(
@@ -188,7 +186,6 @@ pub fn make(
         Err(error) => return (caches, built, Err(error)),
     };
     let took = started.elapsed();
-    built.starts = andreas_forecast::expected_starts(&built.snapshot, &plan, MAX_EXPECTED_STARTS);
     built.limited = observed(&mut built, options);
     (caches, built, Ok((plan, took)))
 }
@@ -369,7 +366,7 @@ fn next_plan_at(built: &Built, plan: &Plan) -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs_f64((first - now).clamp(0.1, 3_600.0)))
 }
 
-/// Stores every job's predictions for its next steps and for `/forecasts`.
+/// Stores every job's predictions for its next steps.
 fn forecasts(
     index: &ClusterIndex,
     ledger: &mut Ledger,
@@ -388,7 +385,6 @@ fn forecasts(
         let id = snapshot::job_id(key);
         let waiting = Waiting {
             on_time: plan.jobs.get(&id).map(|job_plan| job_plan.on_time),
-            starts: built.starts.get(&id).and_then(|start| timestamp(*start)),
             sampled: sampled.as_ref().and_then(|sampled| sampled.job(&id)),
         };
         memory.set_predictions(Arc::clone(table), *outlook, waiting);

@@ -83,8 +83,6 @@ pub struct Built {
     pub queued: Vec<(ObjectKey, JobBasis, places::Queued)>,
     /// Predictions for every job that has not ended.
     pub expected: Vec<Expected>,
-    /// Expected starts of waiting jobs; known once there is a plan.
-    pub starts: BTreeMap<JobId, Time>,
     /// Earliest end of a backoff: the time of the next plan.
     pub not_before: Option<Timestamp>,
     /// Human-readable text: GPU nodes that are not planned, and why; `None` if there are none.
@@ -341,7 +339,6 @@ pub fn build(
         basis,
         queued,
         expected,
-        starts: BTreeMap::new(),
         not_before,
         excluded: inventory::summary(&cluster.excluded, policy),
         observed_limits,
