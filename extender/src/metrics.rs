@@ -149,8 +149,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_runtime::metrics::classic;
-    use andreas_runtime::testing::{deviations, ill_named};
+    use andreas_runtime::testing::{classic, deviations, ill_named};
 
     #[test]
     fn the_list_holds_what_is_exposed_and_nothing_else() {

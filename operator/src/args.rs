@@ -12,7 +12,6 @@ use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-use crate::predict::LearningScope;
 
 /// Kubernetes operator for deep-learning training: plans TrainingJobs on GPU nodes and runs them.
 #[derive(Debug, Parser)]
@@ -94,9 +93,6 @@ pub struct RunArgs {
     /// How pods are bound.
     #[arg(long, env = "ANDREAS_SCHEDULER_MODE", value_enum, default_value_t = SchedulerMode::Extender)]
     pub scheduler_mode: SchedulerMode,
-    /// Scope of learned predictions: which namespaces' training profiles count for a job.
-    #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = LearningScope::Namespace)]
-    pub learning_trust: LearningScope,
     /// Kinds of jobs that are adopted, separated by commas: Job, JobSet, TrainJob, PyTorchJob, RayJob. Kinds that the
     /// cluster does not have are waited for.
     #[arg(long, env = "ANDREAS_ADOPT", value_delimiter = ',', value_parser = kind, value_name = "KINDS")]

@@ -342,7 +342,7 @@ impl Metrics {
 mod tests {
     use super::*;
     use crate::gpu::{GpuError, MemoryErrors};
-    use andreas_runtime::metrics::classic;
+    use andreas_runtime::testing::classic;
     use andreas_runtime::testing::{deviations, ill_named};
     use andreas_runtime::watch::WATCHES;
 

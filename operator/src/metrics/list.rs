@@ -57,8 +57,6 @@ andreas_runtime::metrics! {
     DRAW = gauge("andreas_power_watts", &[],
         "Draw of the cluster as budgets count it: jobs that start or run (measured where agents report), idle GPUs, nodes with a job, GPUs of others");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
-    LIMITED = gauge("andreas_observed_limits_power_watts", &[],
-        "Budgeted power that the last plan would have if power limits were set; not there unless the policy says limits: Observe");
     ALLOWED = gauge("andreas_allowed_power_watts", &[], "What the power budget allows; not there without budget");
     OVER_BUDGET = gauge("andreas_over_budget_watts", &[],
         "Draw of what runs above the power budget, measured where agents report; jobs that are asked to stop are left out");

@@ -58,8 +58,6 @@ pub struct LastPlan {
     pub missed_saving: Option<f64>,
     /// Power in the plan, W.
     pub budgeted: f64,
-    /// Power in the plan with power limits, W, if these are only evaluated.
-    pub limited: Option<f64>,
     /// The power budget, W, if any.
     pub allowed: Option<f64>,
 }

@@ -40,7 +40,7 @@ use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;
 use crate::predict::sampled::Forecasts;
-use crate::predict::{LearningScope, Tables};
+use crate::predict::Tables;
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
 use decision::{host_watts, planned_of};
@@ -73,14 +73,14 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 pub async fn run(
     shared: Arc<Shared>,
     options: Options,
-    (learner, scope): (Learner, LearningScope),
+    learner: Learner,
     pace: PlanCadence,
     heartbeat: Heartbeat,
     (latest, sampled): (LatestPlan, Forecasts),
     shutdown: CancellationToken,
 ) {
     let signals = shared.index.lock().signals();
-    let empty = || Caches::new(Tables::learning(learner.clone(), scope));
+    let empty = || Caches::new(Tables::learning(learner.clone()));
     let mut caches = empty();
     // The last plan's prices and intended changes.
     let mut left = FromLastPlan::default();
@@ -169,7 +169,6 @@ pub struct FromLastPlan {
 /// Maximum jobs excluded from one snapshot because of invalid values.
 const MAX_INVALID_JOBS: usize = 64;
 
-
 /// Builds a snapshot and plan.
 pub fn make(
     index: &ClusterIndex,
@@ -186,7 +185,6 @@ pub fn make(
         Err(error) => return (caches, built, Err(error)),
     };
     let took = started.elapsed();
-    built.limited = observed(&mut built, options);
     (caches, built, Ok((plan, took)))
 }
 
@@ -212,16 +210,6 @@ pub fn plan_valid(snapshot: &mut Snapshot, options: &Options) -> Result<Plan, Sn
             None => return Err(error),
         }
     }
-}
-
-/// Draw of a plan with power limits, if the policy only evaluates them.
-fn observed(built: &mut Built, options: &Options) -> Option<Watts> {
-    let limits = built.observed_limits.take()?;
-    let mut snapshot = built.snapshot.clone();
-    for job in &mut snapshot.jobs {
-        job.limits = limits.get(&job.id).cloned().unwrap_or_default();
-    }
-    andreas_planner::plan(&snapshot, options).ok().map(|plan| plan.budgeted_power)
 }
 
 async fn debounce(signal: &tokio::sync::Notify, pace: PlanCadence) {

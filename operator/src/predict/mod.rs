@@ -26,7 +26,7 @@ pub mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use fit::{Fit, LearningScope};
+pub use fit::Fit;
 pub use outlook::Outlook;
 pub use table::Table;
 pub use tables::Tables;

@@ -146,7 +146,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let pages = snapshot::router(&latest);
             let access = Access::new(client.clone());
             let pages = pages::protected(pages, Arc::clone(&access));
-            let caches = || Caches::new(Tables::learning(learner.clone(), args.learning_trust));
+            let caches = || Caches::new(Tables::learning(learner.clone()));
             let sources = Sources {
                 index: Arc::clone(&index),
                 latest: latest.clone(),
@@ -364,13 +364,12 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         within: Duration::from_millis(args.plan_within_ms),
         every: Duration::from_secs(args.plan_every),
     };
-    let learning = (with.learner.clone(), args.learning_trust);
-    loops.spawn(hindsight::run(Arc::clone(&shared), learning, loops_end.clone()));
+    loops.spawn(hindsight::run(Arc::clone(&shared), with.learner.clone(), loops_end.clone()));
     let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(
         Arc::clone(&shared),
         with.options,
-        (with.learner, args.learning_trust),
+        with.learner,
         pace,
         heartbeat,
         (with.latest, with.sampled),

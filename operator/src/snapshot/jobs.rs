@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
@@ -222,8 +221,7 @@ pub(super) fn job(
     let unknown = unknown_rule(&table.predictions, &facts);
     let excluded = status.map(|status| status.excluded_nodes.as_slice()).unwrap_or_default();
     let limits = if given.limits.is_some() && unknown.limits { table.limits.clone() } else { Vec::new() };
-    let offered = if policy.limits == Limits::On { limits.as_slice() } else { &[] };
-    only_offered_limits(&mut state, offered);
+    only_offered_limits(&mut state, &limits);
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let known = given.measured.zip(allocation).and_then(|(each, allocation)| {
         let name = GpuType::new(allocation.gpu_type.as_str());

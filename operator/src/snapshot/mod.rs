@@ -34,12 +34,11 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_planner::{GpuTypeInfo, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -87,10 +86,6 @@ pub struct Built {
     pub not_before: Option<Timestamp>,
     /// Human-readable text: GPU nodes that are not planned, and why; `None` if there are none.
     pub excluded: Option<String>,
-    /// Power limits that each job could run at, if they are only evaluated and not set.
-    pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
-    /// Draw of a plan with them; known once there is a plan.
-    pub limited: Option<Watts>,
     /// What was seen of the runs that there are, until now.
     pub draws: draws::MeasuredDraws,
 }
@@ -304,9 +299,6 @@ pub fn build(
         ));
     }
 
-    let observe = policy.limits == Limits::Observe;
-    let observed_limits = observe
-        .then(|| planned.iter_mut().map(|job| (job.id.clone(), std::mem::take(&mut job.limits))).collect());
     let cluster = cluster.limited(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs().iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
@@ -341,8 +333,6 @@ pub fn build(
         expected,
         not_before,
         excluded: inventory::summary(&cluster.excluded, policy),
-        observed_limits,
-        limited: None,
         draws: seen.of_runs(index),
     }
 }

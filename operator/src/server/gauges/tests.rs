@@ -3,7 +3,7 @@
 
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
 use andreas_api::training_profile::Observation;
-use andreas_runtime::metrics::classic;
+use andreas_runtime::testing::classic;
 use andreas_runtime::testing::{deviations, ill_named};
 use andreas_runtime::watch::Index;
 use parking_lot::Mutex;

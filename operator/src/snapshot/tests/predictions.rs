@@ -176,14 +176,6 @@ fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_j
     );
     assert!(effects.iter().all(|l| l.time_factor >= 1.0 && l.power_factor * 300.0 <= l.limit.0 + 1e-6));
 
-    world.policy(json!({"limits": "Observe"}));
-    let built =
-        build(&world.index, world.ledger.as_ref().expect("jobs"), &mut Caches::default(), None, at(100));
-    assert_eq!(limits(&built.snapshot, 0), [0.0; 0], "looked at, not planned");
-    let mark_delivered = built.observed_limits.expect("some");
-    assert_eq!(mark_delivered[&built.snapshot.jobs[0].id].len(), 3);
-    world.policy(json!({"limits": "On"}));
-
     // The node with the narrowest range counts.
     world.index.apply(agent(901, 300));
     let snapshot = world.snapshot();

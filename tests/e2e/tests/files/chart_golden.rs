@@ -72,7 +72,6 @@ pub(super) const SETS: [(&str, &[&str]); 17] = [
             "image.registry=registry.example",
             "image.pullSecrets[0].name=pull",
             "operator.lease=power-leader",
-            "operator.learningTrust=cluster",
             "operator.tls.existingSecret=operator-keys",
             "agent.namespace=gpu-agents",
             "agent.privileged=true",
