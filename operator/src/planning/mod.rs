@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Reason;
-use andreas_core::Watts;
 use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;

@@ -189,7 +189,6 @@ impl Tables {
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
         // Without a profile, all jobs of the namespace with the same options share a table.
         let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
-        let subject = self.trust.name(&subject);
         let cache_key = format!(
             "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?}"
         );
