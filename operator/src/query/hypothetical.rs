@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use andreas_api::names::LABEL_PROFILE;
+use andreas_api::TrainingJobSpec;
+use andreas_api::names::{LABEL_PROFILE, is_job_name};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::{GpuCount, NodeName, StepFunction, Watts};
 use andreas_planner::{Job, JobState, Node, Snapshot, SnapshotError};
@@ -12,11 +13,12 @@ use andreas_query::{AddedNodes, JobObject};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::json;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use super::live::State;
 use super::view::{View, options_of_question};
-use super::{QueryError, posted};
+use super::QueryError;
 use crate::energy::rules;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
@@ -28,6 +30,10 @@ use crate::snapshot::{self, Caches, Runs};
 const UNNAMED: &str = "asked";
 /// Maximum nodes that a question may add.
 const MAX_ADDED: u32 = 256;
+/// Maximum GPUs, numbers of GPUs and types of a posted job, as in the definition.
+const MAX_GPUS: i32 = 4_096;
+const MAX_COUNTS: usize = 64;
+const MAX_TYPES: usize = 32;
 
 /// Converts jobs that do not exist, by the same code as the operator's plans.
 pub struct Hypothetical {
@@ -54,7 +60,10 @@ impl Hypothetical {
         now: Timestamp,
     ) -> Result<SlimTrainingJob, QueryError> {
         let name = job.metadata.name.as_deref().unwrap_or(UNNAMED);
-        let spec = posted::spec(name, &job.spec)?;
+        if !is_job_name(name) {
+            return Err(QueryError::invalid("metadata.name", "is no name of a TrainingJob"));
+        }
+        let spec = spec(&job.spec)?;
         let number = {
             let mut single = self.single.lock();
             single.1 += 1;
@@ -121,6 +130,23 @@ impl Hypothetical {
         let found = built.snapshot.jobs.iter().find(|job| job.id == snapshot::job_id(&key)).cloned()?;
         Some((found, built.snapshot))
     }
+}
+
+/// The spec of a posted job. The API server judges manifests, and the command asks it; here only what a plan could not bear is refused.
+fn spec(posted: &Value) -> Result<TrainingJobSpec, QueryError> {
+    let mut spec = TrainingJobSpec::deserialize(posted)
+        .map_err(|error| QueryError::invalid("spec", error.to_string()))?;
+    let gpus = &spec.gpus;
+    let most = 1..=MAX_GPUS;
+    if !most.contains(&gpus.min) || !most.contains(&gpus.max_total()) || gpus.min > gpus.max_total() {
+        return Err(QueryError::invalid("spec.gpus", format!("min and max are not from 1 to {MAX_GPUS}")));
+    }
+    if gpus.counts.len() > MAX_COUNTS || gpus.types.len() > MAX_TYPES {
+        return Err(QueryError::invalid("spec.gpus", "has too many counts or types"));
+    }
+    // A job of another kind is read by its own object alone.
+    spec.adopts = None;
+    Ok(spec)
 }
 
 /// The present state is at fault, and not the change; the error names jobs of all namespaces.
