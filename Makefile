@@ -108,7 +108,7 @@ test: test-began real-nodes ## Everything that must hold: lints, unit tests, and
 .PHONY: check
 check: lint ## Lints and unit tests: before every commit
 	$(CARGO) test --workspace --lib --locked --no-fail-fast
-	$(CARGO) test --workspace --test files --locked -- imports:: lengths:: words::
+	$(CARGO) test --workspace --test files --locked -- imports:: lengths::
 
 .PHONY: check-files
 check-files: control-plane prometheus build-tests ## Pages, manifests and generated files agree with the code
