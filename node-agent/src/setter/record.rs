@@ -150,14 +150,6 @@ impl Record {
     }
 }
 
-/// The record in `folder`, read without its lock: what was changed, for a person. `None` where it cannot be read.
-#[must_use]
-pub fn peek(folder: &Path) -> Option<BTreeMap<Uuid, OriginalSettings>> {
-    let file = File::open(folder.join("before.json")).ok()?;
-    let content: Content = serde_json::from_reader(file.take(MAX_RECORD_BYTES)).ok()?;
-    Some(if content.boot_id == boot_id() { content.gpus } else { BTreeMap::new() })
-}
-
 fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }

@@ -183,8 +183,6 @@ const NO_DATA_HERE: [&str; 12] = [
     "andreas_gpu_shared_energy_estimate_joules_total",
     "andreas_gpu_uncorrected_memory_errors",
     "andreas_gpu_xid_errors_total",
-    "andreas_host_energy_joules_total",
-    "andreas_host_power_watts",
     "andreas_predictor_refused_namespace_rows",
     "andreas_queries_total",
     "andreas_query_duration_seconds_bucket",
