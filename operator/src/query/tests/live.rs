@@ -172,45 +172,6 @@ fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
     assert_eq!(claim("held"), Some(Claim::Nothing));
 }
 
-#[test]
-fn decisions_are_expected_as_soon_after_an_end_as_they_came_lately() {
-    let mut index = cluster(6);
-    let record = |ended: i64, planned_stop: Option<Timestamp>| {
-        json!({"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 8, "placement": "n0",
-            "started": at(0), "plannedStop": planned_stop, "ended": at(ended)})
-    };
-    let starts = |node: &str, decided: i64| {
-        let mut status = running(node, 8);
-        status["allocation"]["since"] = json!(at(decided));
-        status["allocation"]["runningTime"] = json!(at(decided + 2));
-        status
-    };
-    let mut put = |name: &str, status: Value| add(&mut index, "team", name, &spec(8, 8, json!({})), status);
-    for (name, ended) in [("ended", 10), ("ended-too", 47)] {
-        put(name, json!({"phase": "Succeeded", "attempts": 1, "history": [record(ended, None)]}));
-    }
-    // The last one waited for something else, too.
-    for (name, node, decided) in [("a", "n0", 13), ("b", "n1", 14), ("c", "n2", 45)] {
-        put(name, starts(node, decided));
-    }
-    // Jobs that one plan moved had their places before they stopped, the one a second before the other.
-    for (name, node, ended) in [("d", "n3", 46), ("e", "n4", 47)] {
-        let mut status = starts(node, 47);
-        status["attempts"] = json!(2);
-        status["allocation"]["attempt"] = json!(2);
-        status["history"] = json!([record(ended, Some(at(40)))]);
-        put(name, status);
-    }
-    // So had one for which another was stopped.
-    put("stopped", json!({"phase": "Pending", "attempts": 1, "history": [record(46, Some(at(40)))]}));
-    put("waited", starts("n5", 47));
-    let settings = view(&index).settings;
-    assert_eq!((settings.reaction, settings.start_up), (Seconds(4.0), Seconds(2.0)));
-    // Those of yesterday, and of an end long before, say nothing.
-    assert_eq!(view::reaction(&index, at(90_000)), Seconds::ZERO);
-    assert_eq!(view::reaction(&cluster(1), at(50)), Seconds::ZERO);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_plan_is_shown_without_the_pause_between_two_forecasts() {
     let index = cluster(1);
