@@ -268,33 +268,6 @@ fn values() -> Result<String> {
     Ok(text)
 }
 
-/// The kind of a field of the query API: a list and what may be absent are said, other schemas are linked.
-fn schema_type(schema: &Value) -> String {
-    if let Some(name) = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()) {
-        return match name.rsplit('.').next() {
-            Some("Time") => "time".into(),
-            _ => format!("[{name}](#{})", name.to_lowercase()),
-        };
-    }
-    let choices = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
-    if let Some(choices) = choices {
-        let some = choices.iter().filter(|choice| choice["type"] != "null");
-        return some.map(schema_type).collect::<Vec<_>>().join(" or ");
-    }
-    if schema["type"] == "array" {
-        return format!("list of {}", schema_type(&schema["items"]));
-    }
-    if let Some(value) = schema.get("const") {
-        return format!("`{}`", plain(value));
-    }
-    let mut one = schema.clone();
-    if let Some(kinds) = schema["type"].as_array() {
-        one["type"] = kinds.iter().find(|kind| *kind != "null").cloned().unwrap_or_default();
-    }
-    kind_of(&one)
-}
-
-/// Prose in lines of at most 100 columns.
 fn index() -> String {
     let mut text = head("Reference");
     text += "| page | what |\n|---|---|\n";
