@@ -87,7 +87,6 @@ fn everything(metrics: &Metrics) {
         gap: Some(0.1),
         missed_saving: Some(0.2),
         budgeted: 10.0,
-        limited: Some(8.0),
         allowed: Some(5.0),
     });
     metrics.set_budget_state(5.0, true);
