@@ -147,6 +147,6 @@ mod tests {
         assert!(cheap.contains("  planned\n") && cheap.contains("  and 3 more: -o wide\n"), "{cheap}");
         let whole = text(9, 7, true);
         assert_eq!((rows(&whole), whole.contains("more: -o wide")), (9, false), "{whole}");
-        assert!(!text(0, 0, false, false).contains("Configurations"));
+        assert!(!text(0, 0, false).contains("Configurations"));
     }
 }

@@ -245,10 +245,9 @@ impl<'a> JobContext<'a, '_> {
         let most = self.types[kind].max * f64::from(total.0);
         let scale = |row: &Estimate| f64::from(total.0) / f64::from(row.gpus.0);
         let (time, power) = match nearest {
-            Some(row) => (
-                job.epochs_left * row.epoch.0,
-                row.power.0 / f64::from(row.gpus.0) * f64::from(total.0),
-            ),
+            Some(row) => {
+                (job.epochs_left * row.epoch.0, row.power.0 / f64::from(row.gpus.0) * f64::from(total.0))
+            }
             None if slowest > 0.0 => (slowest, most),
             None => (UNKNOWN_RUN_S, most),
         };
