@@ -134,10 +134,7 @@ fn a_job_that_no_node_can_run_has_no_end_and_misses_its_deadline() {
 
 #[test]
 fn settings_divide_the_work() {
-    assert_eq!(
-        Settings::within(16_000, 16, 100),
-        Settings { futures: 16, plans: 10, seed: 0 }
-    );
+    assert_eq!(Settings::within(16_000, 16, 100), Settings { futures: 16, plans: 10, seed: 0 });
     assert_eq!(Settings::within(16_000, 16, 10_000).plans, 0);
     assert_eq!(Settings::within(0, 1_000, 0).futures, MAX_FUTURES);
 }
