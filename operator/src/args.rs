@@ -12,7 +12,6 @@ use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-
 /// Kubernetes operator for deep-learning training: plans TrainingJobs on GPU nodes and runs them.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-operator", version, about, args_conflicts_with_subcommands = true)]

@@ -125,7 +125,8 @@ async fn no_client_is_refused_while_certificates_are_renewed() {
     let mut now = jiff::Timestamp::now();
     let hurried = CertificateLifetimeArgs { renew_certificates_every: Some(60) };
     let step = |stored: &ServingCertificate, now| {
-        renew(stored, &RenewalInput { subject: &subject, lifetime: hurried.into(), now, given: None }).unwrap()
+        renew(stored, &RenewalInput { subject: &subject, lifetime: hurried.into(), now, given: None })
+            .unwrap()
     };
     let mut made = step(&ServingCertificate::default(), now);
     let pem = |made: &ServingCertificate| texts(&(made.chain.clone(), made.key.clone()));

@@ -298,10 +298,7 @@ impl Serving {
 
     /// Serves a certificate from now on.
     fn replace(&self, kept: &ServingCertificate) -> Result<(), CertificateError> {
-        let pem = TlsPem {
-            certificate: kept.chain.clone().into_bytes(),
-            key: kept.key.clone().into_bytes(),
-        };
+        let pem = TlsPem { certificate: kept.chain.clone().into_bytes(), key: kept.key.clone().into_bytes() };
         let served = self.tls.borrow().clone();
         match served {
             Some(tls) => drop(tls.replace(pem)?),

@@ -171,12 +171,7 @@ fn authority_params(key: &KeyPair, now: Timestamp) -> CertificateParams {
     params
 }
 
-fn set_validity(
-    params: &mut CertificateParams,
-    now: Timestamp,
-    lifetime: Duration,
-    backdated: Duration,
-) {
+fn set_validity(params: &mut CertificateParams, now: Timestamp, lifetime: Duration, backdated: Duration) {
     let now = offset_date_time(now.as_second());
     params.not_before = now - backdated;
     params.not_after = now + lifetime;

@@ -16,7 +16,11 @@ fn day(days: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + days * 86_400).unwrap()
 }
 
-fn input<'a>(subject: &'a Subject, given: Option<&'a ServingCertificate>, now: Timestamp) -> RenewalInput<'a> {
+fn input<'a>(
+    subject: &'a Subject,
+    given: Option<&'a ServingCertificate>,
+    now: Timestamp,
+) -> RenewalInput<'a> {
     RenewalInput { subject, lifetime: CertificateLifetime::default(), now, given }
 }
 
