@@ -138,9 +138,15 @@ mod tests {
         for address in ["127.0.0.1:9080", "127.8.0.1:1", "[::1]:9080"] {
             assert_eq!(listens(address).unwrap().listen, address.parse().unwrap());
         }
-        for address in
-            ["0.0.0.0:9080", "[::]:9080", "10.0.0.7:9080", "[::ffff:127.0.0.1]:9080", "localhost:9080", ":9080", ""]
-        {
+        for address in [
+            "0.0.0.0:9080",
+            "[::]:9080",
+            "10.0.0.7:9080",
+            "[::ffff:127.0.0.1]:9080",
+            "localhost:9080",
+            ":9080",
+            "",
+        ] {
             let refusal = listens(address).unwrap_err().to_string();
             assert!(refusal.contains("--listen"), "{refusal}");
         }

@@ -108,10 +108,8 @@ async fn connect(address: SocketAddr) -> Sender {
 
 async fn post(sender: &mut Sender, path: &str, body: &Value) -> Value {
     sender.ready().await.unwrap();
-    let request = http::Request::post(path)
-        .header("host", "127.0.0.1")
-        .body(Full::from(body.to_string()))
-        .unwrap();
+    let request =
+        http::Request::post(path).header("host", "127.0.0.1").body(Full::from(body.to_string())).unwrap();
     let response = sender.send_request(request).await.unwrap();
     assert!(response.headers().contains_key("content-length"), "{response:?}");
     serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()

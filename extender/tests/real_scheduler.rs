@@ -52,7 +52,8 @@ impl World {
         let extender = testbed.spawn(spec).unwrap();
         extender.wait_for_http(&admin, "/readyz", TIMEOUT).await.unwrap();
 
-        let common = json!({"urlPrefix": format!("http://{listen}"), "nodeCacheCapable": true, "ignorable": false});
+        let common =
+            json!({"urlPrefix": format!("http://{listen}"), "nodeCacheCapable": true, "ignorable": false});
         let with = |more: Value| {
             let mut entry = common.clone();
             entry.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

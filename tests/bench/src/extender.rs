@@ -92,15 +92,7 @@ pub(super) async fn run(args: &ExtenderArgs, out: &mut Output) -> Result<()> {
     let mut calls = Report::new(
         "filter",
         args.command(),
-        &[
-            "node names",
-            "pod",
-            "silent connections",
-            "p50 us",
-            "p99 us",
-            "extender CPU us/call",
-            "body kB",
-        ],
+        &["node names", "pod", "silent connections", "p50 us", "p99 us", "extender CPU us/call", "body kB"],
     );
     let mut rates = Report::new(
         "extender",
@@ -237,12 +229,7 @@ async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &
 }
 
 /// Adds the times of calls to a row that says what is called.
-async fn time_calls(
-    cluster: &Cluster,
-    body: &Bytes,
-    calls: usize,
-    row: &mut Vec<String>,
-) -> Result<Value> {
+async fn time_calls(cluster: &Cluster, body: &Bytes, calls: usize, row: &mut Vec<String>) -> Result<Value> {
     let extender = cluster.extender.as_ref().context("no extender")?;
     let pid = extender.pid().context("the extender ended")?;
     let before = cpu_seconds(pid).unwrap_or(0.0);

@@ -71,11 +71,7 @@ fn address(cluster: &Cluster) -> Result<String> {
 ///
 /// # Errors
 /// When a call fails, or is answered with no node.
-pub(super) async fn measure(
-    cluster: &Cluster,
-    body: &Bytes,
-    calls: usize,
-) -> Result<Vec<Duration>> {
+pub(super) async fn measure(cluster: &Cluster, body: &Bytes, calls: usize) -> Result<Vec<Duration>> {
     let mut connection = Connection::open(cluster).await?;
     let answer: Value = serde_json::from_slice(&connection.call(body).await?)?;
     let left = answer["NodeNames"].as_array().map_or(0, Vec::len);
