@@ -13,8 +13,8 @@ use crate::energy::draws::foreign_power;
 use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
 use crate::index::amounts::HOST_PORT;
 use crate::index::{
-    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner,
-    reporting_agent, takes, usable, whole_gpus,
+    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
+    usable, whole_gpus,
 };
 
 /// The nodes of a snapshot.
