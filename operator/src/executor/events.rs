@@ -41,17 +41,16 @@ impl Events {
             };
             next.map(|next| (next, (waiting, last)))
         });
-        let send =
-            waiting.for_each_concurrent(IN_FLIGHT, move |(event, about): (Event, ObjectReference)| {
-                // One recorder for all would count events of a reason within six minutes as one, with the text of the first. How
-                // many there may be is limited before they are queued (`rate_limits`).
-                let recorder = Recorder::new(client.clone(), reporter.clone());
-                async move {
-                    if let Err(error) = recorder.publish(&event, &about).await {
-                        tracing::debug!(%error, "event not published");
-                    }
+        let send = waiting.for_each_concurrent(IN_FLIGHT, move |(event, about): (Event, ObjectReference)| {
+            // One recorder for all would count events of a reason within six minutes as one, with the text of the first. How
+            // many there may be is limited before they are queued (`rate_limits`).
+            let recorder = Recorder::new(client.clone(), reporter.clone());
+            async move {
+                if let Err(error) = recorder.publish(&event, &about).await {
+                    tracing::debug!(%error, "event not published");
                 }
-            });
+            }
+        });
         (Self { queue, last }, send)
     }
 
