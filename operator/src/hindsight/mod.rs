@@ -32,8 +32,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Hindsight;
-use crate::predict::learner::Learner;
 use crate::predict::Tables;
+use crate::predict::learner::Learner;
 use crate::shared::Shared;
 
 /// Interval of the figures.

@@ -9,9 +9,7 @@ use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_estimates::{RunFacts, unknown_rule};
-use andreas_planner::{
-    Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption,
-};
+use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -194,11 +192,7 @@ fn listed(names: &[NodeName], name: &str) -> bool {
 }
 
 /// The job for the planner.
-pub(super) fn job(
-    given: &JobFacts<'_>,
-    mut state: JobState,
-    requirements: &mut Requirements,
-) -> Job {
+pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, requirements: &mut Requirements) -> Job {
     let JobFacts { index, policy, cluster, key, job, status, table, corrected, outlook, specs, now, .. } =
         *given;
     let spec = &job.spec;

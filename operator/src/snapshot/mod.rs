@@ -208,7 +208,6 @@ impl Runs {
         claims.remove(key);
         Self::from_claims(&claims, index, seen, now)
     }
-
 }
 
 /// Builds a snapshot. The tables take the newest model; `prices` are the last plan's.
