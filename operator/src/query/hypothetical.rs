@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use super::QueryError;
 use super::live::State;
 use super::view::{View, options_of_question};
-use super::QueryError;
 use crate::energy::rules;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;

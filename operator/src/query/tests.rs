@@ -317,7 +317,10 @@ fn a_posted_job_that_a_plan_could_not_bear_is_refused_with_its_field() {
     }
     for name in ["", "My_Job", "a.b", "-a", "a-", "1a", &"x".repeat(49)] {
         let answer = posted(Some(name), spec(1, 1, json!({})));
-        assert!(matches!(&answer, Err(QueryError::Invalid { field, .. }) if field == "metadata.name"), "{answer:?}");
+        assert!(
+            matches!(&answer, Err(QueryError::Invalid { field, .. }) if field == "metadata.name"),
+            "{answer:?}"
+        );
     }
     let large = json!({"template": {"spec": {"containers": [{"name": "t", "image": "x".repeat(70_000)}]}}});
     assert_eq!(field(spec(1, 1, large)), "spec.template");
