@@ -1,4 +1,4 @@
-//! The extender: calls over mutual TLS, and pods per second through the real scheduler.
+//! The extender: calls over loopback, and pods per second through the real scheduler.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
