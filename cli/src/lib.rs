@@ -6,11 +6,11 @@
 //! | commands | where their answers come from |
 //! |---|---|
 //! | `queue`, `explain`, `whatif`, `can` | the operator's query API (`ask`) |
-//! | `nodes`, `budget`, `top`, `acct`, `doctor` | objects of the API server (`inventory`, `account`, `doctor`) |
+//! | `nodes`, `budget`, `acct`, `doctor` | objects of the API server (`inventory`, `account`, `doctor`) |
 //! | `submit`, `logs`, `suspend`, `resume`, `cancel` | they read and write TrainingJobs and their pods (`jobs`) |
 //! | `convert` | files ([`convert`]) |
 //! | `plan`, `simulate`, `profile`, `snapshot` | files, the planner and the predictor |
-//! | `completion`, `man`, and what kubectl asks to complete | the definition of the commands, and names of jobs (`shell`, `complete`) |
+//! | `completion`, `man` | the definition of the commands (`shell`) |
 //!
 //! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the planner, as
 //! the operator's do; those of other systems' methods from `andreas-baselines`.
@@ -26,7 +26,6 @@ mod account;
 mod ask;
 mod budget;
 pub mod cluster;
-mod complete;
 pub mod convert;
 mod doctor;
 pub mod exit;
@@ -43,7 +42,6 @@ mod shell;
 mod simulate;
 mod snapshot;
 pub mod stdio;
-mod top;
 mod when;
 
 use anyhow::Result;
@@ -63,7 +61,6 @@ enum Command {
     Explain(ask::ExplainArgs),
     Whatif(ask::WhatIfArgs),
     Can(ask::CanArgs),
-    Top(top::TopArgs),
     Submit(Box<jobs::SubmitArgs>),
     Logs(jobs::LogsArgs),
     Wait(jobs::WaitArgs),
@@ -94,12 +91,6 @@ enum Command {
     Man(shell::ManArgs),
 }
 
-/// The lines by which kubectl completes `kubectl andreas`, if that is what the program is asked for: by its first argument, its name.
-pub fn completions(mut args: impl Iterator<Item = String>) -> Option<String> {
-    args.next().filter(|program| complete::is_asked_as(program))?;
-    Some(complete::lines(Cli::command(), &args.collect::<Vec<_>>()))
-}
-
 /// The program's arguments; ends the program where they make no sense, or ask for help.
 pub fn arguments() -> Cli {
     let matches = allow_negative_values(Cli::command()).get_matches();
@@ -125,7 +116,6 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Explain(args) => ask::explain(&args),
         Command::Whatif(args) => ask::what_if(&args),
         Command::Can(args) => ask::can(&args),
-        Command::Top(args) => top::run(&args),
         Command::Submit(args) => jobs::submit(&args),
         Command::Logs(args) => jobs::logs(&args),
         Command::Wait(args) => jobs::wait(&args),

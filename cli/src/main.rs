@@ -3,13 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(lines) =
-        andreas_cli::completions(std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()))
-    {
-        // Whoever asked may have gone.
-        drop(andreas_cli::output::print(&lines));
-        return ExitCode::SUCCESS;
-    }
     match andreas_cli::run(andreas_cli::arguments()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has closed it: nothing is left to print.

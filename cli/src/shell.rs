@@ -14,8 +14,7 @@ const PROGRAM: &str = "kubectl-andreas";
 /// Completion: print a script that completes commands and flags in a shell.
 ///
 /// bash: source <(kubectl-andreas completion bash). zsh: write it to _kubectl-andreas in a folder of $fpath. fish: write it to
-/// ~/.config/fish/completions/kubectl-andreas.fish. The script completes `kubectl-andreas`. kubectl completes `kubectl andreas` itself,
-/// with the names of jobs, where the program is also on the PATH as kubectl_complete-andreas: a link is enough.
+/// ~/.config/fish/completions/kubectl-andreas.fish. The script completes `kubectl-andreas`.
 #[derive(Debug, Args)]
 pub struct CompletionArgs {
     /// Shell

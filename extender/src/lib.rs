@@ -9,13 +9,12 @@
 //! | [`jobs`] | cache of all TrainingJobs' allocations, fed by one watch |
 //! | [`pod_cache`] | cache of pods seen by filter, so that bind need not read them |
 //! | [`cluster`] | requests to the API server: one live read, one Binding |
-//! | [`certificates`] | certificates of the pod (extender and kube-scheduler), with an overlap on renewal |
 //! | [`verbs`] | filter, prioritize and bind, built from the modules above |
 //! | [`routes`] | HTTP server: limits, timeouts, metrics |
 //!
 //! # What flows in and out
 //!
-//! In: calls from kube-scheduler (mutual TLS, HTTP/2), and a watch of TrainingJobs that reads their UID and
+//! In: calls from kube-scheduler (plain HTTP on loopback), and a watch of TrainingJobs that reads their UID and
 //! `status.allocation`. Out: responses from memory, and Bindings that carry the allocation's generation.
 //!
 //! # What must never be here
@@ -24,7 +23,6 @@
 //! pods or nodes. Any write but the Binding. kube-scheduler makes one filter call at a time for the whole
 //! cluster, so a slow response delays every pod.
 
-pub mod certificates;
 pub mod cluster;
 pub mod decide;
 pub mod jobs;

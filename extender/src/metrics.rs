@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use andreas_runtime::certificates::CERTIFICATES;
 use andreas_runtime::metrics::{Labels, Metric, PROCESS, register_process};
 use andreas_runtime::watch::WATCHES;
 use prometheus_client::metrics::counter::Counter;
@@ -31,7 +30,7 @@ andreas_runtime::metrics! {
 /// All metrics of the extender.
 #[must_use]
 pub fn all() -> Vec<Metric> {
-    [OWN, WATCHES, CERTIFICATES, PROCESS].concat()
+    [OWN, WATCHES, PROCESS].concat()
 }
 
 /// The extender verbs of kube-scheduler.
@@ -150,8 +149,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_runtime::metrics::classic;
-    use andreas_runtime::testing::{deviations, ill_named};
+    use andreas_runtime::testing::{classic, deviations, ill_named};
 
     #[test]
     fn the_list_holds_what_is_exposed_and_nothing_else() {
@@ -162,8 +160,7 @@ mod tests {
         metrics.live_read("found");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let elsewhere = [WATCHES, CERTIFICATES].concat();
-        let own: Vec<_> = all().into_iter().filter(|metric| !elsewhere.contains(metric)).collect();
+        let own: Vec<_> = all().into_iter().filter(|metric| !WATCHES.contains(metric)).collect();
         assert_eq!(deviations(&classic(&text), &own), Vec::<String>::new());
         assert_eq!(ill_named(&all()), Vec::<String>::new());
     }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use andreas_runtime::server::RequestConnection;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::map_request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::{StatusCode, header};
@@ -27,6 +29,13 @@ pub fn router(extender: Arc<Extender>, max_body: usize) -> Router {
         .route("/bind", post(bind))
         .layer(DefaultBodyLimit::max(max_body))
         .layer(TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT))
+        .layer(map_request(async |request: Request| {
+            // Only kube-scheduler reaches the port: no call of it is cut off for a further connection.
+            if let Some(connection) = request.extensions().get::<RequestConnection>() {
+                connection.authenticated("kube-scheduler");
+            }
+            request
+        }))
         .with_state(extender)
 }
 

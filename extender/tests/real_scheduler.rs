@@ -43,28 +43,17 @@ impl World {
             kubectl(&testbed, &["taint", "node", name, "node.kubernetes.io/not-ready-"]).await;
         }
 
-        let server = testbed.pki().server("andreas-extender", &["127.0.0.1"]).unwrap();
-        let client = testbed.pki().client("andreas-scheduler", None).unwrap();
         let ports = [Arc::new(PortLease::take().unwrap()), Arc::new(PortLease::take().unwrap())];
         let [listen, admin] = [&ports[0], &ports[1]].map(|port| format!("127.0.0.1:{}", port.port()));
         let spec = ProcessSpec::new("extender", env!("CARGO_BIN_EXE_andreas-extender"))
             .args(["--log-format", "text", "--listen", &listen, "--admin-listen", &admin])
-            .args(["--client-name", "andreas-scheduler", "--kubeconfig"])
-            .arg(testbed.kubeconfig())
-            .arg("--tls-cert")
-            .arg(&server.certificate_file)
-            .arg("--tls-key")
-            .arg(&server.key_file)
-            .arg("--client-ca")
-            .arg(testbed.pki().ca_file());
+            .arg("--kubeconfig")
+            .arg(testbed.kubeconfig());
         let extender = testbed.spawn(spec).unwrap();
         extender.wait_for_http(&admin, "/readyz", TIMEOUT).await.unwrap();
 
-        let common = json!({
-            "urlPrefix": format!("https://{listen}"), "enableHTTPS": true, "nodeCacheCapable": true, "ignorable": false,
-            "tlsConfig": {"serverName": "127.0.0.1", "caFile": testbed.pki().ca_file(), "certFile": client.certificate_file,
-                "keyFile": client.key_file},
-        });
+        let common =
+            json!({"urlPrefix": format!("http://{listen}"), "nodeCacheCapable": true, "ignorable": false});
         let with = |more: Value| {
             let mut entry = common.clone();
             entry.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -2,27 +2,19 @@
 
 use std::io::Write as _;
 
-use andreas_node_agent::agent::local::{self, StatusArgs};
-use andreas_node_agent::agent::{self, AgentArgs};
+use andreas_node_agent::agent::{self, AgentArgs, local};
 use andreas_node_agent::process;
 use andreas_node_agent::setter::confine;
 use andreas_runtime::telemetry::{self, TelemetryArgs};
 use andreas_runtime::{admin::AdminArgs, client::ClientArgs};
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use rustix::thread::CapabilitySet;
 
 /// Node agent of ANDREAS: reads GPUs, decides which of them rest, reports status. Needs the API server and the
 /// kubelet's PodResources socket, and no capability. Settings are applied by `andreas-node-setter`.
 #[derive(Debug, Parser)]
-#[command(
-    name = "andreas-node-agent",
-    version,
-    subcommand_negates_reqs = true,
-    args_conflicts_with_subcommands = true
-)]
+#[command(name = "andreas-node-agent", version)]
 struct Args {
-    #[command(subcommand)]
-    command: Option<Command>,
     /// Read the node once, print what was read as JSON in the form of GpuNode.status, and exit. Sets nothing and needs no API
     /// server; what only the running agent knows, as earlier Xid errors, is in the GpuNode.
     #[arg(long)]
@@ -37,32 +29,21 @@ struct Args {
     telemetry: TelemetryArgs,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Print a table of this node's GPUs: draw, holders, settings, health. Reads only; needs no API server. Earlier Xid errors are
-    /// in the GpuNode.
-    Status(StatusArgs),
-}
-
 fn main() -> anyhow::Result<()> {
-    let Args { command, once, mut own, admin, client, mut telemetry } = Args::parse();
-    if once || command.is_some() {
+    let Args { once, own, admin, client, mut telemetry } = Args::parse();
+    if once {
         telemetry.format = telemetry::LogFormat::Text;
         telemetry.filter = "warn".into();
     }
     telemetry::init(&telemetry)?;
     // Capabilities and namespaces are per thread: confine before a second thread starts.
     confine::keep_only(CapabilitySet::empty());
-    if let Some(Command::Status(status)) = &command {
-        (own.pod_resources, own.nvml_library) = (status.pod_resources.clone(), status.nvml_library.clone());
-    }
     let library = own.nvml_library.clone();
     process::run(&library, |library, shutdown| async move {
-        let text = match command {
-            Some(Command::Status(status)) => local::table(&status, &own, library).await?,
-            None if once => local::once(&own, library).await? + "\n",
-            None => return agent::run(own, admin, client, library, shutdown).await,
-        };
+        if !once {
+            return agent::run(own, admin, client, library, shutdown).await;
+        }
+        let text = local::once(&own, library).await? + "\n";
         Ok(std::io::stdout().write_all(text.as_bytes())?)
     })
 }
@@ -80,8 +61,7 @@ mod tests {
     #[test]
     fn a_node_name_is_needed_only_by_the_agent_itself() {
         let parses = |flags: &[&str]| Args::try_parse_from([&["andreas-node-agent"], flags].concat()).is_ok();
-        assert!(parses(&["--once"]) && parses(&["status"]) && parses(&["--node-name", "n1"]));
+        assert!(parses(&["--once"]) && parses(&["--node-name", "n1"]));
         assert!(std::env::var_os("NODE_NAME").is_some() || !parses(&[]));
-        assert!(!parses(&["--once", "status"]), "one of them");
     }
 }

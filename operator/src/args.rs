@@ -12,8 +12,6 @@ use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
-use crate::predict::LearningScope;
-
 /// Kubernetes operator for deep-learning training: plans TrainingJobs on GPU nodes and runs them.
 #[derive(Debug, Parser)]
 #[command(name = "andreas-operator", version, about, args_conflicts_with_subcommands = true)]
@@ -94,9 +92,6 @@ pub struct RunArgs {
     /// How pods are bound.
     #[arg(long, env = "ANDREAS_SCHEDULER_MODE", value_enum, default_value_t = SchedulerMode::Extender)]
     pub scheduler_mode: SchedulerMode,
-    /// Scope of learned predictions: which namespaces' training profiles count for a job.
-    #[arg(long, env = "ANDREAS_LEARNING_TRUST", value_enum, default_value_t = LearningScope::Namespace)]
-    pub learning_trust: LearningScope,
     /// Kinds of jobs that are adopted, separated by commas: Job, JobSet, TrainJob, PyTorchJob, RayJob. Kinds that the
     /// cluster does not have are waited for.
     #[arg(long, env = "ANDREAS_ADOPT", value_delimiter = ',', value_parser = kind, value_name = "KINDS")]
@@ -133,9 +128,9 @@ pub struct ProgressArgs {
     /// PEM file with its private key.
     #[arg(long, env = "ANDREAS_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Certificate lifetimes, for tests of renewal.
+    /// Lifetime of certificates, for tests of renewal.
     #[command(flatten)]
-    pub lifetimes: CertificateLifetimeArgs,
+    pub lifetime: CertificateLifetimeArgs,
 }
 
 #[cfg(test)]

@@ -20,49 +20,6 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Secret that gives the extender's certificate; nothing where the extender makes it. */}}
-{{- define "andreas.extenderGiven" -}}
-{{- if .Values.extender.tls.existingSecret -}}
-{{- .Values.extender.tls.existingSecret -}}
-{{- else if and (include "andreas.byCertManager" .) .Values.certificates.certManager.scheduler -}}
-{{- printf "%s-extender-certificate" (include "andreas.fullname" .) -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Secret with kube-scheduler's client certificate in tls.crt and tls.key. */}}
-{{- define "andreas.schedulerGiven" -}}
-{{- if and .Values.scheduler.tls.existingSecret (not (include "andreas.extenderGiven" .)) -}}
-{{- fail "scheduler.tls.existingSecret needs extender.tls.existingSecret, or cert-manager with certificates.certManager.scheduler=true: an extender that makes its own certificates makes kube-scheduler's too" -}}
-{{- end -}}
-{{- if .Values.scheduler.tls.existingSecret -}}
-{{- .Values.scheduler.tls.existingSecret -}}
-{{- else if and (not .Values.extender.tls.existingSecret) (include "andreas.extenderGiven" .) -}}
-{{- printf "%s-scheduler-certificate" (include "andreas.fullname" .) -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Flags of the extender for its certificates. */}}
-{{- define "andreas.extenderCertificateArgs" -}}
-- --client-name=andreas-scheduler
-- --server-name={{ .Values.scheduler.config.serverName }}
-- --certificates-folder=/var/run/andreas/certificates
-- --scheduler-folder=/var/run/andreas/scheduler
-{{- if include "andreas.extenderGiven" . }}
-- --tls-cert=/etc/andreas/tls/tls.crt
-- --tls-key=/etc/andreas/tls/tls.key
-- --client-ca=/etc/andreas/tls/ca.crt
-{{- end }}
-{{- end -}}
-
-{{/* Mounts of the extender for its certificates. */}}
-{{- define "andreas.extenderCertificateMounts" -}}
-- {name: certificates, mountPath: /var/run/andreas/certificates}
-- {name: scheduler-certificates, mountPath: /var/run/andreas/scheduler}
-{{- if include "andreas.extenderGiven" . }}
-- {name: tls-server, mountPath: /etc/andreas/tls, readOnly: true}
-{{- end }}
-{{- end -}}
-
 {{/* The parts of a Certificate of cert-manager that are the same for all: (list . <component> <Secret>). */}}
 {{- define "andreas.certificate" -}}
 {{- $root := index . 0 -}}

@@ -18,7 +18,7 @@ use crate::when::{self, Deadline};
 /// Can: the probability that a job submitted now would meet a deadline. Nothing is created.
 ///
 /// The deadline is that of the manifest unless --deadline gives one, and so is the namespace. Needs the right to list TrainingJobs in
-/// the namespace.
+/// the namespace, and to create them: the API server checks the job.
 #[derive(Debug, Args)]
 pub struct CanArgs {
     /// The job: TrainingJob, Job, PyTorchJob, TrainJob, JobSet, RayJob, or an sbatch script; - for standard input
@@ -60,6 +60,7 @@ pub fn run(args: &CanArgs) -> Result<()> {
     }
     let answer: Can = block_on(async {
         let operator = Operator::connect(&ask).await?;
+        question.job = operator.checked(question.job).await?;
         operator.post(&path::can(&operator.namespace), &question).await
     })?;
     let text = |answer: &Can| text_of(answer, Timestamp::now());

@@ -46,7 +46,6 @@ const CANDIDATES: [Column<Candidate>; 12] = [
     })
     .wide(),
     Column::text("NOW", |c| match (c.current, c.obstacle) {
-        (true, _) if c.explored => "planned, to try the type".to_owned(),
         (true, _) => "planned".to_owned(),
         (false, None) => "fits".to_owned(),
         (false, Some(obstacle)) => format!("no: {}", obstacle.as_str().to_lowercase()),
@@ -126,11 +125,11 @@ mod tests {
     #[test]
     fn the_planned_configuration_is_shown_however_many_are_cheaper() {
         let at = "2026-01-01T00:00:00Z";
-        let text = |candidates: usize, planned: usize, explored: bool, wide: bool| {
+        let text = |candidates: usize, planned: usize, wide: bool| {
             let one = |n: usize| {
                 let cost = json!({"energyMicros": n, "latenessMicros": 0, "turnaroundMicros": 0});
                 json!({"gpuType": format!("T{n}"), "gpus": 1, "nodes": 1, "seconds": 60, "watts": 300, "cost": cost,
-                    "current": n == planned, "explored": explored && n == planned})
+                    "current": n == planned})
             };
             let candidates: Vec<_> = (0..candidates).map(one).collect();
             let answer = json!({"namespace": "team", "candidates": candidates, "changes": [], "currency": "EUR",
@@ -139,15 +138,15 @@ mod tests {
             text_of(&answer, wide, at.parse().expect("an instant"))
         };
         let rows = |text: &str| text.lines().filter(|line| line.starts_with("  1 ")).count();
-        let explored = text(9, 7, true, false);
-        assert_eq!(rows(&explored), SHOWN + 1);
-        assert!(explored.contains("T7 ") && explored.contains("  planned, to try the type\n"), "{explored}");
-        assert!(explored.contains("  and 2 more: -o wide\n"), "{explored}");
-        let cheap = text(9, 2, false, false);
+        let dear = text(9, 7, false);
+        assert_eq!(rows(&dear), SHOWN + 1);
+        assert!(dear.contains("T7 ") && dear.contains("  planned\n"), "{dear}");
+        assert!(dear.contains("  and 2 more: -o wide\n"), "{dear}");
+        let cheap = text(9, 2, false);
         assert_eq!(rows(&cheap), SHOWN);
         assert!(cheap.contains("  planned\n") && cheap.contains("  and 3 more: -o wide\n"), "{cheap}");
-        let whole = text(9, 7, true, true);
+        let whole = text(9, 7, true);
         assert_eq!((rows(&whole), whole.contains("more: -o wide")), (9, false), "{whole}");
-        assert!(!text(0, 0, false, false).contains("Configurations"));
+        assert!(!text(0, 0, false).contains("Configurations"));
     }
 }

@@ -1,18 +1,23 @@
-//! The job that a question is about, from a manifest.
+//! The job that a question is about: from a manifest, and judged by the API server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use andreas_api::names::LABEL_PROFILE;
+use andreas_api::TrainingJob;
+use andreas_api::names::{GROUP, LABEL_PROFILE, VERSION};
 use andreas_query::{JobObject, request::JobMetadata};
 use anyhow::{Context, Result, anyhow, bail};
+use serde_json::json;
 
+use crate::cluster::{Cluster, ClusterError};
 use crate::input;
 use crate::name;
 use crate::output::plain;
 
 /// Stands for an image that the file does not name: the answer does not depend on it.
 const IMAGE: &str = "unknown";
+/// Name of a job without one, for the API server.
+const UNNAMED: &str = "asked";
 
 /// Reads a job and its namespace, if it names one, from a YAML or JSON file or an sbatch script; `-` is standard input. What is no
 /// TrainingJob is converted as `convert` does.
@@ -48,6 +53,28 @@ fn parse(text: &str) -> Result<(JobObject, Option<String>)> {
     let profile = metadata["labels"][LABEL_PROFILE].as_str();
     let labels = profile.map(|profile| BTreeMap::from([(LABEL_PROFILE.to_owned(), profile.to_owned())]));
     Ok((JobObject { metadata: JobMetadata { name, labels }, spec: one.job["spec"].clone() }, namespace))
+}
+
+/// The job with its defaults, if the API server would create it. Nothing is created.
+///
+/// # Errors
+/// What the API server refuses, and when the caller may not create TrainingJobs there.
+pub async fn checked(cluster: &Cluster, namespace: &str, job: JobObject) -> Result<JobObject> {
+    let create = async |name: &str| {
+        let object = json!({
+            "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "TrainingJob",
+            "metadata": {"name": name, "namespace": namespace, "labels": job.metadata.labels}, "spec": job.spec,
+        });
+        cluster.create::<TrainingJob, _>(Some(namespace), &object, true).await
+    };
+    let made = match create(job.metadata.name.as_deref().unwrap_or(UNNAMED)).await {
+        // Its name has been judged before that.
+        Err(ClusterError::Refused(message)) if message.contains("already exists") => {
+            create(&format!("{UNNAMED}-{}", std::process::id())).await?
+        }
+        made => made?,
+    };
+    Ok(JobObject { spec: serde_json::to_value(&made.spec)?, ..job })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use andreas_query::{Failure, TOKEN_HEADER};
+use andreas_query::{Failure, JobObject, TOKEN_HEADER};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 
-use super::AskArgs;
+use super::{AskArgs, job_file};
 use crate::cluster::{Cluster, ClusterError, PodPort, Reply, Right, Selection, bearer_token};
 
 /// Maximum answer: a queue of 20,000 jobs.
@@ -54,6 +54,14 @@ impl<'a> Operator<'a> {
             None => account_token(&cluster, args, &namespace).await?,
         };
         Ok(Self { args, cluster, token, namespace })
+    }
+
+    /// The job of a question, judged by the API server.
+    ///
+    /// # Errors
+    /// What it refuses.
+    pub async fn checked(&self, job: JobObject) -> anyhow::Result<JobObject> {
+        job_file::checked(&self.cluster, &self.namespace, job).await
     }
 
     /// Asks for `path`.

@@ -16,7 +16,7 @@ use crate::output::{self, money, plain};
 /// What if: when a job would start and end, and which jobs a change would delay. Nothing is created.
 ///
 /// Several changes together are one. The namespace is that of the manifest, if it names one. Jobs of the namespace are named, others are
-/// counted. Needs the right to list TrainingJobs in the namespace.
+/// counted. Needs the right to list TrainingJobs in the namespace, and with a file to create them: the API server checks the job.
 #[derive(Debug, Args)]
 #[group(id = "change", required = true, multiple = true, args = ["file", "nodes", "budget", "without"])]
 pub struct WhatIfArgs {
@@ -65,7 +65,7 @@ fn watts(text: &str) -> Result<i64, String> {
 pub fn run(args: &WhatIfArgs) -> Result<()> {
     let (job, namespace) = args.file.as_deref().map(job_file::read).transpose()?.unzip();
     let ask = args.ask.of_manifest(namespace.flatten())?;
-    let question = WhatIfRequest {
+    let mut question = WhatIfRequest {
         job,
         nodes: args.nodes.clone(),
         budget_watts: args.budget,
@@ -73,6 +73,9 @@ pub fn run(args: &WhatIfArgs) -> Result<()> {
     };
     let answer: WhatIf = block_on(async {
         let operator = Operator::connect(&ask).await?;
+        if let Some(job) = question.job.take() {
+            question.job = Some(operator.checked(job).await?);
+        }
         operator.post(&path::what_if(&operator.namespace), &question).await
     })?;
     let name = |answer: &WhatIf| {

@@ -15,7 +15,7 @@ use crate::output::{self, OutputArgs, ago_or_in, bar, percent, plain, plain_line
 
 /// Budget: the power budget now, its windows, and what is drawn against it.
 ///
-/// Drawn is what the agents report of GPUs and machines; a machine without a counter counts by the policy or by the table of boards.
+/// Drawn is what the agents report of GPUs; machines beside them count by the policy or by the table of boards.
 /// Change the budget in the EnergyPolicy `default`. Needs the right to list GpuNodes (ClusterRole andreas-power-admin).
 #[derive(Debug, Args)]
 pub struct BudgetArgs {
@@ -78,10 +78,6 @@ fn text_of(budget: &Budget, now: Timestamp) -> String {
         power(budget.machine_watts as f64)
     );
     text += &format!(", {} nodes\n", budget.nodes);
-    if budget.estimated_machines > 0 {
-        let number = budget.estimated_machines;
-        text += &format!("           machines without a counter, taken from the table: {number}\n");
-    }
     if budget.unreported > 0 {
         text += &format!("           nodes without a report, not counted: {}\n", budget.unreported);
     }

@@ -38,8 +38,6 @@ pub struct Budget {
     pub gpu_watts: i64,
     /// The part of machines beside their GPUs, W of IT.
     pub machine_watts: i64,
-    /// Nodes whose machine is not measured and counts by the policy or the table.
-    pub estimated_machines: u64,
     /// Nodes without an agent's report: their draw is missing.
     pub unreported: u64,
     /// Nodes that count: those that are planned.
@@ -118,7 +116,6 @@ impl Budget {
             drawn_watts: ((gpu_watts + machine_watts) as f64 * factor).round() as i64,
             gpu_watts,
             machine_watts,
-            estimated_machines: number(&counted, |view| view.host_watts.is_some() && !view.host_measured),
             unreported: number(&counted, |view| view.devices.is_empty()),
             nodes: counted.len() as u64,
             planned_watts: planned(objects),

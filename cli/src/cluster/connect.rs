@@ -98,12 +98,6 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Says nothing of objects that cannot be read.
-    #[must_use]
-    pub fn without_warnings(self) -> Self {
-        Self { warnings: false, ..self }
-    }
-
     /// Address of the API server.
     pub fn url(&self) -> &str {
         &self.url

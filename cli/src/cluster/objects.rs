@@ -177,8 +177,15 @@ impl Cluster {
         O: Serialize,
     {
         let data = serde_json::to_vec(object).map_err(|error| ClusterError::Failed(error.to_string()))?;
-        let request = Self::path::<K>(namespace).create(&PostParams { dry_run, field_manager: None }, data);
-        self.send(request, &Right::new::<K>("create", namespace), None).await
+        let mut request = Self::path::<K>(namespace)
+            .create(&PostParams { dry_run, field_manager: None }, data)
+            .map_err(|error| ClusterError::Failed(error.to_string()))?;
+        if dry_run {
+            // As kubectl asks: a field that the definition lacks is an error, and not dropped.
+            let uri = format!("{}&fieldValidation=Strict", request.uri());
+            *request.uri_mut() = uri.parse().map_err(|_| ClusterError::Failed(uri))?;
+        }
+        self.send(Ok(request), &Right::new::<K>("create", namespace), None).await
     }
 
     /// A token of a service account, good for ten minutes; `None`: the answer has none.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::gpu_node::{GpuCondition, GpuNodeStatus, GpuState, HostPower as MeasuredHost};
+use andreas_api::gpu_node::{GpuCondition, GpuNodeStatus, GpuState};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
 use andreas_policy::{boards, gpu_type};
 use serde::Serialize;
@@ -32,8 +32,6 @@ pub struct NodeView {
     pub gpu_watts: i64,
     /// Draw of the machine beside its GPUs, W; none where it is not known.
     pub host_watts: Option<i64>,
-    /// That draw is measured; else it is from the policy or a table.
-    pub host_measured: bool,
     /// Pods that hold GPUs.
     pub holders: Vec<Holder>,
     /// Why the node's GPUs are not planned; none where they are.
@@ -106,7 +104,7 @@ impl NodeView {
         let gpu_type = labelled.or_else(|| type_by_jobs(&name, jobs));
         let number = (devices.len() as u64).max(machine.map_or(0, gpus));
         let held = count("Held");
-        let host = host(policy, gpu_type.as_deref(), number, status.host_power.as_ref(), held > 0);
+        let host = host(policy, gpu_type.as_deref(), number, held > 0);
         let excluded = node.spec.excluded.as_ref();
         let (health, healthy) = health(node, &status, &devices);
         Self {
@@ -118,8 +116,7 @@ impl NodeView {
             resting: count("Resting"),
             unhealthy: count("Unhealthy"),
             gpu_watts: status.gpus.iter().map(|gpu| i64::from(gpu.watts.max(0))).sum(),
-            host_watts: host.map(|(watts, _)| watts),
-            host_measured: host.is_some_and(|(_, measured)| measured),
+            host_watts: host,
             holders: holders(&status, objects),
             excluded: excluded.map(|why| why.reason.clone()),
             excluded_message: excluded.map(|why| why.message.clone()),
@@ -188,21 +185,11 @@ fn type_by_jobs(node: &str, jobs: Option<&[SlimTrainingJob]>) -> Option<String> 
     here.next().map(|allocation| allocation.gpu_type.clone())
 }
 
-/// Draw of the machine beside its GPUs, W, and whether it is measured. `None`: neither described nor measured.
-fn host(
-    policy: &EnergyPolicySpec,
-    gpu_type: Option<&str>,
-    gpus: u64,
-    reading: Option<&MeasuredHost>,
-    busy: bool,
-) -> Option<(i64, bool)> {
-    let Some(gpu_type) = gpu_type.filter(|name| boards::is_described(name, policy)) else {
-        return reading.filter(|reading| reading.watts > 0).map(|reading| (i64::from(reading.watts), true));
-    };
-    let board = boards::board(gpu_type, policy);
-    let power = board.measured_host(gpus, reading, busy);
-    let watts = if busy { power.busy } else { power.idle };
-    Some((watts.0.round() as i64, board.host_reading(gpus, reading, busy).is_some()))
+/// Draw of the machine beside its GPUs by the policy or the table of boards, W. `None`: its type is in neither.
+fn host(policy: &EnergyPolicySpec, gpu_type: Option<&str>, gpus: u64, busy: bool) -> Option<i64> {
+    let gpu_type = gpu_type.filter(|name| boards::is_described(name, policy))?;
+    let power = boards::board(gpu_type, policy).host(gpus);
+    Some(if busy { power.busy } else { power.idle }.0.round() as i64)
 }
 
 /// In a word or two what is wrong with a node, and whether nothing is.
@@ -234,15 +221,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_counts_as_measured_or_by_the_table() {
+    fn the_machine_counts_by_the_table() {
         let policy = EnergyPolicySpec::default();
-        let reading = |watts, source: &str| MeasuredHost { watts, source: source.into() };
         let a100 = Some("NVIDIA-A100-SXM4-80GB");
-        assert_eq!(host(&policy, a100, 8, None, false), Some((1000, false)));
-        let platform = reading(700, "RaplPlatform");
-        assert_eq!(host(&policy, a100, 8, Some(&platform), true), Some((700, true)));
-        let packages = reading(400, "RaplPackages");
-        assert_eq!(host(&policy, a100, 8, Some(&packages), true), Some((1600, false)), "a lower bound");
-        assert_eq!(host(&policy, Some("unheard-of"), 8, None, true), None);
+        assert_eq!((host(&policy, a100, 8, false), host(&policy, a100, 8, true)), (Some(1000), Some(1600)));
+        assert_eq!(host(&policy, Some("unheard-of"), 8, true), None);
     }
 }

@@ -30,7 +30,6 @@ pub fn gpu_nodes() -> Value {
         {"metadata": {"name": "gpu-1"},
          "spec": {"limits": [{"pod": "team-a/bert-large-2-0", "watts": 300}]},
          "status": {"agentVersion": "0.1.0", "conditions": ready("True", "Working"),
-            "hostPower": {"watts": 800, "source": "RaplPlatform"},
             "gpus": [gpu(1, "Held", pod, 290), gpu(2, "Held", pod, 285),
                      gpu(3, "Held", Some("other/notebook-0"), 100), gpu(4, "Resting", None, 20)]}},
         {"metadata": {"name": "gpu-2"}, "spec": {},

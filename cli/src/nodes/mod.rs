@@ -42,10 +42,8 @@ const COLUMNS: [Column<NodeView>; 13] = [
         holders.join(", ")
     }),
     Column::number("FREE", |node: &NodeView| node.free.to_string()).wide(),
-    Column::number("MACHINE", |node: &NodeView| match node.host_watts {
-        Some(watts) if node.host_measured => power(watts as f64),
-        Some(watts) => format!("~{}", power(watts as f64)),
-        None => String::new(),
+    Column::number("MACHINE", |node: &NodeView| {
+        node.host_watts.map(|watts| format!("~{}", power(watts as f64))).unwrap_or_default()
     })
     .wide(),
     Column::text("EMPTY SINCE", |node: &NodeView| {
@@ -133,7 +131,6 @@ fn one(view: &NodeView, now: Timestamp) -> String {
     }
     text += &format!("Power:     GPUs {}", power(view.gpu_watts as f64));
     match view.host_watts {
-        Some(watts) if view.host_measured => text += &format!(", machine {}\n", power(watts as f64)),
         Some(watts) => text += &format!(", machine about {} (not measured)\n", power(watts as f64)),
         None => text += "\n",
     }

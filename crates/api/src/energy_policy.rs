@@ -53,8 +53,7 @@ pub struct EnergyPolicySpec {
     pub node_loss: NodeLoss,
     /// When GPUs that hold no job rest. Default: that of each of its fields.
     pub rest: Rest,
-    /// Power limits of GPUs that train. `Off`: none. `Observe`: they are planned and reported, and not set. `On`: they are planned and set.
-    /// Default: `Off`.
+    /// Power limits of GPUs that train. `Off`: none. `On`: they are planned and set. Default: `Off`.
     #[serde(deserialize_with = "crate::known::or_default")]
     pub limits: Limits,
     /// Power of GPU types and nodes, where the built-in values do not fit. Default: none. A type that neither this list nor the built-in
@@ -335,8 +334,6 @@ pub enum Limits {
     /// None are set.
     #[default]
     Off,
-    /// Planned and reported, not set.
-    Observe,
     /// Planned and set.
     On,
 }

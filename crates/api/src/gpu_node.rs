@@ -97,9 +97,6 @@ pub struct GpuNodeStatus {
     /// Since when no GPU of the node is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub empty_since: Option<Time>,
-    /// Draw of the machine beside its GPUs, where the agent may read it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_power: Option<HostPower>,
     /// `Ready`, `Unhealthy`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
@@ -273,20 +270,6 @@ pub struct GpuShare {
     /// used.
     #[schemars(range(min = 0))]
     pub estimated_joules: i64,
-}
-
-/// What a machine draws beside its GPUs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HostPower {
-    /// Mean draw of the last interval, W.
-    #[schemars(range(min = 0, max = 100_000))]
-    pub watts: i32,
-    /// What it covers: `RaplPackages` (processors), `RaplPackagesAndDram` (and memory), `RaplPlatform` (all that the
-    /// platform's counter covers). Fans, disks, network cards and losses of power supplies are in none of the first
-    /// two.
-    #[schemars(length(min = 1, max = 63))]
-    pub source: String,
 }
 
 /// What a pod has used of a node's GPUs, by their counters, from when it took them until it let them go.

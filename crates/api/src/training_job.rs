@@ -86,10 +86,6 @@ pub struct TrainingJobSpec {
     /// it. Default: `Allowed`.
     #[serde(default)]
     pub preemption: Preemption,
-    /// `Off`: the run is moved only for what is known of it. `Auto`: plans may run one epoch on a GPU type that the job's profile has no times of, if those are worth more than the epoch and a
-    /// restart cost. Needs a checkpoint and `preemption: Allowed`. Default: `Off`.
-    #[serde(default, deserialize_with = "known::or_default")]
-    pub profiling: Profiling,
     /// How many failures of the program itself are tried again, 0 to 100. Default: 3. Failures of the cluster do not count.
     #[serde(default = "default_retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -280,16 +276,6 @@ pub enum Rendezvous {
     Torchrun,
     /// Those of PyTorch's `env://`, for one process per worker, beside torchrun's.
     Env,
-}
-
-/// Whether a run may be moved to see how fast it is elsewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Profiling {
-    /// It is moved only for its own good as far as that is known.
-    #[default]
-    Off,
-    /// It may be, if it has a checkpoint, may be stopped, and is on time even if it turns out slow there.
-    Auto,
 }
 
 /// Whether a run may be stopped in favour of others.

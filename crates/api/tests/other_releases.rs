@@ -17,7 +17,7 @@ fn earlier_job() -> Value {
             "deadlineAfter": "36h", "weight": 10, "epochs": 3, "gpus": {"min": 1, "max": 4, "maxNodes": 1}, "resourcesPer": "Worker",
             "template": {"spec": {"containers": [{"name": "train", "image": "x"}]}},
             "checkpoint": {"claimName": "c", "path": "/checkpoint", "graceSeconds": 60, "exclusive": false},
-            "preemption": "Allowed", "profiling": "Off", "retries": 3, "startTimeout": "15m", "suspend": false, "historyLimit": 3,
+            "preemption": "Allowed", "retries": 3, "startTimeout": "15m", "suspend": false, "historyLimit": 3,
         },
         "status": {
             "observedGeneration": 2, "phase": "Running", "attempts": 2, "userFailures": 0, "clusterFailures": 1, "restarts": 0,
@@ -37,7 +37,6 @@ fn later_job() -> Value {
     let mut job = earlier_job();
     job["spec"]["preemption"] = json!("Priced");
     job["spec"]["resourcesPer"] = json!("Socket");
-    job["spec"]["profiling"] = json!("Always");
     job["spec"]["elastic"] = json!({"between": [1, 2]});
     let status = &mut job["status"];
     status["phase"] = json!("Resizing");

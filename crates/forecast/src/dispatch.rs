@@ -14,7 +14,7 @@ use crate::live::Live;
 /// GPUs by the instant at which they become free, earliest first.
 #[derive(Default)]
 struct Pool {
-    free: std::collections::VecDeque<(Time, u32)>,
+    free: VecDeque<(Time, u32)>,
 }
 
 impl Pool {
@@ -47,15 +47,12 @@ impl Pool {
 }
 
 /// Simulates the rest without further plans: jobs that hold GPUs end there, and the first `most` of those that wait are
-/// dispatched in the order of their deadlines; the others have no start. Jobs of `later`, in the order of their
-/// submission, wait for GPUs from then on.
-pub(crate) fn dispatch_rest<'a>(
+/// dispatched in the order of their deadlines; the others have no start.
+pub(crate) fn dispatch_rest(
     (snapshot, hosts): (&Snapshot, &Hosts<'_>),
-    all: &mut [Live<'a>],
-    later: VecDeque<Live<'a>>,
+    all: &mut [Live<'_>],
     (now, most): (Time, usize),
 ) {
-    let mut later = Later::new(later);
     let mut idle: BTreeMap<&GpuType, u32> = BTreeMap::new();
     let mut largest: BTreeMap<&GpuType, u32> = BTreeMap::new();
     for node in &snapshot.nodes {
@@ -72,7 +69,7 @@ pub(crate) fn dispatch_rest<'a>(
             *idle = idle.saturating_sub(gpus);
         }
         if let Some(pool) = pools.get_mut(&name) {
-            pool.add(until + live.delays.reaction, gpus);
+            pool.add(until, gpus);
         }
         live.run_out(now, until, &snapshot.tariff);
     }
@@ -81,74 +78,18 @@ pub(crate) fn dispatch_rest<'a>(
             pool.add(now, gpus);
         }
     }
-    let mut waiting: BTreeMap<Turn, Waiting<'_, 'a>> = all
-        .iter_mut()
-        .filter(|live| live.ended.is_none())
-        .map(|live| (turn(live), Waiting::Now(live)))
-        .collect();
+    let mut waiting: Vec<&mut Live<'_>> = all.iter_mut().filter(|live| live.ended.is_none()).collect();
+    waiting.sort_by_cached_key(|live| turn(live));
     // Those behind the first ones have no start.
-    let mut left = waiting.len().min(most);
-    while left > 0 {
-        let Some((its_turn, live)) = waiting.pop_first() else { return };
-        let free_at = live.live().leaving.as_ref().map_or(now, |(_, until)| until.max(now));
-        let from = free_at.max(live.live().job.submit);
-        let Some((start, row)) = best(live.live(), &pools, &largest, from) else {
-            left -= usize::from(live.is_now());
-            continue;
-        };
-        // Whoever comes for the same GPUs before that may have an earlier turn.
-        if let Some(next) = later.next(&row.gpu_type, start) {
-            waiting.insert(its_turn, live);
-            waiting.insert(turn(&next), Waiting::Later(Box::new(next)));
-            continue;
-        }
-        left -= usize::from(live.is_now());
-        let mut live = live;
-        let live = live.live_mut();
-        let end = live.run_on(&row, start + start_delay(live, snapshot.restart), &snapshot.tariff, hosts);
+    for live in waiting.into_iter().take(most) {
+        let from = live.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
+        let Some((start, row)) = best(live, &pools, &largest, from) else { continue };
+        let ready = start + start_delay(live, snapshot.restart);
+        let end = live.run_on(&row, ready, &snapshot.tariff, hosts);
         if let Some(pool) = pools.get_mut(&row.gpu_type) {
             pool.take(row.gpus.0);
-            pool.add(end + live.delays.reaction, row.gpus.0);
+            pool.add(end, row.gpus.0);
         }
-    }
-}
-
-/// Jobs that will be submitted, by the GPU types that they can use.
-struct Later<'a> {
-    jobs: Vec<Option<Live<'a>>>,
-    /// Their places in `jobs`, in the order of their submission.
-    by_type: BTreeMap<GpuType, VecDeque<usize>>,
-}
-
-impl<'a> Later<'a> {
-    fn new(jobs: VecDeque<Live<'a>>) -> Self {
-        let mut by_type: BTreeMap<GpuType, VecDeque<usize>> = BTreeMap::new();
-        for (n, live) in jobs.iter().enumerate() {
-            for row in live.job.estimates.iter() {
-                let of_type = by_type.entry(row.gpu_type.clone()).or_default();
-                if of_type.back() != Some(&n) {
-                    of_type.push_back(n);
-                }
-            }
-        }
-        Self { jobs: jobs.into_iter().map(Some).collect(), by_type }
-    }
-
-    /// The first one left that can use a type and is submitted by then.
-    fn next(&mut self, gpu_type: &GpuType, by: Time) -> Option<Live<'a>> {
-        let places = self.by_type.get_mut(gpu_type)?;
-        while let Some(&first) = places.front() {
-            match &self.jobs[first] {
-                Some(live) if live.job.submit > by => return None,
-                _ => {
-                    places.pop_front();
-                    if let Some(live) = self.jobs[first].take() {
-                        return Some(live);
-                    }
-                }
-            }
-        }
-        None
     }
 }
 
@@ -180,37 +121,11 @@ fn turn(live: &Live<'_>) -> Turn {
     (order_key(due.0), order_key(live.job.submit.0), live.job.id.clone())
 }
 
-/// A job that waits: of the snapshot, or submitted later.
-enum Waiting<'b, 'a> {
-    Now(&'b mut Live<'a>),
-    Later(Box<Live<'a>>),
-}
-
-impl<'a> Waiting<'_, 'a> {
-    fn is_now(&self) -> bool {
-        matches!(self, Self::Now(_))
-    }
-
-    fn live(&self) -> &Live<'a> {
-        match self {
-            Self::Now(live) => live,
-            Self::Later(live) => live,
-        }
-    }
-
-    fn live_mut(&mut self) -> &mut Live<'a> {
-        match self {
-            Self::Now(live) => live,
-            Self::Later(live) => live,
-        }
-    }
-}
-
-/// Restart time of a job that ran before, start-up time of the pods of a new one.
+/// Restart time of a job that ran before.
 fn start_delay(live: &Live<'_>, restart: Seconds) -> Seconds {
     if live.start.is_some() || live.leaving.is_some() {
         live.job.restart.unwrap_or(restart)
     } else {
-        live.delays.start_up
+        Seconds::ZERO
     }
 }

@@ -1,6 +1,4 @@
-//! One future: the plan is carried out, and made again after every end of a run, with what was submitted until then.
-
-use std::collections::VecDeque;
+//! One future: the plan is carried out, and made again after every end of a run.
 
 use andreas_core::{Seconds, Time};
 use andreas_planner::{IntendedChange, Job, JobState, Options, Plan, Prices, Snapshot, SnapshotError};
@@ -8,7 +6,7 @@ use andreas_planner::{IntendedChange, Job, JobState, Options, Plan, Prices, Snap
 use crate::dispatch;
 use crate::hosts::Hosts;
 use crate::job_forecast::Run;
-use crate::live::{Delays, Live, NOTHING};
+use crate::live::{Live, NOTHING};
 
 /// Minimum time between two plans of a future.
 const APART: Seconds = Seconds(1.0);
@@ -20,83 +18,51 @@ const NEVER: Seconds = Seconds(8.0 * 86_400.0);
 /// The same at the last plan of a future.
 const NEVER_AT_LAST: Seconds = Seconds(86_400.0);
 
-/// Plans at most for jobs of the snapshot that have waited for long while others came.
-const LAST_PLANS: usize = 16;
-
 /// Maximum waiting jobs that get GPUs at the end of a future; those behind them have no start.
 const MAX_DISPATCHED: usize = 20_000;
 
-/// What a future draws.
-pub(crate) struct Drawn<'a> {
-    /// Standard normal numbers of the snapshot's jobs.
-    pub now: &'a [f64],
-    /// Jobs that will be submitted, in that order.
-    pub later: &'a [Job],
-    /// Theirs.
-    pub then: &'a [f64],
-    /// The snapshot's hosts: not drawn, the same in all futures.
-    pub hosts: &'a Hosts<'a>,
-}
-
-/// Simulates one future from the snapshot on. Returns the run of each job in the snapshot's order; `None` if it never
+/// Simulates one future from the snapshot on, with a standard normal number of each job. Returns the run of each job in the snapshot's order; `None` if it never
 /// starts.
 pub(crate) fn run(
     snapshot: &Snapshot,
     plan: &Plan,
     options: &Options,
-    (plans, delays): (usize, Delays),
-    drawn: &Drawn<'_>,
+    plans: usize,
+    (normals, hosts): (&[f64], &Hosts<'_>),
 ) -> Result<Vec<Option<Run>>, SnapshotError> {
     let mut now = snapshot.now;
     let count = snapshot.jobs.len();
-    let mut all: Vec<Live<'_>> = snapshot
-        .jobs
-        .iter()
-        .zip(drawn.now)
-        .map(|(job, normal)| Live::new(job, *normal, now, delays, drawn.hosts))
-        .collect();
-    let mut later: VecDeque<Live<'_>> = drawn
-        .later
-        .iter()
-        .zip(drawn.then)
-        .map(|(job, normal)| Live::new(job, *normal, job.submit, delays, drawn.hosts))
-        .collect();
+    let jobs = snapshot.jobs.iter().zip(normals);
+    let mut all: Vec<Live<'_>> = jobs.map(|(job, normal)| Live::new(job, *normal, now, hosts)).collect();
     let tariff = &snapshot.tariff;
     let mut made: Option<Plan> = None;
     // A plan costs as much as it has jobs.
     let mut left = plans.saturating_mul(count);
     let mut idle_since = None;
-    let ends = |all: Vec<Live<'_>>| all.into_iter().take(count).map(|live| live.ended).collect();
+    let ends = |all: Vec<Live<'_>>| all.into_iter().map(|live| live.ended).collect();
     loop {
         let plan = made.as_ref().unwrap_or(plan);
         for live in all.iter_mut().filter(|live| live.ended.is_none()) {
             if let Some(job_plan) = plan.jobs.get(&live.job.id) {
-                live.apply(&job_plan.decision, now, snapshot.restart, drawn.hosts);
+                live.apply(&job_plan.decision, now, snapshot.restart, hosts);
             }
         }
         let idle = idle_since.map_or(Seconds::ZERO, |since| now - since);
         let open = all.iter().filter(|live| live.ended.is_none()).count();
-        let mut over = left < open;
-        // Whether a job that waits alone ever starts does not depend on those that come.
-        let alone = all[..count].iter().all(|live| live.active.is_none());
-        if alone && plans > 0 && (over || idle >= NEVER_AT_LAST) && (all.len() > count || !later.is_empty()) {
-            all.truncate(count);
-            later.clear();
-            left = left.max(LAST_PLANS.min(plans) * count);
-            (over, idle_since) = (false, None);
-        }
+        let over = left < open;
+        let alone = all.iter().all(|live| live.active.is_none());
         let never = idle_since.is_some() && (idle >= NEVER || over && idle >= NEVER_AT_LAST);
-        if never && all.iter().all(|live| live.active.is_none()) {
-            dispatch::dispatch_rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
+        if never && alone {
+            dispatch::dispatch_rest((snapshot, hosts), &mut all, (now, 0));
             return Ok(ends(all));
         }
-        if over || all[..count].iter().all(|live| live.ended.is_some() || live.active.is_some()) {
-            dispatch::dispatch_rest((snapshot, drawn.hosts), &mut all, later, (now, MAX_DISPATCHED));
+        if over || all.iter().all(|live| live.ended.is_some() || live.active.is_some()) {
+            dispatch::dispatch_rest((snapshot, hosts), &mut all, (now, MAX_DISPATCHED));
             return Ok(ends(all));
         }
         let free = all.iter().filter(|live| live.ended.is_none()).filter_map(|live| Some(live.holds(now)?.1));
         let asked = plan.next_event;
-        let next = free.filter(|end| end.is_finite()).reduce(Time::min).map(|end| end + delays.reaction);
+        let next = free.filter(|end| end.is_finite()).reduce(Time::min);
         let edge = tariff
             .next_edge(now)
             .into_iter()
@@ -118,7 +84,7 @@ pub(crate) fn run(
                 }
                 // Nothing will ever happen: what waits has no start.
                 None => {
-                    dispatch::dispatch_rest((snapshot, drawn.hosts), &mut all, VecDeque::new(), (now, 0));
+                    dispatch::dispatch_rest((snapshot, hosts), &mut all, (now, 0));
                     return Ok(ends(all));
                 }
             },
@@ -129,9 +95,6 @@ pub(crate) fn run(
         }
         now = next;
         left = left.saturating_sub(open);
-        while let Some(live) = later.pop_front_if(|live| live.job.submit <= now) {
-            all.push(live);
-        }
         let kept = (plan.prices.clone(), plan.intended.clone());
         made = Some(andreas_planner::plan(&snapshot_at(snapshot, &all, now, kept), options)?);
     }

@@ -1,11 +1,10 @@
 //! Start and end of every job by sampling: the plan run forward into several futures.
 //!
-//! **In**: a snapshot with its plan, what was submitted lately, and the planner's options. **Out**: for every job
-//! the start, the end and the configuration in each future, and from these quantiles, the probability of being on
+//! **In**: a snapshot with its plan, and the planner's options. **Out**: for every job the start, the end and the configuration in each future, and from these quantiles, the probability of being on
 //! time, and costs ([`JobForecast`]).
 //!
-//! A future draws the length of every run from its estimate ([`lengths`]) and what will be submitted
-//! ([`arrivals`]). Then it carries the plan out, plans again after the next end of a run, and so on ([`forward`]).
+//! A future draws the length of every run from its estimate ([`lengths`]). Then it carries the plan out, plans
+//! again after the next end of a run, and so on ([`forward`]).
 //! After the work of [`Settings::plans`] plans the jobs that still wait take GPUs in turn, nearest deadline first
 //! ([`dispatch`]); large clusters are forecast by this alone.
 //! The draws depend on seed, future and job only, so two snapshots that differ in one job share all other
@@ -14,11 +13,10 @@
 //! A forecast counts from the instant of its snapshot. [`later`] moves a snapshot to the present for an answer
 //! between two plans.
 //!
-//! **Not modelled**: failures. [`dispatch`] also ignores fragmentation, quotas and the power budget.
+//! **Not modelled**: failures, later submissions, the start-up of pods. [`dispatch`] also ignores fragmentation, quotas and the power budget.
 //!
 //! **Not allowed**: I/O, clocks, threads, random numbers without a seed from the caller.
 
-mod arrivals;
 mod calibration;
 mod dispatch;
 mod forward;
@@ -28,20 +26,17 @@ mod later;
 mod lengths;
 mod live;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use andreas_core::{JobId, Seconds, Time};
+use andreas_core::{JobId, Time};
 use andreas_planner::{Options, Plan, Snapshot, SnapshotError};
 
-pub use arrivals::Arrivals;
 pub use calibration::Calibration;
 pub use job_forecast::{JobForecast, Quantiles, Run};
 pub use later::advanced_to;
 
 /// Maximum futures of a forecast.
 pub const MAX_FUTURES: usize = 64;
-/// Maximum submissions of a future.
-const MAX_ARRIVALS: usize = 512;
 
 /// How much is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,10 +48,6 @@ pub struct Settings {
     pub plans: usize,
     /// Seed of the draws.
     pub seed: u64,
-    /// Time from the decision to start a job to its training, >= 0.
-    pub start_up: Seconds,
-    /// Time from the end of a run to the decision who gets its GPUs, >= 0.
-    pub reaction: Seconds,
 }
 
 impl Settings {
@@ -64,13 +55,7 @@ impl Settings {
     #[must_use]
     pub fn within(work: usize, futures: usize, jobs: usize) -> Self {
         let futures = futures.clamp(1, MAX_FUTURES);
-        Self {
-            futures,
-            plans: work / futures / jobs.max(1),
-            seed: 0,
-            start_up: Seconds::ZERO,
-            reaction: Seconds::ZERO,
-        }
+        Self { futures, plans: work / futures / jobs.max(1), seed: 0 }
     }
 }
 
@@ -100,14 +85,13 @@ impl Forecast {
     }
 }
 
-/// Samples the futures of a snapshot whose plan is `plan`, with submissions as in `arrivals`.
+/// Samples the futures of a snapshot whose plan is `plan`.
 ///
 /// # Errors
 /// [`SnapshotError`] for a snapshot that the planner refuses.
 pub fn sample(
     snapshot: &Snapshot,
     plan: &Plan,
-    arrivals: &Arrivals,
     options: &Options,
     settings: &Settings,
 ) -> Result<Forecast, SnapshotError> {
@@ -116,15 +100,8 @@ pub fn sample(
     let hosts = hosts::Hosts::new(snapshot);
     let mut jobs: Vec<Vec<Option<Run>>> = vec![Vec::with_capacity(futures); snapshot.jobs.len()];
     for future in 0..futures {
-        let later = arrivals.of_future(snapshot.now, (future, futures), MAX_ARRIVALS);
-        // Names repeat from future to future.
-        let seed = settings.seed ^ (future as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let theirs = lengths::Lengths::new(&later, 1, seed);
-        let now: Vec<f64> = (0..snapshot.jobs.len()).map(|job| lengths.normal(job, future)).collect();
-        let then: Vec<f64> = (0..later.len()).map(|job| theirs.normal(job, 0)).collect();
-        let drawn = forward::Drawn { now: &now, later: &later, then: &then, hosts: &hosts };
-        let delays = live::Delays { start_up: settings.start_up, reaction: settings.reaction };
-        let runs = forward::run(snapshot, plan, options, (settings.plans, delays), &drawn)?;
+        let normals: Vec<f64> = (0..snapshot.jobs.len()).map(|job| lengths.normal(job, future)).collect();
+        let runs = forward::run(snapshot, plan, options, settings.plans, (&normals, &hosts))?;
         for (all, run) in jobs.iter_mut().zip(runs) {
             all.push(run);
         }
@@ -134,26 +111,6 @@ pub fn sample(
             (job.id.clone(), JobForecast::new(job, &snapshot.lateness, snapshot.now, runs))
         });
     Ok(Forecast { now: snapshot.now, futures, jobs: jobs.collect() })
-}
-
-/// Starts of the first `most` waiting jobs if every run takes as long as its table's median and no plan is made
-/// again. A rough estimate until there is a [`Forecast`].
-#[must_use]
-pub fn expected_starts(snapshot: &Snapshot, plan: &Plan, most: usize) -> BTreeMap<JobId, Time> {
-    let now = snapshot.now;
-    let hosts = hosts::Hosts::new(snapshot);
-    let live = |job| {
-        let mut live = live::Live::new(job, 0.0, now, live::Delays::NONE, &hosts);
-        if let Some(job_plan) = plan.jobs.get(&live.job.id) {
-            live.apply(&job_plan.decision, now, snapshot.restart, &hosts);
-        }
-        live
-    };
-    let mut all: Vec<live::Live<'_>> = snapshot.jobs.iter().map(live).collect();
-    let waits: Vec<bool> = all.iter().map(|live| live.active.is_none()).collect();
-    dispatch::dispatch_rest((snapshot, &hosts), &mut all, VecDeque::new(), (now, most));
-    let waiting = all.into_iter().zip(waits).filter(|(_, waits)| *waits);
-    waiting.filter_map(|(live, _)| Some((live.job.id.clone(), live.ended?.start.max(now)))).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! A job in a future: what it holds, how fast it trains there, and how it ends.
 //!
-//! A first start takes the start-up time of pods before training begins. Stops take no time beyond what the
-//! snapshot says of jobs that are stopping. A restart costs the snapshot's restart time on the new GPUs. A stop
+//! Stops take no time beyond what the snapshot says of jobs that are stopping. A restart costs the snapshot's restart time on the new GPUs. A stop
 //! loses the work since the last checkpoint, as far as the snapshot knows.
 
 use andreas_core::{Joules, Money, Seconds, Tariff, Time};
@@ -15,19 +14,6 @@ pub(crate) const NOTHING: f64 = 1e-9;
 /// Epoch time of a run without any estimate.
 const UNKNOWN: Seconds = Seconds(3_600.0);
 
-/// Times that a cluster takes beside training.
-#[derive(Clone, Copy)]
-pub(crate) struct Delays {
-    /// From the decision to start a job to its training.
-    pub start_up: Seconds,
-    /// From the end of a run to the decision who gets its GPUs.
-    pub reaction: Seconds,
-}
-
-impl Delays {
-    pub const NONE: Self = Self { start_up: Seconds::ZERO, reaction: Seconds::ZERO };
-}
-
 /// A job in a future.
 pub(crate) struct Live<'a> {
     pub job: &'a Job,
@@ -38,7 +24,6 @@ pub(crate) struct Live<'a> {
     pub leaving: Option<(Placement, Time)>,
     /// Start of its present run, else of its next one.
     pub start: Option<Time>,
-    pub delays: Delays,
     energy_cost: Money,
     /// Set at its end.
     pub ended: Option<Run>,
@@ -68,7 +53,7 @@ pub(crate) struct Pace {
 }
 
 impl<'a> Live<'a> {
-    pub fn new(job: &'a Job, normal: f64, now: Time, delays: Delays, hosts: &Hosts<'_>) -> Self {
+    pub fn new(job: &'a Job, normal: f64, now: Time, hosts: &Hosts<'_>) -> Self {
         let mut live = Self {
             job,
             normal,
@@ -76,14 +61,13 @@ impl<'a> Live<'a> {
             active: None,
             leaving: None,
             start: None,
-            delays,
             energy_cost: Money::ZERO,
             ended: None,
         };
         match &job.state {
             JobState::Waiting => {}
             JobState::Starting { target, since } => {
-                let ready = now.max(*since + delays.start_up);
+                let ready = now.max(*since);
                 live.start = Some(ready);
                 live.begin(target.clone(), *since, ready, hosts);
             }
@@ -136,7 +120,7 @@ impl<'a> Live<'a> {
         let free_at = self.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
         let again =
             !matches!(self.job.state, JobState::Waiting | JobState::Starting { .. }) || self.start.is_some();
-        let ready = free_at + if again { self.job.restart.unwrap_or(restart) } else { self.delays.start_up };
+        let ready = free_at + if again { self.job.restart.unwrap_or(restart) } else { Seconds::ZERO };
         if !again {
             self.start = Some(ready);
         }

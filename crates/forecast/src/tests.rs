@@ -1,8 +1,8 @@
 //! Given snapshots of known lengths; when their futures are sampled; then starts, ends and probabilities are those
 //! that follow.
 
-use andreas_core::{GpuCount, JobId, Seconds, Time, Watts};
-use andreas_planner::{Exploration, Options, Snapshot, plan};
+use andreas_core::{GpuCount, JobId, Time, Watts};
+use andreas_planner::{Options, Snapshot, plan};
 use serde_json::{Value, json};
 
 use super::*;
@@ -25,23 +25,6 @@ fn runs(gpus: u32) -> Value {
     json!({"Running": {"placement": {"gpu_type": "A", "nodes": ["n"], "gpus_per_node": gpus}, "since": 0.0}})
 }
 
-/// What was submitted: `count` jobs like `asked`, one each `apart` seconds from instant 100 on.
-fn submissions(asked: &Asked, count: u32, apart: f64) -> Arrivals {
-    let mut arrivals = Arrivals::default();
-    arrivals.observe(&snapshot(&[]));
-    for n in 1..=count {
-        let mut next = snapshot(std::slice::from_ref(asked));
-        next.now = Time(100.0 + apart * f64::from(n));
-        next.jobs[0].submit = next.now;
-        next.jobs[0].id = JobId::new(format!("team/{n}"));
-        next.jobs[0].deadline = asked.deadline.map(|after| next.now + Seconds(after));
-        arrivals.observe(&next);
-        next.jobs[0].state = serde_json::from_value(runs(1)).expect("a state");
-        arrivals.observe(&next);
-    }
-    arrivals
-}
-
 /// A node with four GPUs at instant 100; an epoch takes 10 s.
 fn snapshot(jobs: &[Asked]) -> Snapshot {
     let jobs: Vec<Value> = jobs
@@ -61,20 +44,10 @@ fn snapshot(jobs: &[Asked]) -> Snapshot {
 }
 
 fn forecast(snapshot: &Snapshot, plans: usize) -> Forecast {
-    forecast_with(snapshot, &Arrivals::default(), plans)
-}
-
-fn forecast_with(snapshot: &Snapshot, arrivals: &Arrivals, plans: usize) -> Forecast {
     let options = Options { trials: 20, ..Options::default() };
     let first = plan(snapshot, &options).expect("a plan");
-    sample(
-        snapshot,
-        &first,
-        arrivals,
-        &options,
-        &Settings { futures: 32, plans, ..Settings::within(0, 1, 1) },
-    )
-    .expect("a forecast")
+    let settings = Settings { futures: 32, plans, ..Settings::within(0, 1, 1) };
+    sample(snapshot, &first, &options, &settings).expect("a forecast")
 }
 
 fn of<'a>(forecast: &'a Forecast, name: &str) -> &'a JobForecast {
@@ -136,15 +109,6 @@ fn the_spread_of_a_run_is_that_of_its_estimate_and_passes_on_to_the_job_behind_i
 }
 
 #[test]
-fn what_an_exploration_is_worth_makes_no_run_shorter() {
-    let mut snapshot = snapshot(&[Asked { rel_std: 0.3, ..job("looks", 4, 100.0) }]);
-    let expected = forecast(&snapshot, 50);
-    snapshot.jobs[0].exploration =
-        Some(Exploration { gpu_type: "A".into(), gpus: GpuCount(4), time_factor: 0.7 });
-    assert_eq!(forecast(&snapshot, 50), expected);
-}
-
-#[test]
 fn another_job_leaves_the_draws_of_all_others_as_they_are() {
     let jobs = || {
         vec![
@@ -170,30 +134,9 @@ fn a_job_that_no_node_can_run_has_no_end_and_misses_its_deadline() {
 
 #[test]
 fn settings_divide_the_work() {
-    assert_eq!(
-        Settings::within(16_000, 16, 100),
-        Settings { futures: 16, plans: 10, seed: 0, start_up: Seconds::ZERO, reaction: Seconds::ZERO }
-    );
+    assert_eq!(Settings::within(16_000, 16, 100), Settings { futures: 16, plans: 10, seed: 0 });
     assert_eq!(Settings::within(16_000, 16, 10_000).plans, 0);
     assert_eq!(Settings::within(0, 1_000, 0).futures, MAX_FUTURES);
-}
-
-#[test]
-fn expected_starts_follow_the_ends_of_runs_by_deadline() {
-    let due = |name, gpus, epochs, deadline| Asked { deadline: Some(deadline), ..job(name, gpus, epochs) };
-    let running = Asked { state: runs(4), ..job("runs", 4, 30.0) };
-    let waiting =
-        [due("later", 4, 10.0, 9_000.0), due("sooner", 2, 20.0, 5_000.0), due("never", 8, 20.0, 1_000.0)];
-    let snapshot = snapshot(&[vec![running], waiting.into()].concat());
-    let options = Options { method: "fifo".parse().expect("a method"), ..Options::default() };
-    let plan = plan(&snapshot, &options).expect("a plan");
-    let starts = expected_starts(&snapshot, &plan, 10);
-    let start = |name: &str| starts.get(&JobId::new(format!("team/{name}"))).map(|time| time.0);
-    assert_eq!(start("sooner"), Some(400.0));
-    assert_eq!(start("later"), Some(600.0), "it needs the two that the other takes first");
-    assert_eq!(start("never"), None);
-    assert_eq!(start("runs"), None);
-    assert_eq!(expected_starts(&snapshot, &plan, 0).len(), 0);
 }
 
 #[test]
@@ -203,9 +146,9 @@ fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_befor
     let options = Options { trials: 20, ..Options::default() };
     let first = plan(&snapshot, &options).expect("a plan");
     let settings = Settings::within(8 * 3 * 10, 8, 3);
-    let before = sample(&snapshot, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
+    let before = sample(&snapshot, &first, &options, &settings).expect("a forecast");
     let moved = advanced_to(&snapshot, &first, Time(250.0));
-    let now = sample(&moved, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
+    let now = sample(&moved, &first, &options, &settings).expect("a forecast");
     assert_eq!((before.now, now.now), (Time(100.0), Time(250.0)));
     // 30 epochs of 10 s from 100 on: half of them are done at 250.
     assert_eq!((of(&before, "runs").finish.p50, of(&now, "runs").finish.p50), (Time(400.0), Time(400.0)));
@@ -215,52 +158,11 @@ fn a_later_snapshot_counts_from_its_instant_and_its_runs_end_when_they_did_befor
     assert_eq!(of(&now, "waits").start.p50, Time(450.0));
     // Past its expected end a run ends from one moment to the next, but not in the past.
     let late = advanced_to(&snapshot, &first, Time(1_000.0));
-    let late = sample(&late, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
+    let late = sample(&late, &first, &options, &settings).expect("a forecast");
     let end = of(&late, "runs").finish.p50;
     assert!(end >= Time(1_000.0) && end <= Time(1_001.0), "{end:?}");
     assert!(of(&late, "waits").start.p50 >= Time(1_000.0));
     assert_eq!(advanced_to(&snapshot, &first, Time(0.0)), snapshot);
-}
-
-#[test]
-fn a_first_start_is_later_by_the_start_up_of_pods() {
-    let starts = Asked {
-        state: json!({"Starting": {"target": {"gpu_type": "A", "nodes": ["n"], "gpus_per_node": 2}, "since": 95.0}}),
-        ..job("starts", 2, 10.0)
-    };
-    let snapshot = snapshot(&[starts, job("new", 2, 10.0), job("next", 4, 10.0)]);
-    let options = Options { trials: 20, ..Options::default() };
-    let first = plan(&snapshot, &options).expect("a plan");
-    for plans in [0, 10] {
-        let settings = Settings { plans, start_up: Seconds(8.0), ..Settings::within(0, 4, 1) };
-        let forecast =
-            sample(&snapshot, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
-        let times = |name: &str| (of(&forecast, name).start.p50.0, of(&forecast, name).finish.p50.0);
-        // Decided at 95, with 3 s to go; decided now; decided at the end of both.
-        assert_eq!(times("starts"), (103.0, 203.0), "{plans}");
-        assert_eq!(times("new"), (108.0, 208.0), "{plans}");
-        assert_eq!(times("next"), (216.0, 316.0), "{plans}");
-    }
-}
-
-#[test]
-fn what_waits_for_the_end_of_a_run_starts_after_it_by_the_time_to_the_next_decision() {
-    let runs = Asked { state: runs(4), ..job("runs", 4, 30.0) };
-    let sooner = Asked { deadline: Some(510.0), ..job("sooner", 4, 10.0) };
-    let snapshot = snapshot(&[runs, sooner, job("later", 4, 5.0)]);
-    let options = Options { trials: 20, ..Options::default() };
-    let first = plan(&snapshot, &options).expect("a plan");
-    for plans in [0, 50] {
-        let (start_up, reaction) = (Seconds(8.0), Seconds(3.0));
-        let settings = Settings { plans, start_up, reaction, ..Settings::within(0, 4, 1) };
-        let forecast =
-            sample(&snapshot, &first, &Arrivals::default(), &options, &settings).expect("a forecast");
-        let times = |name: &str| (of(&forecast, name).start.p50.0, of(&forecast, name).finish.p50.0);
-        // Its own end is no later, although the plan that follows is.
-        assert_eq!(times("runs").1, 400.0, "{plans}");
-        assert_eq!(times("sooner"), (411.0, 511.0), "{plans}");
-        assert_eq!(times("later"), (522.0, 572.0), "{plans}");
-    }
 }
 
 #[test]
@@ -286,154 +188,5 @@ fn a_job_that_no_window_of_the_tariff_lets_below_the_budget_has_no_end() {
     for plans in [10, 50] {
         assert_eq!(end(2_000.0, plans), Time(400.0), "it fits");
         assert!(!end(250.0, plans).is_finite(), "{plans}");
-    }
-}
-
-#[test]
-fn jobs_that_will_be_submitted_delay_what_waits_where_their_deadlines_are_nearer() {
-    // All GPUs are taken for 1,800 s, and what waits for them has no deadline.
-    let runs = Asked { state: runs(4), ..job("runs", 4, 180.0) };
-    let snapshot = snapshot(&[runs, job("patient", 4, 10.0)]);
-    // Every 400 s comes a job of 300 s that is due 600 s later.
-    let urgent = Asked { deadline: Some(600.0), ..job("urgent", 4, 30.0) };
-    let arrivals = submissions(&urgent, 20, 400.0);
-    for plans in [0, 50] {
-        let (without, with) = (forecast(&snapshot, plans), forecast_with(&snapshot, &arrivals, plans));
-        let end = |forecast: &Forecast, name: &str| of(forecast, name).finish.p50;
-        assert_eq!(end(&without, "patient"), Time(2_000.0), "{plans}");
-        assert!(end(&with, "patient") > Time(2_300.0), "{plans}: {:?}", of(&with, "patient").finish);
-        assert_eq!(with.jobs.len(), 2, "forecasts are of the jobs that there are");
-    }
-}
-
-#[test]
-fn a_job_that_can_never_start_has_no_end_whoever_comes() {
-    // 250 W are too few for the large one, and enough for those that come.
-    let mut snapshot = snapshot(&[job("large", 4, 10.0)]);
-    snapshot.budget =
-        serde_json::from_value(json!({"watts": [[0.0, 250.0]], "margin": 0.0})).expect("a budget");
-    let small = submissions(&job("small", 1, 3.0), 20, 40.0);
-    for plans in [4, 50] {
-        let forecast = forecast_with(&snapshot, &small, plans);
-        assert!(
-            !of(&forecast, "large").finish.p10.is_finite(),
-            "{plans}: {:?}",
-            of(&forecast, "large").finish
-        );
-    }
-}
-
-#[test]
-fn a_job_that_is_withdrawn_before_it_runs_is_not_expected_again() {
-    let mut arrivals = submissions(&job("ran", 1, 10.0), 9, 10.0);
-    assert_eq!(arrivals.jobs().count(), 9);
-    let mut next = snapshot(&[job("withdrawn", 1, 10.0)]);
-    (next.now, next.jobs[0].submit) = (Time(300.0), Time(290.0));
-    arrivals.observe(&next);
-    assert_eq!(arrivals.jobs().count(), 10);
-    (next.now, next.jobs) = (Time(310.0), Vec::new());
-    arrivals.observe(&next);
-    assert_eq!(arrivals.jobs().count(), 9);
-}
-
-#[test]
-fn jobs_that_come_for_another_gpu_type_do_not_delay_what_waits_for_this_one() {
-    let mut snapshot = snapshot(&[
-        Asked { state: runs(4), ..job("runs", 4, 40.0) },
-        Asked { deadline: Some(9_000.0), ..job("elsewhere", 4, 10.0) },
-        job("here", 4, 10.0),
-    ]);
-    // `elsewhere` wants GPUs of type B, which are taken for long.
-    let more = json!({"name": "m", "gpu_type": "B", "gpus": 4, "free_gpus": 4});
-    snapshot.nodes.push(serde_json::from_value(more).expect("a node"));
-    snapshot
-        .gpu_types
-        .push(serde_json::from_value(json!({"name": "B", "idle": 50.0, "max": 400.0})).expect("a type"));
-    let mut long = snapshot.jobs[0].clone();
-    long.id = JobId::new("team/long");
-    long.epochs_left = 1_000.0;
-    long.state = serde_json::from_value(json!({"Running": {"placement":
-        {"gpu_type": "B", "nodes": ["m"], "gpus_per_node": 4}, "since": 0.0}}))
-    .expect("a state");
-    for job in [&mut long, &mut snapshot.jobs[1]] {
-        let rows = job.estimates.iter().cloned().map(|mut row| {
-            row.gpu_type = "B".into();
-            row
-        });
-        job.estimates = rows.collect();
-    }
-    snapshot.jobs.push(long);
-    // Those that come for type A are due soon, and most of them come after it is free.
-    let arrivals = submissions(&Asked { deadline: Some(100.0), ..job("urgent", 4, 10.0) }, 10, 1_000.0);
-    let here = of(&forecast_with(&snapshot, &arrivals, 0), "here").finish;
-    assert_eq!((here.p10, here.p50), (Time(600.0), Time(600.0)), "{here:?}");
-}
-
-#[test]
-fn another_job_elsewhere_leaves_the_draws_of_those_who_come_as_they_are() {
-    let spread = Asked { rel_std: 0.4, ..job("one", 2, 30.0) };
-    let arrivals = submissions(&Asked { deadline: Some(900.0), ..spread.clone() }, 20, 200.0);
-    let mut before = snapshot(&[Asked { state: runs(4), ..job("runs", 4, 50.0) }, spread]);
-    let more = json!({"name": "m", "gpu_type": "B", "gpus": 4, "free_gpus": 4});
-    before.nodes.push(serde_json::from_value(more).expect("a node"));
-    before
-        .gpu_types
-        .push(serde_json::from_value(json!({"name": "B", "idle": 50.0, "max": 400.0})).expect("a type"));
-    let mut after = before.clone();
-    let mut elsewhere = snapshot(&[job("elsewhere", 4, 5.0)]).jobs.remove(0);
-    elsewhere.estimates = elsewhere
-        .estimates
-        .iter()
-        .cloned()
-        .map(|mut row| {
-            row.gpu_type = "B".into();
-            row
-        })
-        .collect();
-    after.jobs.push(elsewhere);
-    let (before, after) = (forecast_with(&before, &arrivals, 0), forecast_with(&after, &arrivals, 0));
-    for name in ["runs", "one"] {
-        assert_eq!(of(&before, name), of(&after, name), "{name}");
-    }
-    let one = of(&before, "one").finish;
-    assert!(one.p10 < one.p50 && one.p50 < one.p90, "{one:?}");
-}
-
-#[test]
-fn a_burst_is_not_taken_for_the_pace_of_all_time() {
-    let burst = submissions(&job("one", 1, 10.0), 60, 1.0);
-    for future in 0..8 {
-        let later = burst.of_future(Time(200.0), (future, 8), 120);
-        assert!(later.is_sorted_by(|a, b| a.submit <= b.submit), "{future}");
-        assert!(later.iter().all(|job| job.submit >= Time(200.0)));
-        let seconds = (later[119].submit - later[59].submit).0;
-        let expected = if future % 2 == 0 { 60.0 } else { 3_600.0 };
-        assert!((seconds - expected).abs() < 1e-6, "60 jobs a minute or an hour: {seconds}");
-    }
-    let few = submissions(&job("one", 1, 10.0), 7, 1.0);
-    assert!(few.of_future(Time(200.0), (0, 8), 10).is_empty(), "nothing follows from few");
-}
-
-#[test]
-fn a_job_counts_as_submitted_once_and_those_of_the_first_snapshot_never() {
-    let mut arrivals = Arrivals::default();
-    let mut observe = |now: u32, jobs: std::ops::RangeInclusive<u32>| {
-        let mut all = snapshot(&vec![job("one", 1, 10.0); jobs.clone().count()]);
-        all.now = Time(f64::from(now));
-        for (job, n) in all.jobs.iter_mut().zip(jobs) {
-            (job.id, job.submit) = (JobId::new(format!("team/{n}")), Time(f64::from(n / 100)));
-        }
-        arrivals.observe(&all);
-        // All that are remembered come once in the first hour.
-        let later = arrivals.of_future(Time(0.0), (1, 2), 1_000);
-        later.iter().filter(|job| job.submit.0 < 3_600.0).count()
-    };
-    assert_eq!(observe(100, 101..=150), 0);
-    for last in 158..=190 {
-        assert_eq!(observe(last, 101..=last), last as usize - 150, "the same jobs again, and one more");
-    }
-    // Of a flood the last ones are remembered, however often they are seen.
-    for now in 200..220 {
-        assert_eq!(observe(now, 101..=1_000), 256);
     }
 }

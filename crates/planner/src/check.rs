@@ -171,9 +171,6 @@ fn check_job(job: &Job) -> Check {
         not_negative(unknown.shape, || at("unknown.shape"))?;
         not_negative(unknown.first_report.0, || at("unknown.first_report"))?;
     }
-    if let Some(exploration) = &job.exploration {
-        within(exploration.time_factor, f64::MIN_POSITIVE, 1.0, || at("exploration.time_factor"))?;
-    }
     job.restart.map_or(Ok(()), |restart| not_negative(restart.0, || at("restart")))?;
     let mut rows = BTreeSet::new();
     let few = job.estimates.len() <= MAX_PAIRWISE_ROWS;

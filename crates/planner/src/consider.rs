@@ -67,8 +67,6 @@ pub fn consider(snapshot: &Snapshot, plan: &Plan, job: &JobId) -> Result<Vec<Con
             Some(placement) => JobState::Running { placement: placement.clone(), since: snapshot.now },
             None => JobState::Waiting,
         };
-        // People read these times.
-        other.exploration = None;
     }
     carried_out.check()?;
     let instance = budget::prepared(&carried_out);
@@ -120,7 +118,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Exploration, Options, plan};
+    use crate::{Options, plan};
 
     fn snapshot(state: Value, deadline: f64) -> Snapshot {
         let job = |name: &str, gpus: [u32; 2], state: Value| {
@@ -159,18 +157,6 @@ mod tests {
         assert!((of(1).turnaround.0 / of(2).turnaround.0 - 2.0).abs() < 1e-9);
         assert!(of(1).on_time > 0.9 && of(2).on_time > 0.999);
         assert!(all.windows(2).all(|pair| pair[0].cost().0 <= pair[1].cost().0), "cheapest first");
-    }
-
-    #[test]
-    fn a_configuration_that_is_explored_takes_as_long_as_estimated() {
-        let mut snapshot = snapshot(json!("Waiting"), 1_300.0);
-        let plan = plan(&snapshot, &Options::default()).expect("a plan");
-        let id = JobId::new("team/asked");
-        let all = |snapshot: &Snapshot| consider(snapshot, &plan, &id).expect("considered");
-        let without = all(&snapshot);
-        let asked = snapshot.jobs.iter_mut().find(|job| job.id == id).expect("a job");
-        asked.exploration = Some(Exploration { gpu_type: "A".into(), gpus: GpuCount(1), time_factor: 0.7 });
-        assert_eq!(all(&snapshot), without);
     }
 
     #[test]

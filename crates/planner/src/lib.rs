@@ -46,9 +46,9 @@ pub use method::{MethodName, Options};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
 pub use rng::Generator;
 pub use snapshot::{
-    Charges, DEFAULT_WEAR, Estimate, Exploration, GpuTypeInfo, IntendedChange, Job, JobState, Lateness,
-    LimitEffect, LimitsCount, MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep,
-    Placement, PowerBudget, Preemption, Prices, Resources, Snapshot, UnknownRun, Worker,
+    Charges, DEFAULT_WEAR, Estimate, GpuTypeInfo, IntendedChange, Job, JobState, Lateness, LimitEffect,
+    LimitsCount, MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep, Placement,
+    PowerBudget, Preemption, Prices, Resources, Snapshot, UnknownRun, Worker,
 };
 
 use instance::Instance;

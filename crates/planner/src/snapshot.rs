@@ -3,7 +3,6 @@
 //! A snapshot saved to a file can be planned again later on any machine, with the same result.
 //! [`Snapshot::check`](crate::Snapshot::check) validates the numbers.
 
-mod exploration;
 mod lateness;
 mod new;
 
@@ -16,7 +15,6 @@ use andreas_core::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use exploration::Exploration;
 pub use lateness::{Charges, Lateness};
 
 /// A cluster, its policy settings and its jobs at one instant.
@@ -281,9 +279,6 @@ pub struct Job {
     /// What more GPUs cost an unknown run; `None`: something was observed of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<UnknownRun>,
-    /// The configuration that it may try for what that teaches; `None`: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exploration: Option<Exploration>,
     /// Seconds that a change costs this job, from its stop to its first progress (upper quartile of those
     /// seen), >= 0; `None`: the snapshot's.
     #[serde(default)]

@@ -4,7 +4,6 @@
 //! agents' readings, which the caller adds to the policy.
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::gpu_node::HostPower as MeasuredHost;
 use andreas_core::{HostPower, Watts};
 
 /// Power of one GPU and of its node besides the GPUs.
@@ -24,24 +23,6 @@ impl Board {
         let [idle, busy] = self.host;
         HostPower::default_for(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
     }
-
-    /// As [`Self::host`], with what the node's agent measured: the idle draw, or the busy one with a job on the node. A
-    /// counter of the whole platform replaces the table, but not the policy. One of processors and memory alone is a
-    /// lower bound: fans, network and losses are not in it.
-    pub fn measured_host(&self, gpus: u64, measured: Option<&MeasuredHost>, busy: bool) -> HostPower {
-        let (host, reading) = (self.host(gpus), self.host_reading(gpus, measured, busy));
-        if busy { host.known(None, reading) } else { host.known(reading, None) }
-    }
-
-    /// The reading that [`Self::measured_host`] uses, if any.
-    pub fn host_reading(&self, gpus: u64, measured: Option<&MeasuredHost>, busy: bool) -> Option<Watts> {
-        let from_policy = self.host.iter().any(Option::is_some);
-        let reading = measured.filter(|reading| reading.watts > 0 && !from_policy)?;
-        let host = self.host(gpus);
-        let known = if busy { host.busy } else { host.idle };
-        let watts = Watts(f64::from(reading.watts).clamp(known.0 / HOST_FACTOR, known.0 * HOST_FACTOR));
-        (reading.source == WHOLE_PLATFORM || watts > known).then_some(watts)
-    }
 }
 
 /// Idle and maximum power assumed for the energy cost of an undescribed type. Never used with a power budget:
@@ -51,12 +32,6 @@ const ASSUMED: (Watts, Watts) = (Watts(30.0), Watts(300.0));
 pub const HIGHEST: i32 = 3_000;
 /// Divisor of the maximum that gives the idle draw if only the maximum is known. Few boards draw more.
 pub const IDLE_PART: i32 = 5;
-
-/// Source of a reading that covers all of the node besides its GPUs.
-const WHOLE_PLATFORM: &str = "RaplPlatform";
-/// How far a reading of a host may be from the table, as a factor: a faulty or compromised agent can neither exhaust the power budget
-/// nor hide its node's draw.
-const HOST_FACTOR: f64 = 3.0;
 
 /// Whether the policy or the table of boards describes the power of a GPU type.
 pub fn is_described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
@@ -111,28 +86,8 @@ mod tests {
         let found = board("X", &policy);
         assert_eq!((found.idle, found.max), (Watts(80.0), Watts(80.0)));
         assert_eq!(found.host(4), HostPower { idle: Watts(50.0), busy: Watts(80.0) });
-        let whole = MeasuredHost { watts: 500, source: WHOLE_PLATFORM.into() };
-        assert_eq!(found.measured_host(4, Some(&whole), true), found.host(4), "the administrator says so");
         // The policy does not describe the host: the table does, never with 0.
         let default = board("Tesla-T4", &EnergyPolicySpec::default());
         assert_eq!(default.host(4).idle, Watts(150.0));
-    }
-
-    #[test]
-    fn what_an_agent_measures_of_the_whole_platform_replaces_the_table() {
-        let board = board("Tesla-T4", &EnergyPolicySpec::default());
-        let with = |watts: i32, source: &str, busy: bool| {
-            board.measured_host(4, Some(&MeasuredHost { watts, source: source.into() }), busy)
-        };
-        assert_eq!(with(100, WHOLE_PLATFORM, false), HostPower { idle: Watts(100.0), busy: Watts(160.0) });
-        assert_eq!(with(160, WHOLE_PLATFORM, true), HostPower { idle: Watts(100.0), busy: Watts(160.0) });
-        // Processors alone are a lower bound, and nonsense is none.
-        assert_eq!(with(100, "RaplPackages", false), board.host(4));
-        assert_eq!(with(200, "RaplPackages", false).idle, Watts(200.0));
-        assert_eq!(with(0, WHOLE_PLATFORM, false), board.host(4));
-        // Whoever controls an agent cannot claim or hide more than a factor of three.
-        assert_eq!(with(i32::MAX, WHOLE_PLATFORM, true).busy, Watts(720.0));
-        assert_eq!(with(i32::MAX, "RaplPackages", false).idle, Watts(450.0));
-        assert_eq!(with(1, WHOLE_PLATFORM, false).idle, Watts(50.0));
     }
 }

@@ -70,8 +70,7 @@ pub struct Features {
 /// A profile: runs of the same model, data and batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// `namespace/name`, unique. Each namespace is its own tenant, unless marked by
-    /// [`together`](crate::together). Names without a namespace belong to one tenant.
+    /// `namespace/name`: each namespace is a tenant of its own. Names without a namespace belong to one tenant.
     pub name: String,
     /// The user's own table. The operator never changes it.
     pub given: Vec<TableRow>,

@@ -67,7 +67,6 @@ mod tenant;
 
 pub use estimate::{LogNormal, Source, WIDEST, mean_over_median, on_time_probability};
 pub use input::{Features, GpuModel, Observation, Prior, Profile, Query, TableRow, prior_run_time};
-pub use pool::together;
 pub use predict::Predictor;
 pub use prediction::{LeaveOneOutErrors, Prediction};
 pub use screen::{Refusal, Refused, screen};

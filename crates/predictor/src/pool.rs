@@ -25,23 +25,12 @@ pub(crate) struct Pooled<'a> {
     pub watts: Vec<AggregatedSample>,
 }
 
-/// Name prefix of the shared trust domain; no namespace has this name.
-const TOGETHER: &str = "*/";
-
-/// Name of a profile in the shared trust domain: all such namespaces are one tenant. Self-reported
-/// features and measurements of each are used for all. Row bounds stay per namespace.
-pub fn together(name: &str) -> String {
-    format!("{TOGETHER}{name}")
-}
-
 /// Namespace of `namespace/name`; a name without one is its own namespace.
 pub(crate) fn namespace(name: &str) -> &str {
-    let name = name.strip_prefix(TOGETHER).unwrap_or(name);
     name.split_once('/').map_or(name, |(namespace, _)| namespace)
 }
 
-/// Tenant of a profile: its namespace, `*` for the shared trust domain, or empty for names without
-/// a namespace (an offline table). Self-reported features (model name, size) are used only within a
+/// Tenant of a profile: its namespace, or empty for names without a namespace (an offline table). Self-reported features (model name, size) are used only within a
 /// tenant.
 pub(crate) fn owner(name: &str) -> &str {
     name.split_once('/').map_or("", |(namespace, _)| namespace)

@@ -2,12 +2,11 @@
 
 use andreas_api::Phase;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The jobs of a namespace that have not ended: those with GPUs first, then the waiting ones in the order of
 /// their expected starts, then those that are suspended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Queue {
     /// The namespace.
@@ -24,7 +23,7 @@ pub struct Queue {
 }
 
 /// A job and what is expected of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueuedJob {
     /// Its name.
@@ -61,7 +60,7 @@ pub struct QueuedJob {
 }
 
 /// Jobs by name in the namespace that was asked about, others by number.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ahead {
     /// Names of jobs of the namespace; at most 32.
@@ -74,7 +73,7 @@ pub struct Ahead {
 }
 
 /// An instant with its uncertainty.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Interval {
     /// Reached by then with 10 % probability.
@@ -87,7 +86,7 @@ pub struct Interval {
 }
 
 /// What is expected of a job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Expected {
     /// Its next start, or the start of its present run.
@@ -96,7 +95,6 @@ pub struct Expected {
     pub finish: Interval,
     /// Probability of being done by the deadline, percent; absent without a deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 100))]
     pub on_time_percent: Option<i32>,
     /// GPU type in most futures.
     pub gpu_type: String,
@@ -107,7 +105,7 @@ pub struct Expected {
 }
 
 /// Cost by part, millionths of the policy's currency.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CostParts {
     /// Energy at the tariff: of its GPUs, and of its nodes besides them.
@@ -128,7 +126,7 @@ impl CostParts {
 
 andreas_core::names! {
     /// What keeps a configuration from starting now.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     pub enum Obstacle {
         /// Not enough free GPUs, CPU, memory or other resources on enough nodes.
         Nodes,
@@ -140,7 +138,7 @@ andreas_core::names! {
 }
 
 /// A configuration that a job may be given.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Candidate {
     /// GPU type.
@@ -167,13 +165,10 @@ pub struct Candidate {
     /// The job holds it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub current: bool,
-    /// A run on it would show how fast this GPU type is: the plan counts it as cheaper.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub explored: bool,
 }
 
 /// What the last plan decided.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Decided {
     /// Instant of the plan.
@@ -194,7 +189,7 @@ pub struct Decided {
 }
 
 /// Kind of a change that would help a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ChangeKind {
     /// More GPU types.
     Types,
@@ -213,7 +208,7 @@ pub enum ChangeKind {
 }
 
 /// A change that would start a job sooner or make it on time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     /// What kind of change.
@@ -222,7 +217,6 @@ pub struct Change {
     pub text: String,
     /// Merge patch of the TrainingJob; absent where another object has to change, also for an adopted job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
     pub patch: Option<serde_json::Value>,
     /// What is then expected of the job.
     pub expected: Expected,
@@ -233,7 +227,7 @@ pub struct Change {
 }
 
 /// Why no change of a job was tried, or not all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotTried {
     /// It is in no plan: it has none yet, or is suspended, or has ended.
     NotPlanned,
@@ -246,7 +240,7 @@ pub enum NotTried {
 }
 
 /// One job: what decided about it, and what would help it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// The namespace.
@@ -268,7 +262,7 @@ pub struct Explanation {
 }
 
 /// The effect of a change that was not made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WhatIf {
     /// The namespace.
@@ -291,7 +285,7 @@ pub struct WhatIf {
 }
 
 /// A job whose expected end moves.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Affected {
     /// Its name.
@@ -307,7 +301,7 @@ pub struct Affected {
 }
 
 /// Jobs of other namespaces that a change affects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OthersAffected {
     /// Number of jobs that end later, by a minute or more; without those that would never end.
@@ -322,7 +316,7 @@ pub struct OthersAffected {
 }
 
 /// Whether a job submitted now would be on time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Can {
     /// The namespace.
@@ -340,7 +334,7 @@ pub struct Can {
 }
 
 /// An error, in the shape of Kubernetes' Status.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
     /// Always `Status`.

@@ -1,7 +1,7 @@
 //! The query API of the operator: when a job will be done, why it waits, and what would help.
 //!
-//! **Contains** the questions ([`request`]) and the answers ([`answer`]) as types, their paths ([`path`]), and
-//! the OpenAPI document generated from them ([`openapi`]). Operator and command line use the same types.
+//! **Contains** the questions ([`request`]) and the answers ([`answer`]) as types, and their paths ([`path`]).
+//! Operator and command line use the same types.
 //!
 //! **Rules of the format**: JSON with camelCase names. Instants are RFC 3339, durations whole seconds, energy
 //! whole joules, money millionths of the policy's currency, probabilities whole percent. Jobs of the namespace
@@ -11,7 +11,6 @@
 //! **Not allowed**: clients, clocks, planning.
 
 pub mod answer;
-pub mod openapi;
 pub mod path;
 pub mod request;
 

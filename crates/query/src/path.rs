@@ -2,12 +2,6 @@
 
 use crate::{GROUP, VERSION};
 
-/// The OpenAPI document.
-#[must_use]
-pub fn openapi() -> String {
-    format!("/apis/{GROUP}/{VERSION}/openapi.json")
-}
-
 /// `GET`: the jobs of a namespace that have not ended, in the order of their expected starts.
 #[must_use]
 pub fn queue(namespace: &str) -> String {

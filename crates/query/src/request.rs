@@ -4,26 +4,23 @@ use std::collections::BTreeMap;
 
 use andreas_api::DurationText;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A TrainingJob as a user writes it; only its name, one label and its spec are read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobObject {
     /// Name and label. A job of that name in the namespace is replaced in the forecast.
     #[serde(default)]
     pub metadata: JobMetadata,
     /// `spec` of a TrainingJob.
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub spec: serde_json::Value,
 }
 
 /// What is read of a posted job's metadata.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobMetadata {
     /// Name of the job; `asked` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 48))]
     pub name: Option<String>,
     /// Labels of the job; only `andreas.dev/profile` is read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,22 +28,19 @@ pub struct JobMetadata {
 }
 
 /// Nodes that do not exist.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AddedNodes {
     /// Number of nodes.
-    #[schemars(range(min = 1, max = 256))]
     pub count: u32,
     /// GPU type: a type of the cluster, or a part of its name that only one type has.
-    #[schemars(length(min = 1, max = 253))]
     pub gpu_type: String,
     /// GPUs of each node.
-    #[schemars(range(min = 1, max = 64))]
     pub gpus: u32,
 }
 
 /// Changes that are not made. At least one is needed; all of them together are one change.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WhatIfRequest {
     /// A job that is submitted now.
@@ -54,15 +48,12 @@ pub struct WhatIfRequest {
     pub job: Option<JobObject>,
     /// Nodes that are added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 8))]
     pub nodes: Vec<AddedNodes>,
     /// Power budget, W, at all times of day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1_000_000_000))]
     pub budget_watts: Option<i64>,
     /// Name of a job of the namespace that is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
     pub without: Option<String>,
 }
 
@@ -75,7 +66,7 @@ impl WhatIfRequest {
 }
 
 /// A job and its deadline.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CanRequest {
     /// The job, as if it were submitted now.

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, middleware};
 use clap::Args;
-use http::{HeaderMap, StatusCode, header};
+use http::{StatusCode, header};
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -24,13 +24,10 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Access, guard};
 use crate::health::Health;
 use crate::listen;
-use crate::metrics::classic;
 use crate::server::{self, Limits};
 
 /// Media type of the OpenMetrics text format, version 1.0.0.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Media type of the older text format, for clients that do not accept OpenMetrics (curl, promtool).
-const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Minimum time between two collections of metrics.
 const METRICS_EVERY: Duration = Duration::from_millis(200);
 
@@ -164,12 +161,9 @@ impl MetricsCache {
     }
 }
 
-async fn metrics(State(exposed): State<Arc<MetricsCache>>, headers: HeaderMap) -> Response {
-    let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let openmetrics = accepts.into_iter().any(|value| value.contains("application/openmetrics-text"));
+async fn metrics(State(exposed): State<Arc<MetricsCache>>) -> Response {
     match exposed.text().await {
-        Ok(text) if openmetrics => ([(header::CONTENT_TYPE, OPENMETRICS)], text.to_string()).into_response(),
-        Ok(text) => ([(header::CONTENT_TYPE, CLASSIC)], classic(&text)).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text.to_string()).into_response(),
         Err(error) => {
             tracing::error!(%error, "metrics could not be encoded");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
@@ -194,11 +188,7 @@ mod tests {
     use tower::ServiceExt;
 
     async fn ask(router: &Router, path: &str) -> (StatusCode, String) {
-        ask_for(router, path, "*/*").await
-    }
-
-    async fn ask_for(router: &Router, path: &str, accept: &str) -> (StatusCode, String) {
-        let request = Request::get(path).header(header::ACCEPT, accept).body(Body::empty()).unwrap();
+        let request = Request::get(path).body(Body::empty()).unwrap();
         let response = router.clone().oneshot(request).await.unwrap();
         let status = response.status();
         let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -206,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readyz_names_what_is_missing_and_metrics_come_in_the_format_asked_for() {
+    async fn readyz_names_what_is_missing_and_metrics_come_as_openmetrics() {
         let mut registry = Registry::default();
         let counter = Counter::<u64>::default();
         registry.register("andreas_things", "Things", counter.clone());
@@ -222,15 +212,8 @@ mod tests {
         assert_eq!(ask(&router, "/livez").await, (StatusCode::OK, "ok\n".into()));
         jobs.set();
         assert_eq!(ask(&router, "/readyz").await.0, StatusCode::OK);
-        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5";
-        let (status, text) = ask_for(&router, "/metrics", prometheus).await;
-        assert_eq!(status, StatusCode::OK);
-        assert!(text.contains("andreas_things_total 1") && text.ends_with("# EOF\n"), "{text}");
         let (status, text) = ask(&router, "/metrics").await;
         assert_eq!(status, StatusCode::OK);
-        assert_eq!(
-            text,
-            "# HELP andreas_things_total Things.\n# TYPE andreas_things_total counter\nandreas_things_total 1\n"
-        );
+        assert!(text.contains("andreas_things_total 1") && text.ends_with("# EOF\n"), "{text}");
     }
 }

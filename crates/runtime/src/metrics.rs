@@ -240,33 +240,10 @@ fn resident_bytes() -> Option<f64> {
     Some(kib * 1024.0)
 }
 
-/// Converts OpenMetrics to the older text format (0.0.4), for clients that do not accept OpenMetrics.
-#[must_use]
-pub fn classic(openmetrics: &str) -> String {
-    let mut text = String::with_capacity(openmetrics.len());
-    let mut help = "";
-    for line in openmetrics.lines() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            // Its name depends on the type, which follows.
-            help = rest.split_once(' ').map_or("", |(_, help)| help);
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.rsplit_once(' '))
-        {
-            let suffix = if kind == "counter" { "_total" } else { "" };
-            let kind =
-                if matches!(kind, "counter" | "gauge" | "histogram" | "summary") { kind } else { "untyped" };
-            text += &format!("# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n");
-        } else if !line.starts_with('#') {
-            text += line;
-            text.push('\n');
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{deviations, ill_named};
+    use crate::testing::{classic, deviations, ill_named};
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::family::Family;
     use prometheus_client::metrics::histogram::Histogram;

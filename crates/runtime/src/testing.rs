@@ -16,6 +16,29 @@ pub fn always_leading() -> Leadership {
     Leadership::new(Instant::now() + Duration::from_secs(1 << 32), Duration::ZERO, 0)
 }
 
+/// Converts OpenMetrics to the older text format (0.0.4), which `promtool check metrics` reads.
+#[must_use]
+pub fn classic(openmetrics: &str) -> String {
+    let mut text = String::with_capacity(openmetrics.len());
+    let mut help = "";
+    for line in openmetrics.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            // Its name depends on the type, which follows.
+            help = rest.split_once(' ').map_or("", |(_, help)| help);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.rsplit_once(' '))
+        {
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            let kind =
+                if matches!(kind, "counter" | "gauge" | "histogram" | "summary") { kind } else { "untyped" };
+            text += &format!("# HELP {name}{suffix} {help}\n# TYPE {name}{suffix} {kind}\n");
+        } else if !line.starts_with('#') {
+            text += line;
+            text.push('\n');
+        }
+    }
+    text
+}
+
 /// Differences between an exposition in the older text format and the `listed` metrics: names, types, help,
 /// unlisted labels and missing metrics.
 #[must_use]

@@ -1,19 +1,18 @@
-//! The server over real sockets: who is let in, by which protocol, and what happens when files change or clients dawdle.
+//! The server over real sockets: the protocols, new certificates, and clients that dawdle.
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_runtime::admin::{self, AdminArgs};
 use andreas_runtime::certificates::{
-    CertificateLifetimeArgs, RenewalInput, ServingCertificate, Subject, Usage, renew,
+    CertificateLifetimeArgs, RenewalInput, ServingCertificate, Subject, renew,
 };
 use andreas_runtime::health::Health;
 use andreas_runtime::server::{self, Limits, Overload, RequestConnection};
-use andreas_runtime::tls::{ClientCertificates, MinTlsVersion, Tls, TlsFiles, TlsPem};
-use andreas_testbed::tls::{Authority, authority, connector, issue};
+use andreas_runtime::tls::{Tls, TlsPem};
+use andreas_testbed::tls::{authority, connector, issue};
 use andreas_testbed::wait::until;
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -29,22 +28,8 @@ use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-fn files(dir: &Path, names: &[&str]) -> TlsFiles {
-    TlsFiles {
-        certificate: dir.join("tls.crt"),
-        key: dir.join("tls.key"),
-        clients: Some(ClientCertificates {
-            authority: dir.join("ca.crt"),
-            names: names.iter().map(|name| (*name).to_owned()).collect(),
-        }),
-        oldest: MinTlsVersion::Tls13,
-    }
-}
-
-fn write(dir: &Path, authority: &Authority, pair: &(String, String)) {
-    std::fs::write(dir.join("tls.crt"), &pair.0).unwrap();
-    std::fs::write(dir.join("tls.key"), &pair.1).unwrap();
-    std::fs::write(dir.join("ca.crt"), authority.pem()).unwrap();
+fn texts(pair: &(String, String)) -> TlsPem {
+    TlsPem { certificate: pair.0.clone().into_bytes(), key: pair.1.clone().into_bytes() }
 }
 
 /// A request for `/slow`: when it has begun, and its leave to end.
@@ -77,7 +62,7 @@ async fn start(
     (address, shutdown, task, slow)
 }
 
-/// One GET over TLS; the error is the handshake's or the first read's (TLS 1.3 reports a refused client certificate there).
+/// One GET over TLS; the error is the handshake's or a read's.
 async fn fetch(
     address: SocketAddr,
     connector: &TlsConnector,
@@ -109,82 +94,47 @@ async fn fetch(
 }
 
 #[tokio::test]
-async fn only_the_expected_client_is_served_over_both_protocols() {
-    let (ours, theirs) = (authority(), authority());
-    let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &ours, &issue(&ours, "server", &["localhost"]));
-    let tls = Tls::load(files(dir.path(), &["kube-scheduler", "scheduler.test"])).unwrap();
-    let (address, ..) = start(Some(tls), Limits::default()).await;
-
-    for (protocol, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
-        let by_common_name = issue(&ours, "kube-scheduler", &[]);
-        let by_dns_name = issue(&ours, "whoever", &["scheduler.test"]);
-        for good in [&by_common_name, &by_dns_name] {
-            let answer = fetch(address, &connector(&ours, Some(good), protocol), protocol).await;
-            assert_eq!(answer.unwrap(), (version, Bytes::from_static(b"hello")));
-        }
-        let wrong_name = issue(&ours, "someone-else", &["other.test"]);
-        let wrong_authority = issue(&theirs, "kube-scheduler", &["scheduler.test"]);
-        for bad in [None, Some(&wrong_name), Some(&wrong_authority)] {
-            let answer = fetch(address, &connector(&ours, bad, protocol), protocol).await;
-            assert!(answer.is_err(), "{protocol}: let in {answer:?}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn new_certificates_are_taken_and_useless_ones_are_not() {
     let (old, new) = (authority(), authority());
-    let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &old, &issue(&old, "server", &["localhost"]));
-    let tls = Tls::load(files(dir.path(), &[])).unwrap();
+    let tls = Tls::from_pem(texts(&issue(&old, "server", &["localhost"]))).unwrap();
     let (address, ..) = start(Some(tls.clone()), Limits::default()).await;
-    let client = issue(&old, "c", &[]);
-    assert!(fetch(address, &connector(&old, Some(&client), "h2"), "h2").await.is_ok());
+    for (protocol, version) in [("h2", Version::HTTP_2), ("http/1.1", Version::HTTP_11)] {
+        let answer = fetch(address, &connector(&old, protocol), protocol).await;
+        assert_eq!(answer.unwrap(), (version, Bytes::from_static(b"hello")));
+    }
 
     // when: certificate and key are half swapped, then rubbish: the old ones stay
-    std::fs::write(dir.path().join("tls.crt"), issue(&new, "server", &["localhost"]).0).unwrap();
-    assert!(tls.reload().is_err());
-    std::fs::write(dir.path().join("tls.key"), "rubbish").unwrap();
-    assert!(tls.reload().is_err());
-    assert!(fetch(address, &connector(&old, Some(&client), "h2"), "h2").await.is_ok());
+    let next = texts(&issue(&new, "server", &["localhost"]));
+    let other = texts(&issue(&new, "server", &["localhost"]));
+    assert!(tls.replace(TlsPem { key: other.key, ..next.clone() }).is_err());
+    assert!(tls.replace(TlsPem { key: b"rubbish".to_vec(), ..next.clone() }).is_err());
+    assert!(tls.replace(TlsPem { certificate: Vec::new(), ..next.clone() }).is_err());
+    assert!(fetch(address, &connector(&old, "h2"), "h2").await.is_ok());
 
     // when: all are good again, the server changes over without a restart
-    write(dir.path(), &new, &issue(&new, "server", &["localhost"]));
-    assert!(tls.reload().unwrap());
-    assert!(!tls.reload().unwrap(), "the same content again is no change");
-    let client = issue(&new, "c", &[]);
-    assert!(fetch(address, &connector(&new, Some(&client), "h2"), "h2").await.is_ok());
-    assert!(fetch(address, &connector(&old, Some(&client), "h2"), "h2").await.is_err());
+    assert!(tls.replace(next.clone()).unwrap());
+    assert!(!tls.replace(next).unwrap(), "the same content again is no change");
+    assert!(fetch(address, &connector(&new, "h2"), "h2").await.is_ok());
+    assert!(fetch(address, &connector(&old, "h2"), "h2").await.is_err());
 }
 
-/// Given clients that know only the first of many authorities, or only the last; when leaves and authorities are renewed as fast as the
-/// machine can; then no connection is refused.
+/// Given clients that know the authority; when leaves are renewed as fast as the machine can; then no connection is refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_client_is_refused_while_certificates_and_authorities_are_renewed() {
-    let subject = Subject { names: vec!["localhost".into()], usage: Usage::Server };
+async fn no_client_is_refused_while_certificates_are_renewed() {
+    let subject = Subject { names: vec!["localhost".into()] };
     let mut now = jiff::Timestamp::now();
-    let hurried =
-        CertificateLifetimeArgs { renew_certificates_every: Some(60), renew_authority_every: Some(180) };
-    let step = |kept: &ServingCertificate, now| {
-        let clients = &Vec::new;
-        renew(kept, &RenewalInput { subject: &subject, lifetimes: hurried.into(), now, given: None, clients })
+    let hurried = CertificateLifetimeArgs { renew_certificates_every: Some(60) };
+    let step = |stored: &ServingCertificate, now| {
+        renew(stored, &RenewalInput { subject: &subject, lifetime: hurried.into(), now, given: None })
             .unwrap()
-            .kept
     };
-    let mut kept = step(&ServingCertificate::default(), now);
-    let pem = |kept: &ServingCertificate| TlsPem {
-        certificate: kept.chain.clone().into_bytes(),
-        key: kept.key.clone().into_bytes(),
-        authority: Vec::new(),
-    };
-    let tls = Tls::from_pem(pem(&kept), None, MinTlsVersion::Tls12).unwrap();
+    let mut made = step(&ServingCertificate::default(), now);
+    let pem = |made: &ServingCertificate| texts(&(made.chain.clone(), made.key.clone()));
+    let tls = Tls::from_pem(pem(&made)).unwrap();
     let (address, ..) = start(Some(tls.clone()), Limits::default()).await;
-    let trusting = |bundle: &str| {
+    let trusting = {
         let mut roots = rustls::RootCertStore::empty();
-        for root in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
-            roots.add(root.unwrap()).unwrap();
-        }
+        roots.add(CertificateDer::from_pem_slice(made.bundle.as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -194,28 +144,25 @@ async fn no_client_is_refused_while_certificates_and_authorities_are_renewed() {
         TlsConnector::from(Arc::new(config))
     };
     let stop = CancellationToken::new();
-    let first = trusting(&kept.bundle);
     let (answers, mut served) = watch::channel(0);
     let asking = tokio::spawn({
         let stop = stop.clone();
         async move {
             while !stop.is_cancelled() {
-                fetch(address, &first, "http/1.1").await.expect("a client of the first authority");
+                fetch(address, &trusting, "http/1.1").await.expect("an answer");
                 answers.send_modify(|count| *count += 1);
             }
         }
     });
     let mut renewals = 0;
-    served.changed().await.expect("the first client asks");
+    served.changed().await.expect("the client asks");
     for _ in 0..12 {
         now += jiff::SignedDuration::from_secs(61);
-        kept = step(&kept, now);
-        renewals += usize::from(tls.replace(pem(&kept)).unwrap());
-        // A client that was started now, and knows the newest authorities.
-        fetch(address, &trusting(&kept.bundle), "http/1.1").await.expect("a client of the newest");
-        // And the other one is served again before the next renewal.
+        made = step(&made, now);
+        renewals += usize::from(tls.replace(pem(&made)).unwrap());
+        // The client is served again before the next renewal.
         served.mark_unchanged();
-        served.changed().await.expect("the first client asks");
+        served.changed().await.expect("the client asks");
     }
     stop.cancel();
     asking.await.unwrap();
@@ -304,9 +251,7 @@ async fn silent_sockets_on_every_admin_port_make_no_probe_and_no_scrape_fail() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_sockets_on_a_tls_port_keep_no_client_out_and_cut_off_none_that_is_known() {
     let ours = authority();
-    let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &ours, &issue(&ours, "server", &["localhost"]));
-    let tls = Tls::load(TlsFiles { clients: None, ..files(dir.path(), &[]) }).unwrap();
+    let tls = Tls::from_pem(texts(&issue(&ours, "server", &["localhost"]))).unwrap();
     let router = Router::new().route(
         "/",
         get(|Extension(via): Extension<RequestConnection>| async move {
@@ -322,13 +267,13 @@ async fn silent_sockets_on_a_tls_port_keep_no_client_out_and_cut_off_none_that_i
         server::serve_noting(listener, Some(tls), router, limits, overload.clone(), CancellationToken::new());
     tokio::spawn(serving);
     // given a client that has shown who it is, and stays
-    let stays = connector(&ours, None, "h2");
+    let stays = connector(&ours, "h2");
     let stream = TcpStream::connect(address).await.unwrap();
     let stream = stays.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
     let (mut known, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let comes_and_goes = connector(&ours, None, "http/1.1");
+    let comes_and_goes = connector(&ours, "http/1.1");
     let request = || Request::get("http://localhost/").body(Empty::<Bytes>::new()).unwrap();
     let answer = known.send_request(request()).await.unwrap();
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "hello");

@@ -1,20 +1,19 @@
 //! How good forecasts at submission are, on replays: `cargo run -p andreas-simulator --example forecasts -- TRACE CLUSTER
 //! [jobs=300] [skip=0] [pace=0.5] [trials=100] [knowledge=tables|learning|learning-apart] [mape=0.16] [futures=24] [work=24000]
-//! [seed=1] [programs=0] [vary=0] [calibrate=1] [arrivals=1]`, for example `itp:cluster02.csv.gz crates/simulator/clusters/mixed.yaml`.
+//! [seed=1] [programs=0] [vary=0] [calibrate=1]`, for example `itp:cluster02.csv.gz crates/simulator/clusters/mixed.yaml`.
 //!
 //! With `programs=1` jobs have generated names, and runs of one program share what was learnt. `vary` is by how much runs of one
 //! program differ in their times: the standard deviation of the logarithm.
 //!
 //! At the first plan with a job, the sampler of the query API forecasts it, with the operator's settings. At the end of the
-//! replay the forecasts are compared with what happened. With `arrivals=0` a forecast
-//! knows nothing of later submissions.
+//! replay the forecasts are compared with what happened. They know nothing of later submissions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use andreas_baselines::{Method, Options, Scheduler};
 use andreas_core::{JobId, Time};
-use andreas_forecast::{Arrivals, Calibration, JobForecast, Quantiles, Settings, sample};
+use andreas_forecast::{Calibration, JobForecast, Quantiles, Settings, sample};
 use andreas_planner::{Estimate, Job, Placement};
 use andreas_predictor::mean_over_median;
 use andreas_simulator::readers::{self, TraceRange};
@@ -70,15 +69,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let truths: BTreeMap<&JobId, &Job> = scenario.jobs.iter().map(|job| (&job.id, job)).collect();
     let calibrates = number("calibrate", 1.0) > 0.0;
     let mut calibration = Calibration::default();
-    let samples_arrivals = number("arrivals", 1.0) > 0.0;
-    let mut arrivals = Arrivals::default();
     // As they were sampled, of jobs that have not ended.
     let mut sampled: BTreeMap<JobId, (Time, Quantiles)> = BTreeMap::new();
     let mut decide = |snapshot: &andreas_planner::Snapshot| {
         let plan = scheduler.plan(snapshot)?;
-        if samples_arrivals {
-            arrivals.observe(snapshot);
-        }
         for job in &snapshot.jobs {
             let place = plan.jobs.get(&job.id).and_then(|planned| planned.decision.placement());
             let (Some(place), Some(truth)) = (place, truths.get(&job.id)) else { continue };
@@ -103,7 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 trials: TRIALS_IN_A_FUTURE,
                 ..andreas_planner::Options::default()
             };
-            let forecast = sample(snapshot, &plan, &arrivals, &options, &settings)?;
+            let forecast = sample(snapshot, &plan, &options, &settings)?;
             for (id, mut of) in forecast.jobs {
                 if first.contains_key(&id) {
                     continue;

@@ -14,16 +14,15 @@ use prometheus_client::registry::Registry;
 
 use super::energy::Interval;
 use super::health::PROBLEMS;
-use super::host_power::HostInterval;
 use crate::gpu::Sample;
 
 mod list;
 
 pub use list::all;
 use list::{
-    CLOCK, ENERGY, HELD, HOST_ENERGY, HOST_POWER, KUBELET_LISTS, LEASE_AGE, LIMIT, MEMORY_ERRORS, NVML_CALLS,
-    NVML_ERRORS, PARKED, POWER, PROBLEM, RECONCILE, REST, REST_EFFECT, SAVED, SETTER_REFUSALS, SETTER_UP,
-    SHARED, STATE, TEMPERATURE, UTILIZATION, WAKE, WRITES, XIDS,
+    CLOCK, ENERGY, HELD, KUBELET_LISTS, LEASE_AGE, LIMIT, MEMORY_ERRORS, NVML_CALLS, NVML_ERRORS, PARKED,
+    POWER, PROBLEM, RECONCILE, REST, REST_EFFECT, SAVED, SETTER_REFUSALS, SETTER_UP, SHARED, STATE,
+    TEMPERATURE, UTILIZATION, WAKE, WRITES, XIDS,
 };
 
 /// A float gauge.
@@ -93,7 +92,7 @@ pub struct ReadingMetrics {
     memory_errors: Family<GpuLabels, Gauge>,
 }
 
-/// Energy of GPUs and machine, and what rest saves.
+/// Energy of GPUs, and what rest saves.
 #[derive(Clone, Debug)]
 pub struct EnergyMetrics {
     energy: Family<GpuLabels, Sum>,
@@ -102,8 +101,6 @@ pub struct EnergyMetrics {
     held: Family<NamespaceLabels, Sum>,
     shared: Family<NamespaceLabels, Sum>,
     rest_effect: Family<RestLabels, Float>,
-    host_power: Family<Labels<1>, Float>,
-    host_energy: Family<Labels<1>, Sum>,
 }
 
 /// State and problems of each GPU.
@@ -142,7 +139,7 @@ pub struct RunMetrics {
 pub struct Metrics {
     /// Readings of each GPU: removed when it does not respond.
     pub readings: ReadingMetrics,
-    /// Energy of GPUs and machine, and what rest saves.
+    /// Energy of GPUs, and what rest saves.
     pub energy: EnergyMetrics,
     /// State and problems of each GPU.
     pub health: HealthMetrics,
@@ -172,8 +169,6 @@ impl Metrics {
                 held: HELD.create(registry),
                 shared: SHARED.create(registry),
                 rest_effect: REST_EFFECT.create(registry),
-                host_power: HOST_POWER.create(registry),
-                host_energy: HOST_ENERGY.create(registry),
             },
             health: HealthMetrics {
                 state: STATE.create(registry),
@@ -271,18 +266,6 @@ impl Metrics {
             .set(watts);
     }
 
-    /// Adds an interval of the machine's energy.
-    pub fn host(&self, interval: &HostInterval) {
-        let of = [("source", interval.source)];
-        self.energy.host_power.get_or_create(&of).set(interval.joules / interval.seconds);
-        self.energy.host_energy.get_or_create(&of).inc_by(interval.joules);
-    }
-
-    /// Removes the machine's draw: it cannot be read now.
-    pub fn remove_host_power(&self) {
-        self.energy.host_power.clear();
-    }
-
     /// Sets the number of calls of the driver's library so far. It only rises.
     pub fn set_nvml_calls(&self, calls: u64) {
         self.runs.nvml_calls.inc_by(calls.saturating_sub(self.runs.nvml_calls.get()));
@@ -342,7 +325,7 @@ impl Metrics {
 mod tests {
     use super::*;
     use crate::gpu::{GpuError, MemoryErrors};
-    use andreas_runtime::metrics::classic;
+    use andreas_runtime::testing::classic;
     use andreas_runtime::testing::{deviations, ill_named};
     use andreas_runtime::watch::WATCHES;
 
@@ -360,7 +343,6 @@ mod tests {
         metrics.set_problems(&gpu, &crate::agent::health::problems(Some(&GpuError::Lost), None, None));
         metrics.xid(&gpu);
         metrics.set_rest_effect("A", true, 20.0);
-        metrics.host(&HostInterval { joules: 1_000.0, seconds: 10.0, source: "RaplPackages" });
         metrics.set_nvml_calls(7);
         metrics.set_state(&gpu, "held");
         metrics.failed(&gpu, GpuError::Hung.reason());

@@ -8,7 +8,6 @@
 //! | [`monitor`] | reads GPUs through NVML, one thread per GPU |
 //! | [`health`] | what is wrong with a GPU. Pure |
 //! | [`rest`] | whether rest lowers the draw, by measurement. Pure |
-//! | [`host_power`] | draw of the machine beside its GPUs |
 //! | [`parked`] | idle contexts by pod |
 //! | [`holders`] | which pod holds which GPU, from the kubelet |
 //! | [`cache`] | watched objects: this node's GpuNode, the EnergyPolicy, the operator's Lease |
@@ -36,7 +35,6 @@ pub mod decide;
 pub mod energy;
 pub mod health;
 pub mod holders;
-pub mod host_power;
 pub mod local;
 pub mod metrics;
 pub mod monitor;
@@ -71,7 +69,6 @@ use crate::USER_AGENT;
 use crate::gpu::{Library, module};
 use cache::{ObjectCache, SlimLease};
 use health::XidErrors;
-use host_power::HostMeter;
 use metrics::Metrics;
 use monitor::GpuMonitor;
 use parked::ParkedContexts;
@@ -142,9 +139,6 @@ pub struct AgentArgs {
     /// File in which the kernel names the version of the loaded driver. Another one is for tests.
     #[arg(long, hide = true, default_value = module::VERSION_FILE, value_name = "FILE")]
     pub module_version: PathBuf,
-    /// Folder of the kernel's power capping files, for the draw of the machine beside its GPUs.
-    #[arg(long, env = "ANDREAS_POWERCAP", default_value = "/sys/class/powercap", value_name = "DIR")]
-    pub powercap: PathBuf,
     /// Folder of the kubelet's logs of pods: it names the pods of processes that keep an idle context open.
     #[arg(long, env = "ANDREAS_POD_LOGS", default_value = "/var/log/pods", value_name = "DIR")]
     pub pod_logs: PathBuf,
@@ -169,7 +163,6 @@ impl AgentArgs {
             rest_parked: self.rest_parked,
             rest_trials: RestTrials::new(Duration::from_secs(self.rest_trial)),
             xids: XidErrors::ignoring(self.ignored_xids.iter().copied()),
-            host: HostMeter::new(&self.powercap),
             parked: ParkedContexts::new(Path::new("/proc"), &self.pod_logs),
         })
     }

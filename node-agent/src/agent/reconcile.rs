@@ -18,7 +18,6 @@ use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide};
 use super::energy::{EarlierCounter, Meter};
 use super::health::XidErrors;
 use super::holders::{GpuHolders, Processes, TerminatingHolders, holders_from_kubelet, partitions};
-use super::host_power::HostMeter;
 use super::metrics::{GpuLabels, Metrics};
 use super::monitor::{GpuHandle, GpuMonitor};
 use super::parked::ParkedContexts;
@@ -62,8 +61,6 @@ pub struct Dependencies {
     pub rest_trials: RestTrials,
     /// Xid errors.
     pub xids: XidErrors,
-    /// Meter of the machine beside its GPUs.
-    pub host: HostMeter,
     /// Idle contexts.
     pub parked: ParkedContexts,
 }

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::{GpuCondition, GpuState, GpuTotals, HostPower, ReleasedEnergy};
+use andreas_api::gpu_node::{GpuCondition, GpuState, GpuTotals, ReleasedEnergy};
 use andreas_api::slim::SlimGpuNode;
 use andreas_runtime::clock;
 use jiff::Timestamp;
@@ -67,8 +67,6 @@ pub struct Report {
     pub gpus: Vec<GpuState>,
     /// Energy used by pods that released their GPUs; `None`: unchanged.
     pub released: Option<Vec<ReleasedEnergy>>,
-    /// Draw of the machine beside its GPUs; `None`: it cannot be read.
-    pub host_power: Option<HostPower>,
     /// Whether no GPU is held; `None`: unknown, unchanged.
     pub empty: Option<bool>,
     /// The conditions.
@@ -90,7 +88,6 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
         totals: Some(GpuTotals::from_gpus(&report.gpus)),
         gpus: report.gpus,
         released: report.released.unwrap_or_else(|| old.released.clone()),
-        host_power: report.host_power,
         empty_since: match report.empty {
             Some(true) => Some(old.empty_since.clone().unwrap_or(Time(whole_seconds(now)))),
             Some(false) => None,
@@ -135,7 +132,7 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
             gpu.parked.clear();
         }
         // Of the same GPUs.
-        (status.host_power, status.totals) = (None, None);
+        status.totals = None;
         status
     };
     if without_figures(old) != without_figures(new) {
@@ -144,17 +141,10 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
     let held = |(old, new): (&GpuState, &GpuState)| {
         new.state == GpuCondition::Held && (old.watts, old.joules) != (new.watts, new.joules)
     };
-    let moved = |old: i32, new: i32| (old - new).abs() > (old.abs() / 10).max(5);
-    let host = |status: &GpuNodeStatus| status.host_power.as_ref().map(|power| power.watts);
-    let host_moved = match (host(old), host(new)) {
-        (Some(old), Some(new)) => moved(old, new),
-        (old, new) => old.is_some() != new.is_some(),
-    };
-    let any_held = new.gpus.iter().any(|gpu| gpu.state == GpuCondition::Held);
     let warnings =
         |(old, new): (&GpuState, &GpuState)| old.problems != new.problems || old.parked != new.parked;
     let gpus = || old.gpus.iter().zip(&new.gpus);
-    age >= REFRESH && (gpus().any(held) || any_held && host_moved || gpus().any(warnings))
+    age >= REFRESH && (gpus().any(held) || gpus().any(warnings))
 }
 
 /// Whether the status names no agent: another one of this node has ended since this one wrote, as in an update with surge.
@@ -219,7 +209,7 @@ impl Writer {
         let mut body = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
         // A merge patch only deletes the keys that it names.
         if let Some(fields) = body.as_object_mut() {
-            for field in ["gpus", "totals", "released", "conditions", "emptySince", "hostPower"] {
+            for field in ["gpus", "totals", "released", "conditions", "emptySince"] {
                 fields.entry(field).or_insert(Value::Null);
             }
         }
@@ -287,7 +277,6 @@ mod tests {
             holders_observed: None,
             gpus: vec![gpu(state, watts, i64::from(watts))],
             released: None,
-            host_power: None,
             empty: Some(state != GpuCondition::Held),
             conditions: vec![update],
         }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -148,14 +148,6 @@ impl Record {
         self.gpus = content.gpus;
         Ok(())
     }
-}
-
-/// The record in `folder`, read without its lock: what was changed, for a person. `None` where it cannot be read.
-#[must_use]
-pub fn peek(folder: &Path) -> Option<BTreeMap<Uuid, OriginalSettings>> {
-    let file = File::open(folder.join("before.json")).ok()?;
-    let content: Content = serde_json::from_reader(file.take(MAX_RECORD_BYTES)).ok()?;
-    Some(if content.boot_id == boot_id() { content.gpus } else { BTreeMap::new() })
 }
 
 fn boot_id() -> String {

@@ -17,9 +17,7 @@ use jiff::Timestamp;
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, gpu_type, rules};
-use crate::index::{
-    self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, reporting_agent, takes, whole_gpus,
-};
+use crate::index::{self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,8 +86,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let foreign = draws::foreign_power(index, key, node, &own, power.max)
             .map_or(others as f64 * power.max.0, |watts| watts.0);
         let idle = |ours: u64| gpus.saturating_sub(others).saturating_sub(ours) as f64 * power.idle.0;
-        let reading = reporting_agent(index, key).and_then(|status| status.host_power.as_ref());
-        let host = power.measured_host(gpus.max(ours), reading, ours > 0);
+        let host = power.host(gpus.max(ours));
         whole += foreign + idle(ours) + if ours > 0 { host.busy.0 } else { host.idle.0 };
         floor += foreign + idle(0) + host.idle.0;
     }

@@ -42,7 +42,7 @@ pub fn shared(one: (i32, i32), other: (i32, i32)) -> Option<(i32, i32)> {
 
 /// Limits to offer for a type with this `range`, lowest first; none if the policy says `Off`.
 pub fn levels(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySpec) -> Vec<i32> {
-    let Some((low, high)) = range.filter(|_| policy.limits != Limits::Off) else { return Vec::new() };
+    let Some((low, high)) = range.filter(|_| policy.limits == Limits::On) else { return Vec::new() };
     let row = policy.gpu_types.iter().find(|row| row.name == gpu_type);
     let least = f64::from(row.and_then(|row| row.min_limit_watts).unwrap_or(0));
     let high = f64::from(high);

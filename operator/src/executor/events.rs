@@ -1,5 +1,5 @@
-//! Events for users: sent in the background, a few at a time, after the starts of a burst. A lost event
-//! changes nothing, and none delays a pod.
+//! Events for users: sent in the background, a few at a time. A lost event changes nothing, and none delays
+//! a pod.
 
 use andreas_api::slim::SlimTrainingJob;
 use futures::StreamExt;
@@ -7,10 +7,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::start_burst::StartBurst;
 use crate::lifecycle::EventNote;
 
 /// Maximum queued events; more are dropped.
@@ -23,17 +21,13 @@ const MAX_NOTE_CHARS: usize = 1_000;
 /// Queue for events.
 #[derive(Clone)]
 pub struct Events {
-    queue: mpsc::Sender<(Event, ObjectReference, Instant)>,
+    queue: mpsc::Sender<(Event, ObjectReference)>,
     last: CancellationToken,
 }
 
 impl Events {
     /// A queue and the loop that sends its events until [`Events::finish`], then the rest.
-    pub fn new(
-        client: Client,
-        reporter: Reporter,
-        start_burst: StartBurst,
-    ) -> (Self, impl Future<Output = ()> + Send) {
+    pub fn new(client: Client, reporter: Reporter) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let last = CancellationToken::new();
         let state: (mpsc::Receiver<_>, _) = (waiting, last.clone());
@@ -47,21 +41,16 @@ impl Events {
             };
             next.map(|next| (next, (waiting, last)))
         });
-        let send = waiting.for_each_concurrent(
-            IN_FLIGHT,
-            move |(event, about, published): (Event, ObjectReference, Instant)| {
-                // One recorder for all would count events of a reason within six minutes as one, with the text of the first. How
-                // many there may be is limited before they are queued (`rate_limits`).
-                let recorder = Recorder::new(client.clone(), reporter.clone());
-                let start_burst = start_burst.clone();
-                async move {
-                    start_burst.ended(published).await;
-                    if let Err(error) = recorder.publish(&event, &about).await {
-                        tracing::debug!(%error, "event not published");
-                    }
+        let send = waiting.for_each_concurrent(IN_FLIGHT, move |(event, about): (Event, ObjectReference)| {
+            // One recorder for all would count events of a reason within six minutes as one, with the text of the first. How
+            // many there may be is limited before they are queued (`rate_limits`).
+            let recorder = Recorder::new(client.clone(), reporter.clone());
+            async move {
+                if let Err(error) = recorder.publish(&event, &about).await {
+                    tracing::debug!(%error, "event not published");
                 }
-            },
-        );
+            }
+        });
         (Self { queue, last }, send)
     }
 
@@ -84,7 +73,7 @@ impl Events {
             action: "Scheduling".to_owned(),
             secondary: None,
         };
-        if self.queue.try_send((event, about, Instant::now())).is_err() {
+        if self.queue.try_send((event, about)).is_err() {
             tracing::debug!("event dropped: too many wait");
         }
     }
@@ -105,7 +94,7 @@ mod tests {
     async fn events_queued_before_shutdown_are_sent() {
         let server = ApiServer::new(Vec::new());
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let (events, send) = Events::new(server.client(), reporter, StartBurst::default());
+        let (events, send) = Events::new(server.client(), reporter);
         let job: SlimTrainingJob =
             serde_json::from_value(testing::job(1, &json!({"phase": "Running"}))).expect("a job");
         let reasons = [Reason::Running, Reason::Preempted, Reason::Completed];
@@ -127,7 +116,7 @@ mod tests {
             || (Method::POST, "/events", 201, json!({"metadata": {"name": "e"}, "eventTime": null}));
         let server = ApiServer::new(vec![created(), created()]);
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let (events, send) = Events::new(server.client(), reporter, StartBurst::default());
+        let (events, send) = Events::new(server.client(), reporter);
         let sending = tokio::spawn(send);
         let job = testing::slim_job(1, &json!({"phase": "Running"}));
         let texts = ["worker 0 exited with 1: no data", "worker 0 exited with 1: CUDA out of memory"];

@@ -16,7 +16,6 @@
 //! | [`children`] | the Jobs of a JobSet that keep an earlier attempt's node |
 //! | [`requeue`] | when a job is stepped again |
 //! | [`dry_runs`] | one dry run for equal workers |
-//! | [`start_burst`] | starts go first, records wait |
 //! | [`fair`] | workers shared by the namespaces |
 //! | [`rate_limits`] | rate limits for edits and conflicts |
 //! | [`events`] | events for users |
@@ -33,7 +32,6 @@ pub mod observe;
 pub mod outcomes;
 pub mod rate_limits;
 pub mod requeue;
-pub mod start_burst;
 #[cfg(test)]
 mod tests;
 pub mod work;
@@ -77,8 +75,6 @@ pub struct Executor {
     pub rejected_reports: Arc<RejectedReports>,
     /// Cache of accepted dry runs.
     pub dry_runs: dry_runs::DryRunCache,
-    /// Tracks whether many jobs are starting.
-    pub start_burst: start_burst::StartBurst,
     /// Rate limits for edits and conflicts.
     pub rate_limits: rate_limits::RateLimits,
 }

@@ -167,15 +167,6 @@ impl JobInput {
         Some((planned, seen))
     }
 
-    /// A member has ended, is being deleted or is gone: another job may wait for its GPUs.
-    pub fn has_endings(&self) -> bool {
-        let ends = |pod: &SlimPod| {
-            pod.metadata.deletion_timestamp.is_some()
-                || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
-        };
-        !self.deleted.is_empty() || self.pods.iter().any(|pod| ends(pod))
-    }
-
     /// Runs the step.
     pub fn step(&self) -> crate::lifecycle::Step {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();

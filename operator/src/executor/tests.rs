@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
-use super::start_burst::StartBurst;
 use super::*;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
@@ -54,7 +53,6 @@ impl World {
         let client = server.client();
         let metrics = Metrics::register(&mut Registry::default());
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let start_burst = StartBurst::default();
         let shared = Arc::new(Shared {
             index: Arc::default(),
             ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
@@ -64,12 +62,11 @@ impl World {
         });
         let executor = Arc::new(Executor {
             shared: Arc::clone(&shared),
-            events: Events::new(client, reporter, start_burst.clone()).0,
+            events: Events::new(client, reporter).0,
             profile_updates: Arc::default(),
             reports: Arc::default(),
             rejected_reports: Arc::default(),
             dry_runs: dry_runs::DryRunCache::default(),
-            start_burst,
             rate_limits: rate_limits::RateLimits::default(),
         });
         shared.ledger.lock().entry(&key("bert"), "j1");

@@ -21,7 +21,7 @@ use super::{Executor, actions, dry_runs};
 use crate::index::{ClusterIndex, number};
 use crate::instants::deadline;
 use crate::ledger::Ledger;
-use crate::lifecycle::{Action, Claim, ProfileUpdate, Step};
+use crate::lifecycle::{Claim, ProfileUpdate, Step};
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError, patch};
 
@@ -65,12 +65,6 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(&seen.job)) {
         memory.record_facts(std::mem::take(&mut step.facts));
     }
-    if !seen.has_endings()
-        && let Some(wait) = executor.start_burst.defers(&seen.job, &step, clock::now())
-    {
-        return Requeue::After(wait);
-    }
-    let _starting = starts(&seen.job, &step).then(|| executor.start_burst.enter());
     let changed = difference(seen.job.status.as_ref(), &step.status);
     let notices = changed.is_some();
     let written = match changed {
@@ -152,13 +146,6 @@ fn request_plan(shared: &Shared, key: &ObjectKey, seen: &JobInput) -> Option<Tim
     shared.metrics.steps.deviations.inc();
     shared.index.lock().replan();
     None
-}
-
-/// The step allocates GPUs or creates pods.
-fn starts(job: &SlimTrainingJob, step: &Step) -> bool {
-    let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
-    step.status.phase == Phase::Starting
-        && (before != Phase::Starting || step.actions.iter().any(|a| matches!(a, Action::CreatePods { .. })))
 }
 
 /// Records the energy that agents still have to report for an attempt ended by this step. Adds late reports

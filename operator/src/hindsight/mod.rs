@@ -32,8 +32,8 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Hindsight;
+use crate::predict::Tables;
 use crate::predict::learner::Learner;
-use crate::predict::{LearningScope, Tables};
 use crate::shared::Shared;
 
 /// Interval of the figures.
@@ -44,11 +44,7 @@ const UNTIL_FIRST: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 60;
 
 /// Counts until `shutdown`.
-pub async fn run(
-    shared: Arc<Shared>,
-    (learner, scope): (Learner, LearningScope),
-    shutdown: CancellationToken,
-) {
+pub async fn run(shared: Arc<Shared>, learner: Learner, shutdown: CancellationToken) {
     let mut pause = UNTIL_FIRST;
     loop {
         tokio::select! {
@@ -56,7 +52,7 @@ pub async fn run(
             () = shutdown.cancelled() => return,
         }
         let index = shared.index.lock().for_plan();
-        let mut tables = Tables::learning(learner.clone(), scope);
+        let mut tables = Tables::learning(learner.clone());
         let work = tokio::task::spawn_blocking(move || {
             let ended = ended::known_jobs(&index, &mut tables, clock::now());
             (ended.is_some(), ended.and_then(hindsight))

@@ -271,7 +271,7 @@ impl ClusterIndex {
     fn limits_power(&self) -> bool {
         self.policy().is_some_and(|policy| {
             let spec = &policy.spec;
-            spec.power_budget.limits_power() || spec.limits != Limits::Off
+            spec.power_budget.limits_power() || spec.limits == Limits::On
         })
     }
 

@@ -57,8 +57,6 @@ andreas_runtime::metrics! {
     DRAW = gauge("andreas_power_watts", &[],
         "Draw of the cluster as budgets count it: jobs that start or run (measured where agents report), idle GPUs, nodes with a job, GPUs of others");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
-    LIMITED = gauge("andreas_observed_limits_power_watts", &[],
-        "Budgeted power that the last plan would have if power limits were set; not there unless the policy says limits: Observe");
     ALLOWED = gauge("andreas_allowed_power_watts", &[], "What the power budget allows; not there without budget");
     OVER_BUDGET = gauge("andreas_over_budget_watts", &[],
         "Draw of what runs above the power budget, measured where agents report; jobs that are asked to stop are left out");
@@ -112,7 +110,7 @@ andreas_runtime::metrics! {
         "Sum of the Brier scores of these with a deadline: squared distance of the probability of being on time from 1 (met) or 0");
     FORECASTS_DUE = counter("andreas_forecasts_due_total", &[], "Of these, those with a deadline");
     QUERIES = counter("andreas_queries_total", &["question", "result"],
-        "Questions to the query API: queue, explain, whatif, can, openapi, by what became of them: answered, denied, busy, invalid, failed");
+        "Questions to the query API: queue, explain, whatif, can, by what became of them: answered, denied, busy, invalid, failed");
     QUERY_TIME = histogram("andreas_query_duration_seconds", &[], "Time to compute an answer of the query API");
 
     RECONCILES = counter("andreas_reconciles_total", &[], "Reconciles of TrainingJobs");

@@ -58,8 +58,6 @@ pub struct LastPlan {
     pub missed_saving: Option<f64>,
     /// Power in the plan, W.
     pub budgeted: f64,
-    /// Power in the plan with power limits, W, if these are only evaluated.
-    pub limited: Option<f64>,
     /// The power budget, W, if any.
     pub allowed: Option<f64>,
 }
@@ -174,7 +172,7 @@ const WRITTEN: [&str; 6] = ["ok", "conflict", "refused", "gone", "busy", "failed
 /// What becomes of a progress report.
 const REPORTED: [&str; 4] = ["written", "later", "nothing", "refused"];
 /// Questions to the query API.
-const QUESTIONS: [&str; 5] = ["queue", "explain", "whatif", "can", "openapi"];
+const QUESTIONS: [&str; 4] = ["queue", "explain", "whatif", "can"];
 /// What becomes of a question.
 const ANSWERED: [&str; 5] = ["answered", "denied", "busy", "invalid", "failed"];
 

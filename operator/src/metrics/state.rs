@@ -168,9 +168,6 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
     }
     let Some(plan) = last.plan else { return Ok(()) };
     list::BUDGETED.encode(encoder, |values| values.plain(plan.budgeted))?;
-    if let Some(limited) = plan.limited {
-        list::LIMITED.encode(encoder, |values| values.plain(limited))?;
-    }
     if let Some(allowed) = plan.allowed {
         list::ALLOWED.encode(encoder, |values| values.plain(allowed))?;
     }

@@ -15,7 +15,6 @@ pub fn figures(built: &Built, plan: &Plan) -> LastPlan {
         gap: plan.gap,
         missed_saving: plan.missed_saving,
         budgeted: plan.budgeted_power.0,
-        limited: built.limited.map(|watts| watts.0),
         allowed: plan.allowed_power.filter(|watts| rules::limits(*watts)).map(|watts| watts.0),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use andreas_forecast::Arrivals;
 use andreas_planner::{Options, Plan, Snapshot};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -26,8 +25,6 @@ pub struct Latest {
     pub options: Options,
     /// The plan.
     pub plan: Plan,
-    /// What was submitted lately.
-    pub arrivals: Arrivals,
     /// What was seen of the draw of runs.
     pub draws: MeasuredDraws,
 }

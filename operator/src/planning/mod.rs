@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Reason;
-use andreas_core::Watts;
 use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
@@ -37,10 +36,10 @@ use crate::energy::inventory::largest_node;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
+use crate::predict::Tables;
 use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;
-use crate::predict::sampled::{Forecasts, timestamp};
-use crate::predict::{LearningScope, Tables};
+use crate::predict::sampled::Forecasts;
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
 use decision::{host_watts, planned_of};
@@ -73,14 +72,14 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 pub async fn run(
     shared: Arc<Shared>,
     options: Options,
-    (learner, scope): (Learner, LearningScope),
+    learner: Learner,
     pace: PlanCadence,
     heartbeat: Heartbeat,
     (latest, sampled): (LatestPlan, Forecasts),
     shutdown: CancellationToken,
 ) {
     let signals = shared.index.lock().signals();
-    let empty = || Caches::new(Tables::learning(learner.clone(), scope));
+    let empty = || Caches::new(Tables::learning(learner.clone()));
     let mut caches = empty();
     // The last plan's prices and intended changes.
     let mut left = FromLastPlan::default();
@@ -147,7 +146,6 @@ pub async fn run(
                     snapshot: built.snapshot,
                     options: options.clone(),
                     plan,
-                    arrivals: built.arrivals,
                     draws: built.draws,
                 });
             }
@@ -170,9 +168,6 @@ pub struct FromLastPlan {
 /// Maximum jobs excluded from one snapshot because of invalid values.
 const MAX_INVALID_JOBS: usize = 64;
 
-/// Maximum waiting jobs with an expected start before the first forecast by sampling.
-const MAX_EXPECTED_STARTS: usize = 2_000;
-
 /// Builds a snapshot and plan.
 pub fn make(
     index: &ClusterIndex,
@@ -189,11 +184,6 @@ pub fn make(
         Err(error) => return (caches, built, Err(error)),
     };
     let took = started.elapsed();
-    built.starts = andreas_forecast::expected_starts(&built.snapshot, &plan, MAX_EXPECTED_STARTS);
-    built.limited = observed(&mut built, options);
-    // Of a snapshot that was planned: a future plans with these jobs, too.
-    caches.arrivals.observe(&built.snapshot);
-    built.arrivals = caches.arrivals.clone();
     (caches, built, Ok((plan, took)))
 }
 
@@ -219,16 +209,6 @@ pub fn plan_valid(snapshot: &mut Snapshot, options: &Options) -> Result<Plan, Sn
             None => return Err(error),
         }
     }
-}
-
-/// Draw of a plan with power limits, if the policy only evaluates them.
-fn observed(built: &mut Built, options: &Options) -> Option<Watts> {
-    let limits = built.observed_limits.take()?;
-    let mut snapshot = built.snapshot.clone();
-    for job in &mut snapshot.jobs {
-        job.limits = limits.get(&job.id).cloned().unwrap_or_default();
-    }
-    andreas_planner::plan(&snapshot, options).ok().map(|plan| plan.budgeted_power)
 }
 
 async fn debounce(signal: &tokio::sync::Notify, pace: PlanCadence) {
@@ -373,7 +353,7 @@ fn next_plan_at(built: &Built, plan: &Plan) -> Option<Instant> {
     Some(Instant::now() + Duration::from_secs_f64((first - now).clamp(0.1, 3_600.0)))
 }
 
-/// Stores every job's predictions for its next steps and for `/forecasts`.
+/// Stores every job's predictions for its next steps.
 fn forecasts(
     index: &ClusterIndex,
     ledger: &mut Ledger,
@@ -392,7 +372,6 @@ fn forecasts(
         let id = snapshot::job_id(key);
         let waiting = Waiting {
             on_time: plan.jobs.get(&id).map(|job_plan| job_plan.on_time),
-            starts: built.starts.get(&id).and_then(|start| timestamp(*start)),
             sampled: sampled.as_ref().and_then(|sampled| sampled.job(&id)),
         };
         memory.set_predictions(Arc::clone(table), *outlook, waiting);

@@ -22,31 +22,9 @@ const ALL_ROWS: usize = 65_536;
 /// Reason for rows that are not pooled but still used by their own profile.
 const CLAIMED: &str = "Claimed";
 
-/// Scope of learned predictions: whose profiles count for a job. All others have no influence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum LearningScope {
-    /// Those of its namespace: no other namespace can change its predictions.
-    #[default]
-    Namespace,
-    /// Those of all namespaces: more accurate with many teams and few jobs each, but wrong data of one
-    /// affects all.
-    Cluster,
-}
-
-impl LearningScope {
-    /// A profile's name for the predictor.
-    pub fn name(self, profile: &str) -> String {
-        match self {
-            Self::Namespace => profile.to_owned(),
-            Self::Cluster => andreas_predictor::together(profile),
-        }
-    }
-}
-
 /// Input of a model: equal input, equal model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Basis {
-    trust: LearningScope,
     models: Vec<GpuModel>,
     versions: Vec<(ObjectKey, Option<String>)>,
 }
@@ -69,9 +47,8 @@ struct Population {
 }
 
 impl FitRequest {
-    /// From the current profiles, the cluster's GPU types and the scope. Profiles without observations
-    /// contribute nothing.
-    pub fn new(index: &ClusterIndex, models: Vec<GpuModel>, trust: LearningScope) -> Self {
+    /// From the current profiles and the cluster's GPU types. Profiles without observations contribute nothing.
+    pub fn new(index: &ClusterIndex, models: Vec<GpuModel>) -> Self {
         let seen = |profile: &SlimTrainingProfile| {
             profile.status.as_ref().is_some_and(|status| !status.observations.is_empty())
         };
@@ -83,7 +60,7 @@ impl FitRequest {
             .collect();
         let versions =
             profiles.iter().map(|(key, profile)| (key.clone(), profile.resource_version())).collect();
-        Self { basis: Basis { trust, models, versions }, profiles }
+        Self { basis: Basis { models, versions }, profiles }
     }
 
     /// The same GPU types without any profile.
@@ -111,9 +88,11 @@ impl FitRequest {
             }
             *of_namespace += rows;
             all.rows += rows;
-            let name = self.basis.trust.name(&key.to_string());
-            let converted =
-                andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref());
+            let converted = andreas_profiles::to_predictor_profile(
+                key.to_string(),
+                &profile.spec,
+                profile.status.as_ref(),
+            );
             let claimed = converted.observations.iter().filter(|row| row.claimed).count() as u64;
             if claimed > 0 {
                 *all.claimed.entry(key.namespace.clone()).or_default() += claimed;

@@ -1,6 +1,6 @@
 //! The forecast of a job: the [`Prediction`] in its status.
 //!
-//! The lifecycle decides whether a prediction is worth a write; `/forecasts` serves current ones.
+//! The lifecycle decides whether a prediction is worth a write.
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
@@ -15,12 +15,10 @@ use super::outlook::outlook;
 use super::sampled::Sampled;
 use super::table::Table;
 use crate::energy::bill::whole;
-use crate::instants::{deadline, since};
+use crate::instants::deadline;
 
 /// Maximum distance of a forecast instant, s; beyond it none is given.
 const FURTHEST: f64 = 3.2e8;
-/// Minimum standard deviation of the log of an end behind a queue.
-const QUEUE_SIGMA: f64 = 0.4;
 
 fn after(at: Timestamp, seconds: f64) -> Option<Time> {
     let ahead = SignedDuration::try_from_secs_f64(seconds.clamp(0.0, FURTHEST)).ok()?;
@@ -34,8 +32,6 @@ fn after(at: Timestamp, seconds: f64) -> Option<Time> {
 pub struct Waiting {
     /// Probability of being on time if it started now.
     pub on_time: Option<f64>,
-    /// Expected start.
-    pub starts: Option<Timestamp>,
     /// Start and end by sampling, which knows the spread of the jobs ahead of it.
     pub sampled: Option<Sampled>,
 }
@@ -53,22 +49,14 @@ pub fn prediction(
     let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
     let available = due.map(|due| Seconds(due.duration_since(now).as_secs_f64()));
     let left = Seconds(outlook.seconds_left);
-    // The remaining wait and the total uncertainty.
-    let (wait, sigma) = match (allocation, waiting.starts) {
-        (Some(_), _) => (Some(Seconds::ZERO), outlook.epoch.sigma),
-        (None, Some(start)) => (Some(since(now, start)), outlook.epoch.sigma.max(QUEUE_SIGMA)),
-        (None, None) => (None, outlook.epoch.sigma),
-    };
-    let probability = available.map(|available| match (wait, waiting.on_time) {
-        (None, Some(on_time)) => on_time,
-        (wait, _) => on_time_probability(wait.unwrap_or(Seconds::ZERO) + left, sigma, available),
-    });
+    let sigma = outlook.epoch.sigma;
     // A job that waits: by sampling where there is such a forecast.
     let sampled = waiting.sampled.filter(|_| allocation.is_none());
-    let probability = match sampled {
-        Some(sampled) => available.map(|_| sampled.on_time),
-        None => probability,
-    };
+    let if_started_now = waiting.on_time.filter(|_| allocation.is_none());
+    let probability = available.map(|available| match sampled {
+        Some(sampled) => sampled.on_time,
+        None => if_started_now.unwrap_or_else(|| on_time_probability(left, sigma, available)),
+    });
     let late = due.is_some_and(|due| due <= now);
     let finish = |z: f64| {
         if let Some(sampled) = sampled {
@@ -81,18 +69,15 @@ pub fn prediction(
             };
             return at.map(|at| Time(at.max(now)));
         }
-        let until_end = (wait? + left) * f64::exp(z * QUANTILE_90 * sigma);
-        after(now, until_end.0)
+        allocation?;
+        after(now, (left * f64::exp(z * QUANTILE_90 * sigma)).0)
     };
     let started = status.and_then(|status| status.start_time.clone());
     let watts = allocation.map_or(0, |allocation| allocation.watts.max(0));
     let epoch = outlook.attempt.map(|_| outlook.epoch);
     let millis = |seconds: f64| whole(seconds * 1_000.0).max(1);
     Prediction {
-        start_time: started.or_else(|| match sampled {
-            Some(sampled) => sampled.start.map(|at| Time(at.max(now))),
-            None => after(now, wait.filter(|_| allocation.is_none())?.0),
-        }),
+        start_time: started.or_else(|| sampled?.start.map(|at| Time(at.max(now)))),
         finish_time: finish(0.0),
         finish_p10: finish(-1.0),
         finish_p90: finish(1.0),

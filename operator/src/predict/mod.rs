@@ -9,7 +9,6 @@
 //! | [`learner`] | fits on their own thread; plans use the newest model |
 //! | [`table`] | predictions for one job, in the planner's shape |
 //! | [`tables`] | cache of tables for the newest model |
-//! | [`exploration`] | the value of trying a GPU type without measurements |
 //! | [`outlook`] | remaining work of a run and its pace |
 //! | [`sampled`] | forecasts by sampling, as the background thread leaves them for plans |
 //! | [`forecast`] | start, end and risk of a job for its status |
@@ -17,7 +16,6 @@
 //! **Never here**: writes, memory of a job (ledger), the decision whether a forecast is worth a write
 //! (lifecycle).
 
-pub mod exploration;
 pub mod fit;
 pub mod forecast;
 pub mod learner;
@@ -28,7 +26,7 @@ pub mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use fit::{Fit, LearningScope};
+pub use fit::Fit;
 pub use outlook::Outlook;
 pub use table::Table;
 pub use tables::Tables;

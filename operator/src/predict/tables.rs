@@ -12,7 +12,7 @@ use andreas_predictor::progress::Pace;
 use andreas_predictor::{GpuModel, Observation, Prior, Profile, prior_run_time};
 use kube::ResourceExt;
 
-use super::fit::{FitRequest, LearningScope, Model};
+use super::fit::{FitRequest, Model};
 use super::learner::Learner;
 use super::table::{self, Table, count};
 use crate::energy::boards::board;
@@ -24,7 +24,6 @@ use crate::index::ClusterIndex;
 pub struct Tables {
     /// Fits in the background; if absent, models are fitted on demand.
     learner: Option<Learner>,
-    trust: LearningScope,
     model: Option<Arc<Model>>,
     run_times: RunTimes,
     tables: HashMap<String, CachedTable>,
@@ -78,13 +77,8 @@ impl RunTimes {
 
 impl Tables {
     /// Tables with models fitted by this learner.
-    pub fn learning(learner: Learner, trust: LearningScope) -> Self {
-        Self { learner: Some(learner), trust, ..Self::default() }
-    }
-
-    /// Tables with models fitted on demand.
-    pub fn with_scope(trust: LearningScope) -> Self {
-        Self { trust, ..Self::default() }
+    pub fn learning(learner: Learner) -> Self {
+        Self { learner: Some(learner), ..Self::default() }
     }
 
     /// Updates to the newest model for the current profiles, policy and types.
@@ -97,7 +91,7 @@ impl Tables {
             })
             .collect();
         self.run_times = RunTimes::from_index(index, policy);
-        let wanted = FitRequest::new(index, models, self.trust);
+        let wanted = FitRequest::new(index, models);
         let model = match &self.learner {
             Some(learner) => learner.latest(wanted),
             None if self.model.as_ref().is_some_and(|model| model.matches(&wanted)) => return,
@@ -195,7 +189,6 @@ impl Tables {
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
         // Without a profile, all jobs of the namespace with the same options share a table.
         let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
-        let subject = self.trust.name(&subject);
         let cache_key = format!(
             "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?}"
         );

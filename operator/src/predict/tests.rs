@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::Table;
 use super::forecast::{Waiting, prediction};
 use super::outlook::{Outlook, off_plan, outlook};
+use super::sampled::Sampled;
 use crate::testing::at;
 
 fn job(spec: Value, status: Value) -> SlimTrainingJob {
@@ -220,16 +221,16 @@ fn only_a_checkpoint_carries_work_over() {
 }
 
 #[test]
-fn a_job_behind_a_queue_shows_when_it_may_start_and_end() {
-    // 1,000 s of work, an hour to the deadline: comfortable if it started now, tight behind a wait of 40 minutes.
+fn a_waiting_job_has_a_start_and_an_end_once_they_were_sampled() {
     let job = job(json!({"deadlineAfter": "1h"}), json!(null));
-    let shown = |starts| {
-        prediction(&job, None, &table(), at(0), Waiting { on_time: Some(1.0), starts, sampled: None })
-    };
-    assert_eq!((shown(None).risk.as_str(), shown(None).start_time), ("Low", None));
-    let behind = shown(Some(at(2_400)));
-    assert_eq!(behind.start_time, Some(Time(at(2_400))));
-    assert_eq!(behind.finish_time, Some(Time(at(3_400))));
+    let shown = |sampled| prediction(&job, None, &table(), at(0), Waiting { on_time: Some(1.0), sampled });
+    let before = shown(None);
+    assert_eq!((before.risk.as_str(), before.start_time, before.finish_time), ("Low", None, None));
+    let finish = (Some(at(3_000)), Some(at(3_400)), Some(at(4_000)));
+    let when = andreas_core::Time(0.0);
+    let uncorrected = (andreas_forecast::Quantiles { p10: when, p50: when, p90: when }, when);
+    let behind = shown(Some(Sampled { start: Some(at(2_400)), finish, uncorrected, on_time: 0.7 }));
+    assert_eq!((behind.start_time, behind.finish_time), (Some(Time(at(2_400))), Some(Time(at(3_400)))));
     assert_eq!(behind.risk, "Medium");
 }
 

@@ -16,7 +16,6 @@
 pub mod endpoint;
 pub mod history;
 mod members;
-mod name;
 mod rejected_reports;
 pub mod rules;
 #[cfg(test)]
@@ -54,7 +53,6 @@ use token::Tokens;
 use wire::ReportedProgress;
 
 pub use endpoint::router;
-pub use name::watch_host_name;
 pub use rejected_reports::RejectedReports;
 
 /// Maximum concurrent progress writes.

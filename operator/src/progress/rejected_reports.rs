@@ -1,8 +1,7 @@
 //! Possibly lost reports, which must not count against a program.
 //!
 //! **In**: the server's [`Overload`] (refused or closed connections), the endpoint's refusals because of rate
-//! limits or an unavailable API server, jobs that do not trust the served certificate, and times when the
-//! endpoint's name was not found. **Out**: for each job, until when a `progressTimeout` does not count.
+//! limits or an unavailable API server, and jobs that do not trust the served certificate. **Out**: for each job, until when a `progressTimeout` does not count.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,8 +15,6 @@ pub struct RejectedReports {
     /// Earlier times are unknown: another replica served, or none.
     since: Timestamp,
     overload: Overload,
-    /// When reports of all jobs may have been lost last, whatever reached this server.
-    all: Mutex<Option<Timestamp>>,
     /// By UID of the job.
     jobs: Mutex<HashMap<String, Timestamp>>,
 }
@@ -33,17 +30,11 @@ impl RejectedReports {
         self.jobs.lock().insert(uid.to_owned(), now);
     }
 
-    /// No program could have reported now.
-    pub fn note_all(&self, now: Timestamp) {
-        let mut all = self.all.lock();
-        *all = (*all).max(Some(now));
-    }
-
     /// Latest instant at which a report of the job with this UID may have been lost. A
     /// `progressTimeout` counts only after it.
     pub fn last_possible_loss(&self, uid: &str) -> Option<Timestamp> {
         let own = self.jobs.lock().get(uid).copied();
-        [Some(self.since), self.overload.last(), *self.all.lock(), own].into_iter().flatten().max()
+        [Some(self.since), self.overload.last(), own].into_iter().flatten().max()
     }
 
     /// Number of jobs with such a report.

@@ -8,7 +8,7 @@ use andreas_api::names::{
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
 use andreas_core::JobId;
-use andreas_planner::{Considered, Decision, Exploration, Obstacle, WaitReason, consider};
+use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
 use andreas_query::{
     Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, MAX_TRIED, NotTried,
     Obstacle as InTheWay, QueuedJob,
@@ -38,7 +38,7 @@ const MIN_MORE: i32 = 10;
 /// A job with this probability of being on time needs no help to be so.
 const SAFE: f64 = 0.9;
 
-fn candidate(c: &Considered, has_deadline: bool, exploration: Option<&Exploration>) -> Candidate {
+fn candidate(c: &Considered, has_deadline: bool) -> Candidate {
     Candidate {
         gpu_type: c.gpu_type.as_str().to_owned(),
         gpus: c.gpus.0,
@@ -58,7 +58,6 @@ fn candidate(c: &Considered, has_deadline: bool, exploration: Option<&Exploratio
             Obstacle::Power => InTheWay::Power,
         }),
         current: c.planned,
-        explored: exploration.is_some_and(|tried| tried.gpu_type == c.gpu_type && tried.gpus == c.gpus),
     }
 }
 
@@ -81,7 +80,7 @@ fn decided(view: &View, id: &JobId, namespace: &str) -> Option<Decided> {
     })
 }
 
-/// The cheapest configurations, and that of the plan in any case: an exploration may cost more than the others.
+/// The cheapest configurations, and that of the plan in any case.
 pub(super) fn listed(considered: &[Considered]) -> impl Iterator<Item = &Considered> {
     let beyond = considered.iter().skip(MAX_CANDIDATES).find(|c| c.planned);
     considered.iter().take(MAX_CANDIDATES - usize::from(beyond.is_some())).chain(beyond)
@@ -107,8 +106,6 @@ pub fn explain(
     let shown = queued(view, job, place, ahead, now);
     let considered = consider(view.snapshot(), &view.latest.plan, &id)?;
     let has_deadline = shown.deadline.is_some();
-    let exploration =
-        view.latest.snapshot.jobs.iter().find(|job| job.id == id).and_then(|job| job.exploration.as_ref());
     let helps = Help { view, hypothetical, job, shown: &shown, considered: &considered };
     let (mut changes, not_tried) = helps.changes(always, goes_on);
     changes.sort_by(|a, b| a.added_cost_micros.cmp(&b.added_cost_micros).then(a.kind.cmp(&b.kind)));
@@ -116,7 +113,7 @@ pub fn explain(
     Ok(Explanation {
         namespace: key.namespace.clone(),
         decided: decided(view, &id, &key.namespace),
-        candidates: listed(&considered).map(|c| candidate(c, has_deadline, exploration)).collect(),
+        candidates: listed(&considered).map(|c| candidate(c, has_deadline)).collect(),
         changes,
         not_tried,
         currency: currency(view),

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use andreas_api::names::LABEL_PROFILE;
+use andreas_api::TrainingJobSpec;
+use andreas_api::names::{LABEL_PROFILE, is_job_name};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_core::{GpuCount, NodeName, StepFunction, Watts};
 use andreas_planner::{Job, JobState, Node, Snapshot, SnapshotError};
@@ -12,11 +13,12 @@ use andreas_query::{AddedNodes, JobObject};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::json;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
+use super::QueryError;
 use super::live::State;
 use super::view::{View, options_of_question};
-use super::{QueryError, posted};
 use crate::energy::rules;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
@@ -28,6 +30,10 @@ use crate::snapshot::{self, Caches, Runs};
 const UNNAMED: &str = "asked";
 /// Maximum nodes that a question may add.
 const MAX_ADDED: u32 = 256;
+/// Maximum GPUs, numbers of GPUs and types of a posted job, as in the definition.
+const MAX_GPUS: i32 = 4_096;
+const MAX_COUNTS: usize = 64;
+const MAX_TYPES: usize = 32;
 
 /// Converts jobs that do not exist, by the same code as the operator's plans.
 pub struct Hypothetical {
@@ -54,7 +60,10 @@ impl Hypothetical {
         now: Timestamp,
     ) -> Result<SlimTrainingJob, QueryError> {
         let name = job.metadata.name.as_deref().unwrap_or(UNNAMED);
-        let spec = posted::spec(name, &job.spec)?;
+        if !is_job_name(name) {
+            return Err(QueryError::invalid("metadata.name", "is no name of a TrainingJob"));
+        }
+        let spec = spec(&job.spec)?;
         let number = {
             let mut single = self.single.lock();
             single.1 += 1;
@@ -82,20 +91,18 @@ impl Hypothetical {
     /// # Errors
     /// [`QueryError::NotPlanned`] if the planner refuses the snapshot.
     pub fn view(&self, State { at, index, ledger }: State, last: &Latest) -> Result<View, QueryError> {
-        let (built, mut arrivals) = {
+        let built = {
             let mut caches = self.whole.lock();
-            // What was seen before counts, and what jobs that may come ask of nodes.
-            (caches.arrivals, caches.draws) = (last.arrivals.clone(), last.draws.clone());
-            let built = snapshot::build(&index, &ledger, &mut caches, last.plan.prices.clone(), at);
-            (built, std::mem::take(&mut caches.arrivals))
+            // What was seen before counts.
+            caches.draws = last.draws.clone();
+            snapshot::build(&index, &ledger, &mut caches, last.plan.prices.clone(), at)
         };
         let (mut snapshot, draws) = (built.snapshot, built.draws);
         snapshot.intended = last.plan.intended.clone();
         let options = last.options.clone();
         let with = options_of_question(&options, snapshot.jobs.len());
         let plan = plan_valid(&mut snapshot, &with).map_err(unplanned)?;
-        arrivals.observe(&snapshot);
-        let latest = Latest { at, index, ledger, snapshot, options, plan, arrivals, draws };
+        let latest = Latest { at, index, ledger, snapshot, options, plan, draws };
         View::new(Arc::new(latest)).map_err(unplanned)
     }
 
@@ -114,8 +121,7 @@ impl Hypothetical {
         let index = latest.index.with_one_job(job);
         let mut seen = latest.draws.clone();
         // They are not in that index, and count for this job as for any other.
-        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at)
-            .and_explorations_before(&key, &latest.index, &latest.snapshot.jobs);
+        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at);
         let mut single = self.single.lock();
         let caches = &mut single.0;
         (caches.draws, caches.others) = (seen, others);
@@ -124,6 +130,23 @@ impl Hypothetical {
         let found = built.snapshot.jobs.iter().find(|job| job.id == snapshot::job_id(&key)).cloned()?;
         Some((found, built.snapshot))
     }
+}
+
+/// The spec of a posted job. The API server judges manifests, and the command asks it; here only what a plan could not bear is refused.
+fn spec(posted: &Value) -> Result<TrainingJobSpec, QueryError> {
+    let mut spec = TrainingJobSpec::deserialize(posted)
+        .map_err(|error| QueryError::invalid("spec", error.to_string()))?;
+    let gpus = &spec.gpus;
+    let most = 1..=MAX_GPUS;
+    if !most.contains(&gpus.min) || !most.contains(&gpus.max_total()) || gpus.min > gpus.max_total() {
+        return Err(QueryError::invalid("spec.gpus", format!("min and max are not from 1 to {MAX_GPUS}")));
+    }
+    if gpus.counts.len() > MAX_COUNTS || gpus.types.len() > MAX_TYPES {
+        return Err(QueryError::invalid("spec.gpus", "has too many counts or types"));
+    }
+    // A job of another kind is read by its own object alone.
+    spec.adopts = None;
+    Ok(spec)
 }
 
 /// The present state is at fault, and not the change; the error names jobs of all namespaces.

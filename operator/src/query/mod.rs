@@ -14,7 +14,6 @@
 //! | [`standby`] | the plan of a replica that does not lead |
 //! | [`jobs`] | a job in an answer, the order of the queue |
 //! | [`hypothetical`] | a job, node or budget that does not exist, in the planner's input |
-//! | [`posted`] | a TrainingJob in a question, checked as the API server does |
 //! | [`what_if`] | the effect of a change |
 //! | [`explain`] | what decided about a job, and what would help it |
 //!
@@ -25,7 +24,6 @@ pub mod explain;
 pub mod hypothetical;
 pub mod jobs;
 pub mod live;
-pub mod posted;
 pub mod standby;
 #[cfg(test)]
 mod tests;

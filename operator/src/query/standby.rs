@@ -74,8 +74,7 @@ pub fn plan(
     let latest = match planned {
         Ok((plan, _)) => {
             let (snapshot, options) = (built.snapshot, options.clone());
-            let (arrivals, draws) = (built.arrivals, built.draws);
-            Some(Latest { at: now, index, ledger, snapshot, options, plan, arrivals, draws })
+            Some(Latest { at: now, index, ledger, snapshot, options, plan, draws: built.draws })
         }
         Err(error) => {
             tracing::error!(%error, "no plan for the query API");

@@ -3,15 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use andreas_api::TrainingJobStatus;
-use andreas_api::slim::SlimTrainingJob;
-use andreas_core::{JobId, Seconds, Time};
+use andreas_core::{JobId, Time};
 use andreas_forecast::{Forecast, Settings, sample};
 use andreas_planner::{Decision, Options, Plan, Snapshot, SnapshotError};
 use andreas_query::Ahead;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-use crate::index::ClusterIndex;
 use crate::planning::last::Latest;
 
 /// Futures of a forecast in the background.
@@ -47,66 +44,6 @@ pub struct View {
 /// Settings of a forecast for this many jobs.
 pub fn settings(jobs: usize) -> Settings {
     Settings::within(WORK, if jobs > MANY { FUTURES_OF_MANY } else { FUTURES }, jobs)
-}
-
-/// Age of a start above which it is not counted in [`start_up`] and [`reaction`].
-const RECENT: SignedDuration = SignedDuration::from_hours(1);
-
-/// Start-up where no job has started lately: twice what Kubernetes' objective for pods allows without their images (5 s,
-/// https://github.com/kubernetes/community/blob/master/sig-scalability/slos/pod_startup_latency.md).
-const UNSEEN: f64 = 10.0;
-
-/// A decision that came later than this after an end or a submission waited for something else.
-const PROMPT: SignedDuration = SignedDuration::from_secs(60);
-
-/// Whoever gets the GPUs of a run that the plan stopped gets them within this time after its end.
-const AFTER_STOP: SignedDuration = SignedDuration::from_secs(5);
-
-fn median(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
-}
-
-/// Median time from decision to training of the running jobs that started last; [`UNSEEN`] without such jobs.
-pub fn start_up(index: &ClusterIndex, now: Timestamp) -> Seconds {
-    let allocations = index.jobs().iter().filter_map(|(_, job)| job.status.as_ref()?.allocation.as_ref());
-    let all = allocations
-        .filter_map(|held| Some((held.since.0, held.running_time.as_ref()?.0)))
-        .filter(|(_, running)| now.duration_since(*running) < RECENT)
-        .map(|(since, running)| running.duration_since(since).as_secs_f64().max(0.0));
-    Seconds(median(all.collect()).unwrap_or(UNSEEN))
-}
-
-/// Median time to the decisions by which jobs hold their GPUs: from their submission, or from the last end of a run before, if that
-/// was later. 0 s where there are no such jobs.
-pub fn reaction(index: &ClusterIndex, now: Timestamp) -> Seconds {
-    let statuses = || index.jobs().iter().filter_map(|(_, job)| Some((job, job.status.as_ref()?)));
-    let sorted = |stopped: bool| {
-        let records = statuses().flat_map(|(_, status)| &status.history);
-        let records = records.filter(|record| record.planned_stop.is_some() == stopped);
-        let mut ends: Vec<Timestamp> = records.map(|record| record.ended.0).collect();
-        ends.sort_unstable();
-        ends
-    };
-    let (ends, stops) = (sorted(false), sorted(true));
-    let last = |of: &[Timestamp], by: Timestamp| of[..of.partition_point(|end| *end <= by)].last().copied();
-    let took = |(job, status): (&Arc<SlimTrainingJob>, &TrainingJobStatus)| {
-        let decided = status.allocation.as_ref()?.since.0;
-        let made = job.metadata.creation_timestamp.as_ref()?.0;
-        // One that ran before was moved, and had its place before it stopped; or it paused after a failure.
-        if !status.history.is_empty() {
-            return None;
-        }
-        let from = last(&ends, decided).map_or(made, |end| end.max(made));
-        // Whoever gets the GPUs of a run that the plan stopped had its place before that run ended.
-        if last(&stops, decided).is_some_and(|stop| from.duration_since(stop) < AFTER_STOP) {
-            return None;
-        }
-        let took = decided.duration_since(from);
-        let counts = now.duration_since(decided) < RECENT && !took.is_negative() && took < PROMPT;
-        counts.then(|| took.as_secs_f64())
-    };
-    Seconds(median(statuses().filter_map(took).collect()).unwrap_or(0.0))
 }
 
 /// The planner's options within a future.
@@ -162,10 +99,8 @@ impl View {
         latest: Arc<Latest>,
     ) -> Result<Self, SnapshotError> {
         let snapshot = moved.as_ref().unwrap_or(&latest.snapshot);
-        let (start_up, reaction) = (start_up(&latest.index, at), reaction(&latest.index, at));
-        let settings = Settings { start_up, reaction, ..settings(snapshot.jobs.len()) };
-        let mut forecast =
-            sample(snapshot, &latest.plan, &latest.arrivals, &options(&latest.options), &settings)?;
+        let settings = settings(snapshot.jobs.len());
+        let mut forecast = sample(snapshot, &latest.plan, &options(&latest.options), &settings)?;
         forecast.correct(latest.ledger.calibration());
         let forecast = Arc::new(forecast);
         let order = order(snapshot, &latest.plan, &forecast);

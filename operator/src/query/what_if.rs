@@ -39,7 +39,7 @@ impl Changed {
     pub fn new(view: &View, snapshot: Snapshot) -> Result<Self, QueryError> {
         let with = options_of_question(&view.latest.options, snapshot.jobs.len());
         let plan = plan(&snapshot, &with)?;
-        let mut forecast = sample(&snapshot, &plan, &view.latest.arrivals, &options(&with), &view.settings)?;
+        let mut forecast = sample(&snapshot, &plan, &options(&with), &view.settings)?;
         forecast.correct(view.latest.ledger.calibration());
         Ok(Self { snapshot, plan, forecast })
     }

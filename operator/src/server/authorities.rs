@@ -42,7 +42,7 @@ pub fn untrusting_jobs(bundles: Bundles, chain: &str, name: &str, now: Timestamp
 mod tests {
     use andreas_api::slim::SlimPod;
     use andreas_runtime::certificates::{
-        CertificateLifetimes, RenewalInput, ServingCertificate, Subject, Usage, renew,
+        CertificateLifetime, RenewalInput, ServingCertificate, Subject, renew,
     };
     use andreas_runtime::watch::Index as _;
     use serde_json::json;
@@ -63,18 +63,11 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_know_the_served_authority_is_not_blamed_for_its_silence() {
-        let lifetimes = CertificateLifetimes::default();
         let made = || {
-            let clients = || Vec::new();
-            let subject = Subject { names: vec!["operator.system.svc".into()], usage: Usage::Server };
-            let ask = RenewalInput {
-                subject: &subject,
-                lifetimes,
-                now: Timestamp::now(),
-                given: None,
-                clients: &clients,
-            };
-            renew(&ServingCertificate::default(), &ask).unwrap().kept
+            let subject = Subject { names: vec!["operator.system.svc".into()] };
+            let (lifetime, now) = (CertificateLifetime::default(), Timestamp::now());
+            let input = RenewalInput { subject: &subject, lifetime, now, given: None };
+            renew(&ServingCertificate::default(), &input).unwrap()
         };
         let (former, latter) = (made(), made());
         let mut index = ClusterIndex::new();

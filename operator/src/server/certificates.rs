@@ -4,9 +4,8 @@
 //! annotation on each member). **Out**: the endpoint's certificate, the CA bundle for new pods, the next
 //! state of the Secret.
 //!
-//! The rule is [`andreas_runtime::certificates::renew`]: a leaf that some running pod cannot verify is held
-//! back. Without the flag for the Secret, the state is in memory, and a restart takes the files as they are:
-//! programs that do not know their authority cannot report, and are not blamed for it.
+//! The rule is [`andreas_runtime::certificates::renew`]. Programs that do not know the authority of a new
+//! certificate cannot report, and are not blamed for it. Without the flag for the Secret, the state is in memory.
 //!
 //! **Never here**: handling of reports (see progress).
 
@@ -17,12 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use andreas_runtime::certificates::{
-    AuthorityPem, CertificateLifetimes, CertificateMetrics, CertificatesError, RenewalInput,
-    ServingCertificate, Subject, Usage, renew, validity,
+    AuthorityPem, CertificateLifetime, CertificateMetrics, CertificatesError, RenewalInput,
+    ServingCertificate, Subject, renew, validity,
 };
 use andreas_runtime::clock;
 use andreas_runtime::health::ReadyHandle;
-use andreas_runtime::tls::{MinTlsVersion, RELOAD_EVERY, Tls, TlsError, TlsPem};
+use andreas_runtime::tls::{RELOAD_EVERY, Tls, TlsError, TlsPem};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -95,7 +94,7 @@ pub struct Certificates {
     files: Option<Files>,
     subject: Subject,
     url: Option<String>,
-    lifetimes: CertificateLifetimes,
+    lifetime: CertificateLifetime,
     client: Client,
     index: Arc<Mutex<ClusterIndex>>,
     serving: Serving,
@@ -137,7 +136,7 @@ impl Certificates {
             files,
             subject: subject(flags.progress_url.as_deref()),
             url: flags.progress_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
-            lifetimes: flags.lifetimes.into(),
+            lifetime: flags.lifetime.into(),
             client,
             index,
             serving: Serving::new(metrics, ready),
@@ -215,7 +214,7 @@ impl Certificates {
     }
 
     fn every(&self) -> Duration {
-        self.lifetimes.check_every(RELOAD_EVERY)
+        self.lifetime.check_every(RELOAD_EVERY)
     }
 
     /// One update; `true` if there is a certificate to serve and no error.
@@ -270,23 +269,11 @@ impl Certificates {
 
     fn next(
         &self,
-        kept: &ServingCertificate,
+        stored: &ServingCertificate,
         given: Option<&ServingCertificate>,
     ) -> Result<ServingCertificate, CertificatesError> {
-        let clients = || bundles(&self.index.lock()).into_keys().collect();
-        let now = clock::now();
-        let ask =
-            RenewalInput { subject: &self.subject, lifetimes: self.lifetimes, now, given, clients: &clients };
-        let next = renew(kept, &ask)?;
-        if next.held {
-            tracing::info!(
-                "another certificate waits until pods that know only the former authority have ended"
-            );
-        }
-        if next.authority {
-            tracing::info!("the authority of the progress endpoint is a new one");
-        }
-        Ok(next.kept)
+        let (subject, lifetime) = (&self.subject, self.lifetime);
+        renew(stored, &RenewalInput { subject, lifetime, now: clock::now(), given })
     }
 }
 
@@ -311,16 +298,12 @@ impl Serving {
 
     /// Serves a certificate from now on.
     fn replace(&self, kept: &ServingCertificate) -> Result<(), CertificateError> {
-        let pem = TlsPem {
-            certificate: kept.chain.clone().into_bytes(),
-            key: kept.key.clone().into_bytes(),
-            authority: Vec::new(),
-        };
+        let pem = TlsPem { certificate: kept.chain.clone().into_bytes(), key: kept.key.clone().into_bytes() };
         let served = self.tls.borrow().clone();
         match served {
             Some(tls) => drop(tls.replace(pem)?),
             None => {
-                let tls = Tls::from_pem(pem, None, MinTlsVersion::Tls12)?;
+                let tls = Tls::from_pem(pem)?;
                 self.tls.send_if_modified(|served| {
                     served.get_or_insert(tls);
                     true
@@ -366,23 +349,23 @@ fn subject(url: Option<&str>) -> Subject {
     }
     names.push("127.0.0.1".into());
     names.dedup();
-    Subject { names, usage: Usage::Server }
+    Subject { names }
 }
 
 fn read(secret: Secret) -> ServingCertificate {
     let data = secret.data.unwrap_or_default();
-    let [chain, key, bundle, certificates, authority_key] = KEYS.map(|name| {
+    let [chain, key, bundle, certificate, authority_key] = KEYS.map(|name| {
         data.get(name).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
     });
-    let authority = (!certificates.is_empty()).then_some(AuthorityPem { certificates, key: authority_key });
+    let authority = (!certificate.is_empty()).then_some(AuthorityPem { certificate, key: authority_key });
     ServingCertificate { chain, key, bundle, authority }
 }
 
 /// The Secret for server-side apply; refused if its version has changed.
 fn secret(kept: &ServingCertificate, namespace: &str, name: &str, version: Option<String>) -> Secret {
-    let (certificates, authority_key) =
-        kept.authority.as_ref().map(|a| (a.certificates.as_str(), a.key.as_str())).unwrap_or_default();
-    let texts = [kept.chain.as_str(), &kept.key, &kept.bundle, certificates, authority_key];
+    let (certificate, authority_key) =
+        kept.authority.as_ref().map(|a| (a.certificate.as_str(), a.key.as_str())).unwrap_or_default();
+    let texts = [kept.chain.as_str(), &kept.key, &kept.bundle, certificate, authority_key];
     let data = KEYS.into_iter().zip(texts).filter(|(_, text)| !text.is_empty());
     Secret {
         metadata: ObjectMeta {
@@ -420,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_secret_keeps_what_is_put_into_it() {
-        let authority = AuthorityPem { certificates: "root".into(), key: "its key".into() };
+        let authority = AuthorityPem { certificate: "root".into(), key: "its key".into() };
         for authority in [None, Some(authority)] {
             let kept = ServingCertificate {
                 chain: "chain".into(),

@@ -6,7 +6,6 @@
 mod authorities;
 mod caches;
 mod certificates;
-mod forecasts;
 mod gauges;
 mod pages;
 mod query;
@@ -41,7 +40,6 @@ use crate::args::{RunArgs, SchedulerMode};
 use crate::executor::dry_runs::DryRunCache;
 use crate::executor::events::Events;
 use crate::executor::rate_limits::RateLimits;
-use crate::executor::start_burst::StartBurst;
 use crate::executor::{self, Executor};
 use crate::hindsight;
 use crate::index::ClusterIndex;
@@ -145,10 +143,10 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 Arc::clone(&reports),
                 Arc::clone(&rejected_reports),
             );
-            let pages = forecasts::router(leader.clone()).merge(snapshot::router(&latest));
+            let pages = snapshot::router(&latest);
             let access = Access::new(client.clone());
             let pages = pages::protected(pages, Arc::clone(&access));
-            let caches = || Caches::new(Tables::learning(learner.clone(), args.learning_trust));
+            let caches = || Caches::new(Tables::learning(learner.clone()));
             let sources = Sources {
                 index: Arc::clone(&index),
                 latest: latest.clone(),
@@ -162,10 +160,6 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let api = QueryApi::new(access, live, background, hypothetical, metrics.clone());
             let pages = pages.merge(query::router(api));
             serve_tls(listen, endpoint, pages, overload, &certificates, &tasks, &servers_end)?;
-            if let Some(url) = &args.progress.progress_url {
-                let rejected_reports = Arc::clone(&rejected_reports);
-                tasks.spawn(progress::watch_host_name(url.clone(), rejected_reports, servers_end.clone()));
-            }
             Some(certificates)
         }
         None => None,
@@ -330,8 +324,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         settings.progress = certificates.endpoint();
     }
     let reporter = Reporter { controller: "andreas-operator".into(), instance: Some(with.identity.clone()) };
-    let start_burst = StartBurst::default();
-    let (events, send_events) = Events::new(with.client.clone(), reporter, start_burst.clone());
+    let (events, send_events) = Events::new(with.client.clone(), reporter);
     let sending = tokio::spawn(send_events);
     let shared = Arc::new(Shared {
         index: Arc::clone(&with.index),
@@ -348,7 +341,6 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         reports: with.reports,
         rejected_reports: with.rejected_reports,
         dry_runs: DryRunCache::default(),
-        start_burst,
         rate_limits: RateLimits::default(),
     });
     with.leader.lead(&shared);
@@ -372,13 +364,12 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         within: Duration::from_millis(args.plan_within_ms),
         every: Duration::from_secs(args.plan_every),
     };
-    let learning = (with.learner.clone(), args.learning_trust);
-    loops.spawn(hindsight::run(Arc::clone(&shared), learning, loops_end.clone()));
+    loops.spawn(hindsight::run(Arc::clone(&shared), with.learner.clone(), loops_end.clone()));
     let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(
         Arc::clone(&shared),
         with.options,
-        (with.learner, args.learning_trust),
+        with.learner,
         pace,
         heartbeat,
         (with.latest, with.sampled),

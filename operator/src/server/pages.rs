@@ -1,7 +1,7 @@
-//! Pages on jobs of all namespaces: `/forecasts` and `/snapshot`, on the TLS port.
+//! The page on jobs of all namespaces, `/snapshot`, on the TLS port.
 //!
 //! A reader needs a bearer token and the right to `get` the page's path as a non-resource URL. The chart's
-//! ClusterRole `andreas-plan-reader` grants both. Few are built at a time, because they are large.
+//! ClusterRole `andreas-plan-reader` grants it. Few are built at a time, because they are large.
 
 use std::sync::Arc;
 

@@ -92,7 +92,6 @@ impl QueryApi {
 /// The routes.
 pub fn router(api: Arc<QueryApi>) -> Router {
     Router::new()
-        .route(&path::openapi(), get(openapi))
         .route(&path::queue("{namespace}"), get(queue))
         .route(&path::explain("{namespace}", "{job}"), get(explain_job))
         .route(&path::what_if("{namespace}"), post(what_if_changed))
@@ -245,16 +244,6 @@ async fn response(
         api.metrics.answered(question, result);
         refusal.into_response()
     })
-}
-
-async fn openapi(State(api): State<Arc<QueryApi>>, request: Request) -> Response {
-    let caller = Caller::from_request(&request);
-    drop(request);
-    let ask = async {
-        user_of(&api, &caller, Right::Path(&path::openapi())).await?;
-        Ok::<_, Refusal>(axum::Json(andreas_query::openapi::document()).into_response())
-    };
-    response(&api, "openapi", ask).await
 }
 
 /// A parameter of a query string.

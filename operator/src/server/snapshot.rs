@@ -72,7 +72,6 @@ mod tests {
             snapshot: snapshot.clone(),
             options: options.clone(),
             plan: live.clone(),
-            arrivals: Default::default(),
             draws: Default::default(),
         });
 

@@ -1,18 +1,15 @@
 //! Converts one job for the planner.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::{self, Allocation, AttemptRecord, Profiling};
+use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_estimates::{RunFacts, unknown_rule};
-use andreas_planner::{
-    Exploration, Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption,
-};
+use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -29,7 +26,6 @@ use crate::index::{ClusterIndex, gpu_memory, is_member};
 use crate::instants;
 use crate::lifecycle::pods::MAX_GRACE_SECONDS;
 use crate::lifecycle::{Admitted, Claim};
-use crate::predict::exploration::{self, ExplorationCosts};
 use crate::predict::{Outlook, Table};
 
 fn placement(allocation: &Allocation) -> Placement {
@@ -196,12 +192,7 @@ fn listed(names: &[NodeName], name: &str) -> bool {
 }
 
 /// The job for the planner.
-pub(super) fn job(
-    given: &JobFacts<'_>,
-    mut state: JobState,
-    requirements: &mut Requirements,
-    explorations: &mut BTreeSet<(ObjectKey, GpuType)>,
-) -> Job {
+pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, requirements: &mut Requirements) -> Job {
     let JobFacts { index, policy, cluster, key, job, status, table, corrected, outlook, specs, now, .. } =
         *given;
     let spec = &job.spec;
@@ -210,7 +201,6 @@ pub(super) fn job(
         status.and_then(|status| status.allocation.as_ref()).map(|a| a.nodes.as_slice()).unwrap_or_default();
     let estimates =
         corrected.map_or_else(|| Arc::clone(&table.rows), |found| paced(found, table, job, &outlook));
-    let exploration = exploration_of(given, &estimates, explorations);
     let running_for = match &state {
         JobState::Running { since, .. } => (time(now) - *since).0.max(0.0),
         _ => 0.0,
@@ -225,8 +215,7 @@ pub(super) fn job(
     let unknown = unknown_rule(&table.predictions, &facts);
     let excluded = status.map(|status| status.excluded_nodes.as_slice()).unwrap_or_default();
     let limits = if given.limits.is_some() && unknown.limits { table.limits.clone() } else { Vec::new() };
-    let offered = if policy.limits == Limits::On { limits.as_slice() } else { &[] };
-    only_offered_limits(&mut state, offered);
+    only_offered_limits(&mut state, &limits);
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let known = given.measured.zip(allocation).and_then(|(each, allocation)| {
         let name = GpuType::new(allocation.gpu_type.as_str());
@@ -258,7 +247,6 @@ pub(super) fn job(
         limits,
         limits_count: given.limits.unwrap_or_default(),
         unknown: unknown.cost,
-        exploration,
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
         worker,
         candidates: requirements.candidates(given, held),
@@ -386,40 +374,4 @@ fn paced(
         andreas_planner::Estimate { epoch: row.epoch * (factor * narrower), rel_std, ..row.clone() }
     };
     table.rows.iter().enumerate().map(row).collect()
-}
-
-/// The exploration of an unmeasured type, if the user allows it and it is worth its cost. Only a job that can
-/// stop and continue from its checkpoint is moved to explore.
-fn exploration_of(
-    given: &JobFacts<'_>,
-    rows: &[andreas_planner::Estimate],
-    explorations: &mut BTreeSet<(ObjectKey, GpuType)>,
-) -> Option<Exploration> {
-    let JobFacts { index, policy, key, job, table, corrected, outlook, now, .. } = *given;
-    let spec = &job.spec;
-    if spec.profiling != Profiling::Auto
-        || spec.checkpoint.is_none()
-        || spec.preemption != training_job::Preemption::Allowed
-    {
-        return None;
-    }
-    let deadline = instants::deadline(spec, job.metadata.creation_timestamp.as_ref());
-    let share = rules::lateness(policy).share(deadline.is_some());
-    let profile = index.profile_key(job);
-    let costs = ExplorationCosts {
-        per_joule: rules::price_at(policy, now.as_second()).0,
-        per_second: rules::late_rate(policy, bounded_weight(index, &key.namespace, spec.weight)).0 * share,
-        restart: restarts::observed_time(index, &profile).unwrap_or(rules::restart_time(policy)),
-        epochs: outlook.epochs_left,
-        available: deadline.map(|due| Seconds(due.0.duration_since(now).as_secs_f64())),
-    };
-    let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let seen = held.filter(|_| outlook.observed.is_some_and(|seen| seen.epochs >= 1.0));
-    let Table { times, draws, .. } = corrected.unwrap_or(table);
-    let held_type = held.map(|held| held.gpu_type.as_str());
-    let may = |name: &str| held_type == Some(name) || !explorations.contains(&(profile.clone(), name.into()));
-    let seen = seen.map(|held| held.gpu_type.as_str());
-    let found = exploration::best(rows, (times, draws), seen, &costs, may)?;
-    explorations.insert((profile, found.gpu_type.clone()));
-    Some(found)
 }

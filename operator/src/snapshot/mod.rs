@@ -9,8 +9,7 @@
 //! * which waiting jobs take part ([`places`]), by their number of [`configurations`];
 //! * which planned nodes are usable ([`nodes`]), and which admit a job's worker ([`admits`]);
 //! * use by foreign pods and by our leftovers, and free quota ([`quota`]);
-//! * where the energy policy and the predictions enter: power limits, prices, the value of exploring an
-//!   unknown GPU type ([`jobs`]);
+//! * where the energy policy and the predictions enter: power limits, prices ([`jobs`]);
 //! * the work lost by a stop ([`lost`]).
 //!
 //! What outlives a plan is in [`Caches`].
@@ -35,13 +34,11 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
-use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
-use andreas_forecast::Arrivals;
-use andreas_planner::{GpuTypeInfo, Job, LimitEffect, Namespace, Prices, Snapshot};
+use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time};
+use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -85,18 +82,10 @@ pub struct Built {
     pub queued: Vec<(ObjectKey, JobBasis, places::Queued)>,
     /// Predictions for every job that has not ended.
     pub expected: Vec<Expected>,
-    /// Expected starts of waiting jobs; known once there is a plan.
-    pub starts: BTreeMap<JobId, Time>,
     /// Earliest end of a backoff: the time of the next plan.
     pub not_before: Option<Timestamp>,
     /// Human-readable text: GPU nodes that are not planned, and why; `None` if there are none.
     pub excluded: Option<String>,
-    /// Power limits that each job could run at, if they are only evaluated and not set.
-    pub observed_limits: Option<BTreeMap<JobId, Vec<LimitEffect>>>,
-    /// Draw of a plan with them; known once there is a plan.
-    pub limited: Option<Watts>,
-    /// What was submitted lately; known once there is a plan.
-    pub arrivals: Arrivals,
     /// What was seen of the runs that there are, until now.
     pub draws: draws::MeasuredDraws,
 }
@@ -108,8 +97,6 @@ pub struct Caches {
     workers: Workers,
     /// Observed draw of runs.
     pub draws: draws::MeasuredDraws,
-    /// What was submitted lately.
-    pub arrivals: Arrivals,
     /// Runs that the next build's index has not: it has one job alone.
     pub others: Runs,
 }
@@ -190,8 +177,6 @@ fn claims_of<'a>(index: &'a ClusterIndex, ledger: &Ledger) -> BTreeMap<&'a Objec
 pub struct Runs {
     /// Measured draw of one GPU, W, and its type, by job.
     measured: BTreeMap<ObjectKey, (GpuType, f64)>,
-    /// Profiles with the types they run on: one run per profile and type is enough; others need not explore.
-    explored: BTreeSet<(ObjectKey, GpuType)>,
 }
 
 impl Runs {
@@ -204,11 +189,9 @@ impl Runs {
         let mut runs = Self::default();
         for (key, (_, holding)) in claims {
             let (Some(job), Some(held)) = (index.jobs().get(key), &holding.allocation) else { continue };
-            let gpu_type: GpuType = held.gpu_type.as_str().into();
             if let Some(each) = seen.measured(index, key, job, held, now) {
-                runs.measured.insert(ObjectKey::clone(key), (gpu_type.clone(), each));
+                runs.measured.insert(ObjectKey::clone(key), (held.gpu_type.as_str().into(), each));
             }
-            runs.explored.insert((index.profile_key(job), gpu_type));
         }
         runs
     }
@@ -225,17 +208,6 @@ impl Runs {
         claims.remove(key);
         Self::from_claims(&claims, index, seen, now)
     }
-
-    /// And with the types that a plan's jobs before this one may try. They are asked in the order of their keys.
-    pub fn and_explorations_before(mut self, key: &ObjectKey, index: &ClusterIndex, planned: &[Job]) -> Self {
-        for job in planned {
-            let (Some(exploration), Some(other)) = (&job.exploration, job_key(&job.id)) else { continue };
-            if let Some(found) = index.jobs().get(&other).filter(|_| other < *key) {
-                self.explored.insert((index.profile_key(found), exploration.gpu_type.clone()));
-            }
-        }
-        self
-    }
 }
 
 /// Builds a snapshot. The tables take the newest model; `prices` are the last plan's.
@@ -246,7 +218,7 @@ pub fn build(
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
-    let Caches { tables, workers, draws: seen, arrivals, others } = caches;
+    let Caches { tables, workers, draws: seen, others } = caches;
     let others = std::mem::take(others);
     let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
@@ -255,8 +227,7 @@ pub fn build(
 
     let holders = holders::holders(&claims, index);
     let mut cluster = nodes::gather(index, &inventory, &holders);
-    let Runs { measured, explored: mut explorations } = Runs::from_claims(&claims, index, seen, now);
-    explorations.extend(others.explored);
+    let Runs { measured } = Runs::from_claims(&claims, index, seen, now);
     let all = measured.values().chain(others.measured.values());
     let by_type: Vec<(&str, f64)> = all.map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();
     draws::fill(index, policy, &by_type, &mut cluster.types);
@@ -324,16 +295,10 @@ pub fn build(
             },
             state,
             &mut requirements,
-            &mut explorations,
         ));
     }
 
-    let observe = policy.limits == Limits::Observe;
-    let observed_limits = observe
-        .then(|| planned.iter_mut().map(|job| (job.id.clone(), std::mem::take(&mut job.limits))).collect());
-    // And of jobs that may come: forecasts plan with them.
-    let wanted = || planned.iter().chain(arrivals.jobs());
-    let cluster = cluster.limited(&worker::names(wanted().map(|job| &job.worker)));
+    let cluster = cluster.limited(&worker::names(planned.iter().map(|job| &job.worker)));
     let open =
         index.jobs().iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
     let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
@@ -343,7 +308,7 @@ pub fn build(
         Some(Expected { key: key.clone(), table, outlook })
     });
     let expected = expected.collect();
-    let namespaces: BTreeSet<&str> = wanted().map(|job| job.namespace.as_str()).collect();
+    let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
     let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
     let snapshot = Snapshot {
@@ -365,12 +330,8 @@ pub fn build(
         basis,
         queued,
         expected,
-        starts: BTreeMap::new(),
         not_before,
         excluded: inventory::summary(&cluster.excluded, policy),
-        observed_limits,
-        limited: None,
-        arrivals: Arrivals::default(),
         draws: seen.of_runs(index),
     }
 }

@@ -13,8 +13,8 @@ use crate::energy::draws::foreign_power;
 use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
 use crate::index::amounts::HOST_PORT;
 use crate::index::{
-    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner,
-    reporting_agent, takes, usable, whole_gpus,
+    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
+    usable, whole_gpus,
 };
 
 /// The nodes of a snapshot.
@@ -122,8 +122,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         let size = allocatable.gpus.max(held);
         // What the device plug-in has taken out, or has not offered again yet, is there all the same.
         let there = whole_gpus(node).min(MOST_GPUS).max(size);
-        let measured = reporting_agent(index, key).and_then(|status| status.host_power.as_ref());
-        let host = power.measured_host(there, measured, held > 0);
+        let host = power.host(there);
         let mut foreign = foreign_power(index, key, node, &ours, power.max);
         let free_gpus = free.gpus.max(held).min(size);
         let rest = there - free_gpus;

@@ -1,4 +1,4 @@
-//! The extender: calls over mutual TLS, and pods per second through the real scheduler.
+//! The extender: calls over loopback, and pods per second through the real scheduler.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::bed::{self, Shape};
-use super::filter::{self, Protocol};
+use super::filter;
 use super::report::{Report, quantile, spread};
 use super::trace::{NAMESPACE, Trace};
 use super::usage::{Cpu, cpu_seconds};
@@ -92,16 +92,7 @@ pub(super) async fn run(args: &ExtenderArgs, out: &mut Output) -> Result<()> {
     let mut calls = Report::new(
         "filter",
         args.command(),
-        &[
-            "node names",
-            "pod",
-            "protocol",
-            "silent connections",
-            "p50 us",
-            "p99 us",
-            "extender CPU us/call",
-            "body kB",
-        ],
+        &["node names", "pod", "silent connections", "p50 us", "p99 us", "extender CPU us/call", "body kB"],
     );
     let mut rates = Report::new(
         "extender",
@@ -213,18 +204,13 @@ async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &
     let member = pods.first().context("no pods")?;
     let mut figures = Vec::new();
     for &count in &args.names {
-        for (whose, protocols) in
-            [("member", vec![Protocol::Http2, Protocol::Http1]), ("foreign", vec![Protocol::Http2])]
-        {
+        for whose in ["member", "foreign"] {
             let body = filter::body(&member.pod(true), &member.node, count, whose == "member")?;
-            for protocol in protocols {
-                // Long lists take long; half a million names are enough for a p99.
-                let calls = args.calls.min((500_000 / count).max(200));
-                let mut row =
-                    vec![count.to_string(), whose.to_owned(), protocol.name().to_owned(), "0".to_owned()];
-                figures.push(time_calls(cluster, protocol, &body, calls, &mut row).await?);
-                report.rows.push(row);
-            }
+            // Long lists take long; half a million names are enough for a p99.
+            let calls = args.calls.min((500_000 / count).max(200));
+            let mut row = vec![count.to_string(), whose.to_owned(), "0".to_owned()];
+            figures.push(time_calls(cluster, &body, calls, &mut row).await?);
+            report.rows.push(row);
         }
     }
     // Others' connections on which nothing is said: more than there are places for those who have not shown who they are.
@@ -234,9 +220,8 @@ async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &
     at_least(&opened, SILENT, "silent connections", Duration::from_secs(60)).await?;
     let names = args.names.first().copied().unwrap_or(1);
     let body = filter::body(&member.pod(true), &member.node, names, true)?;
-    let mut row =
-        vec![names.to_string(), "member".into(), Protocol::Http2.name().to_owned(), SILENT.to_string()];
-    figures.push(time_calls(cluster, Protocol::Http2, &body, args.calls, &mut row).await?);
+    let mut row = vec![names.to_string(), "member".into(), SILENT.to_string()];
+    figures.push(time_calls(cluster, &body, args.calls, &mut row).await?);
     report.rows.push(row);
     silent.shutdown().await;
     report.figures = json!(figures);
@@ -244,22 +229,16 @@ async fn call(args: &ExtenderArgs, cluster: &Cluster, pods: &[Member], report: &
 }
 
 /// Adds the times of calls to a row that says what is called.
-async fn time_calls(
-    cluster: &Cluster,
-    protocol: Protocol,
-    body: &Bytes,
-    calls: usize,
-    row: &mut Vec<String>,
-) -> Result<Value> {
+async fn time_calls(cluster: &Cluster, body: &Bytes, calls: usize, row: &mut Vec<String>) -> Result<Value> {
     let extender = cluster.extender.as_ref().context("no extender")?;
     let pid = extender.pid().context("the extender ended")?;
     let before = cpu_seconds(pid).unwrap_or(0.0);
-    let times = filter::measure(cluster, protocol, body, calls).await?;
+    let times = filter::measure(cluster, body, calls).await?;
     let used = (cpu_seconds(pid).unwrap_or(0.0) - before) / (times.len() + filter::WARM) as f64;
     let micros: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
     let (p50, p99) = (quantile(micros.iter().copied(), 0.5), quantile(micros.iter().copied(), 0.99));
     let figure = json!({
-        "names": row[0], "pod": row[1], "protocol": row[2], "silent": row[3], "p50_us": p50, "p99_us": p99,
+        "names": row[0], "pod": row[1], "silent": row[2], "p50_us": p50, "p99_us": p99,
         "extender_cpu_us": used * 1e6, "calls": calls,
     });
     row.extend([

@@ -65,7 +65,7 @@ enum What {
     Overload(overload::OverloadArgs),
     /// Thousands of waiting jobs: the operator at rest, one plan, and its start-up.
     Waiting(waiting::WaitingArgs),
-    /// The extender: calls over mutual TLS, and pods per second through the real scheduler.
+    /// The extender: calls over loopback, and pods per second through the real scheduler.
     Extender(extender::ExtenderArgs),
     /// The node agent with idle GPUs and with a run.
     Agent(agent::AgentArgs),

@@ -37,8 +37,8 @@ const WIDTH: u32 = 1400;
 /// Height of a picture, pixels: what does not fit is cut off.
 const MAX_HEIGHT: u32 = 5000;
 
-/// Series that a test bed with healthy whole GPUs, without dcgm-exporter, meters of hosts or a history does not have.
-const NO_DATA_HERE: [&str; 10] = [
+/// Series that a test bed with healthy whole GPUs, without dcgm-exporter or a history does not have.
+const NO_DATA_HERE: [&str; 8] = [
     "DCGM_FI_",
     "ALERTS{",
     "andreas_gpu_problem",
@@ -46,8 +46,6 @@ const NO_DATA_HERE: [&str; 10] = [
     "andreas_gpu_shared_energy_estimate_joules_total",
     "andreas_gpu_uncorrected_memory_errors",
     "andreas_gpu_xid_errors_total",
-    "andreas_host_energy_joules_total",
-    "andreas_host_power_watts",
     "andreas_predictor_refused",
 ];
 

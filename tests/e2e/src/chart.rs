@@ -106,31 +106,17 @@ pub async fn start_agents(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// The chart's KubeSchedulerConfiguration, for a kube-scheduler that runs as a plain process.
+/// The chart's KubeSchedulerConfiguration, for a kube-scheduler that runs as a plain process and an extender at this address.
 ///
 /// # Errors
 /// When the chart does not render or holds no such configuration.
-pub async fn scheduler_configuration(
-    testbed: &Testbed,
-    url: &str,
-    ca: &Path,
-    certificate: &Path,
-    key: &Path,
-) -> Result<Value> {
-    // Rendered once with names in the places of what differs between control planes.
-    let values = [
-        ("scheduler.config.url", "https://url.invalid", url.to_owned()),
-        ("scheduler.config.caFile", "/the/ca", ca.display().to_string()),
-        ("scheduler.config.certFile", "/the/certificate", certificate.display().to_string()),
-        ("scheduler.config.keyFile", "/the/key", key.display().to_string()),
-    ];
-    let mut set: Vec<(&str, &str)> = values.iter().map(|(name, place, _)| (*name, *place)).collect();
-    set.extend([("scheduler.config.serverName", "127.0.0.1"), ("scheduler.config.leaderElect", "false")]);
-    let mut rendered = render(testbed, &["templates/scheduler/config.yaml"], &set).await?;
-    for (name, place, value) in &values {
-        ensure!(rendered.contains(place), "the chart does not use {name}");
-        rendered = rendered.replace(place, value);
-    }
+pub async fn scheduler_configuration(testbed: &Testbed, extender: &str) -> Result<Value> {
+    // Rendered once: the address differs between control planes.
+    let set = [("scheduler.config.leaderElect", "false")];
+    let rendered = render(testbed, &["templates/scheduler/config.yaml"], &set).await?;
+    let usual = "127.0.0.1:9080";
+    ensure!(rendered.contains(usual), "the configuration does not name {usual}");
+    let rendered = rendered.replace(usual, extender);
     let map: Value = serde_saphyr::from_str(&rendered).context("the rendered ConfigMap")?;
     let text = map["data"]["scheduler.yaml"].as_str().context("no scheduler.yaml in the ConfigMap")?;
     serde_saphyr::from_str(text).context("the KubeSchedulerConfiguration")

@@ -296,8 +296,6 @@ impl Cluster {
     async fn start_scheduler(&mut self) -> Result<()> {
         let bed = &self.testbed;
         let kubeconfig = bed.kubeconfig_for_service_account(SYSTEM, chart::scheduler_account()).await?;
-        let server = bed.pki().server("andreas-extender", &["127.0.0.1", "localhost"])?;
-        let client = bed.pki().client("andreas-scheduler", None)?;
         let ports =
             [Arc::new(PortLease::take()?), Arc::new(PortLease::take()?), Arc::new(PortLease::take()?)];
         let [listen, admin, probes] = [0, 1, 2].map(|n: usize| loopback(&ports[n]));
@@ -306,27 +304,13 @@ impl Cluster {
             .arg(self.kubeconfig(chart::scheduler_account(), "extender").await?)
             .args(["--log-format", "text", "--listen", &listen.to_string()])
             .args(["--admin-listen", &admin.to_string()])
-            .args(["--probe-listen", &probes.to_string()])
-            .arg("--tls-cert")
-            .arg(&server.certificate_file)
-            .arg("--tls-key")
-            .arg(&server.key_file)
-            .arg("--client-ca")
-            .arg(bed.pki().ca_file())
-            .args(["--client-name", "andreas-scheduler"]);
+            .args(["--probe-listen", &probes.to_string()]);
         for (name, value) in self.clock(Clock::Extender, 0)? {
             spec = spec.env(name, value);
         }
         let extender = bed.spawn(spec)?;
         extender.wait_for_http(&probes.to_string(), "/readyz", READY_LIMIT).await.context("the extender")?;
-        let config = chart::scheduler_configuration(
-            bed,
-            &format!("https://{listen}"),
-            &bed.pki().ca_file(),
-            &client.certificate_file,
-            &client.key_file,
-        )
-        .await?;
+        let config = chart::scheduler_configuration(bed, &listen.to_string()).await?;
         let scheduler =
             bed.spawn_scheduler("andreas-scheduler", &SchedulerConfig::Inline(config), &kubeconfig).await?;
         self.extender = Some(extender);

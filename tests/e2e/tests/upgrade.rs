@@ -274,8 +274,6 @@ async fn there_and_back(c: &mut Cluster) -> Result<()> {
     ensure!(before.len() == *JOBS && before.values().all(|pod| !pod.pids.is_empty()), "{before:?}");
 
     // when helm is killed half-way through the upgrade, the jobs run on with one half of each release
-    let keep = "annotate secret andreas-operator-tls helm.sh/resource-policy=keep --namespace andreas-system";
-    c.kubectl(keep).await?;
     let values = with_agents_in_few_steps(json!({}));
     let args = install::upgrade_args(&c.testbed, &andreas_e2e::chart::folder(), &values)?;
     let writes = killed_half_way(c, &args, "daemonsets").await?;

@@ -23,7 +23,7 @@ use andreas_podresources::messages::ListPodResourcesResponse;
 use andreas_query::{CanRequest, WhatIfRequest};
 use andreas_runtime::access::bearer;
 use andreas_runtime::certificates::{self, Authority, AuthorityPem};
-use andreas_runtime::tls::{ClientCertificates, MinTlsVersion, Tls, TlsFiles, names_of};
+use andreas_runtime::tls::{Tls, TlsPem};
 use andreas_runtime::watch::check_line;
 use andreas_runtime::watch::list_splitter::{Lines, ListItem, ListSplitter};
 use andreas_simulator::readers::{Format, TraceRange, read_trace, scenario};
@@ -98,16 +98,10 @@ pub fn api_objects(bytes: &[u8]) {
     let _ = json::<EnergyPolicy>(bytes);
 }
 
-/// PEM files of certificates, keys and client authorities, the certificates in them, and those that clients show.
+/// Certificates and keys of a server.
 pub fn certificates(bytes: &[u8]) {
-    let Some(folder) = folder() else { return };
-    let [certificate, key, authority] = ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.path().join(name));
-    for (path, part) in [&certificate, &key, &authority].into_iter().zip(parts(bytes)) {
-        write(path, part);
-    }
-    let clients = Some(ClientCertificates { authority, names: vec!["kube-scheduler".into()] });
-    let _ = Tls::load(TlsFiles { certificate, key, clients, oldest: MinTlsVersion::Tls12 });
-    let _ = names_of(bytes);
+    let [certificate, key, _] = parts(bytes).map(<[u8]>::to_vec);
+    let _ = Tls::from_pem(TlsPem { certificate, key });
 }
 
 /// Certificates and authorities in Secrets, which the programs renew or hand on.
@@ -118,8 +112,8 @@ pub fn certificate_secrets(bytes: &[u8]) {
     let usable = certificates::usable(certificates, key).is_ok();
     assert!(!usable || certificates::validity(certificates).is_some(), "a chain that can be used has an end");
     let _ = certificates::verifies(certificates, bundle, "operator", now);
-    let _ = certificates::bundle(&[certificates, bundle], now, certificates::MAX_AUTHORITIES);
-    let pem = AuthorityPem { certificates: certificates.to_string(), key: key.to_string() };
+    let _ = certificates::bundle(bundle, now);
+    let pem = AuthorityPem { certificate: certificates.to_string(), key: key.to_string() };
     if let Ok(authority) = Authority::read(&pem) {
         Authority::read(&authority.pem()).expect("what was read can be written and read again");
     }

@@ -1,7 +1,8 @@
 {{/* The KubeSchedulerConfiguration. */}}
 {{- define "andreas.schedulerConfig" -}}
 {{- $config := .Values.scheduler.config -}}
-{{- $url := $config.url | default (printf "https://127.0.0.1:%d" (int .Values.extender.port)) -}}
+{{- /* Beside kube-scheduler in its pod. The calls are not encrypted: the extender listens on loopback only. */}}
+{{- $url := printf "http://127.0.0.1:%d" (int .Values.extender.port) -}}
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection:
@@ -34,24 +35,11 @@ extenders:
     managedResources:
       - name: nvidia.com/gpu
         ignoredByScheduler: false
-    {{- include "andreas.schedulerExtender" . | nindent 4 }}
+    nodeCacheCapable: true
+    ignorable: false
   - urlPrefix: {{ $url | quote }}
     bindVerb: bind
     httpTimeout: 5s
-    {{- include "andreas.schedulerExtender" . | nindent 4 }}
-{{- end -}}
-
-{{/* What both entries share. Without a CA kube-scheduler would not check the certificate at all. */}}
-{{- define "andreas.schedulerExtender" -}}
-{{- $config := .Values.scheduler.config -}}
-{{- $client := ternary "/etc/andreas/client" "/etc/andreas/tls" (ne (include "andreas.extenderGiven" .) "") -}}
-{{- $_ := include "andreas.schedulerGiven" . -}}
-enableHTTPS: true
-nodeCacheCapable: true
-ignorable: false
-tlsConfig:
-  serverName: {{ $config.serverName | quote }}
-  caFile: {{ required "scheduler.config.caFile" $config.caFile | quote }}
-  certFile: {{ $config.certFile | default (printf "%s/client.crt" $client) | quote }}
-  keyFile: {{ $config.keyFile | default (printf "%s/client.key" $client) | quote }}
+    nodeCacheCapable: true
+    ignorable: false
 {{- end -}}

@@ -157,7 +157,7 @@ impl<'a> JobContext<'a, '_> {
             last = Some((&row.gpu_type, kind));
             let Some(kind) = kind else { continue };
             let total = row.gpus.0;
-            let epoch = job.planned_epoch(row);
+            let epoch = row.epoch.0;
             let spans = std::iter::once((1, 1.0)).chain(job.spread.iter().map(|s| (s.nodes, s.time_factor)));
             for (nodes, spread) in spans {
                 let gpus = i64::from(total / nodes);
@@ -245,10 +245,9 @@ impl<'a> JobContext<'a, '_> {
         let most = self.types[kind].max * f64::from(total.0);
         let scale = |row: &Estimate| f64::from(total.0) / f64::from(row.gpus.0);
         let (time, power) = match nearest {
-            Some(row) => (
-                job.epochs_left * job.planned_epoch(row),
-                row.power.0 / f64::from(row.gpus.0) * f64::from(total.0),
-            ),
+            Some(row) => {
+                (job.epochs_left * row.epoch.0, row.power.0 / f64::from(row.gpus.0) * f64::from(total.0))
+            }
             None if slowest > 0.0 => (slowest, most),
             None => (UNKNOWN_RUN_S, most),
         };

@@ -36,7 +36,6 @@ impl Job {
             min_run: Seconds::ZERO,
             lost: Seconds::ZERO,
             unknown: None,
-            exploration: None,
             restart: None,
             restarts_last_day: 0,
             state: JobState::Waiting,

@@ -167,7 +167,6 @@ fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64
         limits: if load.limits { limits() } else { vec![] },
         limits_count: LimitsCount::AtOnce,
         unknown: None,
-        exploration: None,
         requested_gpus: Some(GpuCount([1, 1, 2, 4][(rng.next() * 4.0) as usize])),
         worker: Worker::default(),
         candidates: None,

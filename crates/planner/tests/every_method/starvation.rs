@@ -173,7 +173,6 @@ impl Case {
             limits: vec![],
             limits_count: LimitsCount::AtOnce,
             unknown: None,
-            exploration: None,
             requested_gpus: Some(GpuCount(requested)),
             worker: Worker::default(),
             candidates: None,

@@ -1,5 +1,4 @@
-//! Our own certificate authority: ECDSA P-256, one self-signed certificate, and cross-signed ones by former
-//! authorities.
+//! Our own certificate authority: ECDSA P-256, one self-signed certificate.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +10,6 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData as _,
 };
-use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use super::pem::{decoded_certificates, pem_certificates, validity};
@@ -22,31 +20,22 @@ const LEAF_BACKDATED: Duration = Duration::from_secs(DAY);
 /// The same for authorities. Some clients read them once: one that was made by a clock that was ahead must be valid when that
 /// is set right. A leaf is then made again.
 const AUTHORITY_BACKDATED: Duration = Duration::from_secs(365 * DAY);
-/// Maximum cross-signed certificates sent with a leaf. Clients build chains of at least six.
-const MAX_CROSS_SIGNED: usize = 4;
+/// Lifetime of an authority.
+const AUTHORITY_LIFETIME: Duration = Duration::from_secs(3650 * DAY);
 
 /// An authority as PEM text.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct AuthorityPem {
-    /// Its self-signed certificate, then those of its key signed by former authorities.
-    pub certificates: String,
+    /// Its self-signed certificate.
+    pub certificate: String,
     /// Its private key.
     pub key: String,
 }
 
 impl fmt::Debug for AuthorityPem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AuthorityPem").field("certificates", &self.certificates).finish_non_exhaustive()
+        f.debug_struct("AuthorityPem").field("certificate", &self.certificate).finish_non_exhaustive()
     }
-}
-
-/// The usage of a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
-    /// Server authentication.
-    Server,
-    /// Client authentication.
-    Client,
 }
 
 /// The subject of a certificate.
@@ -54,14 +43,11 @@ pub enum Usage {
 pub struct Subject {
     /// DNS names and addresses; the first is also the common name.
     pub names: Vec<String>,
-    /// Its usage.
-    pub usage: Usage,
 }
 
 /// An authority with its key.
 pub struct Authority {
     root: String,
-    cross_signed: Vec<String>,
     issuer: Issuer<'static, KeyPair>,
     validity: Validity,
 }
@@ -71,30 +57,12 @@ impl Authority {
     ///
     /// # Errors
     /// When no key can be made.
-    pub fn make(now: Timestamp, lifetime: CertificateLifetime) -> Result<Self, CertificatesError> {
+    pub fn make(now: Timestamp) -> Result<Self, CertificatesError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let params = authority_params(&key, now, lifetime);
+        let params = authority_params(&key, now);
         let root = params.self_signed(&key)?.pem();
         let validity = validity(&root).ok_or(CertificatesError::Authority("no validity"))?;
-        Ok(Self { root, cross_signed: Vec::new(), issuer: Issuer::new(params, key), validity })
-    }
-
-    /// Makes a successor that clients of this authority trust, because this one signs its key.
-    ///
-    /// # Errors
-    /// When no key can be made.
-    pub fn succeed(&self, now: Timestamp, lifetime: CertificateLifetime) -> Result<Self, CertificatesError> {
-        let mut next = Self::make(now, lifetime)?;
-        let mut params = authority_params(next.issuer.key(), now, lifetime);
-        let end = self.validity.until.as_second();
-        params.not_after = params.not_after.min(offset_date_time(end));
-        let crossed = params.signed_by(next.issuer.key(), &self.issuer)?.pem();
-        let alive = self
-            .cross_signed
-            .iter()
-            .filter(|pem| validity(pem).is_some_and(|validity| !validity.left(now).is_zero()));
-        next.cross_signed = std::iter::once(&crossed).chain(alive).take(MAX_CROSS_SIGNED).cloned().collect();
-        Ok(next)
+        Ok(Self { root, issuer: Issuer::new(params, key), validity })
     }
 
     /// Reads PEM text.
@@ -103,8 +71,7 @@ impl Authority {
     /// When it is not an authority's certificate with its key.
     pub fn read(pem: &AuthorityPem) -> Result<Self, CertificatesError> {
         let wrong = CertificatesError::Authority;
-        let mut all = pem_certificates(&pem.certificates).into_iter();
-        let root = all.next().ok_or(wrong("no certificate"))?;
+        let root = pem_certificates(&pem.certificate).into_iter().next().ok_or(wrong("no certificate"))?;
         let der = decoded_certificates(&root).pop().ok_or(wrong("no certificate"))?;
         let key = KeyPair::from_pem(&pem.key).map_err(|_| wrong("no private key"))?;
         let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| wrong("no X.509 certificate"))?;
@@ -113,14 +80,13 @@ impl Authority {
         }
         let validity = validity(&root).ok_or(wrong("no validity"))?;
         let issuer = Issuer::new(named(&key), key);
-        Ok(Self { root, cross_signed: all.collect(), issuer, validity })
+        Ok(Self { root, issuer, validity })
     }
 
     /// Converts to PEM text.
     #[must_use]
     pub fn pem(&self) -> AuthorityPem {
-        let key = self.issuer.key().serialize_pem();
-        AuthorityPem { certificates: format!("{}{}", self.root, self.cross_signed.concat()), key }
+        AuthorityPem { certificate: self.root.clone(), key: self.issuer.key().serialize_pem() }
     }
 
     /// The self-signed certificate, for clients.
@@ -135,7 +101,7 @@ impl Authority {
         self.validity
     }
 
-    /// Issues a certificate for a key, with the chain that clients of former authorities need.
+    /// Issues a certificate for a key. It ends with the authority at the latest.
     ///
     /// # Errors
     /// When a name is invalid or signing fails.
@@ -152,14 +118,10 @@ impl Authority {
             params.distinguished_name.push(DnType::CommonName, name.as_str());
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![match subject.usage {
-            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
-        }];
-        set_validity(&mut params, now, lifetime, LEAF_BACKDATED);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        set_validity(&mut params, now, lifetime.total, LEAF_BACKDATED);
         params.not_after = params.not_after.min(offset_date_time(self.validity.until.as_second()));
-        let leaf = params.signed_by(key, &self.issuer)?.pem();
-        Ok(format!("{leaf}{}", self.cross_signed.concat()))
+        Ok(params.signed_by(key, &self.issuer)?.pem())
     }
 
     /// Whether this authority issued that chain to that subject with its present properties.
@@ -173,7 +135,7 @@ impl Authority {
             let wanted: BTreeSet<String> = subject.names.iter().cloned().collect();
             Some(leaf.issuer().as_raw() == root.subject().as_raw() && names(&leaf) == wanted)
         };
-        issued().unwrap_or(false) && pem_certificates(chain).get(1..) == Some(&self.cross_signed)
+        issued().unwrap_or(false)
     }
 }
 
@@ -202,22 +164,17 @@ fn named(key: &KeyPair) -> CertificateParams {
     params
 }
 
-fn authority_params(key: &KeyPair, now: Timestamp, lifetime: CertificateLifetime) -> CertificateParams {
+fn authority_params(key: &KeyPair, now: Timestamp) -> CertificateParams {
     let mut params = named(key);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    set_validity(&mut params, now, lifetime, AUTHORITY_BACKDATED);
+    set_validity(&mut params, now, AUTHORITY_LIFETIME, AUTHORITY_BACKDATED);
     params
 }
 
-fn set_validity(
-    params: &mut CertificateParams,
-    now: Timestamp,
-    lifetime: CertificateLifetime,
-    backdated: Duration,
-) {
+fn set_validity(params: &mut CertificateParams, now: Timestamp, lifetime: Duration, backdated: Duration) {
     let now = offset_date_time(now.as_second());
     params.not_before = now - backdated;
-    params.not_after = now + lifetime.total;
+    params.not_after = now + lifetime;
     // Python 3.13 and later verify strictly: every certificate must name its issuer's key.
     params.use_authority_key_identifier_extension = true;
 }

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::CertificatesError;
+use super::{CertificatesError, MAX_AUTHORITIES};
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
@@ -71,14 +71,14 @@ pub fn validity(pem: &str) -> Option<Validity> {
     validity_of(decoded_certificates(pem).first()?)
 }
 
-/// The certificates of several bundles that have not expired, each once, the first `most`.
+/// The certificates of a bundle that have not expired, each once, the first [`MAX_AUTHORITIES`].
 #[must_use]
-pub fn bundle(bundles: &[&str], now: Timestamp, most: usize) -> String {
+pub fn bundle(pem: &str, now: Timestamp) -> String {
     let (mut text, mut seen) = (String::new(), Vec::new());
-    for block in bundles.iter().flat_map(|bundle| pem_certificates(bundle)) {
+    for block in pem_certificates(pem) {
         let Some(der) = decoded_certificates(&block).pop() else { continue };
         let alive = validity_of(&der).is_some_and(|validity| now < validity.until);
-        if alive && seen.len() < most && !seen.contains(&der) {
+        if alive && seen.len() < MAX_AUTHORITIES && !seen.contains(&der) {
             text += &block;
             seen.push(der);
         }

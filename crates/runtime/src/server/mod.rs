@@ -163,9 +163,6 @@ impl Serving {
             self.failed_handshakes.note(self.peer, &error);
             format!("handshake failed: {error}")
         })?;
-        if secured.get_ref().1.peer_certificates().is_some() {
-            self.slot.connection().authenticated("certificate");
-        }
         self.http(secured).await
     }
 

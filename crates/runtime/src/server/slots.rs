@@ -1,7 +1,6 @@
 //! The connections of a server, and the choice of the one to close when a new one comes at the limit.
 //!
-//! Half of the slots are reserved for authenticated clients, with a token that a handler accepted or with a
-//! certificate. Within each half the largest group loses its longest idle connection. A group is an address,
+//! Half of the slots are reserved for clients that a handler has marked as authenticated. Within each half the largest group loses its longest idle connection. A group is an address,
 //! or the client that a handler named. There is no fixed cap per address, because many pods may share the
 //! address of a node or gateway.
 

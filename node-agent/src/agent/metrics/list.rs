@@ -43,10 +43,6 @@ andreas_runtime::metrics! {
         "Critical Xid errors that the driver reported, by GPU");
     REST_EFFECT = gauge("andreas_gpu_rest_effect_watts", &["gpu_type", "context"],
         "Draw awake less draw at rest when it was last measured, by GPU type and whether a process has a context");
-    HOST_POWER = gauge("andreas_host_power_watts", &["source"],
-        "Draw of the machine beside its GPUs, by what the source covers");
-    HOST_ENERGY = counter("andreas_host_energy_joules_total", &["source"],
-        "Energy of the machine beside its GPUs while the agent watched, by what the source covers");
     NVML_CALLS = counter("andreas_agent_nvml_calls_total", &[], "Calls of NVIDIA's management library");
     NVML_ERRORS = counter("andreas_agent_nvml_errors_total", &["uuid", "gpu_type", "reason"],
         "Failed reads of a GPU, by GPU and reason; hung: the driver did not answer in time");

@@ -94,7 +94,6 @@ impl ReconcileLoop {
             });
         }
         self.attribute_energy(&readings, &mut gpus);
-        self.update_host_power();
         let observes = self.holders.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
         let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
         let desired = observed.desired.as_ref().filter(|_| carries_out.is_some());
@@ -106,7 +105,6 @@ impl ReconcileLoop {
             empty: observes.then_some(self.holders.gpus.is_empty()),
             conditions: vec![self.ready(), unhealthy_condition(&gpus)],
             released: self.resumed.then(|| self.energy.attribution.released().to_vec()),
-            host_power: self.deps.host.latest().cloned(),
             gpus,
         };
         self.time_wake(decision, &report);
@@ -172,14 +170,6 @@ impl ReconcileLoop {
         }
         if interval.unseen {
             self.energy.attribution.forget(uuid);
-        }
-    }
-
-    fn update_host_power(&mut self) {
-        if let Some(interval) = self.deps.host.update(self.started.elapsed()) {
-            self.deps.metrics.host(&interval);
-        } else if self.deps.host.latest().is_none() {
-            self.deps.metrics.remove_host_power();
         }
     }
 

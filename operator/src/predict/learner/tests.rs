@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::energy::{TypeFacts, Types};
 use crate::index::ClusterIndex;
-use crate::predict::{LearningScope, Tables};
+use crate::predict::Tables;
 
 fn boards() -> Vec<GpuModel> {
     [("A100", 50.0, 400.0), ("T4", 10.0, 70.0), ("V100", 30.0, 300.0)]
@@ -64,7 +64,7 @@ fn pending(profiles: usize) -> FitRequest {
     for n in 0..profiles {
         profile(&mut index, &format!("lab/f{n}"), &json!([row("A100", 1, 60_000, false)]));
     }
-    FitRequest::new(&index, boards(), LearningScope::Namespace)
+    FitRequest::new(&index, boards())
 }
 
 fn until(what: &str, holds: impl Fn() -> bool) {
@@ -153,7 +153,7 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
         profile(&mut index, &format!("liar/f{n:02}"), &json!(many));
     }
     profile(&mut index, "lab/own", &json!([row("A100", 1, 60_000, false), row("T4", 1, 90_000, true)]));
-    let fit = FitRequest::new(&index, boards(), LearningScope::Namespace).fit().fit;
+    let fit = FitRequest::new(&index, boards()).fit().fit;
     assert_eq!((fit.profiles, fit.rows), (17, 1_026));
     assert_eq!(fit.refused["Claimed"], 1);
     assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
@@ -260,33 +260,6 @@ fn false_measurements_of_one_namespace_do_not_move_predictions_of_another() {
 }
 
 #[test]
-fn where_all_namespaces_are_one_party_a_job_that_ran_on_one_type_is_known_on_the_others() {
-    let mut index = honest();
-    profile(&mut index, "lab-99/once", &json!([row("A100", 2, 90_000, false)]));
-    let facts = TypeFacts { gpus: 8, per_node: 8, ..TypeFacts::default() };
-    let types: Types = boards().into_iter().map(|board| (board.gpu_type, facts.clone())).collect();
-    let job: SlimTrainingJob = serde_json::from_value(json!({
-        "metadata": {"name": "once", "namespace": "lab-99", "uid": "once"},
-        "spec": {"epochs": 10, "gpus": {"min": 2, "max": 2}, "template": {"spec": {"containers": []}}},
-    }))
-    .expect("a job");
-    // When both scopes answer the same question: an epoch on two V100 and T4, and its uncertainty.
-    let of = |trust: LearningScope| {
-        let mut tables = Tables::with_scope(trust);
-        tables.refresh(&index, &EnergyPolicySpec::default(), &types);
-        let table = tables.table_of(&index, &job, &types).expect("a table");
-        let rows = table.rows.iter().zip(&table.times).filter(|(row, _)| row.gpu_type.as_str() != "A100");
-        rows.map(|(_, epoch)| (epoch.median, epoch.sigma)).collect::<Vec<_>>()
-    };
-    let (separate, shared) = (of(LearningScope::Namespace), of(LearningScope::Cluster));
-    assert_eq!((separate.len(), shared.len()), (2, 2));
-    for ((separate, shared), slower) in separate.iter().zip(&shared).zip([2.9, 1.35]) {
-        assert!((shared.0 / (90.0 * slower) - 1.0).abs() < 0.1, "{shared:?} {slower}");
-        assert!(shared.1 < 0.5 * separate.1, "{shared:?} {separate:?}");
-    }
-}
-
-#[test]
 fn the_same_families_give_the_same_model_in_whatever_order_they_came() {
     let forth = rows_of(&honest());
     let index = honest();
@@ -314,7 +287,7 @@ fn how_long_a_fit_takes() {
             profile(&mut index, &format!("lab-{:02}/f{p:04}", p % 12), &json!(of));
         }
         let began = Instant::now();
-        let wanted = FitRequest::new(&index, boards(), LearningScope::Namespace);
+        let wanted = FitRequest::new(&index, boards());
         let requested = began.elapsed();
         let fit = wanted.fit().fit;
         println!("{rows} rows: asked for in {requested:?}, {} read, fitted in {:?}", fit.rows, fit.took);

@@ -133,33 +133,6 @@ fn explain_suggests_another_gpu_type() {
 }
 
 #[test]
-fn what_an_exploration_is_worth_makes_no_time_shorter() {
-    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
-    let shown = |profiling: &str| {
-        let mut index = cluster(1);
-        index.apply(object::<SlimNode>(gpu_node("h0", OTHER, 8)));
-        let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 50_000,
-            "watts": 300, "at": at(0)}]);
-        index.apply(object::<SlimTrainingProfile>(json!({
-            "metadata": {"name": "known", "namespace": "team", "resourceVersion": "2"},
-            "spec": {"measurements": [
-                {"gpuType": GPU, "gpus": 1, "millisPerEpoch": 100_000, "watts": 300},
-                {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 20_000, "watts": 2_400}]},
-            "status": {"observations": seen},
-        })));
-        let asked = json!({"profiling": profiling, "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}, "preemption": "Allowed"});
-        add(&mut index, "team", "looks", &spec(1, 1, asked), json!(null));
-        let mut candidates = explained(&index, "looks").candidates;
-        let planned = candidates.iter().find(|c| c.current).map(|c| (c.gpu_type.clone(), c.explored));
-        candidates.iter_mut().for_each(|c| (c.current, c.explored) = (false, false));
-        (planned, candidates)
-    };
-    let ((stays, expected), (goes, candidates)) = (shown("Off"), shown("Auto"));
-    assert_eq!((stays, goes), (Some((GPU.to_owned(), false)), Some((OTHER.to_owned(), true))));
-    assert_eq!(candidates, expected);
-}
-
-#[test]
 fn the_planned_configuration_is_listed_however_many_are_cheaper() {
     let energies = |planned: u32| -> Vec<f64> {
         let one = |n: u32| Considered {

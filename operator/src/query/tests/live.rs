@@ -1,7 +1,7 @@
 //! Given a cluster that has changed since the last plan; when a question is asked; then its answer is that of the cluster as it is now.
 
 use andreas_api::slim::{SlimGpuNode, SlimPod};
-use andreas_core::{Seconds, Time, Watts};
+use andreas_core::{Time, Watts};
 use andreas_planner::{IntendedChange, Job};
 use andreas_query::WhatIf;
 use jiff::Timestamp;
@@ -134,55 +134,6 @@ fn a_posted_job_counts_for_as_many_watts_as_the_same_job_once_it_is_submitted() 
     assert_eq!(draws(&posted), draws(submitted));
 }
 
-/// Given a profile that is known on one of two types, and another job of it that waits for its first look at the other type, or runs there.
-#[test]
-fn a_posted_job_may_try_a_type_where_the_same_job_may_once_it_is_submitted() {
-    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
-    let asked = spec(
-        1,
-        1,
-        json!({"profiling": "Auto", "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}, "preemption": "Allowed"}),
-    );
-    let mut tries = running("h0", 1);
-    tries["allocation"]["gpuType"] = json!(OTHER);
-    // They are asked in the order of their names; one without a name is called "asked".
-    let waits = || json!(null);
-    for (other, may) in [
-        (None, true),
-        (Some(("a", waits())), false),
-        (Some(("z", waits())), true),
-        (Some(("z", tries)), false),
-    ] {
-        let mut index = cluster(1);
-        index.apply(object::<SlimNode>(gpu_node("h0", OTHER, 8)));
-        index.apply(object::<SlimTrainingProfile>(json!({
-            "metadata": {"name": "known", "namespace": "team", "resourceVersion": "2"},
-            "spec": {"measurements": [
-                {"gpuType": GPU, "gpus": 1, "millisPerEpoch": 100_000, "watts": 300},
-                {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 20_000, "watts": 2_400}]},
-            "status": {"observations": [{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000,
-                "milliEpochs": 50_000, "watts": 300, "at": at(0)}]},
-        })));
-        if let Some((name, status)) = &other {
-            add(&mut index, "team", name, &asked, status.clone());
-        }
-        let planned = view(&index);
-        let hypothetical = Hypothetical::new(Caches::default);
-        let object = JobObject { metadata: Default::default(), spec: asked.clone() };
-        let posted = hypothetical.posted("team", &object, planned.instant()).expect("a job");
-        let (posted, _) =
-            hypothetical.planned(&planned.latest, posted, planned.instant()).expect("it is planned");
-        add(&mut index, "team", "asked", &asked, json!(null));
-        let submitted = view(&index);
-        let id = crate::snapshot::job_id(&key("asked"));
-        let mut jobs = submitted.snapshot().jobs.iter();
-        let submitted = jobs.find(|job| job.id == id).expect("it is planned");
-        let tried = |job: &Job| job.exploration.as_ref().map(|look| look.gpu_type.to_string());
-        assert_eq!(tried(&posted), tried(submitted), "{other:?}");
-        assert_eq!(tried(&posted).as_deref(), may.then_some(OTHER), "{other:?}");
-    }
-}
-
 #[test]
 fn an_error_of_the_present_state_names_nobody_and_blames_no_change() {
     let index = contended();
@@ -219,45 +170,6 @@ fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
     assert_eq!(claim("stepped"), Some(starting));
     assert_eq!(claim("new"), Some(Claim::Waiting { not_before: None }));
     assert_eq!(claim("held"), Some(Claim::Nothing));
-}
-
-#[test]
-fn decisions_are_expected_as_soon_after_an_end_as_they_came_lately() {
-    let mut index = cluster(6);
-    let record = |ended: i64, planned_stop: Option<Timestamp>| {
-        json!({"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 8, "placement": "n0",
-            "started": at(0), "plannedStop": planned_stop, "ended": at(ended)})
-    };
-    let starts = |node: &str, decided: i64| {
-        let mut status = running(node, 8);
-        status["allocation"]["since"] = json!(at(decided));
-        status["allocation"]["runningTime"] = json!(at(decided + 2));
-        status
-    };
-    let mut put = |name: &str, status: Value| add(&mut index, "team", name, &spec(8, 8, json!({})), status);
-    for (name, ended) in [("ended", 10), ("ended-too", 47)] {
-        put(name, json!({"phase": "Succeeded", "attempts": 1, "history": [record(ended, None)]}));
-    }
-    // The last one waited for something else, too.
-    for (name, node, decided) in [("a", "n0", 13), ("b", "n1", 14), ("c", "n2", 45)] {
-        put(name, starts(node, decided));
-    }
-    // Jobs that one plan moved had their places before they stopped, the one a second before the other.
-    for (name, node, ended) in [("d", "n3", 46), ("e", "n4", 47)] {
-        let mut status = starts(node, 47);
-        status["attempts"] = json!(2);
-        status["allocation"]["attempt"] = json!(2);
-        status["history"] = json!([record(ended, Some(at(40)))]);
-        put(name, status);
-    }
-    // So had one for which another was stopped.
-    put("stopped", json!({"phase": "Pending", "attempts": 1, "history": [record(46, Some(at(40)))]}));
-    put("waited", starts("n5", 47));
-    let settings = view(&index).settings;
-    assert_eq!((settings.reaction, settings.start_up), (Seconds(4.0), Seconds(2.0)));
-    // Those of yesterday, and of an end long before, say nothing.
-    assert_eq!(view::reaction(&index, at(90_000)), Seconds::ZERO);
-    assert_eq!(view::reaction(&cluster(1), at(50)), Seconds::ZERO);
 }
 
 #[tokio::test(flavor = "multi_thread")]

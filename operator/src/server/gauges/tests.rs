@@ -3,7 +3,7 @@
 
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
 use andreas_api::training_profile::Observation;
-use andreas_runtime::metrics::classic;
+use andreas_runtime::testing::classic;
 use andreas_runtime::testing::{deviations, ill_named};
 use andreas_runtime::watch::Index;
 use parking_lot::Mutex;
@@ -87,7 +87,6 @@ fn everything(metrics: &Metrics) {
         gap: Some(0.1),
         missed_saving: Some(0.2),
         budgeted: 10.0,
-        limited: Some(8.0),
         allowed: Some(5.0),
     });
     metrics.set_budget_state(5.0, true);

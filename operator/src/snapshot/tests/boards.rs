@@ -98,25 +98,6 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
     assert_eq!(world.snapshot().nodes[0].foreign_power, None);
 }
 
-/// Given a node whose agent measures the whole machine; when a job holds some of its GPUs; then it is billed for that part of what
-/// is measured.
-#[test]
-fn a_job_is_billed_for_its_part_of_what_an_agent_measures_of_its_host() {
-    let mut world = World::default();
-    world.node("n1", json!({}), json!({}));
-    let billed = |world: &mut World| world.snapshot().nodes[0].host_share(GpuCount(4)).0;
-    assert_eq!(billed(&mut world), 800.0, "half of the table's 1.6 kW");
-    let report = json!({"metadata": {"name": "n1", "resourceVersion": "900"}, "spec": {},
-        "status": {"agentVersion": "1", "hostPower": {"watts": 1_200, "source": "RaplPlatform"}}});
-    world.index.apply(serde_json::from_value::<SlimGpuNode>(report).expect("a gpu node"));
-    // That was read without a job. With one it draws 1.6 times as much.
-    assert!((billed(&mut world) - 960.0).abs() < 1e-6);
-    world
-        .job("runs", json!({}), holds(1, "n1", 4), Claim::Running { since: at(20) })
-        .pod("runs", 1, "n1", 4, "Running");
-    assert!((billed(&mut world) - 600.0).abs() < 1e-6);
-}
-
 /// Given a node of eight GPUs; when its device plug-in takes six broken ones out; then they are nobody's, and a job with the other two
 /// is billed for a quarter of the host as before.
 #[test]

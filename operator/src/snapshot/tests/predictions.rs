@@ -176,14 +176,6 @@ fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_j
     );
     assert!(effects.iter().all(|l| l.time_factor >= 1.0 && l.power_factor * 300.0 <= l.limit.0 + 1e-6));
 
-    world.policy(json!({"limits": "Observe"}));
-    let built =
-        build(&world.index, world.ledger.as_ref().expect("jobs"), &mut Caches::default(), None, at(100));
-    assert_eq!(limits(&built.snapshot, 0), [0.0; 0], "looked at, not planned");
-    let mark_delivered = built.observed_limits.expect("some");
-    assert_eq!(mark_delivered[&built.snapshot.jobs[0].id].len(), 3);
-    world.policy(json!({"limits": "On"}));
-
     // The node with the narrowest range counts.
     world.index.apply(agent(901, 300));
     let snapshot = world.snapshot();
@@ -248,41 +240,6 @@ fn a_run_that_is_slow_on_a_type_it_looks_at_says_nothing_of_the_type_its_family_
     assert!((epoch(OTHER, 1) / 600.0 - 1.0).abs() < 0.1, "{}", epoch(OTHER, 1));
     assert!(epoch(OTHER, 8) > epoch(GPU, 8), "{} {}", epoch(OTHER, 8), epoch(GPU, 8));
     assert!((epoch(GPU, 1) / 100.0 - 1.0).abs() < 0.15, "{}", epoch(GPU, 1));
-}
-
-#[test]
-fn one_run_of_a_family_may_look_at_a_type_that_the_family_is_not_known_on() {
-    const OTHER: &str = "NVIDIA-H100-80GB-HBM3";
-    let looks = |profiling: &str| {
-        let mut world = World::default();
-        let seen = json!([{"run": "a-1", "gpuType": GPU, "gpus": 1, "nodes": 1, "millisPerEpoch": 100_000, "milliEpochs": 50_000,
-            "watts": 300, "at": at(0)}]);
-        let spec = json!({"profile": "bert", "profiling": profiling, "epochs": 500, "gpus": {"min": 1}, "checkpoint": {}});
-        world
-            .node("n1", json!({}), json!({}))
-            .node("n2", json!({"nvidia.com/gpu.product": OTHER}), json!({}))
-            .profile("bert", json!({"observations": seen}))
-            .job("first", spec.clone(), json!(null), waiting())
-            .job("second", spec, json!(null), waiting());
-        let snapshot = world.snapshot();
-        let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
-        let on = |job: usize| match &plan.jobs[&snapshot.jobs[job].id].decision {
-            andreas_planner::Decision::Run(placement) => placement.gpu_type.to_string(),
-            wait @ andreas_planner::Decision::Wait { .. } => panic!("{wait:?}"),
-        };
-        let on = [on(0), on(1)];
-        let [first, second] = snapshot.jobs.as_slice() else { panic!("two jobs: {snapshot:?}") };
-        let explored = [first.exploration.clone(), second.exploration.clone()];
-        ((first.estimates.clone(), second.estimates.clone()), explored, on)
-    };
-    let ((expected, off, stay), (rows, auto, go)) = (looks("Off"), looks("Auto"));
-    // The plan takes the exploration, for one run only.
-    assert_eq!((stay, go), ([GPU, GPU].map(str::to_owned), [OTHER, GPU].map(str::to_owned)));
-    assert_eq!(off, [None, None]);
-    let [Some(first), None] = &auto else { panic!("one look at a time: {auto:?}") };
-    // (How far it may go is tested beside the rule: `a_look_makes_nothing_cheaper_than_a_part_of_its_median_cost`.)
-    assert!(first.gpu_type.as_str() == OTHER && first.time_factor < 1.0, "{first:?}");
-    assert_eq!(rows, expected, "what a run is expected to take is the same");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn documentation() -> String {
     }
     text += "\n## Watches\n\nOf every program, for each kind it watches.\n\n";
     table(&mut text, WATCHES);
-    text += "\n## Certificates\n\nOf operator and extender.\n\n";
+    text += "\n## Certificates\n\nOf the operator.\n\n";
     table(&mut text, CERTIFICATES);
     text += "\n## Process\n\nOf every program.\n\n";
     table(&mut text, PROCESS);

@@ -268,117 +268,6 @@ fn values() -> Result<String> {
     Ok(text)
 }
 
-/// The kind of a field of the query API: a list and what may be absent are said, other schemas are linked.
-fn schema_type(schema: &Value) -> String {
-    if let Some(name) = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()) {
-        return match name.rsplit('.').next() {
-            Some("Time") => "time".into(),
-            _ => format!("[{name}](#{})", name.to_lowercase()),
-        };
-    }
-    let choices = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
-    if let Some(choices) = choices {
-        let some = choices.iter().filter(|choice| choice["type"] != "null");
-        return some.map(schema_type).collect::<Vec<_>>().join(" or ");
-    }
-    if schema["type"] == "array" {
-        return format!("list of {}", schema_type(&schema["items"]));
-    }
-    if let Some(value) = schema.get("const") {
-        return format!("`{}`", plain(value));
-    }
-    let mut one = schema.clone();
-    if let Some(kinds) = schema["type"].as_array() {
-        one["type"] = kinds.iter().find(|kind| *kind != "null").cloned().unwrap_or_default();
-    }
-    kind_of(&one)
-}
-
-/// Prose in lines of at most 100 columns.
-fn lines(prose: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in prose.split_whitespace() {
-        if lines.last().is_some_and(|line| !line.is_empty() && line.len() + 1 + word.len() > 100) {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines.join("\n")
-}
-
-/// The query API, from its OpenAPI document.
-fn query_api() -> Result<String> {
-    let api: Value = serde_json::from_str(&read("docs/openapi.json")?)?;
-    let mut text = head("Query API");
-    text += "What [ask](../ask.md#the-api) says in words, field by field; for programs:\n[openapi.json](../openapi.json). Bodies are JSON.\n";
-    for (path, methods) in api["paths"].as_object().into_iter().flatten() {
-        for (method, call) in methods.as_object().into_iter().flatten() {
-            let method = method.to_uppercase();
-            let _ = write!(
-                text,
-                "\n## {method} {}\n\n{}\n\n```text\n{method} {path}\n```\n\n| | type | default | what it is |\n|---|---|---|---|\n",
-                plain(&call["operationId"]),
-                plain(&call["summary"]),
-            );
-            for given in call["parameters"].as_array().into_iter().flatten() {
-                let schema = &given["schema"];
-                let default = match &schema["default"] {
-                    Value::Null => String::new(),
-                    value => format!("`{}`", plain(value)),
-                };
-                let (name, what) = (plain(&given["name"]), cell(&plain(&given["description"])));
-                let place = plain(&given["in"]);
-                let _ =
-                    writeln!(text, "| `{name}`, {place} | {} | {default} | {what} |", schema_type(schema));
-            }
-            let body = &call["requestBody"]["content"]["application/json"]["schema"];
-            if body.is_object() {
-                let _ = writeln!(text, "| body | {} | | what is asked |", schema_type(body));
-            }
-            for (code, answer) in call["responses"].as_object().into_iter().flatten() {
-                let kind = schema_type(&answer["content"]["application/json"]["schema"]);
-                let code = if code == "default" { "another code" } else { code.as_str() };
-                let _ = writeln!(text, "| {code} | {kind} | | {} |", cell(&plain(&answer["description"])));
-            }
-        }
-    }
-    text += "\n## Types\n";
-    for (name, schema) in api["components"]["schemas"].as_object().into_iter().flatten() {
-        if name.ends_with(".Time") {
-            continue;
-        }
-        let _ = write!(text, "\n### {name}\n\n{}\n", lines(&plain(&schema["description"])));
-        let Some(properties) = schema["properties"].as_object() else {
-            let _ = write!(text, "\n{}\n", values_of(schema));
-            continue;
-        };
-        let required: Vec<&str> =
-            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        text += "\n| field | type | what it is |\n|---|---|---|\n";
-        for (field, of) in properties {
-            let optional = if required.contains(&field.as_str()) { "" } else { ", may be absent" };
-            let what = of["description"].as_str().unwrap_or_default();
-            let _ = writeln!(text, "| `{field}` | {}{optional} | {} |", schema_type(of), cell(what));
-        }
-    }
-    Ok(text)
-}
-
-/// The values of an enumeration, each with what it says, or the kind of a text.
-fn values_of(schema: &Value) -> String {
-    let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array());
-    let Some(choices) = choices else { return kind_of(schema) };
-    let line = |choice: &Value| {
-        format!("* {}: {}", schema_type(choice), cell(choice["description"].as_str().unwrap_or_default()))
-    };
-    choices.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
 fn index() -> String {
     let mut text = head("Reference");
     text += "| page | what |\n|---|---|\n";
@@ -388,7 +277,6 @@ fn index() -> String {
     text += "| [Reasons](reasons.md) | why a job waits, runs or ended |\n\
              | [Command line](cli.md) | `kubectl-andreas` |\n\
              | [Values of the chart](values.md) | what helm takes |\n\
-             | [Query API](query-api.md) | when, why, what if: for programs |\n\
              | [Metrics](../metrics.md) | what Prometheus reads |\n\
              | [Environment of a training container](../lifecycle.md#contract-for-the-training-container) | what a program is given |\n";
     text
@@ -401,7 +289,6 @@ fn the_reference_is_that_of_the_code() -> Result<()> {
         ("reasons".to_owned(), reasons()?),
         ("cli".to_owned(), command_line()),
         ("values".to_owned(), values()?),
-        ("query-api".to_owned(), query_api()?),
     ];
     for (kind, plural) in KINDS {
         pages.push((kind.to_lowercase(), resource(kind, plural)?));

@@ -1,13 +1,68 @@
 //! The scripts of a release, without building one: what is checked before, and how its files are installed.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use andreas_e2e::release::architecture;
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use crate::scripts::{StandIns, printed, root, script};
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Writes a program in the shell's language.
+fn script(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, format!("#!/bin/sh\n{text}\n"))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+/// A folder whose programs come before the machine's.
+struct StandIns(TempDir);
+
+impl StandIns {
+    fn new(programs: &[(&str, &str)]) -> Result<Self> {
+        let folder = TempDir::new()?;
+        fs::create_dir(folder.path().join("bin"))?;
+        // Debian's own programs, also where the tests run on another distribution.
+        let dpkg = format!(
+            "case $1 in --print-architecture) echo {} ;; \
+             --compare-versions) [ \"$(printf '%s\\n' \"$2\" \"$4\" | sort -V | head -n 1)\" = \"$2\" ] ;; esac",
+            andreas_e2e::release::architecture()
+        );
+        for (name, text) in [("dpkg", dpkg.as_str()), ("dpkg-deb", "")].iter().chain(programs) {
+            script(&folder.path().join("bin").join(name), text)?;
+        }
+        Ok(Self(folder))
+    }
+
+    fn folder(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// A file beside these programs.
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A program that finds these before the machine's.
+    fn command(&self, program: impl AsRef<OsStr>) -> Result<Command> {
+        let mut command = Command::new(program);
+        let path = std::env::var("PATH")?;
+        command.env("PATH", format!("{}:{path}", self.file("bin").display()));
+        Ok(command)
+    }
+}
+
+/// What a program printed, and what it printed of its errors.
+fn printed(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
 
 #[test]
 fn a_release_whose_chart_has_another_version_is_not_made() -> Result<()> {

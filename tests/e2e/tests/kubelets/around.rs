@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 
 use crate::both::{ended_well, ends_well, node_of, small};
 use crate::{nodes, real};
@@ -105,14 +104,13 @@ async fn while_no_name_is_found_gangs_wait_for_each_other() -> Result<()> {
         c.kubectl("wait pod --namespace kube-system --selector k8s-app=kube-dns --for=delete --timeout=180s")
             .await?;
         // then a gang starts, and its members find neither each other nor the operator
-        let timeout = json!("40s");
-        let gang = small(job("gang").gpus(6, 2).epochs(10, 0.3).spec("progressTimeout", timeout));
+        let gang = small(job("gang").gpus(6, 2).epochs(10, 0.3));
         c.submit(&gang).await?;
         c.wait_for_phase(&gang, Phase::Running).await?;
         let key = gang.key();
         let silent = Duration::from_secs(60);
         c.assert_holds("without progress", silent, |seen| seen.milli_percent(&key) == 0).await?;
-        // when it is back, both go on in the same attempt: nobody is blamed for reports that could not be sent
+        // when it is back, both go on in the same attempt
         c.kubectl("scale deployment coredns --namespace kube-system --replicas=1").await?;
         ends_well(c, &gang).await?;
         let attempts = c.observer.seen().status(&gang.key()).attempts;

@@ -164,7 +164,7 @@ async fn senseless_values_are_refused(bed: &Testbed) -> Result<()> {
     for (value, said) in [
         ("operator.replica=2", "additional properties 'replica' not allowed"),
         ("operator.method=best", "/operator/method"),
-        ("scheduler.config.url=http://127.0.0.1", "/scheduler/config/url"),
+        ("scheduler.config.url=http://10.0.0.7", "additional properties 'url' not allowed"),
         ("policies.validationActions={Deny,Warn}", "/policies/validationActions"),
         ("policies.users.operator=a'b", "/policies/users/operator"),
         ("agent.namespace=Not_One", "/agent/namespace"),

@@ -82,26 +82,6 @@ pub async fn nodes_read_well(bed: &Testbed, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// kubectl asks our program for what follows `kubectl andreas`, under a second name of it.
-async fn kubectl_completes_the_command_line(bed: &Testbed) -> Result<()> {
-    let folder = bed.data_dir().join("completion");
-    std::fs::create_dir_all(&folder)?;
-    for name in ["kubectl-andreas", "kubectl_complete-andreas"] {
-        std::os::unix::fs::symlink(workspace_binary("kubectl-andreas")?, folder.join(name))?;
-    }
-    let completed = async |words: &[&str]| -> Result<String> {
-        let mut command = Command::new(bed.programs().folder().join("kubectl"));
-        command.args(["__complete", "andreas"]).args(words);
-        command.env("PATH", &folder).env("KUBECONFIG", bed.kubeconfig());
-        Ok(String::from_utf8(command.output().await?.stdout)?)
-    };
-    let first = completed(&["expl"]).await?;
-    ensure!(first.starts_with("explain\t") && first.ends_with(":4\n"), "{first}");
-    let jobs = completed(&["suspend", "waits", "--namespace", "default", ""]).await?;
-    ensure!(jobs == "done\ngave-up\nruns\n:4\n", "{jobs}");
-    Ok(())
-}
-
 /// Short names, category, columns, selectable fields, explanations.
 pub async fn reads_well(bed: &Testbed) -> Result<()> {
     let client = bed.client();
@@ -132,7 +112,6 @@ pub async fn reads_well(bed: &Testbed) -> Result<()> {
     // Scripts wait as for a Job of Kubernetes.
     kubectl(bed, "wait --for=condition=Complete --timeout=20s tj/done").await?;
     kubectl(bed, "wait --for=condition=Failed --timeout=20s tj/gave-up").await?;
-    kubectl_completes_the_command_line(bed).await?;
     for (name, spec, _) in JOBS {
         delete(&client, &job(name, spec)?).await?;
     }

@@ -95,8 +95,7 @@ async fn a_tenant_gets_every_answer_about_its_own_jobs_and_no_name_of_others() -
         // The other commands: what it may see is its own, in any of their formats.
         let image = ["--image", "registry.example/train:1", "--types", A100];
         for (args, expected) in [
-            (&["top", "--once"][..], &[0][..]),
-            (&["acct", "--by", "job", "-o", "csv"], &[0]),
+            (&["acct", "--by", "job", "-o", "csv"][..], &[0][..]),
             (&["acct", "--by", "namespace"], &[0]),
             (&[&["submit", "mine"], &image[..]].concat(), &[0]),
             (&["suspend", "mine"], &[0]),
@@ -108,7 +107,6 @@ async fn a_tenant_gets_every_answer_about_its_own_jobs_and_no_name_of_others() -
             (&["doctor"], &[0, 5]),
             (&["nodes", "-o", "json"], &[3]),
             (&["budget"], &[0, 3]),
-            (&["top", "--once", "-A"], &[3]),
             (&["acct", "-A"], &[3]),
         ] {
             let (code, out, err) = ask(&tenant, args).await?;

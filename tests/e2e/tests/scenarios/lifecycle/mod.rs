@@ -6,7 +6,6 @@ mod cancel;
 mod clocks;
 mod connections;
 mod crashes;
-mod exploration;
 mod failures;
 mod floods;
 mod holders;

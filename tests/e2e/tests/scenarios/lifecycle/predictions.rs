@@ -9,25 +9,14 @@ use andreas_api::training_job::Prediction;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100};
 use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
-use andreas_e2e::{pages, scrape};
+use andreas_e2e::scrape;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, bail, ensure};
-use serde::Deserialize;
 use serde_json::json;
 
-/// One line of the operator's `/forecasts`.
-#[derive(Deserialize)]
-struct Forecast {
-    namespace: String,
-    name: String,
-    prediction: Option<Prediction>,
-}
-
 /// What is expected of a job now.
-async fn forecast(c: &Cluster, key: &str) -> Result<Prediction> {
-    let all: Vec<Forecast> = serde_json::from_str(&pages::read(c, "/forecasts").await?)?;
-    let own = all.into_iter().find(|f| format!("{}/{}", f.namespace, f.name) == key);
-    own.and_then(|own| own.prediction).with_context(|| format!("nothing is forecast for {key}"))
+fn prediction(c: &Cluster, key: &str) -> Result<Prediction> {
+    c.observer.seen().status(key).prediction.with_context(|| format!("nothing is expected of {key}"))
 }
 
 /// A user's table for A100, seconds and watts of one, two and four.
@@ -48,7 +37,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
-        let first = forecast(c, &key).await?;
+        let first = prediction(c, &key)?;
         ensure!((first.epoch_millis, first.source.as_str()) == (Some(5_000), "UserGiven"), "{first:?}");
         // when two epochs have passed, then the time of an epoch is known: it is promised for then, so it must be known before the
         // reports say that the third is over
@@ -56,7 +45,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         let mut known = None;
         until("the time of an epoch is known", DEFAULT_TIMEOUT, async || {
             let done = c.observer.seen().milli_percent(&key);
-            let seen = forecast(c, &key).await?;
+            let seen = prediction(c, &key)?;
             let interval = seen.epoch_millis_low..=seen.epoch_millis_high;
             let right = interval.contains(&Some(10_000)) && seen.source == "Observed";
             ensure!(right || done < 3 * 100_000 / 8, "after {done} thousandths of a percent: {seen:?}");
