@@ -39,6 +39,7 @@ impl Job {
             exploration: None,
             restart: None,
             restarts_last_day: 0,
+            promised: false,
             state: JobState::Waiting,
         }
     }
