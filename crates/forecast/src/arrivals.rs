@@ -114,6 +114,7 @@ fn as_submitted(job: &Job) -> Job {
         forbidden: Vec::new(),
         restart: None,
         restarts_last_day: 0,
+        promised: false,
         exploration: None,
         ..job.clone()
     }

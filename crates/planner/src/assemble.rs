@@ -106,7 +106,8 @@ fn budgeted_mw(
             Some(Execution::Wait(_)) => true,
             Some(Execution::Stay(_)) | None => false,
         };
-        if waits && instance.jobs[job].is_promised() {
+        let data = &instance.jobs[job];
+        if waits && data.is_promised() && data.current() == assignments[job].as_ref() {
             now[job] = None;
         }
     }

@@ -110,13 +110,17 @@ pub(crate) struct Order<'a, 'b> {
 
 impl<'a, 'b> Order<'a, 'b> {
     pub fn new(instance: &'a Instance<'b>, assignments: &'a [Option<Assignment>]) -> Self {
-        let mut held = Capacity::empty(instance);
-        for (job, data) in instance.jobs.iter().enumerate() {
-            data.held().into_iter().for_each(|place| held.take(instance, job, place));
-            held.draw_more(data.unset_mw());
-        }
+        let (held, leaving) = (Capacity::empty(instance), Vec::new());
         let (supplies, occupied) = (BTreeMap::new(), BTreeSet::new());
-        let mut order = Self { instance, assignments, held, leaving: Vec::new(), supplies, occupied };
+        let mut order = Self { instance, assignments, held, leaving, supplies, occupied };
+        for (job, data) in instance.jobs.iter().enumerate() {
+            let Some(held) = data.held() else { continue };
+            let lower = |goes: &&Assignment| order.draw_mw(job, goes) < order.draw_mw(job, held);
+            let at_once = data.job.limits_count == LimitsCount::AtOnce && order.leaves(job).is_none();
+            let place = assignments[job].as_ref().filter(|goes| at_once && lower(goes)).unwrap_or(held);
+            order.held.take(instance, job, place);
+            order.held.draw_more(data.unset_mw());
+        }
         order.leaving = (0..assignments.len())
             .filter(|job| order.leaves(*job).is_some() && !instance.jobs[*job].is_overdue(instance.now))
             .collect();
@@ -268,9 +272,8 @@ impl<'a, 'b> Order<'a, 'b> {
     /// A job that keeps its GPUs, at any power limit.
     fn of_staying(&mut self, job: usize, held: &'a Assignment, assignment: &Assignment) -> Execution<'a> {
         let data = &self.instance.jobs[job];
-        let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
-        let more = draw(assignment) - draw(held);
-        if more > 0 && data.job.limits_count != LimitsCount::AtOnce {
+        let more = self.draw_mw(job, assignment) - self.draw_mw(job, held);
+        if more > 0 {
             if !self.fits_at_once(job, &[(Part::Power, more)]) {
                 return Execution::Stay(held);
             }
@@ -329,13 +332,16 @@ impl<'a, 'b> Order<'a, 'b> {
     /// Whether a lower limit of a held placement is decided but not in force yet.
     fn has_pending_lower_limit(&self, job: usize) -> bool {
         let data = &self.instance.jobs[job];
-        let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
         let lowered = || {
             let places =
                 data.held().zip(self.assignments[job].as_ref()).filter(|_| self.leaves(job).is_none());
-            places.is_some_and(|(held, goes)| draw(goes) < draw(held))
+            places.is_some_and(|(held, goes)| self.draw_mw(job, goes) < self.draw_mw(job, held))
         };
         data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
+    }
+
+    fn draw_mw(&self, job: usize, assignment: &Assignment) -> i128 {
+        self.instance.jobs[job].configs[assignment.config].draw_mw()
     }
 
     fn id(&self, job: usize) -> JobId {

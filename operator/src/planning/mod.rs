@@ -320,11 +320,7 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
             Planned::Run { .. } => "Run",
             Planned::Wait { reason, .. } => reason.as_str(),
         };
-        let attempt = |other: &ObjectKey| {
-            let status = index.jobs().get(other)?.status.as_ref()?;
-            Some((other.clone(), status.allocation.as_ref()?.attempt))
-        };
-        let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
+        let after = job_plan.after.iter().filter_map(|id| holder(&index, &ledger, job_key(id)?)).collect();
         if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
             // Beside the decision: a new reading of a host makes no new decision.
             memory.set_host_watts(host_watts(&job_plan.decision, &nodes));
@@ -350,6 +346,13 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
         index.mark(key);
     }
     next_plan_at(built, plan)
+}
+
+/// A job with the attempt in which it holds its GPUs, by the status being written, else by the last observed one;
+/// `None`: it has left since the plan's snapshot.
+fn holder(index: &ClusterIndex, ledger: &Ledger, job: ObjectKey) -> Option<(ObjectKey, i64)> {
+    let attempt = ledger.status(index, &job)?.allocation.as_ref()?.attempt;
+    Some((job, attempt))
 }
 
 /// Latest time of the next plan: an edge of tariff or budget, the end of a backoff, or the planner's next
