@@ -327,6 +327,8 @@ pub fn jobs(
         let lost = given.find(|e| e.lost_s).map(|(lost, of)| not_negative(lost, || of.path_of("lost_s")));
         let epochs_left = *required(entry.epochs_left.as_ref(), || at("epochs_left"))?;
         let min_run = entry.min_run_s.map_or(Ok(table.min_run.0), |s| not_negative(s, || at("min_run_s")))?;
+        let state_now = job_state(state, &given, ran.get(entry.id.as_str()))?;
+        let holds = given.find(|e| e.current.as_ref()?.as_ref()).is_some();
         let mut planned = Job {
             epochs_left: positive(epochs_left, || at("epochs_left"))?,
             movable: entry.movable.unwrap_or(table.movable),
@@ -334,7 +336,8 @@ pub fn jobs(
             lost: Seconds(lost.transpose()?.unwrap_or(0.0)),
             restart: restart(entry, || at("restart_s"))?.or(table.restart),
             restarts_last_day: given.find(|e| e.restarts_last_day).map_or(0, |(restarts, _)| restarts),
-            state: job_state(state, &given, ran.get(entry.id.as_str()))?,
+            promised: matches!(state_now, JobState::Starting { .. }) && !holds,
+            state: state_now,
             ..Job::clone(&table)
         };
         if let Some((names, of)) = given.find(|e| e.forbidden.as_deref()) {

@@ -1,7 +1,7 @@
 //! A snapshot at a later instant, if nothing but its plan happened until then.
 
 use andreas_core::Time;
-use andreas_planner::{Decision, Job, JobState, Plan, Snapshot};
+use andreas_planner::{Decision, Job, JobPlan, JobState, Plan, Snapshot};
 
 use crate::live;
 
@@ -18,26 +18,26 @@ pub fn advanced_to(snapshot: &Snapshot, plan: &Plan, now: Time) -> Snapshot {
     }
     moved.now = now;
     for job in &mut moved.jobs {
-        let decision = plan.jobs.get(&job.id).map(|job_plan| &job_plan.decision);
-        advance(job, decision, snapshot.now, now);
+        let decided = plan.jobs.get(&job.id);
+        advance(job, decided, snapshot.now, now);
     }
     moved
 }
 
 /// Advances a job from one instant to another under its decision.
-fn advance(job: &mut Job, decision: Option<&Decision>, from: Time, now: Time) {
+fn advance(job: &mut Job, decided: Option<&JobPlan>, from: Time, now: Time) {
     match &mut job.state {
         JobState::Waiting => {
-            if let Some(Decision::Run(place)) = decision {
+            if let Some(JobPlan { decision: Decision::Run(place), after, .. }) = decided {
+                job.promised = !after.is_empty();
                 job.state = JobState::Starting { target: place.clone(), since: from };
             }
         }
-        JobState::Starting { .. } => {}
+        JobState::Starting { .. } | JobState::Stopping { .. } => {}
         JobState::Running { placement, .. } => {
             let place = placement.clone();
             let done = (now - from) / live::mean_epoch(job, &place);
             job.epochs_left = (job.epochs_left - done).max(MIN_LEFT.min(job.epochs_left));
         }
-        JobState::Stopping { gone_by, .. } => *gone_by = gone_by.max(now),
     }
 }

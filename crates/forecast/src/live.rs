@@ -72,11 +72,12 @@ impl<'a> Live<'a> {
                 live.begin(target.clone(), *since, ready, hosts);
             }
             JobState::Running { placement, since } => live.begin(placement.clone(), *since, now, hosts),
-            JobState::Stopping { target: Some(target), gone_by, .. } => {
-                live.begin(target.clone(), now, gone_by.max(now), hosts);
-            }
-            JobState::Stopping { holds, target: None, gone_by } => {
-                live.leaving = Some((holds.clone(), *gone_by));
+            JobState::Stopping { holds, target, .. } => {
+                let gone_at = job.state.gone_at(now).unwrap_or(now);
+                match target {
+                    Some(target) => live.begin(target.clone(), now, gone_at, hosts),
+                    None => live.leaving = Some((holds.clone(), gone_at)),
+                }
             }
         }
         live

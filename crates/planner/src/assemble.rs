@@ -3,14 +3,14 @@
 use andreas_core::{GpuCount, JobId, Joules, Money, Seconds};
 
 use crate::budget;
-use crate::capacity::{Capacity, Obstacle};
 use crate::cost::Forecast;
-use crate::explain::{BLOCKERS, Explainer};
-use crate::instance::{Assignment, Holding, Instance, JobData};
+use crate::explain::Explainer;
+use crate::instance::{Assignment, Holding, Instance};
+use crate::order::{Execution, Order};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
-use crate::plan::{Decision, JobPlan, Plan, WaitReason};
-use crate::snapshot::{IntendedChange, LimitsCount};
+use crate::plan::{Decision, JobPlan, Plan};
+use crate::snapshot::IntendedChange;
 
 /// Costs that differ by less than this part are equal.
 const ROUNDING: f64 = 1e-9;
@@ -36,12 +36,8 @@ pub(crate) fn assemble(
         }
     }
     let assignments = partial.assignments.clone();
-    let budgeted = if instance.above_budget {
-        budget::with_leaving(instance, &assignments)
-    } else {
-        partial.ledger.power()
-    };
-    let mut order = Order::new(instance, &assignments);
+    let executions = Order::new(instance, &assignments).executions();
+    let budgeted = budgeted_mw(instance, &assignments, &executions, partial.ledger.power());
     let mut explainer = Explainer::new(instance, partial, &outcome);
     let asked = outcome.wake.map(|wake| instance.snapshot.now + Seconds(wake));
     let next = instance.next_edge().into_iter().chain(asked);
@@ -65,24 +61,17 @@ pub(crate) fn assemble(
     };
     let mut total = Money::ZERO;
     let mut jobs = Vec::with_capacity(assignments.len());
-    for (job, data) in instance.jobs.iter().enumerate() {
-        let expected = match &assignments[job] {
-            Some(assignment) => {
-                let (assignment, after) = match order.carry_out(job, assignment) {
-                    Execution::Now { after } => (assignment, after),
-                    Execution::Stay(current) => (current, Vec::new()),
-                    Execution::Wait => {
-                        jobs.push((data.job.id.clone(), waiting(instance, job, order.wait())));
-                        continue;
-                    }
-                };
-                let run = forecast(instance, job, assignment);
-                let end = instance.snapshot.now + Seconds(run.mean_end());
-                plan.next_event = Some(plan.next_event.map_or(end, |next| next.min(end)));
-                running(instance, job, assignment, run, after)
+    for (job, (data, execution)) in instance.jobs.iter().zip(executions).enumerate() {
+        let expected = match (execution, &assignments[job]) {
+            (Some(Execution::Wait(decision)), _) => waiting(instance, job, decision),
+            (Some(Execution::Stay(held)), _) => running(instance, job, held, Vec::new()),
+            (Some(Execution::Now { after }), Some(assignment)) => {
+                let after = after.iter().map(|other| instance.jobs[*other].job.id.clone()).collect();
+                running(instance, job, assignment, after)
             }
-            None => waiting(instance, job, explainer.wait(job)),
+            _ => waiting(instance, job, explainer.wait(job)),
         };
+        plan.next_event = plan.next_event.into_iter().chain(expected.finish).reduce(andreas_core::Time::min);
         total += expected.cost;
         jobs.push((data.job.id.clone(), expected));
     }
@@ -98,6 +87,31 @@ pub(crate) fn assemble(
         missed.is_finite().then(|| missed.clamp(0.0, 1.0))
     });
     plan
+}
+
+/// The most that is drawn while the plan is carried out. A promised job that waits for others draws nothing yet.
+fn budgeted_mw(
+    instance: &Instance<'_>,
+    assignments: &[Option<Assignment>],
+    executions: &[Option<Execution<'_>>],
+    at_end: i128,
+) -> i128 {
+    if !instance.above_budget {
+        return at_end;
+    }
+    let mut now = assignments.to_vec();
+    for (job, execution) in executions.iter().enumerate() {
+        let waits = match execution {
+            Some(Execution::Now { after }) => !after.is_empty(),
+            Some(Execution::Wait(_)) => true,
+            Some(Execution::Stay(_)) | None => false,
+        };
+        let data = &instance.jobs[job];
+        if waits && data.is_promised() && data.current() == assignments[job].as_ref() {
+            now[job] = None;
+        }
+    }
+    budget::with_leaving(instance, &now).max(at_end)
 }
 
 /// Intended changes by name. One that the last plan intended too keeps its instant until that has passed.
@@ -144,13 +158,8 @@ fn forecast(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> For
     Forecast { delay, time: config.time, rel_std: config.rel_std }
 }
 
-fn running(
-    instance: &Instance<'_>,
-    job: usize,
-    assignment: &Assignment,
-    run: Forecast,
-    after: Vec<JobId>,
-) -> JobPlan {
+fn running(instance: &Instance<'_>, job: usize, assignment: &Assignment, after: Vec<JobId>) -> JobPlan {
+    let run = forecast(instance, job, assignment);
     let data = &instance.jobs[job];
     let config = &data.configs[assignment.config];
     let deadline_in = data.deadline - instance.now;
@@ -184,146 +193,4 @@ fn best_chance(instance: &Instance<'_>, job: usize) -> f64 {
     fastest.map_or(0.0, |c| {
         Forecast { delay: 0.0, time: c.time, rel_std: c.rel_std }.within(data.deadline - instance.now)
     })
-}
-
-/// How much of a decision can be carried out now.
-enum Execution<'a> {
-    /// All of it, once these jobs have left.
-    Now { after: Vec<JobId> },
-    /// The job stays as it is: a higher limit waits for watts that lower limits of other jobs will save.
-    Stay(&'a Assignment),
-    /// The job does not start yet, for the same reason.
-    Wait,
-}
-
-/// Order of departures and starts. Capacity is held until the pods have ended. A job draws its present power
-/// until a lower limit is in force.
-struct Order<'a, 'b> {
-    instance: &'a Instance<'b>,
-    assignments: &'a [Option<Assignment>],
-    /// Capacity held now, with the starts since that wait for no other job.
-    held: Capacity,
-    /// Jobs that leave their present place.
-    leaving: Vec<usize>,
-    /// `held` once those jobs have left. Set only if some limit is not in force yet.
-    left: Option<Capacity>,
-}
-
-impl<'a, 'b> Order<'a, 'b> {
-    fn new(instance: &'a Instance<'b>, assignments: &'a [Option<Assignment>]) -> Self {
-        let mut held = PartialPlan::new(instance, |_, _| true).ledger;
-        held.draw_more(instance.jobs.iter().map(JobData::unset_mw).sum());
-        let mut order = Self { instance, assignments, held, leaving: Vec::new(), left: None };
-        order.leaving =
-            (0..assignments.len()).filter(|job| order.placement_to_leave(*job).is_some()).collect();
-        if (0..assignments.len()).any(|job| order.has_pending_lower_limit(job)) {
-            let mut left = order.held.clone();
-            for job in &order.leaving {
-                order
-                    .placement_to_leave(*job)
-                    .into_iter()
-                    .for_each(|assignment| left.release(instance, *job, assignment));
-            }
-            order.left = Some(left);
-        }
-        order
-    }
-
-    /// Whether a lower limit of a held placement is decided but not in force yet.
-    fn has_pending_lower_limit(&self, job: usize) -> bool {
-        let data = &self.instance.jobs[job];
-        let draw = |assignment: &Assignment| data.configs[assignment.config].draw_mw();
-        let lowered = || {
-            let assignments = data
-                .current()
-                .zip(self.assignments[job].as_ref())
-                .filter(|_| self.placement_to_leave(job).is_none());
-            assignments.is_some_and(|(current, assignment)| draw(assignment) < draw(current))
-        };
-        data.job.limits_count != LimitsCount::AtOnce && (data.unset_mw() > 0 || lowered())
-    }
-
-    /// Whether a decision can be carried out now or waits for limits that are not in force yet.
-    fn carry_out(&mut self, job: usize, assignment: &Assignment) -> Execution<'a> {
-        let instance = self.instance;
-        let current = instance.jobs[job].current();
-        let stays = current.filter(|_| self.placement_to_leave(job).is_none());
-        let Some(left) = &mut self.left else { return Execution::Now { after: self.after(job, assignment) } };
-        match stays {
-            Some(current) => {
-                let draw = |assignment: &Assignment| instance.jobs[job].configs[assignment.config].draw_mw();
-                let more = draw(assignment) - draw(current);
-                if more <= 0 {
-                    return Execution::Now { after: Vec::new() };
-                }
-                if !left.may_draw_more(instance, more) {
-                    return Execution::Stay(current);
-                }
-                left.draw_more(more);
-                self.held.draw_more(more);
-                Execution::Now { after: Vec::new() }
-            }
-            // A moving job gives back its own watts first, which takes longer than setting a limit.
-            None if current.is_none() && !left.within_power(instance, job, assignment) => Execution::Wait,
-            None => {
-                left.take(instance, job, assignment);
-                Execution::Now { after: self.after(job, assignment) }
-            }
-        }
-    }
-
-    /// The wait decision of a start that waits for limits, with the jobs whose limits are lowered.
-    fn wait(&self) -> Decision {
-        let blockers =
-            (0..self.assignments.len()).filter(|job| self.has_pending_lower_limit(*job)).take(BLOCKERS);
-        Decision::Wait {
-            reason: WaitReason::PowerBudget,
-            blockers: blockers.map(|job| self.instance.jobs[job].job.id.clone()).collect(),
-            message: "it starts once lower power limits of others are in force".to_owned(),
-        }
-    }
-
-    /// The current assignment of a job that must leave it: for other nodes, other GPUs or to wait.
-    fn placement_to_leave(&self, job: usize) -> Option<&'a Assignment> {
-        let data = &self.instance.jobs[job];
-        let current = data.current()?;
-        let stays = self.assignments[job].as_ref().is_some_and(|goes| data.same_gpus(goes, current));
-        (!stays).then_some(current)
-    }
-
-    fn after(&mut self, job: usize, assignment: &Assignment) -> Vec<JobId> {
-        let instance = self.instance;
-        let own = self.placement_to_leave(job);
-        let starts = own.is_some() || instance.jobs[job].current().is_none();
-        if !starts {
-            return Vec::new();
-        }
-        if let Some(own) = own {
-            self.held.release(instance, job, own);
-        }
-        let fits = self.held.fits(instance, job, assignment);
-        if let Some(own) = own {
-            self.held.take(instance, job, own);
-        }
-        let Err(obstacle) = fits else {
-            self.held.take(instance, job, assignment);
-            return Vec::new();
-        };
-        let namespace = &instance.jobs[job].job.namespace;
-        let in_the_way = |other: usize| {
-            let Some(old) = self.placement_to_leave(other).filter(|_| other != job) else { return false };
-            match obstacle {
-                Obstacle::Nodes => {
-                    old.nodes.as_slice().iter().any(|n| assignment.nodes.as_slice().contains(n))
-                }
-                Obstacle::Quota => instance.jobs[other].job.namespace == *namespace,
-                Obstacle::Power => true,
-            }
-        };
-        self.leaving
-            .iter()
-            .filter(|other| in_the_way(**other))
-            .map(|&other| instance.jobs[other].job.id.clone())
-            .collect()
-    }
 }

@@ -1,7 +1,7 @@
 //! Meeting a power budget that was lowered below the present draw.
 //!
 //! Power limits are lowered first, then jobs are stopped, each by least cost per watt saved. Jobs with
-//! `preemption: Never` come last. Stops that turn out to be unnecessary are undone.
+//! `preemption: Never` come last, and promises that hold nothing yet first. Stops that turn out to be unnecessary are undone.
 //!
 //! **A stopped job waits from then on**, under every method. The same decision offers it the rest of the
 //! budget in its normal order, as the next decision would. Otherwise the next decision would start it at once
@@ -79,12 +79,18 @@ pub fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec<usize>
     if partial.ledger.within_budget(instance) {
         return Vec::new();
     }
-    let mut victims: Vec<(bool, f64, usize)> = (0..instance.jobs.len())
+    let mut victims: Vec<(u8, f64, usize)> = (0..instance.jobs.len())
         .filter_map(|job| {
             let assignment = partial.assignments[job].as_ref()?;
-            let never = instance.jobs[job].job.preemption == Preemption::Never;
+            let data = &instance.jobs[job];
+            // A promise that is withdrawn stops nobody.
+            let rank = match data.job.preemption {
+                _ if data.is_promised() => 0,
+                Preemption::Allowed => 1,
+                Preemption::Never => 2,
+            };
             Some((
-                never,
+                rank,
                 stop_cost(instance, job, assignment) / saved_by_stop(instance, job, assignment).max(1e-3),
                 job,
             ))

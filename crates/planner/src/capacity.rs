@@ -3,7 +3,7 @@
 //!
 //! Counters may be negative where jobs hold more than a node still has; then nothing more fits.
 
-use crate::instance::{Assignment, Config, Demand, Instance, JobData, Nodes};
+use crate::instance::{Assignment, Config, Demand, Instance, JobData, Nodes, UNLIMITED};
 
 /// The constraint that keeps a job from fitting now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,45 @@ pub enum Obstacle {
     Quota,
     /// The power budget.
     Power,
+}
+
+/// One of the things of which jobs must not take more than there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// GPUs of a node.
+    Gpus(u32),
+    /// A resource of a node, `node * kinds + kind`.
+    Resource(usize),
+    /// A quota.
+    Quota(usize),
+    /// The power budget, in milliwatts.
+    Power,
+}
+
+impl Part {
+    /// The constraint it belongs to.
+    pub fn obstacle(self) -> Obstacle {
+        match self {
+            Self::Gpus(_) | Self::Resource(_) => Obstacle::Nodes,
+            Self::Quota(_) => Obstacle::Quota,
+            Self::Power => Obstacle::Power,
+        }
+    }
+}
+
+/// What a job takes somewhere, besides power.
+pub(crate) fn parts(instance: &Instance<'_>, job: usize, assignment: &Assignment) -> Vec<(Part, i128)> {
+    let data = &instance.jobs[job];
+    let config = &data.configs[assignment.config];
+    let mut parts = Vec::new();
+    for &node in assignment.nodes.as_slice() {
+        parts.push((Part::Gpus(node), i128::from(config.gpus)));
+        let at = node as usize * instance.kinds;
+        let of = |demand: &Demand| (Part::Resource(at + demand.what), demand.of_worker(config.gpus));
+        parts.extend(data.node_demand.iter().map(of));
+    }
+    parts.extend(data.quota_demand.iter().map(|d| (Part::Quota(d.what), d.of_job(config))));
+    parts
 }
 
 /// Free GPUs, resources and quotas, and the budgeted power, of a plan under construction.
@@ -136,9 +175,24 @@ impl Capacity {
         self.resources[node as usize * instance.kinds + what]
     }
 
+    /// What is left of a part of the capacity, by the whole budget; negative where jobs hold more than there is.
+    pub(crate) fn free(&self, instance: &Instance<'_>, part: Part) -> i128 {
+        match part {
+            Part::Gpus(node) => i128::from(self.free[node as usize]),
+            Part::Resource(at) => self.resources[at],
+            Part::Quota(what) => self.quotas[what],
+            Part::Power => instance.budget_mw.map_or(UNLIMITED, |budget| budget - self.power),
+        }
+    }
+
+    /// Number of our workers on the node.
+    pub(crate) fn workers_on(&self, node: u32) -> usize {
+        self.workers[node as usize] as usize
+    }
+
     /// Whether our jobs have workers on the node.
     pub(crate) fn busy(&self, node: u32) -> bool {
-        self.workers[node as usize] > 0
+        self.workers_on(node) > 0
     }
 
     fn change_free(&mut self, instance: &Instance<'_>, node: u32, by: i64) {
@@ -262,11 +316,6 @@ impl Capacity {
     /// Adds draw beside the held placements, of limits that are not in force yet.
     pub(crate) fn draw_more(&mut self, milliwatts: i128) {
         self.power += milliwatts;
-    }
-
-    /// Whether the budget allows this much more draw.
-    pub(crate) fn may_draw_more(&self, instance: &Instance<'_>, milliwatts: i128) -> bool {
-        instance.allowed_mw.is_none_or(|allowed| self.power + milliwatts <= allowed)
     }
 
     /// Whether a start there stays within the budget; other resources are not checked.

@@ -30,6 +30,7 @@ mod instance;
 mod lookahead;
 mod method;
 pub mod node_sleep;
+mod order;
 mod outcome;
 mod partial;
 mod plan;

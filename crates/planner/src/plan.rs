@@ -38,7 +38,8 @@ pub struct Plan {
     /// (a gang over several kinds of nodes, a stopping or a fully aged job). False with other methods.
     #[serde(default)]
     pub ended_early: bool,
-    /// Budgeted power once the plan is carried out, in the scope of the budget.
+    /// Budgeted power once the plan is carried out, in the scope of the budget; while more leaves than the budget
+    /// allows, the most until then.
     pub budgeted_power: Watts,
     /// What the budget allows now, less the margin.
     pub allowed_power: Option<Watts>,
@@ -59,8 +60,9 @@ pub struct Plan {
 pub struct JobPlan {
     /// Where it runs or why it waits.
     pub decision: Decision,
-    /// Jobs that must leave before it may start there: they hold GPUs, quota or watts that it needs, and the
-    /// plan stops or moves them. Empty: the capacity is free at once.
+    /// Jobs that must all leave before it may start there, by name: they hold GPUs, other resources, quota or watts that
+    /// it needs, and stop or are stopped or moved by the plan. Empty: the capacity is free at once. The next plan
+    /// states it anew.
     pub after: Vec<JobId>,
     /// Expected end, if it runs.
     pub finish: Option<Time>,

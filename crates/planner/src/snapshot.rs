@@ -5,6 +5,7 @@
 
 mod lateness;
 mod new;
+mod state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use andreas_core::{
 use serde::{Deserialize, Serialize};
 
 pub use lateness::{Charges, Lateness};
+pub use state::JobState;
 
 /// A cluster, its policy settings and its jobs at one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -287,6 +289,10 @@ pub struct Job {
     /// [`MAX_RESTARTS_PER_DAY`] on it stays where it is; only the power budget may still stop it.
     #[serde(default)]
     pub restarts_last_day: u32,
+    /// A starting job's target is promised and not given yet: nothing of it is held or drawn. It starts there once
+    /// nobody is in its way any more ([`crate::JobPlan::after`]). The target of a stopping job is always so.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub promised: bool,
     /// Its current state.
     pub state: JobState,
 }
@@ -305,6 +311,11 @@ impl Job {
 
 fn yes() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A run of which nothing was observed. It may have any configuration. GPUs beyond `least` cost extra by their
@@ -436,36 +447,6 @@ impl Placement {
     pub fn same_gpus(&self, other: &Self) -> bool {
         self.gpus_per_node == other.gpus_per_node && andreas_core::same_nodes(&self.nodes, &other.nodes)
     }
-}
-
-/// State of a job and its holdings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum JobState {
-    /// Holds nothing.
-    Waiting,
-    /// Holds its target's GPUs, but not all workers run yet.
-    Starting {
-        /// The committed placement.
-        target: Placement,
-        /// Start of this state.
-        since: Time,
-    },
-    /// Trains.
-    Running {
-        /// The present placement.
-        placement: Placement,
-        /// Start of this state.
-        since: Time,
-    },
-    /// Told to checkpoint and stop; its holdings stay in use until it is gone.
-    Stopping {
-        /// The placement that it still holds.
-        holds: Placement,
-        /// Its next placement, if already decided.
-        target: Option<Placement>,
-        /// Latest time of its end.
-        gone_by: Time,
-    },
 }
 
 /// Shadow prices: the value of a GPU of each class, and of a watt, in each coming period.

@@ -1,6 +1,7 @@
 //! Carries out the actions of a step.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
@@ -8,6 +9,7 @@ use andreas_api::{Reason, TrainingJob};
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use serde_json::json;
@@ -156,6 +158,35 @@ enum PodCreation {
     Failed(WriteError),
 }
 
+/// The quota controller gives back what ended pods used some moments after their end. Longer than this is its verdict:
+/// the API server says so in its words.
+const QUOTA_SETTLES: SignedDuration = SignedDuration::from_secs(15);
+const QUOTA_POLL: Duration = Duration::from_millis(250);
+
+/// Whether the namespace's quotas, as last seen, have no room for the pods yet.
+fn awaits_quota(
+    shared: &Shared,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    generation: i64,
+    pods: &[Pod],
+) -> bool {
+    let index = shared.index.lock();
+    let mut ledger = shared.ledger.lock();
+    let Some(memory) = ledger.get_mut(key, uid(job)) else { return false };
+    let settled = |since: Timestamp| clock::now().duration_since(since) > QUOTA_SETTLES;
+    if memory.creation().room_since(generation).is_none_or(settled) {
+        return false;
+    }
+    let admitted = memory.admission().dry_run.as_ref().and_then(|dry_run| dry_run.admitted.as_deref());
+    let is_missing = |pod: &&Pod| {
+        let pod = ObjectKey { namespace: key.namespace.clone(), name: pod.name_any() };
+        index.pods().get(&pod).is_none()
+    };
+    let missing = pods.iter().filter(is_missing).filter_map(|pod| pod.spec.as_ref());
+    !worker::quotas_have_room(&index, &key.namespace, missing, admitted)
+}
+
 /// Creates all pods of a gang at once. If one is refused, deletes the created ones.
 async fn create_pods(
     shared: &Arc<Shared>,
@@ -164,6 +195,9 @@ async fn create_pods(
     generation: i64,
     pods: Vec<Pod>,
 ) -> Result<(), Requeue> {
+    if awaits_quota(shared, key, job, generation, &pods) {
+        return Err(Requeue::After(QUOTA_POLL));
+    }
     let results = join_all(pods.iter().map(|pod| create_pod(shared, key, job, pod))).await;
     let mut made = Vec::new();
     let mut refusal = None;

@@ -224,9 +224,7 @@ fn still_holds(index: &ClusterIndex, ledger: &Ledger, job: &ObjectKey, attempt: 
     let holds = memory.and_then(|memory| memory.claim()).is_some_and(|claim| {
         matches!(claim, Claim::Starting { .. } | Claim::Running { .. } | Claim::Stopping { .. })
     });
-    let written = index.jobs().get(job).and_then(|job| job.status.as_ref());
-    let status = memory.and_then(|memory| memory.pending()).or(written);
-    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let allocation = ledger.status(index, job).and_then(|status| status.allocation.as_ref());
     holds && allocation.is_some_and(|allocation| allocation.attempt == attempt)
 }
 

@@ -81,10 +81,11 @@ pub struct JobMemory {
     claim: Option<Claim>,
     /// A status that is being written; plans use it already.
     pending: Option<TrainingJobStatus>,
-    /// The next placement during a stop. Kept for the job until it starts there or the plan changes it.
+    /// The next placement during a stop of this job or of others that it waits for. Kept for the job until it starts
+    /// there or the plan changes it.
     target: Option<NextPlacement>,
-    /// `target` belongs to a decision that a step in progress uses: a snapshot taken now must include it.
-    reserving: bool,
+    /// A step in progress uses the decision to start at `target`: a snapshot taken now counts that as held.
+    starting: Option<Reserved>,
     /// What planning wrote.
     plan: PlanForJob,
     /// What the API server answered.
@@ -107,7 +108,7 @@ impl JobMemory {
             claim: None,
             pending: None,
             target: None,
-            reserving: false,
+            starting: None,
             plan: PlanForJob::default(),
             admission: Admission::default(),
             seen: SeenTimes {
@@ -140,6 +141,11 @@ impl JobMemory {
     /// The next placement during a stop.
     pub fn target(&self) -> Option<&NextPlacement> {
         self.target.as_ref()
+    }
+
+    /// Whether a step in progress starts the job at its target.
+    pub fn is_starting(&self) -> bool {
+        self.starting.is_some()
     }
 
     /// What planning wrote.
@@ -197,16 +203,17 @@ impl JobMemory {
 
     /// A step starts with `decision`: its GPUs count as allocated from now on, even before the status write.
     pub fn reserve(&mut self, decision: Option<&DecisionFor>, now: Timestamp) {
-        let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
-        if waits && self.target.is_none() {
-            self.target = decision.and_then(|decision| NextPlacement::from_planned(&decision.planned, now));
-            self.reserving = self.target.is_some();
+        let place = decision.and_then(|decision| NextPlacement::from_planned(&decision.planned, now));
+        if let Some(place) = place.filter(|_| matches!(self.claim, Some(Claim::Waiting { .. }))) {
+            self.starting = Some(if self.target.is_some() { Reserved::Before } else { Reserved::Now });
+            self.target.get_or_insert(place);
         }
     }
 
-    /// The step is over: releases what it did not use.
+    /// The step is over: releases what it reserved and did not use.
     pub fn release_unused(&mut self) {
-        if std::mem::take(&mut self.reserving) && matches!(self.claim, Some(Claim::Waiting { .. })) {
+        let waits = matches!(self.claim, Some(Claim::Waiting { .. }));
+        if self.starting.take() == Some(Reserved::Now) && waits {
             self.target = None;
         }
     }
@@ -379,7 +386,16 @@ impl JobMemory {
     }
 }
 
-/// The next placement of a job after its stop.
+/// When the target of a step in progress was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reserved {
+    /// By a plan or a stop before.
+    Before,
+    /// By the step.
+    Now,
+}
+
+/// The next placement of a job after its stop, or after that of others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NextPlacement {
     /// GPU type.

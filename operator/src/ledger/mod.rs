@@ -19,12 +19,14 @@ pub mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use andreas_api::TrainingJobStatus;
 use andreas_core::Time;
 use andreas_forecast::Calibration;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::index::ClusterIndex;
 use crate::lifecycle::{Backoff, DecisionFor, Planned};
 use crate::predict::sampled::Sampled;
 use backoff::{Backoffs, Cause};
@@ -83,6 +85,12 @@ impl Ledger {
     /// [`Ledger::get`], mutable; only for that UID.
     pub fn get_mut(&mut self, key: &ObjectKey, uid: &str) -> Option<&mut JobMemory> {
         self.jobs.get_mut(key).filter(|memory| memory.uid() == uid)
+    }
+
+    /// A job's status: the one being written, else the last observed one.
+    pub fn status<'a>(&'a self, index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a TrainingJobStatus> {
+        let pending = self.get(key).and_then(|memory| memory.pending());
+        pending.or_else(|| index.jobs().get(key)?.status.as_ref())
     }
 
     /// All memories.

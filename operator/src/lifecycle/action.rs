@@ -181,7 +181,7 @@ pub enum Claim {
     },
     /// Asked to stop. Its GPUs stay in use until its pods are gone.
     Stopping {
-        /// Latest expected end. Absent on an unreachable node.
+        /// Latest expected end; it may have passed. Absent on an unreachable node.
         gone_by: Option<Timestamp>,
         /// May be given GPUs afterwards.
         goes_on: bool,

@@ -424,7 +424,7 @@ impl<'a> Draft<'a> {
         Claim::Stopping { gone_by: self.expected_pod_end(), goes_on: false }
     }
 
-    /// Latest expected end of the pods. Absent if a node is unreachable.
+    /// Latest expected end of the pods; it may have passed. Absent if a node is unreachable.
     fn expected_pod_end(&self) -> Option<Timestamp> {
         let allocation = self.allocation()?;
         let since = self.status.stop.as_ref()?.since.0;
@@ -433,8 +433,7 @@ impl<'a> Draft<'a> {
             m.live.is_some_and(|p| !super::member::is_over(p))
                 && self.o.nodes.get(m.node).is_some_and(|f| !f.ready)
         });
-        (!unreachable)
-            .then(|| instants::after(since, super::pods::grace_seconds(&self.o.job.spec)).max(self.o.now))
+        (!unreachable).then(|| instants::after(since, super::pods::grace_seconds(&self.o.job.spec)))
     }
 }
 

@@ -287,33 +287,39 @@ fn update_settings(shared: &Shared, index: &ClusterIndex) {
 fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &Forecasts) -> Option<Instant> {
     let metrics = &shared.metrics;
     metrics.planned(figures::figures(built, plan));
-    let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
-    let nodes: BTreeMap<_, _> = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
+    let mut changed = record(&index, &mut ledger, built, plan);
+    for key in &changed {
+        let decision = ledger.get(key).and_then(|memory| memory.plan().decision.as_ref()).map(|d| &d.planned);
+        metrics.decided(match decision {
+            Some(Planned::Wait { reason, .. }) => reason.as_str(),
+            Some(Planned::Run { .. }) | None => "Run",
+        });
+        tracing::debug!(plan = number, job = %key, ?decision, "decided");
+    }
+    forecasts(&index, &mut ledger, plan, built, sampled, &mut changed);
+    for key in changed {
+        index.mark(key);
+    }
+    next_plan_at(built, plan)
+}
+
+/// Records a plan's decisions in the ledger. Returns the jobs whose decision changed.
+pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &Plan) -> Vec<ObjectKey> {
+    let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
+    let nodes: BTreeMap<_, _> = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
     let mut changed = Vec::new();
     for (id, job_plan) in &plan.jobs {
         let (Some(key), Some(job)) = (job_key(id), jobs.get(id)) else { continue };
         let Some(basis) = built.basis.get(&key) else { continue };
         let Some(planned) = planned_of(job_plan, job, built.excluded.as_deref()) else { continue };
-        let reason = match &planned {
-            Planned::Run { .. } => "Run",
-            Planned::Wait { reason, .. } => reason.as_str(),
-        };
-        let attempt = |other: &ObjectKey| {
-            let status = index.jobs().get(other)?.status.as_ref()?;
-            Some((other.clone(), status.allocation.as_ref()?.attempt))
-        };
-        let after = job_plan.after.iter().filter_map(|id| attempt(&job_key(id)?)).collect();
+        let after = job_plan.after.iter().filter_map(|id| holder(index, ledger, job_key(id)?)).collect();
         if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
             // Beside the decision: a new reading of a host makes no new decision.
             memory.set_host_watts(host_watts(&job_plan.decision, &nodes));
         }
         if ledger.decide(&key, &basis.uid, DecisionFor { basis: basis.decisions, planned }, after) {
-            metrics.decided(reason);
-            let decision =
-                ledger.get(&key).and_then(|memory| memory.plan().decision.as_ref()).map(|d| &d.planned);
-            tracing::debug!(plan = number, job = %key, ?decision, "decided");
             changed.push(key);
         }
     }
@@ -321,15 +327,17 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
         let planned = Planned::Wait { reason: Reason::QueueFull, message: place.message() };
         let decision = DecisionFor { basis: basis.decisions, planned };
         if ledger.decide(key, &basis.uid, decision, Vec::new()) {
-            metrics.decided(Reason::QueueFull.as_str());
             changed.push(key.clone());
         }
     }
-    forecasts(&index, &mut ledger, plan, built, sampled, &mut changed);
-    for key in changed {
-        index.mark(key);
-    }
-    next_plan_at(built, plan)
+    changed
+}
+
+/// A job with the attempt in which it holds its GPUs, by the status being written, else by the last observed one;
+/// `None`: it has left since the plan's snapshot.
+fn holder(index: &ClusterIndex, ledger: &Ledger, job: ObjectKey) -> Option<(ObjectKey, i64)> {
+    let attempt = ledger.status(index, &job)?.allocation.as_ref()?.attempt;
+    Some((job, attempt))
 }
 
 /// Latest time of the next plan: an edge of tariff or budget, the end of a backoff, or the planner's next

@@ -15,6 +15,8 @@ use crate::lifecycle::Claim;
 pub(super) struct Holding {
     pub allocation: Option<Allocation>,
     pub target: Option<NextPlacement>,
+    /// The target is given by no step yet.
+    pub promised: bool,
 }
 
 /// Which jobs hold what, so that their pods are not counted twice.

@@ -24,7 +24,6 @@ use crate::energy::weight::bounded_weight;
 use crate::energy::{Types, draws, rules};
 use crate::index::{ClusterIndex, gpu_memory, is_member};
 use crate::instants;
-use crate::lifecycle::pods::MAX_GRACE_SECONDS;
 use crate::lifecycle::{Admitted, Claim};
 use crate::predict::{Outlook, Table};
 
@@ -112,10 +111,10 @@ pub(super) fn state(
         }
         Claim::Stopping { goes_on: false, .. } => None,
         Claim::Stopping { gone_by, goes_on: true } => {
-            // Unknown on an unreachable node: assume the longest grace period.
-            let gone_by = gone_by.unwrap_or_else(|| instants::after(now, MAX_GRACE_SECONDS));
+            // Unknown on an unreachable node: overdue, so that nobody waits for it.
+            let gone_by = gone_by.map_or(Time::ZERO, time);
             let target = target.map(|(target, _)| target);
-            Some(JobState::Stopping { holds: held()?, target, gone_by: time(gone_by.max(now)) })
+            Some(JobState::Stopping { holds: held()?, target, gone_by })
         }
     }
 }
@@ -127,6 +126,8 @@ pub(super) struct JobFacts<'a> {
     pub cluster: &'a Cluster,
     pub key: &'a ObjectKey,
     pub job: &'a SlimTrainingJob,
+    /// Its next placement is decided, and no step gives it that yet.
+    pub promised: bool,
     pub status: Option<&'a TrainingJobStatus>,
     pub table: &'a Table,
     /// The table corrected by the run's observed pace, if that is far off.
@@ -264,6 +265,7 @@ pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, requirements: &mut 
         },
         restart: restarts::observed_time(index, &index.profile_key(job)),
         restarts_last_day: restarts::last_day(status, now),
+        promised: given.promised,
         state,
     }
 }

@@ -166,6 +166,7 @@ fn claims_of<'a>(index: &'a ClusterIndex, ledger: &Ledger) -> BTreeMap<&'a Objec
         let holding = Holding {
             allocation: status.and_then(|status| status.allocation.clone()),
             target: memory.target().cloned(),
+            promised: memory.target().is_some() && !memory.is_starting(),
         };
         claims.insert(key, (claim, holding));
     }
@@ -257,7 +258,7 @@ pub fn build(
         }
         let Some(job) = index.jobs().get(key) else { continue };
         if let Some(place) = beyond_limits.get(key) {
-            let status = ledger.get(key).and_then(|memory| memory.pending()).or(job.status.as_ref());
+            let status = ledger.status(index, key);
             queued.push(((*key).clone(), JobBasis::new(job, status), *place));
             continue;
         }
@@ -265,7 +266,7 @@ pub fn build(
         let Some(table) = tables.table_of(index, job, &cluster.types) else { continue };
         let specs = workers.specs_of(job);
         grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
-        let status = ledger.get(key).and_then(|memory| memory.pending()).or(job.status.as_ref());
+        let status = ledger.status(index, key);
         let outlook = outlook(job, status, &table, now);
         let allocation = status.and_then(|status| status.allocation.as_ref());
         let off = outlook.observed.filter(|_| pace_is_news(&table, allocation, &outlook));
@@ -279,6 +280,7 @@ pub fn build(
                 cluster: &cluster,
                 key,
                 job,
+                promised: holding.promised && matches!(claim, Claim::Waiting { .. }),
                 status,
                 table: &table,
                 corrected: corrected.as_deref(),
@@ -343,13 +345,7 @@ fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
 
 /// A namespace's free quota. Used counts everything but what the planner takes off itself: the pods of its jobs.
 fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Namespace> {
-    let quotas: Vec<_> = index
-        .rules()
-        .quotas
-        .iter()
-        .filter(|(key, _)| key.namespace == name)
-        .map(|(_, quota)| quota.as_ref())
-        .collect();
+    let quotas = quota::of_namespace(index, name);
     if quotas.is_empty() {
         return None;
     }

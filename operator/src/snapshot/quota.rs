@@ -8,6 +8,7 @@ use andreas_api::slim::{SlimPodSpec, SlimQuota, SlimResources, SlimScopeExpressi
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
+use crate::index::ClusterIndex;
 use crate::index::amounts::{at_most, of_whole_pods};
 use andreas_api::quantity::{thousandths, units};
 
@@ -98,6 +99,22 @@ pub fn left(quota: &SlimQuota, ours: &Amounts) -> Amounts {
             (key, read(resource, hard).saturating_add(ours).saturating_sub(used))
         })
         .collect()
+}
+
+/// The quotas of a namespace.
+pub fn of_namespace<'a>(index: &'a ClusterIndex, namespace: &str) -> Vec<&'a SlimQuota> {
+    let quotas = index.rules().quotas.iter().filter(|(key, _)| key.namespace == namespace);
+    quotas.map(|(_, quota)| quota.as_ref()).collect()
+}
+
+/// What a pod uses more after admission than before.
+pub fn more(quotas: &[&SlimQuota], sent: &SlimPodSpec, kept: &SlimPodSpec) -> Amounts {
+    let before = pod_takes(quotas, sent);
+    let more = |(key, amount): (Arc<str>, u64)| {
+        let more = amount.saturating_sub(before.get(&key).copied().unwrap_or(0));
+        (more > 0).then_some((key, more))
+    };
+    pod_takes(quotas, kept).into_iter().filter_map(more).collect()
 }
 
 /// Use of a namespace's quotas by one pod with this spec.

@@ -18,6 +18,7 @@ mod held;
 mod jobs;
 mod labels;
 mod late;
+mod order;
 mod predictions;
 mod quotas;
 

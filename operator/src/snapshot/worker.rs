@@ -147,13 +147,7 @@ pub(super) fn worker(
     specs: &WorkerSpecs,
     admitted: Option<&Admitted>,
 ) -> Worker {
-    let quotas: Vec<_> = index
-        .rules()
-        .quotas
-        .iter()
-        .filter(|(k, _)| k.namespace == key.namespace)
-        .map(|(_, quota)| quota.as_ref())
-        .collect();
+    let quotas = quota::of_namespace(index, &key.namespace);
     let (first, last) = (quota::pod_takes(&quotas, &specs.few), quota::pod_takes(&quotas, &specs.many));
     let of = |amounts: &quota::Amounts, key: &Arc<str>| amounts.get(key).copied().unwrap_or(0);
     let some = |(_, amount): &(Arc<str>, u64)| *amount > 0;
@@ -184,12 +178,8 @@ pub(super) fn worker(
     if let Some(Admitted { sent, kept }) = admitted {
         let more = amounts::pod(kept).minus(amounts::pod(sent));
         add(&mut fixed, more);
-        let before = quota::pod_takes(&quotas, sent);
-        for (key, amount) in quota::pod_takes(&quotas, kept) {
-            let more = amount.saturating_sub(of(&before, &key));
-            if more > 0 {
-                *quota_fixed.entry(key).or_default() += more;
-            }
+        for (key, more) in quota::more(&quotas, sent, kept) {
+            *quota_fixed.entry(key).or_default() += more;
         }
     }
     Worker {
@@ -201,6 +191,27 @@ pub(super) fn worker(
         shares: specs.shares.clone(),
         quota_shares,
     }
+}
+
+/// Whether the quotas of a namespace, as last seen, have room for these pods.
+pub fn quotas_have_room<'a>(
+    index: &ClusterIndex,
+    namespace: &str,
+    pods: impl Iterator<Item = &'a PodSpec>,
+    admitted: Option<&Admitted>,
+) -> bool {
+    let quotas = quota::of_namespace(index, namespace);
+    let mut needed = quota::Amounts::new();
+    for pod in pods {
+        let takes = quota::pod_takes(&quotas, &slim(pod));
+        let more = admitted.map(|admitted| quota::more(&quotas, &admitted.sent, &admitted.kept));
+        for (key, amount) in takes.into_iter().chain(more.into_iter().flatten()) {
+            let sum = needed.entry(key).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+    }
+    let mut left = quotas.iter().flat_map(|quota| quota::left(quota, &quota::Amounts::new()));
+    left.all(|(key, left)| needed.get(&key).is_none_or(|needed| *needed <= left))
 }
 
 fn add(to: &mut Resources, more: Amounts) {

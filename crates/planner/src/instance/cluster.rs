@@ -13,7 +13,7 @@ pub(super) const CPU: usize = 0;
 pub(super) const MEMORY: usize = 1;
 pub(super) const PODS: usize = 2;
 /// Stands for "not limited": above any amount, far below overflow.
-const UNLIMITED: i128 = 1 << 100;
+pub(crate) const UNLIMITED: i128 = 1 << 100;
 
 /// GPU types by name, then one entry for placements on unknown types. Watts become whole milliwatts.
 pub(super) fn compile_types(snapshot: &Snapshot) -> Vec<TypeData> {

@@ -1,6 +1,6 @@
 //! What an instance is made of: nodes, types, jobs and their configurations, as plain data by index.
 
-use andreas_core::{GpuType, NodeName};
+use andreas_core::{GpuType, NodeName, Time};
 
 use crate::snapshot::{IntendedChange, Job, JobState, LimitsCount, NodePower};
 
@@ -260,12 +260,28 @@ impl JobData<'_> {
         }
     }
 
+    /// Whether the placement that it is committed to is still to come: nothing of it is held or drawn yet.
+    pub(crate) fn is_promised(&self) -> bool {
+        match &self.job.state {
+            JobState::Starting { .. } => self.job.promised,
+            JobState::Stopping { target, .. } => target.is_some(),
+            JobState::Waiting | JobState::Running { .. } => false,
+        }
+    }
+
+    /// The placement that it holds and draws in now.
+    pub(crate) fn held(&self) -> Option<&Assignment> {
+        self.leaving().or(self.current().filter(|_| !self.is_promised()))
+    }
+
+    /// Whether it should have left long ago: nobody can say when it will be gone.
+    pub(crate) fn is_overdue(&self, now: f64) -> bool {
+        self.job.state.is_overdue(Time(now))
+    }
+
     /// Seconds until it is gone, where it is stopping; `now` as in the instance.
     pub(crate) fn gone_in(&self, now: f64) -> f64 {
-        match &self.job.state {
-            JobState::Stopping { gone_by, .. } => (gone_by.0 - now).max(0.0),
-            _ => 0.0,
-        }
+        self.job.state.gone_at(Time(now)).map_or(0.0, |at| at.0 - now)
     }
 
     /// Same GPUs on the same nodes; the limit may differ.
@@ -283,7 +299,7 @@ impl JobData<'_> {
             let without = self.configs.iter().find(|c| c.limit.is_none() && c.same_hardware(held));
             without.map_or(0, |without| (without.draw_mw() - held.draw_mw()).max(0))
         };
-        self.leaving().or(self.current()).map_or(0, saved)
+        self.held().map_or(0, saved)
     }
 
     /// The placement that it is giving up.

@@ -15,6 +15,7 @@ use crate::snapshot::{Job, JobState, Placement, Snapshot};
 use cluster::{Names, Sets, compile_nodes, compile_quotas, compile_types, floor_mw, link};
 use jobs::JobContext;
 
+pub(crate) use cluster::UNLIMITED;
 pub(crate) use data::Demand;
 pub use data::{Assignment, Config, Holding, JobData, NodeData, Nodes, TypeData};
 
@@ -139,6 +140,14 @@ impl<'a> Instance<'a> {
     /// Milliwatts above the floor of a configuration that runs alone, on nodes with this overhead together.
     pub(crate) fn alone_mw(&self, config: &Config, overhead_mw: i128) -> i128 {
         config.draw_mw() - self.types[config.kind].idle_mw * i128::from(config.total_gpus()) + overhead_mw
+    }
+
+    /// Milliwatts that a job adds somewhere to the draw of idle GPUs, without the overhead of nodes.
+    pub(crate) fn own_mw(&self, job: usize, assignment: &Assignment) -> i128 {
+        let config = &self.jobs[job].configs[assignment.config];
+        let kinds = assignment.nodes.as_slice().iter().map(|node| self.nodes[*node as usize].kind);
+        let idle: i128 = kinds.map(|kind| self.types[kind].idle_mw * i128::from(config.gpus)).sum();
+        config.draw_mw() - idle
     }
 
     /// Budget less margin `after` seconds from now, in milliwatts of nodes and GPUs; `None`: power is not limited.

@@ -38,6 +38,7 @@ impl Job {
             unknown: None,
             restart: None,
             restarts_last_day: 0,
+            promised: false,
             state: JobState::Waiting,
         }
     }

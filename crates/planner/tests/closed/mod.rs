@@ -177,6 +177,7 @@ fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64
         lost: Seconds::ZERO,
         restart: None,
         restarts_last_day: 0,
+        promised: false,
         state: JobState::Waiting,
     };
     (job, truth)

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use crate::methods::{self, Method};
 use crate::world::lowered::{draws_too_much, lowered, saves_for_the_budget};
+use crate::world::order::{audit_order, carried_out_in_part, use_now};
 use crate::world::{assignments, audit, carried_out, snapshots};
 
 /// One decision without memory.
@@ -24,6 +25,26 @@ proptest! {
     fn no_plan_takes_what_is_not_there(snapshot in snapshots(), method in any_method()) {
         let plan = decide(&snapshot, method).unwrap();
         audit(&snapshot, &plan)?;
+    }
+
+    #[test]
+    fn what_runs_fits_while_plans_are_carried_out_bit_by_bit(
+        mut snapshot in prop_oneof![snapshots(), lowered()],
+        method in any_method(),
+        happens in prop::collection::vec(any::<u64>(), 1..6),
+    ) {
+        let mut deciding = methods::deciding(method, 7, 30);
+        for bits in happens {
+            let plan = deciding(&snapshot).unwrap();
+            audit_order(&snapshot, &plan, bits)?;
+            let next = carried_out_in_part(&snapshot, &plan, bits);
+            let ((fits, watts), (still_fits, more)) = (use_now(&snapshot), use_now(&next));
+            prop_assert!(!fits || still_fits, "over capacity or quota: {:#?}", plan.jobs);
+            if let Some(allowed) = plan.allowed_power {
+                prop_assert!(more <= watts.max(allowed.0) + 1e-3, "{more} W of {allowed} after {watts} W: {:#?}", plan.jobs);
+            }
+            snapshot = next;
+        }
     }
 
     #[test]

@@ -183,6 +183,7 @@ impl Case {
             lost: Seconds::ZERO,
             restart: None,
             restarts_last_day: 0,
+            promised: false,
             state: JobState::Waiting,
         };
         (job, longer, until)

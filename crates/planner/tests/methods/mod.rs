@@ -12,6 +12,9 @@ pub fn all() -> Vec<Method> {
     Method::ALL.to_vec()
 }
 
+/// One that stops a light job for a heavy one.
+pub const PREEMPTS: Method = Method::RandomizedGreedy;
+
 /// Whether it never moves or stops what runs, but for the power budget.
 pub fn moves_nothing(method: Method) -> bool {
     matches!(method, Method::Fifo | Method::Edf)

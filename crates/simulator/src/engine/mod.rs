@@ -5,7 +5,7 @@
 //! at the scenario's tick, if any, and at the last plan's [`Plan::next_event`].
 //!
 //! The cost of a stop and a start (checkpoint, stop, start, load) is the scenario's `restart`, spent on the new
-//! GPUs at full draw; a first start costs `first_start`. A job that takes over GPUs waits until their holder has stopped. A
+//! GPUs at full draw; a first start costs `first_start`. A job that waits for others to leave ([`JobPlan::after`](andreas_planner::JobPlan::after)) waits until they have stopped. A
 //! job on a sleeping node waits until it is up. Training since the last checkpoint is repeated.
 
 mod error;
@@ -277,17 +277,18 @@ impl<'a> Replay<'a> {
         let plan =
             decide(&self.snapshot).map_err(|source| SimulationError::Refused { at: self.now, source })?;
         self.record.decision(&plan);
-        let goes: Vec<Option<Placement>> = self
-            .snapshot
-            .jobs
-            .iter()
-            .map(|job| plan.jobs.get(&job.id).and_then(|j| j.decision.placement()).cloned())
-            .collect();
-        let mut vacated = vec![false; self.scenario.nodes.len()];
-        for (i, goes) in goes.iter().enumerate() {
-            let stays = |run: &Run| goes.as_ref().is_some_and(|place| run.place.same_gpus(place));
-            if let Some(run) = self.live[i].run.as_ref().filter(|run| !stays(run)) {
-                run.nodes.iter().for_each(|node| vacated[*node] = true);
+        // Where each job goes, and whether it waits until others have stopped. A job that moves stops as long itself.
+        let mut goes: Vec<Option<(Placement, bool)>> = Vec::new();
+        for job in &self.snapshot.jobs {
+            let decided = plan.jobs.get(&job.id);
+            let place = decided.and_then(|decided| decided.decision.placement()).cloned();
+            let waits = decided.is_some_and(|decided| !decided.after.is_empty());
+            goes.push(place.map(|place| (place, waits)));
+        }
+        for (i, goes) in goes.iter_mut().enumerate() {
+            let stays = |run: &Run| goes.as_ref().is_some_and(|(place, _)| run.place.same_gpus(place));
+            if self.live[i].run.as_ref().is_some_and(|run| !stays(run)) {
+                goes.iter_mut().for_each(|(_, waits)| *waits = false);
                 if self.conditions.saves_when_stopped {
                     self.live[i].unsaved = Seconds::ZERO;
                 }
@@ -295,8 +296,8 @@ impl<'a> Replay<'a> {
             }
         }
         for (i, goes) in goes.into_iter().enumerate() {
-            if let Some(place) = goes {
-                self.start(i, place, &vacated)?;
+            if let Some((place, waits)) = goes {
+                self.start(i, place, waits)?;
             }
         }
         let used = self.record.meter.used(&self.live);
@@ -312,8 +313,8 @@ impl<'a> Replay<'a> {
         Ok(plan.next_event)
     }
 
-    /// Starts or moves a job, changes its limit, or keeps it in place. `vacated`: nodes that a job is leaving.
-    fn start(&mut self, i: usize, place: Placement, vacated: &[bool]) -> Result<(), SimulationError> {
+    /// Starts or moves a job, changes its limit, or keeps it in place. `waits`: until others have stopped.
+    fn start(&mut self, i: usize, place: Placement, waits: bool) -> Result<(), SimulationError> {
         let impossible =
             |job: JobId| SimulationError::Impossible { at: self.now, job, nodes: place.nodes.clone() };
         let live = &self.live[i];
@@ -334,9 +335,7 @@ impl<'a> Replay<'a> {
         let delays = &self.scenario.delays;
         let up = nodes.iter().map(|node| self.nodes.wake(self.scenario, *node, self.now));
         let up = up.fold(self.now, |a, b| if b > a { b } else { a });
-        // A job that moves stops within its restart; others wait for the leaving job.
-        let left = !again && nodes.iter().any(|node| vacated[*node]);
-        let left = self.now + Seconds(if left { delays.stop_s } else { 0.0 });
+        let left = self.now + Seconds(if waits { delays.stop_s } else { 0.0 });
         let draws_from = Time(up.0.max(left.0)) + Seconds(delays.bind_s);
         let load = if again { self.scenario.restart } else { Seconds(delays.first_start_s) };
         self.nodes.started(self.scenario, &nodes, place.gpus_per_node.0, self.now);

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use andreas_api::phase::Phase;
+use andreas_api::phase::{Outcome, Phase};
 use andreas_api::slim::SlimGpuNode;
 use andreas_e2e::cluster::{A100, Cluster, Group, Options, a100, short_runs};
 use andreas_e2e::job::{Job, job, measured, profile};
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::scenario;
+use andreas_e2e::scrape;
 use andreas_testbed::wait::until;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use kube::Api;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -165,6 +166,62 @@ async fn limits_that_nobody_sets_save_no_watts() -> Result<()> {
         println!("highest draw {highest:.0} W of {BUDGET} W in {} looks", draw.looks());
         ensure!(highest < BUDGET, "{highest} W");
         ensure!(highest > 1_500.0, "no job was seen at work: {highest} W");
+        Ok(())
+    })
+    .await
+}
+
+/// Given a budget for one job of eight GPUs at work; when an urgent job on free GPUs of another node gets the watts of a light one
+/// that takes its whole grace to leave, then the GPUs have never drawn more than the budget.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preemption_for_watts_never_draws_more_than_the_power_budget() -> Result<()> {
+    const BUDGET: f64 = 4_000.0;
+    const GRACE: i32 = 20;
+    let mut policy = short_runs();
+    policy["powerBudget"] = json!({"watts": BUDGET});
+    // Only GPUs are measured here.
+    policy["gpuTypes"] =
+        json!([{"name": A100, "idleWatts": 52, "maxWatts": 400, "hostIdleWatts": 0, "hostBusyWatts": 0}]);
+    let options = Options {
+        name: "preempted".into(),
+        groups: vec![Group { gpus: 8, ..a100(2) }],
+        policy,
+        install: Some(json!({})),
+        ..Options::default()
+    };
+    scenario(options, async |c| {
+        agents_report(c, 2, 8).await?;
+        let draw = Draw::watch(c);
+        c.apply(&profile("known", &[measured(A100, 8, 500, 2_400)])).await?;
+        let on = |node: &str| json!({"kubernetes.io/hostname": node});
+        let known = |name: &str| job(name).gpus(8, 1).spec("profile", json!("known"));
+        let light =
+            known("light").epochs(2_000, 0.5).spec("weight", json!(1)).pod("nodeSelector", on("a100-0"));
+        let light = light.without("deadlineAfter").checkpoint(GRACE).env("TRAINER_IGNORE_TERM", 1);
+        c.submit(&light).await?;
+        c.wait_for_phase(&light, Phase::Running).await?;
+        let urgent =
+            known("urgent").epochs(8, 0.5).spec("weight", json!(1_000)).spec("deadlineAfter", json!("1m"));
+        let urgent = urgent.pod("nodeSelector", on("a100-1"));
+        c.submit(&urgent).await?;
+        c.wait_for_phase(&light, Phase::Stopping).await?;
+        let stopping = Instant::now();
+        c.wait_for_phase(&urgent, Phase::Running).await?;
+        let waited = stopping.elapsed();
+        c.wait_for_phase(&urgent, Phase::Succeeded).await?;
+        let highest = draw.highest();
+        println!("highest draw {highest:.0} W of {BUDGET} W in {} looks, waited {waited:?}", draw.looks());
+        ensure!(highest < BUDGET, "{highest} W");
+        ensure!(highest > 2_000.0, "no job was seen at work: {highest} W");
+        ensure!(waited > Duration::from_secs(15), "it did not wait for the grace of the other: {waited:?}");
+        let (light, urgent) =
+            (c.observer.seen().status(&light.key()), c.observer.seen().status(&urgent.key()));
+        ensure!(urgent.attempts == 1, "{urgent:?}");
+        ensure!(light.history.first().is_some_and(|a| a.outcome == Outcome::Stopped), "{:?}", light.history);
+        let metrics = scrape::text(c.operators.first().context("an operator")?.admin).await?;
+        let violations =
+            metrics.lines().find(|line| line.starts_with("andreas_planned_budget_violations_total "));
+        ensure!(violations.is_some_and(|line| line.ends_with(" 0")), "{violations:?}");
         Ok(())
     })
     .await

@@ -1,6 +1,6 @@
 //! What the API server says: quota, refused templates, names, forged pods, deadlines.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use andreas_api::names;
 use andreas_api::phase::{Phase, Reason};
@@ -37,6 +37,39 @@ async fn quota_makes_jobs_wait_with_the_reason() -> Result<()> {
         c.edit(&first.key(), &json!({"suspend": true})).await?;
         c.wait_for_phase(&second, Phase::Succeeded).await?;
         ensure!(c.observer.seen().phase(&never.key()) == Phase::Pending, "it waits for ever, and says why");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preemption_for_quota_is_refused_by_nobody() -> Result<()> {
+    scenario(Options { groups: vec![a100(2)], ..Options::default() }, async |c| {
+        // given a light job that uses up the quota of its namespace, and takes its whole grace to leave
+        c.apply(&namespace("small", json!({}))).await?;
+        c.apply(&json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus", "namespace": "small"},
+            "spec": {"hard": {"requests.nvidia.com/gpu": "4"}},
+        }))
+        .await?;
+        let of_small = |name: &str| job(name).namespace("small").gpus(4, 1);
+        let light = of_small("light").epochs(2_000, 0.5).without("deadlineAfter").spec("weight", json!(1));
+        let light = light.checkpoint(12).env("TRAINER_IGNORE_TERM", 1);
+        c.submit(&light).await?;
+        c.wait_for_phase(&light, Phase::Running).await?;
+        // when an urgent one gets its part of the quota
+        let urgent = of_small("urgent").epochs(8, 0.3).spec("weight", json!(1_000));
+        let urgent = urgent.spec("deadlineAfter", json!("1m"));
+        c.submit(&urgent).await?;
+        c.wait_for_phase(&light, Phase::Stopping).await?;
+        let stopping = Instant::now();
+        c.wait_for_phase(&urgent, Phase::Running).await?;
+        let waited = stopping.elapsed();
+        c.wait_for_phase(&urgent, Phase::Succeeded).await?;
+        // then it starts when the other has left, and no pod of it was refused
+        ensure!(waited > Duration::from_secs(8), "it did not wait for the grace of the other: {waited:?}");
+        let status = c.observer.seen().status(&urgent.key());
+        ensure!(status.attempts == 1, "{:?}", status.history);
         Ok(())
     })
     .await
