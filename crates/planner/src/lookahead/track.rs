@@ -1,6 +1,22 @@
-//! Search state of a price over time, with steps as in Rprop (Riedmiller and Braun 1993).
+//! Search state of prices over time, with steps as in Rprop (Riedmiller and Braun 1993).
 
 use super::periods::{PERIODS, Periods, Price};
+
+/// Everything that has a price.
+pub(super) struct Tracks {
+    /// By class.
+    pub gpu: Vec<Track>,
+    pub watt: Track,
+}
+
+impl Tracks {
+    pub fn all(&mut self) -> impl Iterator<Item = &mut Track> {
+        self.gpu.iter_mut().chain([&mut self.watt])
+    }
+}
+
+/// Within a round a price rises by this part while as much is asked for as is there, and is right in the mean.
+const CROWDING: f64 = 0.03;
 
 /// Search state of the price of one resource.
 pub(super) struct Track {
@@ -8,22 +24,32 @@ pub(super) struct Track {
     step: [f64; PERIODS],
     up: [i8; PERIODS],
     capacity: [f64; PERIODS],
-    pub used: [f64; PERIODS],
-    pub sum: [f64; PERIODS],
-    least: f64,
+    /// The inverse; 0 where nothing is there.
+    per_capacity: [f64; PERIODS],
+    used: [f64; PERIODS],
+    sum: [f64; PERIODS],
+    first_step: f64,
 }
 
 impl Track {
     pub fn new(price: Price, capacity: [f64; PERIODS], step: f64) -> Self {
-        Self {
+        let mut track = Self {
             price,
             step: [step; PERIODS],
             up: [0; PERIODS],
             capacity,
+            per_capacity: [0.0; PERIODS],
             used: [0.0; PERIODS],
             sum: [0.0; PERIODS],
-            least: step * 1e-3,
-        }
+            first_step: step,
+        };
+        track.take_used();
+        track
+    }
+
+    /// Begins again without a price.
+    pub fn restart(&mut self) {
+        (self.price, self.step, self.up) = (Price::default(), [self.first_step; PERIODS], [0; PERIODS]);
     }
 
     /// Adds a use from the start of a period on.
@@ -42,6 +68,29 @@ impl Track {
         for (capacity, used) in self.capacity.iter_mut().zip(&mut self.used) {
             *capacity = (*capacity - std::mem::take(used)).max(0.0);
         }
+        self.per_capacity = self.capacity.map(|capacity| if capacity > 0.0 { 1.0 / capacity } else { 0.0 });
+    }
+
+    /// Factor on the price of who asks next from a period on. Alike resources would otherwise be asked for all at once or not
+    /// at all, in turns, and their prices would stay where they are.
+    pub fn crowding(&self, period: usize) -> f64 {
+        1.0 + CROWDING * (self.used[period] * self.per_capacity[period] - 0.5)
+    }
+
+    /// What is used, as a part of what is there, in all periods up to one; `None` where nothing is scarce, or nothing is
+    /// there.
+    pub fn used_part_until(&self, periods: &Periods, until: usize) -> Option<f64> {
+        let (mut used, mut capacity) = (0.0, 0.0);
+        for (p, pair) in periods.starts().windows(2).take(until).enumerate() {
+            used += self.used[p] * (pair[1] - pair[0]);
+            capacity += self.capacity[p] * (pair[1] - pair[0]);
+        }
+        (capacity > 0.0 && capacity.is_finite()).then(|| used / capacity)
+    }
+
+    /// Whether the price up to a period is more than what is left of steps down.
+    pub fn has_price_until(&self, until: usize) -> bool {
+        self.price.rate[..until].iter().any(|rate| *rate > self.first_step)
     }
 
     pub fn update(&mut self, periods: &Periods) {
@@ -57,15 +106,28 @@ impl Track {
             if up * self.up[p] > 0 {
                 self.step[p] *= 1.5;
             } else if up * self.up[p] < 0 {
-                self.step[p] = (self.step[p] * 0.4).max(self.least);
+                self.step[p] = (self.step[p] * 0.4).max(self.first_step * 1e-3);
             }
             if up != 0 {
                 self.up[p] = up;
             }
             self.price.rate[p] = (self.price.rate[p] + f64::from(up) * self.step[p]).max(0.0);
-            self.used[p] = 0.0;
         }
-        self.used[periods.count() - 1] = 0.0;
         self.price.integrate(periods);
+    }
+
+    /// Forgets what is used.
+    pub fn clear_used(&mut self) {
+        self.used = [0.0; PERIODS];
+    }
+
+    /// Adds the price to the sum whose mean is the result.
+    pub fn count(&mut self) {
+        self.sum.iter_mut().zip(self.price.rate).for_each(|(sum, rate)| *sum += rate);
+    }
+
+    /// The mean of the prices that were counted; begins a new sum.
+    pub fn mean(&mut self, periods: &Periods, counted: f64) -> Price {
+        Price::new(periods, std::mem::take(&mut self.sum).map(|sum| sum / counted))
     }
 }
