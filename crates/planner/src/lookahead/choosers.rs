@@ -1,7 +1,7 @@
 //! What jobs take at given prices: each its cheapest configuration and start.
 
 use super::Kept;
-use super::classes::Mask;
+use super::classes::classes_in;
 use super::cost_table::CostTable;
 use super::track::Tracks;
 use crate::instance::Instance;
@@ -21,10 +21,20 @@ struct Chooser {
     job: usize,
     /// Offsets of its columns, the one that it took last first.
     order: Vec<u16>,
-    /// By column, then by start: energy and lateness; NaN if not yet computed.
-    costs: Vec<f64>,
+    /// By column, then by start.
+    runs: Vec<Run>,
     /// Number of jobs that it stands for.
     each: f64,
+}
+
+/// A run of a column from a start on, before prices; computed when it is first looked at.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Energy and lateness; NaN if not yet computed.
+    cost: f64,
+    /// Its end, and the period of that.
+    until: f64,
+    end: usize,
 }
 
 /// A start of a column: cost, offset of the column, period, class.
@@ -67,7 +77,7 @@ impl<'a, 'b> Choosers<'a, 'b> {
             Chooser {
                 job,
                 order: possible.map(|(column, _)| column).collect(),
-                costs: vec![f64::NAN; items.len() * starts],
+                runs: vec![Run { cost: f64::NAN, until: 0.0, end: 0 }; items.len() * starts],
                 each: if i < small { each } else { 1.0 },
             }
         };
@@ -113,33 +123,34 @@ impl Chooser {
         let item = &cost_table.items[first + i];
         let mut best = None;
         let delay = cost_table.delay[self.job];
-        let classes = cost_table.classes(item);
         let starts = cost_table.periods.starts();
-        let costs = &mut self.costs[i * starts.len()..][..starts.len()];
-        for (s, begin) in starts.iter().enumerate() {
-            if costs[s].is_nan() {
-                costs[s] = cost_table.cost_at(instance, self.job, first + i, s);
-            }
-            if costs[s] >= limit {
-                if cost_table.rising {
-                    break;
+        let runs = &mut self.runs[i * starts.len()..][..starts.len()];
+        for class in classes_in(cost_table.classes(item)) {
+            let track = &tracks.gpu[class];
+            for (s, (run, crowding)) in runs.iter_mut().zip(track.crowding()).enumerate() {
+                if run.cost.is_nan() {
+                    run.cost = cost_table.cost_at(instance, self.job, first + i, s);
+                    run.until = starts[s].max(delay) + item.time;
+                    run.end = cost_table.periods.index_at(run.until);
                 }
-                continue;
-            }
-            if !item.may_start(s) {
-                continue;
-            }
-            let until = begin.max(delay) + item.time;
-            let end = cost_table.periods.index_at(until);
-            let (class, price) = cheapest(classes, |class| {
-                let track = &tracks.gpu[class];
-                track.price.between(s, end, until) * track.crowding(s)
-            });
-            let watts = tracks.watt.price.between(s, end, until);
-            let cost = costs[s] + item.gpus * price + item.watts * watts;
-            if cost < limit {
-                limit = cost;
-                best = Some(Start { cost, item: i, start: s, class });
+                if run.cost >= limit {
+                    if cost_table.rising {
+                        break;
+                    }
+                    continue;
+                }
+                if !item.may_start(s) {
+                    continue;
+                }
+                let Run { cost, until, end } = *run;
+                let mut cost = cost + item.gpus * crowding * track.price.between(s, end, until);
+                if let Some(watt) = &tracks.watt {
+                    cost += item.watts * watt.price.between(s, end, until);
+                }
+                if cost < limit {
+                    limit = cost;
+                    best = Some(Start { cost, item: i, start: s, class });
+                }
             }
         }
         best
@@ -149,25 +160,12 @@ impl Chooser {
     fn take(&self, cost_table: &CostTable, start: &Start, tracks: &mut Tracks) {
         let periods = &cost_table.periods;
         let item = &cost_table.items[cost_table.columns_of(self.job).start + start.item];
-        let until = periods.starts()[start.start].max(cost_table.delay[self.job]) + item.time;
-        let end = periods.index_at(until);
+        let Run { until, end, .. } = self.runs[start.item * periods.count() + start.start];
         tracks.gpu[start.class].add(periods, self.each * item.gpus, start.start, end, until);
-        tracks.watt.add(periods, self.each * item.watts, start.start, end, until);
-    }
-}
-
-/// The class with the lowest price of some classes, and that price.
-pub(super) fn cheapest(mut classes: Mask, price: impl Fn(usize) -> f64) -> (usize, f64) {
-    let mut best = (0, f64::INFINITY);
-    while classes != 0 {
-        let class = classes.trailing_zeros() as usize;
-        classes &= classes - 1;
-        let price = price(class);
-        if price < best.1 {
-            best = (class, price);
+        if let Some(watt) = &mut tracks.watt {
+            watt.add(periods, self.each * item.watts, start.start, end, until);
         }
     }
-    best
 }
 
 #[cfg(test)]

@@ -203,11 +203,13 @@ impl Price {
     }
 
     /// Integral up to a moment in a known period.
+    #[inline]
     pub fn until(&self, p: usize, seconds: f64) -> f64 {
         self.base[p] + self.rate[p] * seconds
     }
 
     /// Integral from the start of a period to a moment in the period `end`.
+    #[inline]
     pub fn between(&self, from: usize, end: usize, seconds: f64) -> f64 {
         self.until(end, seconds) - self.sum[from]
     }

@@ -29,6 +29,8 @@ const SEEN: f64 = 4.0;
 const MOST: f64 = 1.5;
 /// and at least this part of each resource that has a price.
 const LEAST: f64 = 0.5;
+/// Where they do not, so many more searches follow; the last one begins without prices.
+const MORE: usize = 3;
 
 /// Result of a search.
 pub(super) struct Searched {
@@ -52,7 +54,7 @@ impl Clearing {
     fn of(tracks: &Tracks, periods: &Periods) -> Self {
         let until = periods.first_from(SEEN * periods.unit());
         let (mut most, mut least) = (None, f64::INFINITY);
-        for track in tracks.gpu.iter().chain([&tracks.watt]) {
+        for track in tracks.gpu.iter().chain(&tracks.watt) {
             let Some(asked) = track.used_part_until(periods, until) else { continue };
             most = Some(most.map_or(asked, |most| asked.max(most)));
             if track.has_price_until(until) {
@@ -62,8 +64,8 @@ impl Clearing {
         Self { most, least }
     }
 
-    fn is_clear(&self) -> bool {
-        self.most.is_none_or(|most| most <= MOST) && self.least >= LEAST
+    fn is_clear(&self, limit: f64) -> bool {
+        self.most.is_none_or(|most| most <= limit) && self.least >= LEAST
     }
 }
 
@@ -79,21 +81,23 @@ pub(super) fn search(
     let mut search = Search::new(instance, (classes, cost_table), kept, part);
     if let Some((gpu, watt)) = old {
         search.tracks.gpu.iter_mut().zip(gpu).for_each(|(track, price)| track.price = price);
-        if search.budgeted {
-            search.tracks.watt.price = watt;
+        if let Some(track) = &mut search.tracks.watt {
+            track.price = watt;
         }
     }
+    // Rough prices may leave more asked for than there is everywhere, but nothing that has a price.
+    let most = if part == 1 { MOST } else { f64::INFINITY };
     let mut best = search.run(rounds);
-    // Go on, then begin again without prices.
-    for (restart, rounds) in [(false, COLD), (true, 2 * COLD)] {
-        if best.clearing.is_clear() {
+    for more in 1..=MORE {
+        if best.clearing.is_clear(most) {
             break;
         }
-        if restart {
+        // At last without the prices that it came from.
+        if more == MORE {
             search.tracks.all().for_each(Track::restart);
         }
-        let other = search.run(rounds / part);
-        if other.clearing.is_clear() || other.clearing.most < best.clearing.most {
+        let other = search.run(if more == MORE { 2 * COLD } else { WARM } / part);
+        if other.clearing.is_clear(most) || other.clearing.least > best.clearing.least {
             best = other;
         }
     }
@@ -103,7 +107,6 @@ pub(super) fn search(
 struct Search<'a, 'b> {
     choosers: Choosers<'a, 'b>,
     tracks: Tracks,
-    budgeted: bool,
     periods: Periods,
 }
 
@@ -118,27 +121,23 @@ impl<'a, 'b> Search<'a, 'b> {
         let step = first_step(instance, cost_table);
         let track = |gpus: f64| Track::new(Price::default(), [gpus; PERIODS], step);
         let watts = watts(instance, &periods);
-        let step = if instance.allowed_mw.is_some() { watt_step(instance) } else { 0.0 };
         let mut tracks = Tracks {
             gpu: classes.list.iter().map(|class| track(class.gpus)).collect(),
-            watt: Track::new(Price::default(), watts.unwrap_or([f64::INFINITY; PERIODS]), step),
+            watt: watts.map(|watts| Track::new(Price::default(), watts, watt_step(instance))),
         };
         take_what_is_kept(instance, (classes, cost_table), kept, &mut tracks);
         let choosers = Choosers::new(instance, cost_table, kept, SAMPLE / part);
-        Self { choosers, tracks, budgeted: watts.is_some(), periods }
+        Self { choosers, tracks, periods }
     }
 
     /// The mean price of the second half of these rounds.
     fn run(&mut self, rounds: usize) -> Searched {
-        let Self { choosers, tracks, budgeted, periods } = self;
+        let Self { choosers, tracks, periods } = self;
         let mut counted = 0.0;
         for round in 0..rounds {
             tracks.all().for_each(Track::clear_used);
             choosers.round(tracks);
-            tracks.gpu.iter_mut().for_each(|track| track.update(periods));
-            if *budgeted {
-                tracks.watt.update(periods);
-            }
+            tracks.all().for_each(|track| track.update(periods));
             if round * 2 >= rounds {
                 counted += 1.0;
                 tracks.all().for_each(Track::count);
@@ -153,7 +152,7 @@ impl<'a, 'b> Search<'a, 'b> {
         choosers.round(tracks);
         let searched = Searched {
             gpu: tracks.gpu.iter().map(|track| track.price).collect(),
-            watt: budgeted.then_some(tracks.watt.price),
+            watt: tracks.watt.as_ref().map(|track| track.price),
             clearing: Clearing::of(tracks, periods),
         };
         tracks.all().zip(last).for_each(|(track, price)| track.price = price);
@@ -178,7 +177,9 @@ fn take_what_is_kept(
             let gpus = data.configs[kept.config].gpus as f64;
             tracks.gpu[classes.of_node[*node as usize]].add(periods, gpus, 0, end, until);
         }
-        tracks.watt.add(periods, item.watts, 0, end, until);
+        if let Some(watt) = &mut tracks.watt {
+            watt.add(periods, item.watts, 0, end, until);
+        }
     }
     tracks.all().for_each(Track::take_used);
 }

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Kept;
-use super::choosers::cheapest;
-use super::classes::Classes;
+use super::classes::{Classes, Mask, classes_in};
 use super::cost_table::{CostTable, time_in_system};
 use super::periods::{PERIODS, Periods, Price};
 use super::price_search::{Searched, search};
@@ -80,6 +79,18 @@ impl ShadowPrices {
         Prices { now: instance.snapshot.now, bounds: self.periods.ends(), values }
     }
 
+    /// Cheapest class for a column from the start of one period to a moment in another, and its price there.
+    fn cheapest(&self, classes: Mask, from: usize, end: usize, until: f64) -> (usize, f64) {
+        let mut best = (0, f64::INFINITY);
+        for class in classes_in(classes) {
+            let price = self.gpu[class].between(from, end, until);
+            if price < best.1 {
+                best = (class, price);
+            }
+        }
+        best
+    }
+
     /// Extra cost of a run of which nothing is known: its GPUs beyond the fewest, at their price from `begin` seconds
     /// on until its first report, by how wrong its speed-up may be.
     pub fn unknown_cost(&self, data: &JobData<'_>, gpus: f64, class: usize, begin: f64) -> f64 {
@@ -121,7 +132,7 @@ impl ShadowPrices {
                 }
                 let until = begin.max(cost_table.delay[job]) + item.time;
                 let end = cost_table.periods.index_at(until);
-                let (class, gpu) = cheapest(cost_table.classes(item), |c| self.gpu[c].between(s, end, until));
+                let (class, gpu) = self.cheapest(cost_table.classes(item), s, end, until);
                 let watt = self.watt.between(s, end, until);
                 let wake = cost_table.wake_cost(instance, &instance.jobs[job], &classes.list[class]);
                 let extra = self.unknown_cost(&instance.jobs[job], item.gpus, class, *begin);

@@ -6,12 +6,13 @@ use super::periods::{PERIODS, Periods, Price};
 pub(super) struct Tracks {
     /// By class.
     pub gpu: Vec<Track>,
-    pub watt: Track,
+    /// With a budget.
+    pub watt: Option<Track>,
 }
 
 impl Tracks {
     pub fn all(&mut self) -> impl Iterator<Item = &mut Track> {
-        self.gpu.iter_mut().chain([&mut self.watt])
+        self.gpu.iter_mut().chain(&mut self.watt)
     }
 }
 
@@ -24,9 +25,10 @@ pub(super) struct Track {
     step: [f64; PERIODS],
     up: [i8; PERIODS],
     capacity: [f64; PERIODS],
-    /// The inverse; 0 where nothing is there.
-    per_capacity: [f64; PERIODS],
+    /// Crowding by a unit that is used; 0 where nothing is there.
+    crowding_each: [f64; PERIODS],
     used: [f64; PERIODS],
+    crowding: [f64; PERIODS],
     sum: [f64; PERIODS],
     first_step: f64,
 }
@@ -38,8 +40,9 @@ impl Track {
             step: [step; PERIODS],
             up: [0; PERIODS],
             capacity,
-            per_capacity: [0.0; PERIODS],
+            crowding_each: [0.0; PERIODS],
             used: [0.0; PERIODS],
+            crowding: [0.0; PERIODS],
             sum: [0.0; PERIODS],
             first_step: step,
         };
@@ -57,9 +60,12 @@ impl Track {
         let starts = periods.starts();
         for p in start..end {
             self.used[p] += amount;
+            self.crowding[p] += amount * self.crowding_each[p];
         }
         if end + 1 < starts.len() {
-            self.used[end] += amount * (until - starts[end]) / (starts[end + 1] - starts[end]);
+            let amount = amount * (until - starts[end]) / (starts[end + 1] - starts[end]);
+            self.used[end] += amount;
+            self.crowding[end] += amount * self.crowding_each[end];
         }
     }
 
@@ -68,13 +74,15 @@ impl Track {
         for (capacity, used) in self.capacity.iter_mut().zip(&mut self.used) {
             *capacity = (*capacity - std::mem::take(used)).max(0.0);
         }
-        self.per_capacity = self.capacity.map(|capacity| if capacity > 0.0 { 1.0 / capacity } else { 0.0 });
+        self.crowding_each =
+            self.capacity.map(|capacity| if capacity > 0.0 { CROWDING / capacity } else { 0.0 });
+        self.clear_used();
     }
 
-    /// Factor on the price of who asks next from a period on. Alike resources would otherwise be asked for all at once or not
-    /// at all, in turns, and their prices would stay where they are.
-    pub fn crowding(&self, period: usize) -> f64 {
-        1.0 + CROWDING * (self.used[period] * self.per_capacity[period] - 0.5)
+    /// By period: factor on the price for who asks next for what begins there. Alike resources would otherwise be asked for all at
+    /// once or not at all, in turns, and their prices would stay where they are.
+    pub fn crowding(&self) -> &[f64; PERIODS] {
+        &self.crowding
     }
 
     /// What is used, as a part of what is there, in all periods up to one; `None` where nothing is scarce, or nothing is
@@ -119,6 +127,7 @@ impl Track {
     /// Forgets what is used.
     pub fn clear_used(&mut self) {
         self.used = [0.0; PERIODS];
+        self.crowding = [1.0 - CROWDING / 2.0; PERIODS];
     }
 
     /// Adds the price to the sum whose mean is the result.
