@@ -64,8 +64,11 @@ impl Clearing {
         Self { most, least }
     }
 
-    fn is_clear(&self, limit: f64) -> bool {
-        self.most.is_none_or(|most| most <= limit) && self.least >= LEAST
+    /// How far these are beyond what is allowed; at most 1 where prices clear. Rough prices may leave more asked for than there is
+    /// everywhere, but nothing that has a price.
+    fn excess(&self, rough: bool) -> f64 {
+        let most = if rough { 0.0 } else { self.most.unwrap_or(0.0) / MOST };
+        most.max(LEAST / self.least)
     }
 }
 
@@ -85,11 +88,10 @@ pub(super) fn search(
             track.price = watt;
         }
     }
-    // Rough prices may leave more asked for than there is everywhere, but nothing that has a price.
-    let most = if part == 1 { MOST } else { f64::INFINITY };
+    let excess = |searched: &Searched| searched.clearing.excess(part > 1);
     let mut best = search.run(rounds);
     for more in 1..=MORE {
-        if best.clearing.is_clear(most) {
+        if excess(&best) <= 1.0 {
             break;
         }
         // At last without the prices that it came from.
@@ -97,7 +99,7 @@ pub(super) fn search(
             search.tracks.all().for_each(Track::restart);
         }
         let other = search.run(if more == MORE { 2 * COLD } else { WARM } / part);
-        if other.clearing.is_clear(most) || other.clearing.least > best.clearing.least {
+        if excess(&other) < excess(&best) {
             best = other;
         }
     }
