@@ -95,6 +95,8 @@ struct Explanation<'a> {
     gap: Option<f64>,
     /// Part of what planning could save in this step that may be missed.
     missed_saving: Option<f64>,
+    /// GPUs or watts that jobs ask for at the plan's prices over what is there, of those of which most is asked for.
+    asked_over_available: Option<f64>,
     /// The method's bound was above the cost and is left out.
     #[serde(skip_serializing_if = "is_false")]
     #[schemars(default)]
@@ -133,6 +135,7 @@ impl<'a> Explanation<'a> {
             cost: plan.cost.0,
             gap: plan.gap,
             missed_saving: plan.missed_saving,
+            asked_over_available: plan.asked_over_available,
             bound_invalid: plan.bound_invalid,
             ended_early: plan.ended_early,
             trials: plan.trials,

@@ -50,6 +50,7 @@ pub(crate) fn assemble(
         bound: None,
         gap: None,
         missed_saving: None,
+        asked_over_available: outcome.asked,
         bound_invalid: false,
         ended_early: outcome.ended_early,
         budgeted_power: instance.in_scope(budgeted),

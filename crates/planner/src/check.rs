@@ -167,6 +167,7 @@ fn check_job(job: &Job) -> Check {
     positive(job.epochs_left, || at("epochs_left"))?;
     not_negative(job.min_run.0, || at("min_run"))?;
     not_negative(job.lost.0, || at("lost"))?;
+    not_negative(job.usually_lost.map_or(0.0, |usual| usual.0), || at("usually_lost"))?;
     if let Some(unknown) = &job.unknown {
         not_negative(unknown.shape, || at("unknown.shape"))?;
         not_negative(unknown.first_report.0, || at("unknown.first_report"))?;

@@ -26,6 +26,8 @@ pub struct Outcome {
     pub intended: Vec<(usize, f64, usize)>,
     /// Shadow prices for the next decision.
     pub prices: Option<Prices>,
+    /// What jobs ask for at these prices, as a part of what is there, of the resource of which most is asked for.
+    pub asked: Option<f64>,
     /// Seconds until the method needs another decision.
     pub wake: Option<f64>,
 }

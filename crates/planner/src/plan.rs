@@ -30,6 +30,11 @@ pub struct Plan {
     /// could save in this step that may be missed; 0 to 1.
     #[serde(default)]
     pub missed_saving: Option<f64>,
+    /// What jobs ask for at the prices of this plan in the coming periods, as a part of what is there: of the GPUs or
+    /// watts of which most is asked for. About 1 where something is scarce and prices are right; several times that
+    /// where they are not, and then neither cost nor gap means much. `None` if the method has no prices.
+    #[serde(default)]
+    pub asked_over_available: Option<f64>,
     /// The method computed a bound above the cost, so it has proven nothing, and `bound` is left out. It is an
     /// error of the method, except while a lowered budget makes it stop jobs that the bound takes as given.
     #[serde(default)]

@@ -278,6 +278,10 @@ pub struct Job {
     /// Work since the last checkpoint, in seconds on its present GPUs; lost by a stop, >= 0.
     #[serde(default)]
     pub lost: Seconds,
+    /// What a stop usually loses of it, in seconds on the same GPUs, >= 0: `lost` grows up to this until a later stop.
+    /// `None`: a later stop loses no more than one now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usually_lost: Option<Seconds>,
     /// What more GPUs cost an unknown run; `None`: something was observed of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<UnknownRun>,
@@ -306,6 +310,12 @@ impl Job {
         self.movable
             && self.preemption == Preemption::Allowed
             && self.restarts_last_day < MAX_RESTARTS_PER_DAY
+    }
+
+    /// Seconds of work on its present GPUs that a stop after so many more seconds would lose.
+    pub(crate) fn lost_after(&self, seconds: f64) -> f64 {
+        let usual = self.usually_lost.map_or(0.0, |usual| usual.0);
+        self.lost.0.max(usual.min(self.lost.0 + seconds))
     }
 }
 

@@ -71,6 +71,8 @@ andreas_runtime::metrics! {
         "Proven gap of the last plan's step, as a part of its bound; not there where the method has no bound");
     PLAN_MISSED = gauge("andreas_plan_missed_saving_ratio", &[],
         "Part of what the last plan could save over letting everybody wait that its step may have missed; not there where the method has no bound");
+    PLAN_ASKED = gauge("andreas_plan_asked_over_available_ratio", &[],
+        "GPUs or watts that TrainingJobs ask for at the prices of the last plan over what is there, of the GPU type or watts of which most is asked for: about 1 where something is scarce, far more where prices are wrong; not there where the method has no prices");
     PLAN_BOUND_INVALID = counter("andreas_plan_bound_invalid_total", &[],
         "Plans whose bound was above their cost, so that nothing was proven; expected only while a lowered power budget stops jobs");
     PLAN_JOBS = gauge("andreas_plan_jobs", &[], "TrainingJobs in the last plan");

@@ -56,6 +56,8 @@ pub struct LastPlan {
     pub gap: Option<f64>,
     /// The part of the possible saving that it may have missed, likewise.
     pub missed_saving: Option<f64>,
+    /// What jobs ask for at its prices over what is there, if the method has prices.
+    pub asked_over_available: Option<f64>,
     /// Power in the plan, W.
     pub budgeted: f64,
     /// The power budget, W, if any.

@@ -177,6 +177,9 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
     if let Some(missed) = plan.missed_saving {
         list::PLAN_MISSED.encode(encoder, |values| values.plain(missed))?;
     }
+    if let Some(asked) = plan.asked_over_available {
+        list::PLAN_ASKED.encode(encoder, |values| values.plain(asked))?;
+    }
     list::PLAN_JOBS.encode(encoder, |values| values.plain(plan.jobs as f64))?;
     let at = plan.at.as_millisecond() as f64 / 1_000.0;
     list::PLAN_AT.encode(encoder, |values| values.plain(at))

@@ -14,6 +14,7 @@ pub fn figures(built: &Built, plan: &Plan) -> LastPlan {
         jobs: built.snapshot.jobs.len(),
         gap: plan.gap,
         missed_saving: plan.missed_saving,
+        asked_over_available: plan.asked_over_available,
         budgeted: plan.budgeted_power.0,
         allowed: plan.allowed_power.filter(|watts| rules::limits(*watts)).map(|watts| watts.0),
     }

@@ -263,6 +263,10 @@ pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, requirements: &mut 
             Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).clamp(0.0, running_for)),
             None => Seconds(running_for),
         },
+        usually_lost: Some(match spec.checkpoint {
+            Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).max(0.0)),
+            None => Seconds((outlook.epochs_left * outlook.epoch.median).max(0.0) + running_for),
+        }),
         restart: restarts::observed_time(index, &index.profile_key(job)),
         restarts_last_day: restarts::last_day(status, now),
         promised: given.promised,

@@ -1,13 +1,11 @@
 //! What jobs take at given prices: each its cheapest configuration and start.
 
 use super::Kept;
+use super::classes::classes_in;
 use super::cost_table::CostTable;
-use super::periods::Price;
-use super::track::Track;
+use super::track::Tracks;
 use crate::instance::Instance;
 
-/// Size of the shortlist, the columns that were nearly the best.
-const SHORTLIST: usize = 4;
 /// One job in so many, the largest by GPU-seconds, is always in the sample.
 const LARGE_ONE_IN: usize = 20;
 
@@ -21,12 +19,22 @@ pub(super) struct Choosers<'a, 'b> {
 /// A job that chooses.
 struct Chooser {
     job: usize,
-    /// Its shortlist, as offsets from its first column.
-    short: [u16; SHORTLIST],
-    /// By column, then by start: energy and lateness; NaN if not yet computed.
-    costs: Vec<f64>,
+    /// Offsets of its columns, the one that it took last first.
+    order: Vec<u16>,
+    /// By column, then by start.
+    runs: Vec<Run>,
     /// Number of jobs that it stands for.
     each: f64,
+}
+
+/// A run of a column from a start on, before prices; computed when it is first looked at.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Energy and lateness; NaN if not yet computed.
+    cost: f64,
+    /// Its end, and the period of that.
+    until: f64,
+    end: usize,
 }
 
 /// A start of a column: cost, offset of the column, period, class.
@@ -63,141 +71,101 @@ impl<'a, 'b> Choosers<'a, 'b> {
         }
         let starts = cost_table.periods.count();
         let small = if few < all { few - large } else { 0 };
-        let chooser = |(i, &(_, job)): (usize, &(f64, usize))| Chooser {
-            job,
-            short: [u16::MAX; SHORTLIST],
-            costs: vec![f64::NAN; cost_table.columns_of(job).len() * starts],
-            each: if i < small { each } else { 1.0 },
+        let chooser = |(i, &(_, job)): (usize, &(f64, usize))| {
+            let items = cost_table.columns_of(job);
+            let possible = (0..).zip(&cost_table.items[items.clone()]).filter(|(_, item)| item.possible());
+            Chooser {
+                job,
+                order: possible.map(|(column, _)| column).collect(),
+                runs: vec![Run { cost: f64::NAN, until: 0.0, end: 0 }; items.len() * starts],
+                each: if i < small { each } else { 1.0 },
+            }
         };
         Self { instance, cost_table, jobs: jobs.iter().enumerate().map(chooser).collect() }
     }
 
-    pub fn round(&mut self, gpu: &mut [Track], watt: &mut Track, full: bool) {
-        let (instance, cost_table) = (self.instance, self.cost_table);
+    /// Each job takes its cheapest start on any of its columns, at prices that rise a little as more is asked for.
+    pub fn round(&mut self, tracks: &mut Tracks) {
         for chooser in &mut self.jobs {
-            let items = cost_table.columns_of(chooser.job);
-            let mut best: Option<Start> = None;
-            if full {
-                let mut ranked = [(f64::INFINITY, u16::MAX); SHORTLIST];
-                let alike = cost_table.items[items.clone()].chunk_by(|a, b| a.hardware == b.hardware);
-                let mut names = 0_u16..;
-                for group in alike {
-                    // Only one of the columns that differ by the limit: the others would fill the list.
-                    let (mut limit, mut found) = (ranked[SHORTLIST - 1].0, None);
-                    for (_, name) in group.iter().zip(&mut names) {
-                        let start =
-                            chooser.best_start(instance, cost_table, usize::from(name), gpu, watt, limit);
-                        if let Some(start) = start {
-                            (limit, found) = (start.cost, Some((start, name)));
-                        }
-                    }
-                    let Some((found, name)) = found else { continue };
-                    if best.is_none_or(|best| found.cost < best.cost) {
-                        best = Some(found);
-                    }
-                    let mut entry = (found.cost, name);
-                    for slot in &mut ranked {
-                        if entry.0 < slot.0 {
-                            std::mem::swap(slot, &mut entry);
-                        }
-                    }
-                }
-                chooser.short = ranked.map(|(_, i)| i);
-            } else {
-                for i in chooser.short {
-                    if i == u16::MAX {
-                        break;
-                    }
-                    let limit = best.map_or(f64::INFINITY, |best| best.cost);
-                    best =
-                        chooser.best_start(instance, cost_table, usize::from(i), gpu, watt, limit).or(best);
-                }
+            if let Some(best) = chooser.best(self.instance, self.cost_table, tracks) {
+                chooser.take(self.cost_table, &best, tracks);
             }
-            let Some(best) = best else { continue };
-            let item = &cost_table.items[items.start + best.item];
-            let begin = cost_table.periods.starts()[best.start];
-            let until = begin.max(cost_table.delay[chooser.job]) + item.time;
-            let end = cost_table.periods.index_at(until);
-            let each = chooser.each;
-            gpu[best.class].add(&cost_table.periods, each * item.gpus, best.start, end, until);
-            watt.add(&cost_table.periods, each * item.watts, best.start, end, until);
         }
     }
 }
 
 impl Chooser {
+    /// Its cheapest start.
+    fn best(&mut self, instance: &Instance<'_>, cost_table: &CostTable, tracks: &Tracks) -> Option<Start> {
+        let mut best = None;
+        for at in 0..self.order.len() {
+            let limit = best.map_or(f64::INFINITY, |best: Start| best.cost);
+            let start = self.best_start(instance, cost_table, usize::from(self.order[at]), tracks, limit);
+            if start.is_some() {
+                best = start;
+                // What was the best is nearly the best next time, and spares most of the others.
+                self.order.swap(0, at);
+            }
+        }
+        best
+    }
+
     /// The best start of a column, if it costs less than a limit.
     fn best_start(
         &mut self,
         instance: &Instance<'_>,
         cost_table: &CostTable,
         i: usize,
-        gpu: &[Track],
-        watt: &Track,
-        limit: f64,
+        tracks: &Tracks,
+        mut limit: f64,
     ) -> Option<Start> {
         let first = cost_table.columns_of(self.job).start;
         let item = &cost_table.items[first + i];
-        if !item.possible() {
-            return None;
-        }
         let mut best = None;
-        let mut least = limit;
         let delay = cost_table.delay[self.job];
-        let classes = cost_table.classes(item);
         let starts = cost_table.periods.starts();
-        let costs = &mut self.costs[i * starts.len()..][..starts.len()];
-        for (s, begin) in starts.iter().enumerate() {
-            if costs[s].is_nan() {
-                costs[s] = cost_table.cost_at(instance, self.job, first + i, s);
-            }
-            if costs[s] >= least {
-                if cost_table.rising {
-                    break;
+        let runs = &mut self.runs[i * starts.len()..][..starts.len()];
+        for class in classes_in(cost_table.classes(item)) {
+            let track = &tracks.gpu[class];
+            for (s, (run, crowding)) in runs.iter_mut().zip(track.crowding()).enumerate() {
+                if run.cost.is_nan() {
+                    run.cost = cost_table.cost_at(instance, self.job, first + i, s);
+                    run.until = starts[s].max(delay) + item.time;
+                    run.end = cost_table.periods.index_at(run.until);
                 }
-                continue;
-            }
-            if !item.may_start(s) {
-                continue;
-            }
-            let until = begin.max(delay) + item.time;
-            let end = cost_table.periods.index_at(until);
-            let (class, price) = cheapest(|c| &gpu[c].price, classes, s, end, until);
-            let watts = watt.price.until(end, until) - watt.price.until_period(s);
-            let cost = costs[s] + item.gpus * price + item.watts * watts;
-            if cost < least {
-                least = cost;
-                best = Some(Start { cost, item: i, start: s, class });
+                if run.cost >= limit {
+                    if cost_table.rising {
+                        break;
+                    }
+                    continue;
+                }
+                if !item.may_start(s) {
+                    continue;
+                }
+                let Run { cost, until, end } = *run;
+                let mut cost = cost + item.gpus * crowding * track.price.between(s, end, until);
+                if let Some(watt) = &tracks.watt {
+                    cost += item.watts * watt.price.between(s, end, until);
+                }
+                if cost < limit {
+                    limit = cost;
+                    best = Some(Start { cost, item: i, start: s, class });
+                }
             }
         }
         best
     }
-}
 
-/// The cheapest of some classes for a GPU from the start of a period to a moment, and its price.
-pub(super) fn cheapest<'a>(
-    price: impl Fn(usize) -> &'a Price,
-    mut mask: u128,
-    from: usize,
-    end: usize,
-    until: f64,
-) -> (usize, f64) {
-    let mut best = (0, f64::INFINITY);
-    if mask.is_power_of_two() {
-        let class = mask.trailing_zeros() as usize;
-        let price = price(class);
-        return (class, price.until(end, until) - price.until_period(from));
-    }
-    while mask != 0 {
-        let class = mask.trailing_zeros() as usize;
-        mask &= mask - 1;
-        let price = price(class);
-        let cost = price.until(end, until) - price.until_period(from);
-        if cost < best.1 {
-            best = (class, cost);
+    /// Adds what it uses from a start on.
+    fn take(&self, cost_table: &CostTable, start: &Start, tracks: &mut Tracks) {
+        let periods = &cost_table.periods;
+        let item = &cost_table.items[cost_table.columns_of(self.job).start + start.item];
+        let Run { until, end, .. } = self.runs[start.item * periods.count() + start.start];
+        tracks.gpu[start.class].add(periods, self.each * item.gpus, start.start, end, until);
+        if let Some(watt) = &mut tracks.watt {
+            watt.add(periods, self.each * item.watts, start.start, end, until);
         }
     }
-    best
 }
 
 #[cfg(test)]

@@ -19,6 +19,15 @@ const SETS: usize = 24;
 /// A set of classes.
 pub(super) type Mask = u128;
 
+/// The classes in a set.
+pub(super) fn classes_in(mut set: Mask) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let class = (set != 0).then(|| set.trailing_zeros() as usize);
+        set &= set.wrapping_sub(1);
+        class
+    })
+}
+
 pub(super) struct Class {
     /// Stable between decisions, for the warm start.
     pub name: Arc<str>,

@@ -209,6 +209,7 @@ impl CostTable {
     }
 
     /// Columns of a job, in the order of its configurations.
+    #[inline]
     pub fn columns_of(&self, job: usize) -> std::ops::Range<usize> {
         self.first[job]..self.first[job + 1]
     }

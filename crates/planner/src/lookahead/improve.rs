@@ -11,8 +11,10 @@ use crate::rng::Random;
 
 /// Gains below this part of the plan's cost are rounding errors.
 const ROUNDING: f64 = 1e-12;
-/// Number of options among which a move draws one.
+/// Number of options among which most moves draw one: the first ones.
 const DRAWN: usize = 6;
+/// One move in so many draws among all options: the first ones may all take the same GPUs.
+const ANY_ONE_IN: usize = 4;
 /// Number of waiting jobs that join a recreation.
 const JOINING: usize = 4;
 
@@ -65,14 +67,17 @@ impl Improver<'_, '_, '_, '_> {
         self.jobs[self.rng.below(self.jobs.len())]
     }
 
+    /// The configuration of one of a job's options.
+    fn any_option(&mut self, job: usize) -> Option<usize> {
+        let options = &self.search_state.step.options[job];
+        let drawn = if self.rng.below(ANY_ONE_IN) == 0 { options.len() } else { options.len().min(DRAWN) };
+        (drawn > 0).then(|| options[self.rng.below(drawn)].config)
+    }
+
     /// Moves a job to another option.
     fn shift(&mut self) -> bool {
         let job = self.any_job();
-        let options = &self.search_state.step.options[job];
-        if options.is_empty() {
-            return false;
-        }
-        let config = options[self.rng.below(options.len().min(DRAWN))].config;
+        let Some(config) = self.any_option(job) else { return false };
         if self.search_state.partial.assignments[job]
             .as_ref()
             .is_some_and(|assignment| assignment.config == config)
@@ -94,13 +99,9 @@ impl Improver<'_, '_, '_, '_> {
         } else {
             self.waiting[self.rng.below(self.waiting.len())]
         };
+        let Some(config) = self.any_option(job) else { return false };
         let search_state = &mut *self.search_state;
         let instance = search_state.step.instance;
-        let options = &search_state.step.options[job];
-        if options.is_empty() {
-            return false;
-        }
-        let config = options[self.rng.below(options.len().min(DRAWN))].config;
         let wanted = &instance.jobs[job].configs[config];
         let nodes = &instance.types[wanted.kind].nodes;
         if wanted.nodes != 1 || !wanted.offered || nodes.is_empty() {

@@ -30,6 +30,7 @@ mod feasible;
 mod improve;
 mod patterns;
 mod periods;
+mod price_search;
 mod prices;
 mod search_state;
 mod step;
@@ -190,6 +191,7 @@ fn decide_at(
         ended_early: options.method == MethodName::Exact && cost - bound > TIE * cost.abs(),
         intended,
         prices: Some(priced.shadow_prices.publish(instance, classes)),
+        asked: priced.shadow_prices.asked,
         wake,
     }
 }

@@ -202,14 +202,16 @@ impl Price {
         self.base[0] = 0.0;
     }
 
-    /// Integral up to the start of a period.
-    pub fn until_period(&self, p: usize) -> f64 {
-        self.sum[p]
-    }
-
     /// Integral up to a moment in a known period.
+    #[inline]
     pub fn until(&self, p: usize, seconds: f64) -> f64 {
         self.base[p] + self.rate[p] * seconds
+    }
+
+    /// Integral from the start of a period to a moment in the period `end`.
+    #[inline]
+    pub fn between(&self, from: usize, end: usize, seconds: f64) -> f64 {
+        self.until(end, seconds) - self.sum[from]
     }
 
     /// From the end of the first octave up to a moment.

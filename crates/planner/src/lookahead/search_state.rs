@@ -5,8 +5,6 @@ use crate::instance::{Assignment, Nodes};
 use crate::partial::PartialPlan;
 use crate::reserve::Reservation;
 
-/// Maximum number of options tried when a job is placed.
-const CANDIDATES: usize = 10;
 /// Maximum rounds of filling: each places at least one job.
 const FILL_ROUNDS: usize = 16;
 
@@ -128,12 +126,11 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
         Some(Assignment { config, nodes })
     }
 
-    /// The cheapest of the first few options that fit; `None` if waiting is cheaper.
+    /// The cheapest option that fits; `None` if waiting is cheaper.
     pub fn best(&mut self, job: usize) -> Option<(f64, Assignment)> {
         let step = self.step;
         let mut best: Option<(f64, Assignment)> = None;
         let mut last = usize::MAX;
-        let mut tried = 0;
         for option in &step.options[job] {
             if option.config == last {
                 continue;
@@ -149,10 +146,6 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
                 let wanted = delta < 0.0 || step.instance.jobs[job].fully_aged;
                 if wanted && best.as_ref().is_none_or(|(d, _)| delta < *d) {
                     best = Some((delta, assignment));
-                }
-                tried += 1;
-                if tried >= CANDIDATES {
-                    break;
                 }
             }
         }

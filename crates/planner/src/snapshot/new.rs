@@ -35,6 +35,7 @@ impl Job {
             movable: true,
             min_run: Seconds::ZERO,
             lost: Seconds::ZERO,
+            usually_lost: None,
             unknown: None,
             restart: None,
             restarts_last_day: 0,

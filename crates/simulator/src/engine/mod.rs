@@ -264,6 +264,7 @@ impl<'a> Replay<'a> {
                 job.epochs_left += (run.ready - self.now).0.max(0.0) / run.pace;
             }
             job.lost = live.unsaved;
+            job.usually_lost = Some(self.scenario.checkpoint * 0.5);
             // Free restarts, as in the published instances, are not limited either.
             let free = self.scenario.restart <= Seconds::ZERO;
             job.restarts_last_day = if free { 0 } else { live.starts.by_plan_last_day(self.now) };

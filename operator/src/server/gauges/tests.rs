@@ -86,6 +86,7 @@ fn everything(metrics: &Metrics) {
         jobs: 2,
         gap: Some(0.1),
         missed_saving: Some(0.2),
+        asked_over_available: Some(1.2),
         budgeted: 10.0,
         allowed: Some(5.0),
     });
@@ -187,6 +188,7 @@ fn a_scrape_tells_what_there_is_now() {
         r#"andreas_gpus{gpu_type="B",state="free"} 2"#,
         "andreas_plan_gap_ratio 0.1",
         "andreas_plan_missed_saving_ratio 0.2",
+        "andreas_plan_asked_over_available_ratio 1.2",
         "andreas_hindsight_regret_ratio 0.3",
         "andreas_hindsight_jobs 7.0",
         "andreas_planned_budget_violations_total 1",

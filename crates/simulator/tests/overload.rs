@@ -1,0 +1,133 @@
+//! A cluster that is overloaded for days: no GPU is idle while jobs wait, and what makes jobs faster makes them cheaper.
+
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write;
+use std::path::Path;
+
+use andreas_planner::{MethodName, Options, Snapshot, plan};
+use andreas_simulator::readers::{self, Format, TraceRange};
+use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, Summary, replay};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const DAY: f64 = 86_400.0;
+const MODELS: [&str; 6] = ["resnet50", "vgg16", "inception3", "deepspeech2", "bert", "gpt2"];
+
+/// Half of the mixed cluster, and a trace for it: runs of days that come first, then many of hours, most on 8 GPUs.
+fn weeks(seed: u64, jobs: usize) -> Scenario {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut trace =
+        String::from("job,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n");
+    let mut submit = 0.0;
+    for job in 0..jobs {
+        let mut uniform = |from: f64, to: f64| from + (to - from) * rng.random_range(0.0..1.0);
+        let long = job < jobs / 15;
+        let (gap, seconds, gpus): (f64, f64, &[u32]) = if long {
+            (6000.0, uniform(2.5, 7.0) * DAY, &[4, 8, 8])
+        } else {
+            let normal = (-2.0 * uniform(1e-9, 1.0).ln()).sqrt() * uniform(0.0, std::f64::consts::TAU).cos();
+            (5200.0, (9.6 + 1.3 * normal).exp().clamp(600.0, 2e5), &[1, 2, 4, 8, 8, 8, 8])
+        };
+        submit -= gap * uniform(1e-9, 1.0).ln();
+        let deadline = submit + seconds * uniform(1.05, 2.2);
+        let mut one_of = |count: usize| rng.random_range(0..count);
+        let (model, batch, gpus) = (MODELS[one_of(6)], [64, 128, 256][one_of(3)], gpus[one_of(gpus.len())]);
+        let iterations = seconds * 10.0;
+        writeln!(
+            trace,
+            "{job},{submit:.0},{iterations:.0},{model},{deadline:.0},{batch},{gpus},{seconds:.0}"
+        )
+        .unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weeks.csv");
+    std::fs::write(&file, trace).unwrap();
+    let cluster = Path::new(env!("CARGO_MANIFEST_DIR")).join("clusters/mixed.yaml");
+    let mut scenario = readers::scenario(Format::Itp, &file, &cluster, TraceRange::default()).unwrap();
+    let mut nodes = scenario.nodes.iter().cloned().zip(0..).collect::<Vec<_>>();
+    nodes.retain(|(_, i)| i % 2 == 0);
+    scenario.nodes = nodes.into_iter().map(|(node, _)| node).collect();
+    scenario
+}
+
+/// The same with gangs over two and four nodes that take so much longer than on one node.
+fn spread(mut scenario: Scenario, two: f64, four: f64) -> Scenario {
+    for effect in scenario.jobs.iter_mut().flat_map(|job| &mut job.spread) {
+        effect.time_factor = if effect.nodes == 2 { two } else { four };
+    }
+    scenario
+}
+
+struct Run {
+    sum: Summary,
+    /// Share of GPU time that was idle while a job waited.
+    idle: f64,
+}
+
+impl Run {
+    fn cost(&self) -> f64 {
+        self.sum.total.0
+    }
+}
+
+fn run(scenario: &Scenario, knowledge: Knowledge, seed: u64) -> Run {
+    let options = Options { method: MethodName::RandomizedGreedy, seed, trials: 50, ..Options::default() };
+    let error = PredictionError { seed, ..PredictionError::default() };
+    let conditions = Conditions { error, knowledge, ..Conditions::default() };
+    let gpus: u32 = scenario.nodes.iter().map(|node| node.gpus.0).sum();
+    // Since the last decision: from when, idle GPUs, and whether a job waited.
+    let (mut since, mut idle, mut total): (Option<(f64, f64)>, f64, f64) = (None, 0.0, 0.0);
+    let mut decide = |snapshot: &Snapshot| {
+        let plan = plan(snapshot, &options)?;
+        if let Some((from, unused)) = since.take() {
+            idle += unused * (snapshot.now.0 - from);
+            total += f64::from(gpus) * (snapshot.now.0 - from);
+        }
+        let placed = plan.jobs.values().filter_map(|job| job.decision.placement());
+        let used: u32 = placed.clone().map(|place| place.total_gpus().0).sum();
+        if placed.count() < plan.jobs.len() {
+            since = Some((snapshot.now.0, f64::from(gpus - used)));
+        }
+        Ok(plan)
+    };
+    let replayed = replay(scenario, &conditions, &mut decide, &mut |_| {}).unwrap();
+    assert_eq!(replayed.summary.unfinished, 0);
+    Run { sum: replayed.summary, idle: idle / total }
+}
+
+#[test]
+fn a_faster_network_never_costs_more() {
+    for seed in [1, 2] {
+        let scenario = weeks(seed, 200);
+        let slow = run(&spread(scenario.clone(), 1.1, 1.25), Knowledge::Tables, 0);
+        println!("{seed} slow {} restarts {} idle {}", slow.cost(), slow.sum.restarts, slow.idle);
+        for (two, four) in [(1.05, 1.1), (1.0, 1.0)] {
+            let fast = run(&spread(scenario.clone(), two, four), Knowledge::Tables, 0);
+            println!(
+                "{seed} {two} {four} {} restarts {} idle {}",
+                fast.cost() / slow.cost(),
+                fast.sum.restarts,
+                fast.idle
+            );
+        }
+    }
+}
+
+#[test]
+fn learning_costs_little_with_any_noise() {
+    for seed in [1, 2] {
+        let scenario = weeks(seed, 200);
+        let known = run(&scenario, Knowledge::Tables, 0);
+        for noise in 1..=3 {
+            let learning = run(&scenario, Knowledge::Learning, noise);
+            println!(
+                "{seed} {noise} {} restarts {} idle {}",
+                learning.cost() / known.cost(),
+                learning.sum.restarts,
+                learning.idle
+            );
+        }
+    }
+}
