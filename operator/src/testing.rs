@@ -132,3 +132,12 @@ pub fn pod(index: usize, version: u64, owner: &str) -> Value {
         "spec": {"containers": []}, "status": {"phase": "Pending"},
     })
 }
+
+/// An agent's list of GPUs: these, and free ones, so that there are so many. An agent lists all of its node.
+pub fn boards(gpus: Value, count: usize) -> Value {
+    let Value::Array(mut gpus) = gpus else { return gpus };
+    for number in gpus.len()..count {
+        gpus.push(json!({"uuid": format!("free-{number}"), "state": "Free"}));
+    }
+    gpus.into()
+}

@@ -2,7 +2,7 @@
 
 use andreas_api::Phase;
 use andreas_api::energy_policy::PowerBudgetScope;
-use andreas_core::{Seconds, Time, Watts};
+use andreas_core::{Time, Watts};
 use andreas_policy::rules;
 use andreas_policy::windows::Window;
 use jiff::Timestamp;
@@ -78,7 +78,7 @@ impl Budget {
             Window::new(&w.from, &w.to, ()).is_some_and(|window| window.covers(&zone, now))
         };
         let counting = budget.windows.iter().position(covers);
-        let limit = rules::budget(&policy, now.as_second(), Seconds::ZERO).map(|limit| limit.watts);
+        let limit = rules::budget(&policy, now.as_second()).map(|limit| limit.watts);
         let watts_at = |at: Time| {
             let watts: Option<Watts> = limit.as_ref()?.at(at);
             watts.filter(|watts| rules::limits(*watts)).map(|watts| watts.0.round() as i64)

@@ -86,12 +86,7 @@ pub fn snapshot_of(state: &State) -> Result<Snapshot, InputError> {
     Ok(Snapshot {
         now: Time(now),
         tariff,
-        budget: budget.map(|watts| PowerBudget {
-            watts,
-            margin: 0.0,
-            scope_factor: 1.0,
-            look_ahead: Seconds::ZERO,
-        }),
+        budget: budget.map(|watts| PowerBudget { watts, margin: 0.0, scope_factor: 1.0 }),
         lateness: Lateness {
             turnaround_share: optional(state.turnaround_share, "turnaround_share")?,
             late_fixed: Seconds(optional(state.late_fixed_s, "late_fixed_s")?),

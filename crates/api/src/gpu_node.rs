@@ -39,6 +39,14 @@ pub struct GpuNodeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub gpu_type: Option<String>,
+    /// The label that `gpuType` was read from. Default: none, as `gpuType`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 317))]
+    pub type_label: Option<String>,
+    /// Since when the node lacks that label. It keeps its type for 10 minutes, and while its agent reports. Default: none, it has
+    /// the label.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub type_missing_since: Option<Time>,
     /// Why the node's GPUs are not planned. Default: none, they are planned. Where it is set, the agent reads the GPUs and sets nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excluded: Option<ExcludedNode>,
@@ -48,7 +56,7 @@ pub struct GpuNodeSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExcludedNode {
-    /// `MigInUse`, `SharedGpus`, `NoWholeGpus`, `NoTypeLabel`, `UnknownBoard`, `TooManyGpus`, `NotSelected`.
+    /// `MigInUse`, `SharedGpus`, `NoWholeGpus`, `NoTypeLabel`, `UnknownBoard`, `TooManyGpus`, `TooManyTypes`, `NotSelected`.
     #[schemars(length(min = 1, max = 63))]
     pub reason: String,
     /// What is wrong, and what to change.

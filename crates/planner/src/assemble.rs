@@ -40,7 +40,7 @@ pub(crate) fn assemble(
     let budgeted = budgeted_mw(instance, &assignments, &executions, partial.ledger.power());
     let mut explainer = Explainer::new(instance, partial, &outcome);
     let asked = outcome.wake.map(|wake| instance.snapshot.now + Seconds(wake));
-    let next = instance.next_edge().into_iter().chain(asked);
+    let next = instance.next_edge(&assignments).into_iter().chain(asked);
     let mut plan = Plan {
         now: instance.snapshot.now,
         method: method.into(),

@@ -13,10 +13,13 @@
 
 use crate::capacity::{Capacity, shared_power};
 use crate::cost::Forecast;
-use crate::instance::{Assignment, Holding, Instance};
+use crate::instance::{Assignment, Holding, Instance, JobData};
 use crate::partial::PartialPlan;
 use crate::snapshot::{Preemption, Snapshot};
 
+/// A stop that ends no later than this after the begin of a lower window is in time for it, in seconds: plans are made a
+/// little later than asked for.
+const IN_TIME_S: f64 = 60.0;
 /// Assumed waiting time of a stopped job, in seconds.
 const PAUSE_S: f64 = 3600.0;
 
@@ -26,8 +29,26 @@ const PAUSE_S: f64 = 3600.0;
 /// leaving jobs draw above it.
 pub fn prepared(snapshot: &Snapshot) -> Instance<'_> {
     let mut instance = Instance::new(snapshot);
+    keep_late_leavers(&mut instance);
     while_leaving(&mut instance);
     instance
+}
+
+/// A run that could not be gone before a lower window draws its power there, whatever a plan decides: it is not moved, so
+/// that its watts are not given to another.
+fn keep_late_leavers(instance: &mut Instance<'_>) {
+    let windows = &instance.lower_windows;
+    for data in &mut instance.jobs {
+        let late = windows[..data.lower_windows].iter().any(|window| ends_late(data, window.after));
+        if let Holding::Running { free_to_move, .. } = &mut data.holding {
+            *free_to_move &= !late;
+        }
+    }
+}
+
+/// Whether a stop that begins now ends too late for a window that begins so many seconds from now.
+fn ends_late(data: &JobData<'_>, after: f64) -> bool {
+    data.job.grace.0 > after + IN_TIME_S
 }
 
 /// If more is held than the budget allows and some jobs are leaving, plans for the time when they have left.
@@ -76,21 +97,21 @@ pub fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec<usize>
         return Vec::new();
     }
     lower_limits(instance, partial);
-    if partial.ledger.within_budget(instance) {
-        return Vec::new();
-    }
-    let mut victims: Vec<(u8, f64, usize)> = (0..instance.jobs.len())
+    let Some(exceeded) = partial.ledger.first_exceeded(instance) else { return Vec::new() };
+    let window = exceeded.checked_sub(1).map(|window| instance.lower_windows[window].after);
+    let mut victims: Vec<((bool, u8), f64, usize)> = (0..instance.jobs.len())
         .filter_map(|job| {
-            let assignment = partial.assignments[job].as_ref()?;
-            let data = &instance.jobs[job];
+            let (assignment, data) = (partial.assignments[job].as_ref()?, &instance.jobs[job]);
             // A promise that is withdrawn stops nobody.
             let rank = match data.job.preemption {
                 _ if data.is_promised() => 0,
                 Preemption::Allowed => 1,
                 Preemption::Never => 2,
             };
+            // What is stopped for a window but not gone by then does not help there.
+            let late = rank > 0 && window.is_some_and(|after| ends_late(data, after));
             Some((
-                rank,
+                (late, rank),
                 stop_cost(instance, job, assignment) / saved_by_stop(instance, job, assignment).max(1e-3),
                 job,
             ))
@@ -99,10 +120,10 @@ pub fn enforce(instance: &Instance<'_>, partial: &mut PartialPlan) -> Vec<usize>
     victims.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
     let mut stopped = Vec::new();
     for (_, _, job) in victims {
-        if partial.ledger.within_budget(instance) {
-            break;
-        }
-        if let Some(assignment) = partial.unassign(instance, job) {
+        let Some(exceeded) = partial.ledger.first_exceeded(instance) else { break };
+        if instance.jobs[job].lower_windows >= exceeded
+            && let Some(assignment) = partial.unassign(instance, job)
+        {
             stopped.push((job, assignment));
         }
     }
@@ -141,8 +162,9 @@ fn lower_limits(instance: &Instance<'_>, partial: &mut PartialPlan) {
             partial.assignments[job].as_ref().and_then(|assignment| next_limit(instance, job, assignment)),
         );
     }
-    while !partial.ledger.within_budget(instance) && !steps.is_empty() {
+    while let Some(exceeded) = partial.ledger.first_exceeded(instance) {
         let least = (0..steps.len())
+            .filter(|at| instance.jobs[steps[*at].1].lower_windows >= exceeded)
             .min_by(|a, b| steps[*a].0.total_cmp(&steps[*b].0).then(steps[*a].1.cmp(&steps[*b].1)));
         let Some(least) = least else { return };
         let (_, job, config) = steps.swap_remove(least);

@@ -3,6 +3,7 @@
 //!
 //! Counters may be negative where jobs hold more than a node still has; then nothing more fits.
 
+use crate::draw::Draw;
 use crate::instance::{Assignment, Config, Demand, Instance, JobData, Nodes, UNLIMITED};
 
 /// The constraint that keeps a job from fitting now.
@@ -61,10 +62,9 @@ pub struct Capacity {
     free: Vec<i64>,
     resources: Vec<i128>,
     quotas: Vec<i128>,
-    /// Number of our workers on each node.
-    workers: Vec<u32>,
-    /// Budgeted power of nodes and GPUs, in milliwatts.
-    power: i128,
+    draw: Draw,
+    /// By [lower window](Instance::lower_windows): of the jobs that could not be gone by then.
+    later: Vec<Draw>,
     /// Nodes by type and free GPUs, as bit sets over their rank: `bucket[type][free]`.
     buckets: Vec<Buckets>,
     /// Search work so far; a deterministic clock.
@@ -122,12 +122,13 @@ impl Capacity {
             let levels = usize::try_from(kind.max_node_gpus).unwrap_or(0) + 1;
             Buckets { words, bits: vec![0; words * levels], open: 0 }
         });
+        let draw = Draw { power: instance.floor_mw, workers: vec![0; instance.nodes.len()] };
         let mut ledger = Self {
             free: instance.nodes.iter().map(|n| n.free_gpus).collect(),
             resources: instance.resources.clone(),
             quotas: instance.quotas.clone(),
-            workers: vec![0; instance.nodes.len()],
-            power: instance.floor_mw,
+            later: vec![draw.clone(); instance.lower_windows.len()],
+            draw,
             buckets: buckets.collect(),
             work: 0,
         };
@@ -142,8 +143,12 @@ impl Capacity {
         self.free.clone_from(&other.free);
         self.resources.clone_from(&other.resources);
         self.quotas.clone_from(&other.quotas);
-        self.workers.clone_from(&other.workers);
-        self.power = other.power;
+        for (mine, theirs) in
+            std::iter::once((&mut self.draw, &other.draw)).chain(self.later.iter_mut().zip(&other.later))
+        {
+            mine.power = theirs.power;
+            mine.workers.clone_from(&theirs.workers);
+        }
         for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
             mine.bits.clone_from(&theirs.bits);
             mine.open = theirs.open;
@@ -152,12 +157,21 @@ impl Capacity {
 
     /// Budgeted power of nodes and GPUs, in milliwatts.
     pub fn power(&self) -> i128 {
-        self.power
+        self.draw.power
+    }
+
+    /// The first budget that is exceeded: 0 is the present one, 1 the first lower window. `None`: all are kept.
+    pub(crate) fn first_exceeded(&self, instance: &Instance<'_>) -> Option<usize> {
+        if instance.allowed_mw.is_some_and(|allowed| self.draw.power > allowed) {
+            return Some(0);
+        }
+        let mut windows = self.later.iter().zip(&instance.lower_windows);
+        windows.position(|(draw, window)| draw.power > window.most_mw).map(|window| window + 1)
     }
 
     /// Whether the power is within the budget.
     pub(crate) fn within_budget(&self, instance: &Instance<'_>) -> bool {
-        instance.allowed_mw.is_none_or(|allowed| self.power <= allowed)
+        self.first_exceeded(instance).is_none()
     }
 
     /// Whether any node has a free GPU.
@@ -181,13 +195,13 @@ impl Capacity {
             Part::Gpus(node) => i128::from(self.free[node as usize]),
             Part::Resource(at) => self.resources[at],
             Part::Quota(what) => self.quotas[what],
-            Part::Power => instance.budget_mw.map_or(UNLIMITED, |budget| budget - self.power),
+            Part::Power => instance.budget_mw.map_or(UNLIMITED, |budget| budget - self.draw.power),
         }
     }
 
     /// Number of our workers on the node.
     pub(crate) fn workers_on(&self, node: u32) -> usize {
-        self.workers[node as usize] as usize
+        self.draw.workers[node as usize] as usize
     }
 
     /// Whether our jobs have workers on the node.
@@ -221,23 +235,12 @@ impl Capacity {
     }
 
     fn change_power(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment, sign: i64) {
-        let config = &instance.jobs[job].configs[assignment.config];
-        let wide = i128::from(sign);
-        for &node in assignment.nodes.as_slice() {
-            let overhead = instance.nodes[node as usize].overhead_mw;
-            let workers = &mut self.workers[node as usize];
-            if sign > 0 {
-                *workers += 1;
-                self.power += if *workers == 1 { overhead } else { 0 };
-            } else {
-                *workers -= 1;
-                self.power -= if *workers == 0 { overhead } else { 0 };
-            }
-            // The idle draw of an unknown node is counted nowhere, so only known nodes replace theirs.
-            self.power -=
-                wide * instance.types[instance.nodes[node as usize].kind].idle_mw * i128::from(config.gpus);
+        let data = &instance.jobs[job];
+        let (config, nodes) = (&data.configs[assignment.config], assignment.nodes.as_slice());
+        self.draw.change(instance, config, nodes, sign);
+        for draw in &mut self.later[..data.lower_windows] {
+            draw.change(instance, config, nodes, sign);
         }
-        self.power += wide * config.draw_mw();
     }
 
     fn change(&mut self, instance: &Instance<'_>, job: usize, assignment: &Assignment, sign: i64) {
@@ -293,7 +296,9 @@ impl Capacity {
             self.quotas[demand.what] += wide * demand.of_job(old).min(demand.of_job(new));
         }
         if !instance.above_budget {
-            self.power -= wide * shared_power(instance, job, assignments);
+            let shared = wide * shared_power(instance, job, assignments);
+            self.draw.power -= shared;
+            self.later[..data.lower_windows].iter_mut().for_each(|draw| draw.power -= shared);
         }
     }
 
@@ -315,13 +320,13 @@ impl Capacity {
 
     /// Adds draw beside the held placements, of limits that are not in force yet.
     pub(crate) fn draw_more(&mut self, milliwatts: i128) {
-        self.power += milliwatts;
+        self.draw.power += milliwatts;
     }
 
     /// Whether a start there stays within the budget; other resources are not checked.
     pub(crate) fn within_power(&self, instance: &Instance<'_>, job: usize, assignment: &Assignment) -> bool {
-        let config = &instance.jobs[job].configs[assignment.config];
-        self.power_fits(instance, config, assignment.nodes.as_slice())
+        let data = &instance.jobs[job];
+        self.power_fits(instance, data, &data.configs[assignment.config], assignment.nodes.as_slice())
     }
 
     /// Budgeted power in milliwatts after one worker of `config` starts on each of `nodes`.
@@ -331,19 +336,20 @@ impl Capacity {
         config: &Config,
         nodes: &[u32],
     ) -> i128 {
-        let mut power = self.power + config.draw_mw();
-        for &node in nodes {
-            let data = &instance.nodes[node as usize];
-            power -= instance.types[data.kind].idle_mw * i128::from(config.gpus);
-            power += if self.workers[node as usize] == 0 { data.overhead_mw } else { 0 };
-        }
-        power
+        self.draw.after_start_mw(instance, config, nodes)
     }
 
-    fn power_fits(&self, instance: &Instance<'_>, config: &Config, nodes: &[u32]) -> bool {
-        instance
-            .allowed_mw
-            .is_none_or(|allowed| self.power_after_start_mw(instance, config, nodes) <= allowed)
+    fn power_fits(
+        &self,
+        instance: &Instance<'_>,
+        data: &JobData<'_>,
+        config: &Config,
+        nodes: &[u32],
+    ) -> bool {
+        let fits = |draw: &Draw, most: i128| draw.after_start_mw(instance, config, nodes) <= most;
+        let mut later = self.later[..data.lower_windows].iter().zip(&instance.lower_windows);
+        instance.allowed_mw.is_none_or(|allowed| fits(&self.draw, allowed))
+            && later.all(|(draw, window)| fits(draw, window.most_mw))
     }
 
     /// Checks whether a job fits there now.
@@ -362,7 +368,7 @@ impl Capacity {
         if !self.quota_fits(data, config) {
             return Err(Obstacle::Quota);
         }
-        if !self.power_fits(instance, config, nodes) {
+        if !self.power_fits(instance, data, config, nodes) {
             return Err(Obstacle::Power);
         }
         Ok(())
@@ -395,7 +401,7 @@ impl Capacity {
         };
         nodes.iter().any(node_is_full)
             || data.quota_demand.iter().any(quota_is_full)
-            || after.power > before.power && !self.power_fits(instance, config, nodes)
+            || after.power() > before.power() && !self.power_fits(instance, data, config, nodes)
     }
 
     /// Best fit: the nodes with the fewest free GPUs that fit the job, ties by name.
@@ -441,7 +447,7 @@ impl Capacity {
                             let gang = gangs.swap_remove(at).1;
                             return self.gang_within_power(instance, job, wanted, gang);
                         }
-                    } else if self.power_fits(instance, wanted, &[node]) {
+                    } else if self.power_fits(instance, data, wanted, &[node]) {
                         return Ok(Nodes::One(node));
                     } else {
                         obstacle = Obstacle::Power;
@@ -460,10 +466,10 @@ impl Capacity {
         config: &Config,
         gang: Vec<u32>,
     ) -> Result<Nodes, Obstacle> {
-        if self.power_fits(instance, config, &gang) {
+        let data = &instance.jobs[job];
+        if self.power_fits(instance, data, config, &gang) {
             return Ok(Nodes::Many(gang.into_boxed_slice()));
         }
-        let data = &instance.jobs[job];
         let mut all: Vec<u32> = instance.types[config.kind].nodes.clone();
         all.retain(|n| self.worker_fits(instance, data, config, *n));
         all.sort_by_key(|&n| {
@@ -472,7 +478,7 @@ impl Capacity {
         });
         for class in all.chunk_by(|a, b| same_gang_class(instance, *a, *b)) {
             let Some(gang) = class.get(..config.nodes as usize) else { continue };
-            if self.power_fits(instance, config, gang) {
+            if self.power_fits(instance, data, config, gang) {
                 return Ok(Nodes::Many(gang.into()));
             }
         }

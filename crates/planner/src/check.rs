@@ -133,8 +133,7 @@ fn check_budget(budget: &PowerBudget) -> Check {
     if !(budget.margin >= 0.0 && budget.margin < 1.0) {
         return bad("budget.margin", format!("{} is not at least 0 and below 1", budget.margin));
     }
-    within(budget.scope_factor, 1.0, LARGE, || "budget.scope_factor".into())?;
-    not_negative(budget.look_ahead.0, || "budget.look_ahead".into())
+    within(budget.scope_factor, 1.0, LARGE, || "budget.scope_factor".into())
 }
 
 fn check_node(node: &Node) -> Check {
@@ -165,6 +164,7 @@ fn check_job(job: &Job) -> Check {
     }
     not_negative(job.weight.0, || at("weight"))?;
     positive(job.epochs_left, || at("epochs_left"))?;
+    not_negative(job.grace.0, || at("grace"))?;
     not_negative(job.min_run.0, || at("min_run"))?;
     not_negative(job.lost.0, || at("lost"))?;
     not_negative(job.usually_lost.map_or(0.0, |usual| usual.0), || at("usually_lost"))?;

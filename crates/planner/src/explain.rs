@@ -1,9 +1,12 @@
 //! The reason why a job waits, with the blocking jobs as a list.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use andreas_core::JobId;
 
 use crate::capacity::Obstacle;
-use crate::instance::{Config, Holding, Instance};
+use crate::instance::{Config, Demand, Holding, Instance};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, WaitReason};
@@ -21,6 +24,31 @@ pub(crate) struct Explainer<'a, 'b> {
     stopped: Vec<usize>,
     /// Whether the method may defer a start although capacity is free.
     deferred: bool,
+    /// By type: how many nodes have so many GPUs.
+    gpus: HashMap<usize, Vec<usize>>,
+    /// Number of each different worker.
+    workers: HashMap<(&'a [Demand], usize), usize>,
+    /// By worker and type: how many empty nodes could hold one with so many GPUs.
+    fitting: HashMap<(usize, usize), Vec<usize>>,
+}
+
+/// By number of GPUs: how many of these have so many or more.
+fn suffix_counts(gpus: impl Iterator<Item = i64>) -> Vec<usize> {
+    let mut counts = Vec::new();
+    for gpus in gpus.filter_map(|gpus| usize::try_from(gpus).ok()) {
+        if counts.len() <= gpus {
+            counts.resize(gpus + 1, 0);
+        }
+        counts[gpus] += 1;
+    }
+    for gpus in (1..counts.len()).rev() {
+        counts[gpus - 1] += counts[gpus];
+    }
+    counts
+}
+
+fn count_of(counts: &[usize], gpus: i64) -> usize {
+    usize::try_from(gpus).ok().and_then(|gpus| counts.get(gpus)).copied().unwrap_or(0)
 }
 
 impl<'a, 'b> Explainer<'a, 'b> {
@@ -44,6 +72,9 @@ impl<'a, 'b> Explainer<'a, 'b> {
             reserved_for: outcome.reserved_for,
             stopped: outcome.stopped.clone(),
             deferred: outcome.prices.is_some(),
+            gpus: HashMap::new(),
+            workers: HashMap::new(),
+            fitting: HashMap::new(),
         }
     }
 
@@ -68,21 +99,21 @@ impl<'a, 'b> Explainer<'a, 'b> {
             return (WaitReason::PowerBudget, self.jobs_with_most_power(job), message);
         }
         let listed = || data.configs.iter().enumerate().filter(|(_, c)| c.listed);
-        if !listed().any(|(_, c)| self.fits_empty_cluster(job, c, false)) {
+        if !listed().any(|(_, c)| self.has_gpus(c)) {
             return (
                 WaitReason::NoFeasibleGpuType,
                 none,
                 "no node has GPUs of a type and number it can use".into(),
             );
         }
-        if !listed().any(|(_, c)| self.fits_empty_cluster(job, c, true)) {
+        if !listed().any(|(_, c)| self.fits_empty_cluster(job, c)) {
             let message = "nodes with such GPUs do not admit its workers (CPU, memory, other resources, pods, taints, \
                            selectors, or it just failed to be placed there)";
             return (WaitReason::NoFeasibleNode, none, message.into());
         }
         let ever_quota =
             |c: &Config| data.quota_demand.iter().all(|d| d.of_job(c) <= instance.quotas[d.what]);
-        if !listed().any(|(_, c)| ever_quota(c) && self.fits_empty_cluster(job, c, true)) {
+        if !listed().any(|(_, c)| ever_quota(c) && self.fits_empty_cluster(job, c)) {
             return (
                 WaitReason::QuotaExceeded,
                 none,
@@ -99,8 +130,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
             );
             return (WaitReason::BudgetInfeasible, none, message);
         }
-        let first =
-            instance.jobs[job].configs.iter().position(|c| c.listed && self.fits_empty_cluster(job, c, true));
+        let first = data.configs.iter().position(|c| c.listed && self.fits_empty_cluster(job, c));
         self.reason_now(job, first)
     }
 
@@ -144,34 +174,45 @@ impl<'a, 'b> Explainer<'a, 'b> {
         (WaitReason::WaitingForCapacity, blockers, "other jobs hold what it needs".into())
     }
 
-    /// Whether an otherwise empty cluster has enough nodes for it, by GPUs alone or by all resources (`all`).
-    fn fits_empty_cluster(&self, job: usize, config: &Config, all: bool) -> bool {
-        let nodes = &self.instance.types[config.kind].nodes;
-        nodes
-            .iter()
-            .filter(|n| self.fits_empty_node(job, config, **n, all))
-            .take(config.nodes as usize)
-            .count()
-            == config.nodes as usize
+    /// Whether an otherwise empty cluster has enough nodes for it, by GPUs alone.
+    fn has_gpus(&mut self, config: &Config) -> bool {
+        let instance = self.instance;
+        let nodes = &instance.types[config.kind].nodes;
+        let counts = self.gpus.entry(config.kind).or_insert_with(|| {
+            suffix_counts(nodes.iter().map(|node| instance.nodes[*node as usize].free_gpus))
+        });
+        count_of(counts, config.gpus) >= config.nodes as usize
     }
 
-    /// Whether a worker fits the node if it is empty.
-    fn fits_empty_node(&self, job: usize, config: &Config, node: u32, all: bool) -> bool {
+    /// Whether an otherwise empty cluster has enough nodes for it, by all resources. Equal workers are held against the nodes
+    /// once, whatever their configurations.
+    fn fits_empty_cluster(&mut self, job: usize, config: &Config) -> bool {
         let instance = self.instance;
-        match all {
-            true => instance.empty_node_fits(&instance.jobs[job], config, node),
-            false => instance.nodes[node as usize].free_gpus >= config.gpus,
-        }
+        let data = &instance.jobs[job];
+        let nodes = &instance.types[config.kind].nodes;
+        let known = self.workers.len();
+        let worker = *self.workers.entry((&data.node_demand, data.admits)).or_insert(known);
+        let wanted = config.nodes as usize;
+        let counts = match self.fitting.entry((worker, config.kind)) {
+            Entry::Occupied(counts) => counts.into_mut(),
+            Entry::Vacant(_) if instance.first_nodes_fit(data, (config, wanted), nodes) => return true,
+            Entry::Vacant(none) => {
+                none.insert(suffix_counts(nodes.iter().map(|node| instance.largest_worker(data, *node))))
+            }
+        };
+        count_of(counts, config.gpus) >= wanted
     }
 
     /// Holders of the node with the least missing capacity.
     fn holders_of_nearest_node(&self, job: usize, config: usize) -> Vec<usize> {
         let config = &self.instance.jobs[job].configs[config];
         let nodes = self.instance.types[config.kind].nodes.iter().copied();
-        let nearest = nodes.filter(|n| self.fits_empty_node(job, config, *n, true)).max_by(|a, b| {
-            let free = |n: &u32| self.partial.ledger.free_gpus(*n);
-            free(a).cmp(&free(b)).then(b.cmp(a))
-        });
+        let nearest = nodes
+            .filter(|n| self.instance.empty_node_fits(&self.instance.jobs[job], config, *n))
+            .max_by(|a, b| {
+                let free = |n: &u32| self.partial.ledger.free_gpus(*n);
+                free(a).cmp(&free(b)).then(b.cmp(a))
+            });
         let holders = nearest.map_or(&[][..], |n| &self.holders[n as usize][..]);
         holders.iter().map(|h| h.1).filter(|h| *h != job).take(BLOCKERS).collect()
     }
@@ -202,5 +243,42 @@ impl<'a, 'b> Explainer<'a, 'b> {
             (0..self.instance.jobs.len()).filter(|j| *j != job).filter_map(|j| Some((size(j)?, j))).collect();
         all.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         all.into_iter().take(BLOCKERS).map(|(_, j)| j).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::instance::LOOKS;
+    use crate::{Options, Snapshot, plan};
+
+    /// Tenants choose their jobs' configurations and resources, and a plan may have ten thousand jobs.
+    #[test]
+    fn a_job_that_fits_nowhere_is_held_against_each_node_a_few_times_whatever_its_configurations() {
+        const NODES: usize = 200;
+        let looks = |totals: u32, jobs: usize| {
+            let node = |i: usize| json!({"name": format!("n{i:03}"), "gpu_type": "A", "gpus": 8, "free_gpus": 8, "free": {"memory_bytes": 1_u64 << 40}});
+            let row = |gpus: u32| json!({"gpu_type": "A", "gpus": gpus, "epoch": 3600.0 / f64::from(gpus), "power": 300.0 * f64::from(gpus)});
+            let spread: Vec<_> = (2..9).map(|nodes| json!({"nodes": nodes, "time_factor": 1.1})).collect();
+            // Each has a worker of its own.
+            let job = |i: usize| {
+                json!({"id": format!("t/{i:03}"), "namespace": "t", "submit": 0.0, "weight": 1e-3, "epochs_left": 1.0,
+                "estimates": (1..=totals).map(row).collect::<Vec<_>>(), "spread": spread,
+                "worker": {"fixed": {"memory_bytes": (1_u64 << 50) + i as u64}}, "state": "Waiting"})
+            };
+            let snapshot: Snapshot = serde_json::from_value(json!({
+                "now": 1e6, "tariff": [[0.0, 1e-7]], "gpu_types": [{"name": "A", "idle": 50.0, "max": 400.0}],
+                "lateness": {"turnaround_share": 0.1}, "nodes": (0..NODES).map(node).collect::<Vec<_>>(),
+                "namespaces": [], "jobs": (0..jobs).map(job).collect::<Vec<_>>()}))
+            .expect("a snapshot");
+            LOOKS.set(0);
+            plan(&snapshot, &Options::default()).expect("a plan");
+            LOOKS.get()
+        };
+        for (totals, jobs) in [(1, 20), (60, 20), (60, 40)] {
+            let looks = looks(totals, jobs);
+            assert!(looks <= 3 * jobs * NODES, "{looks} for {jobs} jobs of up to {totals} GPUs");
+        }
     }
 }

@@ -22,6 +22,7 @@ mod check;
 pub mod clairvoyant;
 mod consider;
 mod cost;
+mod draw;
 mod error;
 mod explain;
 mod fill;

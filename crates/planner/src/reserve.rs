@@ -86,7 +86,7 @@ fn earliest(
         let assignment = Assignment { config: i, nodes: nodes.into() };
         let (quota, power) = (
             quota_ready(instance, partial, (data, config), holders),
-            power_ready(instance, partial, config, assignment.nodes.as_slice(), holders),
+            power_ready(instance, partial, (data, config), assignment.nodes.as_slice(), holders),
         );
         let at = ready.last().map_or(0.0, |(at, _)| *at).max(quota).max(power);
         let gpus = config.total_gpus();
@@ -203,13 +203,15 @@ fn quota_ready(
 fn power_ready(
     instance: &Instance<'_>,
     partial: &PartialPlan,
-    config: &Config,
+    (data, config): (&JobData<'_>, &Config),
     nodes: &[u32],
     holders: &Holders<'_>,
 ) -> f64 {
-    let Some(ahead) = &instance.budget_ahead else { return 0.0 };
+    let grace = data.job.grace;
+    let Some(budget) = &instance.snapshot.budget else { return 0.0 };
     let mut needed = partial.ledger.power_after_start_mw(instance, config, nodes);
-    let within = |after: f64, needed: i128| instance.budget_mw_at(after).is_none_or(|most| needed <= most);
+    let within =
+        |after: f64, needed: i128| instance.budget_mw_at(after, grace).is_none_or(|most| needed <= most);
     if within(0.0, needed) {
         return 0.0;
     }
@@ -222,7 +224,7 @@ fn power_ready(
     for (_, _, held) in holders.all.iter().filter(|one| counted(one)) {
         held.nodes.as_slice().iter().for_each(|node| workers[*node as usize] += 1);
     }
-    let mut changes = ahead.windows().iter().map(|(begin, _)| begin.0 - instance.now).peekable();
+    let mut changes = budget.watts.windows().iter().map(|(begin, _)| begin.0 - instance.now).peekable();
     let mut when = 0.0;
     for (end, holder, held) in holders.all.iter().filter(|one| counted(one)) {
         let end = *end;

@@ -91,15 +91,17 @@ pub struct PowerBudget {
     /// of IT power, the PUE for a budget of the facility.
     #[serde(default = "one")]
     pub scope_factor: f64,
-    /// Time ahead for which a lower window must be met (the longest grace period), >= 0.
-    #[serde(default)]
-    pub look_ahead: Seconds,
 }
 
 impl PowerBudget {
     /// What of `watts` plans may use, in watts of nodes and GPUs.
     pub(crate) fn for_plans(&self, watts: f64) -> f64 {
         watts * (1.0 - self.margin) / self.scope_factor
+    }
+
+    /// The same in whole milliwatts.
+    pub(crate) fn for_plans_mw(&self, watts: f64) -> i128 {
+        libm::floor(self.for_plans(watts) * 1e3) as i128
     }
 }
 
@@ -272,6 +274,9 @@ pub struct Job {
     /// left and is placed like any waiting job.
     #[serde(default = "yes")]
     pub movable: bool,
+    /// Time that a stop takes at most, >= 0: a lower window of the budget counts for it from so long before.
+    #[serde(default)]
+    pub grace: Seconds,
     /// Minimum run time before it may be stopped, >= 0.
     #[serde(default)]
     pub min_run: Seconds,
@@ -316,6 +321,14 @@ impl Job {
     pub(crate) fn lost_after(&self, seconds: f64) -> f64 {
         let usual = self.usually_lost.map_or(0.0, |usual| usual.0);
         self.lost.0.max(usual.min(self.lost.0 + seconds))
+    }
+
+    /// Seconds from now until it is gone at the latest, if it is stopping or is told to stop now.
+    pub(crate) fn longest_stop(&self, now: Time) -> f64 {
+        match &self.state {
+            JobState::Stopping { gone_by, .. } => self.grace.0.max((*gone_by - now).0),
+            _ => self.grace.0,
+        }
     }
 }
 

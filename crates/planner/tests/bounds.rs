@@ -49,7 +49,6 @@ fn hosts_that_a_plan_opens_are_in_the_bound_under_a_budget() {
             watts: StepFunction::flat(Watts(part * peak)),
             margin: 0.0,
             scope_factor: 1.0,
-            look_ahead: Seconds::ZERO,
         });
         let plan = decide(&snapshot, MethodName::RandomizedGreedy);
         let gap = plan.gap.unwrap();

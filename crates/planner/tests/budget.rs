@@ -37,23 +37,73 @@ fn a_job_costs_the_budget_its_draw_minus_the_idle_watts_it_replaces() {
 #[test]
 fn a_lower_budget_window_is_seen_ahead() {
     let mut snapshot = cluster(1);
-    snapshot.jobs = vec![job("four", 4)];
-    let windows = vec![(Time(0.0), Watts(3000.0)), (Time(300.0), Watts(1000.0))];
-    for (look_ahead, runs) in [(600.0, false), (60.0, true)] {
-        snapshot.budget = Some(PowerBudget {
-            watts: StepFunction::new(windows.clone()).unwrap(),
-            look_ahead: Seconds(look_ahead),
-            ..budget(0.0).unwrap()
-        });
+    snapshot.budget = Some(windows(&[(0.0, 3000.0), (300.0, 1000.0)]));
+    for (grace, runs) in [(600.0, false), (60.0, true)] {
+        snapshot.jobs = vec![Job { grace: Seconds(grace), ..job("four", 4) }];
         let plan = decide(&snapshot, MethodName::Edf);
         assert_eq!(place(&plan, "team/four").is_some(), runs);
         if runs {
             assert_eq!(
                 plan.next_event,
                 Some(Time(240.0)),
-                "planned again before the window by the look-ahead"
+                "planned again before the window by its grace period"
             );
         }
+    }
+}
+
+/// A budget of these watts from these seconds on.
+fn windows(list: &[(f64, f64)]) -> PowerBudget {
+    let watts = StepFunction::new(list.iter().map(|(from, watts)| (Time(*from), Watts(*watts))).collect());
+    PowerBudget { watts: watts.unwrap(), ..budget(0.0).unwrap() }
+}
+
+#[test]
+fn the_grace_period_of_one_job_does_not_keep_others_from_the_present_window() {
+    // Given a lower window in ten minutes, a job that takes an hour to stop and waits for more GPUs than there are, and one of
+    // six minutes that takes one to stop,
+    let mut snapshot = cluster(2);
+    snapshot.budget = Some(windows(&[(0.0, 5000.0), (600.0, 1500.0), (4200.0, 5000.0)]));
+    let hour = |name: &str, gpus| Job { grace: Seconds(HOUR), ..job(name, gpus) };
+    let minute = |name: &str, gpus| Job { grace: Seconds(60.0), epochs_left: 0.1, ..job(name, gpus) };
+    snapshot.jobs = vec![hour("large", 64), minute("four", 4)];
+    for method in methods::all() {
+        // then that one has the present window's watts,
+        let plan = decide(&snapshot, method);
+        assert!(place(&plan, "team/four").is_some(), "{method}");
+    }
+    // and the other starts where it fits the lower window by itself: one GPU beside 800 W of idle ones.
+    for (gpus, runs) in [(1, true), (4, false)] {
+        snapshot.jobs = vec![hour("long", gpus), minute("four", 4)];
+        for method in methods::all() {
+            let plan = decide(&snapshot, method);
+            assert_eq!(place(&plan, "team/long").is_some(), runs, "{method}");
+            assert!(place(&plan, "team/four").is_some(), "{method}");
+        }
+    }
+}
+
+#[test]
+fn before_a_lower_window_those_are_stopped_who_can_still_be_gone_by_then() {
+    // Given two running jobs that fit the present window together, and the lower window in a minute alone: one takes an hour
+    // to stop, and would be the cheaper one to stop,
+    let mut snapshot = cluster(2);
+    snapshot.budget = Some(windows(&[(0.0, 5000.0), (60.0, 2900.0)]));
+    let long = Job { grace: Seconds(HOUR), weight: CostRate(1e-6), ..job("long", 8) };
+    let short = Job { grace: Seconds(60.0), ..job("short", 8) };
+    snapshot.jobs = vec![running(long, &["n0"], 8), running(short, &["n1"], 8)];
+    for method in methods::all() {
+        // then the other one is stopped.
+        let plan = decide(&snapshot, method);
+        assert_eq!(place(&plan, "team/long"), Some(&on(&["n0"], 8)), "{method}");
+        assert_eq!(reason(&plan, "team/short").0, WaitReason::PowerBudget, "{method}");
+    }
+    // A minute earlier both run, and the next plan is made when the stop must begin.
+    snapshot.budget = Some(windows(&[(0.0, 5000.0), (120.0, 2900.0)]));
+    for method in methods::all() {
+        let plan = decide(&snapshot, method);
+        assert!(["team/long", "team/short"].iter().all(|job| place(&plan, job).is_some()), "{method}");
+        assert_eq!(plan.next_event, Some(Time(60.0)), "{method}");
     }
 }
 
@@ -78,15 +128,13 @@ fn watts_cost_nothing_where_a_budget_has_room_for_all_on_hosts_that_may_sleep() 
 
 #[test]
 fn a_job_that_prefers_windows_too_short_to_start_in_starts_at_last() {
-    // Given a budget that allows eight GPUs for half an hour every two hours and one GPU else, seen an hour ahead,
-    let windows = (0..72).flat_map(|i| {
-        let from = 2.0 * HOUR * f64::from(i);
-        [(Time(from), Watts(3000.0)), (Time(from + 0.5 * HOUR), Watts(800.0))]
-    });
-    let ahead = |look_ahead: f64| {
-        let watts = StepFunction::new(windows.clone().collect()).unwrap();
-        PowerBudget { watts, look_ahead: Seconds(look_ahead), ..budget(0.0).unwrap() }
-    };
+    // Given a budget that allows eight GPUs for half an hour every two hours and one GPU else, and a stop that takes an hour,
+    let list: Vec<_> = (0..72)
+        .flat_map(|i| {
+            let from = 2.0 * HOUR * f64::from(i);
+            [(from, 3000.0), (from + 0.5 * HOUR, 800.0)]
+        })
+        .collect();
     let row = |gpus: u32, hours: f64| {
         Estimate::new("A100".into(), GpuCount(gpus), Seconds(hours * HOUR), Watts(300.0 * f64::from(gpus)))
     };
@@ -95,12 +143,13 @@ fn a_job_that_prefers_windows_too_short_to_start_in_starts_at_last() {
         epochs_left: 1.0,
         deadline: Some(Time(30.0 * HOUR)),
         weight: CostRate(0.02),
+        grace: Seconds(HOUR),
         ..job("urgent", 8)
     };
     for method in [MethodName::RandomizedGreedy, MethodName::Exact] {
         let mut snapshot = cluster(1);
         snapshot.jobs = vec![urgent.clone()];
-        snapshot.budget = Some(ahead(HOUR));
+        snapshot.budget = Some(windows(&list));
         // when this is decided again and again,
         let starts = (0..24).any(|step| {
             snapshot.now = Time(1800.0 * f64::from(step));

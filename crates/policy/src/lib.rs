@@ -25,13 +25,16 @@ const NO_TYPES: [&str; 3] = ["", "k3s", "rke2"];
 /// The GPU type by labels alone: the first of the policy's type labels that the node has.
 #[must_use]
 pub fn gpu_type<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
+    type_label(node, policy).map(|(_, value)| value)
+}
+
+/// The label that says a node's GPU type, as its place in the policy's type labels, and the type.
+#[must_use]
+pub fn type_label<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<(usize, &'a str)> {
     let labels = node.labels();
-    policy
-        .type_labels
-        .iter()
-        .filter_map(|label| labels.get(label))
-        .map(String::as_str)
-        .find(|value| !NO_TYPES.contains(value))
+    let values =
+        policy.type_labels.iter().enumerate().filter_map(|(at, label)| Some((at, labels.get(label)?)));
+    values.map(|(at, value)| (at, value.as_str())).find(|(_, value)| !NO_TYPES.contains(value))
 }
 
 #[cfg(test)]

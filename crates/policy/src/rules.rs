@@ -55,8 +55,8 @@ pub fn price_at(policy: &EnergyPolicySpec, at: i64) -> EnergyPrice {
     tariff(policy, at).at(Time(at as f64)).unwrap_or_else(flat)
 }
 
-/// The power budget over time; `look_ahead`: the longest grace period.
-pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Option<PowerBudget> {
+/// The power budget over time.
+pub fn budget(policy: &EnergyPolicySpec, now: i64) -> Option<PowerBudget> {
     let budget = &policy.power_budget;
     if !budget.limits_power() {
         return None;
@@ -67,12 +67,11 @@ pub fn budget(policy: &EnergyPolicySpec, now: i64, look_ahead: Seconds) -> Optio
     let base = budget.watts.map_or(UNLIMITED, watts);
     Some(PowerBudget {
         // Watts cost in far periods what they do in the near ones, which are priced by their means too. As a bound the mean is a
-        // guess. Where a high window is shorter than the look-ahead, a far start may be priced that never comes; a job that needs more
+        // guess. Where a high window is shorter than a job's grace period, a far start may be priced that never comes; a job that needs more
         // than the mean has no far start, though it has one each night. Neither matters near, where plans are carried out.
         watts: mean_beyond(daily(&windows, base, &zone(&budget.time_zone), now), |watts| watts.0, Watts),
         margin: (f64::from(budget.margin_percent) / 100.0).clamp(0.0, 0.9),
         scope_factor: if budget.scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 },
-        look_ahead,
     })
 }
 
@@ -143,8 +142,7 @@ mod tests {
     #[test]
     fn a_far_day_has_as_many_watts_as_a_near_one() {
         let watts = |spec: serde_json::Value, hours: i64| {
-            let budget =
-                budget(&policy(json!({"powerBudget": spec})), NOON, Seconds(60.0)).expect("a budget");
+            let budget = budget(&policy(json!({"powerBudget": spec})), NOON).expect("a budget");
             budget.watts.at(Time((NOON + hours * 3_600) as f64)).expect("in order").0
         };
         let night = json!({"watts": 20_000, "windows": [{"from": "22:00", "to": "06:00", "watts": 50_000}]});
@@ -162,7 +160,7 @@ mod tests {
         assert!(budget(&EnergyPolicySpec::default(), NOON, Seconds(60.0)).is_none());
         let window = json!({"from": "12:00", "to": "13:00", "watts": 5_000});
         let policy = policy(json!({"powerBudget": {"windows": [window]}}));
-        let budget = budget(&policy, NOON, Seconds(60.0)).expect("a budget");
+        let budget = budget(&policy, NOON).expect("a budget");
         assert_eq!(budget.watts.at(Time(NOON as f64)), Some(Watts(5_000.0)));
         let later = budget.watts.at(Time((NOON + 3_600) as f64)).expect("within the day");
         // The greatest margin leaves a tenth.
@@ -174,7 +172,7 @@ mod tests {
     fn a_window_of_the_budget_is_in_its_time_zone() {
         let night = json!({"from": "22:00", "to": "06:00", "watts": 5_000});
         let policy = policy(json!({"powerBudget": {"timeZone": "Etc/GMT-2", "windows": [night]}}));
-        let budget = budget(&policy, NOON, Seconds(60.0)).expect("a budget");
+        let budget = budget(&policy, NOON).expect("a budget");
         // 22:00 there is 20:00 in UTC, eight hours after noon.
         for (hours, limited) in [(0, false), (7, false), (8, true), (15, true), (16, false)] {
             let watts = budget.watts.at(Time((NOON + hours * 3_600) as f64)).expect("within the day");

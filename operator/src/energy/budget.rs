@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
-use andreas_core::{Seconds, Time};
+use andreas_core::Time;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use super::boards::board;
 use super::draws::{self, ProfileDraws};
-use super::{Inventory, gpu_type, rules};
+use super::{Inventory, rules};
 use crate::index::{self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
 
 /// Current power in the budget's scope.
@@ -37,7 +37,7 @@ pub struct Draw {
 /// user's own watts are no evidence. Added are idle GPUs, the nodes without their GPUs, and foreign GPUs as
 /// measured, else at their maximum.
 pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
-    let budget = rules::budget(policy, now.as_second(), Seconds::ZERO)?;
+    let budget = rules::budget(policy, now.as_second())?;
     let allowed = budget.watts.at(Time(now.as_second() as f64))?.0;
     let (whole, floor) = counted(index, policy, now);
     let scope = budget.scope_factor;
@@ -69,7 +69,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
     for (key, node) in index.nodes().iter() {
         let ours = held.get(key.name.as_str()).copied().unwrap_or(0);
         let powered = inventory.powered(node).is_some();
-        let Some(product) = gpu_type(node, policy).filter(|_| powered || ours > 0) else { continue };
+        let Some(product) = inventory.gpu_type(node).filter(|_| powered || ours > 0) else { continue };
         let power = board(product, policy);
         // Also those that the device plug-in has taken out, or has not offered again yet.
         let gpus = whole_gpus(node).min(MOST_GPUS);
@@ -80,7 +80,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         };
         let (own, unknown): (Vec<_>, Vec<_>) = index.pods_on(&key.name).partition(|pod| works(pod));
         let owned = unknown.into_iter().filter(|pod| owner(&pod.metadata).is_some());
-        let unknown: u64 = owned.filter_map(|pod| Some(takes(pod)?.1.gpus)).sum();
+        let unknown = owned.filter_map(|pod| Some(takes(pod)?.1.gpus)).fold(0, u64::saturating_add);
         let others = index.foreign_use(&key.name).gpus.saturating_add(unknown).min(gpus);
         let own: BTreeSet<String> = own.into_iter().map(|pod| name_of(&pod.metadata)).collect();
         let foreign = draws::foreign_power(index, key, node, &own, power.max)

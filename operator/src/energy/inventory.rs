@@ -6,9 +6,12 @@
 //! 2. `EnergyPolicy.spec.nodeSelector` must select it; the default selects every node.
 //! 3. MIG or shared GPUs exclude it: a counted GPU is then not a whole one. The label
 //!    `nvidia.com/mig.strategy` is no evidence. GPU feature discovery writes it on every node of a cluster
-//!    with NVIDIA's GPU operator (`internal/lm/mig-strategy.go` of k8s-device-plugin).
+//!    with NVIDIA's GPU operator (`internal/lm/mig-strategy.go` of k8s-device-plugin). Not all that share GPUs
+//!    say so in labels: more GPUs than the node has boards, by `nvidia.com/gpu.count` or by its agent, are shared.
 //! 4. The device plug-in must offer `nvidia.com/gpu`, in `allocatable` or `capacity`.
-//! 5. The GPU type is the value of the first of `EnergyPolicy.spec.typeLabels` that the node has.
+//! 5. The GPU type is the value of the first of `EnergyPolicy.spec.typeLabels` that the node has. A label may be
+//!    gone for minutes, as while GPU feature discovery is upgraded; the next one then names another type, such as
+//!    the machine's. So a node keeps the type that its GpuNode says, until the operator gives it up there.
 //! 6. With a power budget, the type's draw must be known: from the policy, the table of boards, or an agent
 //!    that reads the driver's highest power limit. Without a budget a mid-range board is assumed for costs,
 //!    and the policy's status says so.
@@ -24,10 +27,13 @@ use andreas_api::names::{
     LABEL_GPU_COUNT, LABEL_GPU_PRESENT, LABEL_GPU_PRODUCT, LABEL_GPU_REPLICAS, LABEL_GPU_SHARING,
     LABEL_MIG_CAPABLE, MIG_PREFIX,
 };
-use andreas_api::slim::SlimNode;
+use andreas_api::slim::{SlimGpuNode, SlimNode};
+use andreas_policy::type_label;
+use andreas_runtime::watch::ObjectKey;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::{boards, gpu_type};
+use super::boards;
 use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
@@ -42,6 +48,10 @@ const TRACES: [&str; 5] = [
     "kubernetes.azure.com/accelerator",
 ];
 
+/// Maximum GPU types that are planned, those with the most GPUs; fewer than a plan may have, since jobs keep the types that they
+/// run on.
+const MAX_TYPES: usize = 100;
+
 /// Maximum names of excluded nodes in one message.
 const NAMED: usize = 3;
 
@@ -50,8 +60,15 @@ const NAMED: usize = 3;
 pub enum Exclusion {
     /// MIG instances are offered instead of or besides whole GPUs.
     MigInUse,
-    /// Several pods share a GPU: time slicing or MPS.
+    /// Several pods share a GPU, by its labels: time slicing or MPS.
     SharedGpus,
+    /// It offers more GPUs than it has boards: several pods share one, without labels that say so.
+    MoreThanBoards {
+        /// GPUs in `allocatable`.
+        offered: u64,
+        /// Boards of the node.
+        boards: u64,
+    },
     /// No `nvidia.com/gpu`: no device plug-in, or GPUs offered by dynamic resource allocation only.
     NoWholeGpus,
     /// It has none of the policy's type labels.
@@ -60,31 +77,35 @@ pub enum Exclusion {
     UnknownBoard,
     /// More GPUs than a machine has: the kubelet is mistaken or not to be trusted.
     TooManyGpus,
+    /// The cluster has more GPU types than a plan may have, and more GPUs of each of the others.
+    TooManyTypes,
     /// The policy's node selector does not match.
     NotSelected,
 }
 
 impl Exclusion {
-    /// All reasons.
-    pub const ALL: [Self; 7] = [
-        Self::MigInUse,
-        Self::SharedGpus,
-        Self::NoWholeGpus,
-        Self::NoTypeLabel,
-        Self::UnknownBoard,
-        Self::TooManyGpus,
-        Self::NotSelected,
+    /// Names of all reasons.
+    pub const ALL: [&str; 8] = [
+        Self::MigInUse.as_str(),
+        Self::SharedGpus.as_str(),
+        Self::NoWholeGpus.as_str(),
+        Self::NoTypeLabel.as_str(),
+        Self::UnknownBoard.as_str(),
+        Self::TooManyGpus.as_str(),
+        Self::TooManyTypes.as_str(),
+        Self::NotSelected.as_str(),
     ];
 
     /// Name for objects and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MigInUse => "MigInUse",
-            Self::SharedGpus => "SharedGpus",
+            Self::SharedGpus | Self::MoreThanBoards { .. } => "SharedGpus",
             Self::NoWholeGpus => "NoWholeGpus",
             Self::NoTypeLabel => "NoTypeLabel",
             Self::UnknownBoard => "UnknownBoard",
             Self::TooManyGpus => "TooManyGpus",
+            Self::TooManyTypes => "TooManyTypes",
             Self::NotSelected => "NotSelected",
         }
     }
@@ -94,6 +115,9 @@ impl Exclusion {
         match self {
             Self::MigInUse => "MIG is in use; only whole GPUs are planned".into(),
             Self::SharedGpus => "GPUs are shared by time slicing or MPS; only whole GPUs are planned".into(),
+            Self::MoreThanBoards { offered, boards } => format!(
+                "{offered} {GPU_RESOURCE} in allocatable, and {boards} boards: GPUs are shared; only whole GPUs are planned"
+            ),
             Self::NoWholeGpus => format!(
                 "no {GPU_RESOURCE} in allocatable: is the device plug-in running? GPUs of DRA alone are not planned"
             ),
@@ -106,6 +130,9 @@ impl Exclusion {
                 .into(),
             Self::TooManyGpus => format!(
                 "more than {MOST_GPUS} GPUs in allocatable: are they shared without the labels that say so?"
+            ),
+            Self::TooManyTypes => format!(
+                "the cluster has more than {MAX_TYPES} GPU types: does a label in EnergyPolicy.spec.typeLabels name nodes?"
             ),
             Self::NotSelected => "EnergyPolicy.spec.nodeSelector does not select the node".into(),
         }
@@ -145,8 +172,11 @@ static DEFAULT: LazyLock<EnergyPolicySpec> = LazyLock::new(EnergyPolicySpec::def
 
 /// The policy in force and the power of the cluster's GPU types.
 pub struct Inventory<'a> {
+    index: &'a ClusterIndex,
     policy: Cow<'a, EnergyPolicySpec>,
     unknown: BTreeSet<String>,
+    /// GPU types beyond the maximum.
+    beyond: BTreeSet<String>,
 }
 
 impl<'a> Inventory<'a> {
@@ -160,18 +190,25 @@ impl<'a> Inventory<'a> {
     }
 
     /// The same under another policy.
-    pub fn with(index: &ClusterIndex, policy: &'a EnergyPolicySpec) -> Self {
+    pub fn with(index: &'a ClusterIndex, policy: &'a EnergyPolicySpec) -> Self {
         let mut policy = Cow::Borrowed(policy);
         // By type: `None` if it is described, else the highest reading of an agent.
         let mut types: BTreeMap<&str, Option<i32>> = BTreeMap::new();
+        let mut gpus_of: BTreeMap<&str, u64> = BTreeMap::new();
         for (key, node) in index.nodes().iter() {
-            let Some(gpu_type) = gpu_type(node, &policy).filter(|_| whole_gpus(node) > 0) else { continue };
+            let known = gpu_type(index, node, &policy);
+            let Some(gpu_type) = known.filter(|_| whole_gpus(node) > 0) else { continue };
+            let gpus = gpus_of.entry(gpu_type).or_default();
+            *gpus = gpus.saturating_add(whole_gpus(node).min(MOST_GPUS));
             let described = || if boards::is_described(gpu_type, &policy) { None } else { Some(0) };
             if let Some(most) = types.entry(gpu_type).or_insert_with(described) {
                 let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
                 *most = gpus.iter().filter_map(|gpu| gpu.board_watts).fold(*most, i32::max);
             }
         }
+        let mut by_size: Vec<(u64, &str)> = gpus_of.into_iter().map(|(name, gpus)| (gpus, name)).collect();
+        by_size.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+        let beyond = by_size.into_iter().skip(MAX_TYPES).map(|(_, name)| name.to_owned()).collect();
         let mut unknown = BTreeSet::new();
         let mut read = Vec::new();
         for (gpu_type, most) in types {
@@ -193,7 +230,7 @@ impl<'a> Inventory<'a> {
             };
             policy.to_mut().gpu_types.push(row);
         }
-        Self { policy, unknown }
+        Self { index, policy, unknown, beyond }
     }
 
     /// The policy in force, with rows for types described by agents.
@@ -206,25 +243,102 @@ impl<'a> Inventory<'a> {
         &self.unknown
     }
 
+    /// The GPU type of a node.
+    pub fn gpu_type<'n>(&self, node: &'n SlimNode) -> Option<&'n str>
+    where
+        'a: 'n,
+    {
+        gpu_type(self.index, node, &self.policy)
+    }
+
     /// The type of a planned node that has power, as far as its kubelet says, whether it takes new workers or not.
-    pub fn powered<'n>(&self, node: &'n SlimNode) -> Option<&'n str> {
+    pub fn powered<'n>(&self, node: &'n SlimNode) -> Option<&'n str>
+    where
+        'a: 'n,
+    {
         self.node_use(node).planned().filter(|_| ready(node))
     }
 
     /// How a node is used, ready or not.
-    pub fn node_use<'n>(&self, node: &'n SlimNode) -> NodeUse<'n> {
+    pub fn node_use<'n>(&self, node: &'n SlimNode) -> NodeUse<'n>
+    where
+        'a: 'n,
+    {
         let limited = self.policy.power_budget.limits_power();
-        match node_use(node, &self.policy) {
+        let witness = Witness {
+            gpu_type: self.gpu_type(node),
+            boards: boards_seen(self.index, node),
+            excluded: kept_exclusion(self.index, node, &self.policy),
+        };
+        match use_of(node, &self.policy, witness) {
             NodeUse::Planned(gpu_type) if limited && self.unknown.contains(gpu_type) => {
                 NodeUse::Excluded(Exclusion::UnknownBoard)
+            }
+            NodeUse::Planned(gpu_type) if self.beyond.contains(gpu_type) => {
+                NodeUse::Excluded(Exclusion::TooManyTypes)
             }
             other => other,
         }
     }
 }
 
-/// How a node is used, by its labels and resources.
+/// What a node's GpuNode says of it beside its labels.
+#[derive(Clone, Copy, Debug, Default)]
+struct Witness<'a> {
+    /// The GPU type by the labels, or the one that the node keeps.
+    gpu_type: Option<&'a str>,
+    /// Boards that its agent has seen, if any.
+    boards: Option<u64>,
+    /// Why it was not planned while it had its labels.
+    excluded: Option<Exclusion>,
+}
+
+/// The GpuNode of this node, not of an earlier one of its name.
+pub fn gpu_node_of<'a>(index: &'a ClusterIndex, node: &SlimNode) -> Option<&'a SlimGpuNode> {
+    let key = ObjectKey { namespace: String::new(), name: node.name_any() };
+    let gpu_node = index.gpu_nodes().get(&key)?;
+    let owners = gpu_node.metadata.owner_references.iter().flatten();
+    let of_another = |owner: &OwnerReference| owner.kind == "Node" && Some(&owner.uid) != node.uid().as_ref();
+    (!owners.into_iter().any(of_another)).then_some(gpu_node)
+}
+
+/// The type that a node keeps because it lacks the label of that type, before any other of its type labels.
+pub fn kept_type<'a>(index: &'a ClusterIndex, node: &SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
+    let spec = &gpu_node_of(index, node)?.spec;
+    let kept_label = spec.type_label.as_ref()?;
+    let at = policy.type_labels.iter().position(|label| label == kept_label)?;
+    let lost =
+        !node.labels().contains_key(kept_label) && type_label(node, policy).is_none_or(|(now, _)| now > at);
+    spec.gpu_type.as_deref().filter(|_| lost)
+}
+
+/// Labels that say that GPUs are shared or split go together with that of the type: a node that keeps its type stays excluded.
+fn kept_exclusion(index: &ClusterIndex, node: &SlimNode, policy: &EnergyPolicySpec) -> Option<Exclusion> {
+    kept_type(index, node, policy)?;
+    let reason = gpu_node_of(index, node)?.spec.excluded.as_ref()?.reason.as_str();
+    [Exclusion::MigInUse, Exclusion::SharedGpus].into_iter().find(|why| why.as_str() == reason)
+}
+
+/// The GPU type of a node: by its labels, or the one that it keeps.
+fn gpu_type<'a>(index: &'a ClusterIndex, node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
+    kept_type(index, node, policy).or_else(|| andreas_policy::gpu_type(node, policy))
+}
+
+/// Boards that a node's agent has seen. One that has seen none waits for the driver.
+fn boards_seen(index: &ClusterIndex, node: &SlimNode) -> Option<u64> {
+    let status = gpu_node_of(index, node)?.status.as_ref()?;
+    Some(status.gpus.len() as u64).filter(|boards| *boards > 0)
+}
+
+/// How a node without a GpuNode is used, by its labels and resources.
+#[cfg(test)]
 pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
+    let gpu_type = andreas_policy::gpu_type(node, policy);
+    use_of(node, policy, Witness { gpu_type, ..Witness::default() })
+}
+
+/// How a node is used, by its labels and resources, and what its GpuNode says.
+fn use_of<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec, witness: Witness<'a>) -> NodeUse<'a> {
     let gpus = whole_gpus(node);
     let (mig, renamed) = (mig_in_use(node), has_resource_with_prefix(node, SHARED_RESOURCE));
     let traces = || {
@@ -243,14 +357,29 @@ pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a
         Exclusion::SharedGpus
     } else if gpus == 0 {
         Exclusion::NoWholeGpus
+    } else if let Some(boards) = fewer_boards(node, witness.boards) {
+        Exclusion::MoreThanBoards { offered: allocatable_gpus(node), boards }
+    } else if let Some(why) = witness.excluded {
+        why
     } else if gpus > MOST_GPUS {
         Exclusion::TooManyGpus
-    } else if let Some(gpu_type) = gpu_type(node, policy) {
+    } else if let Some(gpu_type) = witness.gpu_type {
         return NodeUse::Planned(gpu_type);
     } else {
         Exclusion::NoTypeLabel
     };
     NodeUse::Excluded(why)
+}
+
+/// The number of boards, if the node offers more GPUs than that: by its label, and by its agent. What `capacity` says is
+/// not asked: a board that is gone may be in it for hours.
+fn fewer_boards(node: &SlimNode, seen: Option<u64>) -> Option<u64> {
+    let labelled = count(node.labels(), LABEL_GPU_COUNT).filter(|boards| *boards > 0);
+    labelled.into_iter().chain(seen).min().filter(|boards| allocatable_gpus(node) > *boards)
+}
+
+fn allocatable_gpus(node: &SlimNode) -> u64 {
+    node.status.allocatable.get(GPU_RESOURCE).map_or(0, andreas_api::quantity::units)
 }
 
 fn selected(node: &SlimNode, policy: &EnergyPolicySpec) -> bool {
@@ -313,10 +442,12 @@ pub fn largest_node(index: &ClusterIndex) -> Option<i32> {
 
 /// One message on excluded nodes by reason: number, reason and some names.
 pub fn summary(excluded: &[(String, Exclusion)], policy: &EnergyPolicySpec) -> Option<String> {
-    let mut by_reason: BTreeMap<Exclusion, Vec<&str>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<&str, (Exclusion, Vec<&str>)> = BTreeMap::new();
     for (node, why) in excluded {
-        by_reason.entry(*why).or_default().push(node);
+        by_reason.entry(why.as_str()).or_insert((*why, Vec::new())).1.push(node);
     }
+    let mut by_reason: Vec<_> = by_reason.into_values().collect();
+    by_reason.sort();
     let mut named = 0;
     let mut parts = Vec::new();
     for (why, nodes) in by_reason {

@@ -26,7 +26,7 @@ pub mod measured;
 pub mod types;
 pub mod weight;
 
-pub use andreas_policy::{boards, gpu_type, rules};
+pub use andreas_policy::{boards, rules};
 pub use inventory::{Exclusion, Inventory, NodeUse};
 pub use measured::LateEnergy;
 pub use types::{TypeDraw, TypeFacts, Types};

@@ -119,7 +119,7 @@ pub fn of_live_worker(
     now: Timestamp,
 ) -> Option<DryRunResult> {
     let job =
-        index.jobs().get(key).filter(|job| job.spec.adopts.is_none() && !job.spec.template.is_left_out())?;
+        index.jobs().get(key).filter(|job| job.spec.adopts.is_none() && !job.spec.template.is_too_large())?;
     let allocation = job.status.as_ref()?.allocation.as_ref()?;
     let of_attempt = |pod: &&Arc<SlimPod>| number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt);
     let members = index.members(key);

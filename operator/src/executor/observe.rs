@@ -367,11 +367,11 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     let name = node.name_any();
     let own = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let present = |pod: &SlimPod| own.is_some_and(|own| is_worker(pod, job, own.attempt));
-    let mut used = index.foreign_use(&name).gpus + index.vanished_use(&name, present).gpus;
+    let mut used = index.foreign_use(&name).gpus.saturating_add(index.vanished_use(&name, present).gpus);
     for pod in index.pods_on(&name) {
         // Orphans are included in foreign use.
         if !present(pod) && owner(&pod.metadata).is_some() {
-            used += takes(pod).map_or(0, |(_, amounts)| amounts.gpus);
+            used = used.saturating_add(takes(pod).map_or(0, |(_, amounts)| amounts.gpus));
         }
     }
     for (_, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
@@ -387,7 +387,7 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
         let starting =
             their.status.as_ref().is_some_and(|status| status.phase == andreas_api::Phase::Starting);
         if first && starting && !carried_out {
-            used += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
+            used = used.saturating_add(u64::try_from(allocation.gpus_per_worker).unwrap_or(0));
         }
     }
     let has = offered(node).gpus;

@@ -291,7 +291,8 @@ impl ClusterIndex {
         job.status = job.status.map(TrainingJobStatus::with_a_known_phase);
         let known = self.jobs.get(&key).map(|held| &held.spec.template);
         if !known.is_some_and(|known| job.spec.template.share(known)) {
-            self.gangs.templates.share(&mut job.spec.template);
+            let may_wait = job.status.as_ref().is_none_or(|status| status.allocation.is_none());
+            self.gangs.templates.share(&key.namespace, &mut job.spec.template, may_wait);
         }
         match self.jobs.apply(job, origin) {
             Change::Nothing => return,

@@ -117,6 +117,16 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
         }
     }
 
+    /// Changes what is kept of an object, in the same state.
+    pub fn change(&mut self, key: &ObjectKey, change: impl FnOnce(&mut T))
+    where
+        T: Clone,
+    {
+        if let Some(entry) = self.items.get_mut(key) {
+            change(Arc::make_mut(&mut entry.object));
+        }
+    }
+
     /// The server went back to an older state: new states replace the known ones whatever their version.
     pub fn rewound(&mut self) {
         self.tombstones.clear();
@@ -163,6 +173,16 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
     /// All objects, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<T>)> {
         self.items.iter().map(|(key, entry)| (key, &entry.object))
+    }
+
+    /// The objects of a namespace, by name.
+    pub fn in_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<T>)> {
+        let first = ObjectKey { namespace: namespace.to_owned(), name: String::new() };
+        let from = self.items.range(first..).take_while(move |(key, _)| key.namespace == namespace);
+        from.map(|(key, entry)| (key, &entry.object))
     }
 
     /// Number of objects.

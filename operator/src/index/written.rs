@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use andreas_api::shared_template::MAX_TEMPLATE;
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob, SlimTrainingProfile,
 };
@@ -28,6 +29,38 @@ impl ClusterIndex {
         }
         self.apply_job(job, Origin::Written);
         !rewound
+    }
+
+    /// Waiting jobs whose templates were left out for want of room, where there is some by now: the oldest of each namespace
+    /// first, so many at most.
+    pub fn templates_with_room(&mut self, most: usize) -> Vec<ObjectKey> {
+        let left_out = self.jobs.iter().filter(|(_, job)| job.spec.template.has_no_room());
+        let mut left_out: Vec<_> =
+            left_out.map(|(key, job)| (job.metadata.creation_timestamp.clone(), key.clone())).collect();
+        if left_out.is_empty() {
+            return Vec::new();
+        }
+        self.gangs.templates.clean_up();
+        left_out.retain(|(_, key)| self.gangs.templates.has_room(&key.namespace, MAX_TEMPLATE));
+        left_out.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+        left_out.into_iter().take(most).map(|(_, key)| key).collect()
+    }
+
+    /// A live read of a job whose template was left out: it is kept now, if there is room.
+    pub fn read_template(&mut self, job: SlimTrainingJob) {
+        let key = ObjectKey::from_object(&job);
+        let Some(known) = self.jobs.get(&key) else { return };
+        if known.metadata.uid != job.metadata.uid || !known.spec.template.has_no_room() {
+            return;
+        }
+        let mut template = job.spec.template;
+        self.gangs.templates.share(&key.namespace, &mut template, true);
+        if template.has_no_room() {
+            return;
+        }
+        self.jobs.change(&key, |job| job.spec.template = template);
+        self.mark(key);
+        self.replan();
     }
 
     /// Stores the response to our own write or live read.

@@ -81,3 +81,4 @@ pub use observed::{
     EnergyView, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings,
 };
 pub use step::step;
+pub use template::problem as template_problem;

@@ -1,8 +1,10 @@
 //! Whether the template can become a pod, by a server-side dry run of a worker.
 
-use andreas_api::Reason;
+use std::collections::BTreeSet;
+
 use andreas_api::phase::condition;
 use andreas_api::shared_template::MAX_TEMPLATE;
+use andreas_api::{Reason, TrainingJobSpec};
 use jiff::Timestamp;
 
 use super::action::Action;
@@ -14,8 +16,14 @@ use crate::instants::{self, after};
 /// Seconds between dry runs of a refused template: initial and maximum.
 const FIRST_RETRY: i64 = 1;
 const MAX_RETRY: i64 = 300;
+/// Maximum resources that a worker's containers ask for by name, and ports of its node.
+const MAX_RESOURCES: usize = 32;
+const MAX_HOST_PORTS: usize = 32;
 /// Seconds between checks of a claim that blocks the job's planning.
 const CHECK_CLAIMS_EVERY: i64 = 60;
+
+const NO_ROOM: &str =
+    "the templates of this namespace's jobs take all the memory that they may have; equal ones count once";
 
 /// Checks that the API server would accept a worker. False while the template is refused.
 ///
@@ -23,7 +31,13 @@ const CHECK_CLAIMS_EVERY: i64 = 60;
 /// a smaller worker may fit. The planner knows the quota.
 pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     let spec = &d.o.job.spec;
-    if let Some(words) = too_large(d).or_else(|| unknown_container(d)).or_else(|| single_node_claim(d)) {
+    if spec.template.has_no_room() {
+        d.wait_for(Reason::QueueFull, NO_ROOM);
+        d.not_plannable = true;
+        return false;
+    }
+    let spec_problem = problem(spec);
+    if let Some(words) = spec_problem.or_else(|| single_node_claim(d)) {
         d.set_condition(
             condition::TEMPLATE_ACCEPTED,
             ConditionValue::False,
@@ -128,10 +142,15 @@ fn admitted(message: &str) -> Option<i32> {
     message.strip_prefix(ADMITS)?.split(' ').next()?.parse().ok()
 }
 
+/// What of a template the API server would accept and we do not.
+pub fn problem(spec: &TrainingJobSpec) -> Option<String> {
+    too_large(spec).or_else(|| too_many_names(spec)).or_else(|| unknown_container(spec))
+}
+
 /// The API server accepts objects up to 1.5 MB. Templates of that size for a thousand jobs would not fit in
 /// memory.
-fn too_large(d: &Draft<'_>) -> Option<String> {
-    d.o.job.spec.template.is_left_out().then(|| {
+fn too_large(spec: &TrainingJobSpec) -> Option<String> {
+    spec.template.is_too_large().then(|| {
         format!(
             "spec.template: has more than the {} kB that a template may have: keep what is large in a ConfigMap, a Secret or the image",
             MAX_TEMPLATE / 1024
@@ -139,9 +158,33 @@ fn too_large(d: &Draft<'_>) -> Option<String> {
     })
 }
 
+/// A plan counts each of these for every node.
+fn too_many_names(spec: &TrainingJobSpec) -> Option<String> {
+    let spec = spec.template.spec.as_ref()?;
+    let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let amounts = containers().filter_map(|container| container.resources.as_ref());
+    let amounts = amounts.chain(&spec.resources).flat_map(|r| r.limits.iter().chain(&r.requests));
+    let names: BTreeSet<&str> =
+        amounts.chain(&spec.overhead).flat_map(|map| map.keys().map(String::as_str)).collect();
+    let on_host = spec.host_network == Some(true);
+    let ports = containers().flat_map(|container| container.ports.iter().flatten());
+    let ports: BTreeSet<(i32, &str)> = ports
+        .filter(|port| on_host || port.host_port.is_some_and(|port| port > 0))
+        .map(|port| {
+            (port.host_port.unwrap_or(port.container_port), port.protocol.as_deref().unwrap_or("TCP"))
+        })
+        .collect();
+    let too_many = |what: &str, count: usize, most: usize| {
+        (count > most).then(|| {
+            format!("spec.template.spec: its containers ask for {count} {what}, of which {most} are allowed")
+        })
+    };
+    too_many("resources by name", names.len(), MAX_RESOURCES)
+        .or_else(|| too_many("ports of their node", ports.len(), MAX_HOST_PORTS))
+}
+
 /// The API server would accept a pod without the training container; it would hold no GPU.
-fn unknown_container(d: &Draft<'_>) -> Option<String> {
-    let spec = &d.o.job.spec;
+fn unknown_container(spec: &TrainingJobSpec) -> Option<String> {
     let name = spec.container.as_deref()?;
     let containers = spec.template.spec.as_ref().map(|s| s.containers.as_slice()).unwrap_or_default();
     (!containers.iter().any(|c| c.name == name))

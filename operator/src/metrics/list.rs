@@ -49,7 +49,7 @@ andreas_runtime::metrics! {
     USABLE_NODES = gauge("andreas_usable_nodes", &[],
         "Nodes whose GPUs are planned and that take workers now: ready, not cordoned");
     EXCLUDED_NODES = gauge("andreas_excluded_nodes", &["reason"],
-        "Nodes with GPUs that are not planned, by reason: MigInUse, SharedGpus, NoWholeGpus, NoTypeLabel, UnknownBoard, TooManyGpus, NotSelected");
+        "Nodes with GPUs that are not planned, by reason: MigInUse, SharedGpus, NoWholeGpus, NoTypeLabel, UnknownBoard, TooManyGpus, TooManyTypes, NotSelected");
     UNKNOWN_BOARDS = gauge("andreas_unknown_board_nodes", &[],
         "Planned nodes of whose GPUs nobody knows what they draw, so that their energy is assumed; none where a power budget is set");
     WITHOUT_AGENT = gauge("andreas_nodes_without_agent", &[],

@@ -93,7 +93,7 @@ pub struct View {
     /// Planned nodes that are ready, without a report of an agent.
     pub without_agent: u64,
     /// Excluded nodes by reason.
-    pub excluded: BTreeMap<Exclusion, u64>,
+    pub excluded: BTreeMap<&'static str, u64>,
     /// Draw of the cluster, W.
     pub draw: f64,
     /// Attempts that hold GPUs and their use: 0 until they run.
@@ -147,8 +147,7 @@ impl View {
         list::WITHOUT_AGENT.encode(encoder, |values| values.plain(self.without_agent as f64))?;
         list::EXCLUDED_NODES.encode(encoder, |values| {
             Exclusion::ALL.into_iter().try_for_each(|why| {
-                values
-                    .write(&[("reason", why.as_str())], self.excluded.get(&why).copied().unwrap_or(0) as f64)
+                values.write(&[("reason", why)], self.excluded.get(why).copied().unwrap_or(0) as f64)
             })
         })?;
         list::TARDINESS.encode(encoder, |values| values.plain(self.tardiness))?;

@@ -9,5 +9,6 @@
 //!
 //! **Never here**: jobs and their pods (executor).
 
+mod gpu_nodes;
 pub mod nodes;
 pub mod profiles;

@@ -4,29 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::gpu_node::{ExcludedNode, PodPowerLimit};
+use andreas_api::gpu_node::PodPowerLimit;
 use andreas_api::names::DEFAULT_POLICY;
-use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod};
-use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec, Reason};
+use andreas_api::slim::{SlimEnergyPolicy, SlimPod, SlimTrainingJob};
+use andreas_api::{EnergyPolicySpec, Reason};
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::gpu_nodes;
 use crate::energy::budget::{self, BudgetState, Enforcement};
-use crate::energy::{Exclusion, Inventory, NodeUse, gpu_type, inventory, rules};
+use crate::energy::{Exclusion, Inventory, inventory, rules};
 use crate::index::{ClusterIndex, is_worker, name_of, takes};
 use crate::shared::Shared;
-use crate::writes::Refusal;
 
 /// Interval of checking nodes.
 const EVERY: Duration = Duration::from_secs(5);
 /// Maximum GpuNodes created in one pass, so that other writes get their turn.
-const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE: usize = 32;
 /// Maximum power limits per node: its maximum number of GPUs.
 const MAX_LIMITS: usize = 64;
 
@@ -43,10 +42,11 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut enforcement = Enforcement::default();
     let signals = shared.index.lock().signals();
     loop {
-        while make_gpu_nodes(&shared).await == AT_ONCE && !shutdown.is_cancelled() {}
-        describe_nodes(&shared).await;
+        while gpu_nodes::make(&shared).await == AT_ONCE && !shutdown.is_cancelled() {}
+        gpu_nodes::describe(&shared).await;
         set_limits(&shared).await;
         request_holders(&shared).await;
+        read_templates(&shared).await;
         let met = check_budget(&shared, &mut enforcement);
         write_policy_status(&shared, &met).await;
         tokio::select! {
@@ -57,102 +57,8 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// Owned by its Node, so the garbage collector removes it with the node.
-fn gpu_node(node: &SlimNode, known: KnownNode) -> GpuNode {
-    let KnownNode { gpu_type, excluded } = known;
-    let spec = GpuNodeSpec { gpu_type, excluded, ..GpuNodeSpec::default() };
-    let mut object = GpuNode::new(&node.name_any(), spec);
-    object.metadata.owner_references = Some(vec![OwnerReference {
-        api_version: "v1".into(),
-        kind: "Node".into(),
-        name: node.name_any(),
-        uid: node.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: None,
-    }]);
-    object
-}
-
-/// Creates some of the missing ones; returns how many.
-async fn make_gpu_nodes(shared: &Arc<Shared>) -> usize {
-    let missing: Vec<GpuNode> = {
-        let index = shared.index.lock();
-        let inventory = Inventory::from_index(&index);
-        let without = index.nodes().iter().filter(|(key, _)| index.gpu_nodes().get(key).is_none());
-        let with_gpus = without.filter_map(|(_, node)| match inventory.node_use(node) {
-            // Not ours to manage.
-            NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected) => None,
-            NodeUse::Planned(_) | NodeUse::Excluded(_) => {
-                Some(gpu_node(node, KnownNode::from_node(node, &inventory)))
-            }
-        });
-        with_gpus.take(AT_ONCE).collect()
-    };
-    let made = missing.iter().map(|object| async move {
-        match shared.writer.create::<GpuNode, SlimGpuNode>("node", None, object, false).await {
-            Ok(answer) => {
-                shared.index.lock().wrote_gpu_node(answer);
-                return true;
-            }
-            Err(error) if error.refusal() == Refusal::Exists => {}
-            Err(error) => tracing::warn!(
-                node = object.name_any(),
-                error = &error as &dyn std::error::Error,
-                "no GpuNode made"
-            ),
-        }
-        false
-    });
-    futures::future::join_all(made).await.into_iter().filter(|made| *made).count()
-}
-
-/// What a GpuNode says of its node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct KnownNode {
-    gpu_type: Option<String>,
-    /// Why it is not planned.
-    excluded: Option<ExcludedNode>,
-}
-
-impl KnownNode {
-    fn from_node(node: &SlimNode, inventory: &Inventory<'_>) -> Self {
-        let policy = inventory.policy();
-        let why = match inventory.node_use(node) {
-            NodeUse::Planned(_) => None,
-            NodeUse::NoGpus => Some(Exclusion::NoWholeGpus),
-            NodeUse::Excluded(why) => Some(why),
-        };
-        Self {
-            gpu_type: gpu_type(node, policy).filter(|name| !name.is_empty()).map(str::to_owned),
-            excluded: why
-                .map(|why| ExcludedNode { reason: why.as_str().into(), message: why.message(policy) }),
-        }
-    }
-
-    fn written(spec: &GpuNodeSpec) -> Self {
-        Self { gpu_type: spec.gpu_type.clone(), excluded: spec.excluded.clone() }
-    }
-}
-
-/// What each GpuNode should say of its node, where it says something else.
-fn changed_nodes(index: &ClusterIndex) -> Vec<(String, KnownNode)> {
-    let inventory = Inventory::from_index(index);
-    let known = index.gpu_nodes().iter().filter_map(|(key, gpu_node)| {
-        let known = KnownNode::from_node(index.nodes().get(key)?, &inventory);
-        (KnownNode::written(&gpu_node.spec) != known).then(|| (key.name.clone(), known))
-    });
-    known.collect()
-}
-
-async fn describe_nodes(shared: &Arc<Shared>) {
-    let news = changed_nodes(&shared.index.lock());
-    let specs = news.into_iter().take(AT_ONCE).map(|(node, known)| (node, json!(known)));
-    patch_specs(shared, specs.collect(), "type and exclusion not written").await;
-}
-
 /// Patches the specs of GpuNodes.
-async fn patch_specs(shared: &Arc<Shared>, specs: Vec<(String, Value)>, not_written: &str) {
+pub(super) async fn patch_specs(shared: &Arc<Shared>, specs: Vec<(String, Value)>, not_written: &str) {
     let writes = specs.into_iter().map(|(name, spec)| async move {
         let key = ObjectKey { namespace: String::new(), name };
         match shared.writer.patch("wake", &key, &json!({ "spec": spec })).await {
@@ -221,6 +127,17 @@ async fn request_holders(shared: &Arc<Shared>) {
     };
     let specs = requests.into_iter().map(|(node, request)| (node, json!({ "holdersRequested": request })));
     patch_specs(shared, specs.collect(), "holders not requested from the agent").await;
+}
+
+/// Reads templates that were left out, where there is room for them by now.
+async fn read_templates(shared: &Arc<Shared>) {
+    let left_out = shared.index.lock().templates_with_room(AT_ONCE);
+    let reads = left_out.iter().map(|key| async move {
+        if let Ok(Some(job)) = shared.writer.get::<SlimTrainingJob>(key).await {
+            shared.index.lock().read_template(job);
+        }
+    });
+    futures::future::join_all(reads).await;
 }
 
 /// Whether the stops for the power budget have begun in time.
@@ -338,7 +255,7 @@ fn power_known(
 mod tests {
     use super::*;
     use crate::testing;
-    use andreas_api::slim::SlimTrainingJob;
+    use andreas_api::slim::SlimGpuNode;
     use andreas_runtime::watch::Index;
 
     #[test]
@@ -384,34 +301,6 @@ mod tests {
         assert_eq!(limits(&index), [("n1".to_owned(), vec![limit])]);
         index.apply(again(10, None));
         assert_eq!(limits(&index), [("n1".to_owned(), vec![])]);
-    }
-
-    #[test]
-    fn a_gpu_node_says_the_type_of_its_node_once_and_why_it_is_excluded() {
-        let mut index = ClusterIndex::new();
-        let node = |version: u64, labels: serde_json::Value| -> SlimNode {
-            serde_json::from_value(json!({
-                "metadata": {"name": "n1", "resourceVersion": version.to_string(), "labels": labels},
-                "status": {"allocatable": {"nvidia.com/gpu": "4"}},
-            }))
-            .expect("a node")
-        };
-        let gpu_node = |version: u64, spec: &serde_json::Value| -> SlimGpuNode {
-            let metadata = json!({"name": "n1", "resourceVersion": version.to_string()});
-            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a gpu node")
-        };
-        index.apply(node(1, json!({"nvidia.com/gpu.product": "Tesla-T4"})));
-        index.apply(gpu_node(2, &json!({})));
-        let known = KnownNode { gpu_type: Some("Tesla-T4".into()), excluded: None };
-        let news = changed_nodes(&index);
-        assert_eq!(news, [("n1".to_owned(), known)]);
-        index.apply(gpu_node(3, &json!(news[0].1)));
-        assert_eq!(changed_nodes(&index), []);
-        // The label goes: so does the type.
-        index.apply(node(4, json!({})));
-        let news = changed_nodes(&index);
-        let why = news[0].1.excluded.as_ref().map(|why| why.reason.as_str());
-        assert_eq!((&news[0].1.gpu_type, why), (&None, Some("NoTypeLabel")));
     }
 
     #[test]

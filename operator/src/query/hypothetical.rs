@@ -21,7 +21,7 @@ use super::live::State;
 use super::view::{View, options_of_question};
 use crate::energy::rules;
 use crate::ledger::Ledger;
-use crate::lifecycle::Claim;
+use crate::lifecycle::{Claim, template_problem};
 use crate::planning::last::Latest;
 use crate::planning::plan_valid;
 use crate::snapshot::{self, Caches, Runs};
@@ -81,6 +81,10 @@ impl Hypothetical {
             serde_json::from_value(object).map_err(|error| QueryError::invalid("spec", error.to_string()))?;
         if job.spec.template.json_or_leave_out().is_none() {
             return Err(QueryError::invalid("spec.template", "is larger than 64 KiB"));
+        }
+        if let Some(problem) = template_problem(&job.spec) {
+            let (field, problem) = problem.split_once(": ").unwrap_or(("spec.template", &problem));
+            return Err(QueryError::invalid(field, problem.to_owned()));
         }
         job.spec.suspend = false;
         Ok(job)
@@ -251,8 +255,7 @@ pub fn set_budget(latest: &Latest, snapshot: &mut Snapshot, watts: f64) {
     let mut policy = latest.index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
     policy.power_budget.watts = Some(watts as i64);
     policy.power_budget.windows = Vec::new();
-    let look_ahead = snapshot.budget.as_ref().map(|budget| budget.look_ahead).unwrap_or_default();
-    let mut budget = rules::budget(&policy, snapshot.now.0 as i64, look_ahead);
+    let mut budget = rules::budget(&policy, snapshot.now.0 as i64);
     if let Some(budget) = &mut budget {
         budget.watts = StepFunction::flat(Watts(watts));
     }

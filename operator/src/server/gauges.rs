@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::energy::bill::attempt_energy;
-use crate::energy::{Exclusion, Inventory, NodeUse, budget, gpu_type};
+use crate::energy::{Exclusion, Inventory, NodeUse, budget};
 use crate::index::{Amounts, ClusterIndex, agent_status, reporting_agent, usable, whole_gpus};
 use crate::instants;
 use crate::metrics::state::{RISKS, STATES, View, default_reason};
@@ -129,10 +129,10 @@ fn add_node(
     let powered = inventory.powered(node).is_some();
     view.without_agent += u64::from(powered && reporting_agent(index, key).is_none());
     if let Some(why) = of_node.exclusion() {
-        *view.excluded.entry(why).or_default() += 1;
+        *view.excluded.entry(why.as_str()).or_default() += 1;
     }
     let ours = !matches!(of_node, NodeUse::NoGpus | NodeUse::Excluded(Exclusion::NotSelected));
-    let Some(product) = gpu_type(node, inventory.policy()).filter(|_| ours || held > 0) else { return };
+    let Some(product) = inventory.gpu_type(node).filter(|_| ours || held > 0) else { return };
     let known = view.gpus.contains_key(product) || view.gpus.len() < MAX_TYPES;
     let name = if known { product } else { OTHER };
     let counts = view.gpus.entry(name.to_owned()).or_default();

@@ -1,29 +1,32 @@
 //! Converts one job for the planner.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::slim::SlimTrainingJob;
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
 use andreas_core::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_estimates::{RunFacts, unknown_rule};
-use andreas_planner::{Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption};
+use andreas_planner::{
+    Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption, Worker,
+};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
+use super::admissions::Admissions;
 use super::configurations::any_number_of_nodes;
 use super::holders::{Holders, Holding};
 use super::nodes::Cluster;
 use super::volumes::Volumes;
-use super::worker::{self, WorkerSpecs};
+use super::worker::{self, Digest, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};
 use crate::energy::weight::bounded_weight;
 use crate::energy::{Types, draws, rules};
 use crate::index::{ClusterIndex, gpu_memory, is_member};
 use crate::instants;
+use crate::lifecycle::pods;
 use crate::lifecycle::{Admitted, Claim};
 use crate::predict::{Outlook, Table};
 
@@ -147,43 +150,43 @@ pub(super) struct JobFacts<'a> {
     pub now: Timestamp,
 }
 
-/// Workers' demands and the nodes that admit them, computed once for equal workers.
-#[derive(Default)]
-pub(super) struct Requirements {
-    admitted: HashMap<String, Option<Arc<[NodeName]>>>,
+/// Equal for jobs whose workers the same nodes admit.
+pub(super) fn demands(specs: &WorkerSpecs, job: &SlimTrainingJob, volumes: &Volumes<'_>) -> Digest {
+    worker::digest(&(specs.demands, job.spec.gpus.memory_gib, volumes.versions()))
 }
 
-impl Requirements {
-    /// Nodes that admit a worker of the job; `None`: all of them.
-    fn candidates(&mut self, given: &JobFacts<'_>, held: &[String]) -> Option<Arc<[NodeName]>> {
-        let (cluster, spec) = (given.cluster, &given.specs.one);
-        let gpus = &given.job.spec.gpus;
-        let volumes = Volumes::from_spec(given.index, &given.key.namespace, spec);
-        let admitted = |name: &String| {
-            let key = ObjectKey { namespace: String::new(), name: name.clone() };
-            cluster.usable.contains(name)
-                && given.index.nodes().get(&key).is_some_and(|node| {
-                    gpus.memory_fits(gpu_memory(node)) && admits::admits(spec, node) && volumes.admit(node)
-                })
+/// Nodes that admit a worker of the job; `None`: all of them.
+fn candidates(
+    admissions: &mut Admissions,
+    given: &JobFacts<'_>,
+    worker: &Worker,
+    held: &[String],
+) -> Option<Arc<[NodeName]>> {
+    let JobFacts { cluster, job, .. } = given;
+    // A name that no node offers has no column in the plan.
+    let lacking = worker::names(worker).into_iter().any(|name| !cluster.offers(name));
+    let admitted = if lacking {
+        Some(Vec::new().into())
+    } else {
+        let gpus = &job.spec.gpus;
+        let volumes = Volumes::from_spec(given.index, &given.key.namespace, &job.spec);
+        let demands = demands(given.specs, job, &volumes);
+        let template = job.spec.template.spec.as_ref();
+        let admits = |node: &SlimNode| {
+            let placed = template.is_none_or(|spec| admits::admits(spec, node));
+            gpus.memory_fits(gpu_memory(node)) && placed && volumes.admit(node)
         };
-        let list = |names: Vec<NodeName>| (names.len() < cluster.nodes.len()).then(|| names.into());
-        let demands = format!("{} {:?} {}", given.specs.demands, gpus.memory_gib, volumes.names());
-        let found: Option<Arc<[NodeName]>> = self
-            .admitted
-            .entry(demands)
-            .or_insert_with(|| {
-                list(cluster.nodes.keys().filter(|n| admitted(n)).map(|n| node_name(n)).collect())
-            })
-            .clone();
-        // A job stays where it is, even on a node that would not be chosen today.
-        let here = |name: &NodeName| held.iter().any(|held| held == name.as_str());
-        match &found {
-            Some(all) if !held.iter().all(|held| listed(all, held)) => {
-                let known = cluster.nodes.keys().map(|name| node_name(name));
-                list(known.filter(|name| here(name) || listed(all, name.as_str())).collect())
-            }
-            _ => found,
+        admissions.of(demands, admits)
+    };
+    // A job stays where it is, even on a node that would not be chosen today.
+    let here = |name: &NodeName| held.iter().any(|held| held == name.as_str());
+    match &admitted {
+        Some(all) if !held.iter().all(|held| listed(all, held)) => {
+            let nodes = cluster.nodes.values().map(|node| node.name.clone());
+            let names: Vec<_> = nodes.filter(|name| here(name) || listed(all, name.as_str())).collect();
+            (names.len() < cluster.nodes.len()).then(|| names.into())
         }
+        _ => admitted,
     }
 }
 
@@ -193,7 +196,7 @@ fn listed(names: &[NodeName], name: &str) -> bool {
 }
 
 /// The job for the planner.
-pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, requirements: &mut Requirements) -> Job {
+pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, admissions: &mut Admissions) -> Job {
     let JobFacts { index, policy, cluster, key, job, status, table, corrected, outlook, specs, now, .. } =
         *given;
     let spec = &job.spec;
@@ -249,14 +252,15 @@ pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, requirements: &mut 
         limits_count: given.limits.unwrap_or_default(),
         unknown: unknown.cost,
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
+        candidates: candidates(admissions, given, &worker, held),
         worker,
-        candidates: requirements.candidates(given, held),
         forbidden: excluded.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
         preemption: match spec.preemption {
             training_job::Preemption::Allowed => Preemption::Allowed,
             training_job::Preemption::Never => Preemption::Never,
         },
         movable: unknown.movable && open,
+        grace: Seconds(pods::grace_seconds(spec) as f64),
         min_run: Seconds(policy.preemption.min_run_time.seconds_or(0).max(0) as f64),
         // At most the attempt's own progress is lost.
         lost: match spec.checkpoint {

@@ -16,6 +16,7 @@
 //!
 //! **Never here**: I/O, policy.
 
+mod admissions;
 mod admits;
 mod configurations;
 pub mod holders;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
-use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time};
+use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Time};
 use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
@@ -49,7 +50,9 @@ use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
 use crate::predict::outlook::{Outlook, outlook};
 use crate::predict::{Table, Tables};
+use admissions::Admissions;
 use holders::{Holders, Holding};
+use volumes::Volumes;
 use workers::Workers;
 
 pub use volumes::single_node_claim;
@@ -95,6 +98,7 @@ pub struct Built {
 pub struct Caches {
     tables: Tables,
     workers: Workers,
+    admissions: Admissions,
     /// Observed draw of runs.
     pub draws: draws::MeasuredDraws,
     /// Runs that the next build's index has not: it has one job alone.
@@ -219,7 +223,7 @@ pub fn build(
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
-    let Caches { tables, workers, draws: seen, others } = caches;
+    let Caches { tables, workers, admissions, draws: seen, others } = caches;
     let others = std::mem::take(others);
     let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
@@ -239,15 +243,16 @@ pub fn build(
         let job = index.jobs().get(key).filter(|_| waits && holding.target.is_none())?;
         let made = job.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
         let configurations = configurations::configurations(&job.spec.gpus, &cluster.types);
-        Some(places::Waiting { key, made, configurations })
+        let volumes = Volumes::from_spec(index, &key.namespace, &job.spec);
+        let demands = jobs::demands(&workers.specs_of(job), job, &volumes);
+        Some(places::Waiting { key, made, configurations, demands })
     });
-    let beyond_limits = places::beyond_limits(waiting, places::MAX_JOBS, places::MAX_CONFIGURATIONS);
+    let beyond_limits = places::beyond_limits(waiting, cluster.nodes.len(), &places::LIMITS);
     let mut queued = Vec::new();
     let mut basis = BTreeMap::new();
     let mut planned = Vec::new();
     let mut not_before: Option<Timestamp> = None;
-    let mut grace = 0_i64;
-    let mut requirements = jobs::Requirements::default();
+    admissions.begin(index, &cluster);
     let lost = lost::LostWork::from_index(index);
     for (key, (claim, holding)) in &claims {
         if let Claim::Waiting { not_before: Some(at) } = claim
@@ -265,7 +270,6 @@ pub fn build(
         let Some(state) = jobs::state(job, claim, holding, now, &cluster, &holders) else { continue };
         let Some(table) = tables.table_of(index, job, &cluster.types) else { continue };
         let specs = workers.specs_of(job);
-        grace = grace.max(crate::lifecycle::pods::grace_seconds(&job.spec));
         let status = ledger.status(index, key);
         let outlook = outlook(job, status, &table, now);
         let allocation = status.and_then(|status| status.allocation.as_ref());
@@ -296,11 +300,13 @@ pub fn build(
                 now,
             },
             state,
-            &mut requirements,
+            admissions,
         ));
     }
 
-    let cluster = cluster.limited(&worker::names(planned.iter().map(|job| &job.worker)));
+    admissions.end();
+    workers.end();
+    let cluster = cluster.limited(planned.iter().map(|job| &job.worker));
     let open =
         index.jobs().iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
     let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
@@ -316,7 +322,7 @@ pub fn build(
     let snapshot = Snapshot {
         now: Time(second as f64),
         tariff: rules::tariff(policy, second),
-        budget: rules::budget(policy, second, Seconds(grace as f64)),
+        budget: rules::budget(policy, second),
         lateness: rules::lateness(policy),
         restart: rules::restart_time(policy),
         wear: rules::restart_wear(policy),
@@ -350,7 +356,7 @@ fn namespace(index: &ClusterIndex, name: &str, holders: &Holders) -> Option<Name
         return None;
     }
     let mut ours = quota::Amounts::new();
-    let pods = index.pods().iter().filter(|(key, pod)| key.namespace == name && holders.accounts_for(pod));
+    let pods = index.pods().in_namespace(name).filter(|(_, pod)| holders.accounts_for(pod));
     for (key, amount) in pods.flat_map(|(_, pod)| quota::pod_takes(&quotas, &pod.spec)) {
         let sum = ours.entry(key).or_default();
         *sum = sum.saturating_add(amount);

@@ -4,18 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_core::{GpuType, Watts};
-use andreas_planner::{Node, Resources};
+use andreas_planner::{Node, Resources, Worker};
 
 use super::holders::Holders;
-use super::{gpus, node_name};
+use super::{gpus, node_name, worker};
 use crate::energy::boards::{Board, board};
 use crate::energy::draws::foreign_power;
-use crate::energy::{Exclusion, Inventory, Types, gpu_type, limits};
+use crate::energy::{Exclusion, Inventory, Types, limits};
 use crate::index::amounts::HOST_PORT;
 use crate::index::{
     Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
     usable, whole_gpus,
 };
+
+/// Maximum names of resources and host ports in a plan, besides GPUs, CPU, memory and pods: those that most workers ask for.
+/// Of others the scheduler finds out.
+const MAX_NAMES: usize = 128;
 
 /// The nodes of a snapshot.
 #[derive(Default)]
@@ -27,6 +31,8 @@ pub struct Cluster {
     /// Their other resources (not GPUs, CPU, memory and pods): the capacity, and the use by pods that the
     /// planner does not account for.
     others: BTreeMap<String, [OtherResources; 2]>,
+    /// Names of those that some node has.
+    offered: BTreeSet<Arc<str>>,
     /// Those that may take new workers.
     pub usable: BTreeSet<String>,
     /// GPU nodes that are not planned, and why.
@@ -37,10 +43,29 @@ pub struct Cluster {
 type OtherResources = BTreeMap<Arc<str>, u64>;
 
 impl Cluster {
-    /// With every node limited to the named resources and host ports. Others are requested by no worker; a
-    /// named one that the node lacks is 0.
+    /// Whether some node has a resource that workers ask for by name. A host port is on every node.
+    pub fn offers(&self, name: &str) -> bool {
+        name.starts_with(HOST_PORT) || self.offered.contains(name)
+    }
+
+    /// With every node limited to the resources and host ports that could keep some of these workers from it; what the node
+    /// lacks of them is 0. Each name takes memory for every node, and tenants choose names: so one that no node offers has no
+    /// place here, nor has a port for which nobody competes.
     #[must_use]
-    pub fn limited(mut self, names: &BTreeSet<Arc<str>>) -> Self {
+    pub fn limited<'a>(mut self, workers: impl Iterator<Item = &'a Worker>) -> Self {
+        let mut asking: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
+        for name in workers.flat_map(worker::names) {
+            *asking.entry(name).or_default() += 1;
+        }
+        let taken: BTreeSet<&Arc<str>> = self.others.values().flat_map(|[_, taken]| taken.keys()).collect();
+        let competes = |name: &Arc<str>, workers: usize| {
+            !name.starts_with(HOST_PORT) || workers > 1 || taken.contains(name)
+        };
+        asking.retain(|name, workers| self.offers(name) && competes(name, *workers));
+        let mut names: Vec<_> =
+            asking.into_iter().map(|(name, workers)| (workers, Arc::clone(name))).collect();
+        names.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        names.truncate(MAX_NAMES);
         for (name, node) in &mut self.nodes {
             let Some([has, taken]) = self.others.get(name) else { continue };
             let left = |resource: &Arc<str>| {
@@ -48,7 +73,7 @@ impl Cluster {
                 let has = has.get(resource).copied().unwrap_or(one);
                 has.saturating_sub(taken.get(resource).copied().unwrap_or(0))
             };
-            node.free.others = names.iter().map(|resource| (Arc::clone(resource), left(resource))).collect();
+            node.free.others = names.iter().map(|(_, name)| (Arc::clone(name), left(name))).collect();
         }
         self
     }
@@ -72,7 +97,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         let held = holders.gpus_on(&key.name);
         // A node keeps the type of its jobs' placement, whatever its labels say now, and takes no other types
         // meanwhile.
-        let product = holders.type_on(&key.name).filter(|_| held > 0).or_else(|| gpu_type(node, policy));
+        let product = holders.type_on(&key.name).filter(|_| held > 0).or_else(|| inventory.gpu_type(node));
         let Some(product) = product else { continue };
         let open = of_node.planned() == Some(product) && usable(node);
         let serves = open || held > 0;
@@ -89,6 +114,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         let foreign = index.foreign_use(&key.name);
         let vanished = index.vanished_use(&key.name, |pod| holders.accounts_for(pod));
         let taken = foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default()).plus(vanished);
+        cluster.offered.extend(allocatable.others.keys().cloned());
         cluster.others.insert(key.name.clone(), [allocatable.others.clone(), taken.others.clone()]);
         let accounted = |pod: &str| ours.contains(pod);
         let broken = broken_gpus(index, key, node, accounted);

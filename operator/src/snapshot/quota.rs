@@ -102,9 +102,8 @@ pub fn left(quota: &SlimQuota, ours: &Amounts) -> Amounts {
 }
 
 /// The quotas of a namespace.
-pub fn of_namespace<'a>(index: &'a ClusterIndex, namespace: &str) -> Vec<&'a SlimQuota> {
-    let quotas = index.rules().quotas.iter().filter(|(key, _)| key.namespace == namespace);
-    quotas.map(|(_, quota)| quota.as_ref()).collect()
+pub fn of_namespace<'a>(index: &'a ClusterIndex, namespace: &'a str) -> Vec<&'a SlimQuota> {
+    index.rules().quotas.in_namespace(namespace).map(|(_, quota)| quota.as_ref()).collect()
 }
 
 /// What a pod uses more after admission than before.

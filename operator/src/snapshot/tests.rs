@@ -10,7 +10,7 @@ use andreas_runtime::watch::Index;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{at, gpu_node, key, owner};
+use crate::testing::{at, boards as all_boards, gpu_node, key, owner};
 
 mod boards;
 mod draws;
@@ -21,6 +21,7 @@ mod late;
 mod order;
 mod predictions;
 mod quotas;
+mod tenants;
 
 const GPU: &str = "NVIDIA-A100-SXM4-80GB";
 
@@ -359,8 +360,8 @@ fn broken_gpus_and_measured_foreign_power_come_from_the_agent() {
     let mut world = World::default();
     let agent: SlimGpuNode = serde_json::from_value(json!({
         "metadata": {"name": "n1", "resourceVersion": "900"}, "spec": {},
-        "status": {"agentVersion": "1", "gpus": [
-            {"uuid": "a", "state": "Unhealthy"}, {"uuid": "b", "state": "Held", "holder": "somebody", "watts": 250}, {"uuid": "c", "state": "Free", "watts": 50}]},
+        "status": {"agentVersion": "1", "gpus": all_boards(json!([
+            {"uuid": "a", "state": "Unhealthy"}, {"uuid": "b", "state": "Held", "holder": "somebody", "watts": 250}, {"uuid": "c", "state": "Free", "watts": 50}]), 8)},
     }))
     .expect("a gpu node");
     world.index.apply(agent);
@@ -379,7 +380,7 @@ fn a_broken_gpu_is_left_out_exactly_once_whoever_says_so() {
         let mut world = World::default();
         let version = if agent { json!("1") } else { json!(null) };
         let said: SlimGpuNode = serde_json::from_value(json!({
-            "metadata": {"name": "n1", "resourceVersion": "900"}, "spec": {}, "status": {"agentVersion": version, "gpus": gpus}}))
+            "metadata": {"name": "n1", "resourceVersion": "900"}, "spec": {}, "status": {"agentVersion": version, "gpus": all_boards(gpus, 8)}}))
         .expect("a gpu node");
         world.index.apply(said);
         let allocatable =

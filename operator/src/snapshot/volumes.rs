@@ -10,7 +10,6 @@ use std::sync::Arc;
 use andreas_api::slim::{SlimNode, SlimPersistentVolume};
 use andreas_api::training_job::TrainingJobSpec;
 use andreas_runtime::watch::ObjectKey;
-use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
 
 use super::admits;
@@ -29,13 +28,11 @@ const ZONES: [&str; 4] = [
 pub struct Volumes<'a>(Vec<&'a Arc<SlimPersistentVolume>>);
 
 impl<'a> Volumes<'a> {
-    /// From the claims in a worker's spec: the template's and the checkpoint's.
-    pub fn from_spec(index: &'a ClusterIndex, namespace: &str, spec: &PodSpec) -> Self {
-        let claims =
-            spec.volumes.iter().flatten().filter_map(|volume| volume.persistent_volume_claim.as_ref());
-        let mut bound: Vec<_> = claims
-            .filter_map(|claim| {
-                let key = ObjectKey { namespace: namespace.to_owned(), name: claim.claim_name.clone() };
+    /// From the claims of a job's workers: the template's and the checkpoint's.
+    pub fn from_spec(index: &'a ClusterIndex, namespace: &str, spec: &TrainingJobSpec) -> Self {
+        let mut bound: Vec<_> = claims(spec)
+            .filter_map(|(_, name)| {
+                let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
                 let name = index.storage().claims.get(&key)?.spec.volume_name.clone();
                 index.storage().volumes.get(&ObjectKey { namespace: String::new(), name })
             })
@@ -57,21 +54,25 @@ impl<'a> Volumes<'a> {
         })
     }
 
-    /// Equal for workers with the same volumes.
-    pub fn names(&self) -> String {
-        self.0.iter().map(|volume| volume.name_any()).collect::<Vec<_>>().join(" ")
+    /// Names with versions: equal for workers with the same volumes, as long as these do not change.
+    pub fn versions(&self) -> Vec<(Option<&str>, Option<&str>)> {
+        let metadata = self.0.iter().map(|volume| &volume.metadata);
+        metadata.map(|metadata| (metadata.name.as_deref(), metadata.resource_version.as_deref())).collect()
     }
+}
+
+/// The claims of a job's workers, each with its field.
+fn claims(spec: &TrainingJobSpec) -> impl Iterator<Item = (&'static str, &String)> {
+    let checkpoint =
+        spec.checkpoint.iter().filter_map(|c| Some(("checkpoint.claimName", c.claim_name.as_ref()?)));
+    let volumes = spec.template.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let others = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    checkpoint.chain(others.map(|claim| ("template.spec.volumes", &claim.claim_name)))
 }
 
 /// A claim of the job's workers that only one node at a time can mount, as text with its field. A gang over
 /// several nodes could never start with it.
 pub fn single_node_claim(index: &ClusterIndex, namespace: &str, spec: &TrainingJobSpec) -> Option<String> {
-    let checkpoint =
-        spec.checkpoint.iter().filter_map(|c| Some(("checkpoint.claimName", c.claim_name.as_ref()?)));
-    let volumes = spec.template.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let others = volumes
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|claim| ("template.spec.volumes", &claim.claim_name));
     let narrow = |name: &String| {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
         let modes = index
@@ -82,7 +83,7 @@ pub fn single_node_claim(index: &ClusterIndex, namespace: &str, spec: &TrainingJ
             .unwrap_or_default();
         !modes.is_empty() && modes.iter().all(|mode| mode.starts_with("ReadWriteOnce"))
     };
-    let (field, name) = checkpoint.chain(others).find(|(_, name)| narrow(name))?;
+    let (field, name) = claims(spec).find(|(_, name)| narrow(name))?;
     Some(format!("{field}: claim {name} is ReadWriteOnce, so only one node at a time can mount it"))
 }
 
@@ -124,8 +125,8 @@ mod tests {
     }
 
     fn admitted(index: &ClusterIndex, claim: &str, labels: Value) -> bool {
-        let spec: PodSpec = serde_json::from_value(json!({
-            "containers": [], "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}))
+        let spec: TrainingJobSpec = serde_json::from_value(json!({"template": {"spec": {
+            "containers": [], "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}}}))
         .expect("a spec");
         let node: SlimNode =
             serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}})).expect("a node");

@@ -1,6 +1,6 @@
 //! A worker's use of its node and its namespace's quotas, from the pod built from the template.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_api::names::{GPU_RESOURCE, is_extended_resource};
@@ -16,6 +16,29 @@ use crate::index::ClusterIndex;
 use crate::index::amounts::{self, Amounts};
 use crate::lifecycle::{Admitted, Settings, pods};
 
+/// SHA-256 of JSON: what jobs say may be long, and is kept for each.
+pub type Digest = [u8; 32];
+
+/// The digest of a value; that of nothing if it does not serialize.
+pub fn digest(value: &impl serde::Serialize) -> Digest {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    // Writing to a digest does not fail.
+    drop(serde_json::to_writer(Digested(&mut context), value));
+    context.finish().as_ref().try_into().unwrap_or_default()
+}
+
+struct Digested<'a>(&'a mut ring::digest::Context);
+
+impl std::io::Write for Digested<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Maximum GPUs of a worker for which needs are computed.
 const MAX_GPUS: i32 = 16;
 
@@ -27,10 +50,8 @@ const MAX_GPUS: i32 = 16;
 /// Devices that several GPUs share are not linear: a worker needs its GPUs' part, rounded up.
 #[derive(Debug)]
 pub struct WorkerSpecs {
-    /// Placement fields and claims of a worker with one GPU; the rest is dropped.
-    pub one: PodSpec,
-    /// Equal for workers that the same nodes admit.
-    pub demands: String,
+    /// Equal for workers that the same nodes admit, but for their volumes.
+    pub demands: Digest,
     few: SlimPodSpec,
     many: SlimPodSpec,
     /// GPUs of `many` beyond one.
@@ -46,9 +67,7 @@ impl WorkerSpecs {
     pub fn from_job(job: &SlimTrainingJob) -> Self {
         let most = job.spec.gpus.max_total().clamp(2, MAX_GPUS);
         let spec = |gpus| pods::unplaced_worker(job, 1, gpus, &Settings::default()).spec.unwrap_or_default();
-        let (one, many) = (spec(1), slim(&spec(most)));
-        let few = slim(&one);
-        let one = places(one);
+        let (few, many) = (slim(&spec(1)), slim(&spec(most)));
         let more = u64::try_from(most - 1).unwrap_or(1);
         let shares = shares(job);
         let first = amounts::pod(&few);
@@ -57,10 +76,13 @@ impl WorkerSpecs {
         let shared = shares.iter().map(|(name, share)| (Arc::clone(name), of_one_gpu(*share)));
         let shared = Amounts { others: shared.collect(), ..Amounts::default() };
         let fixed = first.minus(each.clone()).minus(shared);
-        let demands = serde_json::to_string(&(&one.node_selector, &one.affinity, &one.tolerations));
+        let placed = job.spec.template.spec.as_ref();
+        let demands = placed.map(|spec| {
+            let node_affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+            (&spec.node_selector, node_affinity, &spec.tolerations)
+        });
         Self {
-            demands: demands.unwrap_or_default(),
-            one,
+            demands: digest(&demands),
             few,
             many,
             more,
@@ -96,20 +118,6 @@ fn shares(job: &SlimTrainingJob) -> BTreeMap<Arc<str>, u64> {
 /// Whole devices of a worker with one GPU.
 fn of_one_gpu(share: u64) -> u64 {
     share.div_ceil(1_000)
-}
-
-/// The fields that decide where a pod may run. Containers and environment would be most of a job's memory.
-fn places(spec: PodSpec) -> PodSpec {
-    let volumes =
-        spec.volumes.into_iter().flatten().filter(|volume| volume.persistent_volume_claim.is_some());
-    let volumes: Vec<_> = volumes.collect();
-    PodSpec {
-        node_selector: spec.node_selector,
-        affinity: spec.affinity,
-        tolerations: spec.tolerations,
-        volumes: (!volumes.is_empty()).then_some(volumes),
-        ..PodSpec::default()
-    }
 }
 
 fn resources(amounts: Amounts) -> Resources {
@@ -258,13 +266,10 @@ fn slim(spec: &PodSpec) -> SlimPodSpec {
     }
 }
 
-/// Names of all resources that workers use besides GPUs, CPU, memory and pods.
-pub(super) fn names<'a>(workers: impl Iterator<Item = &'a Worker>) -> std::collections::BTreeSet<Arc<str>> {
-    let of = |resources: &'a Resources| -> &'a BTreeMap<Arc<str>, u64> { &resources.others };
-    workers
-        .flat_map(|w| of(&w.fixed).keys().chain(of(&w.per_gpu).keys()).chain(w.shares.keys()))
-        .cloned()
-        .collect()
+/// Names of the resources and host ports that a worker uses besides GPUs, CPU, memory and pods.
+pub(super) fn names(worker: &Worker) -> BTreeSet<&Arc<str>> {
+    let others = worker.fixed.others.keys().chain(worker.per_gpu.others.keys());
+    others.chain(worker.shares.keys()).collect()
 }
 
 #[cfg(test)]

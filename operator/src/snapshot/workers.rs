@@ -1,4 +1,4 @@
-//! Cache of workers' specs between plans: many jobs have equal workers.
+//! Workers' specs of a plan's jobs, kept until the next: many jobs have equal workers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -8,14 +8,11 @@ use andreas_api::slim::SlimTrainingJob;
 use super::worker::WorkerSpecs;
 use crate::lifecycle::pods::{self, WorkerDigest};
 
-/// Maximum cached specs; beyond that all are dropped.
-const MAX_CACHED_SPECS: usize = 50_000;
-
 /// Specs of jobs' workers.
 #[derive(Default)]
 pub struct Workers {
-    /// By the job's UID and its maximum GPUs.
-    by_job: HashMap<(String, i32), Arc<WorkerSpecs>>,
+    /// By the job's UID: its maximum GPUs, its specs, and whether this plan has asked for them.
+    by_job: HashMap<String, (i32, Arc<WorkerSpecs>, bool)>,
     /// The same by content.
     alike: HashMap<WorkerDigest, Weak<WorkerSpecs>>,
 }
@@ -24,23 +21,26 @@ impl Workers {
     /// The specs of a job's worker.
     pub fn specs_of(&mut self, job: &SlimTrainingJob) -> Arc<WorkerSpecs> {
         let (uid, most) = (job.metadata.uid.clone().unwrap_or_default(), job.spec.gpus.max_total());
-        if self.by_job.len() > MAX_CACHED_SPECS {
-            self.by_job.clear();
-            self.alike.retain(|_, specs| specs.strong_count() > 0);
-        }
         // The template never changes; the range of GPUs may.
-        let alike = &mut self.alike;
-        let specs = self.by_job.entry((uid, most)).or_insert_with(|| {
-            let Some(digest) = pods::worker_digest(&job.spec, most) else {
-                return Arc::new(WorkerSpecs::from_job(job));
-            };
-            let known = alike.get(&digest).and_then(Weak::upgrade);
-            known.unwrap_or_else(|| {
-                let specs = Arc::new(WorkerSpecs::from_job(job));
-                alike.insert(digest, Arc::downgrade(&specs));
-                specs
-            })
-        });
-        Arc::clone(specs)
+        if let Some((of, specs, asked)) = self.by_job.get_mut(&uid)
+            && *of == most
+        {
+            *asked = true;
+            return Arc::clone(specs);
+        }
+        let digest = pods::worker_digest(&job.spec, most);
+        let known = digest.and_then(|digest| self.alike.get(&digest)?.upgrade());
+        let specs = known.unwrap_or_else(|| Arc::new(WorkerSpecs::from_job(job)));
+        if let Some(digest) = digest {
+            self.alike.insert(digest, Arc::downgrade(&specs));
+        }
+        self.by_job.insert(uid, (most, Arc::clone(&specs), true));
+        specs
+    }
+
+    /// The plan has all its jobs: the specs of others are forgotten.
+    pub fn end(&mut self) {
+        self.by_job.retain(|_, (_, _, asked)| std::mem::take(asked));
+        self.alike.retain(|_, specs| specs.strong_count() > 0);
     }
 }

@@ -278,12 +278,8 @@ fn powerflow_takes_the_step_with_the_largest_gain_for_its_energy() {
     for (watts, wanted) in
         [(1200.0, [2, 2]), (1199.0, [1, 2]), (1000.0, [1, 2]), (999.0, [1, 1]), (600.0, [1, 0])]
     {
-        snapshot.budget = Some(PowerBudget {
-            watts: StepFunction::flat(Watts(watts)),
-            margin: 0.0,
-            scope_factor: 1.0,
-            look_ahead: Seconds::ZERO,
-        });
+        snapshot.budget =
+            Some(PowerBudget { watts: StepFunction::flat(Watts(watts)), margin: 0.0, scope_factor: 1.0 });
         let plan = decide(&snapshot, Method::Powerflow);
         let [badly, well] = wanted;
         assert_eq!(gpus(&plan), [("a/badly", badly), ("a/well", well)], "{watts} W");
@@ -305,7 +301,6 @@ fn powerflow_starts_at_the_thriftiest_limit_and_raises_it_while_there_are_watts(
             watts: StepFunction::flat(Watts(watts)),
             margin: 0.0,
             scope_factor: 1.0,
-            look_ahead: Seconds::ZERO,
         });
         let plan = decide(&snapshot, Method::Powerflow);
         assert_eq!(plan.jobs["a/one"].decision.placement().unwrap().limit, limit, "{watts:?}");

@@ -104,7 +104,7 @@ impl Config {
 }
 
 /// Demand of a job for one resource, per worker, GPU and gang.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Demand {
     pub what: usize,
     pub fixed: u64,
@@ -224,6 +224,8 @@ pub struct JobData<'a> {
     pub(crate) waiting: f64,
     /// Seconds since the snapshot's origin; infinite without a deadline.
     pub deadline: f64,
+    /// How many of the [lower windows](super::Instance::lower_windows) it could not be gone by: it has to fit these too.
+    pub(crate) lower_windows: usize,
     /// Its weight has reached the maximum of ageing: served first.
     pub fully_aged: bool,
     /// What it holds now.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use andreas_core::{GpuType, JobId, NodeName, Seconds};
 
+use super::ahead::{LowerWindow, met_by};
 use super::cluster::{CPU, MEMORY, Names, PODS, QuotaIndex};
 use super::data::{Assignment, Config, Demand, Holding, JobData, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
@@ -27,6 +28,7 @@ pub(super) struct JobContext<'a, 'b> {
     pub prices: &'b PriceOverTime,
     pub names: &'b Names,
     pub intended: &'b BTreeMap<&'a JobId, &'a IntendedChange>,
+    pub lower_windows: &'b [LowerWindow],
 }
 
 /// Limits an immovable job to what it holds: the same GPUs, at any power limit. Once it has left, it waits
@@ -123,6 +125,7 @@ impl<'a> JobContext<'a, '_> {
             share,
             waiting: waiting_share(share, fastest, deadline - self.snapshot.now.0),
             deadline,
+            lower_windows: met_by(self.lower_windows, job.longest_stop(self.snapshot.now)),
             fully_aged,
             holding,
             admits,

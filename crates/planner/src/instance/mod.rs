@@ -8,13 +8,14 @@ mod jobs;
 
 use std::collections::BTreeMap;
 
-use andreas_core::{GpuType, NodeName, StepFunction, Time, Watts};
+use andreas_core::{GpuType, NodeName, Seconds, Time, Watts};
 
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Job, JobState, Placement, Snapshot};
 use cluster::{Names, Sets, compile_nodes, compile_quotas, compile_types, floor_mw, link};
 use jobs::JobContext;
 
+pub(crate) use ahead::{LowerWindow, least_ahead};
 pub(crate) use cluster::UNLIMITED;
 pub(crate) use data::Demand;
 pub use data::{Assignment, Config, Holding, JobData, NodeData, Nodes, TypeData};
@@ -41,8 +42,8 @@ pub struct Instance<'a> {
     sets: Vec<Vec<u64>>,
     /// Draw without any of our jobs, in milliwatts.
     pub(crate) floor_mw: i128,
-    /// The least budget from each instant on for as long as it is seen ahead: what may run then.
-    pub(crate) budget_ahead: Option<StepFunction<Watts>>,
+    /// Lower budgets that some jobs could not be gone by, in order.
+    pub(crate) lower_windows: Vec<LowerWindow>,
     /// Budget less margin, in milliwatts of nodes and GPUs.
     pub(crate) budget_mw: Option<i128>,
     /// Maximum draw of a plan, in milliwatts: the budget, or less while leaving jobs draw above it; `None`:
@@ -51,6 +52,9 @@ pub struct Instance<'a> {
     /// More is held than the budget allows, and some of it is leaving.
     pub above_budget: bool,
 }
+
+/// Nodes that are looked at beside those that are wanted.
+const FEW_NODES: usize = 8;
 
 impl<'a> Instance<'a> {
     /// Compiles a snapshot that passed [`Snapshot::check`]. Methods take [`crate::budget::prepared`].
@@ -74,12 +78,12 @@ impl<'a> Instance<'a> {
             resources,
             quotas,
             sets: vec![Vec::new()],
-            budget_ahead: snapshot.budget.as_ref().map(|budget| ahead::least_ahead(budget, snapshot.now)),
+            lower_windows: lower_windows(snapshot),
             budget_mw: None,
             allowed_mw: None,
             above_budget: false,
         };
-        instance.budget_mw = instance.budget_mw_at(0.0);
+        instance.budget_mw = instance.budget_mw_at(0.0, Seconds::ZERO);
         instance.allowed_mw = instance.budget_mw;
         let by_name: BTreeMap<NodeName, u32> =
             instance.nodes.iter().zip(0..).map(|(n, i)| (n.name.clone(), i)).collect();
@@ -96,6 +100,7 @@ impl<'a> Instance<'a> {
             prices: &instance.prices,
             names: &names,
             intended: &intended,
+            lower_windows: &instance.lower_windows,
         };
         instance.jobs = order
             .into_iter()
@@ -119,11 +124,54 @@ impl<'a> Instance<'a> {
 
     /// Whether a node could hold a worker if no job of ours ran there.
     pub(crate) fn empty_node_fits(&self, data: &JobData<'_>, config: &Config, node: u32) -> bool {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         let at = node as usize * self.kinds;
         let enough = |d: &Demand| d.of_worker(config.gpus) <= self.resources[at + d.what];
         self.nodes[node as usize].free_gpus >= config.gpus
             && self.admits(data.admits, node)
             && data.node_demand.iter().all(enough)
+    }
+
+    /// Whether the first of these nodes are as many as wanted that fit a configuration, if no job of ours ran there. Nearly always they are;
+    /// else all nodes must be looked at, which is done once for all configurations.
+    pub(crate) fn first_nodes_fit(
+        &self,
+        data: &JobData<'_>,
+        (config, wanted): (&Config, usize),
+        nodes: &[u32],
+    ) -> bool {
+        let first =
+            nodes.iter().take(wanted + FEW_NODES).filter(|node| self.empty_node_fits(data, config, **node));
+        let mut first = first.map(|node| self.nodes[*node as usize].gang_class);
+        let Some(class) = first.next() else { return false };
+        1 + first.filter(|other| *other == class).count() >= wanted
+    }
+
+    /// GPUs of the largest worker of a job that a node could hold if no job of ours ran there; -1: not even one without
+    /// GPUs. What a worker takes grows with its GPUs.
+    pub(crate) fn largest_worker(&self, data: &JobData<'_>, node: u32) -> i64 {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
+        if !self.admits(data.admits, node) {
+            return -1;
+        }
+        let at = node as usize * self.kinds;
+        let fits =
+            |gpus: i64| data.node_demand.iter().all(|d| d.of_worker(gpus) <= self.resources[at + d.what]);
+        let (mut fitting, mut beyond) = (-1, self.nodes[node as usize].free_gpus.max(-1) + 1);
+        if fits(beyond - 1) {
+            return beyond - 1;
+        }
+        while beyond - fitting > 1 {
+            let middle = fitting + (beyond - fitting) / 2;
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        fitting
     }
 
     /// Whether the cluster could hold a job so if no job of ours ran, on nodes of one class.
@@ -150,11 +198,14 @@ impl<'a> Instance<'a> {
         config.draw_mw() - idle
     }
 
-    /// Budget less margin `after` seconds from now, in milliwatts of nodes and GPUs; `None`: power is not limited.
-    pub(crate) fn budget_mw_at(&self, after: f64) -> Option<i128> {
-        let (budget, ahead) = self.snapshot.budget.as_ref().zip(self.budget_ahead.as_ref())?;
-        let least = ahead.at(Time(self.now + after)).map_or(f64::INFINITY, |watts| watts.0);
-        Some(libm::floor(budget.for_plans(least) * 1e3) as i128)
+    /// The least budget less margin from `after` seconds from now on and for as long as a stop takes, in milliwatts of
+    /// nodes and GPUs; `None`: power is not limited.
+    pub(crate) fn budget_mw_at(&self, after: f64, grace: Seconds) -> Option<i128> {
+        let budget = self.snapshot.budget.as_ref()?;
+        let from = Time(self.now + after);
+        let within = budget.watts.pieces(from, from + grace).map(|(_, _, watts)| watts.0);
+        let least = within.chain(budget.watts.at(from).map(|watts| watts.0)).fold(f64::INFINITY, f64::min);
+        Some(budget.for_plans_mw(least))
     }
 
     /// Converts budgeted power to the scope of the budget.
@@ -191,14 +242,37 @@ impl<'a> Instance<'a> {
 }
 
 impl Instance<'_> {
-    /// Time of the next change of budget or tariff that a plan must react to.
-    pub(crate) fn next_edge(&self) -> Option<Time> {
+    /// Time of the next change of budget or tariff that a plan must react to: a change of the budget counts for each
+    /// job with GPUs from its grace period before it.
+    pub(crate) fn next_edge(&self, assignments: &[Option<Assignment>]) -> Option<Time> {
         let now = self.snapshot.now;
         let tariff = self.snapshot.tariff.next_edge(now);
-        let budget = self.snapshot.budget.as_ref().and_then(|b| {
-            let edge = b.watts.next_edge(now + b.look_ahead)?;
-            Some((edge - b.look_ahead).max(now))
+        let graces = self.jobs.iter().zip(assignments).filter_map(|(data, assignment)| {
+            let has_gpus = assignment.is_some() || !matches!(data.holding, Holding::Nothing);
+            has_gpus.then(|| data.job.grace.0.to_bits())
         });
-        [tariff, budget].into_iter().flatten().min_by(Time::total_cmp)
+        let mut graces: Vec<u64> = graces.chain([0.0_f64.to_bits()]).collect();
+        graces.sort_unstable();
+        graces.dedup();
+        let edges = self.snapshot.budget.iter().flat_map(|budget| {
+            graces.iter().filter_map(|bits| {
+                let grace = Seconds(f64::from_bits(*bits));
+                Some((budget.watts.next_edge(now + grace)? - grace).max(now))
+            })
+        });
+        tariff.into_iter().chain(edges).min_by(Time::total_cmp)
     }
+}
+
+/// The lower budgets ahead that some job of a snapshot could not be gone by.
+fn lower_windows(snapshot: &Snapshot) -> Vec<LowerWindow> {
+    let Some(budget) = &snapshot.budget else { return Vec::new() };
+    let longest = snapshot.jobs.iter().map(|job| job.longest_stop(snapshot.now)).fold(0.0, f64::max);
+    ahead::lower_windows(budget, snapshot.now, Seconds(longest))
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often a worker was held against a node.
+    pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

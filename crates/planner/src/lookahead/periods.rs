@@ -6,7 +6,7 @@
 
 use andreas_core::{Seconds, StepFunction, Time};
 
-use crate::instance::Instance;
+use crate::instance::{Instance, least_ahead};
 
 /// Number of periods without edges, including the last one, which has no end and no price.
 const OCTAVES: usize = 12;
@@ -159,11 +159,11 @@ impl Periods {
     }
 }
 
-/// The next edges of tariff and budget, in seconds from now, in order. A lower budget counts from when it is seen on.
+/// The next edges of tariff and budget, in seconds from now, in order.
 pub(super) fn edges(instance: &Instance<'_>) -> Vec<f64> {
     let snapshot = instance.snapshot;
     let mut edges: Vec<f64> = changes(&snapshot.tariff, snapshot.now).collect();
-    edges.extend(instance.budget_ahead.iter().flat_map(|budget| changes(budget, snapshot.now)));
+    edges.extend(snapshot.budget.iter().flat_map(|budget| changes(&budget.watts, snapshot.now)));
     edges.sort_by(f64::total_cmp);
     edges.dedup();
     edges.truncate(EDGES);
@@ -231,21 +231,22 @@ impl Price {
     }
 }
 
-/// Highest budget of each period, in watts.
-pub(super) fn most_watts(instance: &Instance<'_>, periods: &Periods) -> Option<Vec<f64>> {
-    budget_by_period(instance, periods, |watts, _| watts, f64::max)
+/// Highest budget of each period for a job whose stop takes so long, in watts.
+pub(super) fn most_watts(instance: &Instance<'_>, periods: &Periods, grace: Seconds) -> Option<Vec<f64>> {
+    budget_by_period(instance, periods, grace, |watts, _| watts, f64::max)
 }
 
 /// The budget less its margin by period: the watts of each step of the budget and its part of the period, folded.
 pub(super) fn budget_by_period(
     instance: &Instance<'_>,
     periods: &Periods,
+    grace: Seconds,
     of_step: impl Fn(f64, f64) -> f64,
     fold: impl Fn(f64, f64) -> f64,
 ) -> Option<Vec<f64>> {
     // A start then is held to what is seen ahead, like a start now: otherwise each later one looks possible and none is.
-    let (budget, ahead) = (instance.snapshot.budget.as_ref()?, instance.budget_ahead.as_ref()?);
-    let now = instance.snapshot.now;
+    let (budget, now) = (instance.snapshot.budget.as_ref()?, instance.snapshot.now);
+    let ahead = least_ahead(&budget.watts, grace, now);
     let starts = periods.starts();
     let of_period = |(p, &from): (usize, &f64)| {
         let to = starts.get(p + 1).copied().unwrap_or(from * 2.0);

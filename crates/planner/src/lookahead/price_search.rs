@@ -10,6 +10,8 @@
 //! the list, and prices of what is not on it would run away. After the rounds the jobs are asked once more at the result.
 //! Where far more of a resource is asked for than there is, or one that has a price is left, the search goes on.
 
+use andreas_core::Seconds;
+
 use super::Kept;
 use super::choosers::Choosers;
 use super::classes::Classes;
@@ -207,7 +209,8 @@ fn watt_step(instance: &Instance<'_>) -> f64 {
 
 /// Watts of the budget left for jobs in each period, on average.
 fn watts(instance: &Instance<'_>, periods: &Periods) -> Option<[f64; PERIODS]> {
-    budget_by_period(instance, periods, |watts, part| watts * part, |sum, watts| sum + watts).map(|budget| {
+    let mean = |watts: f64, part: f64| watts * part;
+    budget_by_period(instance, periods, Seconds::ZERO, mean, |sum, watts| sum + watts).map(|budget| {
         let mut left = [0.0; PERIODS];
         for (left, mean) in left.iter_mut().zip(budget) {
             *left = (mean - instance.floor_mw as f64 / 1e3).max(0.0);

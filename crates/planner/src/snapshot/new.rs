@@ -33,6 +33,7 @@ impl Job {
             forbidden: Vec::new(),
             preemption: Preemption::default(),
             movable: true,
+            grace: Seconds::ZERO,
             min_run: Seconds::ZERO,
             lost: Seconds::ZERO,
             usually_lost: None,

@@ -173,6 +173,7 @@ fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64
         forbidden: vec![],
         preemption: Preemption::Allowed,
         movable: true,
+        grace: Seconds::ZERO,
         min_run: Seconds(load.min_run),
         lost: Seconds::ZERO,
         restart: None,
@@ -233,7 +234,6 @@ pub fn cluster(load: &Load) -> Snapshot {
             },
             margin: 0.0,
             scope_factor: 1.0,
-            look_ahead: Seconds::ZERO,
         }),
         lateness: Lateness {
             turnaround_share: load.share,

@@ -95,7 +95,6 @@ impl Case {
                 watts: StepFunction::flat(Watts(watts)),
                 margin: 0.0,
                 scope_factor: 1.0,
-                look_ahead: Seconds::ZERO,
             }),
             lateness: Lateness {
                 turnaround_share: 0.1,
@@ -179,6 +178,7 @@ impl Case {
             forbidden,
             preemption: if numbers.random_bool(0.2) { Preemption::Never } else { Preemption::Allowed },
             movable: !numbers.random_bool(0.2),
+            grace: Seconds::ZERO,
             min_run: Seconds(if numbers.random_bool(0.2) { 600.0 } else { 0.0 }),
             lost: Seconds::ZERO,
             restart: None,

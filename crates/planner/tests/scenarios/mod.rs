@@ -78,12 +78,7 @@ pub fn reason(plan: &Plan, job: &str) -> (WaitReason, Vec<String>) {
 }
 
 pub fn budget(watts: f64) -> Option<PowerBudget> {
-    Some(PowerBudget {
-        watts: StepFunction::flat(Watts(watts)),
-        margin: 0.0,
-        scope_factor: 1.0,
-        look_ahead: Seconds::ZERO,
-    })
+    Some(PowerBudget { watts: StepFunction::flat(Watts(watts)), margin: 0.0, scope_factor: 1.0 })
 }
 
 /// `n` nodes of this many GPUs and jobs of different lengths and weights, each with these numbers of GPUs.

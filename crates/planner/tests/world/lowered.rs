@@ -1,10 +1,10 @@
 //! Clusters that draw more than they may.
 
-use andreas_core::{Seconds, StepFunction, Time, Watts};
-use andreas_planner::{Job, JobState, Plan, PowerBudget, Snapshot};
+use andreas_core::{StepFunction, Time, Watts};
+use andreas_planner::{JobState, Plan, PowerBudget, Snapshot};
 use proptest::prelude::*;
 
-use super::{NOW, Placements, budgeted, snapshots};
+use super::{NOW, budgeted, lower_window, present, snapshots};
 
 /// What leaves and what stays draw more than the budget: plans save the watts of what leaves. Once others have been stopped
 /// for that, and the budget is kept again, the next plan may give them away.
@@ -13,19 +13,11 @@ pub fn saves_for_the_budget(snapshot: &Snapshot, plan: &Plan) -> bool {
     leaves && draws_too_much(snapshot, plan)
 }
 
-/// More is held than the budget of the plan allows.
+/// More is held than the budget of the plan allows, or than that of a lower window so near that some could not be gone.
 pub fn draws_too_much(snapshot: &Snapshot, plan: &Plan) -> bool {
-    plan.allowed_power.is_some_and(|allowed| budgeted(snapshot, &present(snapshot)) > allowed.0)
-}
-
-/// Where jobs are or are committed to be.
-fn present(snapshot: &Snapshot) -> Placements {
-    let of = |job: &Job| match &job.state {
-        JobState::Running { placement: p, .. } | JobState::Starting { target: p, .. } => Some(p.clone()),
-        JobState::Stopping { target, .. } => target.clone(),
-        JobState::Waiting => None,
-    };
-    snapshot.jobs.iter().map(|job| (job.id.clone(), of(job))).collect()
+    let drawn = budgeted(snapshot, &present(snapshot));
+    let later = lower_window(snapshot).map(|(_, watts)| watts);
+    plan.allowed_power.iter().map(|allowed| allowed.0).chain(later).any(|allowed| drawn > allowed)
 }
 
 /// Clusters whose budget has just been lowered below what is drawn.
@@ -43,7 +35,6 @@ pub fn lowered() -> impl Strategy<Value = Snapshot> {
             watts: StepFunction::flat(Watts(watts)),
             margin: 0.05,
             scope_factor: 1.2,
-            look_ahead: Seconds(120.0),
         };
         snapshot.budget = Some(budget(1.0));
         let drawn = budgeted(&snapshot, &present(&snapshot));

@@ -92,6 +92,7 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
             forbidden: forbidden.into_iter().map(|n| NodeName::from(format!("n{n:02}"))).collect(),
             preemption: if never { Preemption::Never } else { Preemption::Allowed },
             movable,
+            grace: Seconds([0.0, 60.0, 120.0][i % 3]),
             min_run: Seconds(if young { 1e6 } else { 0.0 }),
             lost: Seconds(100.0),
             ..Job::new(
@@ -135,7 +136,6 @@ pub fn snapshots() -> impl Strategy<Value = Snapshot> {
                 .unwrap(),
                 margin: 0.05,
                 scope_factor: 1.2,
-                look_ahead: Seconds(120.0),
             }),
             lateness: Lateness {
                 turnaround_share: share,
@@ -331,9 +331,11 @@ pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
         }
     }
     // Only a budget below what is held makes the plan stop jobs that the bound takes as given.
-    let lowered =
-        plan.allowed_power.is_some_and(|allowed| budgeted(snapshot, &present(snapshot)) > allowed.0);
-    prop_assert!(lowered || !plan.bound_invalid, "the bound is above the cost, {}", plan.cost);
+    prop_assert!(
+        lowered::draws_too_much(snapshot, plan) || !plan.bound_invalid,
+        "the bound is above the cost, {}",
+        plan.cost
+    );
     if let Some(allowed) = plan.allowed_power {
         let power = budgeted(snapshot, &goes);
         prop_assert!((power - plan.budgeted_power.0).abs() < 1.0, "{power} W, not {}", plan.budgeted_power);
@@ -347,8 +349,28 @@ pub fn audit(snapshot: &Snapshot, plan: &Plan) -> Result<(), TestCaseError> {
         let settled = budgeted(&left, &goes);
         let runs = plan.jobs.values().any(|j| j.decision.placement().is_some());
         prop_assert!(!runs || settled <= allowed.0 + 1e-6, "{settled} W of {allowed} when all have left");
+        // Who could not be gone before a lower window fits it now.
+        if let Some((after, watts)) = lower_window(snapshot) {
+            let stays = |job: &Job| job.grace >= after;
+            let mut then = goes.clone();
+            left.jobs.iter().filter(|job| !stays(job)).for_each(|job| _ = then.insert(job.id.clone(), None));
+            let drawn = budgeted(&left, &then);
+            prop_assert!(
+                then.values().all(Option::is_none) || drawn <= watts + 1e-6,
+                "{drawn} W of {watts} in the lower window"
+            );
+        }
     }
     order::audit_order(snapshot, plan, (plan.jobs.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Time until the first lower window of the budget, and what plans may use of it, W in the scope of the budget.
+pub fn lower_window(snapshot: &Snapshot) -> Option<(Seconds, f64)> {
+    let budget = snapshot.budget.as_ref()?;
+    let present = budget.watts.at(snapshot.now)?;
+    let lower =
+        budget.watts.windows().iter().find(|(begin, watts)| *begin > snapshot.now && *watts < present);
+    lower.map(|(begin, watts)| (*begin - snapshot.now, watts.0 * (1.0 - budget.margin)))
 }
 
 /// The snapshot a moment later, with the plan carried out.
@@ -382,7 +404,7 @@ pub fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
 }
 
 /// Where everybody runs or is to run without a plan.
-fn present(snapshot: &Snapshot) -> Placements {
+pub fn present(snapshot: &Snapshot) -> Placements {
     let of = |job: &Job| match &job.state {
         JobState::Waiting => None,
         JobState::Running { placement: p, .. } | JobState::Starting { target: p, .. } => Some(p.clone()),

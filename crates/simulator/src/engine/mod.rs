@@ -112,7 +112,6 @@ impl<'a> Replay<'a> {
                 watts,
                 margin: 0.0,
                 scope_factor: 1.0,
-                look_ahead: Seconds::ZERO,
             }),
             lateness: scenario.lateness.clone(),
             restart: scenario.restart,

@@ -229,3 +229,45 @@ fn a_gang_whose_claim_one_node_can_mount_waits_without_gpus_and_says_which() {
         ("True", Phase::Starting)
     );
 }
+
+#[test]
+fn a_template_that_asks_for_too_many_resources_or_ports_by_name_is_refused_with_the_number() {
+    let limits = |count: usize| {
+        let limits: serde_json::Map<String, serde_json::Value> =
+            (0..count).map(|name| (format!("a.b/{name}"), json!("1"))).collect();
+        json!({"template": {"spec": {"containers": [{"name": "t", "image": "x", "resources": {"limits": limits}}]}}})
+    };
+    let mut world = World::new(limits(33));
+    world.step_until_stable();
+    assert_eq!((world.reason().as_str(), world.claim.clone()), ("TemplateRejected", Some(Claim::Nothing)));
+    assert_eq!(
+        world.condition("TemplateAccepted").message,
+        "spec.template.spec: its containers ask for 33 resources by name, of which 32 are allowed"
+    );
+    assert_eq!(world.dry_runs, 0);
+    let ports: Vec<_> = (1..34).map(|port| json!({"containerPort": port})).collect();
+    let containers = json!([{"name": "t", "image": "x", "ports": ports}]);
+    let mut world =
+        World::new(json!({"template": {"spec": {"hostNetwork": true, "containers": containers}}}));
+    world.step_until_stable();
+    assert!(world.condition("TemplateAccepted").message.contains("33 ports of their node"));
+    // As many as allowed, and ports that are not the node's.
+    let mut world = World::new(json!({"template": {"spec": {"containers": containers}}}));
+    world.step_until_stable();
+    assert_ne!(world.reason(), "TemplateRejected");
+    let mut world = World::new(limits(32));
+    world.step_until_stable();
+    assert_ne!(world.reason(), "TemplateRejected");
+}
+
+#[test]
+fn a_template_for_which_there_is_no_room_waits_and_is_not_planned() {
+    let mut world = World::new(json!({}));
+    let template = world.job.spec.template.clone();
+    world.job.spec.template.leave_out();
+    world.step_until_stable();
+    assert_eq!((world.reason().as_str(), world.claim.clone()), ("QueueFull", Some(Claim::Nothing)));
+    world.job.spec.template = template;
+    world.step_until_stable();
+    assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
+}

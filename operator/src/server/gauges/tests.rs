@@ -17,7 +17,7 @@ use crate::lifecycle::ProfileUpdate;
 use crate::metrics::{Hindsight, LastPlan, Metrics, list};
 use crate::predict::learner::FitOutcome;
 use crate::predict::{Fit, Table};
-use crate::testing::{at, gpu_node};
+use crate::testing::{at, boards, gpu_node};
 
 /// Replaces the leader's collector by a cluster in memory.
 struct Scraped {
@@ -261,6 +261,10 @@ fn an_unhealthy_gpu_is_counted_once() {
         for number in 0..jobs {
             index.apply(job("team", &format!("j{number}"), running("A", &["n1"], "Running")));
         }
+        let mut agent = agent;
+        if let Some(gpus) = agent.get_mut("gpus") {
+            *gpus = boards(gpus.take(), 8);
+        }
         let gpu_node =
             json!({"metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {}, "status": agent});
         index.apply(serde_json::from_value::<SlimGpuNode>(gpu_node).expect("a gpu node"));
@@ -297,7 +301,7 @@ fn a_planned_node_whose_agent_is_silent_counts_as_one_without_agent() {
     }
     let agent = |name: &str, state: &str| {
         let gpu = json!({"uuid": "GPU-0", "state": state, "watts": 300});
-        let status = json!({"agentVersion": "1", "reportSeconds": 60, "gpus": [gpu]});
+        let status = json!({"agentVersion": "1", "reportSeconds": 60, "gpus": boards(json!([gpu]), 4)});
         let gpu_node =
             json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {}, "status": status});
         serde_json::from_value::<SlimGpuNode>(gpu_node).expect("a gpu node")

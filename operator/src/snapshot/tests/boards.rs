@@ -20,7 +20,7 @@ fn with_unknown_board(gpus: Option<Value>) -> World {
 impl World {
     pub(super) fn agent(&mut self, node: &str, gpus: Value) {
         let object = json!({"metadata": {"name": node, "resourceVersion": self.version()}, "spec": {},
-            "status": {"agentVersion": "1", "gpus": gpus}});
+            "status": {"agentVersion": "1", "gpus": all_boards(gpus, 8)}});
         self.index.apply(serde_json::from_value::<SlimGpuNode>(object).expect("a gpu node"));
     }
 

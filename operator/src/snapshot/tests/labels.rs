@@ -109,6 +109,27 @@ fn a_node_that_offers_more_gpus_than_a_machine_has_takes_neither_the_plan_nor_th
 }
 
 #[test]
+fn a_node_that_offers_more_gpus_than_it_has_boards_is_shared() {
+    let node = |offered: &str, capacity: &str, boards: &str| -> SlimNode {
+        serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.count": boards}},
+            "status": {"allocatable": {"nvidia.com/gpu": offered}, "capacity": {"nvidia.com/gpu": capacity}},
+        }))
+        .expect("a node")
+    };
+    let policy = EnergyPolicySpec::default();
+    let hidden = Exclusion::MoreThanBoards { offered: 40, boards: 4 };
+    assert_eq!(node_use(&node("40", "40", "4"), &policy), NodeUse::Excluded(hidden));
+    assert_eq!(hidden.as_str(), "SharedGpus");
+    // A board that is gone, a label without a number, and a device plug-in that starts again say nothing of sharing.
+    for (offered, capacity, boards) in
+        [("7", "8", "7"), ("8", "8", "eight"), ("8", "8", "0"), ("0", "8", "4")]
+    {
+        assert!(matches!(node_use(&node(offered, capacity, boards), &policy), NodeUse::Planned(_)));
+    }
+}
+
+#[test]
 fn the_first_type_label_that_a_node_has_names_its_type() {
     let node: SlimNode = serde_json::from_value(json!({
         "metadata": {"name": "n", "labels": {"example.com/board": "b300", "node.kubernetes.io/instance-type": "p6.48xlarge"}},

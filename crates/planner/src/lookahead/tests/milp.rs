@@ -57,7 +57,12 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
         }
     }
     // Whether a node is used: at least the largest of its placement variables.
-    let busy: Vec<Variable> = instance.nodes.iter().map(|_| vars.add(variable().min(0.0).max(1.0))).collect();
+    let mut each_node = || -> Vec<Variable> {
+        instance.nodes.iter().map(|_| vars.add(variable().min(0.0).max(1.0))).collect()
+    };
+    let busy = each_node();
+    // The same by lower window, of the jobs that could not be gone by then.
+    let busy_later: Vec<Vec<Variable>> = instance.lower_windows.iter().map(|_| each_node()).collect();
     let on = |assignment: &Assignment, node: usize| {
         assignment.nodes.as_slice().iter().filter(|n| **n as usize == node).count() as f64
     };
@@ -123,7 +128,21 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
         let more: Expression = ways.iter().map(|w| w.taken * of(w.job, &w.assignment)).sum();
         model = model.with(constraint!(more <= left));
     }
-    if let Some(allowed) = instance.allowed_mw {
+    let present = instance.allowed_mw.map(|allowed| (0, allowed, &busy));
+    let later = instance.lower_windows.iter().zip(&busy_later).enumerate();
+    let later = later.map(|(window, (lower, busy))| (window + 1, lower.most_mw, busy));
+    for (window, allowed, busy) in present.into_iter().chain(later) {
+        let meets = |job: usize| instance.jobs[job].lower_windows >= window;
+        let ways = || ways.iter().filter(|way| meets(way.job));
+        let settled = || settled().filter(|(job, _)| meets(*job));
+        for (n, busy) in busy.iter().enumerate() {
+            for way in ways().filter(|way| on(&way.assignment, n) > 0.0) {
+                model = model.with(constraint!(*busy >= way.taken));
+            }
+            if settled().any(|(_, assignment)| on(assignment, n) > 0.0) {
+                model = model.with(constraint!(*busy >= 1.0));
+            }
+        }
         // Draw less the replaced idle draw, in kilowatts; a used node adds its overhead.
         let draw = |job: usize, assignment: &Assignment| {
             let config = &instance.jobs[job].configs[assignment.config];
@@ -132,7 +151,7 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
         };
         let left = (allowed - instance.floor_mw) as f64 / 1e6
             - settled().map(|(job, assignment)| draw(job, assignment)).sum::<f64>();
-        let jobs: Expression = ways.iter().map(|w| w.taken * draw(w.job, &w.assignment)).sum();
+        let jobs: Expression = ways().map(|w| w.taken * draw(w.job, &w.assignment)).sum();
         let overhead = busy.iter().zip(&instance.nodes).map(|(b, n)| *b * (n.overhead_mw as f64 / 1e6));
         model = model.with(constraint!(jobs + overhead.sum::<Expression>() <= left));
     }

@@ -1,5 +1,5 @@
 //! A tenant with an ordinary `edit` account does its worst, one thing after the other. Each time a job of another namespace runs
-//! within a minute, and is not failed.
+//! within a minute, and is not failed, and operator and extender keep within the memory that the chart gives them.
 //!
 //! With `ANDREAS_LONG=1` (`make hostile`) every attack has its full size. `ATTACKS="many_jobs ..."` makes some of them alone.
 
@@ -13,7 +13,7 @@ use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::api;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::job::{Job, TRAINER_IMAGE, job, measured, profile};
-use andreas_e2e::keeper::{at_full_length, full_or};
+use andreas_e2e::keeper::{at_full_length, full_or, peak_mib};
 use andreas_e2e::pages;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_e2e::tenant::{Tenant, at_least, silent_connections};
@@ -51,6 +51,7 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
                 let ongoing = $attack(c, &tenant).await.context(stringify!($attack))?;
                 println!("{} for {:.1?}", stringify!($attack), began.elapsed());
                 anothers_job_runs(c, stringify!($attack)).await.context(stringify!($attack))?;
+                within_memory(c, stringify!($attack))?;
                 drop(ongoing);
                 tenants.leaves(c, &tenant).await?;
             })*};
@@ -69,6 +70,10 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
             silence_on_every_port,
             many_jobs,
             objects_at_the_limit_of_size,
+            templates_just_below_the_limit_of_size,
+            names_of_resources_that_nobody_has,
+            jobs_that_each_demand_other_nodes,
+            jobs_that_fit_nowhere_in_many_ways,
         ];
         Ok(())
     })
@@ -106,6 +111,19 @@ async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let status = c.observer.seen().status(&key);
     let failed = [Outcome::UserFailure, Outcome::ClusterFailure];
     ensure!(status.history.iter().all(|record| !failed.contains(&record.outcome)), "{:?}", status.history);
+    Ok(())
+}
+
+/// Nobody has taken more memory than the chart's limits, or in the short form than a quarter of the operator's.
+fn within_memory(c: &Cluster, attack: &str) -> Result<()> {
+    let operators =
+        c.operators.iter().map(|operator| ("operator", operator.process.as_ref(), full_or(1_024.0, 256.0)));
+    let extender = c.extender.iter().map(|process| ("extender", process, 256.0));
+    for (program, process, most) in operators.chain(extender) {
+        let peak = peak_mib(process)?;
+        println!("{attack}: {program} {peak:.0} MiB");
+        ensure!(peak < most, "{attack}: {program} took {peak:.0} MiB");
+    }
     Ok(())
 }
 
@@ -394,4 +412,70 @@ async fn objects_at_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Resul
     let refused = tenant.create_all(jobs.chain(pods)).await?;
     ensure!(refused.is_empty(), "{} of {}: {}", refused.len(), 2 * many, refused[0].message);
     Ok(Ongoing::new())
+}
+
+/// Creates these jobs; none is refused by the API server.
+async fn create(tenant: &Tenant, jobs: impl Iterator<Item = Job>) -> Result<Ongoing> {
+    let refused = tenant.create_all(jobs.map(|tj| tj.build())).await?;
+    ensure!(refused.is_empty(), "{}: {}", refused.len(), refused[0].message);
+    Ok(Ongoing::new())
+}
+
+/// Required node affinity with these expressions.
+fn affinity(expressions: Value) -> Value {
+    let terms = json!({"nodeSelectorTerms": [{"matchExpressions": expressions}]});
+    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+}
+
+/// Jobs with templates of 58 kB that are all different.
+async fn templates_just_below_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let large = |n: usize| {
+        let values = |e: usize| (0..256).map(|v| format!("{n:04}-{e:02}-{v:03}")).collect::<Vec<_>>();
+        let expressions: Vec<Value> =
+            (0..16).map(|e| json!({"key": "x", "operator": "NotIn", "values": values(e)})).collect();
+        job(&format!("below-{n}")).namespace(&tenant.namespace).pod("affinity", affinity(json!(expressions)))
+    };
+    create(tenant, (0..full_or(2_000, 400)).map(large)).await
+}
+
+/// Jobs that ask for thousands of resources by name, and others for as many as are allowed, each for names of its own.
+async fn names_of_resources_that_nobody_has(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let asking = |name: &str, n: usize, containers: usize, each: usize| {
+        let container = |at: usize| {
+            let limits: serde_json::Map<String, Value> =
+                (0..each).map(|name| (format!("a.b/{n}-{at}-{name}"), json!("1"))).collect();
+            json!({"name": format!("c{at}"), "image": TRAINER_IMAGE, "resources": {"limits": limits}})
+        };
+        let containers: Vec<Value> = (0..containers).map(container).collect();
+        job(&format!("{name}-{n}")).namespace(&tenant.namespace).pod("containers", json!(containers))
+    };
+    let many = (0..full_or(60, 6)).map(|n| asking("names", n, 32, 64));
+    drop(create(tenant, many.chain((0..full_or(500, 20)).map(|n| asking("allowed", n, 1, 32)))).await?);
+    c.wait_for_reason(&asking("names", 0, 1, 1), Reason::TemplateRejected).await?;
+    c.wait_for_reason(&asking("allowed", 0, 1, 1), Reason::NoFeasibleNode).await?;
+    Ok(Ongoing::new())
+}
+
+/// Jobs whose demands on nodes all differ.
+async fn jobs_that_each_demand_other_nodes(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let other = |n: usize| {
+        let expressions = json!([{"key": "x", "operator": "NotIn", "values": [n.to_string()]}]);
+        job(&format!("other-{n}")).namespace(&tenant.namespace).pod("affinity", affinity(expressions))
+    };
+    create(tenant, (0..full_or(5_000, 200)).map(other)).await
+}
+
+/// Jobs with as many configurations as there can be and more memory than any node has, each with another amount.
+async fn jobs_that_fit_nowhere_in_many_ways(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let counts: Vec<i32> = (1..=64).collect();
+    let gpus = json!({"min": 1, "max": 64, "maxNodes": 64, "counts": counts});
+    let large = |n: usize| {
+        let requests = json!({"memory": (1_u64 << 50) + n as u64});
+        let container =
+            json!({"name": "trainer", "image": TRAINER_IMAGE, "resources": {"requests": requests}});
+        let tj =
+            job(&format!("nowhere-{n}")).namespace(&tenant.namespace).pod("containers", json!([container]));
+        tj.spec("gpus", gpus.clone())
+    };
+    create(tenant, (0..full_or(3_000, 100)).map(large)).await
 }
