@@ -127,7 +127,8 @@ pub fn gpu_node(name: &str, gpu_type: &str, gpus: u32) -> Value {
 pub fn pod(index: usize, version: u64, owner: &str) -> Value {
     json!({
         "metadata": {"name": format!("bert-1-{index}"), "namespace": "team", "uid": format!("p{index}"), "resourceVersion": version.to_string(),
-            "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": owner, "andreas.dev/attempt": "1"},
+            "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": owner, "andreas.dev/attempt": "1",
+                "andreas.dev/index": index.to_string()},
             "ownerReferences": [self::owner("bert", owner)]},
         "spec": {"containers": []}, "status": {"phase": "Pending"},
     })

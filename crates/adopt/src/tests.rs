@@ -333,5 +333,14 @@ fn the_end_of_each_kind_is_read() {
         end(Kind::RayJob, json!({"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"})),
         Some(true)
     );
-    assert_eq!(end(Kind::RayJob, json!({"jobDeploymentStatus": "Running"})), None);
+    assert_eq!(
+        end(Kind::RayJob, json!({"jobDeploymentStatus": "Complete", "jobStatus": "STOPPED"})),
+        Some(false)
+    );
+    for failed in ["Failed", "ValidationFailed"] {
+        assert_eq!(end(Kind::RayJob, json!({"jobDeploymentStatus": failed})), Some(false), "{failed}");
+    }
+    for goes_on in ["Running", "Retrying", "Suspending", "Waiting"] {
+        assert_eq!(end(Kind::RayJob, json!({"jobDeploymentStatus": goes_on})), None, "{goes_on}");
+    }
 }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, LABEL_ADOPT};
 use andreas_convert::{AnnotationError, Request};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,6 +20,8 @@ pub struct End {
     pub succeeded: bool,
     /// Its controller's words.
     pub message: String,
+    /// When, by its controller.
+    pub at: Option<Time>,
 }
 
 /// State of a workload.
@@ -36,6 +38,8 @@ pub struct Workload {
     /// Pods of a Job that have not succeeded, or pods with GPUs of the child Jobs of a JobSet that have not: its controller makes no
     /// more than these. `None` where it does not count them.
     pub pods_left: Option<i64>,
+    /// Pods of a Job that have failed. 0 where its controller does not count them.
+    pub pods_failed: i64,
 }
 
 impl Workload {
@@ -52,6 +56,7 @@ impl Workload {
             suspended: kind.is_suspended(object),
             end: end(kind, &object["status"]),
             pods_left: pods_left(kind, object),
+            pods_failed: if kind == Kind::Job { object["status"]["failed"].as_i64().unwrap_or(0) } else { 0 },
         })
     }
 
@@ -107,22 +112,26 @@ fn pods_left(kind: Kind, object: &Value) -> Option<i64> {
 }
 
 fn end(kind: Kind, status: &Value) -> Option<End> {
-    let condition = |names: &[&str]| -> Option<String> {
+    let time = |value: &Value| Time::deserialize(value).ok();
+    let condition = |names: &[&str], succeeded: bool| -> Option<End> {
         let all = status["conditions"].as_array()?;
         let is = |one: &&Value| {
             one["status"] == "True" && one["type"].as_str().is_some_and(|name| names.contains(&name))
         };
         let found = all.iter().find(is)?;
         let part = |name: &str| found[name].as_str().unwrap_or_default();
-        Some(if part("message").is_empty() { part("reason").into() } else { part("message").into() })
+        let message = if part("message").is_empty() { part("reason") } else { part("message") };
+        Some(End { succeeded, message: message.into(), at: time(&found["lastTransitionTime"]) })
     };
     if kind == Kind::RayJob {
         let text = |name: &str| status[name].as_str().unwrap_or_default();
         let texts = [text("message"), text("reason"), text("jobStatus")];
         let message = texts.into_iter().find(|words| !words.is_empty()).unwrap_or_default().to_owned();
+        let at = time(&status["endTime"]);
         return match text("jobDeploymentStatus") {
-            "Complete" => Some(End { succeeded: text("jobStatus") == "SUCCEEDED", message }),
-            "Failed" => Some(End { succeeded: false, message }),
+            "Complete" => Some(End { succeeded: text("jobStatus") == "SUCCEEDED", message, at }),
+            // Of one that failed its validation, no pod is ever made.
+            "Failed" | "ValidationFailed" => Some(End { succeeded: false, message, at }),
             _ => None,
         };
     }
@@ -131,8 +140,7 @@ fn end(kind: Kind, status: &Value) -> Option<End> {
         Kind::PyTorchJob => &["Succeeded"],
         _ => &["Complete"],
     };
-    let succeeded = condition(good).map(|message| End { succeeded: true, message });
-    succeeded.or_else(|| condition(&["Failed"]).map(|message| End { succeeded: false, message }))
+    condition(good, true).or_else(|| condition(&["Failed"], false))
 }
 
 /// A kind as a type.

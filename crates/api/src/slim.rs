@@ -262,6 +262,8 @@ pub struct SlimContainerStatus {
     pub name: String,
     /// Passes its readiness probe.
     pub ready: bool,
+    /// Has passed its startup probe, if it has one.
+    pub started: Option<bool>,
     /// Waiting, running or terminated.
     pub state: SlimContainerState,
 }

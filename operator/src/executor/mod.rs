@@ -16,6 +16,7 @@
 //! | [`children`] | the Jobs of a JobSet that keep an earlier attempt's node |
 //! | [`requeue`] | when a job is stepped again |
 //! | [`dry_runs`] | one dry run for equal workers |
+//! | [`kubelet_events`] | what kubelets say of pods that ended or do not start |
 //! | [`fair`] | workers shared by the namespaces |
 //! | [`rate_limits`] | rate limits for edits and conflicts |
 //! | [`events`] | events for users |
@@ -28,6 +29,7 @@ pub mod children;
 pub mod dry_runs;
 pub mod events;
 pub mod fair;
+pub mod kubelet_events;
 pub mod observe;
 pub mod outcomes;
 pub mod rate_limits;

@@ -22,8 +22,8 @@ use crate::index::{
 };
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
-    AgentFact, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen, NodeFact, Observed,
-    Planned, PolicyView, Settings, run_ended_at,
+    AgentFact, AttemptEnds, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen,
+    KubeletEvents, NodeFact, Observed, Planned, PolicyView, Settings, attempt_ends, questions,
 };
 use crate::predict::outlook::{Outlook, off_plan};
 use crate::snapshot::single_node_claim;
@@ -47,6 +47,7 @@ pub struct JobInput {
     single_node_claim: Option<String>,
     settings: Arc<Settings>,
     first_seen: FirstSeen,
+    kubelet_events: KubeletEvents,
 }
 
 impl JobInput {
@@ -66,15 +67,12 @@ impl JobInput {
         let memory = memory(&uid);
         let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan().decision.as_ref());
         let members = own_pods(&job, &pods, &deleted);
-        let all = pods.iter().chain(deleted.iter().map(|deleted| &deleted.last));
-        let ended = run_ended_at(&job, all.map(Arc::as_ref), now);
-        let energy = energy(index, &job, &spec, &members, memory.pending_energy(), ended, now);
         let forecast = memory.forecast(&job, now);
         let profile = index.used_profile(&job);
         let over_nodes = job.spec.gpus.max_nodes > 1;
         let single_node_claim =
             over_nodes.then(|| single_node_claim(index, &key.namespace, &job.spec)).flatten();
-        Some(Self {
+        let mut input = Self {
             policy: PolicyView::from_spec(&spec),
             first_seen: memory.first_seen(now),
             workload: index.workload_of(&job).cloned(),
@@ -84,14 +82,31 @@ impl JobInput {
             nodes,
             now,
             memory,
-            energy,
+            energy: EnergyView::default(),
             members,
             forecast,
             profile,
             backoff: None,
             single_node_claim,
             settings,
-        })
+            kubelet_events: KubeletEvents::new(),
+        };
+        let ends = input.observe(attempt_ends);
+        let pending_energy = input.memory.pending_energy();
+        input.energy = energy(index, &input.job, &spec, &input.members, pending_energy, ends, now);
+        Some(input)
+    }
+
+    /// UIDs of the pods whose Events decide the step.
+    pub fn questions(&self) -> BTreeSet<String> {
+        self.observe(questions)
+    }
+
+    /// Adds what kubelets said of pods.
+    #[must_use]
+    pub fn with_events(mut self, events: KubeletEvents) -> Self {
+        self.kubelet_events.extend(events);
+        self
     }
 
     /// If the plan stops other jobs first, this job waits for their GPUs, quota or watts. What starts counts
@@ -169,6 +184,10 @@ impl JobInput {
 
     /// Runs the step.
     pub fn step(&self) -> crate::lifecycle::Step {
+        self.observe(crate::lifecycle::step)
+    }
+
+    fn observe<T>(&self, see: impl FnOnce(&Observed<'_>) -> T) -> T {
         let pods: Vec<&SlimPod> = self.pods.iter().map(Arc::as_ref).collect();
         let deleted: Vec<DeletedPodView<'_>> = self
             .deleted
@@ -179,7 +198,7 @@ impl JobInput {
                 holders_requested: deleted.holders_requested,
             })
             .collect();
-        crate::lifecycle::step(&Observed {
+        see(&Observed {
             job: &self.job,
             workload: self.workload.as_deref(),
             pods: &pods,
@@ -202,6 +221,7 @@ impl JobInput {
             last_write: self.memory.seen().last_write,
             last_progress: self.memory.seen().last_progress,
             reports_lost: self.memory.seen().reports_lost,
+            kubelet_events: &self.kubelet_events,
             settings: &self.settings,
         })
     }
@@ -244,18 +264,19 @@ fn own_pods(job: &SlimTrainingJob, pods: &[Arc<SlimPod>], deleted: &[DeletedPod]
     own.filter_map(|pod| measured::Member::from_pod(pod)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Energy and cost of the job so far. A run that has `ended` uses no energy and does not become later, whenever the operator sees it.
+/// Energy and cost of the job so far. What has ended uses no energy, and does not become later, whenever the operator sees it.
 fn energy(
     index: &ClusterIndex,
     job: &SlimTrainingJob,
     policy: &EnergyPolicySpec,
     members: &[measured::Member],
     pending_energy: Option<&PendingEnergy>,
-    ended: Option<Timestamp>,
+    ends: Option<AttemptEnds>,
     now: Timestamp,
 ) -> EnergyView {
-    let until = ended.unwrap_or(now);
-    let predicted = bill::attempt_energy(job, policy, until);
+    let until = ends.as_ref().filter(|ends| ends.lasts).map_or(now, |ends| ends.at);
+    let each = ends.map(|ends| ends.members).unwrap_or_default();
+    let predicted = bill::attempt_energy(job, policy, &each);
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let weight = bounded_weight(index, namespace, job.spec.weight);
     let mut view = EnergyView {
@@ -266,8 +287,9 @@ fn energy(
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let pods = allocation.map(|allocation| pods(job, allocation)).filter(|(pods, _)| *pods == members.len());
     if let Some(used) = pods.and_then(|(_, gpus_per_pod)| measured::used_by(index, members, gpus_per_pod)) {
+        let at = each.into_iter().max().unwrap_or(now);
         view.attempt.joules = used.joules;
-        view.attempt.micros = measured::price(policy, predicted.micros, predicted.joules, used.joules, until);
+        view.attempt.micros = measured::price(policy, predicted.micros, predicted.joules, used.joules, at);
         view.measured = true;
         view.measured_watts = used.watts();
     }

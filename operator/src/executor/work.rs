@@ -17,7 +17,7 @@ use super::observe::JobInput;
 use super::outcomes::uid;
 use super::rate_limits::Edit;
 use super::requeue::{Requeue, back_off, earlier};
-use super::{Executor, actions, dry_runs};
+use super::{Executor, actions, dry_runs, kubelet_events};
 use crate::index::{ClusterIndex, number};
 use crate::instants::deadline;
 use crate::ledger::Ledger;
@@ -54,11 +54,12 @@ pub async fn step(executor: &Arc<Executor>, key: &ObjectKey) -> Requeue {
 async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput) -> Requeue {
     let shared = &executor.shared;
     let next_request = request_plan(shared, key, &seen);
+    seen = ask_kubelets(shared, key, seen).await;
     let mut step = seen.step();
     shared.metrics.steps.reconciles.inc();
     if blames_user(&seen.job, &step.status) && read_nodes(shared, &seen.job).await {
         let Some(again) = read_input(executor, key) else { return Requeue::OnEvent };
-        seen = again;
+        seen = ask_kubelets(shared, key, again).await;
         step = seen.step();
     }
 
@@ -110,6 +111,19 @@ async fn step_from(executor: &Arc<Executor>, key: &ObjectKey, mut seen: JobInput
         }
         Err(again) => earlier(again, step.next),
     }
+}
+
+/// Adds what kubelets say of pods that ended or do not start, where that decides the step.
+async fn ask_kubelets(shared: &Shared, key: &ObjectKey, seen: JobInput) -> JobInput {
+    let asked = seen.questions();
+    if asked.is_empty() {
+        return seen;
+    }
+    let answers = kubelet_events::read(shared.writer.client(), &key.namespace, asked).await;
+    if let Some(why) = answers.values().find_map(|answer| answer.as_ref().err()) {
+        tracing::warn!(job = %key, why = why.message, "events of its pods could not be read");
+    }
+    seen.with_events(answers)
 }
 
 /// Events about what the written status shows, as far as the namespace's rate allows them.

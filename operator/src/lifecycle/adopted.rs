@@ -5,7 +5,7 @@
 //! replaced is no failure here.
 
 use andreas_adopt::Workload;
-use andreas_api::names::GATE_NODE;
+use andreas_api::names::{GATE_NODE, LABEL_ATTEMPT};
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
@@ -15,14 +15,20 @@ use super::action::Action;
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
-use super::member::{Member, Members, is_over};
+use super::late::{self, unbound_condition};
+use super::member::{Member, Members, is_over, number};
+use super::observed::Observed;
 use super::readiness::{self, Readiness};
 use super::workload::judged;
 use super::{end, run, start, stop};
+use crate::index::is_member;
 use crate::instants::after;
 
 /// Seconds that the pods of a workload that ended usually need at most to end too.
 const LAST_PODS: i64 = 10;
+
+/// Seconds by which a Job's controller delays the pod that replaces a failed one: the first one, and at most. It doubles.
+const REPLACEMENT: (i64, i64) = (10, 600);
 
 /// Handles the phase Starting.
 pub(super) fn starting(d: &mut Draft<'_>) {
@@ -83,6 +89,9 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;
     }
+    if stop_incomplete(d, workload, &allocation, &members) {
+        return;
+    }
     place(d, &allocation, &members);
     if readiness::check(d, &allocation, &members) == Readiness::GivenUp {
         return;
@@ -141,6 +150,81 @@ fn last_pods_end(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'
         d.requeue_at(until);
     }
     ends
+}
+
+/// Stops a workload some of whose pods are missing for longer than its controller and the scheduler need for others. Its own
+/// controller keeps it on its nodes for ever, also where they take no pods any more.
+fn stop_incomplete(
+    d: &mut Draft<'_>,
+    workload: &Workload,
+    allocation: &Allocation,
+    members: &Members<'_>,
+) -> bool {
+    let attempt = allocation.attempt;
+    let living = |m: &Member<'_>| m.bound() && m.live.is_some_and(|pod| !is_over(pod));
+    // Where its controller counts those that have succeeded, the others are what it should have.
+    let done = |m: &Member<'_>| {
+        workload.pods_left.is_none() && m.live.is_some_and(|pod| pod.status.phase == "Succeeded")
+    };
+    let missing: Vec<&Member<'_>> = members.gang.iter().filter(|m| !living(m) && !done(m)).collect();
+    if missing.is_empty() {
+        return stop_not_started(d, allocation, members);
+    }
+    let share = members.gang.len().div_ceil(allocation.nodes.len().max(1));
+    let on = |node: &str| members.gang.iter().filter(|m| living(m) && m.node == node).count();
+    let short: Vec<&String> = allocation.nodes.iter().filter(|node| on(node) < share).collect();
+    let leaving = short.iter().find(|node| d.o.nodes.get(**node).is_some_and(|fact| fact.leaving));
+    let patience = match leaving {
+        // The end of a workload is written soon after that of its pods.
+        Some(_) => LAST_PODS,
+        None => d.o.policy.placement_timeout + replacement_delay(d.o, workload, attempt),
+    };
+    let due = after(d.first_seen(TimedFact::Incomplete { attempt, bound: false }), patience);
+    if d.o.now < due {
+        d.requeue_at(due);
+        return false;
+    }
+    let unbound = missing.iter().find_map(|m| unbound_condition(m));
+    let words = match (leaving, unbound) {
+        (Some(node), _) => format!("node {node} is being taken out of use"),
+        (None, Some(condition)) => condition.message.clone(),
+        (None, None) => "its controller has made no others".to_owned(),
+    };
+    let message = format!("{} of {} pods are missing: {words}", missing.len(), members.gang.len());
+    let mut judgement = Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message);
+    if leaving.is_some() || unbound.is_some() {
+        judgement.exclude = short.iter().map(|node| (*node).clone()).collect();
+    }
+    d.stop_judged(&judgement.explained(leaving.is_some()));
+    true
+}
+
+/// Stops a workload with a pod that took the place of another one and does not start.
+fn stop_not_started(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> bool {
+    if members.gang.iter().all(|member| started_at(member).is_some()) {
+        return false;
+    }
+    let since = d.first_seen(TimedFact::Incomplete { attempt: allocation.attempt, bound: true });
+    // A container that its kubelet starts again may wait for as long as a pod.
+    let due = after(since, late::start_limit(d.o).max(REPLACEMENT.1));
+    if d.o.now < due {
+        d.requeue_at(due);
+        return false;
+    }
+    late::start_timeout(d, members);
+    true
+}
+
+/// For how long a Job's controller may wait before it replaces a pod, s.
+fn replacement_delay(o: &Observed<'_>, workload: &Workload, attempt: i64) -> i64 {
+    let failed = |pod: &&&SlimPod| {
+        pod.status.phase == "Failed" && number(pod, LABEL_ATTEMPT) == Some(attempt) && is_member(pod, o.job)
+    };
+    let pods = i64::try_from(o.pods.iter().filter(failed).count()).unwrap_or(i64::MAX);
+    match pods.max(workload.pods_failed) {
+        ..=0 => 0,
+        failures => REPLACEMENT.0.saturating_mul(1 << (failures - 1).min(10)).min(REPLACEMENT.1),
+    }
 }
 
 /// The workload ended, or somebody else started or stopped it.

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, stops_for_good};
+use super::ends;
 use super::first_seen::TimedFact;
 use super::judge::Judgement;
 use super::member::{Member, Members};
@@ -457,9 +458,9 @@ fn current_facts(o: &Observed<'_>) -> BTreeSet<TimedFact> {
         let missing = members.gang.iter().filter(|member| member.pod().is_none());
         facts.extend(missing.map(|member| TimedFact::Missing { attempt, index: member.index }));
     }
-    if members.gang.iter().any(|member| member.ending(container).is_some()) {
-        facts.insert(TimedFact::FirstEnd { attempt });
-    }
+    let ended = members.gang.iter().filter(|member| member.ending(container).is_some());
+    facts.extend(ended.map(|member| TimedFact::Ended { attempt, index: member.index }));
+    facts.extend(ends::not_ready_facts(o, &members));
     let ended = members.gang.iter().filter(|member| member.containers_ended());
     facts.extend(ended.map(|member| TimedFact::ContainersEnded { attempt, index: member.index }));
     facts

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, DeleteReason, ProfileUpdate};
 use super::draft::{Draft, MAX_UNEXPLAINED};
+use super::ends;
 use super::judge::Judgement;
 use super::member::{Members, is_over, number};
 use super::status::{self, ConditionValue, energy_text, money_text};
@@ -93,12 +94,12 @@ pub(super) fn close_attempt(
     members: &Members<'_>,
     judgement: &Judgement,
 ) {
-    let ended = ended_at(d, members, allocation);
+    let ended = instants::time(ends::ends(d.o, allocation, members).at);
     update_profile(d, allocation, judgement, &ended);
     record_attempt(d, allocation, judgement, ended.clone());
     add_consumption(d);
     d.exclude(&judgement.exclude);
-    if ends_unexplained(d, allocation, judgement.outcome) {
+    if ends_unexplained(d, allocation, judgement.outcome, &ended) {
         d.status.unexplained_failures = 0;
     }
     d.status.allocation = None;
@@ -120,28 +121,19 @@ pub(super) fn close_attempt(
 }
 
 /// Whether an attempt of this outcome ends the count of unexplained failures: it was a good one, or failed by the user.
-fn ends_unexplained(d: &Draft<'_>, allocation: &Allocation, outcome: Outcome) -> bool {
+fn ends_unexplained(d: &Draft<'_>, allocation: &Allocation, outcome: Outcome, ended: &Time) -> bool {
     match outcome {
         Outcome::Finished => true,
         // Otherwise a suspend now and then would let a program fail for ever.
         Outcome::Stopped => {
             let stepped =
                 d.status.progress.as_ref().is_some_and(|p| p.first_step(allocation.attempt).is_some());
-            let ran = allocation.running_time.as_ref().map_or(0, |since| seconds_between(since.0, d.o.now));
+            let ran = allocation.running_time.as_ref().map_or(0, |since| seconds_between(since.0, ended.0));
             stepped || ran >= LONG_RUN
         }
         Outcome::UserFailure => d.status.unexplained_failures < MAX_UNEXPLAINED,
         Outcome::ClusterFailure | Outcome::Withdrawn => false,
     }
-}
-
-/// When the last member ended: from container status if available, else now.
-fn ended_at(d: &Draft<'_>, members: &Members<'_>, allocation: &Allocation) -> Time {
-    let container = d.o.training_container();
-    let all: Option<Vec<_>> = members.gang.iter().map(|m| m.ending(container)?.at).collect();
-    let last = all.and_then(|all| all.into_iter().max()).unwrap_or(d.o.now);
-    let from = allocation.running_time.as_ref().unwrap_or(&allocation.since).0;
-    instants::time(last.clamp(from, d.o.now.max(from)))
 }
 
 fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: Time) {

@@ -42,10 +42,19 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
-    /// A member of an attempt has ended.
-    FirstEnd {
+    /// The training container of a member has ended.
+    Ended {
         /// The attempt.
         attempt: i64,
+        /// The member.
+        index: usize,
+    },
+    /// The workload for which a running attempt stands has fewer pods than it should.
+    Incomplete {
+        /// The attempt.
+        attempt: i64,
+        /// All are bound, and some have not started; else some are not there or not bound.
+        bound: bool,
     },
     /// The workload for which a running attempt stands has ended.
     WorkloadEnded {
@@ -65,6 +74,13 @@ pub enum TimedFact {
         attempt: i64,
         /// The member.
         index: usize,
+    },
+    /// A node of an attempt gives no sign, or gave none before its present boot.
+    NotReady {
+        /// The node.
+        node: String,
+        /// Since when.
+        since: Timestamp,
     },
     /// A node's condition `Ready` has its current value.
     Readiness {

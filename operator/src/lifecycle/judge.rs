@@ -6,7 +6,7 @@
 //! counts as caused by it. Continuing from a checkpoint is cheap; a run wrongly taken as finished is lost.
 //!
 //! A node that was not Ready, rebooted or has a broken GPU explains a *failure*. It does not override an exit
-//! 0 reported by the kubelet.
+//! 0 reported by the kubelet. What the kubelet says of a limit or a probe does: its SIGTERM may end in an exit 0.
 
 use andreas_api::slim::{SlimPod, SlimTerminated};
 use andreas_api::training_job::{Allocation, Progress, StopRequest};
@@ -14,9 +14,11 @@ use andreas_api::{Outcome, Reason};
 use jiff::Timestamp;
 
 use super::first_seen::TimedFact;
+use super::kubelet::{Cause, CauseKind};
 use super::member::{Member, Members, booted_since, given_up, is_over, proof_of_death};
 use super::observed::Observed;
 use super::status::{last_line, percent_text};
+use super::words::{lost_by_runtime, mentions_gpu_fault, mentions_gpu_memory, not_started_by_its_node};
 use crate::index::containers_seen_ended;
 use crate::instants::{CLOCK_SKEW, after};
 
@@ -83,12 +85,15 @@ pub(super) struct Case<'a> {
     pub known_bound: bool,
 }
 
-/// A training container that ended with an error.
+/// A training container that ended with an error, or by its kubelet.
 struct FailedContainer<'a> {
     member: Member<'a>,
     terminated: Option<&'a SlimTerminated>,
-    exit_code: i32,
+    /// `None`: the kubelet no longer knows of the container.
+    exit_code: Option<i32>,
     at: Option<Timestamp>,
+    /// Why the kubelet ended it.
+    cause: Option<Cause>,
 }
 
 impl<'a> Case<'a> {
@@ -120,7 +125,10 @@ impl<'a> Case<'a> {
             let done = self.counted_to_its_end().then(|| self.finished()).flatten();
             return self.all_ended().then(|| done.unwrap_or_else(|| self.stopped(stop)));
         }
-        if let Some(done) = self.finished().or_else(|| self.vanished()) {
+        if self.events_until().is_some() {
+            return None;
+        }
+        if let Some(done) = self.unexplained_end().or_else(|| self.finished()).or_else(|| self.vanished()) {
             return Some(done);
         }
         // What took a member that may have vanished also explains why the others failed.
@@ -142,7 +150,7 @@ impl<'a> Case<'a> {
         Judgement::new(Outcome::Stopped, reason, stop.message.clone())
     }
 
-    fn container(&self) -> Option<&'a str> {
+    pub(super) fn container(&self) -> Option<&'a str> {
         self.o.training_container()
     }
 
@@ -152,11 +160,14 @@ impl<'a> Case<'a> {
         self.members.gang.iter().all(|m| abandoned(m) || m.has_ended(self.o, self.known_bound, since))
     }
 
-    /// `Some` if every training container exited 0; inside, the last end if known.
-    fn all_zero(&self) -> Option<Option<Timestamp>> {
+    /// `Some` if every training container exited 0 by itself; inside, the last end if known.
+    pub(super) fn all_zero(&self) -> Option<Option<Timestamp>> {
         let mut last = None;
         for member in &self.members.gang {
             let ending = member.ending(self.container()).filter(|e| e.exit_code == 0)?;
+            if self.cause(member).is_some() {
+                return None;
+            }
             last = last.max(ending.at);
         }
         Some(last)
@@ -169,18 +180,24 @@ impl<'a> Case<'a> {
             .gang
             .iter()
             .filter_map(|member| {
+                let cause = self.cause(member);
                 let (exit_code, at, terminated) = match member.ending(self.container()) {
-                    Some(e) if e.exit_code != 0 => (e.exit_code, e.at, e.terminated),
+                    Some(e) if e.exit_code != 0 || cause.is_some() => (Some(e.exit_code), e.at, e.terminated),
                     Some(_) => return None,
                     // An init container failed, so the training container never started.
-                    None => {
-                        let failed = failed_before_training(member.pod()?)?;
-                        (failed.exit_code, failed.finished_at.as_ref().map(|t| t.0), Some(failed))
-                    }
+                    None => match failed_before_training(member.pod()?) {
+                        Some(failed) => {
+                            let at = failed.finished_at.as_ref().map(|t| t.0);
+                            (Some(failed.exit_code), at, Some(failed))
+                        }
+                        None if cause.is_some() => (None, None, None),
+                        None => return None,
+                    },
                 };
                 let unknown =
                     terminated.is_some_and(|t| t.reason == "ContainerStatusUnknown" || lost_by_runtime(t));
-                (!unknown).then_some(FailedContainer { member: *member, terminated, exit_code, at })
+                let failed = FailedContainer { member: *member, terminated, exit_code, at, cause };
+                (!unknown || failed.cause.is_some()).then_some(failed)
             })
             .collect();
         all.sort_by_key(|b| (b.at.unwrap_or(Timestamp::MAX), b.member.index));
@@ -188,7 +205,7 @@ impl<'a> Case<'a> {
     }
 
     /// All training containers ended, or one failed, before the stop was requested.
-    fn ended_before(&self, stop: &StopRequest) -> bool {
+    pub(super) fn ended_before(&self, stop: &StopRequest) -> bool {
         // A pod without a deletion timestamp ended by itself. In a gang, one deleted pod takes the others
         // with it.
         let asked = |m: &Member<'_>| m.pod().is_none_or(|p| p.metadata.deletion_timestamp.is_some());
@@ -202,13 +219,13 @@ impl<'a> Case<'a> {
     }
 
     /// The attempt's last report, if any.
-    fn progress(&self) -> Option<&'a Progress> {
+    pub(super) fn progress(&self) -> Option<&'a Progress> {
         let progress = self.o.job.status.as_ref()?.progress.as_ref()?;
         (progress.attempt == self.allocation.attempt).then_some(progress)
     }
 
     /// The attempt reported at least this progress, thousandths of a percent.
-    fn is_at(&self, milli_percent: i32) -> bool {
+    pub(super) fn is_at(&self, milli_percent: i32) -> bool {
         self.progress().is_some_and(|p| p.milli_percent >= milli_percent)
     }
 
@@ -259,6 +276,10 @@ impl<'a> Case<'a> {
                     failure(format!("{worker} was disrupted: {words}"), member.node).explained(seen),
                 );
             }
+            let cause = self.cause(member);
+            if cause.as_ref().is_some_and(|cause| cause.kind != CauseKind::Node) {
+                continue;
+            }
             if let Some(at) = foreign_deletion(pod, self.stop)
                 && !too_late(Some(at))
             {
@@ -281,6 +302,12 @@ impl<'a> Case<'a> {
                 let message = format!("{worker} was refused by its node: {} {words}", pod.status.reason);
                 return Some(failure(message.trim_end().to_owned(), member.node));
             }
+            if let Some(cause) = cause
+                && !too_late(member.ending(self.container()).and_then(|ending| ending.at))
+            {
+                let message = format!("{worker} was ended by its kubelet: {}", cause.words);
+                return Some(failure(message, member.node).explained(self.leaves_use(member.node)));
+            }
             if let Some(t) = not_started_by_its_node(pod) {
                 let message = format!("{worker} could not be started by its node: {}", last_line(&t.message));
                 return Some(failure(message, member.node));
@@ -293,7 +320,9 @@ impl<'a> Case<'a> {
                 return Some(failure(format!("the node of {worker} {how}"), member.node).explained(true));
             }
         }
-        if bad.is_empty() {
+        // No fault of a node makes a pod exceed its limits.
+        let limit = |b: &FailedContainer<'_>| b.cause.as_ref().is_some_and(|c| c.kind == CauseKind::Limit);
+        if bad.is_empty() || bad.iter().any(limit) {
             return None;
         }
         for member in &self.members.gang {
@@ -403,21 +432,24 @@ impl<'a> Case<'a> {
         let bad = self.failed_containers();
         let first = bad.first()?;
         let exhausted = bad.iter().find(|b| b.terminated.is_some_and(|t| mentions_gpu_memory(&t.message)));
-        let shown = exhausted.unwrap_or(first);
+        let by_kubelet = bad.iter().find(|b| b.cause.is_some());
+        let shown = exhausted.or(by_kubelet).unwrap_or(first);
         let words = shown.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
         let killed = shown.terminated.is_some_and(|t| t.reason == "OOMKilled");
         let reason =
             if exhausted.is_some() || killed { Reason::OutOfMemory } else { Reason::ContainerFailed };
-        let mut message = if killed {
-            format!("worker {} ran out of memory and was killed", shown.member.index)
-        } else {
-            format!("worker {} exited with {}", shown.member.index, shown.exit_code)
+        let worker = format!("worker {}", shown.member.index);
+        let message = match (&shown.cause, shown.exit_code) {
+            _ if killed => format!("{worker} ran out of memory and was killed"),
+            (Some(cause), _) if exhausted.is_none() => {
+                format!("{worker} was ended by its kubelet: {}", cause.words)
+            }
+            (_, Some(code)) => format!("{worker} exited with {code}"),
+            (_, None) => format!("{worker} has failed"),
         };
-        if !words.is_empty() {
-            message = format!("{message}: {words}");
-        }
+        let message = if words.is_empty() { message } else { format!("{message}: {words}") };
         let mut judgement = Judgement::new(Outcome::UserFailure, reason, message);
-        judgement.exit_code = Some(shown.exit_code);
+        judgement.exit_code = shown.exit_code;
         judgement.gpu_memory_exhausted = exhausted.is_some();
         Some(judgement)
     }
@@ -436,12 +468,6 @@ fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Timesta
     stop.is_none_or(|stop| after(requested, CLOCK_SKEW) <= stop.since.0).then_some(requested)
 }
 
-/// containerd reports this pair for a container whose process it lost, for example after a reboot. The node's
-/// new boot ID may be seen later.
-fn lost_by_runtime(t: &SlimTerminated) -> bool {
-    t.reason == "Unknown" && t.exit_code == 255
-}
-
 /// The failed init container of a pod that never started its training container.
 fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
     if pod.status.phase != "Failed" {
@@ -452,43 +478,4 @@ fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
         .iter()
         .filter_map(|s| s.state.terminated.as_ref())
         .find(|t| t.exit_code != 0)
-}
-
-/// Messages of PyTorch, CUDA, JAX and TensorFlow for exhausted GPU memory.
-fn mentions_gpu_memory(message: &str) -> bool {
-    const WORDS: [&str; 5] = [
-        "CUDA out of memory",
-        "CUDA error: out of memory",
-        "CUDA_ERROR_OUT_OF_MEMORY",
-        "torch.OutOfMemoryError",
-        "RESOURCE_EXHAUSTED: Out of memory",
-    ];
-    WORDS.iter().any(|w| message.contains(w)) || message.contains("torch.cuda.OutOfMemoryError")
-}
-
-/// A container that its node could not start for what is broken there: the driver, or the runtime's hook or CDI specification for its GPUs.
-/// A program that is not in the image is its user's.
-fn not_started_by_its_node(pod: &SlimPod) -> Option<&SlimTerminated> {
-    const WORDS: [&str; 5] = [
-        "nvidia-container-cli",
-        "nvidia-container-runtime",
-        "error running hook",
-        "prestart hook",
-        "CDI device",
-    ];
-    let all = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
-    let mut ended = all.filter_map(|s| s.state.terminated.as_ref());
-    ended.find(|t| t.reason == "StartError" && WORDS.iter().any(|words| t.message.contains(words)))
-}
-
-/// CUDA messages for a failed GPU (uncorrectable ECC error, XID 79, 74).
-fn mentions_gpu_fault(message: &str) -> bool {
-    const WORDS: [&str; 5] = [
-        "uncorrectable ECC error",
-        "fallen off the bus",
-        "GPU is lost",
-        "CUDA error: hardware stack error",
-        "uncorrectable NVLink error",
-    ];
-    WORDS.iter().any(|w| message.contains(w))
 }

@@ -10,9 +10,12 @@ use super::action::Action;
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::Judgement;
+use super::kubelet;
 use super::member::{Member, Members};
+use super::observed::Observed;
 use super::pods::MAX_GRACE_SECONDS;
 use super::status::{self, duration_text, last_line};
+use super::words::waits_for_its_user;
 use crate::instants::after;
 
 /// Maximum `startTimeout`, s; the schema has the same limit.
@@ -51,7 +54,7 @@ pub(super) fn withdraw_unreleased(d: &mut Draft<'_>, node: &str) {
 }
 
 /// What the scheduler says of a member whose pod it has not bound.
-fn unbound_condition<'a>(member: &Member<'a>) -> Option<&'a SlimPodCondition> {
+pub(super) fn unbound_condition<'a>(member: &Member<'a>) -> Option<&'a SlimPodCondition> {
     let conditions = &member.pod().filter(|_| !member.bound())?.status.conditions;
     conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status != "True")
 }
@@ -112,9 +115,32 @@ pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>, seconds
     d.actions.push(Action::ForgetDryRuns);
 }
 
+/// Seconds after which a kubelet that starts a pod has said what it cannot mount.
+const FIRST_MINUTE: i64 = 60;
+
+/// When the kubelets of a bound attempt are asked what they cannot mount.
+pub(super) fn first_minute(o: &Observed<'_>, attempt: i64) -> Option<Timestamp> {
+    Some(after(*o.first_seen.get(&TimedFact::Bound { attempt })?, FIRST_MINUTE.min(start_limit(o))))
+}
+
+/// What a volume of a member that does not start needs and nobody has made: its user's mistake.
+pub(super) fn missing_volume(
+    d: &mut Draft<'_>,
+    allocation: &Allocation,
+    members: &Members<'_>,
+) -> Option<Judgement> {
+    if let Some(at) = first_minute(d.o, allocation.attempt) {
+        d.requeue_at(at);
+    }
+    let words =
+        members.gang.iter().find_map(|member| kubelet::missing_volume(kubelet::events(d.o, member)))?;
+    let message = format!("bound but not running: {words}");
+    Some(Judgement::new(Outcome::UserFailure, Reason::StartTimeout, message))
+}
+
 /// Seconds that an attempt may take from bound to running.
-pub(super) fn start_limit(d: &Draft<'_>) -> i64 {
-    d.o.job.spec.start_timeout.seconds_or(900).min(MAX_START)
+pub(super) fn start_limit(o: &Observed<'_>) -> i64 {
+    o.job.spec.start_timeout.seconds_or(900).min(MAX_START)
 }
 
 /// A template container that the kubelet started and that blocks the training: an init container that does
@@ -123,59 +149,36 @@ fn own_container_in_the_way(d: &Draft<'_>, member: &Member<'_>) -> Option<String
     let template = d.o.job.spec.template.spec.as_ref()?;
     let inits = template.init_containers.as_deref().unwrap_or_default();
     let status = &member.pod()?.status;
-    let hanging = status.init_container_statuses.iter().find(|s| {
-        let ends = |c: &&Container| c.restart_policy.as_deref() != Some("Always");
-        s.state.running.is_some() && inits.iter().filter(ends).any(|c| c.name == s.name)
-    });
-    if let Some(hanging) = hanging {
-        return Some(format!("init container {} has not ended", hanging.name));
+    for s in &status.init_container_statuses {
+        let Some(container) = inits.iter().find(|c| c.name == s.name) else { continue };
+        let sidecar = container.restart_policy.as_deref() == Some("Always");
+        if !sidecar && s.state.running.is_some() {
+            return Some(format!("init container {} has not ended", s.name));
+        }
+        // One that waits as a matter of course has not had its turn.
+        let ran = s.state.running.is_some() || s.state.terminated.is_some();
+        if sidecar && ran && s.started == Some(false) {
+            return Some(format!("sidecar {} has not started", s.name));
+        }
     }
     let own = |name: &str| template.containers.iter().chain(inits).any(|c| c.name == name);
     let crashing = |s: &&SlimContainerStatus| {
         s.state.waiting.as_ref().is_some_and(|w| w.reason == "CrashLoopBackOff") && own(&s.name)
     };
-    let crashes = status.init_container_statuses.iter().chain(&status.container_statuses).find(crashing)?;
-    let message = crashes.state.waiting.as_ref().map(|w| last_line(&w.message)).unwrap_or_default();
-    Some(format!("container {} ends again and again: CrashLoopBackOff: {message}", crashes.name))
-}
-
-/// What kubelets say of a container that waits because of its image or configuration.
-const OF_THE_USER: [&str; 5] = [
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-    "CreateContainerConfigError",
-];
-
-/// What container runtimes say where a registry does not answer, or not now: errors of Go's `net` and `net/http`, status lines of
-/// HTTP, codes of the OCI distribution specification. A host name that does not exist (`no such host`) is the user's mistake.
-const REGISTRY_AWAY: [&str; 18] = [
-    "i/o timeout",
-    "connection refused",
-    "connection reset",
-    "connection timed out",
-    "no route to host",
-    "network is unreachable",
-    "TLS handshake timeout",
-    "deadline exceeded",
-    "server misbehaving",
-    "failure in name resolution",
-    ": EOF",
-    "unexpected EOF",
-    "500 Internal Server Error",
-    "502 Bad Gateway",
-    "503 Service Unavailable",
-    "504 Gateway Time",
-    "429 Too Many Requests",
-    "toomanyrequests",
-];
-
-/// Whether a container waits because of what its user wrote. A registry that is away is the cluster's failure; as nobody sees more of
-/// it than these words, the tenth in a row counts as the user's.
-fn waits_for_its_user(reason: &str, message: &str) -> bool {
-    let registry_away = REGISTRY_AWAY.iter().any(|words| message.contains(words));
-    OF_THE_USER.contains(&reason) && !registry_away
+    if let Some(crashes) =
+        status.init_container_statuses.iter().chain(&status.container_statuses).find(crashing)
+    {
+        let message = crashes.state.waiting.as_ref().map(|w| last_line(&w.message)).unwrap_or_default();
+        return Some(format!("container {} ends again and again: CrashLoopBackOff: {message}", crashes.name));
+    }
+    // A kubelet shows a container as running once its hook has ended.
+    let hook = |c: &&Container| c.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
+    let events = kubelet::events(d.o, member);
+    let started = |c: &&Container| {
+        events.iter().any(|e| e.reason == "Started" && e.container.as_ref() == Some(&c.name))
+    };
+    let hanging = template.containers.iter().filter(hook).find(started)?;
+    Some(format!("the postStart hook of container {} has not ended", hanging.name))
 }
 
 /// Image, configuration and the pod's own containers count as user failures. Any other reason for not
@@ -200,7 +203,10 @@ pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
         if message.is_empty() { format!(": {reason}") } else { format!(": {reason}: {}", last_line(message)) }
     });
     let words = hanging.as_ref().filter(|_| users.is_none()).map_or(words, |hanging| format!(": {hanging}"));
-    let limit = duration_text(start_limit(d));
+    let warned = late.iter().find_map(|m| kubelet::last_warning(kubelet::events(d.o, m)));
+    let warned = warned.filter(|_| users.is_none() && hanging.is_none());
+    let words = warned.map_or(words, |warned| format!(": {warned}"));
+    let limit = duration_text(start_limit(d.o));
     let message = format!("bound but not running within {limit}{words}");
     let of_the_user = users.is_some() || hanging.is_some();
     let outcome = if of_the_user { Outcome::UserFailure } else { Outcome::ClusterFailure };

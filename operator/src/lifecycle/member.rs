@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
-use crate::index::{containers_seen_ended, is_adopted, is_member, is_worker, name_of};
+use crate::index::{containers_seen_ended, is_adopted, is_member, name_of};
 use crate::instants::{CLOCK_SKEW, after, seconds_between};
 
 /// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
@@ -107,28 +107,6 @@ fn ended_at(pod: &SlimPod, terminated: &SlimTerminated) -> Option<Timestamp> {
     }
     let behind = clock_behind(pod);
     Some(after(finished, if behind > 0 { behind + TAKEN } else { 0 }))
-}
-
-/// When the last training container of the present attempt ended, in the API server's time and not after `now`. `None` unless all of
-/// them have ended, by clocks that can be right. `pods`: of the job, existing and deleted.
-pub fn run_ended_at<'a>(
-    job: &SlimTrainingJob,
-    pods: impl Iterator<Item = &'a SlimPod>,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    let allocation = job.status.as_ref()?.allocation.as_ref()?;
-    let since = allocation.running_time.as_ref().unwrap_or(&allocation.since).0;
-    let container = job.spec.training_container()?;
-    let own = pods.filter(|pod| is_worker(pod, job, allocation.attempt));
-    let end = |pod: &SlimPod| {
-        let status = pod.status.container_statuses.iter().find(|status| status.name == container)?;
-        ended_at(pod, status.state.terminated.as_ref()?)
-    };
-    let ends = own.map(end).collect::<Option<Vec<Timestamp>>>()?;
-    let adopted = job.spec.adopts.as_ref().map(|adopts| adopts.pods_on(allocation.gpus));
-    let workers = adopted.map_or(allocation.nodes.len(), |pods| usize::try_from(pods).unwrap_or(0));
-    let last = ends.iter().copied().max().filter(|last| *last >= since && ends.len() == workers)?;
-    Some(last.min(now))
 }
 
 /// When the API server bound a pod, by its own clock.
@@ -354,9 +332,9 @@ impl<'a> Members<'a> {
             }
         }
         let order = |pod: &&SlimPod| match pod.status.phase.as_str() {
-            "Succeeded" => 1,
-            "Failed" => 2,
-            _ => 0,
+            "Succeeded" => 2,
+            "Failed" => 3,
+            _ => i32::from(pod.spec.node_name.is_none()),
         };
         own.sort_by_key(order);
         other.extend(own.split_off(own.len().min(count)));

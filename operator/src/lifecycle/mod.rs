@@ -42,7 +42,7 @@
 //! * `run`: what ends a running attempt; `readiness`: nodes that are not ready; `stop`: until the pods have ended.
 //! * `adopted`: a job that stands for one of another kind, whose pods its own controller makes; `workload`: what that one says.
 //! * `cancel`: a job that is being deleted.
-//! * [`judge`]: the outcome of an attempt; `end`: what follows from it.
+//! * [`judge`]: the outcome of an attempt; [`kubelet`]: what a kubelet says of a pod; `words`: what programs and runtimes say; `end`: what follows from it; `ends`: when its members stopped.
 //! * [`notices`]: events about predictions and waits.
 //! * [`pods`]: manifests; [`first_seen`]: the base of time-outs; [`status`]: conditions and texts.
 //!
@@ -53,8 +53,10 @@ mod adopted;
 mod cancel;
 mod draft;
 mod end;
+mod ends;
 pub mod first_seen;
 pub mod judge;
+pub mod kubelet;
 mod late;
 mod member;
 pub mod notices;
@@ -69,12 +71,15 @@ mod stop;
 mod template;
 #[cfg(test)]
 mod tests;
+mod words;
 mod workload;
 
 pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, stops_for_good};
 pub use end::ENDS;
+pub use ends::{AttemptEnds, attempt_ends};
 pub use first_seen::{FirstSeen, TimedFact};
-pub use member::{pod_in_use, run_ended_at};
+pub use kubelet::{EventsUnread, KubeletEvents, PodEvent, questions};
+pub use member::pod_in_use;
 pub use notices::Announced;
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, DryRunResult,

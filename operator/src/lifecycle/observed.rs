@@ -12,6 +12,7 @@ use andreas_core::same_nodes;
 use jiff::Timestamp;
 
 use super::first_seen::{FirstSeen, TimedFact};
+use super::kubelet::KubeletEvents;
 use crate::energy::LateEnergy;
 use crate::energy::bill::Bill;
 
@@ -69,6 +70,8 @@ pub struct Observed<'a> {
     /// rejected connections, could not authenticate a report of this job, or had a certificate that it does not
     /// trust.
     pub reports_lost: Option<Timestamp>,
+    /// What kubelets said of the pods that were asked about ([`super::questions`]).
+    pub kubelet_events: &'a KubeletEvents,
     /// Pod settings.
     pub settings: &'a Settings,
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
+use super::kubelet;
 use super::member::{Member, Members};
 use super::observed::Planned;
 use super::readiness::{self, Readiness};
@@ -17,6 +18,8 @@ use crate::instants::{self, CLOCK_SKEW, after};
 
 /// Seconds that members may run after the first of their gang has finished.
 const FINISHED_APART: i64 = 600;
+/// Seconds between two questions for the Events of pods that have ended.
+const ASK_AGAIN: i64 = 2;
 /// Seconds without a report before the status says so.
 const FIRST_REPORT: i64 = 600;
 
@@ -56,6 +59,10 @@ pub(super) fn running(d: &mut Draft<'_>) {
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: true };
     if let Some(judgement) = case.judge() {
         return d.stop_judged(&judgement);
+    }
+    if let Some(until) = case.events_until() {
+        d.requeue_at(until.min(after(d.o.now, ASK_AGAIN)));
+        return;
     }
     for member in members.gang.iter().filter(|member| member.pod().is_none()) {
         d.requeue_at(case.missing_until(member));
@@ -138,7 +145,8 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     if others.is_empty() || others.iter().any(|m| d.o.nodes.get(m.node).is_none_or(|f| !f.ready)) {
         return None;
     }
-    let first = d.first_seen(TimedFact::FirstEnd { attempt: d.status.attempts });
+    let ended = members.gang.iter().filter(|m| m.ending(container).is_some());
+    let first = ended.map(|m| kubelet::end_seen(d.o, d.status.attempts, m)).min()?;
     let ready = others.iter().map(|m| d.o.readiness_seen(m.node)).max();
     let due = after(ready.map_or(first, |ready| ready.max(first)), FINISHED_APART);
     if d.o.now < due {

@@ -391,7 +391,10 @@ pub(super) fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &
         }
         return;
     }
+    if let Some(judgement) = late::missing_volume(d, allocation, members) {
+        return d.stop_judged(&judgement);
+    }
     let bound = d.first_seen(TimedFact::Bound { attempt: allocation.attempt });
-    let due = after(bound, late::start_limit(d));
+    let due = after(bound, late::start_limit(d.o));
     if now < due { d.requeue_at(due) } else { late::start_timeout(d, members) }
 }

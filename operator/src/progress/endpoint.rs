@@ -139,7 +139,7 @@ fn energy_so_far(index: &ClusterIndex, key: &ObjectKey, job: &SlimTrainingJob, a
     let predicted = || {
         let default = EnergyPolicySpec::default();
         let policy = index.policy().map_or(&default, |policy| &policy.spec);
-        bill::attempt_energy(job, policy, clock::now()).joules
+        bill::energy_so_far(index, job, policy, clock::now()).joules
     };
     ended.saturating_add(measured::so_far(index, &pods, per_worker).unwrap_or_else(predicted))
 }

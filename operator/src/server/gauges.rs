@@ -9,7 +9,7 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::energy::bill::attempt_energy;
+use crate::energy::bill::energy_so_far;
 use crate::energy::{Exclusion, Inventory, NodeUse, budget};
 use crate::index::{Amounts, ClusterIndex, agent_status, reporting_agent, usable, whole_gpus};
 use crate::instants;
@@ -23,7 +23,7 @@ pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
     let mut view = View::default();
     let mut held: BTreeMap<&str, Held> = BTreeMap::new();
     for (key, job) in index.jobs().iter() {
-        add_job(&mut view, key, job, policy, now);
+        add_job(&mut view, index, key, job, policy, now);
         let Some(status) = &job.status else { continue };
         for node in status.allocation.iter().flat_map(|allocation| &allocation.nodes) {
             held.entry(node).or_default().add(status);
@@ -68,6 +68,7 @@ impl Held {
 
 fn add_job(
     view: &mut View,
+    index: &ClusterIndex,
     key: &ObjectKey,
     job: &SlimTrainingJob,
     policy: &EnergyPolicySpec,
@@ -109,7 +110,7 @@ fn add_job(
             gpu_type: allocation.gpu_type.clone(),
             started: allocation.running_time.as_ref().map(|time| time.0),
         };
-        view.running.push((attempt, attempt_energy(job, policy, now)));
+        view.running.push((attempt, energy_so_far(index, job, policy, now)));
     }
 }
 

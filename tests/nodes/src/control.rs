@@ -60,7 +60,8 @@ pub enum Command {
         /// What.
         fault: Fault,
     },
-    /// The kubelet ends a pod under pressure (phase Failed, reason `Evicted` or another, `DisruptionTarget`).
+    /// The kubelet ends a pod: under pressure, where the message begins with `The node ` (phase Failed, reason `Evicted` or another,
+    /// `DisruptionTarget`), or for the pod's own limits (no condition; Succeeded where all containers exit 0).
     Evict {
         /// Namespace of the pod.
         namespace: String,

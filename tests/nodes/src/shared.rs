@@ -164,6 +164,15 @@ impl Shared {
 
     /// An Event about a pod, as its kubelet writes them; dropped when too many wait.
     pub fn event(&self, pod: &PodView, kind: &str, reason: &str, message: &str) {
+        self.event_about(pod, None, kind, reason, message);
+    }
+
+    /// The same about a container of the pod.
+    pub fn container_event(&self, pod: &PodView, container: &str, kind: &str, reason: &str, message: &str) {
+        self.event_about(pod, Some(format!("spec.containers{{{container}}}")), kind, reason, message);
+    }
+
+    fn event_about(&self, pod: &PodView, path: Option<String>, kind: &str, reason: &str, message: &str) {
         let now = k8s_openapi::jiff::Timestamp::now();
         let mut message = message.to_owned();
         message.truncate(message.floor_char_boundary(1000));
@@ -172,6 +181,7 @@ impl Shared {
             "metadata": {"name": name, "namespace": pod.namespace()},
             "involvedObject": {
                 "kind": "Pod", "apiVersion": "v1", "name": pod.name(), "namespace": pod.namespace(), "uid": pod.uid(),
+                "fieldPath": path,
             },
             "type": kind, "reason": reason, "message": message, "count": 1,
             "firstTimestamp": whole_seconds(now), "lastTimestamp": whole_seconds(now),

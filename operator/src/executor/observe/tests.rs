@@ -59,6 +59,50 @@ fn a_run_is_billed_until_its_end_whenever_the_operator_sees_it() {
     assert_eq!(counted(0, 90 - 3_600, 10_000).attempt.joules, 10_000 * 300);
 }
 
+/// A run of 300 W, and 100 W of its hosts, from second 0 on, whose node is as this says; as a step after 60 hours counts it.
+fn counted_on(node: Option<serde_json::Value>, status: &serde_json::Value) -> EnergyView {
+    let mut index = ClusterIndex::new();
+    let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
+        "placement": "n1", "since": at(0), "runningTime": at(0), "watts": 300, "hostWatts": 100});
+    index.apply(testing::slim_job(1, &json!({"phase": "Running", "allocation": allocation})));
+    let mut pod = testing::pod(0, 2, "j1");
+    pod["spec"]["nodeName"] = "n1".into();
+    pod["status"] = status.clone();
+    index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
+    if let Some(conditions) = node {
+        let mut node = testing::gpu_node("n1", "A", 1);
+        node["status"]["conditions"] = json!([conditions]);
+        index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+    }
+    let memory = Ledger::new(at(0)).entry(&key("bert"), "j1").clone();
+    let now = at(60 * 3_600);
+    JobInput::gather(&index, |_| memory, &key("bert"), Arc::default(), now).expect("the job").energy
+}
+
+#[test]
+fn what_a_node_used_is_billed_until_its_last_sign() {
+    let ready = |status: &str, hours: i64| json!({"type": "Ready", "status": status, "lastTransitionTime": at(hours * 3_600)});
+    let hours =
+        |view: &EnergyView| (view.attempt.joules / 3_600 / 300, view.attempt.host_joules / 3_600 / 100);
+    let runs = json!({"phase": "Running", "containerStatuses": [{"name": "t", "state": {"running": {"startedAt": at(0)}}}]});
+    let silent = counted_on(Some(ready("Unknown", 1)), &runs);
+    assert_eq!(hours(&silent), (1, 1));
+    let well = counted_on(Some(ready("True", 1)), &runs);
+    assert_eq!(hours(&well), (60, 60));
+    assert_eq!(silent.lateness_micros, well.lateness_micros, "the job becomes later all the same");
+    // Its kubelet came back after two days and lost the container, while the operator was away.
+    let marked = |containers: i64| {
+        let condition = |kind: &str, hours: i64| json!({"type": kind, "status": "False", "lastTransitionTime": at(hours * 3_600)});
+        let lost =
+            json!({"exitCode": 255, "reason": "Unknown", "startedAt": at(0), "finishedAt": at(48 * 3_600)});
+        json!({"phase": "Failed", "conditions": [condition("Ready", 1), condition("ContainersReady", containers)],
+            "containerStatuses": [{"name": "t", "state": {"terminated": lost}}]})
+    };
+    assert_eq!(hours(&counted_on(Some(ready("True", 48)), &marked(48))), (1, 1));
+    assert_eq!(hours(&counted_on(None, &marked(48))), (1, 1));
+    assert_eq!(hours(&counted_on(Some(ready("True", 0)), &marked(1))), (48, 48), "its own probe had failed");
+}
+
 #[test]
 fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
     let mut index = ClusterIndex::new();
@@ -81,8 +125,9 @@ fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
             .expect("a policy");
     let cost = |ended: Option<i64>, now: i64| {
         let members = std::slice::from_ref(&member);
-        let view =
-            energy(&index, &job, &policy, members, None, ended.map(|hour| at(hour * 3_600)), at(now * 3_600));
+        let ended = ended.map(|hour| at(hour * 3_600));
+        let ends = ended.map(|at| AttemptEnds { members: vec![at], at, lasts: true });
+        let view = energy(&index, &job, &policy, members, None, ends, at(now * 3_600));
         assert!(view.measured);
         view.attempt.micros as f64 / 1e6
     };

@@ -84,7 +84,7 @@ fn a_workload_is_released_once_runs_and_ends_with_its_own_end() {
     // The end is that of the workload.
     let now = at(world.now);
     end(world.pods.get_mut("a-1").unwrap(), 0, "Completed", "", now);
-    world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into() });
+    world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into(), at: None });
     world.step_until_stable();
     assert_eq!(world.phase(), Phase::Succeeded);
     assert!(world.deleted.is_empty());
@@ -99,7 +99,8 @@ fn pods_that_end_soon_after_their_workload_cost_no_write_of_a_stop() {
         world.controller_makes(&["a-0"], false);
         world.run_on(&[("a-0", "n1")]);
         assert_eq!(world.writes, 2);
-        world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into() });
+        world.workload.as_mut().unwrap().end =
+            Some(End { succeeded: true, message: "done".into(), at: None });
         world.step_until_stable();
         world.wait(pod_ends_after);
         let waits = if writes == 3 { Phase::Running } else { Phase::Stopping };
@@ -135,7 +136,7 @@ fn a_failed_workload_is_not_tried_again() {
     world.run_on(&[("a-0", "n1")]);
     let now = at(world.now);
     end(world.pods.get_mut("a-0").unwrap(), 1, "Error", "", now);
-    let failed = End { succeeded: false, message: "BackoffLimitExceeded".into() };
+    let failed = End { succeeded: false, message: "BackoffLimitExceeded".into(), at: None };
     world.workload.as_mut().unwrap().end = Some(failed);
     world.step_until_stable();
     assert_eq!(world.phase(), Phase::Failed);
@@ -155,7 +156,7 @@ fn a_workload_that_ended_before_its_start_was_written_has_lasted() {
     pod.spec.node_name = Some("n1".into());
     end(pod, 0, "Completed", "", now);
     container(pod).terminated.as_mut().unwrap().started_at = Some(Time(started));
-    world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into() });
+    world.workload.as_mut().unwrap().end = Some(End { succeeded: true, message: "done".into(), at: None });
     world.restart_operator();
     world.step_until_stable();
     let status = world.status();
@@ -256,4 +257,139 @@ fn what_others_start_or_stop_is_left_alone_for_a_while() {
     world.workload.as_mut().unwrap().suspended = false;
     world.step_until_stable();
     assert_eq!((world.reason(), world.claim.clone()), ("NotAdopted".into(), Some(Claim::Nothing)));
+}
+
+/// The Job of one pod runs on n1, which is drained; its controller makes another pod, which its selector holds to n1.
+fn drained() -> World {
+    let mut world = adopted(1);
+    world.plan_run(&["n1"], 1);
+    world.controller_makes(&["a-0"], false);
+    world.run_on(&[("a-0", "n1")]);
+    world.nodes.get_mut("n1").unwrap().leaving = true;
+    world.evict("a-0");
+    let now = at(world.now);
+    end(world.pods.get_mut("a-0").unwrap(), 143, "Error", "", now);
+    world.remove("a-0");
+    world
+}
+
+#[test]
+fn a_drained_workload_is_stopped_and_goes_on_elsewhere() {
+    let mut world = drained();
+    world.controller_makes(&["a-1"], false);
+    world.step_until_stable();
+    assert_eq!(world.phase(), Phase::Running, "its end may be written any moment");
+    let next = world.next.expect("it is looked at again");
+    world.now = next.as_second() - at(0).as_second();
+    world.step_until_stable();
+    assert!(world.workload.as_ref().unwrap().suspended);
+    world.remove("a-1");
+    world.wait(100);
+    assert_eq!(
+        (world.phase(), world.last()),
+        (Phase::Pending, (Outcome::ClusterFailure, "ClusterFailure".into()))
+    );
+    let status = world.status();
+    assert_eq!((status.user_failures, status.unexplained_failures), (0, 0));
+    assert_eq!(status.excluded_nodes[0].node, "n1");
+    assert!(status.history[0].message.contains("1 of 1 pods are missing: node n1 is being taken out of use"));
+    world.wait(10).plan_run(&["n2"], 1);
+    let workload = world.workload.as_ref().unwrap();
+    assert_eq!((workload.suspended, workload.attempt()), (false, Some(2)));
+}
+
+#[test]
+fn a_workload_that_ends_with_its_pod_on_a_drained_node_has_ended() {
+    let mut world = drained();
+    world.wait(3);
+    world.workload.as_mut().unwrap().end = Some(End { succeeded: false, message: "failed".into(), at: None });
+    world.step_until_stable();
+    world.wait(100);
+    assert_eq!(world.phase(), Phase::Failed);
+}
+
+/// A quota or a webhook refuses the pod, its node has no room, or its controller has stopped.
+#[test]
+fn a_workload_without_a_living_pod_is_stopped_when_its_controller_could_have_made_one() {
+    for (replaced, failures, stopped_after) in
+        [(false, 0, 120), (true, 1, 130), (false, 4, 200), (false, 20, 720)]
+    {
+        let mut world = adopted(2);
+        world.plan_run(&["n1"], 2);
+        world.controller_makes(&["a-0", "a-1"], false);
+        world.run_on(&[("a-0", "n1"), ("a-1", "n1")]);
+        world.wait(10_000);
+        world.workload.as_mut().unwrap().pods_failed = failures;
+        world.remove("a-1");
+        if replaced {
+            world.controller_makes(&["a-2"], false);
+            condition(world.pods.get_mut("a-2").unwrap(), "PodScheduled", "False", "no node fits", None);
+        }
+        world.step_until_stable();
+        world.wait(stopped_after - 1);
+        assert_eq!(
+            (world.phase(), world.next),
+            (Phase::Running, Some(at(world.now + 1))),
+            "{failures} failures"
+        );
+        world.wait(1);
+        assert_eq!(world.phase(), Phase::Stopping, "{failures} failures");
+        assert!(world.workload.as_ref().unwrap().suspended);
+        world.remove("a-0");
+        if replaced {
+            world.remove("a-2");
+        }
+        world.wait(100);
+        assert_eq!(world.last().0, Outcome::ClusterFailure);
+        let excluded = world.status().excluded_nodes.len();
+        assert_eq!(excluded, usize::from(replaced), "a node is at fault only if the scheduler says so");
+    }
+}
+
+#[test]
+fn a_pod_that_is_replaced_in_time_or_has_done_its_part_is_not_missing() {
+    let mut world = adopted(2);
+    world.plan_run(&["n1"], 2);
+    world.controller_makes(&["a-0", "a-1"], false);
+    world.run_on(&[("a-0", "n1"), ("a-1", "n1")]);
+    world.remove("a-1");
+    world.wait(100);
+    world.controller_makes(&["a-2"], false);
+    world.run_on(&[("a-2", "n1")]);
+    world.wait(100);
+    world.remove("a-2");
+    world.wait(100);
+    assert_eq!(world.phase(), Phase::Running, "each time it was missing for less than the time-out");
+    world.controller_makes(&["a-3"], false);
+    world.run_on(&[("a-3", "n1")]);
+    // Its controller does not count those that succeed: they are replaced by none.
+    let now = at(world.now);
+    end(world.pods.get_mut("a-3").unwrap(), 0, "Completed", "", now);
+    world.wait(100_000);
+    assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));
+    // Where it does, another one is still to come.
+    world.workload.as_mut().unwrap().pods_left = Some(2);
+    world.step_until_stable();
+    world.wait(200);
+    assert_eq!(world.phase(), Phase::Stopping);
+}
+
+#[test]
+fn a_replacement_that_never_starts_stops_the_workload() {
+    let mut world = adopted(1);
+    world.plan_run(&["n1"], 1);
+    world.controller_makes(&["a-0"], false);
+    world.run_on(&[("a-0", "n1")]);
+    world.wait(10_000);
+    world.remove("a-0");
+    world.controller_makes(&["a-1"], false);
+    world.pods.get_mut("a-1").unwrap().spec.node_name = Some("n1".to_owned());
+    world.waits_with("a-1", "ContainerCreating", "");
+    world.wait(899);
+    assert_eq!((world.phase(), world.next), (Phase::Running, Some(at(world.now + 1))));
+    world.wait(1);
+    assert!(world.workload.as_ref().unwrap().suspended);
+    world.remove("a-1");
+    world.wait(100);
+    assert_eq!(world.last(), (Outcome::ClusterFailure, "StartTimeout".into()));
 }

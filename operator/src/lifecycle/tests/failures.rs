@@ -79,7 +79,7 @@ fn out_of_host_memory_says_nothing_of_the_gpu_type() {
 #[test]
 fn exit_0_below_99_percent_is_done_and_says_so() {
     let mut world = World::running(json!({}), &["n1"], 1);
-    world.report(40_000).wait(60).exit("bert-1-0", 0, "");
+    world.report(40_000).wait(60).exit("bert-1-0", 0, "").wait(5);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Succeeded, "CompletedEarly"));
     let condition = world.condition("Progressing");
     assert_eq!(
@@ -102,7 +102,7 @@ fn only_what_a_program_counted_contradicts_its_word_that_it_is_at_its_end() {
         world.report(66_000).wait(60);
         let progress = world.job.status.as_mut().unwrap().progress.as_mut().unwrap();
         (progress.ended, progress.stepwise) = (ended, stepwise);
-        world.exit("bert-1-0", 0, "");
+        world.exit("bert-1-0", 0, "").wait(5);
         assert_eq!(world.phase(), Phase::Succeeded);
         assert_eq!(world.reason() == "CompletedEarly", early, "{ended} {stepwise}");
     }
@@ -396,7 +396,7 @@ fn a_worker_that_a_kubelet_evicts_and_that_leaves_well_is_not_done_whenever_the_
         pod.status.conditions.last_mut().unwrap().reason = reason.into();
         pod.metadata.deletion_timestamp = None;
         end(pod, 0, "Completed", "", at(100));
-        world.restart_operator();
+        world.restart_operator().wait(5);
         assert_eq!((world.phase(), world.status().user_failures), (phase, 0), "{reason} {reported}");
     }
 }
@@ -427,7 +427,7 @@ fn a_run_that_succeeds_shows_100_percent_unless_it_says_that_it_stopped_early() 
         world.report(reported);
         world.job.status.as_mut().unwrap().progress.as_mut().unwrap().stepwise = stepwise;
         world.now += 10;
-        world.exit("bert-1-0", 0, "");
+        world.exit("bert-1-0", 0, "").wait(5);
         let progress = world.status().progress.unwrap();
         assert_eq!(world.phase(), Phase::Succeeded);
         assert_eq!((progress.milli_percent, progress.text.as_str()), (shown, text));

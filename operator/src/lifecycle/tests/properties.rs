@@ -40,6 +40,8 @@ enum ClusterEvent {
     Pin(usize),
     /// The job is deleted and a finalizer keeps its object; or its pods are orphaned.
     DeleteJob(bool),
+    /// What a kubelet says of a pod to those who ask: an eviction, or nothing that can be read.
+    KubeletReports(usize, bool),
 }
 
 fn event() -> impl Strategy<Value = ClusterEvent> {
@@ -70,6 +72,7 @@ fn event() -> impl Strategy<Value = ClusterEvent> {
         1 => proptest::option::of(0usize..2).prop_map(Unmade),
         1 => (0usize..3).prop_map(Pin),
         1 => any::<bool>().prop_map(DeleteJob),
+        2 => (0usize..3, any::<bool>()).prop_map(|(n, evicted)| KubeletReports(n, evicted)),
     ]
 }
 
@@ -168,6 +171,17 @@ fn apply_event(world: &mut World, event: &ClusterEvent) {
             };
         }
         Unmade(from) => world.unmade = from.map(|from| (from, "failed calling webhook")),
+        KubeletReports(n, evicted) => {
+            let reported = if *evicted {
+                let message = "Usage of EmptyDir volume \"a\" exceeds the limit \"1Mi\". ".to_owned();
+                Ok(vec![PodEvent { reason: "Evicted".into(), message, ..PodEvent::default() }])
+            } else {
+                Err(EventsUnread { message: "not in time".into(), lasting: false })
+            };
+            if let Some(pod) = pick(*n) {
+                world.kubelet_events.insert(pod, reported);
+            }
+        }
         Pin(n) => {
             if let Some(pod) = pick(*n) {
                 world.pin(&pod);

@@ -1,5 +1,5 @@
 use andreas_api::{Outcome, Phase};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::world::*;
 use crate::lifecycle::*;
@@ -383,11 +383,13 @@ fn what_the_kubelet_says_of_a_container_that_never_started_does_not_make_it_the_
 #[test]
 fn what_the_users_own_containers_do_before_the_training_starts_is_the_users_failure() {
     use andreas_api::slim::SlimContainerStatus;
-    let status = |name: &str, state| SlimContainerStatus {
+    let status = |name: &str, state: Value| SlimContainerStatus {
         name: name.into(),
+        started: state["started"].as_bool(),
         state: serde_json::from_value(state).unwrap(),
         ..SlimContainerStatus::default()
     };
+    let unstarted = || json!({"running": {"startedAt": at(0).to_string()}, "started": false});
     let running = || json!({"running": {"startedAt": at(0).to_string()}});
     let crashing = || json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}});
     for (name, state, outcome, words) in [
@@ -400,6 +402,7 @@ fn what_the_users_own_containers_do_before_the_training_starts_is_the_users_fail
         ),
         // A running sidecar blocks no start, and containers added by admission are not the user's.
         ("log", running(), Outcome::ClusterFailure, "bound but not running within 5m"),
+        ("log", unstarted(), Outcome::UserFailure, "sidecar log has not started"),
         ("mesh-init", running(), Outcome::ClusterFailure, "bound but not running within 5m"),
         ("mesh-proxy", crashing(), Outcome::ClusterFailure, "CrashLoopBackOff"),
     ] {

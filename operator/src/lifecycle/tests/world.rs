@@ -1,7 +1,7 @@
 //! A small simulated cluster around `step`. It carries actions out as the API server, scheduler and kubelets
 //! would, and checks the invariants after every step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::instants::after;
 use andreas_adopt::Workload;
@@ -47,6 +47,8 @@ pub struct World {
     pub profile: UsedProfile,
     pub energy: EnergyView,
     pub host_watts: i32,
+    /// What kubelets say of pods, by name, to those who ask; of others they say nothing.
+    pub kubelet_events: BTreeMap<String, Result<Vec<PodEvent>, EventsUnread>>,
     pub settings: Settings,
     pub last_write: i64,
     pub writes: usize,
@@ -99,6 +101,7 @@ impl World {
             profile: UsedProfile { name: "bert".into(), source: ProfileSource::Program },
             energy: EnergyView::default(),
             host_watts: 0,
+            kubelet_events: BTreeMap::new(),
             settings: Settings::default(),
             last_write: -1000,
             writes: 0,
@@ -128,13 +131,38 @@ impl World {
     // ---- the operator ----
 
     pub fn preview(&self) -> Step {
+        let asked = self.observe(&KubeletEvents::new(), questions);
+        self.observe(&self.answers(asked), step)
+    }
+
+    /// UIDs of the pods whose Events are asked for now.
+    pub fn asked(&self) -> usize {
+        self.observe(&KubeletEvents::new(), questions).len()
+    }
+
+    /// When the members of the present attempt stopped.
+    pub fn ends(&self) -> AttemptEnds {
+        self.observe(&KubeletEvents::new(), attempt_ends).expect("an attempt")
+    }
+
+    fn answers(&self, uids: BTreeSet<String>) -> KubeletEvents {
+        let all = || self.pods.values().chain(self.gone.iter().map(|(pod, _)| pod));
+        let said = |uid: &String| {
+            let pod = all().find(|pod| pod.metadata.uid.as_ref() == Some(uid)).expect("a pod of the job");
+            let name = pod.metadata.name.as_ref().unwrap();
+            self.kubelet_events.get(name).cloned().unwrap_or(Ok(Vec::new()))
+        };
+        uids.into_iter().map(|uid| (uid.clone(), said(&uid))).collect()
+    }
+
+    fn observe<T>(&self, kubelet_events: &KubeletEvents, see: impl FnOnce(&Observed<'_>) -> T) -> T {
         let pods: Vec<&SlimPod> = self.pods.values().collect();
         let gone: Vec<DeletedPodView<'_>> = self
             .gone
             .iter()
             .map(|(last, at)| DeletedPodView { last, at: *at, holders_requested: 0 })
             .collect();
-        step(&Observed {
+        see(&Observed {
             job: &self.job,
             workload: self.workload.as_ref(),
             pods: &pods,
@@ -157,6 +185,7 @@ impl World {
             last_write: at(self.last_write),
             last_progress: None,
             reports_lost: self.reports_lost,
+            kubelet_events,
             settings: &self.settings,
         })
     }

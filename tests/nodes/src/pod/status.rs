@@ -127,14 +127,24 @@ impl StatusTracker {
             })
     }
 
+    /// A pod that is evicted for its own limits, and whose containers all exit 0, has another phase than that of its eviction:
+    /// a kubelet drops the reason.
+    fn shown_refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref().filter(|_| self.disruption.is_some() || !self.over || !self.succeeded())
+    }
+
+    fn succeeded(&self) -> bool {
+        let clean =
+            |slot: &ContainerState| matches!(&slot.state, State::Terminated(end) if end.exit_code == 0);
+        self.initialized() && self.mains().all(clean)
+    }
+
     pub fn phase(&self) -> &'static str {
-        if self.refusal.is_some() {
+        if self.shown_refusal().is_some() {
             return "Failed";
         }
         if self.over {
-            let succeeded =
-                |slot: &ContainerState| matches!(&slot.state, State::Terminated(end) if end.exit_code == 0);
-            return if self.initialized() && self.mains().all(succeeded) { "Succeeded" } else { "Failed" };
+            return if self.succeeded() { "Succeeded" } else { "Failed" };
         }
         let begun =
             |slot: &ContainerState| !matches!(slot.state, State::Waiting { .. }) || slot.last.is_some();
@@ -174,7 +184,7 @@ impl StatusTracker {
     pub fn patch(&mut self, uid: &str) -> Value {
         let phase = self.phase();
         let mut status = json!({"phase": phase, "startTime": whole_seconds(self.started)});
-        if let Some(refusal) = &self.refusal {
+        if let Some(refusal) = self.shown_refusal() {
             status["reason"] = json!(refusal.reason);
             status["message"] = json!(refusal.message);
         }

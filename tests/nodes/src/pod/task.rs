@@ -336,8 +336,10 @@ impl Task {
                     }
                     Verdict::Dead => {
                         let name = &self.container.name;
-                        let text = format!("Container {name} failed liveness probe, will be restarted");
-                        self.ctx.shared.event(&self.ctx.pod, "Warning", "Unhealthy", &text);
+                        let killed = format!("Container {name} failed liveness probe");
+                        let shared = &self.ctx.shared;
+                        shared.container_event(&self.ctx.pod, name, "Warning", "Unhealthy", "Liveness probe failed: no answer");
+                        shared.container_event(&self.ctx.pod, name, "Normal", "Killing", &killed);
                         let grace = self.ctx.pod.grace_seconds().unsigned_abs();
                         condemned = Some(Instant::now() + Duration::from_secs(grace));
                     }

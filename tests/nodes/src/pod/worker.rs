@@ -348,7 +348,10 @@ impl Worker {
             Machine::Evict { reason, message, grace } => {
                 if !self.tracker.over {
                     self.shared.event(&self.pod, "Warning", &reason, &message);
-                    self.tracker.disruption = Some(("TerminationByKubelet".to_owned(), message.clone()));
+                    // For a pod's own limits a kubelet sets no condition.
+                    if message.starts_with("The node ") {
+                        self.tracker.disruption = Some(("TerminationByKubelet".to_owned(), message.clone()));
+                    }
                     self.tracker.refusal = Some(Refusal { reason, message });
                     self.deadline = Some(Instant::now() + grace);
                 }

@@ -103,6 +103,30 @@ async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_adopted_job_on_a_drained_node_goes_on_elsewhere() -> Result<()> {
+    scenario(options(2, JOB), async |c| {
+        let tune = workload("Job", "tune").pods(1, 2).epochs(1000, 0.3);
+        c.apply(&tune.build()).await?;
+        wait_for(c, &tune, Phase::Running).await?;
+        let key = tune.mirror();
+        let node = c.observer.seen().status(&key).allocation.context("no allocation")?.placement;
+        // when its node is drained, its controller makes a pod that no other node may take
+        c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --force --timeout=60s"))
+            .await?;
+        // then it is stopped, and runs on the other node, at the cluster's expense
+        let moved = |status: &andreas_api::TrainingJobStatus| {
+            let elsewhere = status.allocation.as_ref().is_some_and(|held| held.placement != node);
+            status.phase == Phase::Running && elsewhere
+        };
+        c.observer.until("it runs elsewhere", DEFAULT_TIMEOUT, |seen| moved(&seen.status(&key))).await?;
+        let status = c.observer.seen().status(&key);
+        ensure!((status.cluster_failures, status.user_failures) == (1, 0), "{status:?}");
+        wait_for_pods(c, &tune, 1, &status.allocation.context("no allocation")?.placement).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_adopted_job_gives_way_to_a_heavier_one_and_goes_on_later() -> Result<()> {
     scenario(options(1, JOB), async |c| {
         // given an adopted Job on all GPUs of the only node

@@ -1,9 +1,12 @@
 //! Attempts that fail: by the user's own making, by time-outs, by what the trainer claims.
 
+use std::time::Duration;
+
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, T4, a100, t4};
 use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_test_nodes::Refusal;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -47,6 +50,38 @@ async fn exit_0_below_99_percent_is_a_finish_that_says_so() -> Result<()> {
         ensure!(seen.status(&tj.key()).attempts == 1, "never another attempt");
         let message = seen.message(&tj.key(), Reason::CompletedEarly);
         ensure!(message.contains('%'), "the figure is missing: {message}");
+        Ok(())
+    })
+    .await
+}
+
+/// A program that saves and exits 0 on SIGTERM, whoever sends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_its_kubelet_ends_for_a_limit_or_a_probe_is_tried_again_from_its_checkpoint()
+-> Result<()> {
+    scenario(Options::default(), async |c| {
+        let saves = |name: &str| job(name).epochs(40, 0.3).checkpoint(5).env("TRAINER_TERM_EXIT", 0).stays_at(0.5);
+        let full = saves("full");
+        let probe = json!({"tcpSocket": {"port": 9}, "initialDelaySeconds": 2, "periodSeconds": 1, "failureThreshold": 1});
+        let probed = saves("probed").spec("retries", json!(0)).container("livenessProbe", probe);
+        c.submit(&full).await?;
+        c.submit(&probed).await?;
+        c.wait_for_percent(&full, 20).await?;
+        let words = "Usage of EmptyDir volume \"cache\" exceeds the limit \"50Mi\". ";
+        let why = Refusal { reason: "Evicted".into(), message: words.into() };
+        andreas_e2e::nodes::client(&c.testbed).evict("default", "full-1-0", why, Duration::from_secs(1)).await?;
+        // then the eviction used a retry, and the run goes on where it was
+        c.wait_for_phase(&full, Phase::Succeeded).await?;
+        let status = c.observer.seen().status(&full.key());
+        let first = &status.history[0];
+        ensure!(first.outcome == Outcome::UserFailure && first.message.contains(words.trim()), "{first:?}");
+        ensure!((status.attempts, status.user_failures, status.cluster_failures) == (2, 1, 0), "{status:?}");
+        ensure!(status.progress.as_ref().is_some_and(|p| p.attempt_start >= 10_000), "{status:?}");
+        // and where no retry is left, the probe's words say why it failed
+        c.wait_for_phase(&probed, Phase::Failed).await?;
+        let first = c.observer.seen().status(&probed.key()).history[0].clone();
+        ensure!(first.message.contains("failed liveness probe"), "{first:?}");
+        ensure!(first.outcome == Outcome::UserFailure && first.exit_code == Some(0), "{first:?}");
         Ok(())
     })
     .await
