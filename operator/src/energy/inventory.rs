@@ -25,10 +25,12 @@ use andreas_api::names::{
     LABEL_MIG_CAPABLE, MIG_PREFIX,
 };
 use andreas_api::slim::SlimNode;
+use andreas_core::Watts;
 use kube::ResourceExt;
 
-use super::{boards, gpu_type};
-use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, whole_gpus};
+use super::boards::{self, Board};
+use super::{gpu_type, limits};
+use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, reporting_agent, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
@@ -147,6 +149,8 @@ static DEFAULT: LazyLock<EnergyPolicySpec> = LazyLock::new(EnergyPolicySpec::def
 pub struct Inventory<'a> {
     policy: Cow<'a, EnergyPolicySpec>,
     unknown: BTreeSet<String>,
+    /// The highest ceiling of each type's GPUs, W, where all agents report it.
+    ceilings: BTreeMap<String, i32>,
 }
 
 impl<'a> Inventory<'a> {
@@ -164,12 +168,20 @@ impl<'a> Inventory<'a> {
         let mut policy = Cow::Borrowed(policy);
         // By type: `None` if it is described, else the highest reading of an agent.
         let mut types: BTreeMap<&str, Option<i32>> = BTreeMap::new();
+        // By type: the highest ceiling of its GPUs; `None` if one is not known.
+        let mut ceilings: BTreeMap<String, Option<i32>> = BTreeMap::new();
         for (key, node) in index.nodes().iter() {
             let Some(gpu_type) = gpu_type(node, &policy).filter(|_| whole_gpus(node) > 0) else { continue };
             let described = || if boards::is_described(gpu_type, &policy) { None } else { Some(0) };
             if let Some(most) = types.entry(gpu_type).or_insert_with(described) {
                 let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
                 *most = gpus.iter().filter_map(|gpu| gpu.board_watts).fold(*most, i32::max);
+            }
+            let agent = reporting_agent(index, key);
+            if !limits::all_broken(agent) {
+                let ceiling = limits::ceiling(agent, whole_gpus(node));
+                let of_type = ceilings.entry(gpu_type.to_owned()).or_insert(ceiling);
+                *of_type = of_type.zip(ceiling).map(|(a, b)| a.max(b));
             }
         }
         let mut unknown = BTreeSet::new();
@@ -193,12 +205,19 @@ impl<'a> Inventory<'a> {
             };
             policy.to_mut().gpu_types.push(row);
         }
-        Self { policy, unknown }
+        let ceilings = ceilings.into_iter().filter_map(|(name, ceiling)| Some((name, ceiling?))).collect();
+        Self { policy, unknown, ceilings }
     }
 
     /// The policy in force, with rows for types described by agents.
     pub fn policy(&self) -> &EnergyPolicySpec {
         &self.policy
+    }
+
+    /// Power of a GPU type. Without a limit of ours no GPU draws more than its ceiling.
+    pub fn board(&self, gpu_type: &str) -> Board {
+        let ceiling = self.ceilings.get(gpu_type).map(|watts| Watts(f64::from(*watts)));
+        boards::board(gpu_type, &self.policy).with_ceiling(ceiling)
     }
 
     /// GPU types in the cluster with unknown draw.
