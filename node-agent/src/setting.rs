@@ -64,7 +64,7 @@ pub struct SettingsResponse {
     /// The administrator's lowest SM clock, MHz; lower ones are refused.
     #[serde(default)]
     pub floor_clock_mhz: u32,
-    /// Outcome for each GPU that was ever named.
+    /// Outcome for each GPU that was ever named. The agent names all, so that it knows their ceilings.
     pub gpus: BTreeMap<Uuid, Outcome>,
 }
 
@@ -74,7 +74,11 @@ pub struct SettingsResponse {
 pub struct Outcome {
     /// Setting in force; `None` if unknown after a failed call.
     pub setting: Option<Setting>,
-    /// Why it differs from the desired one: [`crate::gpu::GpuError::reason`], `out_of_range`, `record`.
+    /// Highest power limit that the setter accepts, mW: the limit in force before one of its own. `None` while it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling_mw: Option<u32>,
+    /// Why it differs from the desired one: [`crate::gpu::GpuError::reason`], `out_of_range`, `above_ceiling`, `braked` (the limit in
+    /// force may be low for a moment only), `overridden` (another writer changed the limit again), `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }

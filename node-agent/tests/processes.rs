@@ -4,6 +4,8 @@
 mod driver;
 #[path = "processes/faults.rs"]
 mod faults;
+#[path = "processes/owners.rs"]
+mod owners;
 #[path = "processes/reports.rs"]
 mod reports;
 mod support;
@@ -83,10 +85,9 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
     until("an empty node says since when", SLACK, || node.api.status()["emptySince"].is_string()).await;
     until("both rest", SLACK, || !node.is_default(FREE) && !node.is_default(HELD)).await;
 
-    let (code, metrics) = node.ask("/metrics").await;
-    assert_eq!(code, 200);
+    let draw = "andreas_gpu_power_watts{uuid=\"GPU-free\",gpu_type=\"NVIDIA-A100-SXM4-80GB\"} 53.7";
+    let metrics = node.metrics_once("its bare idle", |metrics| metrics.contains(draw)).await;
     for line in [
-        "andreas_gpu_power_watts{uuid=\"GPU-free\",gpu_type=\"NVIDIA-A100-SXM4-80GB\"} 53.7",
         "andreas_gpu_state{uuid=\"GPU-free\",gpu_type=\"NVIDIA-A100-SXM4-80GB\",state=\"resting\"} 1",
         "andreas_gpu_held_energy_joules_total{job_namespace=\"team\"",
         "andreas_gpu_rest_seconds_total",

@@ -206,7 +206,7 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_limit_watts: Option<i32>,
-    /// Highest power limit that the agent can set on it, W; absent where it can set none.
+    /// Highest power limit that the agent can set on it, W, which is what is in force without one of its own; absent where it can set none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_limit_watts: Option<i32>,

@@ -11,17 +11,26 @@ use andreas_core::{HostPower, Watts};
 pub struct Board {
     /// Draw of one GPU without a job.
     pub idle: Watts,
-    /// Maximum draw of one GPU: its default power limit.
+    /// Maximum draw of one GPU: its default power limit, or its owner's that is lower.
     pub max: Watts,
+    /// Its default power limit, which stands for its generation.
+    full: Watts,
     /// Draw of a node besides its GPUs, without and with a job, where the administrator says so.
     host: [Option<Watts>; 2],
 }
 
 impl Board {
+    /// The board where no GPU of the type draws more than its ceiling, W. Its host is the same.
+    #[must_use]
+    pub fn with_ceiling(self, ceiling: Option<Watts>) -> Self {
+        let ceiling = ceiling.map_or(self.max.0, |ceiling| ceiling.0.max(self.idle.0));
+        Self { max: Watts(self.max.0.min(ceiling)), ..self }
+    }
+
     /// Draw of a host with this many GPUs of the type, without the GPUs: from the policy, else from the table.
     pub fn host(&self, gpus: u64) -> HostPower {
         let [idle, busy] = self.host;
-        HostPower::default_for(self.max, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
+        HostPower::default_for(self.full, u32::try_from(gpus).unwrap_or(u32::MAX)).known(idle, busy)
     }
 }
 
@@ -42,15 +51,17 @@ pub fn is_described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
 pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
     if let Some(row) = policy.gpu_types.iter().find(|row| row.name == gpu_type) {
         let idle = f64::from(row.idle_watts.max(0));
+        let max = Watts(f64::from(row.max_watts).max(idle).max(1.0));
         return Board {
             idle: Watts(idle),
-            max: Watts(f64::from(row.max_watts).max(idle).max(1.0)),
+            max,
+            full: max,
             host: [row.host_idle_watts, row.host_busy_watts]
                 .map(|watts| watts.map(|watts| Watts(f64::from(watts.max(0))))),
         };
     }
     let (idle, max) = andreas_core::board_power(gpu_type).unwrap_or(ASSUMED);
-    Board { idle, max, host: [None; 2] }
+    Board { idle, max, full: max, host: [None; 2] }
 }
 
 #[cfg(test)]

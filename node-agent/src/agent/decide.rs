@@ -12,15 +12,16 @@
 //!    cannot be locked, the power limit is set to its minimum. Minima are the driver's or the administrator's floor. Neither
 //!    lowers the draw of a GPU without a context. Both cap a GPU that becomes busy unannounced, and low clocks reduce the draw of a parked
 //!    context (EnergyPolicy `rest`, NVML reference: locked clocks). It stays awake if a measurement showed that rest saves
-//!    nothing on its type.
-//! 5. A held GPU gets the power limit that the operator wants for its pod, within the driver's range, if the
-//!    policy says `On`.
+//!    nothing on its type, and if it draws its bare idle: rest would change nothing then, and clocks that others have locked are not
+//!    known.
+//! 5. A held GPU gets the power limit that the operator wants for its pod, from the lowest one on, if the policy says `On`. One that is
+//!    not below the GPU's ceiling is no limit: nothing is set.
 //! 6. An unhealthy GPU gets no command, except that a pod on it keeps its power limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::gpu::Facts;
+use crate::gpu::{Facts, Sample};
 use crate::setting::{Setting, Uuid};
 
 /// The holder of a GPU.
@@ -38,12 +39,14 @@ pub enum Holder {
 /// One observation of a GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuObservation {
-    /// Limits of the driver, from the administrator's floor on; `None` until they are read.
+    /// Limits of the driver, from the administrator's floor to the GPU's ceiling; `None` until they are read.
     pub facts: Option<Facts>,
     /// The holder.
     pub holder: Holder,
     /// Number of processes with a context on it; `None` if unknown.
     pub processes: Option<u32>,
+    /// Whether it draws its bare idle, without any setting: [`is_at_rest`].
+    pub at_rest: bool,
     /// Whether rest was measured to save nothing on such a GPU.
     pub rest_useless: bool,
     /// Whether it responds and is healthy.
@@ -92,6 +95,8 @@ pub struct Observed {
 /// State carried from one decision to the next.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
+    /// GPUs that rest by the last decision.
+    resting: BTreeSet<Uuid>,
     /// Time since which each GPU has been unused.
     unused_since: BTreeMap<Uuid, Duration>,
     /// The last value of `spec.wake` that was seen.
@@ -138,6 +143,8 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
         let since = memory.unused_since.get(uuid);
         let rests = policy.rest
             && !gpu.rest_useless
+            // What rests by our setting looks like a GPU that needs none.
+            && (!gpu.at_rest || memory.resting.contains(uuid))
             && now.saturating_sub(memory.woken_at) >= policy.awake_for
             && since.is_some_and(|since| now.saturating_sub(*since) >= policy.rest_after);
         let setting = match &gpu.holder {
@@ -153,6 +160,7 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
         }
         decision.wanted.insert(uuid.clone(), setting);
     }
+    memory.resting.clone_from(&decision.resting);
     (memory, decision)
 }
 
@@ -160,15 +168,35 @@ fn limit(desired: &DesiredSettings, pod: &str, facts: &Facts) -> Setting {
     let (Some(watts), Some((lowest, highest))) = (desired.limits.get(pod), facts.limit_mw) else {
         return Setting::default();
     };
-    let limit = watts.saturating_mul(1000).clamp(lowest, highest.max(lowest));
-    Setting { limit_mw: Some(limit), clock_mhz: None }
+    let limit = watts.saturating_mul(1000).max(lowest);
+    Setting { limit_mw: Some(limit).filter(|limit| *limit < highest), clock_mhz: None }
 }
 
 fn rest(facts: &Facts) -> Setting {
     match (facts.clock_mhz, facts.limit_mw) {
         (Some((lowest, _)), _) => Setting { clock_mhz: Some(lowest), limit_mw: None },
-        (None, Some((lowest, _))) => Setting { limit_mw: Some(lowest), clock_mhz: None },
-        (None, None) => Setting::default(),
+        (None, Some((lowest, highest))) if lowest < highest => {
+            Setting { limit_mw: Some(lowest), clock_mhz: None }
+        }
+        _ => Setting::default(),
+    }
+}
+
+/// Whether a GPU without settings of ours draws its bare idle, as far as its rest could change that: its SM clock is in the lowest fifth
+/// of the range above the clock of its rest, or its draw not above the limit of its rest. A reading that is missing counts as
+/// such: in doubt nothing is set.
+#[must_use]
+pub fn is_at_rest(facts: &Facts, sample: &Sample) -> bool {
+    let present = |reading: u32| Some(reading).filter(|reading| *reading > 0);
+    match (rest(facts), facts.clock_mhz) {
+        (Setting { clock_mhz: Some(lowest), .. }, Some((_, highest))) => {
+            let low = lowest + highest.saturating_sub(lowest) / 5;
+            present(sample.clock_mhz).is_none_or(|clock| clock <= low)
+        }
+        (Setting { limit_mw: Some(limit), .. }, _) => {
+            present(sample.power_mw).is_none_or(|draw| draw <= limit)
+        }
+        _ => true,
     }
 }
 

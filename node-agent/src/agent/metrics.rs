@@ -67,8 +67,8 @@ struct RestLabels {
 /// Values of the state label.
 pub const STATES: [&str; 4] = ["held", "free", "resting", "unhealthy"];
 
-/// Values of the setter's reason label: those of [`GpuError`](crate::gpu::GpuError).
-const REASONS: [&str; 9] = [
+/// Values of the setter's reason label: those of [`GpuError`](crate::gpu::GpuError), and the setter's own.
+const REASONS: [&str; 15] = [
     "hung",
     "gpu_lost",
     "reset_required",
@@ -77,7 +77,13 @@ const REASONS: [&str; 9] = [
     "invalid_value",
     "not_found",
     "no_driver",
+    "unreachable",
     "driver_error",
+    "record",
+    "out_of_range",
+    "above_ceiling",
+    "braked",
+    "overridden",
 ];
 
 /// Readings of each GPU: removed when it does not respond.

@@ -246,9 +246,7 @@ pub async fn run(
             reports.send_replace(Some(report));
         }
         if reconciler.monitor().driver_gone_for() >= driver_patience {
-            break Err(anyhow::anyhow!(
-                "no driver for {driver_patience:?}: a new container sees the one that is installed now"
-            ));
+            break Err(anyhow::anyhow!("no GPU reached for {driver_patience:?}: a new container is needed"));
         }
     };
     // Ends the tasks too where the driver is the reason.

@@ -165,7 +165,9 @@ impl GpuMonitor {
 
     /// Samples all GPUs in parallel; takes as long as the slowest, at most two seconds.
     pub async fn sample(&mut self) {
-        let unloaded = |gpu: &GpuHandle| matches!(gpu.failing, Some((_, GpuError::NoDriver(_))));
+        // Errors that may be those of all GPUs.
+        let common = |error: &GpuError| error.is_unreachable() || matches!(error, GpuError::Other(_));
+        let unloaded = |gpu: &GpuHandle| gpu.failing().is_some_and(common);
         let listed = self.list_result.is_ok() && !self.gpus.values().any(unloaded);
         let due = if listed { SEARCH } else { Duration::from_secs(2) };
         if self.searched.is_none_or(|at| at.elapsed() >= due) {
@@ -176,7 +178,7 @@ impl GpuMonitor {
         let answering = self.gpus.iter().filter(|(_, gpu)| gpu.sample.is_some());
         let hang = self.gpus.values().any(|gpu| gpu.failing() == Some(&GpuError::Hung));
         self.errors.set_reads(answering.map(|(uuid, _)| uuid.clone()).collect(), hang);
-        let unlisted = matches!(self.list_result, Err(GpuError::NoDriver(_) | GpuError::Other(_)));
+        let unlisted = self.list_result.as_ref().is_err_and(|error| common(error));
         let gone = unlisted && self.gpus.values().all(|gpu| gpu.sample.is_none());
         self.gone = gone.then(|| self.gone.unwrap_or_else(Instant::now));
         if !self.processes_visible {
@@ -276,6 +278,7 @@ fn device_files(gpus: &BTreeMap<Uuid, GpuHandle>) -> BTreeMap<u32, Uuid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::PowerLimits;
     use parking_lot::Mutex;
 
     /// What reads of a GPU fail with.
@@ -293,13 +296,13 @@ mod tests {
         fn sample(&mut self) -> Result<Sample, GpuError> {
             self.fails.lock().clone().map_or_else(|| Ok(Sample::default()), Err)
         }
-        fn limit_mw(&mut self) -> Result<u32, GpuError> {
+        fn power_limits(&mut self) -> Result<PowerLimits, GpuError> {
             Err(GpuError::NotSupported)
         }
         fn set_limit_mw(&mut self, _: u32) -> Result<(), GpuError> {
             Err(GpuError::NotSupported)
         }
-        fn lock_clocks_mhz(&mut self, _: u32) -> Result<(), GpuError> {
+        fn lock_clocks_mhz(&mut self, _: u32, _: u32) -> Result<(), GpuError> {
             Err(GpuError::NotSupported)
         }
         fn reset_clocks(&mut self) -> Result<(), GpuError> {

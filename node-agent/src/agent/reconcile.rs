@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::attribution::EnergyAttribution;
 use super::cache::ObjectCache;
-use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide};
+use super::decide::{Decision, GpuObservation, Holder, Memory, Observed, decide, is_at_rest};
 use super::energy::{EarlierCounter, Meter};
 use super::health::XidErrors;
 use super::holders::{GpuHolders, Processes, TerminatingHolders, holders_from_kubelet, partitions};
@@ -235,9 +235,12 @@ impl ReconcileLoop {
                 None => Holder::Nobody,
             };
             let kind = rest_kind(gpu);
+            let facts = gpu.facts().cloned().map(|facts| self.setter.settable(uuid, facts));
+            let at_rest = facts.as_ref().zip(gpu.sample()).is_none_or(|(facts, s)| is_at_rest(facts, s));
             let observation = GpuObservation {
-                facts: gpu.facts().cloned().map(|facts| self.setter.settable(uuid, facts)),
+                facts,
                 holder,
+                at_rest,
                 processes: gpu.sample().and_then(crate::gpu::Sample::contexts),
                 rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
                 healthy: gpu.sample().is_some() && self.deps.xids.fatal_error(uuid).is_none(),
@@ -255,7 +258,10 @@ impl ReconcileLoop {
     /// Sends the desired settings to the setter. The request is also the heartbeat.
     async fn set(&mut self, decision: &Decision) {
         let Some(setter) = &mut self.deps.setter else { return };
-        let response = setter.request(&SettingsRequest { settings: decision.wanted.clone() }).await;
+        let all = self.deps.monitor.gpus().keys();
+        let wanted = |uuid: &Uuid| decision.wanted.get(uuid).copied().unwrap_or_default();
+        let settings = all.map(|uuid| (uuid.clone(), wanted(uuid))).collect();
+        let response = setter.request(&SettingsRequest { settings }).await;
         self.deps.metrics.setter.up.set(i64::from(response.is_some()));
         let Some(response) = response else { return self.setter.unanswered(decision) };
         self.setter.update(decision, response);

@@ -4,7 +4,7 @@
 //!
 //! [`Gpu`]: the driver calls that are used, with units in their names. [`nvml`]: the implementation for
 //! NVIDIA. [`worker`]: the thread that owns a handle. [`events`]: the thread that waits for errors. [`module`]: the loaded
-//! kernel module. Another vendor would be a second implementation of [`Gpu`] and [`Library`].
+//! kernel module. [`reach`]: whether the driver can be reached at all. Another vendor would be a second implementation of [`Gpu`] and [`Library`].
 //!
 //! # What must never be here
 //!
@@ -14,6 +14,7 @@
 pub mod events;
 pub mod module;
 pub mod nvml;
+pub mod reach;
 pub mod worker;
 
 use std::collections::BTreeMap;
@@ -21,9 +22,9 @@ use std::time::Duration;
 
 pub use worker::{Opener, Worker};
 
-/// Seconds without a driver after which the agent and its setter end. A container sees the library that was mounted when it was created, and no
-/// library works with another version's kernel module: only a new container sees that of a driver installed since. Loading a driver
-/// again takes less, installing one more; and the kubelet's back-off between restarts is as long. They end sooner where the kernel
+/// Seconds without a driver after which the agent and its setters end. A container sees the devices and the library of when it was created,
+/// and no library works with another version's kernel module: only a new container sees those of a driver installed since, or
+/// devices that it has lost. Loading a driver again takes less, installing one more; and the kubelet's back-off between restarts is as long. They end sooner where the kernel
 /// says that another version is loaded ([`module::replaced`]).
 pub const DRIVER_PATIENCE: u64 = 300;
 
@@ -54,6 +55,9 @@ pub enum GpuError {
     /// The library or the kernel module is missing or was unloaded.
     #[error("the driver is not loaded: {0}")]
     NoDriver(String),
+    /// This process cannot reach the driver, which may be loaded: its container has lost the devices, or may not open them.
+    #[error("the driver cannot be reached from this container: {0}")]
+    Unreachable(String),
     /// Any other error.
     #[error("{0}")]
     Other(String),
@@ -72,6 +76,7 @@ impl GpuError {
             Self::InvalidValue => "invalid_value",
             Self::NotFound => "not_found",
             Self::NoDriver(_) => "no_driver",
+            Self::Unreachable(_) => "unreachable",
             Self::Other(_) => "driver_error",
         }
     }
@@ -82,10 +87,16 @@ impl GpuError {
         matches!(self, Self::NotSupported | Self::InvalidValue | Self::NoPermission)
     }
 
+    /// Whether no call of this process can succeed until the driver is loaded, or its container made anew.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::NoDriver(_) | Self::Unreachable(_))
+    }
+
     /// Whether the handle must be reopened after this error.
     #[must_use]
     pub fn ends_handle(&self) -> bool {
-        matches!(self, Self::NoDriver(_) | Self::NotFound | Self::Lost)
+        self.is_unreachable() || matches!(self, Self::NotFound | Self::Lost)
     }
 }
 
@@ -102,6 +113,32 @@ pub struct Facts {
     pub clock_mhz: Option<(u32, u32)>,
     /// Number in the name of its device file (`/dev/nvidia0`); `None` if not supported.
     pub minor: Option<u32>,
+}
+
+/// Power limits in force on a GPU, mW.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PowerLimits {
+    /// What a client requested last, else the board's default.
+    pub requested_mw: u32,
+    /// What the driver enforces: the lowest of all limiters, those out of band included; `None` if not supported.
+    pub enforced_mw: Option<u32>,
+    /// Whether heat or an external brake slows the GPU.
+    pub braked: bool,
+}
+
+impl PowerLimits {
+    /// The limit in force, mW.
+    #[must_use]
+    pub fn in_force_mw(&self) -> u32 {
+        self.enforced_mw.map_or(self.requested_mw, |enforced| enforced.min(self.requested_mw))
+    }
+
+    /// Whether the limit in force may be low for a moment only: a braked GPU is held below the requested limit. Such a reading is nobody's
+    /// wish, and would outlast its cause if it were recorded.
+    #[must_use]
+    pub fn is_momentary(&self) -> bool {
+        self.braked && self.in_force_mw() < self.requested_mw
+    }
 }
 
 /// Errors of a GPU's memory. `None` where the GPU does not count them.
@@ -193,21 +230,21 @@ pub trait Gpu: Send {
     /// # Errors
     /// Errors of the driver. Unsupported readings are left out instead.
     fn sample(&mut self) -> Result<Sample, GpuError>;
-    /// Reads the power limit, mW.
+    /// Reads the power limits in force.
     ///
     /// # Errors
     /// Errors of the driver.
-    fn limit_mw(&mut self) -> Result<u32, GpuError>;
+    fn power_limits(&mut self) -> Result<PowerLimits, GpuError>;
     /// Sets the power limit, mW.
     ///
     /// # Errors
     /// Errors of the driver.
     fn set_limit_mw(&mut self, limit: u32) -> Result<(), GpuError>;
-    /// Locks SM clocks to at most `highest`, MHz.
+    /// Locks SM clocks between two values, MHz.
     ///
     /// # Errors
     /// Errors of the driver.
-    fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError>;
+    fn lock_clocks_mhz(&mut self, lowest: u32, highest: u32) -> Result<(), GpuError>;
     /// Unlocks SM clocks.
     ///
     /// # Errors

@@ -25,7 +25,9 @@ use nvml_wrapper::sys_exports::field_id::{
 use nvml_wrapper::{Device, EventSet, Nvml};
 use parking_lot::Mutex;
 
-use super::{ClockEvents, ErrorEvent, ErrorEvents, Facts, Gpu, GpuError, Library, MemoryErrors, Sample};
+use super::{
+    ClockEvents, ErrorEvent, ErrorEvents, Facts, Gpu, GpuError, Library, MemoryErrors, PowerLimits, Sample,
+};
 
 /// Time for which figures that change slowly, or that only people read, are not read again: limit, clocks, utilization,
 /// temperature.
@@ -79,19 +81,22 @@ impl NvmlLibrary {
             return Ok(nvml);
         }
         let nvml: &'static Nvml =
-            Box::leak(Box::new(Nvml::builder().lib_path(&self.path).init().map_err(error)?));
+            Box::leak(Box::new(Nvml::builder().lib_path(&self.path).init().map_err(|failed| {
+                let text = failed.to_string();
+                Some(error(failed)).filter(GpuError::is_unreachable).unwrap_or(GpuError::Unreachable(text))
+            })?));
         *open = Some(nvml);
         Ok(nvml)
     }
 
-    /// Runs `work`. If the driver was unloaded meanwhile, reopens the library and retries once.
+    /// Runs `work`, which opens something. If the driver was unloaded meanwhile, reopens the library and retries once.
     fn with<T>(&self, work: impl Fn(&'static Nvml) -> Result<T, NvmlError>) -> Result<T, GpuError> {
         match work(self.nvml()?) {
             Err(NvmlError::Uninitialized) => {
                 *self.open.lock() = None;
-                work(self.nvml()?).map_err(error)
+                work(self.nvml()?).map_err(opening_error)
             }
-            answer => answer.map_err(error),
+            answer => answer.map_err(opening_error),
         }
     }
 }
@@ -99,24 +104,29 @@ impl NvmlLibrary {
 impl Library for NvmlLibrary {
     fn uuids(&self) -> Result<Vec<String>, GpuError> {
         self.with(|nvml| {
-            let mut uuids = Vec::new();
+            let (mut uuids, mut unreachable) = (Vec::new(), None);
             for index in 0..self.calls.count(nvml.device_count())? {
                 let device = self.calls.count(nvml.device_by_index(index));
                 // A lost GPU must not hide the others.
                 match device.and_then(|device| self.calls.count(device.uuid())) {
                     Ok(uuid) => uuids.push(uuid),
                     Err(NvmlError::Uninitialized) => return Err(NvmlError::Uninitialized),
-                    Err(error) => tracing::warn!(index, %error, "a GPU has no UUID"),
+                    Err(error) => {
+                        tracing::warn!(index, %error, "a GPU has no UUID");
+                        unreachable = unreachable.or(Some(error).filter(hides_devices));
+                    }
                 }
             }
             uuids.sort();
-            Ok(uuids)
+            // A container without the devices is no node without GPUs.
+            unreachable.filter(|_| uuids.is_empty()).map_or(Ok(uuids), Err)
         })
     }
 
     fn open(&self, uuid: &str) -> Result<Box<dyn Gpu>, GpuError> {
         let device = self.with(|nvml| self.calls.count(nvml.device_by_uuid(uuid)))?;
-        Ok(Box::new(NvmlGpu { device, calls: self.calls.clone(), counter: true, slow: None, memory: None }))
+        let calls = self.calls.clone();
+        Ok(Box::new(NvmlGpu { device, calls, counter: true, processes: None, slow: None, memory: None }))
     }
 
     fn error_events(&self, uuids: &[String]) -> Result<Box<dyn ErrorEvents>, GpuError> {
@@ -213,6 +223,8 @@ struct NvmlGpu {
     calls: Calls,
     /// Whether the GPU has an energy counter; read once.
     counter: bool,
+    /// Processes of the last sample.
+    processes: Option<Vec<u32>>,
     /// Figures that are read every [`SLOW`], and when they were. A sample with nothing else in it.
     slow: Option<(Instant, Sample)>,
     /// Errors of memory, read every [`MEMORY`].
@@ -226,18 +238,12 @@ impl NvmlGpu {
         }
         let (device, calls) = (&self.device, &self.calls);
         let reasons = optional(calls.count(device.current_throttle_reasons()))?;
-        let reasons = reasons.unwrap_or_else(ThrottleReasons::empty);
-        let any = |of: ThrottleReasons| reasons.intersects(of);
         let slow = Sample {
             limit_mw: optional(calls.count(device.enforced_power_limit()))?.unwrap_or(0),
             clock_mhz: optional(calls.count(device.clock_info(Clock::SM)))?.unwrap_or(0),
             util_percent: optional(calls.count(device.utilization_rates()))?.map(|rates| rates.gpu),
             temperature: optional(calls.count(device.temperature(TemperatureSensor::Gpu)))?,
-            clock_events: ClockEvents {
-                thermal: any(ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN),
-                power_brake: any(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
-                hardware: any(ThrottleReasons::HW_SLOWDOWN),
-            },
+            clock_events: reasons.map(clock_events).unwrap_or_default(),
             ..Sample::default()
         };
         self.slow = Some((Instant::now(), slow.clone()));
@@ -273,6 +279,15 @@ impl NvmlGpu {
 fn clock_range(clocks: &[u32]) -> Option<(u32, u32)> {
     let whole = clocks.len() < CUT_CLOCKS && !clocks.contains(&0);
     clocks.iter().min().copied().zip(clocks.iter().max().copied()).filter(|_| whole)
+}
+
+fn clock_events(reasons: ThrottleReasons) -> ClockEvents {
+    let any = |of: ThrottleReasons| reasons.intersects(of);
+    ClockEvents {
+        thermal: any(ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN),
+        power_brake: any(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
+        hardware: any(ThrottleReasons::HW_SLOWDOWN),
+    }
 }
 
 /// Maps "not supported" to `None`.
@@ -316,6 +331,19 @@ impl Gpu for NvmlGpu {
     }
 
     fn sample(&mut self) -> Result<Sample, GpuError> {
+        // In MIG mode only a privileged caller may see those of all partitions.
+        let processes = match self.calls.count(self.device.running_compute_processes()) {
+            Err(NvmlError::NoPermission) => None,
+            answer => optional(answer)?,
+        };
+        let ids = |all: Vec<ProcessInfo>| -> Vec<u32> {
+            all.into_iter().map(|process| process.pid).take(MAX_PROCESSES).collect()
+        };
+        let processes = processes.map(ids);
+        // The clock of a GPU whose process has ended says whether it is at rest.
+        if self.processes != processes {
+            (self.processes, self.slow) = (processes.clone(), None);
+        }
         let slow = self.slow()?;
         let memory = self.memory()?;
         let (device, calls) = (&self.device, &self.calls);
@@ -323,38 +351,48 @@ impl Gpu for NvmlGpu {
             if self.counter { optional(calls.count(device.total_energy_consumption()))? } else { None };
         self.counter = energy_mj.is_some();
         let power_mw = optional(calls.count(device.power_usage()))?.unwrap_or(0);
-        // In MIG mode only a privileged caller may see those of all partitions.
-        let processes = match calls.count(device.running_compute_processes()) {
-            Err(NvmlError::NoPermission) => None,
-            answer => optional(answer)?,
-        };
-        let ids =
-            |all: Vec<ProcessInfo>| all.into_iter().map(|process| process.pid).take(MAX_PROCESSES).collect();
-        let processes = processes.map(ids);
         Ok(Sample { power_mw, energy_mj, processes, memory, ..slow })
     }
 
-    fn limit_mw(&mut self) -> Result<u32, GpuError> {
-        self.calls.count(self.device.power_management_limit()).map_err(error)
+    fn power_limits(&mut self) -> Result<PowerLimits, GpuError> {
+        let (device, calls) = (&self.device, &self.calls);
+        let requested_mw = calls.count(device.power_management_limit()).map_err(error)?;
+        let enforced = optional(calls.count(device.enforced_power_limit()))?.filter(|enforced| *enforced > 0);
+        let mut limits = PowerLimits { requested_mw, enforced_mw: enforced, braked: false };
+        if limits.in_force_mw() < requested_mw {
+            let events = optional(calls.count(device.current_throttle_reasons()))?.map(clock_events);
+            limits.braked =
+                events.is_some_and(|events| events.thermal || events.power_brake || events.hardware);
+        }
+        Ok(limits)
     }
 
     fn set_limit_mw(&mut self, limit: u32) -> Result<(), GpuError> {
         self.calls.count(self.device.set_power_management_limit(limit)).map_err(error)
     }
 
-    fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError> {
+    fn lock_clocks_mhz(&mut self, lowest: u32, highest: u32) -> Result<(), GpuError> {
         // 0 stands for the lowest clock and may be refused; it is never meant here.
         if highest == 0 {
             return Err(GpuError::InvalidValue);
         }
-        // A range from 0 allows the driver to go lower if it needs to.
-        let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: 0, max_clock_mhz: highest };
+        let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: lowest, max_clock_mhz: highest };
         self.calls.count(self.device.set_gpu_locked_clocks(range)).map_err(error)
     }
 
     fn reset_clocks(&mut self) -> Result<(), GpuError> {
         self.calls.count(self.device.reset_gpu_locked_clocks()).map_err(error)
     }
+}
+
+/// Whether a call that opens something says that this container has not, or no longer, the devices of the GPU. Of a GPU that is open,
+/// these codes are the GPU's own.
+fn hides_devices(error: &NvmlError) -> bool {
+    matches!(error, NvmlError::Unknown | NvmlError::OperatingSystem | NvmlError::NoPermission)
+}
+
+fn opening_error(failed: NvmlError) -> GpuError {
+    if hides_devices(&failed) { GpuError::Unreachable(failed.to_string()) } else { error(failed) }
 }
 
 fn error(error: NvmlError) -> GpuError {

@@ -3,6 +3,13 @@
 //! Original values are written to disk before anything is set, and removed only after they are restored. A
 //! call that failed or hung leaves the GPU's setting *unknown*. It is then set or restored again until the
 //! driver confirms it.
+//!
+//! # Other writers of power limits
+//!
+//! A limit of ours never lifts a GPU above its owner's. The *ceiling* is the lowest of the driver's maximum and of the limits requested and
+//! enforced before our first one; higher ones are refused. The requested limit is read back every [`READ_BACK`]. One that we did not
+//! set is another writer's and counts as the original from then on: it is the new ceiling, and stays when our limit ends. Ours is
+//! set again below it, but not against a writer that changes it again within [`REAPPLY`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,13 +17,18 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 
-use super::record::{OriginalSettings, Record};
+use super::clocks::{self, LockedClocks};
+use super::record::{OriginalSettings, Record, is_same_limit};
 use crate::gpu::worker::CALL_TIMEOUT;
-use crate::gpu::{Facts, Gpu, GpuError, Library, Worker};
+use crate::gpu::{Facts, Gpu, GpuError, Library, PowerLimits, Worker};
 use crate::setting::{Floor, MAX_GPUS, Outcome, Setting, SettingsRequest, SettingsResponse, Uuid};
 
-/// Interval after which settings are applied again: a reloaded driver loses them without notice.
+/// Interval after which locked clocks are applied again: a reloaded driver loses them without notice, and they cannot be read.
 const REAPPLY: Duration = Duration::from_secs(60);
+/// Interval at which limits in force are read.
+const READ_BACK: Duration = Duration::from_secs(5);
+/// Refusal: another writer has changed the limit again shortly after.
+const OVERRIDDEN: &str = "overridden";
 /// Time before a setting is retried that the driver refused permanently.
 const REFUSED: Duration = Duration::from_secs(300);
 
@@ -28,13 +40,11 @@ pub struct Applier {
     record_failed: bool,
     floor: Floor,
     ttl: Duration,
+    locked_clocks: Arc<[LockedClocks]>,
     last_request: Instant,
     reapply: Duration,
+    read_back: Duration,
     slots: BTreeMap<Uuid, Slot>,
-    /// When this process saw a driver last; its start where it has seen none.
-    driver_seen: Instant,
-    /// GPUs cannot be set for want of a driver.
-    driver_gone: bool,
 }
 
 struct Slot {
@@ -44,6 +54,12 @@ struct Slot {
     applied: Option<Setting>,
     /// Time since which it is in force.
     since: Instant,
+    /// When the limits in force were read last; `None`: they are to be read at once.
+    read: Option<Instant>,
+    /// Highest limit that is accepted, mW; `None` while it is not known.
+    ceiling_mw: Option<u32>,
+    /// When another writer changed a limit of ours last.
+    overridden: Option<Instant>,
     /// A setting that the driver refused permanently, with time and reason.
     given_up: Option<(Setting, Instant, String)>,
     refused: Option<String>,
@@ -62,11 +78,11 @@ impl Applier {
             record_failed: false,
             floor,
             ttl,
+            locked_clocks: Arc::default(),
             last_request: Instant::now(),
             reapply: REAPPLY,
+            read_back: READ_BACK,
             slots: BTreeMap::new(),
-            driver_seen: Instant::now(),
-            driver_gone: false,
         };
         this.slots_of_record();
         this
@@ -92,17 +108,11 @@ impl Applier {
         failed.chain(unopened).cloned().collect()
     }
 
-    /// The process stands by since then: its container sees the library of that time.
+    /// The administrator's locked clocks, which GPUs get back.
     #[must_use]
-    pub fn standing_by_since(mut self, since: Instant) -> Self {
-        self.driver_seen = since;
+    pub fn with_locked_clocks(mut self, clocks: Vec<LockedClocks>) -> Self {
+        self.locked_clocks = clocks.into();
         self
-    }
-
-    /// For how long this process has had no driver, where GPUs cannot be set because of that.
-    #[must_use]
-    pub fn driver_gone_for(&self) -> Option<Duration> {
-        self.driver_gone.then(|| self.driver_seen.elapsed())
     }
 
     /// Applies the desired settings; restores GPUs that are not in them.
@@ -114,7 +124,11 @@ impl Applier {
         self.reconcile(&request.settings).await;
         // Time spent in a slow driver must not count as time without a request.
         self.last_request = Instant::now();
-        let outcome = |slot: &Slot| Outcome { setting: slot.applied, refused: slot.refused.clone() };
+        let outcome = |slot: &Slot| Outcome {
+            setting: slot.applied,
+            ceiling_mw: slot.ceiling_mw,
+            refused: slot.refused.clone(),
+        };
         SettingsResponse {
             ttl_ms: u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
             floor_limit_mw: self.floor.limit_mw,
@@ -151,6 +165,9 @@ impl Applier {
                 facts: None,
                 applied: (!self.record.gpus().contains_key(uuid)).then(Setting::default),
                 since: Instant::now(),
+                read: None,
+                ceiling_mw: None,
+                overridden: None,
                 given_up: None,
                 refused: None,
                 logged: None,
@@ -162,7 +179,7 @@ impl Applier {
 
     async fn reconcile(&mut self, wanted: &BTreeMap<Uuid, Setting>) {
         self.slots_of_record();
-        let (floor, reapply) = (self.floor, self.reapply);
+        let (floor, reapply, read_back) = (self.floor, self.reapply, self.read_back);
         let before = self.record.gpus().clone();
         // Target settings, and original values read before the change.
         let targets = join_all(self.slots.iter_mut().map(|(uuid, slot)| {
@@ -170,6 +187,7 @@ impl Applier {
             let recorded = before.get(uuid).cloned().unwrap_or_default();
             async move {
                 slot.refused = None;
+                let recorded = slot.read_back(wanted, recorded, read_back).await;
                 if let Some((setting, at, reason)) = &slot.given_up
                     && *setting == wanted
                     && at.elapsed() < REFUSED
@@ -177,7 +195,7 @@ impl Applier {
                     slot.refused = Some(reason.clone());
                     return (uuid.clone(), Setting::default(), recorded);
                 }
-                if slot.applied.is_some_and(|applied| !applied.is_default())
+                if slot.applied.is_some_and(|applied| applied.clock_mhz.is_some())
                     && slot.since.elapsed() >= reapply
                 {
                     slot.applied = None;
@@ -212,21 +230,20 @@ impl Applier {
                 }
             }
         }
+        let locked = &self.locked_clocks;
         join_all(self.slots.iter_mut().filter_map(|(uuid, slot)| {
             let (target, before) = targets.get(uuid)?;
-            Some(slot.set(uuid, *target, before.clone()))
+            Some(slot.set(uuid, *target, before.clone(), Arc::clone(locked)))
         }))
         .await;
-        let gone = GpuError::NoDriver(String::new());
-        self.driver_gone = self.slots.values().any(|slot| slot.refused.as_deref() == Some(gone.reason()));
-        if !self.driver_gone && self.slots.values().any(|slot| slot.facts.is_some()) {
-            self.driver_seen = Instant::now();
-        }
-        // Records of restored GPUs are dropped.
+        // What is confirmed needs no more of its record than that, and what is restored none.
         let mut left = self.record.gpus().clone();
-        left.retain(|uuid, _| {
-            self.slots.get(uuid).is_none_or(|slot| slot.applied != Some(Setting::default()))
-        });
+        for (uuid, original) in &mut left {
+            if let Some(applied) = self.slots.get(uuid).and_then(|slot| slot.applied) {
+                original.confirm(applied);
+            }
+        }
+        left.retain(|_, original| *original != OriginalSettings::default());
         // Where that fails it says more than is set; restoring twice does no harm.
         self.write_record(left);
     }
@@ -254,10 +271,78 @@ impl Applier {
 }
 
 impl Slot {
+    /// Reads the limits in force where that is due, and the ceiling with them. Returns what remains recorded: a limit that is not ours any
+    /// more is another writer's.
+    async fn read_back(
+        &mut self,
+        wanted: Setting,
+        mut recorded: OriginalSettings,
+        interval: Duration,
+    ) -> OriginalSettings {
+        if wanted.limit_mw.is_none() {
+            // The next limit is another matter.
+            self.overridden = None;
+            self.given_up.take_if(|(_, _, reason)| reason == OVERRIDDEN);
+        }
+        if self.read.is_some_and(|at| at.elapsed() < interval) {
+            return recorded;
+        }
+        self.read = Some(Instant::now());
+        let limits = match self.limits().await {
+            Ok(limits) => limits,
+            Err(error) => {
+                if error.ends_handle() {
+                    (self.facts, self.ceiling_mw) = (None, recorded.limit_mw);
+                    // A GPU that was reset, and a driver that was loaded again, have lost what was set.
+                    self.applied = self.applied.filter(Setting::is_default);
+                }
+                return recorded;
+            }
+        };
+        if recorded.limit_mw.is_some() && !recorded.may_be_ours(limits.requested_mw) {
+            (recorded.limit_mw, recorded.set_mw) = (None, Vec::new());
+            if let Some(applied) = self.applied.as_mut().filter(|applied| applied.limit_mw.is_some()) {
+                tracing::warn!(limit_mw = limits.requested_mw, "another writer has changed the power limit");
+                applied.limit_mw = None;
+                if self.overridden.is_some_and(|at| at.elapsed() < REAPPLY) {
+                    self.given_up = Some((wanted, Instant::now(), OVERRIDDEN.to_owned()));
+                }
+                self.overridden = Some(Instant::now());
+            }
+        }
+        self.ceiling_mw = recorded.limit_mw.or_else(|| self.in_force(limits).ok());
+        recorded
+    }
+
+    /// Reads the limits in force, and the facts where they are not known.
+    async fn limits(&mut self) -> Result<PowerLimits, GpuError> {
+        self.read_facts().await?;
+        self.worker.call(|gpu| gpu.power_limits()).await
+    }
+
+    async fn read_facts(&mut self) -> Result<(), GpuError> {
+        if self.facts.is_none() {
+            self.facts = Some(self.worker.call(|gpu| gpu.facts()).await?);
+        }
+        Ok(())
+    }
+
+    /// The ceiling by limits of others, mW.
+    ///
+    /// # Errors
+    /// A metric reason: the GPU takes no limits, or they may be low for a moment only.
+    fn in_force(&self, limits: PowerLimits) -> Result<u32, &'static str> {
+        let (_, highest) = self.facts.as_ref().and_then(|facts| facts.limit_mw).ok_or("not_supported")?;
+        if limits.is_momentary() {
+            return Err("braked");
+        }
+        Ok(limits.in_force_mw().min(highest))
+    }
+
     /// Validates a setting and returns what must be recorded before applying it.
     ///
     /// # Errors
-    /// A metric reason: `not_supported`, `out_of_range`, or [`GpuError::reason`].
+    /// A metric reason: `not_supported`, `out_of_range`, `above_ceiling`, `braked`, or [`GpuError::reason`].
     async fn prepare(
         &mut self,
         wanted: Setting,
@@ -268,9 +353,7 @@ impl Slot {
             return Ok(recorded);
         }
         let reason = |error: GpuError| error.reason().to_owned();
-        if self.facts.is_none() {
-            self.facts = Some(self.worker.call(|gpu| gpu.facts()).await.map_err(reason)?);
-        }
+        self.read_facts().await.map_err(reason)?;
         let facts = self.facts.clone().unwrap_or_default();
         if let Some(limit) = wanted.limit_mw {
             let (lowest, highest) = facts.limit_mw.ok_or("not_supported")?;
@@ -286,14 +369,31 @@ impl Slot {
         }
         let mut before = recorded;
         before.clocks |= wanted.clock_mhz.is_some();
-        if wanted.limit_mw.is_some() && before.limit_mw.is_none() {
-            before.limit_mw = Some(self.worker.call(|gpu| gpu.limit_mw()).await.map_err(reason)?);
+        if let Some(limit) = wanted.limit_mw {
+            let ceiling = match before.limit_mw {
+                Some(ceiling) => ceiling,
+                None => {
+                    let limits = self.limits().await.map_err(reason)?;
+                    self.in_force(limits)?
+                }
+            };
+            (before.limit_mw, self.ceiling_mw) = (Some(ceiling), Some(ceiling));
+            if limit > ceiling {
+                return Err("above_ceiling".into());
+            }
+            before.add_limit(limit);
         }
         Ok(before)
     }
 
     /// Applies a setting; calls the driver only for what changes.
-    async fn set(&mut self, uuid: &str, target: Setting, before: OriginalSettings) {
+    async fn set(
+        &mut self,
+        uuid: &str,
+        target: Setting,
+        before: OriginalSettings,
+        locked: Arc<[LockedClocks]>,
+    ) {
         let had = self.applied;
         if had == Some(target) {
             return;
@@ -302,31 +402,41 @@ impl Slot {
         let done = self.worker.call(move |gpu| {
             let unknown = had.is_none();
             let had = had.unwrap_or_default();
-            let limit = target.limit_mw.or(before.limit_mw);
-            if let Some(limit) = limit.filter(|_| unknown || had.limit_mw != target.limit_mw) {
-                gpu.set_limit_mw(limit)?;
-            }
-            match target.clock_mhz {
-                Some(clock) if unknown || had.clock_mhz != Some(clock) => gpu.lock_clocks_mhz(clock)?,
-                None if had.clock_mhz.is_some() || (unknown && before.clocks) => match gpu.reset_clocks() {
-                    // Then they were never locked.
-                    Err(GpuError::NotSupported) => {}
-                    answer => answer?,
-                },
+            let mut in_force = true;
+            match target.limit_mw {
+                Some(limit) if unknown || had.limit_mw != Some(limit) => {
+                    gpu.set_limit_mw(limit)?;
+                    in_force = is_same_limit(gpu.power_limits()?.requested_mw, limit);
+                }
+                None if unknown || had.limit_mw.is_some() => restore_limit(gpu.as_mut(), &before)?,
                 _ => {}
             }
-            Ok(())
+            match target.clock_mhz {
+                Some(clock) if unknown || had.clock_mhz != Some(clock) => gpu.lock_clocks_mhz(0, clock)?,
+                None if had.clock_mhz.is_some() || (unknown && before.clocks) => {
+                    restore_clocks(gpu.as_mut(), &locked)?
+                }
+                _ => {}
+            }
+            Ok(in_force)
         });
         match done.await {
-            Ok(()) => {
+            Ok(true) => {
                 tracing::info!(uuid, limit_mw = target.limit_mw, clock_mhz = target.clock_mhz, "set");
                 (self.applied, self.since, self.logged) = (Some(target), Instant::now(), None);
+            }
+            // Whose limit it is shows at the next request.
+            Ok(false) => {
+                (self.applied, self.since, self.read) = (Some(target), Instant::now(), None);
+                self.refused = Some(OVERRIDDEN.to_owned());
             }
             Err(error) => {
                 if self.logged.as_ref() != Some(&error) {
                     tracing::warn!(uuid, %error, "not set");
                     self.logged = Some(error.clone());
                 }
+                // What is in force is not known: whose limit it is shows at the next request.
+                self.read = None;
                 // The driver refused the only change: original settings stand.
                 let single = target.limit_mw.is_none() || target.clock_mhz.is_none();
                 if error.is_final() && had == Some(Setting::default()) && single {
@@ -339,6 +449,40 @@ impl Slot {
                 }
             }
         }
+    }
+}
+
+/// Gives a GPU back the limit that it had, unless another writer has changed ours. A limiter out of band that is lower now stays lower: on
+/// some machines a limit set in band takes its place.
+fn restore_limit(gpu: &mut dyn Gpu, before: &OriginalSettings) -> Result<(), GpuError> {
+    let Some(original) = before.limit_mw else { return Ok(()) };
+    let limits = gpu.power_limits()?;
+    if !before.may_be_ours(limits.requested_mw) {
+        return Ok(());
+    }
+    let in_force = limits.in_force_mw();
+    if in_force < limits.requested_mw.min(original) && !limits.is_momentary() {
+        let lowest = gpu.facts()?.limit_mw.map_or(in_force, |(lowest, _)| lowest);
+        return gpu.set_limit_mw(in_force.max(lowest));
+    }
+    gpu.set_limit_mw(original)
+}
+
+/// Gives a GPU back the administrator's locked clocks, else unlocks them.
+fn restore_clocks(gpu: &mut dyn Gpu, locked: &[LockedClocks]) -> Result<(), GpuError> {
+    let range = if locked.is_empty() { None } else { clocks::of_product(locked, &gpu.facts()?.product) };
+    if let Some((lowest, highest)) = range {
+        match gpu.lock_clocks_mhz(lowest, highest) {
+            Err(GpuError::InvalidValue | GpuError::NotSupported) => {
+                tracing::error!(lowest, highest, "the driver refuses the administrator's locked clocks");
+            }
+            answer => return answer,
+        }
+    }
+    match gpu.reset_clocks() {
+        // Then they were never locked.
+        Err(GpuError::NotSupported) => Ok(()),
+        answer => answer,
     }
 }
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`confine`] | leaves the network, drops all capabilities but one |
 //! | [`record`] | file of original values, and the lock against a second setter |
+//! | [`clocks`] | locked clocks of the administrator |
 //! | [`applier`] | validates, records, applies, restores; GPUs do not wait for each other |
 //! | [`server`] | Unix socket server |
 //!
@@ -13,7 +14,7 @@
 //!
 //! In: [`SettingsRequest`](crate::setting::SettingsRequest) lines from the agent process, each also a
 //! heartbeat. Out: settings through NVML, and [`SettingsResponse`](crate::setting::SettingsResponse) lines. A
-//! GPU gets back its original limit and unlocked clocks when no request arrived for the time to live, and at
+//! GPU gets back its original limit and the administrator's clocks when no request arrived for the time to live, and at
 //! SIGTERM. The same happens at start for every GPU in the record.
 //!
 //! Several setters may share one record. One is active; the standbys wait for its lock, which the kernel
@@ -24,13 +25,15 @@
 //! A token, network access, decisions.
 
 pub mod applier;
+pub mod clocks;
 pub mod confine;
 pub mod record;
 mod server;
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -38,9 +41,10 @@ use tokio::sync::Mutex;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::gpu::{Library, module};
+use crate::gpu::{GpuError, Library, module, reach};
 use crate::setting::Floor;
 use applier::Applier;
+use clocks::LockedClocks;
 use record::Record;
 
 /// Flags of the setter.
@@ -70,11 +74,15 @@ pub struct SetterArgs {
     /// Lowest locked SM clock that is accepted, in MHz, in addition to the driver's range.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000), value_name = "MHZ")]
     pub floor_clock: u32,
+    /// SM clocks, in MHz, that a GPU gets back whose clocks the setter has locked, by GPU type as in the label nvidia.com/gpu.product; *
+    /// stands for all other types. Others are unlocked. May be given several times.
+    #[arg(long, value_name = "TYPE=MIN,MAX")]
+    pub locked_clocks: Vec<LockedClocks>,
     /// Stay in the pod's network. By default the process leaves it, or warns and continues if that is not
     /// permitted.
     #[arg(long)]
     pub keep_network: bool,
-    /// Seconds without a driver after which it ends, to be started in a new container. Another value is for tests.
+    /// Seconds without reaching a driver after which it ends, to be started in a new container. Another value is for tests.
     #[arg(long, hide = true, default_value_t = crate::gpu::DRIVER_PATIENCE, value_name = "SECONDS")]
     pub driver_patience: u64,
     /// File in which the kernel names the version of the loaded driver. Another one is for tests.
@@ -85,36 +93,42 @@ pub struct SetterArgs {
 /// Runs until `shutdown`. Restores every changed GPU before it returns, even after an error.
 ///
 /// # Errors
-/// When the state directory or the socket cannot be used, a GPU could not be restored, or another driver was loaded.
+/// When the state directory or the socket cannot be used, a GPU could not be restored, no GPU can be reached any more, or another driver
+/// was loaded.
 pub async fn run(
     args: SetterArgs,
     library: Arc<dyn Library>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let started = Instant::now();
     let mut replaced = std::pin::pin!(module::replaced(args.module_version.clone()));
+    // Also while it stands by: it is to restore what others set, and a handle that is open outlasts a loss of the devices.
+    let patience = Duration::from_secs(args.driver_patience);
+    let mut lost = std::pin::pin!(reach::lost(Arc::clone(&library), patience));
+    let unreachable = |lost: std::io::Result<GpuError>| match lost {
+        Ok(error) => anyhow::anyhow!("{error}, for {patience:?}: a new container is needed"),
+        Err(error) => anyhow::Error::from(error),
+    };
     let opened = tokio::select! {
         opened = Record::open_when_free(&args.state) => opened,
         () = &mut replaced => anyhow::bail!(module::REPLACED),
+        lost = &mut lost => return Err(unreachable(lost)),
         () = shutdown.cancelled() => return Ok(()),
     };
     let record =
         opened.with_context(|| format!("the state folder {} cannot be used", args.state.display()))?;
     let floor = Floor { limit_mw: args.floor_watts * 1000, clock_mhz: args.floor_clock };
     let ttl = Duration::from_secs(args.ttl);
-    let mut applier = Applier::new(library, record, floor, ttl).standing_by_since(started);
+    let mut applier = Applier::new(library, record, floor, ttl).with_locked_clocks(args.locked_clocks);
     // Restore what an earlier run left, then accept requests.
     applier.restore_all().await;
     let applier = Arc::new(Mutex::new(applier));
     let listener = server::listen(&args.socket)
         .with_context(|| format!("cannot listen on {}", args.socket.display()))?;
     tracing::info!(socket = %args.socket.display(), ttl_s = args.ttl, "serving the agent");
-    let patience = Duration::from_secs(args.driver_patience);
     let served = tokio::select! {
         ended = server::serve(listener, Arc::clone(&applier), ttl) => ended.map_err(anyhow::Error::from),
-        () = watchdog(Arc::clone(&applier), ttl, patience) => {
-            Err(anyhow::anyhow!("no driver for {patience:?}: a new container sees the one that is installed now"))
-        }
+        never = watchdog(Arc::clone(&applier), ttl) => match never {},
+        lost = &mut lost => Err(unreachable(lost)),
         () = &mut replaced => Err(anyhow::anyhow!(module::REPLACED)),
         () = shutdown.cancelled() => Ok(()),
     };
@@ -126,8 +140,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Restores all GPUs when requests stop, and retries failed restores. Returns when there was no driver for `patience`.
-async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration, patience: Duration) {
+/// Restores all GPUs when requests stop, and retries failed restores.
+async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration) -> Infallible {
     let mut tick = tokio::time::interval((ttl / 8).clamp(Duration::from_millis(100), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -136,9 +150,6 @@ async fn watchdog(applier: Arc<Mutex<Applier>>, ttl: Duration, patience: Duratio
         if applier.since_last_request() > ttl && !applier.is_clean() {
             tracing::warn!("no request from the agent: restoring all GPUs");
             applier.restore_all().await;
-        }
-        if applier.driver_gone_for().is_some_and(|gone| gone >= patience) {
-            return;
         }
     }
 }

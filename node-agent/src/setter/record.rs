@@ -1,8 +1,8 @@
 //! Original GPU settings, on a disk that outlives the container.
 //!
 //! NVML reports the default, minimum and maximum limit, but not a limit set earlier by an administrator. So
-//! the original limit is recorded before the first change and kept until it is restored. A reboot voids the
-//! record, because the driver loses all settings.
+//! the limit in force is recorded before the first change and kept until it is restored. It is the GPU's ceiling: no limit of ours
+//! is above it. A reboot voids the record, because the driver loses all settings.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -13,10 +13,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::setting::Uuid;
+use crate::setting::{Setting, Uuid};
 
 /// Maximum size of a record, bytes.
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
+
+/// Most limits of ours that are recorded before one of them is confirmed.
+const MAX_UNCONFIRMED: usize = 4;
+/// Difference up to which two limits are the same, mW.
+const ROUNDING_MW: u32 = 1_000;
 
 /// Why the record cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,10 +46,43 @@ pub enum RecordError {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OriginalSettings {
-    /// Power limit, mW; `None` if it was not changed.
+    /// Power limit in force before the first change, mW: the ceiling. `None` if it was not changed.
     pub limit_mw: Option<u32>,
+    /// Power limits of ours that may be in force, mW: the last one, and before it is confirmed the one before. Empty in records of earlier
+    /// builds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub set_mw: Vec<u32>,
     /// Whether the setter locked the clocks. Their original state cannot be read.
     pub clocks: bool,
+}
+
+impl OriginalSettings {
+    /// Whether the requested limit may be one that the setter set. Another one is another writer's.
+    #[must_use]
+    pub fn may_be_ours(&self, requested_mw: u32) -> bool {
+        self.set_mw.is_empty() || self.set_mw.iter().any(|set| is_same_limit(*set, requested_mw))
+    }
+
+    /// Records a limit that is about to be set. Before it is confirmed, any of the last ones may be in force.
+    pub fn add_limit(&mut self, limit_mw: u32) {
+        self.set_mw.retain(|set| *set != limit_mw);
+        self.set_mw.push(limit_mw);
+        let excess = self.set_mw.len().saturating_sub(MAX_UNCONFIRMED);
+        self.set_mw.drain(..excess);
+    }
+
+    /// What remains of it once `setting` is confirmed.
+    pub fn confirm(&mut self, setting: Setting) {
+        self.clocks &= setting.clock_mhz.is_some();
+        self.set_mw = setting.limit_mw.into_iter().collect();
+        self.limit_mw = self.limit_mw.filter(|_| setting.limit_mw.is_some());
+    }
+}
+
+/// Whether two limits are the same. Drivers may round what was requested.
+#[must_use]
+pub fn is_same_limit(one_mw: u32, other_mw: u32) -> bool {
+    one_mw.abs_diff(other_mw) <= ROUNDING_MW
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -185,7 +223,10 @@ mod tests {
     use super::*;
 
     fn one(limit: u32) -> BTreeMap<Uuid, OriginalSettings> {
-        BTreeMap::from([("GPU-a".to_owned(), OriginalSettings { limit_mw: Some(limit), clocks: true })])
+        BTreeMap::from([(
+            "GPU-a".to_owned(),
+            OriginalSettings { limit_mw: Some(limit), set_mw: vec![200_000], clocks: true },
+        )])
     }
 
     #[tokio::test]
@@ -215,6 +256,12 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap().replacen("bootId\":\"", "bootId\":\"x", 1);
         std::fs::write(&path, text).unwrap();
         assert!(Record::open(folder.path()).unwrap().gpus().is_empty(), "another boot");
+        let boot = boot_id();
+        let gpus = r#"{"GPU-a": {"limitMw": 250000, "clocks": true}}"#;
+        std::fs::write(&path, format!(r#"{{"bootId": {boot:?}, "gpus": {gpus}}}"#)).unwrap();
+        let earlier = Record::open(folder.path()).unwrap().gpus()["GPU-a"].clone();
+        assert_eq!((earlier.limit_mw, earlier.clocks), (Some(250_000), true), "of an earlier build");
+        assert!(earlier.may_be_ours(300_000), "it did not say what it had set");
         std::fs::write(&path, "{\"gpus\":").unwrap();
         assert!(Record::open(folder.path()).unwrap().gpus().is_empty(), "broken");
         assert!(folder.path().join("before.broken").exists());

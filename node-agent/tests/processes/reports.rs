@@ -236,7 +236,13 @@ async fn rest_is_kept_where_it_saves_and_ended_where_it_does_not() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gpu_that_lists_clocks_and_cannot_lock_them_rests_by_its_power_limit() {
-    let old = GpuSpec { uuid: A.into(), lockable: false, ..GpuSpec::default() };
+    let old = GpuSpec {
+        uuid: A.into(),
+        lockable: false,
+        kept_busy: true,
+        parked_watts: 150.0,
+        ..GpuSpec::default()
+    };
     let node = TestNode::of(Spec { gpus: vec![old.clone()], ..Spec::of(&[]) }).await;
     let (_setter, _agent) = (node.setter(), node.agent());
     let rests = || node.gpu(A).limit_watts == old.limit_min_watts && node.api.gpu(A).0 == "Resting";
@@ -295,7 +301,7 @@ async fn an_agent_that_ends_beside_another_one_takes_no_registration_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_board_with_more_clocks_than_the_wrapper_lists_rests_at_its_lowest_one() {
-    let board = GpuSpec::of_product("Tesla-V100-SXM2-16GB", A, 16_384);
+    let board = GpuSpec { kept_busy: true, ..GpuSpec::of_product("Tesla-V100-SXM2-16GB", A, 16_384) };
     assert!((board.clock_max_mhz - board.clock_min_mhz) / board.clock_step_mhz > 128);
     let lowest = board.clock_min_mhz;
     let node = TestNode::of(Spec { gpus: vec![board], ..Spec::of(&[]) }).await;
@@ -307,7 +313,13 @@ async fn a_board_with_more_clocks_than_the_wrapper_lists_rests_at_its_lowest_one
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gpus_rest_at_the_administrators_floor_and_take_limits_from_there_on() {
-    let board = |uuid: &str, lockable| GpuSpec { uuid: uuid.into(), lockable, ..GpuSpec::default() };
+    let board = |uuid: &str, lockable| GpuSpec {
+        uuid: uuid.into(),
+        lockable,
+        kept_busy: true,
+        parked_watts: 200.0,
+        ..GpuSpec::default()
+    };
     let gpus = vec![board(A, true), board(B, false)];
     let node = TestNode::of(Spec { gpus, ..Spec::of(&[]) }).await;
     let _setter = node.setter_with(&["--floor-watts", "150", "--floor-clock", "600"]);

@@ -85,9 +85,12 @@ pub fn own_address() -> SocketAddr {
 }
 
 impl TestNode {
-    /// A node with these GPUs, in a cluster whose operator leads and lets GPUs rest after one second.
+    /// A node with these GPUs, in a cluster whose operator leads and lets GPUs rest after one second. Their clocks are high without any
+    /// process: one at its bare idle is left alone.
     pub async fn new(uuids: &[&str]) -> Self {
-        Self::of(Spec::of(uuids)).await
+        let mut spec = Spec::of(uuids);
+        spec.gpus.iter_mut().for_each(|gpu| gpu.kept_busy = true);
+        Self::of(spec).await
     }
 
     /// A node with GPUs of these specs.

@@ -14,7 +14,6 @@ use andreas_core::Time;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-use super::boards::board;
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, rules};
 use crate::index::{self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
@@ -59,7 +58,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let members = index.members(key);
         beyond.extend(index::beyond(members.iter().map(AsRef::as_ref), job, allocation));
         if matches!(status.phase, Phase::Starting | Phase::Running) {
-            jobs += of_run(index, &profiles, key, allocation, policy, now);
+            jobs += of_run(index, &profiles, key, allocation, &inventory, now);
             for node in &allocation.nodes {
                 *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
             }
@@ -70,7 +69,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let ours = held.get(key.name.as_str()).copied().unwrap_or(0);
         let powered = inventory.powered(node).is_some();
         let Some(product) = inventory.gpu_type(node).filter(|_| powered || ours > 0) else { continue };
-        let power = board(product, policy);
+        let power = inventory.board(product);
         // Also those that the device plug-in has taken out, or has not offered again yet.
         let gpus = whole_gpus(node).min(MOST_GPUS);
         // Orphans are pods of others, and pods that say they work for a job that does not know them.
@@ -99,10 +98,11 @@ fn of_run(
     profiles: &ProfileDraws<'_>,
     key: &ObjectKey,
     allocation: &Allocation,
-    policy: &EnergyPolicySpec,
+    inventory: &Inventory<'_>,
     now: Timestamp,
 ) -> f64 {
-    let (power, gpus) = (board(&allocation.gpu_type, policy), f64::from(allocation.gpus.max(0)));
+    let policy = inventory.policy();
+    let (power, gpus) = (inventory.board(&allocation.gpu_type), f64::from(allocation.gpus.max(0)));
     // A report counts up to the boards' maximum.
     let reported = draws::reported(index, key, allocation).map(|watts| watts.min(power.max.0 * gpus));
     // An agent that has set a limit reports as well.

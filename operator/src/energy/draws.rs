@@ -22,7 +22,8 @@ use andreas_planner::{Estimate, LimitsCount};
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use super::boards::{Board, board};
+use super::boards::Board;
+use super::inventory::Inventory;
 use super::types::{REPORT_MARGIN, TypeDraw, Types};
 use crate::index::{ClusterIndex, MOST_GPUS, agent_status, is_worker, name_of, reporting_agent, whole_gpus};
 
@@ -44,10 +45,10 @@ const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 const MAX_REMEMBERED_RUNS: usize = 50_000;
 
 /// Sets the budget draw of every type. `running`: measured draw per GPU of runs, by type.
-pub fn fill(index: &ClusterIndex, policy: &EnergyPolicySpec, running: &[(&str, f64)], types: &mut Types) {
+pub fn fill(index: &ClusterIndex, inventory: &Inventory<'_>, running: &[(&str, f64)], types: &mut Types) {
     let profiles = ProfileDraws::from_index(index);
     for (name, facts) in types.iter_mut() {
-        let board = board(name.as_str(), policy);
+        let board = inventory.board(name.as_str());
         let (idle, max) = (board.idle.0, board.max.0);
         let highest = profiles.highest(name.as_str(), &board);
         let now = running.iter().filter(|(of, _)| *of == name.as_str()).map(|(_, each)| *each);
@@ -152,8 +153,8 @@ pub fn settled(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation, n
     lasted(running.0, SETTLED_WITHOUT_PROGRESS) || first.is_some_and(|first| lasted(first, SETTLED))
 }
 
-/// Whether a run's power limit is in force: its agents report, support limits, know this one and have set it. The setting of a broken GPU
-/// is not known. An agent that is silent may see no leader either, and then it has lifted all limits.
+/// Whether a run's power limit is in force: its agents report, support limits, know this one and have set it. One above a GPU's ceiling is
+/// met without being set. The setting of a broken GPU is not known. An agent that is silent may see no leader either, and then it has lifted all limits.
 pub fn limit_in_force(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -173,9 +174,7 @@ pub fn limit_in_force(
         let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name)).peekable();
         let taken = held.peek().is_some()
             && held.all(|gpu| {
-                gpu.state != GpuCondition::Unhealthy
-                    && gpu.min_limit_watts.is_some_and(|low| low <= watts)
-                    && gpu.max_limit_watts.is_some_and(|high| watts <= high)
+                gpu.state != GpuCondition::Unhealthy && gpu.min_limit_watts.is_some_and(|low| low <= watts)
             });
         Some(known && carried_out && taken)
     };

@@ -28,13 +28,15 @@ use andreas_api::names::{
     LABEL_MIG_CAPABLE, MIG_PREFIX,
 };
 use andreas_api::slim::{SlimGpuNode, SlimNode};
+use andreas_core::Watts;
 use andreas_policy::type_label;
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::boards;
-use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, whole_gpus};
+use super::boards::{self, Board};
+use super::limits;
+use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, reporting_agent, whole_gpus};
 
 /// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
@@ -177,6 +179,8 @@ pub struct Inventory<'a> {
     unknown: BTreeSet<String>,
     /// GPU types beyond the maximum.
     beyond: BTreeSet<String>,
+    /// The highest ceiling of each type's GPUs, W, where all agents report it.
+    ceilings: BTreeMap<String, i32>,
 }
 
 impl<'a> Inventory<'a> {
@@ -195,6 +199,8 @@ impl<'a> Inventory<'a> {
         // By type: `None` if it is described, else the highest reading of an agent.
         let mut types: BTreeMap<&str, Option<i32>> = BTreeMap::new();
         let mut gpus_of: BTreeMap<&str, u64> = BTreeMap::new();
+        // By type: the highest ceiling of its GPUs; `None` if one is not known.
+        let mut ceilings: BTreeMap<String, Option<i32>> = BTreeMap::new();
         for (key, node) in index.nodes().iter() {
             let known = gpu_type(index, node, &policy);
             let Some(gpu_type) = known.filter(|_| whole_gpus(node) > 0) else { continue };
@@ -204,6 +210,12 @@ impl<'a> Inventory<'a> {
             if let Some(most) = types.entry(gpu_type).or_insert_with(described) {
                 let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
                 *most = gpus.iter().filter_map(|gpu| gpu.board_watts).fold(*most, i32::max);
+            }
+            let agent = reporting_agent(index, key);
+            if !limits::all_broken(agent) {
+                let ceiling = limits::ceiling(agent, whole_gpus(node));
+                let of_type = ceilings.entry(gpu_type.to_owned()).or_insert(ceiling);
+                *of_type = of_type.zip(ceiling).map(|(a, b)| a.max(b));
             }
         }
         let mut by_size: Vec<(u64, &str)> = gpus_of.into_iter().map(|(name, gpus)| (gpus, name)).collect();
@@ -230,12 +242,19 @@ impl<'a> Inventory<'a> {
             };
             policy.to_mut().gpu_types.push(row);
         }
-        Self { index, policy, unknown, beyond }
+        let ceilings = ceilings.into_iter().filter_map(|(name, ceiling)| Some((name, ceiling?))).collect();
+        Self { index, policy, unknown, beyond, ceilings }
     }
 
     /// The policy in force, with rows for types described by agents.
     pub fn policy(&self) -> &EnergyPolicySpec {
         &self.policy
+    }
+
+    /// Power of a GPU type. Without a limit of ours no GPU draws more than its ceiling.
+    pub fn board(&self, gpu_type: &str) -> Board {
+        let ceiling = self.ceilings.get(gpu_type).map(|watts| Watts(f64::from(*watts)));
+        boards::board(gpu_type, &self.policy).with_ceiling(ceiling)
     }
 
     /// GPU types in the cluster with unknown draw.

@@ -25,6 +25,14 @@ pub fn of_node(agent: Option<&GpuNodeStatus>) -> Option<(i32, i32)> {
     (healthy().next().is_some() && shared.0 < shared.1).then_some(shared)
 }
 
+/// Highest power limit in force on a healthy GPU of a node without a limit of ours, W; `None` if it is not known of all of its `gpus`.
+pub fn ceiling(agent: Option<&GpuNodeStatus>, gpus: u64) -> Option<i32> {
+    let agent =
+        agent.filter(|agent| u64::try_from(agent.gpus.len()).is_ok_and(|reported| reported >= gpus))?;
+    let healthy = agent.gpus.iter().filter(|gpu| is_healthy(gpu));
+    healthy.map(|gpu| gpu.max_limit_watts).try_fold(1, |highest, each| Some(highest.max(each?)))
+}
+
 /// Whether an agent reports only broken GPUs: such a node has no say in what its type supports.
 pub fn all_broken(agent: Option<&GpuNodeStatus>) -> bool {
     agent.is_some_and(|agent| !agent.gpus.is_empty() && !agent.gpus.iter().any(is_healthy))

@@ -71,8 +71,10 @@ pub(super) fn predicted(
     let predicted = context.on_one_node(asked);
     let with_draw = |row: planner::Estimate| {
         let draw = types.get(&row.gpu_type).and_then(|facts| facts.draw);
-        let draw = draw.map(|draw| Watts(draw.of_predicted(row.power.0, row.gpus.0)));
-        planner::Estimate { draw, ..row }
+        let most = draw.map_or(f64::INFINITY, |draw| draw.max * f64::from(row.gpus.0));
+        let power = Watts(row.power.0.min(most));
+        let draw = draw.map(|draw| Watts(draw.of_predicted(power.0, row.gpus.0)));
+        planner::Estimate { power, draw, ..row }
     };
     let rows: Vec<planner::Estimate> =
         predicted.iter().map(estimates::planner_estimate).map(with_draw).collect();

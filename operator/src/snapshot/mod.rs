@@ -37,14 +37,14 @@ use std::sync::Arc;
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
-use andreas_api::{EnergyPolicySpec, Phase, TrainingJobStatus};
+use andreas_api::{Phase, TrainingJobStatus};
 use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Time};
 use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-use crate::energy::{Inventory, boards, draws, inventory, rules};
+use crate::energy::{Inventory, draws, inventory, rules};
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
@@ -235,7 +235,7 @@ pub fn build(
     let Runs { measured } = Runs::from_claims(&claims, index, seen, now);
     let all = measured.values().chain(others.measured.values());
     let by_type: Vec<(&str, f64)> = all.map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();
-    draws::fill(index, policy, &by_type, &mut cluster.types);
+    draws::fill(index, &inventory, &by_type, &mut cluster.types);
     tables.refresh(index, policy, &cluster.types);
 
     let waiting = claims.iter().filter_map(|(key, (claim, holding))| {
@@ -318,7 +318,7 @@ pub fn build(
     let expected = expected.collect();
     let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
     let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
-    let gpu_types = cluster.types.keys().map(|name| info(name, policy)).collect();
+    let gpu_types = cluster.types.keys().map(|name| info(name, &inventory)).collect();
     let snapshot = Snapshot {
         now: Time(second as f64),
         tariff: rules::tariff(policy, second),
@@ -344,8 +344,8 @@ pub fn build(
     }
 }
 
-fn info(name: &GpuType, policy: &EnergyPolicySpec) -> GpuTypeInfo {
-    let board = boards::board(name.as_str(), policy);
+fn info(name: &GpuType, inventory: &Inventory<'_>) -> GpuTypeInfo {
+    let board = inventory.board(name.as_str());
     GpuTypeInfo { name: name.clone(), idle: board.idle, max: board.max }
 }
 

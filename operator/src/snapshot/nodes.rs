@@ -8,7 +8,7 @@ use andreas_planner::{Node, Resources, Worker};
 
 use super::holders::Holders;
 use super::{gpus, node_name, worker};
-use crate::energy::boards::{Board, board};
+use crate::energy::boards::Board;
 use crate::energy::draws::foreign_power;
 use crate::energy::{Exclusion, Inventory, Types, limits};
 use crate::index::amounts::HOST_PORT;
@@ -143,7 +143,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
                 })
                 .or_insert(takes);
         }
-        let power = *powers.entry(product).or_insert_with(|| board(product, policy));
+        let power = *powers.entry(product).or_insert_with(|| inventory.board(product));
         // A node without `allocatable` GPUs while jobs run there counts as large as their GPUs.
         let size = allocatable.gpus.max(held);
         // What the device plug-in has taken out, or has not offered again yet, is there all the same.

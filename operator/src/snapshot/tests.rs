@@ -1,5 +1,6 @@
 //! Given a cluster; when a snapshot is built; then it matches the cluster's state.
 
+use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,

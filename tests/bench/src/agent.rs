@@ -65,6 +65,7 @@ pub(super) async fn run(args: &AgentArgs, out: &mut Output) -> Result<()> {
             policy
         },
         install: Some(json!({})),
+        gpus_kept_busy: true,
         ..Options::default()
     };
     let mut cluster = Cluster::start(options).await?;

@@ -94,6 +94,8 @@ pub struct Options {
     pub clocks_can_be_set: bool,
     /// The chart's node agents run on every GPU node, beside plain processes. [`Options::install`] brings them by itself.
     pub agents: bool,
+    /// Something beside compute processes keeps clocks of GPUs up, so that agents put idle ones to rest.
+    pub gpus_kept_busy: bool,
     /// Kinds of jobs that are adopted, beside their controllers; see [`crate::adoption`].
     pub adopt: &'static [&'static str],
     /// Keeps the machine busy: takes places of several, so that no other such scenario and few of the usual ones run beside it.
@@ -139,6 +141,7 @@ impl Default for Options {
             kubelets_clock: 0,
             clocks_can_be_set: false,
             agents: false,
+            gpus_kept_busy: false,
             adopt: &[],
             heavy: false,
         }

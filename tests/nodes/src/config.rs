@@ -98,6 +98,9 @@ pub struct NodeGroup {
     /// Memory of each GPU, MiB.
     #[serde(default, rename = "gpuMemoryMiB")]
     pub gpu_memory_mib: u64,
+    /// Whether something beside compute processes keeps their clocks up, so that agents put idle ones to rest.
+    #[serde(default)]
+    pub gpus_kept_busy: bool,
     /// CPUs, as a quantity.
     #[serde(default = "cpu")]
     pub cpu: String,

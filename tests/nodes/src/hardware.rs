@@ -86,7 +86,10 @@ impl Hardware {
                 .or_else(|_| std::fs::copy(library, &place).map(drop))
                 .map_err(io)?;
         }
-        let gpus = uuids.iter().map(|uuid| GpuSpec::of_product(&group.gpu, uuid, group.gpu_memory_mib));
+        let gpus = uuids.iter().map(|uuid| GpuSpec {
+            kept_busy: group.gpus_kept_busy,
+            ..GpuSpec::of_product(&group.gpu, uuid, group.gpu_memory_mib)
+        });
         let spec = Spec { gpus: gpus.collect(), settings_need_admin: true, ..Spec::of(&[]) };
         let path = folder.join(SPEC);
         spec.write(&path)?;

@@ -35,6 +35,9 @@ pub enum Fault {
     Hang,
     /// A double bit ECC error (Xid 48): every call but that for its UUID says `RESET_REQUIRED`.
     ResetRequired,
+    /// Taken from the container's devices, as `systemctl daemon-reload` does it: the library cannot be initialised where that is so of
+    /// every GPU, and every call on the GPU says `UNKNOWN`.
+    Unknown,
 }
 
 /// What a GPU looks like from outside.
@@ -50,10 +53,16 @@ pub struct GpuView {
     pub clock_mhz: f64,
     /// Power limit, W.
     pub limit_watts: f64,
+    /// Power limit that is enforced, W: below the other one where a limiter out of band is lower.
+    pub enforced_watts: f64,
+    /// The highest power limit that a client has set so far, W; `None`: none was set.
+    pub highest_set_watts: Option<f64>,
     /// Whether the limit is the default one.
     pub limit_is_default: bool,
     /// SM clocks are locked at or below this, MHz.
     pub locked_mhz: Option<u32>,
+    /// They are locked at or above this, MHz.
+    pub locked_from_mhz: Option<u32>,
     /// Settings asked for so far, granted or not.
     pub commands: u32,
 }
@@ -87,6 +96,7 @@ impl Fault {
             1 => Self::Lost,
             2 => Self::Hang,
             3 => Self::ResetRequired,
+            4 => Self::Unknown,
             _ => Self::None,
         }
     }
@@ -97,6 +107,7 @@ impl Fault {
             Self::Lost => 1,
             Self::Hang => 2,
             Self::ResetRequired => 3,
+            Self::Unknown => 4,
         }
     }
 
@@ -105,7 +116,7 @@ impl Fault {
         match self {
             Self::Lost => Some(79),
             Self::ResetRequired => Some(48),
-            Self::None | Self::Hang => None,
+            Self::None | Self::Hang | Self::Unknown => None,
         }
     }
 }
@@ -192,6 +203,30 @@ impl Sim {
     /// When there is no such GPU.
     pub fn set_heat(&self, uuid: &str, degrees: u32, reasons: u64) -> Result<(), SimError> {
         self.change(uuid, |gpu| (gpu.temperature, gpu.reasons) = (degrees, reasons))
+    }
+
+    /// Another client sets the power limit, W.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn set_limit(&self, uuid: &str, watts: f64) -> Result<(), SimError> {
+        self.change(uuid, |gpu| gpu.limit = (watts * 1000.0).round() as u32)
+    }
+
+    /// A limiter out of band takes the enforced limit down to this, W; `None`: no longer.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn set_outer_limit(&self, uuid: &str, watts: Option<f64>) -> Result<(), SimError> {
+        self.change(uuid, |gpu| gpu.outer_limit = watts.map_or(0, |watts| (watts * 1000.0).round() as u32))
+    }
+
+    /// Another client locks SM clocks between two values, MHz; `None` unlocks them.
+    ///
+    /// # Errors
+    /// When there is no such GPU.
+    pub fn lock_clocks(&self, uuid: &str, range: Option<(u32, u32)>) -> Result<(), SimError> {
+        self.change(uuid, |gpu| (gpu.lock_from, gpu.lock) = range.unwrap_or((0, 0)))
     }
 
     /// Replays a curve on a GPU from now on, in place of the law of power; `None` ends that.
@@ -290,8 +325,11 @@ fn view(gpu: &mut Gpu) -> GpuView {
         joules: gpu.total as f64 / 1e9,
         clock_mhz: clock,
         limit_watts: f64::from(gpu.limit) / 1000.0,
+        enforced_watts: f64::from(gpu.enforced_limit()) / 1000.0,
+        highest_set_watts: (gpu.highest_set > 0).then(|| f64::from(gpu.highest_set) / 1000.0),
         limit_is_default: gpu.limit == gpu.limit_default,
         locked_mhz: (gpu.lock > 0).then_some(gpu.lock),
+        locked_from_mhz: (gpu.lock > 0).then_some(gpu.lock_from),
         commands: gpu.commands,
     }
 }

@@ -72,6 +72,9 @@ pub struct GpuSpec {
     pub parked_follows_clock: bool,
     /// Whether it counts its energy (Volta and newer).
     pub energy_counter: bool,
+    /// Whether something beside compute processes keeps its clocks up, as a display or another monitor: without a process it
+    /// draws as with an idle context, and NVML names no process.
+    pub kept_busy: bool,
     /// Time over which `nvmlDeviceGetPowerUsage` averages, ms: 1000 on Ampere but GA100 and newer, 0 on others. Only curves
     /// are averaged.
     pub power_average_ms: u32,
@@ -102,6 +105,7 @@ impl Default for GpuSpec {
             lockable: true,
             parked_follows_clock: true,
             energy_counter: true,
+            kept_busy: false,
             power_average_ms: 0,
         }
     }

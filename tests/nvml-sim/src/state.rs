@@ -12,7 +12,7 @@ use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
-pub const MAGIC: u64 = 0x616e_6472_6561_7337;
+pub const MAGIC: u64 = 0x616e_6472_6561_7338;
 
 /// A node.
 #[repr(C)]
@@ -79,8 +79,12 @@ pub struct Gpu {
     pub limit_max: u32,
     /// Limit after start.
     pub limit_default: u32,
-    /// Limit now.
+    /// Limit now, as it was requested.
     pub limit: u32,
+    /// Limit of a limiter out of band, as a management controller; 0: none.
+    pub outer_limit: u32,
+    /// The highest limit that a client has set through NVML since the state was made; 0: none.
+    pub highest_set: u32,
     /// SM clock without a context.
     pub clock_idle: u32,
     /// Lowest SM clock.
@@ -93,6 +97,8 @@ pub struct Gpu {
     pub clock_memory: [u32; 2],
     /// SM clocks are locked at or below this; 0: not locked.
     pub lock: u32,
+    /// Where locked clocks begin.
+    pub lock_from: u32,
     /// 1: clocks can be locked.
     pub lockable: u32,
     /// 1: persistence mode.
@@ -111,6 +117,8 @@ pub struct Gpu {
     pub process: [Running; MAX_PROCESSES],
     /// 1: the draw of a parked context follows the clock.
     pub parked_follows_clock: u32,
+    /// 1: something beside compute processes keeps its clocks up.
+    pub kept_busy: u32,
     /// 1: it has an energy counter.
     pub counter: u32,
     /// Time over which the draw is averaged, ms.
@@ -264,12 +272,15 @@ impl Gpu {
             limit_max: milli(spec.limit_max_watts),
             limit_default: milli(spec.limit_default_watts),
             limit: milli(spec.limit_default_watts),
+            outer_limit: 0,
+            highest_set: 0,
             clock_idle: spec.clock_idle_mhz,
             clock_min: spec.clock_min_mhz,
             clock_max: spec.clock_max_mhz,
             clock_step: spec.clock_step_mhz,
             clock_memory: [spec.memory_clock_mhz, spec.low_memory_clock_mhz],
             lock: 0,
+            lock_from: 0,
             lockable: u32::from(spec.lockable),
             persistence: u32::from(spec.persistence),
             fault: 0,
@@ -279,6 +290,7 @@ impl Gpu {
             processes: 0,
             process: [Running::default(); MAX_PROCESSES],
             parked_follows_clock: u32::from(spec.parked_follows_clock),
+            kept_busy: u32::from(spec.kept_busy),
             counter: u32::from(spec.energy_counter),
             average: spec.power_average_ms,
             temperature: 35,
@@ -325,6 +337,12 @@ impl Gpu {
         (self.ecc_volatile, self.remap_pending, self.reasons) = (0, 0, 0);
     }
 
+    /// The limit that is enforced: the lowest of all limiters, mW.
+    #[must_use]
+    pub fn enforced_limit(&self) -> u32 {
+        if self.outer_limit == 0 { self.limit } else { self.limit.min(self.outer_limit) }
+    }
+
     /// Processes with a context.
     #[must_use]
     pub fn running(&self) -> &[Running] {
@@ -360,8 +378,8 @@ impl Gpu {
             clock_max: f64::from(self.clock_max),
             parked_follows_clock: self.parked_follows_clock == 1,
             clock_lock: (self.lock > 0).then_some(f64::from(self.lock)),
-            limit_mw: f64::from(self.limit),
-            context: self.processes > 0,
+            limit_mw: f64::from(self.enforced_limit()),
+            context: self.processes > 0 || self.kept_busy == 1,
             util: self.util(),
         })
     }

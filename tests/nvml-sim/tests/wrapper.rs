@@ -121,8 +121,28 @@ fn a_node_through_the_real_loader() {
         sim.set_fault(uuid, Fault::None).unwrap();
     }
 
+    // Other writers: another client's limit is what is requested, a limiter out of band lowers what is enforced.
+    sim.set_limit("GPU-a", 250.0).unwrap();
+    sim.set_outer_limit("GPU-a", Some(220.0)).unwrap();
+    assert_eq!(gpu.power_management_limit().unwrap(), 250_000);
+    assert_eq!(gpu.enforced_power_limit().unwrap(), 220_000);
+    sim.set_outer_limit("GPU-a", None).unwrap();
+    assert_eq!(gpu.enforced_power_limit().unwrap(), 250_000);
+
     // Settings live in the driver, not in the client.
     gpu.set_power_management_limit(300_000).unwrap();
+    assert_eq!(sim.gpu("GPU-a").unwrap().highest_set_watts, Some(400.0));
+
+    // A container that has lost a GPU's device cannot open it; one that has lost all cannot initialise the library.
+    sim.set_fault("GPU-a", Fault::Unknown).unwrap();
+    assert!(matches!(nvml.device_by_uuid("GPU-a"), Err(NvmlError::Unknown)));
+    assert!(matches!(gpu.power_usage(), Err(NvmlError::Unknown)));
+    assert!(load().is_ok() && nvml.device_by_uuid("GPU-b").is_ok());
+    sim.set_fault("GPU-b", Fault::Unknown).unwrap();
+    assert!(matches!(load(), Err(NvmlError::Unknown)));
+    for uuid in ["GPU-a", "GPU-b"] {
+        sim.set_fault(uuid, Fault::None).unwrap();
+    }
     drop(nvml);
     assert_eq!(sim.gpu("GPU-a").unwrap().limit_watts, 300.0);
 

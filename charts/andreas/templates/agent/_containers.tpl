@@ -24,6 +24,9 @@ args:
   - --nvml-library={{ .Values.agent.nvmlLibrary }}
   - --floor-watts={{ .Values.agent.floorWatts }}
   - --floor-clock={{ .Values.agent.floorClock }}
+  {{- range $type, $clocks := .Values.agent.lockedClocks }}
+  - {{ printf "--locked-clocks=%s=%s" $type $clocks | quote }}
+  {{- end }}
   - --log={{ .Values.agent.log }}
   - --log-format=json
 env: {{- include "andreas.agentEnv" . | nindent 2 }}

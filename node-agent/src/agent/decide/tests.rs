@@ -112,9 +112,54 @@ fn doubt_means_awake() {
     assert_eq!(a(|gpu| gpu.healthy = false), None, "no command to a broken GPU");
     assert_eq!(a(|gpu| gpu.facts = None), None);
     assert_eq!(a(|gpu| gpu.rest_useless = true), None, "rest was measured to save nothing");
+    assert_eq!(a(|gpu| gpu.at_rest = true), None, "it draws its bare idle");
     // Clocks cannot be locked: the power limit is used.
     let limit = a(|gpu| gpu.facts.as_mut().unwrap().clock_mhz = None);
     assert_eq!(limit, Some(Setting { limit_mw: Some(100_000), clock_mhz: None }));
+}
+
+#[test]
+fn a_gpu_that_rests_goes_on_though_it_draws_its_bare_idle_by_that() {
+    let mut node = idle_node();
+    let (memory, _) = after(Memory::default(), &node, 0);
+    let (memory, rests) = after(memory, &node, 120);
+    assert!(rests.resting.contains("a"));
+    node.gpus.get_mut("a").unwrap().at_rest = true;
+    let (memory, rests) = after(memory, &node, 121);
+    assert!(rests.resting.contains("a"));
+    // Woken, it has no setting of ours any more.
+    node.desired.as_mut().unwrap().wake = 1;
+    let (memory, _) = after(memory, &node, 122);
+    assert!(after(memory, &node, 500).1.resting.is_empty());
+}
+
+#[test]
+fn a_gpu_is_at_rest_by_its_clock_or_by_its_draw_where_clocks_cannot_be_locked() {
+    let at = |clock_mhz, power_mw| Sample { clock_mhz, power_mw, ..Sample::default() };
+    assert!(is_at_rest(&facts(), &at(345, 80_000)));
+    assert!(!is_at_rest(&facts(), &at(1410, 54_000)));
+    assert!(is_at_rest(&facts(), &at(0, 80_000)), "no reading is no reason to set anything");
+    let unlockable = Facts { clock_mhz: None, ..facts() };
+    assert!(is_at_rest(&unlockable, &at(1410, 99_000)));
+    assert!(!is_at_rest(&unlockable, &at(1410, 101_000)));
+    assert!(is_at_rest(&unlockable, &at(1410, 0)));
+    let nothing = Facts { clock_mhz: None, limit_mw: None, ..facts() };
+    assert!(is_at_rest(&nothing, &at(1410, 300_000)), "nothing can be set");
+}
+
+#[test]
+fn a_limit_that_is_not_below_the_ceiling_is_no_limit() {
+    let limit = |watts, range| {
+        let mut node = idle_node();
+        node.desired.as_mut().unwrap().limits.insert("p".into(), watts);
+        node.gpus.get_mut("b").unwrap().facts.as_mut().unwrap().limit_mw = range;
+        after(Memory::default(), &node, 0).1.wanted.get("b").and_then(|setting| setting.limit_mw)
+    };
+    let capped = Some((100_000, 250_000));
+    assert_eq!(limit(220, capped), Some(220_000));
+    assert_eq!((limit(250, capped), limit(280, capped)), (None, None));
+    assert_eq!(limit(50, capped), Some(100_000), "the lowest one");
+    assert_eq!((limit(50, Some((100_000, 100_000))), limit(220, None)), (None, None));
 }
 
 fn gpu_observation() -> impl Strategy<Value = GpuObservation> {

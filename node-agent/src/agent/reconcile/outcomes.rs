@@ -107,15 +107,17 @@ impl SetterState {
         }
     }
 
-    /// A GPU's facts with the ranges that the setter accepts: from the administrator's floor on, and no clocks where they cannot
-    /// be locked. A floor above the highest value leaves nothing.
+    /// A GPU's facts with the ranges that the setter accepts: from the administrator's floor on, limits up to the GPU's ceiling, none while
+    /// that is not known, and no clocks where they cannot be locked. A floor above the highest value leaves nothing.
     pub fn settable(&self, uuid: &str, facts: Facts) -> Facts {
         let floor = self.floor.unwrap_or_default();
         let from = |range: Option<(u32, u32)>, floor: u32| {
             range.map(|(lowest, highest)| (lowest.max(floor), highest)).filter(|(from, to)| from <= to)
         };
+        let ceiling = self.outcome(uuid).and_then(|outcome| outcome.ceiling_mw);
+        let limits = facts.limit_mw.zip(ceiling).map(|((lowest, highest), to)| (lowest, highest.min(to)));
         let clocks = facts.clock_mhz.filter(|_| !self.unlockable.contains(uuid));
-        let (limit_mw, clock_mhz) = (from(facts.limit_mw, floor.limit_mw), from(clocks, floor.clock_mhz));
+        let (limit_mw, clock_mhz) = (from(limits, floor.limit_mw), from(clocks, floor.clock_mhz));
         Facts { limit_mw, clock_mhz, ..facts }
     }
 }
@@ -140,7 +142,8 @@ mod tests {
     }
 
     fn response(refused: Option<&str>) -> SettingsResponse {
-        let outcome = Outcome { setting: Some(Setting::default()), refused: refused.map(str::to_owned) };
+        let setting = Some(Setting::default());
+        let outcome = Outcome { setting, ceiling_mw: Some(300_000), refused: refused.map(str::to_owned) };
         let gpus = BTreeMap::from([(GPU.to_owned(), outcome)]);
         SettingsResponse {
             floor_limit_mw: 150_000,
@@ -164,6 +167,7 @@ mod tests {
             GpuError::InvalidValue,
             GpuError::NotFound,
             GpuError::NoDriver(String::new()),
+            GpuError::Unreachable(String::new()),
             GpuError::Other(String::new()),
         ] {
             assert_eq!(is_final(error.reason()), error.is_final(), "{error:?}");
@@ -229,13 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn ranges_begin_at_the_administrators_floor_and_end_where_it_leaves_nothing() {
+    fn ranges_go_from_the_administrators_floor_to_the_ceiling_and_may_be_empty() {
         let facts = |limit_mw, clock_mhz| Facts { limit_mw, clock_mhz, ..Facts::default() };
         let board = facts(Some((100_000, 400_000)), Some((210, 1410)));
         let mut state = SetterState::default();
-        assert_eq!(state.settable(GPU, board.clone()), board, "no floor is known yet");
+        let unknown = state.settable(GPU, board.clone());
+        assert_eq!(unknown, facts(None, Some((210, 1410))), "neither floor nor ceiling are known yet");
         state.update(&Decision::default(), response(None));
-        let raised = facts(Some((150_000, 400_000)), Some((600, 1410)));
+        let raised = facts(Some((150_000, 300_000)), Some((600, 1410)));
         assert_eq!(state.settable(GPU, board.clone()), raised);
         let low = facts(Some((40_000, 70_000)), Some((210, 590)));
         assert_eq!(state.settable(GPU, low), facts(None, None));

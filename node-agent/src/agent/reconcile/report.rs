@@ -32,9 +32,11 @@ impl ReconcileLoop {
             }
             let (labels, sample, driver) =
                 (labels(uuid, gpu), gpu.sample().cloned(), gpu.facts().and_then(|facts| facts.limit_mw));
+            let settable = observation.facts.as_ref().and_then(|facts| facts.limit_mw);
             let found = problems(gpu.fault(), self.deps.xids.fatal_error(uuid), sample.as_ref());
             let refused = self.setter.outcome(uuid).and_then(|outcome| outcome.refused.as_deref());
-            let for_good = refused.is_some_and(is_final);
+            let overridden = refused == Some("overridden");
+            let for_good = overridden || refused.is_some_and(is_final);
             let (actual, wanted) =
                 (self.actual(uuid), decision.wanted.get(uuid).copied().unwrap_or_default());
             let holder = self.holders.gpus.gpus.get(uuid).cloned();
@@ -70,7 +72,8 @@ impl ReconcileLoop {
             }
             self.deps.metrics.set_state(&labels, state_label(state));
             self.deps.metrics.set_problems(&labels, &found);
-            let range = limits(driver, self.settable_floor(), self.setter.is_unlimitable(uuid));
+            let refuses = overridden || self.setter.is_unlimitable(uuid);
+            let range = limits(settable, self.settable_floor(), refuses);
             let meter = self.energy.meters.entry(uuid.clone()).or_default();
             gpus.push(GpuState {
                 uuid: uuid.clone(),
@@ -193,11 +196,11 @@ fn acknowledged_generation(desired: &DesiredSettings, leader_alive: bool, carrie
     carried_out.then_some(desired.generation)
 }
 
-/// Power limits that a GPU accepts, W: the driver's range (mW), raised to the administrator's floor as
+/// Power limits that a GPU accepts, W: the `settable` range (mW), raised to the administrator's floor as
 /// reported by the `setter`. `None` if the driver or the setter cannot set limits, or one was `refused`
-/// permanently.
-fn limits(driver: Option<(u32, u32)>, setter: Option<u32>, refused: bool) -> Option<(i32, i32)> {
-    let ((lowest, highest), floor) = driver.zip(setter.filter(|_| !refused))?;
+/// permanently or does not last.
+fn limits(settable: Option<(u32, u32)>, setter: Option<u32>, refused: bool) -> Option<(i32, i32)> {
+    let ((lowest, highest), floor) = settable.zip(setter.filter(|_| !refused))?;
     let watts = |milliwatts: u32| i32::try_from(milliwatts / 1000).ok().filter(|watts| *watts >= 1);
     // Rounded inwards, so that both ends can be set.
     let range = (watts(lowest.max(floor).max(1).saturating_add(999))?, watts(highest)?);

@@ -8,12 +8,27 @@ use parking_lot::Mutex;
 struct Driver {
     calls: Mutex<Vec<String>>,
     fails: Mutex<Option<GpuError>>,
+    /// Requested limits, mW; the administrator's original one is 350 W.
+    requested: Mutex<BTreeMap<String, u32>>,
+    /// Limit of a limiter out of band, mW.
+    outer: Mutex<Option<u32>>,
+    braked: Mutex<bool>,
+}
+
+impl Driver {
+    fn requested(&self, uuid: &str) -> u32 {
+        self.requested.lock().get(uuid).copied().unwrap_or(350_000)
+    }
+
+    /// Another client sets a limit.
+    fn override_limit(&self, uuid: &str, limit: u32) {
+        self.requested.lock().insert(uuid.to_owned(), limit);
+    }
 }
 
 struct FakeGpu {
     driver: Arc<Driver>,
     uuid: String,
-    limit: u32,
 }
 
 impl FakeGpu {
@@ -36,16 +51,19 @@ impl Gpu for FakeGpu {
     fn sample(&mut self) -> Result<crate::gpu::Sample, GpuError> {
         Ok(crate::gpu::Sample::default())
     }
-    fn limit_mw(&mut self) -> Result<u32, GpuError> {
-        Ok(self.limit)
+    fn power_limits(&mut self) -> Result<PowerLimits, GpuError> {
+        let requested_mw = self.driver.requested(&self.uuid);
+        let enforced_mw = self.driver.outer.lock().map(|outer| outer.min(requested_mw));
+        Ok(PowerLimits { requested_mw, enforced_mw, braked: *self.driver.braked.lock() })
     }
     fn set_limit_mw(&mut self, limit: u32) -> Result<(), GpuError> {
         self.call(format!("limit {limit}"))?;
-        self.limit = limit;
+        self.driver.override_limit(&self.uuid, limit);
         Ok(())
     }
-    fn lock_clocks_mhz(&mut self, highest: u32) -> Result<(), GpuError> {
-        self.call(format!("lock {highest}"))
+    fn lock_clocks_mhz(&mut self, lowest: u32, highest: u32) -> Result<(), GpuError> {
+        let range = if lowest == 0 { highest.to_string() } else { format!("{lowest} to {highest}") };
+        self.call(format!("lock {range}"))
     }
     fn reset_clocks(&mut self) -> Result<(), GpuError> {
         self.call("reset".into())
@@ -62,8 +80,7 @@ impl Library for FakeLibrary {
         if !["a", "b"].contains(&uuid) {
             return Err(GpuError::NotFound);
         }
-        // The administrator's original limit is 350 W.
-        Ok(Box::new(FakeGpu { driver: Arc::clone(&self.0), uuid: uuid.to_owned(), limit: 350_000 }))
+        Ok(Box::new(FakeGpu { driver: Arc::clone(&self.0), uuid: uuid.to_owned() }))
     }
     fn error_events(&self, _: &[String]) -> Result<Box<dyn crate::gpu::ErrorEvents>, GpuError> {
         Err(GpuError::NotSupported)
@@ -146,7 +163,7 @@ async fn what_was_set_on_a_gpu_that_cannot_be_opened_stays_in_the_record() {
     let node = Node::new();
     // More than a setter opens, as where the pod may start no more threads.
     let gpus: Vec<Uuid> = (0..=MAX_GPUS).map(|number| format!("x-{number:02}")).collect();
-    let original = OriginalSettings { limit_mw: None, clocks: true };
+    let original = OriginalSettings { clocks: true, ..OriginalSettings::default() };
     let recorded: BTreeMap<_, _> = gpus.iter().map(|uuid| (uuid.clone(), original.clone())).collect();
     let mut record = Record::open(node.folder.path()).unwrap();
     record.replace(recorded.clone()).unwrap();
@@ -211,12 +228,13 @@ async fn a_record_that_cannot_be_written_is_logged_once_and_nothing_is_set_witho
 }
 
 #[tokio::test]
-async fn nothing_outside_the_drivers_range_or_the_floor_and_no_unknown_gpu() {
+async fn nothing_outside_the_drivers_range_the_floor_or_the_ceiling_and_no_unknown_gpu() {
     let node = Node::new();
     let mut setter = node.setter();
     for (wanted, why) in [
         (("a", Some(149_999), None), "out_of_range"),
         (("a", Some(400_001), None), "out_of_range"),
+        (("a", Some(350_001), None), "above_ceiling"),
         (("a", None, Some(209)), "out_of_range"),
         (("a", Some(0), Some(210)), "out_of_range"),
         (("x", None, Some(210)), "not_found"),
@@ -258,73 +276,174 @@ async fn a_failed_restore_is_kept_and_tried_again() {
 async fn a_setting_is_made_again_because_a_driver_may_have_forgotten_it() {
     let node = Node::new();
     let mut setter = node.setter();
-    let wanted = want(&[("a", Some(200_000), None)]);
+    let wanted = want(&[("a", Some(200_000), None), ("b", None, Some(210))]);
     setter.apply(&wanted).await;
-    setter.reapply = Duration::ZERO;
+    (setter.reapply, setter.read_back) = (Duration::ZERO, Duration::ZERO);
+    node.calls();
+    // A limit that was forgotten shows; clocks are locked again without a look.
+    node.driver.override_limit("a", 350_000);
     setter.apply(&wanted).await;
-    assert_eq!(node.calls(), ["a limit 200000", "a limit 200000"]);
-    assert_eq!(setter.record.gpus()["a"].limit_mw, Some(350_000), "what was before stays what it was");
+    let mut calls = node.calls();
+    calls.sort();
+    assert_eq!(calls, ["a limit 200000", "b lock 210"]);
+    assert_eq!(setter.record.gpus()["a"].limit_mw, Some(350_000));
     assert!(setter.restore_all().await.is_empty());
-    assert_eq!(node.calls(), ["a limit 350000"]);
+    let mut calls = node.calls();
+    calls.sort();
+    assert_eq!(calls, ["a limit 350000", "b reset"]);
+}
+
+/// What the setter accepts at most on GPU a.
+async fn ceiling(setter: &mut Applier) -> Option<u32> {
+    setter.read_back = Duration::ZERO;
+    setter.apply(&want(&[("a", None, None)])).await.gpus["a"].ceiling_mw
 }
 
 #[tokio::test]
-async fn a_driver_that_is_not_seen_while_something_is_to_be_set_is_gone() {
+async fn the_ceiling_is_what_others_have_in_force_and_follows_them_until_a_limit_of_ours_is_set() {
     let node = Node::new();
     let mut setter = node.setter();
-    let wanted = want(&[("a", Some(200_000), None)]);
-    let other = want(&[("a", Some(250_000), None)]);
-    setter.apply(&wanted).await;
-    assert_eq!(setter.driver_gone_for(), None);
-    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
-    setter.apply(&wanted).await;
-    assert_eq!(setter.driver_gone_for(), None, "nothing was to be set");
-    setter.apply(&other).await;
-    let first = setter.driver_gone_for().expect("gone");
-    setter.apply(&other).await;
-    assert!(setter.driver_gone_for().expect("gone") > first, "since it was seen last");
-    // Another error is a driver's answer.
-    *node.driver.fails.lock() = Some(GpuError::Other("busy".into()));
-    setter.apply(&other).await;
-    assert_eq!(setter.driver_gone_for(), None);
-}
-
-const STOOD_BY: Duration = Duration::from_secs(400);
-
-/// A setter that has stood by, in a container made before the present driver was installed.
-async fn outdated(node: &Node) -> Applier {
-    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
-    let mut setter = node.setter().standing_by_since(Instant::now() - STOOD_BY);
-    setter.apply(&want(&[("a", Some(200_000), None)])).await;
-    setter
+    assert_eq!(ceiling(&mut setter).await, Some(350_000), "not the driver's 400 W");
+    node.driver.override_limit("a", 250_000);
+    assert_eq!(ceiling(&mut setter).await, Some(250_000));
+    *node.driver.outer.lock() = Some(220_000);
+    assert_eq!(ceiling(&mut setter).await, Some(220_000), "as a management controller enforces it");
+    let refused = setter.apply(&want(&[("a", Some(230_000), None)])).await;
+    assert_eq!(refused.gpus["a"].refused.as_deref(), Some("above_ceiling"));
+    let set = setter.apply(&want(&[("a", Some(200_000), None)])).await;
+    assert_eq!((set.gpus["a"].ceiling_mw, set.gpus["a"].refused.as_deref()), (Some(220_000), None));
+    // Also the next setter knows it while ours is in force, and restores no more than that.
+    drop(setter);
+    let mut next = node.setter();
+    let raised = next.apply(&want(&[("a", Some(250_000), None)])).await;
+    assert_eq!(raised.gpus["a"].refused.as_deref(), Some("above_ceiling"));
+    assert!(next.restore_all().await.is_empty());
+    assert_eq!(node.calls(), ["a limit 200000", "a limit 220000"]);
 }
 
 #[tokio::test]
-async fn a_setter_that_stood_by_sees_the_library_of_when_it_began_to() {
+async fn a_limit_that_heat_may_have_lowered_for_a_moment_is_nobodys_and_is_waited_out() {
     let node = Node::new();
-    assert!(outdated(&node).await.driver_gone_for() >= Some(STOOD_BY));
-    *node.driver.fails.lock() = None;
-    let mut setter = node.setter().standing_by_since(Instant::now() - STOOD_BY);
-    setter.apply(&want(&[("a", Some(200_000), None)])).await;
-    *node.driver.fails.lock() = Some(GpuError::NoDriver("another version".into()));
-    setter.apply(&want(&[("a", Some(250_000), None)])).await;
-    assert!(setter.driver_gone_for() < Some(STOOD_BY), "it has seen the driver since");
+    let mut setter = node.setter();
+    (*node.driver.outer.lock(), *node.driver.braked.lock()) = (Some(180_000), true);
+    assert_eq!(ceiling(&mut setter).await, None);
+    let wanted = want(&[("a", Some(160_000), None)]);
+    let refused = setter.apply(&wanted).await;
+    assert_eq!(refused.gpus["a"].refused.as_deref(), Some("braked"));
+    (*node.driver.outer.lock(), *node.driver.braked.lock()) = (None, false);
+    setter.apply(&wanted).await;
+    // The same at the end: it gets back what it had.
+    (*node.driver.outer.lock(), *node.driver.braked.lock()) = (Some(120_000), true);
+    assert!(setter.restore_all().await.is_empty());
+    assert_eq!(node.calls(), ["a limit 160000", "a limit 350000"]);
 }
 
 #[tokio::test]
-async fn the_watch_over_a_setter_ends_once_its_driver_has_been_gone_for_long() {
-    let nodes = [Node::new(), Node::new(), Node::new()];
-    let (short, long) = (outdated(&nodes[0]).await, outdated(&nodes[1]).await);
-    let mut well = nodes[2].setter();
-    well.apply(&want(&[("b", Some(200_000), None)])).await;
-    // Calls of the driver take real time, the watch does not.
-    tokio::time::pause();
-    let ends = async |setter: Applier, patience: Duration| {
-        let setter = Arc::new(tokio::sync::Mutex::new(setter));
-        let watch = super::super::watchdog(setter, Duration::from_secs(1_000), patience);
-        tokio::time::timeout(Duration::from_secs(600), watch).await.is_ok()
+async fn a_limiter_out_of_band_that_came_later_is_not_lifted_by_a_restore() {
+    let node = Node::new();
+    let mut setter = node.setter();
+    setter.apply(&want(&[("a", Some(300_000), None)])).await;
+    *node.driver.outer.lock() = Some(240_000);
+    assert!(setter.restore_all().await.is_empty());
+    assert_eq!(node.calls(), ["a limit 300000", "a limit 240000"]);
+    // One below what can be set is met by the lowest limit.
+    setter.apply(&want(&[("a", Some(200_000), None)])).await;
+    *node.driver.outer.lock() = Some(60_000);
+    assert!(setter.restore_all().await.is_empty());
+    assert_eq!(node.calls(), ["a limit 200000", "a limit 100000"]);
+}
+
+#[tokio::test]
+async fn another_writers_limit_is_the_new_ceiling_and_stays_when_ours_ends() {
+    for (theirs, ours_again) in [(250_000, true), (170_000, false), (400_000, true)] {
+        let node = Node::new();
+        let mut setter = node.setter();
+        setter.read_back = Duration::ZERO;
+        let wanted = want(&[("a", Some(200_000), None)]);
+        setter.apply(&wanted).await;
+        node.calls();
+        // As a boot unit that runs after us.
+        node.driver.override_limit("a", theirs);
+        let done = setter.apply(&wanted).await;
+        assert_eq!(done.gpus["a"].ceiling_mw, Some(theirs));
+        assert_eq!(node.driver.requested("a"), theirs.min(200_000));
+        assert_eq!(done.gpus["a"].refused.as_deref(), (!ours_again).then_some("above_ceiling"));
+        assert!(setter.restore_all().await.is_empty());
+        assert_eq!(node.driver.requested("a"), theirs, "theirs, not what was there before");
+        assert!(setter.record.gpus().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_restore_leaves_a_limit_that_another_writer_has_set_in_the_meantime() {
+    let node = Node::new();
+    let wanted = want(&[("a", Some(200_000), None)]);
+    for killed in [false, true] {
+        let mut setter = node.setter();
+        setter.apply(&wanted).await;
+        if killed {
+            drop(setter);
+            setter = node.setter();
+        }
+        node.calls();
+        node.driver.override_limit("a", 180_000);
+        assert!(setter.restore_all().await.is_empty());
+        assert_eq!((node.calls(), node.driver.requested("a")), (vec![], 180_000));
+        node.driver.override_limit("a", 350_000);
+    }
+}
+
+#[tokio::test]
+async fn a_writer_that_changes_the_limit_again_and_again_wins() {
+    let node = Node::new();
+    let mut setter = node.setter();
+    setter.read_back = Duration::ZERO;
+    let wanted = want(&[("a", Some(200_000), None)]);
+    let overridden = async |setter: &mut Applier| {
+        node.driver.override_limit("a", 300_000);
+        setter.apply(&wanted).await.gpus["a"].clone()
     };
-    assert!(ends(short, STOOD_BY).await);
-    assert!(!ends(long, 2 * STOOD_BY).await);
-    assert!(!ends(well, Duration::ZERO).await);
+    setter.apply(&wanted).await;
+    assert_eq!(overridden(&mut setter).await.refused, None, "once");
+    node.calls();
+    let again = overridden(&mut setter).await;
+    assert_eq!(again.refused.as_deref(), Some("overridden"));
+    assert_eq!((again.setting, again.ceiling_mw), (Some(Setting::default()), Some(300_000)));
+    assert!(setter.record.gpus().is_empty() && node.calls().is_empty());
+    // The next one is another matter.
+    setter.apply(&want(&[("a", None, None)])).await;
+    assert_eq!(setter.apply(&wanted).await.gpus["a"].refused, None);
+}
+
+#[tokio::test]
+async fn a_record_of_limits_knows_every_one_that_may_be_in_force() {
+    let node = Node::new();
+    let mut setter = node.setter();
+    setter.apply(&want(&[("a", Some(200_000), None)])).await;
+    // The next one fails, and the setter is killed: either is in force.
+    *node.driver.fails.lock() = Some(GpuError::Other("busy".into()));
+    setter.apply(&want(&[("a", Some(250_000), None)])).await;
+    *node.driver.fails.lock() = None;
+    drop(setter);
+    assert!(node.setter().restore_all().await.is_empty());
+    assert_eq!(node.driver.requested("a"), 350_000);
+}
+
+#[tokio::test]
+async fn locked_clocks_go_back_to_what_the_administrator_says_and_are_unlocked_where_that_is_refused() {
+    let node = Node::new();
+    let rest = want(&[("a", None, Some(210))]);
+    for (value, expected) in [("FakeGpu=300,1200", "a lock 300 to 1200"), ("Other=300,1200", "a reset")] {
+        let mut setter = node.setter().with_locked_clocks(vec![value.parse().unwrap()]);
+        setter.apply(&rest).await;
+        // Also by a setter that was started again.
+        drop(setter);
+        let mut setter = node.setter().with_locked_clocks(vec![value.parse().unwrap()]);
+        assert!(setter.restore_all().await.is_empty());
+        assert_eq!(node.calls(), ["a lock 210", expected]);
+        // A GPU whose clocks it did not lock is left alone.
+        setter.apply(&want(&[("a", Some(200_000), None), ("b", None, None)])).await;
+        assert!(setter.restore_all().await.is_empty());
+        assert_eq!(node.calls(), ["a limit 200000", "a limit 350000"]);
+    }
 }

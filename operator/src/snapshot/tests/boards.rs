@@ -61,6 +61,51 @@ fn an_unknown_board_is_excluded_under_a_power_budget_until_somebody_says_what_it
     assert_eq!(described.iter().map(|info| info.max).collect::<Vec<_>>(), [Watts(800.0)]);
 }
 
+/// Given two nodes of 400 W boards; when their agents report what is in force there without a limit of ours; then a board without
+/// a limit draws no more than the highest of these, once all are known.
+#[test]
+fn a_board_without_a_limit_draws_at_most_what_its_owner_has_in_force() {
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({}));
+    let report = |world: &mut World, node: &str, highest: &[Option<i32>]| {
+        let gpu = |(n, highest): (usize, &Option<i32>)| {
+            let mut gpu = json!({"uuid": format!("{node}-{n}"), "state": "Free"});
+            if let Some(highest) = highest {
+                (gpu["minLimitWatts"], gpu["maxLimitWatts"]) = (json!(100), json!(highest));
+            }
+            gpu
+        };
+        world.agent(node, highest.iter().enumerate().map(gpu).collect());
+    };
+    let max = |world: &World| Inventory::from_index(&world.index).board(GPU).max.0;
+    report(&mut world, "n1", &[Some(250); 8]);
+    assert_eq!(max(&world), 400.0, "the other node has no agent");
+    report(&mut world, "n2", &[Some(300); 7]);
+    assert_eq!(max(&world), 400.0, "a GPU is not reported");
+    report(
+        &mut world,
+        "n2",
+        &[Some(300), Some(300), Some(300), Some(300), None, Some(300), Some(300), Some(300)],
+    );
+    assert_eq!(max(&world), 400.0, "one takes no limits");
+    report(&mut world, "n2", &[Some(300); 8]);
+    assert_eq!(max(&world), 300.0);
+    assert_eq!(world.snapshot().gpu_types[0].max, Watts(300.0));
+    assert_eq!(
+        world.snapshot().nodes[0].host_idle,
+        Watts(1_000.0),
+        "the host of such boards stays what it is"
+    );
+    report(&mut world, "n2", &[Some(500); 8]);
+    assert_eq!(max(&world), 400.0, "never above what the board is known for");
+    // The policy's row stays what it says of everything else.
+    report(&mut world, "n2", &[Some(250); 8]);
+    let row = json!({"name": GPU, "idleWatts": 60, "maxWatts": 350, "hostIdleWatts": 700});
+    world.policy(json!({"gpuTypes": [row]}));
+    let board = Inventory::from_index(&world.index).board(GPU);
+    assert_eq!((board.idle, board.max, board.host(8).idle), (Watts(60.0), Watts(250.0), Watts(700.0)));
+}
+
 #[test]
 fn an_agent_cannot_say_that_a_board_draws_more_than_any_board_does() {
     let world = with_unknown_board(Some(json!([{"uuid": "a", "state": "Free", "boardWatts": 100_000}])));

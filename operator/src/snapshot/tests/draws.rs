@@ -224,6 +224,12 @@ fn the_limit_of_a_run_counts_once_its_agent_has_set_it() {
     assert!(!in_force(&runs, &policy), "out of the range");
     runs.report(200, 3, 3, 100);
     assert!(in_force(&runs, &policy));
+    let gpu = json!({"uuid": "GPU-0", "state": "Held", "holder": "team/a-1-0", "minLimitWatts": 100, "maxLimitWatts": 200});
+    let node = json!({"metadata": {"name": "n1", "resourceVersion": runs.version(), "generation": 3},
+        "spec": {"limits": [{"pod": "team/a-1-0", "watts": 220}]},
+        "status": {"agentVersion": "1", "observedGeneration": 3, "gpus": [gpu]}});
+    runs.index.apply(serde_json::from_value::<SlimGpuNode>(node).expect("a gpu node"));
+    assert!(in_force(&runs, &policy), "its owner has less in force");
     let gpu = json!({"uuid": "GPU-0", "state": "Unhealthy", "holder": "team/a-1-0", "minLimitWatts": 100, "maxLimitWatts": 400});
     let node = json!({"metadata": {"name": "n1", "resourceVersion": runs.version(), "generation": 3},
         "spec": {"limits": [{"pod": "team/a-1-0", "watts": 220}]},

@@ -21,6 +21,7 @@ pub(super) async fn start_kubelets(
     for g in &options.groups {
         let mut group = json!({
             "namePrefix": g.prefix, "count": g.count, "gpu": g.gpu, "gpus": g.gpus, "gpuMemoryMiB": g.memory_mib,
+            "gpusKeptBusy": options.gpus_kept_busy,
         });
         if installed {
             group["taints"] = json!(["nvidia.com/gpu=present:NoSchedule"]);

@@ -194,6 +194,22 @@ async fn an_interval_in_which_settings_would_end_is_refused() {
     }
 }
 
+/// A refusal names the value; what is right reaches both setters.
+#[tokio::test]
+async fn locked_clocks_are_given_to_the_setters_and_wrong_ones_are_refused() {
+    for wrong in
+        ["A100=1800\\,210", "A100=1800", "A100=1\\,2\\,3", "A100=0\\,0", "A100=-1\\,5", "A 100=210\\,1800"]
+    {
+        let error = template(&[&format!("agent.lockedClocks.{wrong}")]).await.expect_err(wrong);
+        assert!(format!("{error:#}").contains("lockedClocks"), "{wrong}: {error:#}");
+    }
+    let values = [r"agent.lockedClocks.NVIDIA-A100-SXM4-80GB=210\,1200", r"agent.lockedClocks.\*=0\,1800"];
+    let text = template(&values).await.unwrap();
+    for flag in ["--locked-clocks=NVIDIA-A100-SXM4-80GB=210,1200", "--locked-clocks=*=0,1800"] {
+        assert_eq!(text.matches(&format!("\"{flag}\"")).count(), 2, "{flag}");
+    }
+}
+
 /// The agent holds the driver open: it has to leave a node whose driver the GPU operator replaces, whichever label chose the node.
 #[tokio::test]
 async fn agents_leave_nodes_whose_driver_is_replaced() {

@@ -42,6 +42,7 @@ fn one_node(placement_timeout: &str) -> Options {
         groups: vec![a100(1)],
         policy,
         install: Some(json!({})),
+        gpus_kept_busy: true,
         ..Options::default()
     }
 }

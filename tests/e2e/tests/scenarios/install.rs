@@ -25,7 +25,8 @@ fn options(values: Value) -> Options {
     let mut policy = short_runs();
     policy["rest"] = json!({"mode": "On", "after": "3s"});
     let groups = vec![a100(2)];
-    Options { name: "install".into(), groups, install: Some(values), policy, ..Options::default() }
+    let install = Some(values);
+    Options { name: "install".into(), groups, install, policy, gpus_kept_busy: true, ..Options::default() }
 }
 
 /// Waits until the drivers of the nodes' GPUs say so.

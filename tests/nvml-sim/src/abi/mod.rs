@@ -27,6 +27,7 @@ pub(crate) const UNINITIALIZED: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_U
 pub(crate) const INVALID: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
 pub(crate) const NOT_FOUND: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 pub(crate) const NOT_SUPPORTED: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
+pub(crate) const UNKNOWN: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN;
 pub(crate) const TOO_SMALL: nvmlReturn_t = sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE;
 
 /// The node of this process, once initialised. Kept after a shutdown: clients may be in a call on another thread.
@@ -38,6 +39,11 @@ static OPEN: Mutex<u32> = Mutex::new(0);
 pub(crate) fn node(work: impl FnOnce(&mut Node) -> nvmlReturn_t) -> nvmlReturn_t {
     let Some(shared) = NODE.get().filter(|_| *OPEN.lock() > 0) else { return UNINITIALIZED };
     shared.with(|node| if node.driver_loaded == 1 { work(node) } else { UNINITIALIZED })
+}
+
+/// Whether this process has the GPU among its devices no longer.
+fn is_hidden(gpu: &Gpu) -> bool {
+    Fault::of(gpu.fault) == Fault::Unknown
 }
 
 /// The place in the shared state that a handle stands for; none of a GPU where the handle is none.
@@ -79,6 +85,7 @@ pub(crate) fn on_gpu(
                 Fault::None => wait = if waited { 0 } else { gpu.slow },
                 Fault::Hang => wait = 10,
                 Fault::Lost | Fault::ResetRequired if remembered => {}
+                Fault::Unknown => fault = UNKNOWN,
                 Fault::Lost => fault = sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST,
                 Fault::ResetRequired => fault = sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED,
             }
@@ -148,18 +155,22 @@ pub extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
             }
         }
     }
-    let Some(shared) = NODE.get() else { return sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN };
-    let loaded = shared.with(|node| {
-        if node.driver_loaded == 1 {
-            node.enter(std::process::id());
+    let Some(shared) = NODE.get() else { return UNKNOWN };
+    let entered = shared.with(|node| {
+        let gpus = node.gpus();
+        if !gpus.is_empty() && gpus.iter().all(is_hidden) {
+            return UNKNOWN;
         }
-        node.driver_loaded == 1
+        if node.driver_loaded == 0 {
+            return sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED;
+        }
+        node.enter(std::process::id());
+        SUCCESS
     });
-    if !loaded {
-        return sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED;
+    if entered == SUCCESS {
+        *open += 1;
     }
-    *open += 1;
-    SUCCESS
+    entered
 }
 
 /// `nvmlInitWithFlags`.
@@ -258,6 +269,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
         let count = node.gpus().len();
         let place = node.order[..count].get(index as usize).map(|place| *place as usize);
         match place.filter(|place| *place < count) {
+            Some(place) if is_hidden(&node.gpu[place]) => UNKNOWN,
             // SAFETY: passed on from the caller.
             Some(place) => unsafe { put(device, handle_of(place)) },
             None => INVALID,
@@ -280,6 +292,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
     // SAFETY: a text with its final 0, as the caller vouches.
     let wanted = unsafe { std::ffi::CStr::from_ptr(uuid) };
     node(|node| match node.find(wanted.to_bytes()) {
+        Some(place) if is_hidden(&node.gpu[place]) => UNKNOWN,
         // SAFETY: passed on from the caller.
         Some(place) => unsafe { put(device, handle_of(place)) },
         None => NOT_FOUND,

@@ -28,7 +28,7 @@ numbers! {
     /// Draw, mW.
     nvmlDeviceGetPowerUsage: c_uint = |gpu| gpu.reading();
     /// Power limit that is enforced, mW.
-    nvmlDeviceGetEnforcedPowerLimit: c_uint = |gpu| gpu.limit;
+    nvmlDeviceGetEnforcedPowerLimit: c_uint = |gpu| gpu.enforced_limit();
     /// Power limit that was set, mW.
     nvmlDeviceGetPowerManagementLimit: c_uint = |gpu| gpu.limit;
     /// Power limit after start, mW.

@@ -44,6 +44,7 @@ pub extern "C" fn nvmlDeviceSetPowerManagementLimit(device: nvmlDevice_t, limit:
             return INVALID;
         }
         gpu.limit = limit;
+        gpu.highest_set = gpu.highest_set.max(limit);
         SUCCESS
     })
 }
@@ -63,6 +64,7 @@ pub extern "C" fn nvmlDeviceSetGpuLockedClocks(
             return INVALID;
         }
         gpu.lock = highest.clamp(gpu.clock_min, gpu.clock_max);
+        gpu.lock_from = lowest.clamp(gpu.clock_min, gpu.clock_max);
         SUCCESS
     })
 }

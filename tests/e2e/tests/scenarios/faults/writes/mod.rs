@@ -65,8 +65,14 @@ async fn a_killed_operator_or_a_lost_answer_after_any_write_changes_no_end() -> 
 async fn a_killed_operator_or_a_lost_answer_after_a_wake_changes_no_end() -> Result<()> {
     let mut policy = short_runs();
     policy["rest"] = json!({"mode": "On", "after": "1s"});
-    let options =
-        Options { groups: vec![a100(1)], agents: true, fault_proxy: true, policy, ..Options::default() };
+    let options = Options {
+        groups: vec![a100(1)],
+        agents: true,
+        gpus_kept_busy: true,
+        fault_proxy: true,
+        policy,
+        ..Options::default()
+    };
     scenario(options, async |c| {
         let _keeper = c.keep_operators_running();
         let faults = [Fault::LoseAnswer, Fault::GatewayTimeout, Fault::HoldAnswer];
