@@ -108,11 +108,14 @@ fn clears(plan: &Plan) -> bool {
     plan.asked_over_available.unwrap() <= 2.0
 }
 
-/// Largest difference of two prices of a class, as a part of the dearest class.
+/// Largest difference of the prices of a class, each as a part of the dearest class's.
 fn apart(a: &Plan, b: &Plan) -> f64 {
-    let [a, b] = [a, b].map(|plan| means(plan.prices.as_ref().unwrap()));
-    let dearest = a.values().copied().fold(0.0, f64::max);
-    a.iter().map(|(class, price)| (price - b[class]).abs() / dearest).fold(0.0, f64::max)
+    let parts = [a, b].map(|plan| {
+        let means = means(plan.prices.as_ref().unwrap());
+        let dearest = means.values().copied().fold(0.0, f64::max);
+        means.into_values().map(|price| price / dearest).collect::<Vec<_>>()
+    });
+    parts[0].iter().zip(&parts[1]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
 /// The same types with nodes of other sizes: 4 and 8 GPUs.
@@ -161,7 +164,7 @@ proptest! {
         // then they clear again, near those of before.
         let warm = decide(&snapshot);
         prop_assert!(clears(&warm), "{:?}", warm.asked_over_available);
-        prop_assert!(apart(&cold, &warm) < 0.4, "{:?} {:?}", cold.prices, warm.prices);
+        prop_assert!(apart(&cold, &warm) < 0.3, "{:?} {:?}", cold.prices, warm.prices);
     }
 
     #[test]
@@ -173,11 +176,11 @@ proptest! {
             (means["type-0/8/0"] / means["type-1/8/0"] - 1.0).abs()
         };
         let cold = decide(&snapshot);
-        prop_assert!(differ(&cold) < 0.03 && clears(&cold), "{:?}", cold.prices);
+        prop_assert!(differ(&cold) < 0.1 && clears(&cold), "{:?}", cold.prices);
         // Also when one of them was dearer before.
         snapshot.prices = Some(scaled(&cold, |class| if class == 0 { factor } else { 1.0 }));
         let warm = decide(&snapshot);
-        prop_assert!(differ(&warm) < 0.05 && clears(&warm), "{:?}", warm.prices);
+        prop_assert!(differ(&warm) < 0.3 && clears(&warm), "{:?}", warm.prices);
     }
 }
 

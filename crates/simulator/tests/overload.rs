@@ -25,10 +25,10 @@ fn weeks(seed: u64, jobs: usize) -> Scenario {
         let mut uniform = |from: f64, to: f64| from + (to - from) * rng.random_range(0.0..1.0);
         let long = job < jobs / 15;
         let (gap, seconds, gpus): (f64, f64, &[u32]) = if long {
-            (6000.0, uniform(2.5, 7.0) * DAY, &[4, 8, 8])
+            (3000.0, uniform(2.5, 7.0) * DAY, &[4, 8, 8])
         } else {
             let normal = (-2.0 * uniform(1e-9, 1.0).ln()).sqrt() * uniform(0.0, std::f64::consts::TAU).cos();
-            (5200.0, (9.6 + 1.3 * normal).exp().clamp(600.0, 2e5), &[1, 2, 4, 8, 8, 8, 8])
+            (3000.0, (9.6 + 1.3 * normal).exp().clamp(600.0, 2e5), &[1, 2, 4, 8, 8, 8, 8])
         };
         submit -= gap * uniform(1e-9, 1.0).ln();
         let deadline = submit + seconds * uniform(1.05, 2.2);
@@ -60,16 +60,13 @@ fn spread(mut scenario: Scenario, two: f64, four: f64) -> Scenario {
     scenario
 }
 
+/// More waiting jobs than this are an overload.
+const OVERLOAD: usize = 20;
+
 struct Run {
     sum: Summary,
-    /// Share of GPU time that was idle while a job waited.
+    /// Share of GPU time that was idle under overload.
     idle: f64,
-}
-
-impl Run {
-    fn cost(&self) -> f64 {
-        self.sum.total.0
-    }
 }
 
 fn run(scenario: &Scenario, knowledge: Knowledge, seed: u64) -> Run {
@@ -77,57 +74,56 @@ fn run(scenario: &Scenario, knowledge: Knowledge, seed: u64) -> Run {
     let error = PredictionError { seed, ..PredictionError::default() };
     let conditions = Conditions { error, knowledge, ..Conditions::default() };
     let gpus: u32 = scenario.nodes.iter().map(|node| node.gpus.0).sum();
-    // Since the last decision: from when, idle GPUs, and whether a job waited.
-    let (mut since, mut idle, mut total): (Option<(f64, f64)>, f64, f64) = (None, 0.0, 0.0);
+    // Under overload: when the last decision was made and the GPUs that it left idle; and GPU seconds so far.
+    let (mut last, mut idle, mut total) = (None, 0.0, 0.0);
     let mut decide = |snapshot: &Snapshot| {
-        let plan = plan(snapshot, &options)?;
-        if let Some((from, unused)) = since.take() {
-            idle += unused * (snapshot.now.0 - from);
-            total += f64::from(gpus) * (snapshot.now.0 - from);
+        if let Some((since, unused)) = last.take() {
+            let seconds: f64 = snapshot.now.0 - since;
+            (idle, total) = (idle + f64::from(unused) * seconds, total + f64::from(gpus) * seconds);
         }
-        let placed = plan.jobs.values().filter_map(|job| job.decision.placement());
-        let used: u32 = placed.clone().map(|place| place.total_gpus().0).sum();
-        if placed.count() < plan.jobs.len() {
-            since = Some((snapshot.now.0, f64::from(gpus - used)));
+        let plan = plan(snapshot, &options)?;
+        let placed: Vec<u32> = plan
+            .jobs
+            .values()
+            .filter_map(|job| job.decision.placement().map(|place| place.total_gpus().0))
+            .collect();
+        if plan.jobs.len() - placed.len() > OVERLOAD {
+            last = Some((snapshot.now.0, gpus - placed.iter().sum::<u32>()));
         }
         Ok(plan)
     };
     let replayed = replay(scenario, &conditions, &mut decide, &mut |_| {}).unwrap();
-    assert_eq!(replayed.summary.unfinished, 0);
+    assert!(replayed.summary.unfinished == 0 && total > 0.0);
     Run { sum: replayed.summary, idle: idle / total }
 }
 
 #[test]
-fn a_faster_network_never_costs_more() {
+fn a_faster_network_never_costs_more_and_leaves_no_gpu_idle_while_jobs_wait() {
     for seed in [1, 2] {
-        let scenario = weeks(seed, 200);
-        let slow = run(&spread(scenario.clone(), 1.1, 1.25), Knowledge::Tables, 0);
-        println!("{seed} slow {} restarts {} idle {}", slow.cost(), slow.sum.restarts, slow.idle);
+        // Given gangs that take as long as on a usual network,
+        let scenario = weeks(seed, 160);
+        let usual = run(&spread(scenario.clone(), 1.1, 1.25), Knowledge::Tables, 0);
+        // when they take less, or no longer than on one node,
         for (two, four) in [(1.05, 1.1), (1.0, 1.0)] {
             let fast = run(&spread(scenario.clone(), two, four), Knowledge::Tables, 0);
-            println!(
-                "{seed} {two} {four} {} restarts {} idle {}",
-                fast.cost() / slow.cost(),
-                fast.sum.restarts,
-                fast.idle
-            );
+            // then the cost is no higher but for noise, no job is moved all the time, and GPUs are in use.
+            let (cost, of) = (fast.sum.total.0, usual.sum.total.0);
+            assert!(cost <= 1.03 * of, "seed {seed}, {two}: {cost} instead of {of}");
+            assert!(fast.sum.restarts <= 3 * 160, "seed {seed}, {two}: {} restarts", fast.sum.restarts);
+            assert!(fast.idle <= 0.02, "seed {seed}, {two}: {} of GPU time idle", fast.idle);
         }
+        assert!(usual.idle <= 0.02, "seed {seed}: {} of GPU time idle", usual.idle);
     }
 }
 
 #[test]
-fn learning_costs_little_with_any_noise() {
-    for seed in [1, 2] {
-        let scenario = weeks(seed, 200);
-        let known = run(&scenario, Knowledge::Tables, 0);
-        for noise in 1..=3 {
-            let learning = run(&scenario, Knowledge::Learning, noise);
-            println!(
-                "{seed} {noise} {} restarts {} idle {}",
-                learning.cost() / known.cost(),
-                learning.sum.restarts,
-                learning.idle
-            );
-        }
+fn learning_costs_at_most_a_seventh_more_than_knowing_all_with_any_noise() {
+    let scenario = weeks(1, 160);
+    let all_known = run(&scenario, Knowledge::Tables, 0);
+    for noise in 1..=3 {
+        let learning = run(&scenario, Knowledge::Learning, noise);
+        let (cost, of) = (learning.sum.total.0, all_known.sum.total.0);
+        assert!(cost <= 1.15 * of, "noise {noise}: {cost} instead of {of}");
+        assert!(learning.sum.restarts <= 3 * 160, "noise {noise}: {} restarts", learning.sum.restarts);
     }
 }
