@@ -47,10 +47,12 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
         templates.push((path, given));
     }
     specs.rest(notes);
-    let mut templates = templates.into_iter();
-    let Some((path, first)) = templates.next() else {
+    // The role with GPUs trains.
+    let trains = templates.iter().position(|(_, given)| template::asks_for_gpus(given)).unwrap_or(0);
+    if trains >= templates.len() {
         return Err(ConvertError::field(spec.path("pytorchReplicaSpecs"), "has neither Master nor Worker"));
-    };
+    }
+    let (path, first) = templates.remove(trains);
     for (other, given) in templates {
         if given != first {
             notes.lost(other, format!("differs from {path}, which all workers have now"));
