@@ -4,151 +4,39 @@ use super::super::error::ConvertError;
 use super::super::notes::{Level, Notes};
 use super::{image, script, units};
 
-/// Short options and their long names.
-const SHORT: [(char, &str); 32] = [
-    ('A', "account"),
-    ('a', "array"),
-    ('B', "extra-node-info"),
-    ('b', "begin"),
-    ('C', "constraint"),
-    ('c', "cpus-per-task"),
-    ('D', "chdir"),
-    ('d', "dependency"),
-    ('e', "error"),
-    ('F', "nodefile"),
-    ('G', "gpus"),
-    ('H', "hold"),
-    ('i', "input"),
-    ('J', "job-name"),
-    ('k', "no-kill"),
-    ('L', "licenses"),
-    ('l', "label"),
-    ('M', "clusters"),
-    ('m', "distribution"),
-    ('N', "nodes"),
-    ('n', "ntasks"),
-    ('O', "overcommit"),
-    ('o', "output"),
-    ('p', "partition"),
-    ('Q', "quiet"),
-    ('q', "qos"),
-    ('S', "core-spec"),
-    ('s', "oversubscribe"),
-    ('t', "time"),
-    ('v', "verbose"),
-    ('w', "nodelist"),
-    ('x', "exclude"),
-];
-/// Options without a value, or with one after `=`.
-const FLAGS: [&str; 27] = [
-    "bcast",
-    "contiguous",
-    "exact",
-    "exclusive",
-    "get-user-env",
-    "hold",
-    "immediate",
-    "kill-on-bad-exit",
-    "label",
-    "nice",
-    "no-container-mount-home",
-    "no-kill",
-    "no-requeue",
-    "overcommit",
-    "overlap",
-    "oversubscribe",
-    "parsable",
-    "pty",
-    "quiet",
-    "reboot",
-    "requeue",
-    "spread-job",
-    "test-only",
-    "unbuffered",
-    "use-min-nodes",
-    "verbose",
-    "wait",
-];
-/// Options with a value that are read, beside those of [`NOTED`].
-const VALUED: [&str; 27] = [
-    "array",
-    "chdir",
-    "comment",
-    "container-image",
-    "cpu-bind",
-    "cpus-per-gpu",
-    "cpus-per-task",
-    "export",
-    "gpu-bind",
-    "gpus",
-    "gpus-per-node",
-    "gpus-per-socket",
-    "gpus-per-task",
-    "gres",
-    "hint",
-    "image",
-    "job-name",
-    "mem",
-    "mem-per-cpu",
-    "mem-per-gpu",
-    "nodes",
-    "ntasks",
-    "ntasks-per-gpu",
-    "ntasks-per-node",
-    "signal",
-    "time",
-    "tres-per-task",
-];
-/// Options of which a note is all that becomes, whether the program misses something, and what to do.
-const NOTED: [(&str, Level, &str); 36] = {
-    use Level::{Changed, Lost};
-    [
-        ("account", Changed, "the namespace is the account"),
-        ("begin", Changed, "create the job later, or suspend it until then"),
-        ("clusters", Changed, "convert writes for the cluster of the context"),
-        ("constraint", Changed, "use nodeSelector in the template, or gpus.types"),
-        ("container-mounts", Lost, "mount volumes in the template"),
-        ("core-spec", Changed, "nodes keep cores for themselves"),
-        ("cores-per-socket", Changed, "sockets and cores are not planned"),
-        (
-            "deadline",
-            Changed,
-            "Slurm ends a job there: spec.deadline is when it should be done, and ends nothing",
-        ),
-        ("dependency", Lost, "a workflow engine can wait for .status.phase"),
-        ("distribution", Changed, "give it to srun"),
-        ("error", Changed, "kubectl andreas logs shows it; write files to a volume"),
-        ("exclude", Changed, "use affinity in the template"),
-        ("extra-node-info", Changed, "sockets and cores are not planned"),
-        ("gpu-freq", Changed, "power limits are the operator's"),
-        ("input", Lost, "there is no standard input"),
-        ("licenses", Lost, "licences are not planned: the program may start where there are none"),
-        ("mail-type", Changed, "is lost: nobody sends mail; kubectl andreas wait waits for the end"),
-        ("mail-user", Changed, "is lost: nobody sends mail; kubectl andreas wait waits for the end"),
-        ("mincpus", Changed, "CPUs are those of the template's requests"),
-        ("nice", Changed, "use weight"),
-        (
-            "no-requeue",
-            Changed,
-            "a run whose node is lost, or that makes way for another, always starts again",
-        ),
-        ("nodefile", Changed, "use nodeSelector in the template"),
-        ("nodelist", Changed, "use nodeSelector in the template"),
-        ("ntasks-per-core", Changed, "sockets and cores are not planned"),
-        ("ntasks-per-socket", Changed, "sockets and cores are not planned"),
-        ("open-mode", Changed, "kubectl andreas logs shows the output"),
-        ("output", Changed, "kubectl andreas logs shows it; write files to a volume"),
-        ("partition", Changed, "there are no partitions: use nodeSelector in the template, or gpus.types"),
-        ("priority", Changed, "use weight"),
-        ("qos", Changed, "use weight"),
-        ("reservation", Changed, "there are no reservations: weight and deadline order jobs"),
-        ("sockets-per-node", Changed, "sockets and cores are not planned"),
-        ("switches", Changed, "nodes are chosen by the plan"),
-        ("threads-per-core", Changed, "sockets and cores are not planned"),
-        ("tmp", Lost, "mount a volume in the template"),
-        ("wait", Changed, "kubectl andreas wait waits for the end"),
-    ]
-};
+/// Options: letter, name, whether a value follows, and what is noted where a note is all that becomes of it.
+const TABLE: &str = include_str!("options.txt");
+
+/// An option of the table.
+struct Known {
+    letter: Option<char>,
+    name: &'static str,
+    flag: bool,
+    level: Option<Level>,
+    text: &'static str,
+}
+
+fn table() -> impl Iterator<Item = Known> {
+    TABLE.lines().filter_map(|line| {
+        let mut columns = line.splitn(5, ' ');
+        let mut next = || columns.next();
+        Some(Known {
+            letter: next()?.chars().next().filter(|letter| *letter != '-'),
+            name: next()?,
+            flag: next()? == "flag",
+            level: match next()? {
+                "lost" => Some(Level::Lost),
+                "changed" => Some(Level::Changed),
+                _ => None,
+            },
+            text: next().unwrap_or_default(),
+        })
+    })
+}
+
+fn is_flag(name: &str) -> bool {
+    table().any(|known| known.flag && known.name == name)
+}
 
 /// An option and its value.
 pub type Pair = (String, Option<String>);
@@ -293,7 +181,7 @@ pub fn pairs(words: &[String]) -> Result<(Vec<Pair>, &[String]), String> {
             let mut letters = option.chars();
             let mut name = named(letters.next().unwrap_or_default())?;
             // `-Qv`: a flag has no value, so the next letter is an option.
-            while FLAGS.contains(&name) && letters.as_str().starts_with(|c: char| c.is_ascii_alphabetic()) {
+            while is_flag(name) && letters.as_str().starts_with(|c: char| c.is_ascii_alphabetic()) {
                 pairs.push((name.to_owned(), None));
                 name = named(letters.next().unwrap_or_default())?;
             }
@@ -304,7 +192,7 @@ pub fn pairs(words: &[String]) -> Result<(Vec<Pair>, &[String]), String> {
         };
         let mut value = given.map(str::to_owned);
         if value.is_none()
-            && !FLAGS.contains(&name.as_str())
+            && !is_flag(&name)
             && let [next, after @ ..] = rest
             && (!next.starts_with('-') || next[1..].starts_with(|c: char| c.is_ascii_digit()))
         {
@@ -317,26 +205,16 @@ pub fn pairs(words: &[String]) -> Result<(Vec<Pair>, &[String]), String> {
 
 /// The long name of a short option.
 fn named(letter: char) -> Result<&'static str, String> {
-    // Of srun: -W waits, -K kills.
-    let others = [
-        ('W', "wait"),
-        ('K', "kill-on-bad-exit"),
-        ('u', "unbuffered"),
-        ('r', "relative"),
-        ('I', "immediate"),
-    ];
-    let long = SHORT.iter().chain(&others).find(|(short, _)| *short == letter).map(|(_, long)| *long);
-    long.ok_or_else(|| format!("-{letter} is no option of sbatch"))
+    let known = table().find(|known| known.letter == Some(letter));
+    known.map(|known| known.name).ok_or_else(|| format!("-{letter} is no option of sbatch"))
 }
 
 /// The name of an option that may be given by its beginning, where only one begins so.
 fn full_name(name: &str) -> String {
     let name = if name == "tasks-per-node" { "ntasks-per-node" } else { name };
-    let all = || FLAGS.into_iter().chain(VALUED).chain(NOTED.map(|(name, ..)| name));
-    let mut matches: Vec<&str> = all().filter(|full| full.starts_with(name)).collect();
-    matches.dedup();
-    match matches.as_slice() {
-        [one] if !all().any(|full| full == name) => (*one).to_owned(),
+    let mut matches = table().map(|known| known.name).filter(|full| full.starts_with(name));
+    match (matches.next(), matches.next()) {
+        (Some(one), None) => one.to_owned(),
         _ => name.to_owned(),
     }
 }
@@ -423,11 +301,11 @@ fn set(options: &mut Options, name: &str, text: &str, notes: &mut Notes) -> Resu
                 }
             }
         }
-        _ if FLAGS.contains(&name) && !["nice", "wait", "no-requeue"].contains(&name)
-            || VALUED.contains(&name) => {}
-        _ => match NOTED.iter().find(|(noted, ..)| *noted == name) {
-            Some((_, Level::Lost, instead)) => notes.lost(format!("--{name}"), *instead),
-            Some((_, Level::Changed, instead)) => notes.changed(format!("--{name}"), *instead),
+        _ => match table().find(|known| known.name == name) {
+            Some(Known { level: Some(level), text, .. }) => {
+                notes.add(level, format!("--{name}"), text.to_owned())
+            }
+            Some(_) => {}
             None => notes.changed(format!("--{name}"), "a TrainingJob has no such option"),
         },
     }
@@ -464,24 +342,27 @@ fn gpus(name: &str, text: &str, notes: &mut Notes) -> Result<i64, String> {
 
 /// The GPUs of `gpu:a100:4`, `gpu:4`, `gpu` or `gres/gpu=4`; other resources are noted.
 fn gres(option: &str, text: &str, notes: &mut Notes) -> Result<Option<i64>, String> {
-    let (mut total, none) = (None, text.eq_ignore_ascii_case("none"));
+    let (mut amounts, mut part_of_gpu, none) = (Vec::new(), false, text.eq_ignore_ascii_case("none"));
     for part in text.split(',').filter(|_| !none) {
         let (name, rest) = part.trim_start_matches("gres/").split_once([':', '=']).unwrap_or((part, "1"));
         match name.trim_start_matches("gres/") {
-            "gpu" => total = Some(total.unwrap_or(0) + gpus(option, rest, notes)?),
+            "gpu" => amounts.push(rest),
             "cpu" | "mem" => {}
             "shard" | "mps" => {
                 notes.lost(
                     format!("--{option}"),
                     format!("{part} is a part of a GPU: parts are not planned, and a whole one is asked for"),
                 );
-                total = total.or(Some(1));
+                part_of_gpu = true;
             }
             name => notes.lost(format!("--{option}"), format!("{name} is not planned")),
         }
     }
+    if !amounts.is_empty() {
+        return gpus(option, &amounts.join(","), notes).map(Some);
+    }
     // `none` takes back what another option asked for.
-    Ok(total.or(none.then_some(0)))
+    Ok(part_of_gpu.then_some(1).or(none.then_some(0)))
 }
 
 /// The options of a step of srun that say something of its size: without notes, and without values that only a shell knows.

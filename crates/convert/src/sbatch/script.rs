@@ -147,23 +147,29 @@ impl<'a> Script<'a> {
             steps: Vec::new(),
         };
         for line in &lines {
-            for command in
-                line.replace("&&", ";").replace("$(", ";").replace("||", ";").split([';', '|', '(', '`'])
-            {
-                let background = command.trim_end().ends_with('&');
-                let words: Vec<String> =
-                    words(command).into_iter().map(|word| filled_in(word, &literal)).collect();
-                for (at, _) in words.iter().enumerate().filter(|(_, word)| base(word) == "srun") {
-                    let pairs = options::pairs(words.get(at + 1..).unwrap_or_default());
-                    let pairs = pairs.map(|(pairs, _)| pairs).unwrap_or_default();
-                    script.steps.push(options::of_step(&pairs));
-                    script.srun.push(Step { pairs, background });
+            let line = ["&&", "||", "$("]
+                .iter()
+                .fold(line.replace(">&", ">").replace("&>", ">"), |line, mark| line.replace(mark, ";"));
+            for command in line.split([';', '|', '(', '`']) {
+                let mut rest = command.split('&').peekable();
+                while let Some(command) = rest.next() {
+                    script.add(command, rest.peek().is_some(), &literal);
                 }
-                script.words.extend(words);
             }
         }
         script.lines = lines;
         Ok(script)
+    }
+
+    fn add(&mut self, command: &str, background: bool, literal: &BTreeMap<&str, Option<&str>>) {
+        let words: Vec<String> = words(command).into_iter().map(|word| filled_in(word, literal)).collect();
+        for (at, _) in words.iter().enumerate().filter(|(_, word)| base(word) == "srun") {
+            let pairs = options::pairs(words.get(at + 1..).unwrap_or_default());
+            let pairs = pairs.map(|(pairs, _)| pairs).unwrap_or_default();
+            self.steps.push(options::of_step(&pairs));
+            self.srun.push(Step { pairs, background });
+        }
+        self.words.extend(words);
     }
 
     /// The command that runs the script with these arguments.
@@ -208,9 +214,9 @@ impl<'a> Script<'a> {
         for (word, next) in self.words.iter().zip(after) {
             let (name, value) = word.split_once('=').unwrap_or((word, next));
             match name {
-                "--container-image" => drop(images.insert(value)),
+                "--container-image" => _ = images.insert(value),
                 "--image" if self.words.iter().any(|word| base(word) == "shifter") => {
-                    drop(images.insert(value))
+                    _ = images.insert(value)
                 }
                 "--container-mounts" => {
                     notes.lost("srun --container-mounts", "mount volumes in the template")
@@ -225,7 +231,7 @@ impl<'a> Script<'a> {
         }
         for name in images.into_iter().take(1) {
             match image::named(name) {
-                Ok(name) => drop(options.image.get_or_insert(name)),
+                Ok(name) => _ = options.image.get_or_insert(name),
                 Err(problem) => notes.lost("srun --container-image", problem),
             }
         }
