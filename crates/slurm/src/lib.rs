@@ -9,7 +9,7 @@
 //! **Must never be here**: I/O, or Kubernetes.
 
 /// Folder of the programs in the container.
-pub const FOLDER: &str = "/opt/andreas/slurm";
+pub const FOLDER: &str = "/run/andreas/slurm";
 /// Program that starts the batch script; its arguments are the command of the container.
 pub const BATCH: &str = "andreas-batch";
 /// Tasks on each node, where the template's environment says so. Else there is one for each GPU, or for each `SLURM_GPUS_PER_TASK`.

@@ -16,6 +16,7 @@ mod nodes;
 mod properties;
 mod refusals;
 mod restarts;
+mod slurm;
 mod stops;
 mod straight;
 mod timeouts;
