@@ -1,5 +1,6 @@
 //! Jobs of every kind and the TrainingJobs that they become.
 
+use andreas_convert::convert;
 use serde_json::json;
 
 use super::*;
