@@ -22,39 +22,14 @@ const ALONE: &str = "standalone";
 /// Flags of theirs that stay and take no value.
 const SWITCHES: [&str; 6] = ["m", "module", "no-python", "run-path", "use-env", "virtual-local-rank"];
 /// Programs that start others with what is around them.
-const STARTERS: [&str; 24] = [
-    "conda",
-    "dumb-init",
-    "env",
-    "ionice",
-    "ltrace",
-    "mamba",
-    "micromamba",
-    "ncu",
-    "nice",
-    "nohup",
-    "nsys",
-    "numactl",
-    "pdm",
-    "poetry",
-    "setsid",
-    "srun",
-    "stdbuf",
-    "strace",
-    "taskset",
-    "time",
-    "timeout",
-    "tini",
-    "uv",
-    "xvfb-run",
-];
+const STARTERS: &str = "conda dumb-init env ionice ltrace mamba micromamba ncu nice nohup nsys numactl pdm poetry \
+    setsid srun stdbuf strace taskset time timeout tini uv xvfb-run";
 /// Programs that start processes by options of their own.
-const PROCESSES: [&str; 8] =
-    ["accelerate", "colossalai", "composer", "fabric", "lightning", "llamafactory-cli", "ray", "torchx"];
+const PROCESSES: &str = "accelerate colossalai composer fabric lightning llamafactory-cli ray torchx";
 /// Programs that start processes on the hosts of a file.
-const HOST_FILES: [&str; 7] = ["deepspeed", "horovodrun", "ibrun", "jsrun", "mpiexec", "mpirun", "prun"];
+const HOST_FILES: &str = "deepspeed horovodrun ibrun jsrun mpiexec mpirun prun";
 /// Programs that start containers on the nodes of other clusters.
-const CONTAINER_LAUNCHERS: [&str; 5] = ["singularity", "apptainer", "shifter", "enroot", "podman-hpc"];
+pub const CONTAINER_LAUNCHERS: &str = "singularity apptainer shifter enroot podman-hpc";
 /// Variables that the operator sets.
 pub const OWN_VARIABLES: [&str; 10] = [
     "MASTER_ADDR",
@@ -143,7 +118,7 @@ pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut N
 /// The text that a shell gets with `-c`, also where another program starts the shell.
 fn shell_script(words: &[String]) -> Option<&str> {
     let shell = |word: &String| ["sh", "bash", "dash", "ash", "zsh"].contains(&base(word));
-    let started = || STARTERS.contains(&base(&words[0]));
+    let started = || is_among(STARTERS, base(&words[0]));
     let at = words.iter().position(shell).filter(|at| *at == 0 || started())?;
     let mut rest = words.iter().skip(at + 1);
     let takes_script =
@@ -185,13 +160,13 @@ fn program(words: &[String]) -> Vec<String> {
             || word.split_once('=').is_some_and(|(name, _)| is_name(name))
     };
     let words: Vec<String> = words.iter().skip_while(prepares).cloned().collect();
-    let starter = words.first().is_some_and(|word| STARTERS.contains(&base(word)));
+    let starter = words.first().is_some_and(|word| is_among(STARTERS, base(word)));
     let program = |word: &String| {
         let name = base(word);
         name.starts_with("python")
             || LAUNCHERS.contains(&name)
-            || PROCESSES.contains(&name)
-            || HOST_FILES.contains(&name)
+            || is_among(PROCESSES, name)
+            || is_among(HOST_FILES, name)
     };
     if !starter {
         return words;
@@ -205,6 +180,11 @@ fn program(words: &[String]) -> Vec<String> {
         Some(at) => std::iter::once("python".to_owned()).chain(rest[at..].iter().cloned()).collect(),
         None => self::program(rest),
     }
+}
+
+/// Whether a list of words has this one.
+pub fn is_among(list: &str, word: &str) -> bool {
+    list.split(' ').any(|other| other == word)
 }
 
 /// The last part of a path.
@@ -227,10 +207,10 @@ fn check_command(words: &[String], each: Option<i64>, field: &str, notes: &mut N
              torchrun"
                 .to_owned()
         }
-        _ if PROCESSES.contains(&first) => {
+        _ if is_among(PROCESSES, first) => {
             format!("{first} does not read PET_*: start the program with torchrun (docs/frameworks.md)")
         }
-        _ if HOST_FILES.contains(&first) => {
+        _ if is_among(HOST_FILES, first) => {
             format!("{first} needs a host file, which there is none of: start the program with torchrun")
         }
         _ => match container_launcher(words) {
@@ -246,7 +226,7 @@ fn check_command(words: &[String], each: Option<i64>, field: &str, notes: &mut N
 
 /// The program that would start a container, if a command has one: `srun singularity exec image.sif python train.py`.
 fn container_launcher(words: &[String]) -> Option<&str> {
-    let launcher = |word: &String| CONTAINER_LAUNCHERS.into_iter().find(|name| *name == base(word));
+    let launcher = |word: &String| CONTAINER_LAUNCHERS.split(' ').find(|name| *name == base(word));
     let starts = |word: Option<&String>| word.is_some_and(|word| ["exec", "run"].contains(&word.as_str()));
     let first = words.first().and_then(launcher);
     first.or_else(|| {

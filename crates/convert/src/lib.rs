@@ -34,6 +34,4 @@ pub use request::{AnnotationError, MAX_GPUS, Request, Totals, may_follow};
 pub use template::per_gpu;
 
 #[cfg(test)]
-mod kinds;
-#[cfg(test)]
 mod tests;

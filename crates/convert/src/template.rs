@@ -26,16 +26,8 @@ const REFUSED: [(&str, &str); 11] = [
 ];
 
 /// What the names of devices that are not planned begin with.
-const DEVICES: [&str; 8] = [
-    "amd.com/",
-    "aws.amazon.com/neuron",
-    "cloud-tpus.google.com/",
-    "google.com/tpu",
-    "gpu.intel.com/",
-    "habana.ai/",
-    "huawei.com/Ascend",
-    "intel.com/gpu",
-];
+const DEVICES: &str = "amd.com/ aws.amazon.com/neuron cloud-tpus.google.com/ google.com/tpu gpu.intel.com/ \
+    habana.ai/ huawei.com/Ascend intel.com/gpu";
 
 /// Labels that the API server gives to the pods of a Job.
 const JOB_LABELS: [&str; 4] =
@@ -239,7 +231,7 @@ fn container(
         }
         let Value::Object(mut amounts) = amounts.into_value() else { continue };
         amounts.retain(|key, amount| {
-            let device = DEVICES.iter().any(|vendor| key.starts_with(vendor));
+            let device = DEVICES.split(' ').any(|vendor| key.starts_with(vendor));
             if device {
                 other_devices = true;
                 let text =

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_slurm::VARIABLES;
+use andreas_slurm::{INPUTS, VARIABLES};
 
 use super::super::error::ConvertError;
-use super::super::launch::{base, without_comment};
+use super::super::launch::{CONTAINER_LAUNCHERS, base, is_among, without_comment};
 use super::super::notes::Notes;
 use super::options::{self, Options, Pair};
 use super::{image, units};
@@ -19,70 +19,18 @@ const OTHERS: [(&str, &str); 6] = [
     ("#PJM", "Fujitsu TCS"),
     ("#OAR", "OAR"),
 ];
-/// Programs of a cluster that a container does not have, and what to do.
-const ABSENT: [(&str, &str); 14] = [
-    ("singularity", "give its image with --image, and start the program without it"),
-    ("apptainer", "give its image with --image, and start the program without it"),
-    ("shifter", "give its image with --image, and start the program without it"),
-    ("enroot", "give its image with --image, and start the program without it"),
-    ("podman-hpc", "give its image with --image, and start the program without it"),
-    ("mpirun", "starts nothing on other nodes: use srun"),
-    ("mpiexec", "starts nothing on other nodes: use srun"),
-    ("horovodrun", "starts nothing on other nodes: use srun"),
-    ("pdsh", "reaches no other node: use srun"),
-    ("ssh", "reaches no other node: use srun"),
-    ("ibrun", "use srun"),
-    ("jsrun", "use srun"),
-    ("aprun", "use srun"),
-    ("salloc", "a TrainingJob submits no other"),
-];
-/// Those of them that do their work where there is only one node.
-const ON_ONE_NODE: [&str; 3] = ["mpirun", "mpiexec", "horovodrun"];
+/// Programs of a cluster that start nothing from a container, where it has other nodes.
+const MPI: &str = "mpirun mpiexec horovodrun";
+/// Those that it does not have on a single node either.
+const ABSENT: &str = "pdsh ssh ibrun jsrun aprun salloc";
 /// Ends of names whose numbers are those of GPUs of a node.
-const COUNTS: [&str; 6] =
-    ["gpus_per_node", "nproc_per_node", "ngpus", "num_gpus", "gpus_per_host", "devices"];
+const COUNTS: &str = "gpus_per_node nproc_per_node ngpus num_gpus gpus_per_host devices";
 /// Parts of names whose numbers a plan may change.
-const SIZES: [&str; 8] = [
-    "nnodes",
-    "num_nodes",
-    "nproc_per_node",
-    "num_machines",
-    "num_processes",
-    "world_size",
-    "num_gpus",
-    "devices",
-];
+const SIZES: &str = "nnodes num_nodes nproc_per_node num_machines num_processes world_size num_gpus devices";
 /// Variables that a shell, a login or an image sets.
-const USUAL: [&str; 28] = [
-    "BASHPID",
-    "BASH_SOURCE",
-    "BASH_REMATCH",
-    "BASH_VERSION",
-    "EPOCHSECONDS",
-    "EUID",
-    "FUNCNAME",
-    "HOME",
-    "HOSTNAME",
-    "IFS",
-    "LANG",
-    "LD_LIBRARY_PATH",
-    "LINENO",
-    "NVIDIA_VISIBLE_DEVICES",
-    "OLDPWD",
-    "OPTARG",
-    "OPTIND",
-    "PATH",
-    "PIPESTATUS",
-    "PPID",
-    "PWD",
-    "PYTHONPATH",
-    "RANDOM",
-    "REPLY",
-    "SECONDS",
-    "SHELL",
-    "UID",
-    "USER",
-];
+const USUAL: &str = "BASHPID BASH_SOURCE BASH_REMATCH BASH_VERSION EPOCHSECONDS EUID FUNCNAME HOME HOSTNAME IFS \
+    LANG LD_LIBRARY_PATH LINENO NVIDIA_VISIBLE_DEVICES OLDPWD OPTARG OPTIND PATH PIPESTATUS PPID \
+    PWD PYTHONPATH RANDOM REPLY SECONDS SHELL UID USER";
 
 /// Lines before the first command, with their numbers from 1: sbatch reads its options there.
 pub fn header(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -185,7 +133,7 @@ impl<'a> Script<'a> {
 
     /// Numbers of GPUs of a node that the script names, each with its words, for example `--nproc_per_node=8`.
     pub fn counts(&self) -> Vec<String> {
-        let named = |name: &str| COUNTS.iter().any(|end| name.ends_with(end));
+        let named = |name: &str| COUNTS.split(' ').any(|end| name.ends_with(end));
         let mut all: Vec<String> =
             self.numbers().filter(|(name, ..)| named(name)).map(|(.., words)| words).collect();
         all.dedup();
@@ -242,9 +190,11 @@ impl<'a> Script<'a> {
         if !header(self.text).any(|(_, line)| line.starts_with("#SBATCH")) {
             notes.lost("#SBATCH", "the script has no such lines: GPUs, nodes and time are to be given");
         }
-        let has = |name: &str| self.words.iter().any(|word| base(word) == name);
-        for (name, instead) in ABSENT.into_iter().filter(|(name, _)| has(name)) {
-            if nodes > 1 || !ON_ONE_NODE.contains(&name) {
+        let image = "give its image with --image, and start the program without it";
+        let starts = "starts nothing on other nodes: use srun";
+        let lists = [(CONTAINER_LAUNCHERS, image, true), (MPI, starts, nodes > 1), (ABSENT, starts, true)];
+        for (list, instead, _) in lists.into_iter().filter(|(.., missed)| *missed) {
+            for name in list.split(' ').filter(|name| self.words.iter().any(|word| base(word) == *name)) {
                 notes.lost(name, format!("is not in a container: {instead}"));
             }
         }
@@ -299,7 +249,7 @@ impl<'a> Script<'a> {
         }
         let sizes = [nodes, gpus, nodes * gpus];
         let fixed = |name: &str, number: i64| {
-            number > 1 && sizes.contains(&number) && SIZES.iter().any(|part| name.ends_with(part))
+            number > 1 && sizes.contains(&number) && SIZES.split(' ').any(|part| name.ends_with(part))
         };
         let mut written: Vec<String> = self
             .numbers()
@@ -375,8 +325,9 @@ impl<'a> Script<'a> {
         }
         let set = |name: &str| {
             given.contains(name)
-                || USUAL.contains(&name)
-                || VARIABLES.contains(&name)
+                || is_among(USUAL, name)
+                || is_among(VARIABLES, name)
+                || is_among(INPUTS, name)
                 || ["PET_", "ANDREAS_", "MASTER_"].iter().any(|start| name.starts_with(start))
         };
         unset.retain(|name| !set(name));

@@ -1,8 +1,9 @@
 //! What manifests say in ways that a field alone does not show: launchers behind others, devices, roles, names of pods.
 
-use serde_json::{Value, json};
+#![allow(clippy::unwrap_used)]
 
-use super::*;
+use andreas_convert::{Converted, Level, convert};
+use serde_json::{Value, json};
 
 fn of(object: &Value) -> Converted {
     convert(&object.to_string(), None).unwrap_or_else(|error| panic!("{error}")).remove(0)
