@@ -7,7 +7,7 @@ use andreas_slurm::{INPUTS, VARIABLES};
 use super::super::error::ConvertError;
 use super::super::launch::{CONTAINER_LAUNCHERS, base, is_among, without_comment};
 use super::super::notes::Notes;
-use super::options::{self, Options, Pair};
+use super::options::{self, Options};
 use super::{image, units};
 
 /// Other batch systems, by what their options begin with.
@@ -52,10 +52,11 @@ pub fn in_pod(text: &str) -> String {
 
 /// A step of srun.
 #[derive(Debug)]
-struct Step {
-    pairs: Vec<Pair>,
-    /// Other commands run beside it.
-    background: bool,
+pub struct Step {
+    /// What it asks for.
+    pub size: Options,
+    /// It runs beside others, and does not say on which nodes.
+    beside: bool,
 }
 
 /// A script and its words.
@@ -66,9 +67,8 @@ pub struct Script<'a> {
     /// Lines without comments and functions, continued ones joined.
     lines: Vec<String>,
     words: Vec<String>,
-    srun: Vec<Step>,
-    /// Size of each step.
-    pub steps: Vec<Options>,
+    /// Steps of srun.
+    pub steps: Vec<Step>,
 }
 
 impl<'a> Script<'a> {
@@ -91,7 +91,6 @@ impl<'a> Script<'a> {
             interpreter: interpreter(text)?,
             lines: Vec::new(),
             words: Vec::new(),
-            srun: Vec::new(),
             steps: Vec::new(),
         };
         for line in &lines {
@@ -114,8 +113,8 @@ impl<'a> Script<'a> {
         for (at, _) in words.iter().enumerate().filter(|(_, word)| base(word) == "srun") {
             let pairs = options::pairs(words.get(at + 1..).unwrap_or_default());
             let pairs = pairs.map(|(pairs, _)| pairs).unwrap_or_default();
-            self.steps.push(options::of_step(&pairs));
-            self.srun.push(Step { pairs, background });
+            let placed = pairs.iter().any(|(name, _)| is_among("nodelist relative", name));
+            self.steps.push(Step { size: options::of_step(&pairs), beside: background && !placed });
         }
         self.words.extend(words);
     }
@@ -143,11 +142,10 @@ impl<'a> Script<'a> {
 
     /// Names, in small letters with `_`, their whole numbers, and both as they are written.
     fn numbers(&self) -> impl Iterator<Item = (String, i64, String)> {
-        let after = self.words.iter().skip(1).map(String::as_str).chain([""]);
-        self.words.iter().zip(after).filter_map(|(word, next)| {
+        self.followed().filter_map(|(word, next)| {
             let (name, number, written) = match word.split_once('=') {
-                Some((name, number)) => (name, number, word.clone()),
-                None if word.starts_with("--") => (word.as_str(), next, format!("{word} {next}")),
+                Some((name, number)) => (name, number, word.to_owned()),
+                None if word.starts_with("--") => (word, next, format!("{word} {next}")),
                 None => return None,
             };
             let name = name.trim_start_matches('-').replace('-', "_").to_ascii_lowercase();
@@ -155,11 +153,16 @@ impl<'a> Script<'a> {
         })
     }
 
+    /// Words, each with the next.
+    fn followed(&self) -> impl Iterator<Item = (&str, &str)> {
+        let words = || self.words.iter().map(String::as_str);
+        words().zip(words().skip(1).chain([""]))
+    }
+
     /// Takes the image that the steps name, and notes what of pyxis is lost.
     pub fn take_images(&self, options: &mut Options, notes: &mut Notes) {
-        let after = self.words.iter().skip(1).map(String::as_str).chain([""]);
         let mut images = BTreeSet::new();
-        for (word, next) in self.words.iter().zip(after) {
+        for (word, next) in self.followed() {
             let (name, value) = word.split_once('=').unwrap_or((word, next));
             match name {
                 "--container-image" => _ = images.insert(value),
@@ -237,14 +240,8 @@ impl<'a> Script<'a> {
                 "lines without srun ran on the first node alone, and each worker runs them",
             );
         }
-        let fewer = |step: &&Step| {
-            let given = |name: &str| step.pairs.iter().find(|(option, _)| option == name);
-            let count = given("nodes").and_then(|(_, value)| units::count(value.as_deref()?));
-            step.background
-                && count.is_some_and(|count| count < nodes)
-                && given("nodelist").or(given("relative")).is_none()
-        };
-        if self.srun.iter().filter(fewer).count() > 1 {
+        let fewer = |step: &&Step| step.beside && step.size.nodes.is_some_and(|(count, _)| count < nodes);
+        if self.steps.iter().filter(fewer).count() > 1 {
             notes.lost("srun", "steps that run at once for some of the nodes all run on the first: submit one TrainingJob for each");
         }
         let sizes = [nodes, gpus, nodes * gpus];

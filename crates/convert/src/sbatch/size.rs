@@ -3,6 +3,7 @@
 use super::super::draft::Workers;
 use super::super::notes::Notes;
 use super::options::Options;
+use super::script::Step;
 
 /// What a script asks for, by node.
 #[derive(Debug, PartialEq)]
@@ -20,12 +21,12 @@ pub struct Size {
 impl Size {
     /// The size that the options of sbatch ask for, or else the steps of srun. `named` are the numbers of GPUs of a node that the script
     /// names. What cannot be the same on every node is noted.
-    pub fn new(options: &Options, steps: &[Options], named: &[String], notes: &mut Notes) -> Self {
+    pub fn new(options: &Options, steps: &[Step], named: &[String], notes: &mut Notes) -> Self {
         let (min, mut max) = nodes(options);
         let tasks = tasks_on_node(options, min, notes);
         let mut gpus = gpus_on_node(options, min, tasks, notes);
         if gpus.is_none() {
-            gpus = steps.iter().filter_map(|step| gpus_of_step(step, options, min, tasks)).max();
+            gpus = steps.iter().filter_map(|step| gpus_of_step(&step.size, options, min, tasks)).max();
             if let Some(gpus) = gpus {
                 notes.changed(
                     "srun",
