@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use andreas_convert::{Converted, Level, convert_with_arguments};
+use andreas_convert::{Converted, Level, convert};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
@@ -45,8 +45,7 @@ pub struct ConvertArgs {
 pub fn run(args: &ConvertArgs) -> Result<()> {
     let name = input::name_of(&args.file);
     let text = input::read(&args.file, input::MANIFESTS).with_context(|| name.clone())?;
-    let converted = convert_with_arguments(&text, args.image.as_deref(), &args.arguments)
-        .with_context(|| name.clone())?;
+    let converted = convert(&text, args.image.as_deref(), &args.arguments).with_context(|| name.clone())?;
     for one in &converted {
         for note in &one.notes {
             output::print_error(&format!(

@@ -30,19 +30,11 @@ impl Converted {
     }
 }
 
-/// The TrainingJobs for all jobs of a file; `image` is for containers without one.
+/// The TrainingJobs for all jobs of a file; `image` is for containers without one, `arguments` are those of an sbatch script.
 ///
 /// # Errors
 /// When it is neither YAML nor a script, has no job, or a field has a value of the wrong type.
-pub fn convert(text: &str, image: Option<&str>) -> Result<Vec<Converted>, ConvertError> {
-    convert_with_arguments(text, image, &[])
-}
-
-/// The same with the arguments of an sbatch script.
-///
-/// # Errors
-/// As for [`convert`].
-pub fn convert_with_arguments(
+pub fn convert(
     text: &str,
     image: Option<&str>,
     arguments: &[String],

@@ -26,7 +26,7 @@ mod sbatch;
 mod template;
 mod train_job;
 
-pub use documents::{Converted, convert, convert_with_arguments, object};
+pub use documents::{Converted, convert, object};
 pub use draft::{MAX_NODES, duration_text, job_name};
 pub use error::ConvertError;
 pub use notes::{Level, Note};

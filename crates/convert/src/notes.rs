@@ -48,8 +48,7 @@ impl Notes {
         self.add(Level::Changed, field.into(), text.into());
     }
 
-    /// A note of this level.
-    pub fn add(&mut self, level: Level, field: String, text: String) {
+    fn add(&mut self, level: Level, field: String, text: String) {
         let note = Note { level, field, text };
         if self.0.len() < MAX_NOTES && !self.0.contains(&note) {
             self.0.push(note);

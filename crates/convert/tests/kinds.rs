@@ -6,7 +6,7 @@ use andreas_convert::{Converted, Level, convert};
 use serde_json::{Value, json};
 
 fn of(object: &Value) -> Converted {
-    convert(&object.to_string(), None).unwrap_or_else(|error| panic!("{error}")).remove(0)
+    convert(&object.to_string(), None, &[]).unwrap_or_else(|error| panic!("{error}")).remove(0)
 }
 
 fn lost(one: &Converted) -> Vec<String> {

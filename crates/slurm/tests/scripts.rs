@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use andreas_convert::convert_with_arguments;
+use andreas_convert::convert;
 use common::Job;
 use serde_json::Value;
 
@@ -29,8 +29,7 @@ fn report(name: &str) -> String {
     let text = fs::read_to_string(folder().join(format!("{name}.sbatch"))).expect("a script");
     let arguments: Vec<String> =
         if name == "arguments" { vec!["bert.yaml".into(), "--lr".into(), "1 2".into()] } else { Vec::new() };
-    let made =
-        convert_with_arguments(&text, Some("registry.example/train:1"), &arguments).expect(name).remove(0);
+    let made = convert(&text, Some("registry.example/train:1"), &arguments).expect(name).remove(0);
     let mut report = String::new();
     for note in &made.notes {
         report += &format!("{}: {}: {}\n", note.level.as_str(), note.field, note.text);

@@ -1,41 +1,19 @@
 //! Options of sbatch and srun: words to names and values, and what becomes of each of sbatch's.
 
 use super::super::error::ConvertError;
-use super::super::notes::{Level, Notes};
+use super::super::notes::Notes;
 use super::{image, script, units};
 
-/// Options: letter, name, whether a value follows, and what is noted where a note is all that becomes of it.
-const TABLE: &str = include_str!("options.txt");
-
-/// An option of the table.
-struct Known {
-    letter: Option<char>,
-    name: &'static str,
-    flag: bool,
-    level: Option<Level>,
-    text: &'static str,
-}
-
-fn table() -> impl Iterator<Item = Known> {
-    TABLE.lines().filter_map(|line| {
+/// Options: letter, name, whether a value follows, and level and text of the note where that is all that becomes of it.
+fn table() -> impl Iterator<Item = [&'static str; 5]> {
+    include_str!("options.txt").lines().map(|line| {
         let mut columns = line.splitn(5, ' ');
-        let mut next = || columns.next();
-        Some(Known {
-            letter: next()?.chars().next().filter(|letter| *letter != '-'),
-            name: next()?,
-            flag: next()? == "flag",
-            level: match next()? {
-                "lost" => Some(Level::Lost),
-                "changed" => Some(Level::Changed),
-                _ => None,
-            },
-            text: next().unwrap_or_default(),
-        })
+        [(); 5].map(|()| columns.next().unwrap_or_default())
     })
 }
 
 fn is_flag(name: &str) -> bool {
-    table().any(|known| known.flag && known.name == name)
+    table().any(|[_, other, takes, ..]| takes == "flag" && other == name)
 }
 
 /// An option and its value.
@@ -205,14 +183,14 @@ pub fn pairs(words: &[String]) -> Result<(Vec<Pair>, &[String]), String> {
 
 /// The long name of a short option.
 fn named(letter: char) -> Result<&'static str, String> {
-    let known = table().find(|known| known.letter == Some(letter));
-    known.map(|known| known.name).ok_or_else(|| format!("-{letter} is no option of sbatch"))
+    let mut names = table().filter(|[short, ..]| *short != "-" && short.starts_with(letter));
+    names.next().map(|[_, name, ..]| name).ok_or_else(|| format!("-{letter} is no option of sbatch"))
 }
 
 /// The name of an option that may be given by its beginning, where only one begins so.
 fn full_name(name: &str) -> String {
     let name = if name == "tasks-per-node" { "ntasks-per-node" } else { name };
-    let mut matches = table().map(|known| known.name).filter(|full| full.starts_with(name));
+    let mut matches = table().map(|[_, full, ..]| full).filter(|full| full.starts_with(name));
     match (matches.next(), matches.next()) {
         (Some(one), None) => one.to_owned(),
         _ => name.to_owned(),
@@ -301,10 +279,9 @@ fn set(options: &mut Options, name: &str, text: &str, notes: &mut Notes) -> Resu
                 }
             }
         }
-        _ => match table().find(|known| known.name == name) {
-            Some(Known { level: Some(level), text, .. }) => {
-                notes.add(level, format!("--{name}"), text.to_owned())
-            }
+        _ => match table().find(|[_, other, ..]| *other == name) {
+            Some([.., "lost", text]) => notes.lost(format!("--{name}"), text),
+            Some([.., "changed", text]) => notes.changed(format!("--{name}"), text),
             Some(_) => {}
             None => notes.changed(format!("--{name}"), "a TrainingJob has no such option"),
         },

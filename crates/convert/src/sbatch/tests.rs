@@ -1,10 +1,10 @@
 //! Scripts and what becomes of them.
 
-use super::super::{Converted, Level, convert_with_arguments};
+use super::super::{Converted, Level, convert as convert_file};
 use super::*;
 
 fn read(text: &str) -> Result<Converted, String> {
-    let made = convert_with_arguments(text, Some("i"), &[]);
+    let made = convert_file(text, Some("i"), &[]);
     made.map(|mut made| made.remove(0)).map_err(|error| error.to_string())
 }
 
@@ -65,8 +65,7 @@ fn a_text_goes_to_the_interpreter_of_its_first_line_with_its_arguments() {
             *words.as_array().unwrap()
         );
     }
-    let made =
-        convert_with_arguments("#SBATCH -G1\necho $1", Some("i"), &["a b".into(), "$$".into()]).unwrap();
+    let made = convert_file("#SBATCH -G1\necho $1", Some("i"), &["a b".into(), "$$".into()]).unwrap();
     assert_eq!(
         container(&made[0])["command"],
         json!(["/bin/bash", "-c", "#SBATCH -G1\necho $1", "sbatch", "a b", "$$$$"])
