@@ -246,12 +246,12 @@ fn programs_come_first_in_the_path_of_a_login_shell_too() {
     }
 }
 
-/// Starts a script on one worker, sends SIGTERM once its program runs, and returns how it ended.
-fn stopped(job: &Job, text: &str) -> Ended {
+/// Starts a script on one worker, sends SIGTERM once so many programs have made a file `ready.N`, and returns how it ended.
+fn stopped(job: &Job, programs: usize, text: &str) -> Ended {
     let child = job.start(0, &["/bin/bash", "-c", text].map(str::to_owned));
-    let ready = job.worker(0).join("ready");
+    let ready = || (0..programs).all(|number| job.worker(0).join(format!("ready.{number}")).exists());
     let limit = Instant::now() + Duration::from_secs(30);
-    while !ready.exists() {
+    while !ready() {
         assert!(Instant::now() < limit, "the program has not started");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -261,11 +261,11 @@ fn stopped(job: &Job, text: &str) -> Ended {
 
 #[test]
 fn a_stop_reaches_the_tasks_and_the_script_goes_on_after_them() {
-    let save = "trap \"echo saved \\$SLURM_PROCID; exit 5\" TERM; : >ready; while :; do sleep 0.1; done";
+    let save = "trap \"echo saved \\$SLURM_PROCID; exit 5\" TERM; : >ready.$SLURM_LOCALID; while :; do sleep 0.1; done";
     for shell in shells() {
         for options in ["", "--label"] {
             let text = format!("srun -n2 {options} bash -c '{save}'\necho \"ended with $?\"");
-            let ended = stopped(&Job::new(shell, 1, 2), &text);
+            let ended = stopped(&Job::new(shell, 1, 2), 2, &text);
             let lines = sorted(&ended.stdout);
             assert_eq!(lines.len(), 3, "{shell} {options} {ended:?}");
             assert!(
@@ -279,24 +279,25 @@ fn a_stop_reaches_the_tasks_and_the_script_goes_on_after_them() {
 
 #[test]
 fn a_stop_reaches_a_program_that_srun_did_not_start() {
-    let text = "bash -c 'trap \"echo saved; exit 4\" TERM; : >ready; while :; do sleep 0.1; done'\necho \"ended with $?\"";
+    let text = "bash -c 'trap \"echo saved; exit 4\" TERM; : >ready.$SLURM_LOCALID; while :; do sleep 0.1; done'\necho \"ended with $?\"";
     for shell in shells() {
-        let ended = stopped(&Job::new(shell, 1, 1), text);
+        let ended = stopped(&Job::new(shell, 1, 1), 1, text);
         assert_eq!(ended.stdout, "saved\nended with 4\n", "{shell} {ended:?}");
     }
 }
 
 #[test]
 fn the_signal_of_the_script_is_the_one_that_it_asked_for() {
-    let text = "trap 'echo handled; exit 6' USR1\nsrun sh -c ': >ready; sleep 5' &\nwait";
+    let text = "trap 'echo handled; exit 6' USR1\nsrun sh -c ': >ready.$SLURM_LOCALID; sleep 5' &\nwait";
     for shell in shells() {
         let job = Job::new(shell, 1, 1).given("SBATCH_SIGNAL", "B:USR1@60");
-        let ended = stopped(&job, text);
+        let ended = stopped(&job, 1, text);
         assert_eq!((ended.stdout.as_str(), ended.code), ("handled\n", 6), "{shell} {ended:?}");
         let job = Job::new(shell, 1, 1).given("SBATCH_SIGNAL", "SIGUSR2");
         let ended = stopped(
             &job,
-            "srun bash -c 'trap \"echo two; exit 0\" USR2; : >ready; while :; do sleep 0.1; done'",
+            1,
+            "srun bash -c 'trap \"echo two; exit 0\" USR2; : >ready.$SLURM_LOCALID; while :; do sleep 0.1; done'",
         );
         assert_eq!((ended.stdout.as_str(), ended.code), ("two\n", 0), "{shell} {ended:?}");
     }
