@@ -33,6 +33,9 @@ pub struct ConvertArgs {
     allow_loss: bool,
     #[command(flatten)]
     output: OutputArgs,
+    /// Arguments of an sbatch script
+    #[arg(last = true, value_name = "ARGUMENT")]
+    arguments: Vec<String>,
 }
 
 /// Runs the subcommand.
@@ -42,7 +45,7 @@ pub struct ConvertArgs {
 pub fn run(args: &ConvertArgs) -> Result<()> {
     let name = input::name_of(&args.file);
     let text = input::read(&args.file, input::MANIFESTS).with_context(|| name.clone())?;
-    let converted = convert(&text, args.image.as_deref()).with_context(|| name.clone())?;
+    let converted = convert(&text, args.image.as_deref(), &args.arguments).with_context(|| name.clone())?;
     for one in &converted {
         for note in &one.notes {
             output::print_error(&format!(

@@ -206,11 +206,16 @@ fn what_a_conversion_loses_is_an_exit_code_of_its_own() {
     let whole = convert("#!/bin/sh\n#SBATCH --gpus=1\npython train.py\n", &["--image", "example.org/i"]);
     assert_eq!(whole.status.code(), Some(0), "{}", text(&whole.stderr));
     assert!(text(&whole.stdout).contains("kind: TrainingJob"));
-    let lossy = "#!/bin/sh\n#SBATCH --gpus=1 --array=1-5\npython train.py\n";
+    let lossy = "#!/bin/sh\n#SBATCH --gpus=1 --licenses=a:1\npython train.py\n";
     let lost = convert(lossy, &["--image", "example.org/i"]);
     assert_eq!(lost.status.code(), Some(5));
-    assert!(text(&lost.stdout).contains("# lost: --array") && text(&lost.stderr).contains("lost: "));
+    assert!(text(&lost.stdout).contains("# lost: --licenses") && text(&lost.stderr).contains("lost: "));
     assert_eq!(convert(lossy, &["--image", "example.org/i", "--allow-loss"]).status.code(), Some(0));
+    let array = convert("#!/bin/sh\n#SBATCH --gpus=1 --array=1-5\npython train.py\n", &[]);
+    assert!(array.status.code() == Some(1) && text(&array.stderr).contains("for id in $(seq 1 1 5); do"));
+    let arguments = convert("#!/bin/sh\n#SBATCH -G1\npython $1\n", &["--image", "i", "--", "train.py"]);
+    assert_eq!(arguments.status.code(), Some(0), "{}", text(&arguments.stderr));
+    assert!(text(&arguments.stdout).contains("- train.py"), "{}", text(&arguments.stdout));
     let broken = convert("#!/bin/sh\n#SBATCH --gpus=many:x\n", &[]);
     assert_eq!(broken.status.code(), Some(1));
     assert!(text(&broken.stderr).contains(&format!("{path}: line 2: --gpus")), "{}", text(&broken.stderr));

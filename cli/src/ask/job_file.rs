@@ -31,7 +31,7 @@ pub fn read(file: &Path) -> Result<(JobObject, Option<String>)> {
 }
 
 fn parse(text: &str) -> Result<(JobObject, Option<String>)> {
-    let mut found = andreas_convert::convert(text, Some(IMAGE))?;
+    let mut found = andreas_convert::convert(text, Some(IMAGE), &[])?;
     let (Some(one), true) = (found.pop(), found.is_empty()) else {
         bail!("holds several jobs: ask about one at a time");
     };

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn of(text: &str) -> Vec<Converted> {
-    convert(text, None).unwrap_or_else(|error| panic!("{error}"))
+    convert(text, None, &[]).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn text(text: &str) -> String {
@@ -233,7 +233,7 @@ fn several_documents_and_lists_are_read_and_other_objects_named() {
 
 #[test]
 fn errors_name_the_document_and_the_field() {
-    let error = |text: &str| convert(text, None).unwrap_err().to_string();
+    let error = |text: &str| convert(text, None, &[]).unwrap_err().to_string();
     let broken = JOB.replace("parallelism", "x").replace("backoffLimit: 2", "backoffLimit: many");
     assert_eq!(error(&broken), "document 1: Job resnet: spec.backoffLimit: is not a whole number");
     assert!(error("kind: Job\napiVersion: batch/v1\n").contains("spec.template: is missing"));
@@ -275,7 +275,7 @@ fn a_job_that_is_held_by_its_number_of_pods_is_suspended() {
 #[test]
 fn an_image_that_no_file_names_can_be_given() {
     let script = "#!/bin/bash\n#SBATCH --gpus=1\npython train.py\n";
-    let given = convert(script, Some("example.org/i")).unwrap();
+    let given = convert(script, Some("example.org/i"), &[]).unwrap();
     assert_eq!(given[0].job["spec"]["template"]["spec"]["containers"][0]["image"], "example.org/i");
     assert!(given[0].notes.iter().all(|note| note.level == Level::Changed), "{:?}", given[0].notes);
     assert!(of(script)[0].notes[0].field.ends_with(".image"));
@@ -297,7 +297,7 @@ fn no_line_that_is_missing_or_odd_makes_it_panic() {
                     .enumerate()
                     .map(|(n, old)| if n == at { line.as_str() } else { old })
                     .collect();
-                for one in convert(&changed.join("\n"), Some("i")).unwrap_or_default() {
+                for one in convert(&changed.join("\n"), Some("i"), &[]).unwrap_or_default() {
                     assert_eq!(one.job["kind"], "TrainingJob");
                     let written = document(&one).unwrap();
                     let read: Value = serde_saphyr::from_str(&written).unwrap();

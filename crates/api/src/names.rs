@@ -101,6 +101,8 @@ pub const LABEL_MADE_BY: &str = "andreas.dev/made-by";
 pub const ANNOTATION_ALLOCATION: &str = "andreas.dev/allocation";
 /// Pod annotation that carries the operator's CA certificate (PEM) to the container by a downward-API volume.
 pub const ANNOTATION_PROGRESS_CA: &str = "andreas.dev/progress-ca";
+/// What the pod annotations begin with that carry the programs of a batch script to the container, likewise: the name of one follows.
+pub const ANNOTATION_SLURM_PREFIX: &str = "andreas.dev/slurm-";
 /// Namespace annotation: largest `spec.weight` of its TrainingJobs.
 pub const ANNOTATION_MAX_WEIGHT: &str = "andreas.dev/max-weight";
 
@@ -126,13 +128,13 @@ pub mod env {
     pub const MASTER_ADDR: &str = "PET_MASTER_ADDR";
     /// Port of the rendezvous on worker 0.
     pub const MASTER_PORT: &str = "PET_MASTER_PORT";
-    /// Host name of worker 0, by PyTorch's `env://`; only with `rendezvous: Env`.
+    /// Host name of worker 0, by PyTorch's `env://`; only with `rendezvous: Env` or `Slurm`.
     pub const PLAIN_MASTER_ADDR: &str = "MASTER_ADDR";
     /// Port of the rendezvous on worker 0, likewise.
     pub const PLAIN_MASTER_PORT: &str = "MASTER_PORT";
-    /// Index of the worker, likewise.
+    /// Index of the worker, only with `rendezvous: Env`.
     pub const PLAIN_RANK: &str = "RANK";
-    /// Number of workers, likewise.
+    /// Number of workers, only with `rendezvous: Env`.
     pub const PLAIN_WORKERS: &str = "WORLD_SIZE";
     /// Full address to post progress to.
     pub const PROGRESS_URL: &str = "KUBEFLOW_TRAINER_SERVER_URL";

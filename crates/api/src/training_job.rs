@@ -71,7 +71,8 @@ pub struct TrainingJobSpec {
     pub template: SharedTemplate,
     /// Which variables tell a worker where the others are. `Torchrun`: those of torchrun (`PET_NNODES`, `PET_NODE_RANK`...). `Env`: also
     /// `MASTER_ADDR`, `MASTER_PORT`, `RANK` (index of the worker) and `WORLD_SIZE` (number of workers), for programs that start one
-    /// process per worker without torchrun. Default: `Torchrun`.
+    /// process per worker without torchrun. `Slurm`: each worker runs the container's command as a batch script, with Slurm's variables,
+    /// `MASTER_ADDR`, `MASTER_PORT` and the programs `srun`, `scontrol` and `sbatch`. Default: `Torchrun`.
     #[serde(default, deserialize_with = "known::or_default")]
     pub rendezvous: Rendezvous,
     /// Size of `/dev/shm` in the training container, MiB; 0 leaves the runtime's own (usually 64 MiB). What is written there counts as
@@ -276,6 +277,8 @@ pub enum Rendezvous {
     Torchrun,
     /// Those of PyTorch's `env://`, for one process per worker, beside torchrun's.
     Env,
+    /// Those of Slurm, with `srun`, for a batch script, beside torchrun's.
+    Slurm,
 }
 
 /// Whether a run may be stopped in favour of others.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::error::ConvertError;
 use super::notes::{Note, Notes};
 use super::request::may_follow;
-use super::{found, job, job_set, pytorch_job, ray_job, sbatch, train_job};
+use super::{found, job, job_set, peers, pytorch_job, ray_job, sbatch, train_job};
 
 /// Most documents of a file.
 const MAX_DOCUMENTS: usize = 1000;
@@ -30,21 +30,26 @@ impl Converted {
     }
 }
 
-/// The TrainingJobs for all jobs of a file; `image` is for containers without one.
+/// The TrainingJobs for all jobs of a file; `image` is for containers without one, `arguments` are those of an sbatch script.
 ///
 /// # Errors
 /// When it is neither YAML nor a script, has no job, or a field has a value of the wrong type.
-pub fn convert(text: &str, image: Option<&str>) -> Result<Vec<Converted>, ConvertError> {
-    let mut converted = if sbatch::is_script(text) { vec![script(text)?] } else { manifests(text)? };
+pub fn convert(
+    text: &str,
+    image: Option<&str>,
+    arguments: &[String],
+) -> Result<Vec<Converted>, ConvertError> {
+    let mut converted =
+        if sbatch::is_script(text) { vec![script(text, arguments)?] } else { manifests(text)? };
     for one in &mut converted {
         complete(one, image);
     }
     Ok(converted)
 }
 
-fn script(text: &str) -> Result<Converted, ConvertError> {
+fn script(text: &str, arguments: &[String]) -> Result<Converted, ConvertError> {
     let mut notes = Notes::default();
-    let (source, job) = sbatch::convert(text, &mut notes)?;
+    let (source, job) = sbatch::convert(text, arguments, &mut notes)?;
     Ok(Converted { source, job, notes: notes.into_vec() })
 }
 
@@ -137,6 +142,10 @@ pub fn object(object: &Value, others: &[Value]) -> Result<Option<Converted>, Con
         ("TrainingJob", "" | GROUP) => Ok(object.clone()),
         _ => return Ok(None),
     }?;
+    if kind != "TrainingJob" {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        peers::note(&job["spec"]["template"], name, "spec.template", &mut notes);
+    }
     Ok(Some(Converted { source, job, notes: notes.into_vec() }))
 }
 

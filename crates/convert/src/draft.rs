@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use andreas_api::names::{ANNOTATION_GPUS, GROUP, LABEL_ADOPT, MAX_JOB_NAME, VERSION, is_job_name};
+use andreas_api::names::{
+    ANNOTATION_GPUS, GPU_RESOURCE, GROUP, LABEL_ADOPT, MAX_JOB_NAME, VERSION, is_job_name,
+};
 use serde_json::{Map, Value, json};
 
 use super::error::ConvertError;
@@ -161,7 +163,7 @@ impl Draft {
 
     /// The TrainingJob with these workers of this template.
     pub fn finish(mut self, workers: Workers, mut template: Template, notes: &mut Notes) -> Value {
-        let mut gpus = self.gpus(workers, notes);
+        let mut gpus = self.gpus(workers, template.other_devices, notes);
         let Request { mutable, fixed, types, gpus: totals } = std::mem::take(&mut self.request);
         let follows = match totals.map(|totals| totals.gpus(workers.gpus)) {
             Some(Ok((most, totals))) => {
@@ -194,6 +196,17 @@ impl Draft {
         }
         let total = gpus.get("max").or_else(|| gpus.get("min")).and_then(Value::as_i64).unwrap_or(1);
         launch::check(&template.words, workers.gpus, total, &template.field, notes);
+        // A program that torchrun starts reads PET_*.
+        if template.plain_names
+            && !launch::is_torchrun(&template.words)
+            && !self.spec.contains_key("rendezvous")
+        {
+            self.set("rendezvous", "Env");
+            notes.changed(
+                template.field.as_str(),
+                "rendezvous: Env sets MASTER_ADDR, RANK and WORLD_SIZE, one process for each worker",
+            );
+        }
         for (name, value) in mutable.into_iter().chain(fixed) {
             self.set(&name, value);
         }
@@ -213,16 +226,16 @@ impl Draft {
         })
     }
 
-    fn gpus(&self, workers: Workers, notes: &mut Notes) -> Map<String, Value> {
-        let per = if workers.gpus > 0 {
-            workers.gpus
-        } else {
-            notes.lost(
-                "nvidia.com/gpu",
-                "the job asks for no GPU: a TrainingJob has one at least in each worker",
-            );
-            1
-        };
+    fn gpus(&self, workers: Workers, other_devices: bool, notes: &mut Notes) -> Map<String, Value> {
+        if workers.gpus == 0 {
+            let text = if other_devices {
+                "devices are asked for in another way: one GPU for each worker is written, set gpus.min"
+            } else {
+                "the job asks for no GPU: a TrainingJob has one at least in each worker"
+            };
+            notes.lost(GPU_RESOURCE, text);
+        }
+        let per = workers.gpus.max(1);
         let bounded = |workers: i64| workers.max(1).saturating_mul(per).clamp(1, MAX_GPUS);
         let (min, max) = (bounded(workers.min), bounded(workers.max.max(workers.min)));
         if workers.max.max(1).saturating_mul(per) > MAX_GPUS || workers.max > MAX_NODES {

@@ -21,8 +21,15 @@ const FLAGS: [&str; 8] = [
 const ALONE: &str = "standalone";
 /// Flags of theirs that stay and take no value.
 const SWITCHES: [&str; 6] = ["m", "module", "no-python", "run-path", "use-env", "virtual-local-rank"];
+/// Programs that start others with what is around them.
+const STARTERS: &str = "conda dumb-init env ionice ltrace mamba micromamba ncu nice nohup nsys numactl pdm poetry \
+    setsid srun stdbuf strace taskset time timeout tini uv xvfb-run";
+/// Programs that start processes by options of their own.
+const PROCESSES: &str = "accelerate colossalai composer fabric lightning llamafactory-cli ray torchx";
+/// Programs that start processes on the hosts of a file.
+const HOST_FILES: &str = "deepspeed horovodrun ibrun jsrun mpiexec mpirun prun";
 /// Programs that start containers on the nodes of other clusters.
-const CONTAINER_LAUNCHERS: [&str; 2] = ["singularity", "apptainer"];
+pub const CONTAINER_LAUNCHERS: &str = "singularity apptainer shifter enroot podman-hpc";
 /// Variables that the operator sets.
 pub const OWN_VARIABLES: [&str; 10] = [
     "MASTER_ADDR",
@@ -88,8 +95,9 @@ pub fn words(value: Option<&Value>) -> Vec<String> {
 pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut Notes) {
     // Beside torchrun, python prepares: `python -m pip install`.
     let several = (total > 1 && !is_torchrun(words)).then_some(each);
+    let mut noted = false;
     for command in commands(words) {
-        check_command(&command, several, field, notes);
+        noted |= check_command(&command, several, field, notes);
         let (_, flags) = split_launcher_flags(&command);
         if shell_script(words).is_some() && !flags.is_empty() {
             let flags = flags.join(" ");
@@ -99,36 +107,84 @@ pub fn check(words: &[String], each: i64, total: i64, field: &str, notes: &mut N
             );
         }
     }
+    if total > each && several.is_some() && !noted && !words.is_empty() {
+        notes.lost(
+            field,
+            "a plan may give a worker several GPUs of one node: the program must start a process for each, as torchrun does",
+        );
+    }
 }
 
-/// The text that a shell gets with `-c`.
+/// The text that a shell gets with `-c`, also where another program starts the shell.
 fn shell_script(words: &[String]) -> Option<&str> {
-    let shell = base(words.first()?);
-    let mut rest = words.iter().skip(1);
+    let shell = |word: &String| ["sh", "bash", "dash", "ash", "zsh"].contains(&base(word));
+    let started = || is_among(STARTERS, base(&words[0]));
+    let at = words.iter().position(shell).filter(|at| *at == 0 || started())?;
+    let mut rest = words.iter().skip(at + 1);
     let takes_script =
         |word: &String| word.starts_with('-') && !word.starts_with("--") && word.ends_with('c');
-    (["sh", "bash", "dash", "ash", "zsh"].contains(&shell) && rest.any(takes_script))
-        .then(|| rest.next())?
-        .map(String::as_str)
+    rest.any(takes_script).then(|| rest.find(|word| *word != "--"))?.map(String::as_str)
 }
 
 /// The commands that these words run: those of a shell's text one by one.
 fn commands(words: &[String]) -> Vec<Vec<String>> {
     let Some(script) = shell_script(words) else { return vec![program(words)] };
-    let lines = script.replace("\\\n", " ").replace(['\n', ';'], " ; ");
+    let lines: Vec<String> =
+        script.replace("\\\n", " ").lines().map(|line| without_comment(line).replace(';', " ; ")).collect();
+    let lines = lines.join(" ; ");
     let all = shlex::split(&lines).unwrap_or_else(|| lines.split_whitespace().map(str::to_owned).collect());
     let parts = all.split(|word| [";", "&&", "||", "|", "&"].contains(&word.as_str()));
     parts.map(program).filter(|part| !part.is_empty()).collect()
 }
 
-/// A command without the words before its program: `exec`, `time`, `nohup`, `env` and assignments of variables.
+/// A line up to a `#` that begins a word outside of quotes.
+pub fn without_comment(line: &str) -> &str {
+    let (mut quote, mut before) = (None, ' ');
+    for (at, c) in line.char_indices() {
+        match quote {
+            None if c == '#' && (before.is_whitespace() || before == ';') => return &line[..at],
+            None if (c == '\'' || c == '"') && before != '\\' => quote = Some(c),
+            Some(open) if c == open && before != '\\' => quote = None,
+            _ => {}
+        }
+        before = c;
+    }
+    line
+}
+
+/// A command without the words before its program: words of the shell, assignments of variables, and programs that only start others.
 fn program(words: &[String]) -> Vec<String> {
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let prepares = |word: &&String| {
-        matches!(word.as_str(), "exec" | "time" | "nohup" | "env")
+        ["exec", "if", "then", "else", "elif", "while", "do", "!", "{"].contains(&word.as_str())
             || word.split_once('=').is_some_and(|(name, _)| is_name(name))
     };
-    words.iter().skip_while(prepares).cloned().collect()
+    let words: Vec<String> = words.iter().skip_while(prepares).cloned().collect();
+    let starter = words.first().is_some_and(|word| is_among(STARTERS, base(word)));
+    let program = |word: &String| {
+        let name = base(word);
+        name.starts_with("python")
+            || LAUNCHERS.contains(&name)
+            || is_among(PROCESSES, name)
+            || is_among(HOST_FILES, name)
+    };
+    if !starter {
+        return words;
+    }
+    let rest = words.get(1..).unwrap_or_default();
+    if let Some(at) = rest.iter().position(program) {
+        return rest[at..].to_vec();
+    }
+    // `uv run train.py`
+    match rest.iter().position(|word| word.ends_with(".py")) {
+        Some(at) => std::iter::once("python".to_owned()).chain(rest[at..].iter().cloned()).collect(),
+        None => self::program(rest),
+    }
+}
+
+/// Whether a list of words has this one.
+pub fn is_among(list: &str, word: &str) -> bool {
+    list.split(' ').any(|other| other == word)
 }
 
 /// The last part of a path.
@@ -136,45 +192,41 @@ pub fn base(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or_default()
 }
 
-/// `each`: GPUs that one worker had, where a program must use several.
-fn check_command(words: &[String], each: Option<i64>, field: &str, notes: &mut Notes) {
+/// Notes why a command does not use the GPUs of its worker, and whether it does so. `each`: GPUs that one worker had, where a program
+/// must use several.
+fn check_command(words: &[String], each: Option<i64>, field: &str, notes: &mut Notes) -> bool {
     let first = words.first().map(|word| base(word)).unwrap_or_default();
     // A text of several lines after -c is a program; one of a line asks for a version.
     let script = words.iter().any(|word| word.contains(".py") || word == "-m" || word.contains('\n'));
-    if let Some(each) = each.filter(|_| first.starts_with("python") && script) {
-        let text = if each > 1 {
-            "python starts one process, which mostly uses one GPU: start the program with torchrun"
-        } else {
+    let text = match each {
+        Some(2..) if first.starts_with("python") && script => {
+            "python starts one process, which mostly uses one GPU: start the program with torchrun".to_owned()
+        }
+        Some(_) if first.starts_with("python") && script => {
             "python starts one process for each worker, and a plan may give a worker several GPUs of one node: start the program with \
              torchrun"
-        };
-        notes.lost(field, text);
-    }
-    if first == "accelerate" {
-        notes.lost(
-            field,
-            "accelerate launch does not read PET_*: start the program with torchrun (docs/frameworks.md)",
-        );
-    }
-    if ["mpirun", "mpiexec", "deepspeed"].contains(&first) {
-        notes.lost(
-            field,
-            format!("{first} needs a host file, which there is none of: start the program with torchrun"),
-        );
-    }
-    if let Some(launcher) = container_launcher(words) {
-        notes.lost(
-            field,
-            format!(
-                "{launcher} is not in an image: give its image with --image, and start the program without it"
-            ),
-        );
-    }
+                .to_owned()
+        }
+        _ if is_among(PROCESSES, first) => {
+            format!("{first} does not read PET_*: start the program with torchrun (docs/frameworks.md)")
+        }
+        _ if is_among(HOST_FILES, first) => {
+            format!("{first} needs a host file, which there is none of: start the program with torchrun")
+        }
+        _ => match container_launcher(words) {
+            Some(launcher) => {
+                format!("{launcher} is not in an image: give its image with --image, and start the program without it")
+            }
+            None => return false,
+        },
+    };
+    notes.lost(field, text);
+    true
 }
 
 /// The program that would start a container, if a command has one: `srun singularity exec image.sif python train.py`.
 fn container_launcher(words: &[String]) -> Option<&str> {
-    let launcher = |word: &String| CONTAINER_LAUNCHERS.into_iter().find(|name| *name == base(word));
+    let launcher = |word: &String| CONTAINER_LAUNCHERS.split(' ').find(|name| *name == base(word));
     let starts = |word: Option<&String>| word.is_some_and(|word| ["exec", "run"].contains(&word.as_str()));
     let first = words.first().and_then(launcher);
     first.or_else(|| {
@@ -254,7 +306,7 @@ mod tests {
         ] {
             assert!(lost(alone).starts_with("python starts one process"), "{alone}");
         }
-        assert!(lost("cd /work && accelerate launch x.py").starts_with("accelerate launch does not read"));
+        assert!(lost("cd /work && accelerate launch x.py").starts_with("accelerate does not read"));
         let flags = "--nnodes=2 in the text for the shell: remove it, torchrun reads it from PET_*";
         assert_eq!(lost("pip install x && torchrun --nnodes=2 train.py"), flags);
         for fine in [

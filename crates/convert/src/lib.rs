@@ -18,6 +18,7 @@ mod job_set;
 mod kueue;
 mod launch;
 mod notes;
+mod peers;
 mod pytorch_job;
 mod ray_job;
 mod request;

@@ -44,15 +44,20 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
             replicas.take("template").ok_or_else(|| ConvertError::field(path.clone(), "is missing"))?;
         replicas.rest(notes);
         workers += number;
-        templates.push((path, given));
+        templates.push((path, given, number));
     }
     specs.rest(notes);
-    let mut templates = templates.into_iter();
-    let Some((path, first)) = templates.next() else {
+    // The role with GPUs trains.
+    let trains = templates.iter().position(|(_, given, _)| template::asks_for_gpus(given)).unwrap_or(0);
+    if trains >= templates.len() {
         return Err(ConvertError::field(spec.path("pytorchReplicaSpecs"), "has neither Master nor Worker"));
-    };
-    for (other, given) in templates {
-        if given != first {
+    }
+    let (path, first, _) = templates.remove(trains);
+    for (other, given, number) in templates {
+        if template::asks_for_gpus(&first) && !template::asks_for_gpus(&given) {
+            workers -= number;
+            notes.lost(other, "has no GPUs: its pods are not made");
+        } else if given != first {
             notes.lost(other, format!("differs from {path}, which all workers have now"));
         }
     }

@@ -83,10 +83,13 @@ fn groups(cluster: &mut Fields, notes: &mut Notes) -> Result<(String, Value, (i6
     start_params(&mut head, notes)?;
     let path = cluster.path("workerGroupSpecs");
     let mut chosen = None;
-    for (number, group) in cluster.list("workerGroupSpecs")?.into_iter().enumerate() {
+    let all = cluster.list("workerGroupSpecs")?;
+    // The group with GPUs trains.
+    let trains = all.iter().position(|group| template::asks_for_gpus(&group["template"])).unwrap_or(0);
+    for (number, group) in all.into_iter().enumerate() {
         let mut group = Fields::new(format!("{path}[{number}]"), group)?;
         let name = group.text("groupName")?.unwrap_or_default();
-        if chosen.is_some() {
+        if number != trains {
             notes.lost(format!("{path}.{name}"), "a gang has one template: its pods are not made");
             continue;
         }

@@ -25,6 +25,10 @@ const REFUSED: [(&str, &str); 11] = [
     ("schedulingGroup", "gangs start as a whole anyway"),
 ];
 
+/// What the names of devices that are not planned begin with.
+const DEVICES: &str = "amd.com/ aws.amazon.com/neuron cloud-tpus.google.com/ google.com/tpu gpu.intel.com/ \
+    habana.ai/ huawei.com/Ascend intel.com/gpu";
+
 /// Labels that the API server gives to the pods of a Job.
 const JOB_LABELS: [&str; 4] =
     ["controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
@@ -46,6 +50,10 @@ pub struct Template {
     pub words: Vec<String>,
     /// Where they stand in the file.
     pub field: String,
+    /// It asks for devices in another way than by `nvidia.com/gpu`.
+    pub other_devices: bool,
+    /// Its environment said where the others are, in PyTorch's plain names.
+    pub plain_names: bool,
 }
 
 /// Reads a template at `path`; `trains` names the container that trains, if the kind knows.
@@ -124,8 +132,17 @@ pub fn convert(
     Ok(made)
 }
 
+/// Whether a container of a template asks for GPUs.
+pub fn asks_for_gpus(template: &Value) -> bool {
+    let containers = template.pointer("/spec/containers").and_then(Value::as_array);
+    containers.into_iter().flatten().any(|container| {
+        ["requests", "limits"].iter().any(|kind| container["resources"][kind].get(GPU_RESOURCE).is_some())
+    })
+}
+
 /// Takes the fields of a pod that a TrainingJob may not give.
 fn restrictions(pod: &mut Fields, made: &mut Template, notes: &mut Notes) -> Result<(), ConvertError> {
+    made.other_devices = pod.names().any(|name| name == "resourceClaims");
     for (field, instead) in REFUSED {
         pod.lost(field, notes, instead);
     }
@@ -171,6 +188,8 @@ fn node_selector(
 struct Container {
     name: String,
     gpus: i64,
+    other_devices: bool,
+    plain_names: bool,
     words: Vec<String>,
     value: Value,
 }
@@ -196,7 +215,7 @@ fn container(
     }
     let mut resources = fields.object("resources")?;
     resources.lost("claims", notes, "devices of claims are not planned: use spec.gpus");
-    let (mut gpus, mut kept_resources) = (0, Map::new());
+    let (mut gpus, mut other_devices, mut kept_resources) = (0, false, Map::new());
     for kind in ["requests", "limits"] {
         let mut amounts = resources.object(kind)?;
         let path = amounts.path(GPU_RESOURCE);
@@ -211,7 +230,15 @@ fn container(
             gpus = gpus.max(asked);
         }
         let Value::Object(mut amounts) = amounts.into_value() else { continue };
-        amounts.retain(|key, _| {
+        amounts.retain(|key, amount| {
+            let device = DEVICES.split(' ').any(|vendor| key.starts_with(vendor));
+            if device {
+                other_devices = true;
+                let text =
+                    format!("{} of them are asked for, and only {GPU_RESOURCE} is planned", shown(amount));
+                notes.lost(key.as_str(), text);
+                return false;
+            }
             let shared = key.starts_with(MIG_PREFIX) || key.starts_with("nvidia.com/gpu.");
             if shared {
                 notes.lost(key.as_str(), "parts of GPUs are not planned");
@@ -226,7 +253,7 @@ fn container(
     if !kept_resources.is_empty() {
         kept.insert("resources".into(), Value::Object(kept_resources));
     }
-    let env = environment(&mut fields, notes)?;
+    let (env, plain_names) = environment(&mut fields, notes)?;
     if !env.is_empty() {
         kept.insert("env".into(), env.into());
     }
@@ -247,22 +274,27 @@ fn container(
     if let Value::Object(rest) = fields.into_value() {
         kept.extend(rest.into_iter().filter(|(_, value)| !value.is_null()));
     }
-    Ok(Container { name, gpus, words, value: Value::Object(kept) })
+    Ok(Container { name, gpus, other_devices, plain_names, words, value: Value::Object(kept) })
 }
 
-/// The environment without what the operator sets.
-fn environment(fields: &mut Fields, notes: &mut Notes) -> Result<Vec<Value>, ConvertError> {
+/// The environment without what the operator sets, and whether that had PyTorch's plain names.
+fn environment(fields: &mut Fields, notes: &mut Notes) -> Result<(Vec<Value>, bool), ConvertError> {
     let path = fields.path("env");
     let mut env = fields.list("env")?;
+    let plain_names = env
+        .iter()
+        .any(|variable| ["MASTER_ADDR", "RANK", "WORLD_SIZE"].iter().any(|name| variable["name"] == *name));
     env.retain(|variable| {
         let name = variable["name"].as_str().unwrap_or_default();
         let own = launch::OWN_VARIABLES.contains(&name);
-        if own {
+        if name == "NODE_RANK" {
+            notes.lost(format!("{path}.{name}"), "is not set: use PET_NODE_RANK");
+        } else if own {
             notes.changed(format!("{path}.{name}"), "is set by the operator for each attempt");
         }
         !own
     });
-    Ok(env)
+    Ok((env, plain_names))
 }
 
 /// Which container trains: the one that the kind names, else the one with GPUs, else the first.
@@ -272,11 +304,18 @@ fn choose(containers: &[Container], trains: Option<&str>, made: &mut Template, n
     let at = named.or_else(with_gpus).unwrap_or(0);
     let Some(chosen) = containers.get(at) else { return };
     made.gpus = chosen.gpus;
+    made.other_devices |= chosen.other_devices;
+    made.plain_names = chosen.plain_names;
     made.words.clone_from(&chosen.words);
     made.container = (at > 0).then(|| chosen.name.clone());
     for other in containers.iter().filter(|one| one.gpus > 0 && one.name != chosen.name) {
         notes.lost(format!("containers.{}", other.name), format!("the GPUs are for {} alone", chosen.name));
     }
+}
+
+/// A value as it is written.
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Divides the requests and limits of a template by the GPUs of a pod. Whether there were any to divide.
@@ -288,7 +327,7 @@ pub fn per_gpu(template: &mut Value, gpus: i64) -> bool {
         for kind in ["requests", "limits"] {
             let amounts = container.pointer_mut(&format!("/resources/{kind}")).and_then(Value::as_object_mut);
             for (name, amount) in amounts.into_iter().flatten() {
-                let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+                let text = shown(amount);
                 // A worker gets whole devices.
                 let part = if is_extended_resource(name) { quantity::share } else { quantity::part };
                 if let Some(part) = part(&text, gpus) {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{Converted, Level, convert};
 
 fn of(file: &Value) -> Converted {
-    convert(&file.to_string(), Some("i")).unwrap_or_else(|error| panic!("{error}")).remove(0)
+    convert(&file.to_string(), Some("i"), &[]).unwrap_or_else(|error| panic!("{error}")).remove(0)
 }
 
 /// Fields of the lost notes.

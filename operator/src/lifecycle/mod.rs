@@ -64,6 +64,7 @@ pub mod observed;
 pub mod pods;
 mod readiness;
 mod run;
+mod slurm;
 mod start;
 pub mod status;
 mod step;

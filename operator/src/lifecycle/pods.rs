@@ -23,6 +23,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use ring::digest::{SHA256, digest};
 
 use super::observed::{NodeFact, Settings};
+use super::slurm;
 
 /// Pod annotation: its node's boot ID at creation. A different one later proves that its containers are gone.
 pub const ANNOTATION_BOOT_ID: &str = "andreas.dev/boot-id";
@@ -187,6 +188,9 @@ fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings
         env.retain(|e| ours.iter().all(|o| o.name != e.name));
         // Ours first, so that the user's may refer to them as $(NAME).
         env.splice(0..0, ours);
+    }
+    if job.spec.rendezvous == Rendezvous::Slurm {
+        slurm::prepare(&mut spec, &mut annotations, trains, &place(job, allocation, index, on_host));
     }
     Pod {
         metadata: ObjectMeta {
@@ -426,6 +430,33 @@ fn mount(container: &mut Container, job: &SlimTrainingJob, settings: &Settings, 
     }
 }
 
+/// The name of a gang's member, which its Service knows.
+fn host_name(job: &SlimTrainingJob, allocation: &Allocation, index: usize) -> String {
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let pod = names::pod_name(&job_name(job), allocation.attempt, index);
+    format!("{pod}.{}.{namespace}.svc", service_name(job))
+}
+
+/// The place of a worker, as a batch script sees it. A single worker has no Service; its own name is in its hosts file.
+fn place(job: &SlimTrainingJob, allocation: &Allocation, index: usize, on_host: bool) -> slurm::Place {
+    let nodes = allocation.nodes.len();
+    let hosts = if nodes > 1 {
+        (0..nodes).map(|index| host_name(job, allocation, index)).collect()
+    } else if on_host {
+        vec!["localhost".to_owned()]
+    } else {
+        vec![names::pod_name(&job_name(job), allocation.attempt, 0)]
+    };
+    slurm::Place {
+        job: job_name(job),
+        uid: uid(job),
+        attempt: allocation.attempt,
+        index,
+        hosts,
+        gpus: u32::try_from(allocation.gpus_per_worker).unwrap_or(0),
+    }
+}
+
 fn environment(
     job: &SlimTrainingJob,
     allocation: &Allocation,
@@ -436,11 +467,7 @@ fn environment(
     use names::env;
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let name = job_name(job);
-    let master = if allocation.nodes.len() > 1 {
-        format!("{}.{}.{namespace}.svc", names::pod_name(&name, allocation.attempt, 0), service_name(job))
-    } else {
-        "127.0.0.1".into()
-    };
+    let master = if allocation.nodes.len() > 1 { host_name(job, allocation, 0) } else { "127.0.0.1".into() };
     let mut all = vec![
         (env::NNODES, allocation.nodes.len().to_string()),
         (env::NPROC_PER_NODE, allocation.gpus_per_worker.to_string()),
@@ -451,9 +478,11 @@ fn environment(
         (env::ATTEMPT, allocation.attempt.to_string()),
         (env::GPU_TYPE, allocation.gpu_type.clone()),
     ];
-    if job.spec.rendezvous == Rendezvous::Env {
+    if job.spec.rendezvous != Rendezvous::Torchrun {
         all.push((env::PLAIN_MASTER_ADDR, master));
         all.push((env::PLAIN_MASTER_PORT, port.to_string()));
+    }
+    if job.spec.rendezvous == Rendezvous::Env {
         all.push((env::PLAIN_RANK, index.to_string()));
         all.push((env::PLAIN_WORKERS, allocation.nodes.len().to_string()));
     }

@@ -137,7 +137,7 @@ pub fn cluster_files(bytes: &[u8]) {
 /// Manifests and sbatch scripts that become TrainingJobs: each has a spec, and can be written and read again.
 pub fn job_manifests(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    for one in andreas_convert::convert(text, Some("image")).unwrap_or_default() {
+    for one in andreas_convert::convert(text, Some("image"), &[]).unwrap_or_default() {
         assert!(one.job["kind"] == "TrainingJob", "{}", one.source);
         serde_json::to_vec(&one.job).expect("what was converted can be written");
     }

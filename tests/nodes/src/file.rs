@@ -34,14 +34,14 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
         .map_err(|error| FileError::Parse { path: path.to_owned(), message: error.to_string() })
 }
 
-/// Writes beside the file and renames.
-pub(crate) fn replace(target: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// Writes beside the file, with this mode, and renames.
+pub(crate) fn replace(target: &Path, bytes: &[u8], mode: u32) -> std::io::Result<()> {
     if std::fs::read(target).is_ok_and(|old| old == bytes) {
         return Ok(());
     }
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let beside = target.with_file_name(format!(".{name}.new"));
     std::fs::write(&beside, bytes)?;
-    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o644))?;
+    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(mode))?;
     std::fs::rename(&beside, target)
 }

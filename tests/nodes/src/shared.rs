@@ -102,7 +102,7 @@ impl Shared {
         for file in files.values() {
             let body =
                 bodies.entry(&file.namespace).or_insert_with(|| self.cluster.lock().hosts(&file.namespace));
-            if let Err(error) = replace(&file.path, format!("{}{body}", file.own).as_bytes()) {
+            if let Err(error) = replace(&file.path, format!("{}{body}", file.own).as_bytes(), 0o644) {
                 tracing::debug!(path = %file.path.display(), %error, "hosts file");
             }
         }
@@ -118,7 +118,7 @@ impl Shared {
         let own = format!("127.0.0.1\tlocalhost\n{ip}\t{full}{host}\n");
         let path = etc.join("hosts");
         let body = self.cluster.lock().hosts(namespace);
-        replace(&path, format!("{own}{body}").as_bytes())?;
+        replace(&path, format!("{own}{body}").as_bytes(), 0o644)?;
         std::fs::write(etc.join("hostname"), format!("{host}\n"))?;
         let search = format!("{namespace}.svc.cluster.local svc.cluster.local cluster.local");
         std::fs::write(etc.join("resolv.conf"), format!("search {search}\n"))?;

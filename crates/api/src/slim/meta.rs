@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::names::GROUP;
+use crate::names::{ANNOTATION_SLURM_PREFIX, GROUP};
 
 /// Annotation in which `kubectl apply` keeps the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -30,11 +30,12 @@ impl KeyFilter for All {
     }
 }
 
-/// Those of our own group.
+/// Those of our own group, without the programs that pods carry.
 struct GroupKeys;
 impl KeyFilter for GroupKeys {
     fn keeps(key: &str) -> bool {
         key.strip_prefix(GROUP).is_some_and(|rest| rest.starts_with('/'))
+            && !key.starts_with(ANNOTATION_SLURM_PREFIX)
     }
 }
 
@@ -222,7 +223,7 @@ mod tests {
         let owner = |n: usize, controller: bool| json!({"apiVersion": "v1", "kind": "K", "name": format!("o{n}"), "uid": format!("u{n}"), "controller": controller});
         let owners: Vec<_> = (0..5_000).map(|n| owner(n, n == 4_000)).collect();
         let pod = json!({"metadata": {
-            "name": "p", "labels": labels, "annotations": {"example.org/a": "x".repeat(200_000)},
+            "name": "p", "labels": labels, "annotations": {"example.org/a": "x".repeat(200_000), "andreas.dev/slurm-srun": "x"},
             "finalizers": finalizers, "ownerReferences": owners,
         }, "spec": {}});
         // As the API server sends it.

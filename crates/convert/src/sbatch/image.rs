@@ -5,7 +5,7 @@
 /// # Errors
 /// Why it is no image that a node can pull: it is a file of the cluster, or only a shell knows it.
 pub fn named(text: &str) -> Result<String, String> {
-    let name = text.strip_prefix("docker://").unwrap_or(text);
+    let name = ["docker://", "docker:"].iter().find_map(|start| text.strip_prefix(start)).unwrap_or(text);
     let file = name.starts_with(['/', '.', '~'])
         || [".sqsh", ".squashfs", ".sif"].iter().any(|ending| name.ends_with(ending));
     if file {

@@ -1,100 +1,23 @@
-//! `#SBATCH` lines.
+//! Options of sbatch and srun: words to names and values, and what becomes of each of sbatch's.
 
 use super::super::error::ConvertError;
 use super::super::notes::Notes;
-use super::variables::{self, Variable};
-use super::{image, interpreter, units};
+use super::{image, script, units};
 
-/// Short options and their long names.
-const SHORT: [(char, &str); 32] = [
-    ('A', "account"),
-    ('a', "array"),
-    ('B', "extra-node-info"),
-    ('b', "begin"),
-    ('C', "constraint"),
-    ('c', "cpus-per-task"),
-    ('D', "chdir"),
-    ('d', "dependency"),
-    ('e', "error"),
-    ('F', "nodefile"),
-    ('G', "gpus"),
-    ('H', "hold"),
-    ('i', "input"),
-    ('J', "job-name"),
-    ('k', "no-kill"),
-    ('L', "licenses"),
-    ('M', "clusters"),
-    ('m', "distribution"),
-    ('N', "nodes"),
-    ('n', "ntasks"),
-    ('O', "overcommit"),
-    ('o', "output"),
-    ('p', "partition"),
-    ('Q', "quiet"),
-    ('q', "qos"),
-    ('S', "core-spec"),
-    ('s', "oversubscribe"),
-    ('t', "time"),
-    ('v', "verbose"),
-    ('W', "wait"),
-    ('w', "nodelist"),
-    ('x', "exclude"),
-];
-/// Long options without a value.
-const FLAGS: [&str; 12] = [
-    "hold",
-    "no-kill",
-    "overcommit",
-    "oversubscribe",
-    "exclusive",
-    "requeue",
-    "no-requeue",
-    "contiguous",
-    "quiet",
-    "verbose",
-    "wait",
-    "parsable",
-];
-/// Options that mean nothing here. What is lost with a node starts again without a retry: `requeue` is so anyway.
-const IGNORED: [&str; 13] = [
-    "no-kill",
-    "overcommit",
-    "exclusive",
-    "requeue",
-    "quiet",
-    "verbose",
-    "parsable",
-    "open-mode",
-    "distribution",
-    "propagate",
-    "gpu-bind",
-    "cpu-bind",
-    "hint",
-];
-/// Options that a person must see to, and what to do.
-const LOST: [(&str, &str); 21] = [
-    ("array", "submit one TrainingJob for each run, with the same --profile"),
-    ("dependency", "a workflow engine can wait for .status.phase"),
-    ("account", "the namespace is the account"),
-    ("qos", "use weight"),
-    ("nice", "use weight"),
-    ("priority", "use weight"),
-    ("partition", "use nodeSelector in the template, or gpus.types"),
-    ("constraint", "use nodeSelector in the template, or gpus.types"),
-    ("nodelist", "use nodeSelector in the template"),
-    ("exclude", "use affinity in the template"),
-    ("begin", "create the job later, or suspend it until then"),
-    ("deadline", "Slurm ends a job there: deadline is when it should be done, and ends nothing"),
-    ("licenses", "licences are not planned"),
-    ("reservation", "there are no reservations: weight and deadline order jobs"),
-    ("output", "kubectl andreas logs shows it; write files to a volume"),
-    ("error", "kubectl andreas logs shows it; write files to a volume"),
-    ("input", "there is no standard input"),
-    ("container-mounts", "mount volumes in the template"),
-    ("no-requeue", "a run whose node is lost, or that makes way for another, always starts again"),
-    ("clusters", "convert writes for the cluster of the context"),
-    ("wait", "kubectl andreas wait waits for the end"),
-];
+/// Options: letter, name, whether a value follows, and level and text of the note where that is all that becomes of it.
+fn table() -> impl Iterator<Item = [&'static str; 5]> {
+    include_str!("options.txt").lines().map(|line| {
+        let mut columns = line.splitn(5, ' ');
+        [(); 5].map(|()| columns.next().unwrap_or_default())
+    })
+}
+
+fn is_flag(name: &str) -> bool {
+    table().any(|[_, other, takes, ..]| takes == "flag" && other == name)
+}
+
+/// An option and its value.
+pub type Pair = (String, Option<String>);
 
 /// What the options ask for.
 #[derive(Debug, Default, PartialEq)]
@@ -107,12 +30,20 @@ pub struct Options {
     pub tasks: Option<i64>,
     /// Tasks of a node.
     pub tasks_per_node: Option<i64>,
+    /// Tasks of a GPU.
+    pub tasks_per_gpu: Option<i64>,
     /// GPUs in total.
     pub gpus: Option<i64>,
     /// GPUs of a node.
     pub gpus_per_node: Option<i64>,
     /// GPUs of a task.
     pub gpus_per_task: Option<i64>,
+    /// GPUs of a socket, and sockets of a node.
+    pub gpus_per_socket: Option<i64>,
+    /// Sockets of a node.
+    pub sockets: Option<i64>,
+    /// The job has its nodes alone.
+    pub exclusive: bool,
     /// Limit of time, s.
     pub time: Option<i64>,
     /// CPUs of a task.
@@ -125,145 +56,243 @@ pub struct Options {
     pub memory_per_cpu: Option<i64>,
     /// Memory of a GPU, MiB.
     pub memory_per_gpu: Option<i64>,
-    /// Time between the signal and the end, s.
-    pub grace: Option<i64>,
+    /// Signal before the end.
+    pub signal: Option<String>,
     /// Variables of the program.
-    pub env: Vec<Variable>,
+    pub env: Vec<(String, String)>,
     /// Held.
     pub hold: bool,
     /// Working folder.
     pub folder: Option<String>,
-    /// Image, by the pyxis plug-in.
+    /// Image.
     pub image: Option<String>,
 }
 
 /// Reads the options of a script: those before its first command, as sbatch does.
 ///
 /// # Errors
-/// When a value cannot be read.
+/// When a value cannot be read, or the job is an array.
 pub fn read(text: &str, notes: &mut Notes) -> Result<Options, ConvertError> {
     let mut options = Options::default();
-    for (number, line) in text.lines().take(interpreter::header(text)).enumerate() {
-        let error = |problem: String| ConvertError::Line { line: number + 1, problem };
+    let (mut array, mut name_line) = (None, None);
+    for (number, line) in script::header(text) {
+        let error = |problem: String| ConvertError::Line { line: number, problem };
         let Some(rest) = line.strip_prefix("#SBATCH").filter(|rest| rest.starts_with([' ', '\t'])) else {
             continue;
         };
         // What follows a second # is a comment.
         let rest = rest.split(" #").next().unwrap_or_default();
         let words = shlex::split(rest).ok_or_else(|| error("a quote has no end".to_owned()))?;
-        for (name, value) in pairs(&words).map_err(error)? {
-            set(&mut options, &name, value.as_deref(), notes)
+        let (pairs, program) = pairs(&words).map_err(error)?;
+        match program.first().map(String::as_str) {
+            None => {}
+            Some("hetjob" | "packjob") => {
+                return Err(error(
+                    "hetjob: a job of several parts of different size is one TrainingJob for each".into(),
+                ));
+            }
+            _ if rest.contains('<') && rest.contains('>') => {
+                return Err(error(format!("{} holds a placeholder: fill it in", rest.trim())));
+            }
+            Some(word) => return Err(error(format!("{word:?} is no option"))),
+        }
+        for (name, value) in pairs {
+            let value = value.as_deref().unwrap_or_default();
+            match name.as_str() {
+                "array" => array = Some((number, rest.trim().to_owned(), value.to_owned())),
+                "job-name" => name_line = Some(number),
+                _ => {}
+            }
+            set(&mut options, &name, value, notes)
                 .map_err(|problem| error(format!("--{name}: {problem}")))?;
         }
     }
-    Ok(options)
+    match array {
+        Some((line, rest, value)) => {
+            let name = options.name.as_deref().zip(name_line);
+            Err(ConvertError::Line { line, problem: array_loop(line, &rest, &value, name) })
+        }
+        None => Ok(options),
+    }
 }
 
-/// Options with their values, by long name.
-fn pairs(words: &[String]) -> Result<Vec<(String, Option<String>)>, String> {
-    let mut found = Vec::new();
-    let mut rest = words.iter().peekable();
-    while let Some(word) = rest.next() {
-        let (name, given) = if let Some(long) = word.strip_prefix("--") {
-            match long.split_once('=') {
-                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-                None => (long.to_owned(), None),
-            }
-        } else if let Some(short) = word.strip_prefix('-').filter(|short| !short.is_empty()) {
-            let mut letters = short.chars();
-            let mut long = named(letters.next().unwrap_or_default())?;
-            // `-Qv`: a flag has no value, so the next letter is an option.
-            while FLAGS.contains(&long) && !letters.as_str().is_empty() {
-                found.push((long.to_owned(), None));
-                long = named(letters.next().unwrap_or_default())?;
-            }
-            let value = letters.as_str().trim_start_matches('=');
-            (long.to_owned(), Some(value.to_owned()).filter(|value| !value.is_empty()))
+/// Why an array is refused, with the loop that makes one job of each run.
+fn array_loop(line: usize, rest: &str, value: &str, name: Option<(&str, usize)>) -> String {
+    let option = ["--array=", "--array ", "-a ", "-a", "-a="].map(|option| format!("{option}{value}"));
+    let option = option.iter().find(|option| rest.contains(option.as_str())).map_or(value, String::as_str);
+    let runs = value.split('%').next().unwrap_or_default().split(',').map(|part| {
+        let (range, step) = part.split_once(':').unwrap_or((part, "1"));
+        range.split_once('-').map_or(part.to_owned(), |(first, last)| format!("$(seq {first} {step} {last})"))
+    });
+    let runs: Vec<String> = runs.collect();
+    let variable = "--export=ALL,SLURM_ARRAY_TASK_ID=$id";
+    let (option, rename) = match name {
+        Some((name, at)) => {
+            (format!("{line}s/{option}/{variable}/"), format!(" -e \"{at}s/{name}/{name}-$id/\""))
+        }
+        None => (format!("{line}s/{option}/{variable} --job-name=batch-$id/"), String::new()),
+    };
+    format!(
+        "--array: a TrainingJob is one run, so make one for each:\n  for id in {}; do\n    sed -e \"{option}\"{rename} FILE | \
+         kubectl andreas convert -f - | kubectl create -f -\n  done",
+        runs.join(" ")
+    )
+}
+
+/// Options with their values by long name, up to the first word that is none, and the words from there on.
+///
+/// # Errors
+/// When an option is not known, so that its value might be the next word.
+pub fn pairs(words: &[String]) -> Result<(Vec<Pair>, &[String]), String> {
+    let mut pairs: Vec<Pair> = Vec::new();
+    let mut rest = words;
+    while let [word, after @ ..] = rest {
+        let Some(option) = word.strip_prefix('-').filter(|option| !option.is_empty()) else { break };
+        rest = after;
+        let (name, given) = if option == "-" {
+            break;
+        } else if let Some(long) = option.strip_prefix('-') {
+            let (name, value) =
+                long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+            (full_name(name), value)
         } else {
-            return Err(format!("{word:?} is no option"));
+            let mut letters = option.chars();
+            let mut name = named(letters.next().unwrap_or_default())?;
+            // `-Qv`: a flag has no value, so the next letter is an option.
+            while is_flag(name) && letters.as_str().starts_with(|c: char| c.is_ascii_alphabetic()) {
+                pairs.push((name.to_owned(), None));
+                name = named(letters.next().unwrap_or_default())?;
+            }
+            (
+                name.to_owned(),
+                Some(letters.as_str().trim_start_matches('=')).filter(|value| !value.is_empty()),
+            )
         };
-        let flag = FLAGS.contains(&name.as_str());
-        let next = rest.next_if(|next| given.is_none() && !flag && !next.starts_with('-')).cloned();
-        found.push((name, given.or(next)));
+        let mut value = given.map(str::to_owned);
+        if value.is_none()
+            && !is_flag(&name)
+            && let [next, after @ ..] = rest
+            && (!next.starts_with('-') || next[1..].starts_with(|c: char| c.is_ascii_digit()))
+        {
+            (value, rest) = (Some(next.clone()), after);
+        }
+        pairs.push((name, value));
     }
-    Ok(found)
+    Ok((pairs, rest))
 }
 
 /// The long name of a short option.
 fn named(letter: char) -> Result<&'static str, String> {
-    let long = SHORT.iter().find(|(short, _)| *short == letter).map(|(_, long)| *long);
-    long.ok_or_else(|| format!("-{letter} is no option of sbatch"))
+    let mut names = table().filter(|[short, ..]| *short != "-" && short.starts_with(letter));
+    names.next().map(|[_, name, ..]| name).ok_or_else(|| format!("-{letter} is no option of sbatch"))
 }
 
-fn set(options: &mut Options, name: &str, value: Option<&str>, notes: &mut Notes) -> Result<(), String> {
-    let text = value.unwrap_or_default();
-    let bad = || format!("{text:?} cannot be read");
+/// The name of an option that may be given by its beginning, where only one begins so.
+fn full_name(name: &str) -> String {
+    let name = if name == "tasks-per-node" { "ntasks-per-node" } else { name };
+    let mut matches = table().map(|[_, full, ..]| full).filter(|full| full.starts_with(name));
+    match (matches.next(), matches.next()) {
+        (Some(one), None) => one.to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+fn set(options: &mut Options, name: &str, text: &str, notes: &mut Notes) -> Result<(), String> {
+    let bad = || match text {
+        _ if text.contains('$') => format!("{text:?}: Slurm reads no variables here: give the number"),
+        _ if text.starts_with('<') => format!("{text:?} is a placeholder: fill it in"),
+        _ => format!("{text:?} cannot be read"),
+    };
     let count = || units::count(text).ok_or_else(bad);
     let memory = || units::memory(text).ok_or_else(|| format!("{text:?} is no amount such as 4000 or 16G"));
-    let gpus = |notes: &mut Notes| gpus(name, text.split(','), notes);
+    let mut gpus = || gpus(name, text, notes).map(Some);
     match name {
         "job-name" => options.name = Some(text.to_owned()).filter(|text| !text.is_empty()),
         "nodes" => options.nodes = Some(units::range(text).ok_or_else(bad)?),
         "ntasks" => options.tasks = Some(count()?),
         "ntasks-per-node" => options.tasks_per_node = Some(count()?),
-        "gpus" => options.gpus = Some(gpus(notes)?),
-        "gpus-per-node" => options.gpus_per_node = Some(gpus(notes)?),
-        "gpus-per-task" => options.gpus_per_task = Some(gpus(notes)?),
-        "gres" => {
-            if let Some(gpus) = gres(text, notes)? {
-                options.gpus_per_node = Some(gpus);
-            }
+        "ntasks-per-gpu" => options.tasks_per_gpu = Some(count()?),
+        "sockets-per-node" => options.sockets = Some(count()?),
+        "gpus" => options.gpus = gpus()?,
+        "gpus-per-node" => options.gpus_per_node = gpus()?,
+        "gpus-per-task" => options.gpus_per_task = gpus()?,
+        "gpus-per-socket" => options.gpus_per_socket = gpus()?,
+        "gres" => options.gpus_per_node = gres(name, text, notes)?.or(options.gpus_per_node),
+        "tres-per-task" => {
+            options.gpus_per_task = gres(name, text, notes)?.or(options.gpus_per_task);
+            let cpus = text
+                .split(',')
+                .find_map(|part| units::count(part.strip_prefix("cpu")?.trim_start_matches([':', '='])));
+            options.cpus_per_task = cpus.or(options.cpus_per_task);
         }
-        // As many GPUs as tasks.
-        "ntasks-per-gpu" if text == "1" => options.gpus_per_task = Some(1),
-        "ntasks-per-gpu" => notes.lost("--ntasks-per-gpu", "torchrun starts one process for each GPU"),
-        "time" => match units::time(text) {
-            Some(seconds) => options.time = Some(seconds),
-            None if ["UNLIMITED", "INFINITE"].contains(&text.to_ascii_uppercase().as_str()) => {}
-            // No limit.
-            None if text.contains('0') && text.chars().all(|c| matches!(c, '0' | ':' | '-')) => {}
-            None => {
-                return Err(format!(
-                    "{text:?} is no time such as 90, 24:00:00 or 1-12 (minutes, hours, days)"
-                ));
-            }
-        },
+        "exclusive" => options.exclusive = true,
+        "time" => {
+            options.time = units::time(text).map_err(|()| {
+                format!("{text:?} is no time such as 90, 24:00:00 or 1-12 (minutes, hours, days)")
+            })?
+        }
         "cpus-per-task" => options.cpus_per_task = Some(count()?),
         "cpus-per-gpu" => options.cpus_per_gpu = Some(count()?),
         // 0 is all of the node.
-        "mem" if text == "0" => notes.lost("--mem", "all memory of a node: name an amount in the template"),
+        "mem" if text == "0" => {
+            notes.changed("--mem", "all memory of a node: name an amount in the template")
+        }
         "mem" => options.memory = Some(memory()?),
         "mem-per-cpu" => options.memory_per_cpu = Some(memory()?),
         "mem-per-gpu" => options.memory_per_gpu = Some(memory()?),
         "signal" => {
-            options.grace = Some(text.split_once('@').and_then(|(_, at)| units::count(at)).unwrap_or(60))
+            let (signal, seconds) = text.split_once('@').unwrap_or((text, "60"));
+            options.signal = Some(signal.to_owned());
+            notes.changed(
+                "--signal",
+                format!(
+                    "is sent when the run is stopped, for whatever reason: give the job a checkpoint with graceSeconds: {seconds} where \
+                     the program saves its state"
+                ),
+            );
         }
         "hold" => options.hold = true,
-        "chdir" => options.folder = Some(text.to_owned()),
-        "container-image" => match image::named(text) {
+        "chdir" => {
+            options.folder = Some(text.to_owned());
+            notes.changed(
+                "--chdir",
+                "becomes workingDir: a folder of the cluster is empty here, unless a volume is mounted there",
+            );
+        }
+        "container-image" | "image" => match image::named(text) {
             Ok(image) => options.image = Some(image),
-            Err(problem) => notes.lost("--container-image", problem),
+            Err(problem) => notes.lost(format!("--{name}"), problem),
         },
         "export" => {
-            let (given, names) = variables::exported(text);
-            for name in names {
-                notes.lost("--export", variables::without_value(name));
+            for part in text
+                .split(',')
+                .filter(|part| !["", "ALL", "NONE", "NIL"].contains(&part.to_ascii_uppercase().as_str()))
+            {
+                match part.split_once('=') {
+                    Some((name, value)) => options.env.push((name.to_owned(), value.to_owned())),
+                    None => notes.lost(
+                        "--export",
+                        format!(
+                            "{part} has its value in the shell that submits: give it in env of the template"
+                        ),
+                    ),
+                }
             }
-            options.env = given;
         }
-        _ if IGNORED.contains(&name) || name.starts_with("mail") || name == "comment" => {}
-        _ => {
-            let instead = LOST.iter().find(|(lost, _)| *lost == name).map(|(_, instead)| *instead);
-            notes.lost(format!("--{name}"), instead.unwrap_or("a TrainingJob has no such option"));
-        }
+        _ => match table().find(|[_, other, ..]| *other == name) {
+            Some([.., "lost", text]) => notes.lost(format!("--{name}"), text),
+            Some([.., "changed", text]) => notes.changed(format!("--{name}"), text),
+            Some(_) => {}
+            None => notes.changed(format!("--{name}"), "a TrainingJob has no such option"),
+        },
     }
     Ok(())
 }
 
 /// GPUs by `4`, `a100:4` or `a100`, of several types together.
-fn gpus<'a>(name: &str, parts: impl Iterator<Item = &'a str>, notes: &mut Notes) -> Result<i64, String> {
+fn gpus(name: &str, text: &str, notes: &mut Notes) -> Result<i64, String> {
     let (mut total, mut types) = (0, Vec::new());
-    for part in parts {
+    for part in text.split(',') {
         let (kind, number) =
             units::gpus(part).ok_or_else(|| format!("{part:?} is no number of GPUs, such as 4 or a100:4"))?;
         total += number;
@@ -271,10 +300,12 @@ fn gpus<'a>(name: &str, parts: impl Iterator<Item = &'a str>, notes: &mut Notes)
     }
     let option = format!("--{name}");
     for kind in &types {
-        notes.lost(
-            option.as_str(),
-            format!("type {kind}: name the value of the label nvidia.com/gpu.product in gpus.types"),
-        );
+        let text = if units::is_part(kind) {
+            format!("{kind} is a part of a GPU: parts are not planned, and a whole one is asked for")
+        } else {
+            format!("type {kind}: name the value of the label nvidia.com/gpu.product in gpus.types")
+        };
+        notes.lost(option.as_str(), text);
     }
     if types.len() > 1 {
         let types = types.join(" and ");
@@ -286,20 +317,49 @@ fn gpus<'a>(name: &str, parts: impl Iterator<Item = &'a str>, notes: &mut Notes)
     Ok(total)
 }
 
-/// The GPUs of `gpu:a100:4`, `gpu:4`, `gpu`; other resources are noted.
-fn gres(text: &str, notes: &mut Notes) -> Result<Option<i64>, String> {
-    let mut amounts = Vec::new();
-    for part in text.split(',').filter(|part| !part.eq_ignore_ascii_case("none")) {
-        let (name, rest) = part.split_once([':', '=']).unwrap_or((part, "1"));
-        if name.trim_start_matches("gres/") == "gpu" {
-            amounts.push(rest);
-        } else {
-            notes.lost("--gres", format!("{name} is not planned"));
+/// The GPUs of `gpu:a100:4`, `gpu:4`, `gpu` or `gres/gpu=4`; other resources are noted.
+fn gres(option: &str, text: &str, notes: &mut Notes) -> Result<Option<i64>, String> {
+    let (mut amounts, mut part_of_gpu, none) = (Vec::new(), false, text.eq_ignore_ascii_case("none"));
+    for part in text.split(',').filter(|_| !none) {
+        let (name, rest) = part.trim_start_matches("gres/").split_once([':', '=']).unwrap_or((part, "1"));
+        match name.trim_start_matches("gres/") {
+            "gpu" => amounts.push(rest),
+            "cpu" | "mem" => {}
+            "shard" | "mps" => {
+                notes.lost(
+                    format!("--{option}"),
+                    format!("{part} is a part of a GPU: parts are not planned, and a whole one is asked for"),
+                );
+                part_of_gpu = true;
+            }
+            name => notes.lost(format!("--{option}"), format!("{name} is not planned")),
         }
     }
-    // `none` takes back what another option asked for.
-    if amounts.is_empty() && !text.eq_ignore_ascii_case("none") {
-        return Ok(None);
+    if !amounts.is_empty() {
+        return gpus(option, &amounts.join(","), notes).map(Some);
     }
-    gpus("gres", amounts.into_iter(), notes).map(Some)
+    // `none` takes back what another option asked for.
+    Ok(part_of_gpu.then_some(1).or(none.then_some(0)))
+}
+
+/// The options of a step of srun that say something of its size: without notes, and without values that only a shell knows.
+pub fn of_step(pairs: &[Pair]) -> Options {
+    let mut options = Options::default();
+    for (name, value) in pairs {
+        let size = [
+            "nodes",
+            "ntasks",
+            "ntasks-per-node",
+            "gpus",
+            "gpus-per-node",
+            "gpus-per-task",
+            "gres",
+            "tres-per-task",
+        ];
+        if size.contains(&name.as_str()) {
+            // What cannot be read is not counted.
+            let _ = set(&mut options, name, value.as_deref().unwrap_or_default(), &mut Notes::default());
+        }
+    }
+    options
 }

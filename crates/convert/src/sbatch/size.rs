@@ -3,14 +3,15 @@
 use super::super::draft::Workers;
 use super::super::notes::Notes;
 use super::options::Options;
+use super::script::Step;
 
 /// What a script asks for, by node.
 #[derive(Debug, PartialEq)]
 pub struct Size {
     /// Nodes, and GPUs of each.
     pub workers: Workers,
-    /// Tasks of a node.
-    pub tasks: i64,
+    /// Tasks of a node, where that is not one for each GPU.
+    pub tasks: Option<i64>,
     /// CPUs of a node.
     pub cpus: Option<i64>,
     /// Memory of a node, MiB.
@@ -18,11 +19,33 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size that the options of sbatch ask for. What cannot be the same on every node is noted.
-    pub fn from_options(options: &Options, notes: &mut Notes) -> Self {
+    /// The size that the options of sbatch ask for, or else the steps of srun. `named` are the numbers of GPUs of a node that the script
+    /// names. What cannot be the same on every node is noted.
+    pub fn new(options: &Options, steps: &[Step], named: &[String], notes: &mut Notes) -> Self {
         let (min, mut max) = nodes(options);
         let tasks = tasks_on_node(options, min, notes);
-        let gpus = gpus_on_node(options, min, tasks, notes);
+        let mut gpus = gpus_on_node(options, min, tasks, notes);
+        if gpus.is_none() {
+            gpus = steps.iter().filter_map(|step| gpus_of_step(&step.size, options, min, tasks)).max();
+            if let Some(gpus) = gpus {
+                notes.changed(
+                    "srun",
+                    format!("asks for {gpus} GPUs of a node, the options of sbatch for none"),
+                );
+            }
+        }
+        if options.nodes.is_none() {
+            let by_tasks = options.tasks.filter(|tasks| *tasks > 1 && options.tasks_per_node.is_none());
+            let more = |tasks: &i64| by_node(options).is_some_and(|gpus| *tasks > gpus) || options.exclusive;
+            if let Some(tasks) = by_tasks.filter(more) {
+                notes.lost(
+                    "--nodes",
+                    format!(
+                        "is not given, and only the cluster knows how many {tasks} tasks take: one is assumed"
+                    ),
+                );
+            }
+        }
         if options.gpus_per_node.is_none() {
             match total_gpus(options) {
                 Some(total) if max > min => {
@@ -38,11 +61,30 @@ impl Size {
                 _ => {}
             }
         }
+        if options.exclusive {
+            notes.changed(
+                "--exclusive",
+                "all CPUs and GPUs of the nodes were the job's: their number is not in the options",
+            );
+        }
+        if gpus.is_none() && (options.exclusive || !named.is_empty()) {
+            let named = if named.is_empty() {
+                String::new()
+            } else {
+                format!("; the script names {}", named.join(", "))
+            };
+            notes.lost("gpus", format!("the number of GPUs of a node is not in the options, so one is written{named}: set gpus.min"));
+            gpus = Some(1);
+        }
+        let gpus = gpus.unwrap_or(0);
+        let tasks = tasks.unwrap_or(1);
         let cpus = cpus_on_node(options, tasks, gpus, notes);
         let by_gpu = options.memory_per_gpu.and_then(|mib| by_gpu("--mem-per-gpu", mib, gpus, notes));
         let by_cpu = options.memory_per_cpu.and_then(|mib| Some(mib.saturating_mul(cpus?)));
         let memory = options.memory.or(by_gpu).or(by_cpu);
-        Self { workers: Workers { min, max, gpus }, tasks, cpus, memory }
+        let by_gpus = gpus / options.gpus_per_task.unwrap_or(1).max(1);
+        let workers = Workers { min, max, gpus };
+        Self { workers, tasks: (tasks != by_gpus.max(1)).then_some(tasks), cpus, memory }
     }
 }
 
@@ -56,22 +98,27 @@ fn total_gpus(options: &Options) -> Option<i64> {
     options.gpus.or_else(|| Some(options.gpus_per_task?.saturating_mul(options.tasks?)))
 }
 
+/// GPUs of a node by options that say it.
+fn by_node(options: &Options) -> Option<i64> {
+    options
+        .gpus_per_node
+        .or_else(|| Some(options.gpus_per_socket?.saturating_mul(options.sockets.unwrap_or(1))))
+}
+
 /// Fewest and most nodes: as given, or as many as the tasks or the GPUs in total need.
 fn nodes(options: &Options) -> (i64, i64) {
     if let Some(nodes) = options.nodes {
         return nodes;
     }
     let by_tasks = options.tasks.zip(options.tasks_per_node);
-    let by_gpus = total_gpus(options).zip(options.gpus_per_node.filter(|gpus| *gpus > 0));
+    let by_gpus = total_gpus(options).zip(by_node(options).filter(|gpus| *gpus > 0));
     let needed = |(total, each)| divided_up(total, each);
     let nodes = by_tasks.map_or(1, needed).max(by_gpus.map_or(1, needed)).max(1);
     (nodes, nodes)
 }
 
 /// `--ntasks` is for all nodes; `--ntasks-per-node` counts where it is missing, and so do the GPUs.
-fn tasks_on_node(options: &Options, nodes: i64, notes: &mut Notes) -> i64 {
-    let by_gpus =
-        || Some(options.gpus? / options.gpus_per_task.filter(|gpus| *gpus > 0)?).filter(|tasks| *tasks > 0);
+fn tasks_on_node(options: &Options, nodes: i64, notes: &mut Notes) -> Option<i64> {
     if let Some(tasks) = options.tasks {
         let each = divided_up(tasks, nodes);
         if tasks % nodes != 0 {
@@ -80,14 +127,17 @@ fn tasks_on_node(options: &Options, nodes: i64, notes: &mut Notes) -> i64 {
                 format!("{tasks} tasks cannot be shared evenly by {nodes} nodes: {each} on each"),
             );
         }
-        return each;
+        return Some(each);
     }
-    options.tasks_per_node.or_else(|| Some(divided_up(by_gpus()?, nodes))).unwrap_or(1)
+    let gpus = by_node(options).or_else(|| Some(divided_up(options.gpus?, nodes)));
+    let by_gpus = || Some(gpus? / options.gpus_per_task.filter(|gpus| *gpus > 0)?).filter(|tasks| *tasks > 0);
+    let for_gpus = || Some(gpus?.saturating_mul(options.tasks_per_gpu?));
+    options.tasks_per_node.or_else(by_gpus).or_else(for_gpus)
 }
 
 /// The only place that counts the GPUs of a node, whichever option names them.
-fn gpus_on_node(options: &Options, nodes: i64, tasks: i64, notes: &mut Notes) -> i64 {
-    if let Some(each) = options.gpus_per_node {
+fn gpus_on_node(options: &Options, nodes: i64, tasks: Option<i64>, notes: &mut Notes) -> Option<i64> {
+    if let Some(each) = by_node(options) {
         let asked = each.saturating_mul(nodes);
         if let Some(total) = options.gpus.filter(|total| *total != asked) {
             notes.lost(
@@ -95,7 +145,7 @@ fn gpus_on_node(options: &Options, nodes: i64, tasks: i64, notes: &mut Notes) ->
                 format!("{total} GPUs are not {each} on each of {nodes} nodes: {asked} are asked for"),
             );
         }
-        return each;
+        return Some(each);
     }
     if let Some(total) = options.gpus {
         let each = (total / nodes).max(total.min(1));
@@ -106,15 +156,34 @@ fn gpus_on_node(options: &Options, nodes: i64, tasks: i64, notes: &mut Notes) ->
                 format!("{total} GPUs cannot be shared evenly by {nodes} nodes: {asked} are asked for"),
             );
         }
-        return each;
+        return Some(each);
     }
-    options.gpus_per_task.map_or(0, |gpus| gpus.saturating_mul(tasks))
+    let by_task = options.gpus_per_task.map(|gpus| gpus.saturating_mul(tasks.unwrap_or(1)));
+    by_task.or_else(|| Some(tasks? / options.tasks_per_gpu?).filter(|gpus| *gpus > 0))
 }
 
-/// One CPU for each task, unless an option says otherwise, as Slurm has it.
+/// GPUs of a node that a step asks for, with the nodes and tasks of the job where it names none.
+fn gpus_of_step(step: &Options, job: &Options, nodes: i64, tasks: Option<i64>) -> Option<i64> {
+    let merged = Options {
+        nodes: step.nodes.or(Some((nodes, nodes))),
+        tasks: step.tasks.or(job.tasks.filter(|_| step.tasks_per_node.is_none())),
+        tasks_per_node: step.tasks_per_node.or(tasks),
+        gpus: step.gpus,
+        gpus_per_node: step.gpus_per_node,
+        gpus_per_task: step.gpus_per_task,
+        ..Options::default()
+    };
+    let nodes = merged.nodes.map_or(nodes, |(min, _)| min);
+    let mut quiet = Notes::default();
+    let tasks = tasks_on_node(&merged, nodes, &mut quiet);
+    gpus_on_node(&merged, nodes, tasks, &mut quiet)
+}
+
+/// One CPU for each task, unless an option says otherwise, as Slurm has it; all of the node for a job that has it alone.
 fn cpus_on_node(options: &Options, tasks: i64, gpus: i64, notes: &mut Notes) -> Option<i64> {
     let by_gpus = options.cpus_per_gpu.and_then(|cpus| by_gpu("--cpus-per-gpu", cpus, gpus, notes));
-    let asked = options.tasks.or(options.tasks_per_node).or(options.memory_per_cpu).is_some();
+    let asked =
+        options.tasks.or(options.tasks_per_node).or(options.memory_per_cpu).is_some() && !options.exclusive;
     let each = options.cpus_per_task.or(asked.then_some(1));
     by_gpus.or(each.map(|cpus| cpus.saturating_mul(tasks)))
 }
@@ -125,75 +194,4 @@ fn by_gpu(option: &str, amount: i64, gpus: i64, notes: &mut Notes) -> Option<i64
         return None;
     }
     Some(amount.saturating_mul(gpus))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::super::notes::Level;
-    use super::super::options;
-    use super::*;
-
-    /// Nodes, GPUs, CPUs and GiB of a node, and the fields of the lost notes.
-    fn of(line: &str) -> (i64, i64, Option<i64>, Option<i64>, Vec<String>) {
-        let mut notes = Notes::default();
-        let options = options::read(&format!("#SBATCH {line}"), &mut notes).unwrap();
-        let size = Size::from_options(&options, &mut notes);
-        let lost = notes.into_vec().into_iter().filter(|note| note.level == Level::Lost);
-        let lost = lost.map(|note| note.field).collect();
-        (size.workers.min, size.workers.gpus, size.cpus, size.memory.map(|mib| mib / 1024), lost)
-    }
-
-    #[test]
-    fn nodes_that_are_not_given_are_counted_from_tasks_or_gpus() {
-        let none = Vec::<String>::new;
-        assert_eq!(of("--ntasks=8 --ntasks-per-node=4 --gres=gpu:4"), (2, 4, Some(4), None, none()));
-        assert_eq!(of("--gpus=16 --gpus-per-node=8"), (2, 8, None, None, none()));
-        assert_eq!(of("-n 8 --gpus-per-task=1 --gpus-per-node=4"), (2, 4, Some(4), None, none()));
-        assert_eq!(of("-n 6 --ntasks-per-node=4 --gpus-per-task=1"), (2, 3, Some(3), None, none()));
-        assert_eq!(of("--gpus=4 --gpus-per-task=2 --mem-per-cpu=1G"), (1, 4, Some(2), Some(2), none()));
-    }
-
-    #[test]
-    fn cpus_and_memory_by_gpu_count_the_gpus_of_the_tasks() {
-        let line = "--ntasks=4 --gpus-per-task=1 --cpus-per-gpu=8 --mem-per-gpu=40G";
-        assert_eq!(of(line), (1, 4, Some(32), Some(160), vec![]));
-        let lost = vec!["--cpus-per-gpu".to_owned(), "--mem-per-gpu".to_owned()];
-        assert_eq!(of("--cpus-per-gpu=8 --mem-per-gpu=40G"), (1, 0, None, None, lost));
-    }
-
-    #[test]
-    fn a_task_has_one_cpu_where_nothing_else_is_said() {
-        assert_eq!(of("--gpus=4 --ntasks=32 --mem-per-cpu=4G"), (1, 4, Some(32), Some(128), vec![]));
-        assert_eq!(of("--gpus=4"), (1, 4, None, None, vec![]));
-    }
-
-    #[test]
-    fn no_gpus_are_no_gpus() {
-        for line in ["--gpus-per-node=0", "--gpus=0", "--gres=gpu:0", "--gres=none", "-N 2 -G 0"] {
-            let (_, gpus, _, _, lost) = of(line);
-            assert_eq!((gpus, lost), (0, vec![]), "{line}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_the_same_on_every_node_is_lost() {
-        for (line, gpus, lost) in [
-            ("-N 3 --gpus=8", 2, "--gpus"),
-            ("-N 3 --gpus=2", 1, "--gpus"),
-            ("-N 2 --gpus=8 --gpus-per-node=8", 8, "--gpus"),
-            ("-N 2 -n 7 --gpus-per-task=1", 4, "--ntasks"),
-        ] {
-            let (_, found, _, _, notes) = of(line);
-            assert_eq!((found, notes), (gpus, vec![lost.to_owned()]), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_total_of_gpus_does_not_grow_with_a_range_of_nodes() {
-        let mut notes = Notes::default();
-        let options = options::read("#SBATCH -N 2-4 --gpus=8", &mut notes).unwrap();
-        assert_eq!(Size::from_options(&options, &mut notes).workers, Workers::fixed(2, 4));
-        let fields: Vec<String> = notes.into_vec().into_iter().map(|note| note.field).collect();
-        assert_eq!(fields, ["--nodes"]);
-    }
 }

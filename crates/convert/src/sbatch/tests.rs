@@ -1,314 +1,386 @@
 //! Scripts and what becomes of them.
 
-use super::super::{Converted, Level};
+use super::super::{Converted, Level, convert as convert_file};
 use super::*;
 
-fn of(text: &str) -> Converted {
-    let mut found = super::super::convert(text, Some("i")).unwrap_or_else(|error| panic!("{error}"));
-    found.remove(0)
+fn read(text: &str) -> Result<Converted, String> {
+    let made = convert_file(text, Some("i"), &[]);
+    made.map(|mut made| made.remove(0)).map_err(|error| error.to_string())
 }
 
-fn lost(one: &Converted) -> Vec<&str> {
-    one.notes.iter().filter(|note| note.level == Level::Lost).map(|note| note.field.as_str()).collect()
+fn of(text: &str) -> Converted {
+    read(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// A script with these options and this text.
+fn script(options: &str, text: &str) -> Converted {
+    of(&format!("#!/bin/bash\n#SBATCH {options}\n{text}\n"))
+}
+
+/// Fields and texts of the lost notes.
+fn lost(one: &Converted) -> Vec<String> {
+    let lost = one.notes.iter().filter(|note| note.level == Level::Lost);
+    lost.map(|note| format!("{}: {}", note.field, note.text)).collect()
+}
+
+fn container(one: &Converted) -> &Value {
+    &one.job["spec"]["template"]["spec"]["containers"][0]
+}
+
+fn gpus(one: &Converted) -> &Value {
+    &one.job["spec"]["gpus"]
 }
 
 #[test]
-fn a_script_with_one_program_becomes_its_command() {
-    let one = of(
-        "#!/bin/bash\n#SBATCH --job-name=resnet --nodes=2\n#SBATCH --gpus-per-node=8 -t 1-00:00:00\n\
-                  #SBATCH --cpus-per-task 4 --ntasks-per-node=2 --mem=64G\n\nexport SEED=1\n\
-                  srun --container-image=nvcr.io#nvidia/pytorch:24.01 torchrun --nnodes=2 \\\n  train.py --lr 0.1\n",
-    );
-    let container = &one.job["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!(container["command"], json!(["torchrun", "train.py", "--lr", "0.1"]));
-    assert_eq!(container["image"], "nvcr.io/nvidia/pytorch:24.01");
-    assert_eq!(container["env"], json!([{"name": "SEED", "value": "1"}]));
+fn a_script_stays_as_it_is_and_its_options_become_fields() {
+    let text = "#!/bin/bash\n#SBATCH --job-name=resnet --nodes=2 # both\n#SBATCH --gpus-per-node=8 -t 1-00:00:00\n\
+                #SBATCH --cpus-per-task 4 --ntasks-per-node=2 --mem=64G --export=ALL,A=$$\n\nsrun torchrun train.py | tee log.$$\n";
+    let one = of(text);
+    let spec = &one.job["spec"];
+    assert_eq!(container(&one)["command"], json!(["/bin/bash", "-c", text.replace("$$", "$$$$")]));
+    let env = json!([{"name": "A", "value": "$$$$"}, {"name": "SLURM_NTASKS_PER_NODE", "value": "2"}]);
+    assert_eq!(container(&one)["env"], env);
     // A plan may put 16 GPUs on one node: what a node of 8 had is divided.
-    assert_eq!(container["resources"]["requests"], json!({"cpu": "1", "memory": "8192Mi"}));
-    assert_eq!(one.job["spec"]["resourcesPer"], "Gpu");
-    assert_eq!(one.job["spec"]["gpus"], json!({"min": 16, "maxNodes": 2}));
+    assert_eq!(container(&one)["resources"]["requests"], json!({"cpu": "1", "memory": "8192Mi"}));
+    assert_eq!((&spec["resourcesPer"], &spec["rendezvous"]), (&json!("Gpu"), &json!("Slurm")));
+    assert_eq!((gpus(&one), &spec["retries"]), (&json!({"min": 16, "maxNodes": 2}), &json!(0)));
     assert_eq!(
-        (one.job["spec"]["maxRunTime"].as_str(), one.job["metadata"]["name"].as_str()),
-        (Some("1d"), Some("resnet"))
+        (&spec["maxRunTime"], &one.job["metadata"]["name"]),
+        (&json!(duration_text(86_400)), &json!("resnet"))
     );
     assert!(lost(&one).is_empty(), "{:?}", one.notes);
 }
 
 #[test]
-fn a_script_that_does_more_stays_a_script() {
-    let one = of(
-        "#!/bin/bash\n#SBATCH --gres=gpu:a100:4 --array=1-5\nmodule load cuda\ncd $SLURM_SUBMIT_DIR\nsrun python train.py\n",
-    );
-    let command = one.job["spec"]["template"]["spec"]["containers"][0]["command"].clone();
-    assert_eq!(command[0], "/bin/bash");
-    assert!(command[2].as_str().unwrap().contains("srun python train.py"), "{command}");
-    assert_eq!(lost(&one), ["--gres", "--array", "SLURM_SUBMIT_DIR", "module load cuda", "srun"]);
-    assert_eq!(one.job["spec"]["gpus"], json!({"min": 4}));
-}
-
-#[test]
-fn options_after_the_first_command_do_not_count_and_errors_name_the_line() {
-    let one = of("#!/bin/sh\n#SBATCH -G 2\ntrue\n#SBATCH --gpus=many\n");
-    assert_eq!(one.job["spec"]["gpus"], json!({"min": 2}));
-    for (line, problem) in [
-        ("--nodes=many", "--nodes"),
-        ("-t soon", "--time"),
-        ("--mem=lots", "--mem"),
-        ("-Z", "-Z"),
-        ("'x", "quote"),
+fn a_text_goes_to_the_interpreter_of_its_first_line_with_its_arguments() {
+    for (first, words) in [
+        ("/usr/bin/env python3", json!(["/usr/bin/env", "python3", "-c"])),
+        ("/bin/bash -l", json!(["/bin/bash", "-l", "-c"])),
+        ("/bin/sh", json!(["/bin/sh", "-c"])),
     ] {
-        let script = format!("#!/bin/sh\n#SBATCH {line}\n");
-        let error = convert(&script, &mut Notes::default()).unwrap_err().to_string();
-        assert!(error.starts_with("line 2: ") && error.contains(problem), "{error}");
+        let text = format!("#!{first}\n#SBATCH --gpus=1\ntrue\n");
+        let command = container(&of(&text))["command"].clone();
+        assert_eq!(
+            command.as_array().unwrap()[..command.as_array().unwrap().len() - 1],
+            *words.as_array().unwrap()
+        );
     }
-}
-
-#[test]
-fn nodes_may_be_a_range_and_gpus_are_shared_by_them() {
+    let made = convert_file("#SBATCH -G1\necho $1", Some("i"), &["a b".into(), "$$".into()]).unwrap();
     assert_eq!(
-        of("#SBATCH -N 2-4 --gpus-per-node=8\ntrue").job["spec"]["gpus"],
-        json!({"min": 16, "max": 32, "maxNodes": 4})
+        container(&made[0])["command"],
+        json!(["/bin/bash", "-c", "#SBATCH -G1\necho $1", "sbatch", "a b", "$$$$"])
     );
-    assert_eq!(of("#SBATCH -N2 --gpus=16\ntrue").job["spec"]["gpus"]["min"], 16);
-    assert_eq!(of("#SBATCH -N2 -n8 --gpus-per-task=1\ntrue").job["spec"]["gpus"]["min"], 8);
-    assert_eq!(lost(&of("#SBATCH -N 3 --gpus=8\ntrue")), ["--gpus"]);
-}
-
-/// Command and variables of a script of one line, and the fields of the lost notes.
-fn container(line: &str) -> (Value, Value, Vec<String>) {
-    let one = of(&format!("#!/bin/bash\n#SBATCH --gpus=1\n{line}\n"));
-    let container = &one.job["spec"]["template"]["spec"]["containers"][0];
-    let lost = lost(&one).into_iter().map(str::to_owned).collect();
-    (container["command"].clone(), container["env"].clone(), lost)
+    assert!(lost(&made[0]).is_empty());
+    let refused = read("#!/bin/tcsh\n#SBATCH --gpus=1\n").unwrap_err();
+    assert!(refused.starts_with("line 1: #!/bin/tcsh"), "{refused}");
 }
 
 #[test]
-fn variables_before_the_program_and_options_of_srun_are_not_the_program() {
-    let python = json!(["python", "train.py"]);
-    let env = json!([{"name": "OMP_NUM_THREADS", "value": "4"}]);
-    assert_eq!(container("OMP_NUM_THREADS=4 srun python train.py"), (python.clone(), env.clone(), vec![]));
-    let twice = "export OMP_NUM_THREADS=8\nOMP_NUM_THREADS=4 exec srun python train.py";
-    assert_eq!(container(twice), (python.clone(), env, vec![]));
-    for line in ["srun --ntasks 1 python train.py", "srun --mpi pmix python train.py", "exec python train.py"]
-    {
-        assert_eq!(container(line), (python.clone(), Value::Null, vec![]), "{line}");
-    }
-    let one = of("#!/bin/bash\n#SBATCH --gpus=1\nsrun --container-image a.org#b:1 python train.py\n");
-    let container = &one.job["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!((&container["command"], &container["image"]), (&python, &json!("a.org/b:1")));
-}
-
-#[test]
-fn what_only_a_shell_can_do_stays_in_a_shell() {
-    for line in [
-        "srun --new-option 4 python train.py",
-        "srun python train.py ~/data",
-        "srun python train.py --fold {0,1}",
+fn gpus_are_counted_whichever_option_names_them() {
+    for (options, text, expected) in [
+        ("-N2 --gpus=16", "srun x", json!({"min": 16, "maxNodes": 2})),
+        ("-N 2-4 --gpus-per-node=8", "srun x", json!({"min": 16, "max": 32, "maxNodes": 4})),
+        ("-N2 -n8 --gpus-per-task=1", "srun x", json!({"min": 8, "maxNodes": 2})),
+        ("--ntasks=8 --ntasks-per-node=4 --gres=gpu:4", "srun x", json!({"min": 8, "maxNodes": 2})),
+        ("-N 2 --gpus-per-socket=2 --sockets-per-node=2", "srun x", json!({"min": 8, "maxNodes": 2})),
+        ("--tres-per-task=cpu:16,gres/gpu:4", "srun x", json!({"min": 4})),
+        ("-n 8 --ntasks-per-gpu=2", "srun x", json!({"min": 4})),
+        ("-G 2 -N 1", "srun x", json!({"min": 2})),
+        ("--nodes=4", "srun --ntasks-per-node=1 --gpus-per-node=8 x", json!({"min": 32, "maxNodes": 4})),
+        ("--nodes=4", "srun --gres gpu:2 x\nsrun --gres=gpu:a100:4 y", json!({"min": 16, "maxNodes": 4})),
+        ("--nodes=2", "srun -G 8 x", json!({"min": 8, "maxNodes": 2})),
+        ("--nodes=2", "srun --ntasks=8 --gpus-per-task=1 x", json!({"min": 8, "maxNodes": 2})),
+        ("--nodes=2 --ntasks-per-node=4", "srun --gpus-per-task 1 x", json!({"min": 8, "maxNodes": 2})),
+        (
+            "--nodes=2",
+            "N=4\nARGS=(--gpus-per-node=$N)\nsrun --gpus-per-node=$N x",
+            json!({"min": 8, "maxNodes": 2}),
+        ),
     ] {
-        let (command, _, lost) = container(line);
-        assert_eq!((&command[0], lost), (&json!("/bin/bash"), vec!["srun".to_owned()]), "{line}");
+        let one = script(options, text);
+        assert_eq!(gpus(&one), &expected, "{options} {text}");
+        assert!(lost(&one).is_empty(), "{options} {text} {:?}", lost(&one));
     }
-    let (command, _, lost) = container("srun python train.py --config '{a: [1; 2]}'");
-    assert_eq!(command, json!(["python", "train.py", "--config", "{a: [1; 2]}"]));
-    assert!(lost.is_empty(), "{lost:?}");
+    assert_eq!(lost(&script("-N 3 --gpus=8", "srun x")).len(), 1);
+    let none = lost(&script("-t 10", "./train"));
+    assert!(none.len() == 1 && none[0].contains("the job asks for no GPU"), "{none:?}");
 }
 
 #[test]
-fn one_process_for_each_of_several_nodes_is_lost_where_a_plan_may_use_one_node() {
-    let one = of("#!/bin/bash\n#SBATCH -N 4 --gpus-per-node=1\nsrun python train.py\n");
-    assert_eq!(lost(&one), ["script"]);
-    assert!(lost(&of("#!/bin/bash\n#SBATCH -N 4 --gpus-per-node=1\nsrun torchrun train.py\n")).is_empty());
-}
-
-/// The container of a script with one GPU, and the fields and texts of its lost notes.
-fn script(text: &str) -> (Value, Vec<String>) {
-    let one = of(text);
-    let noted = one.notes.iter().filter(|note| note.level == Level::Lost);
-    let noted = noted.map(|note| format!("{}: {}", note.field, note.text)).collect();
-    (one.job["spec"]["template"]["spec"]["containers"][0].clone(), noted)
-}
-
-fn changed(one: &Converted, field: &str, part: &str) -> bool {
-    one.notes
-        .iter()
-        .any(|note| note.level == Level::Changed && note.field == field && note.text.contains(part))
-}
-
-#[test]
-fn sizes_by_task_become_gpus_of_a_node() {
-    let one = of("#SBATCH --ntasks=8 --ntasks-per-node=4 --gres=gpu:4\nsrun torchrun train.py");
-    assert_eq!(one.job["spec"]["gpus"], json!({"min": 8, "maxNodes": 2}));
-    let line = "#SBATCH --ntasks=4 --gpus-per-task=1 --cpus-per-gpu=8 --mem-per-gpu=40G\ntorchrun train.py";
-    let one = of(line);
-    assert_eq!(one.job["spec"]["gpus"], json!({"min": 4}));
-    assert_eq!(script(line).0["resources"]["requests"], json!({"cpu": "32", "memory": "163840Mi"}));
-    assert!(changed(&one, "--nodes", "all 4 GPUs are on one node"), "{:?}", one.notes);
-}
-
-#[test]
-fn gpus_of_several_types_are_counted_together_and_the_mix_is_lost() {
-    for option in ["--gres=gpu:a100:2,gpu:v100:2", "--gpus-per-node=a100:2,v100:2"] {
-        let line = format!("#SBATCH {option}\ntorchrun train.py");
-        let (one, lost) = (of(&line), script(&line).1);
-        assert_eq!(one.job["spec"]["gpus"], json!({"min": 4}));
-        assert_eq!(lost.len(), 3, "{lost:?}");
-        assert!(lost[2].contains("a100 and v100: a run never mixes types, so 4 GPUs"), "{lost:?}");
-    }
-    assert_eq!(lost(&of("#SBATCH --gres=gpu:2,nvme:1\ntorchrun train.py")), ["--gres"]);
-}
-
-#[test]
-fn a_program_that_fails_is_not_started_again() {
-    for (option, noted) in [("", vec![]), ("--requeue", vec![]), ("--no-requeue", vec!["--no-requeue"])] {
-        let one = of(&format!("#!/bin/bash\n#SBATCH --gpus=1 {option}\npython train.py"));
-        assert_eq!((&one.job["spec"]["retries"], lost(&one)), (&json!(0), noted));
-        assert!(changed(&one, "script", "retries: 0"), "{:?}", one.notes);
-    }
-}
-
-#[test]
-fn processes_of_srun_that_become_one_are_lost_unless_torchrun_starts_them() {
-    let options = "#SBATCH -N2 --ntasks-per-node=8 --gpus-per-node=8";
-    for program in ["srun ./train.sh", "cd /work\nsrun ./train.sh"] {
-        let (_, lost) = script(&format!("#!/bin/bash\n{options}\n{program}\n"));
-        let last = lost.last().unwrap();
-        assert!(last.starts_with("srun: starts 8 processes on each node"), "{lost:?}");
-    }
-    for program in ["srun torchrun train.py", "srun --ntasks-per-node=1 ./train.sh", "./train.sh"] {
-        let (_, lost) = script(&format!("#!/bin/bash\n{options}\n{program}\n"));
-        assert!(lost.is_empty(), "{lost:?}");
-    }
-    let (_, lost) = script("#!/bin/bash\n#SBATCH --gpus=4\nsrun -n 4 ./train.sh\n");
-    assert!(lost[0].starts_with("srun: starts 4 processes"), "{lost:?}");
-}
-
-#[test]
-fn words_that_only_prepare_a_program_are_left_out() {
-    let python = json!(["python", "train.py"]);
-    let env = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]);
-    for line in [
-        "time srun python train.py",
-        "nohup srun time -p python train.py",
-        "exec env srun python train.py",
-        "time exec python train.py",
+fn a_number_that_is_not_in_the_options_is_said_to_be_so() {
+    for (options, text, part) in [
+        (
+            "-N2 --exclusive",
+            "srun x",
+            "the number of GPUs of a node is not in the options, so one is written: set gpus.min",
+        ),
+        ("-N2 --exclusive", "srun torchrun --nproc_per_node=8 x", "the script names --nproc_per_node=8"),
+        (
+            "-N2",
+            "GPUS_PER_NODE=8\nsrun torchrun --nproc-per-node 8 x",
+            "names GPUS_PER_NODE=8, --nproc-per-node 8",
+        ),
     ] {
-        assert_eq!(container(line), (python.clone(), Value::Null, vec![]), "{line}");
+        let lost = lost(&script(options, text));
+        assert!(lost.iter().any(|note| note.starts_with("gpus: ") && note.contains(part)), "{lost:?}");
+        assert!(!lost.iter().any(|note| note.contains("no GPU")), "{lost:?}");
     }
-    for line in ["A=1 time B=2 srun python train.py", "env A=1 srun env B=2 python train.py"] {
-        assert_eq!(container(line), (python.clone(), env.clone(), vec![]), "{line}");
-    }
-    for line in ["env -i python train.py", "nohup A=1 python train.py", "time -o log python train.py"] {
-        assert_eq!(container(line).0[0], "/bin/bash", "{line}");
-    }
-    let timed = of("#!/bin/bash\n#SBATCH --gpus=1\ntime srun python train.py\n");
-    assert!(changed(&timed, "script", "time is left out"), "{:?}", timed.notes);
+    // All CPUs of the node are no request of one.
+    let one = script("--nodes=2 --exclusive --ntasks-per-node=1 --gpus-per-node=8", "srun x");
+    assert_eq!((&container(&one)["resources"], lost(&one).len()), (&Value::Null, 0));
+    assert!(one.notes.iter().any(|note| note.field == "--exclusive"));
 }
 
 #[test]
-fn launchers_that_an_image_does_not_have_are_lost() {
-    for line in ["numactl -l srun python train.py", "sh -c 'srun python train.py'"] {
-        assert_eq!(container(line).2, ["srun"], "{line}");
-    }
-    for (line, name) in [
-        ("srun singularity exec --nv a.sif ./train", "singularity is not in an image"),
-        ("apptainer run a.sif", "apptainer is not in an image"),
-        ("mpiexec -n 1 ./train", "mpiexec needs a host file"),
+fn tasks_of_a_node_are_given_where_they_are_not_one_for_each_gpu() {
+    let env = |options: &str| container(&script(options, "srun ./train"))["env"].clone();
+    let tasks = |number: &str| json!([{"name": "SLURM_NTASKS_PER_NODE", "value": number}]);
+    assert_eq!(env("-N2 --tasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8"), Value::Null);
+    assert_eq!(env("-N2 --gpus-per-n=8 --ntasks-per-node=1"), tasks("1"));
+    assert_eq!(env("-N2 --gpus-per-node=8"), tasks("1"));
+    assert_eq!(env("-N1 --gpus-per-node=1 --ntasks-per-node=4"), tasks("4"));
+    assert_eq!(env("-n2 --gpus-per-task=2"), json!([{"name": "SLURM_GPUS_PER_TASK", "value": "2"}]));
+    let one = script("-N2 --tasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8", "srun ./train");
+    assert_eq!(container(&one)["resources"]["requests"]["cpu"], "8");
+    let one = script("--ntasks-per-gpu=1 --gpus-per-node=4 --cpus-per-task=32", "srun ./train");
+    assert_eq!(container(&one)["resources"]["requests"]["cpu"], "128");
+    let unknown = lost(&script("-n 32 --gpus-per-node=8 --exclusive", "srun ./train"));
+    assert!(unknown.len() == 1 && unknown[0].starts_with("--nodes: is not given"), "{unknown:?}");
+}
+
+#[test]
+fn names_of_options_are_read_as_sbatch_reads_them() {
+    let one = script("-Qv -W -G 1 --mem=64gb --cluster=a --job=b --time 90", "python train.py");
+    assert_eq!(container(&one)["resources"]["requests"], json!({"memory": "65536Mi"}));
+    assert_eq!(one.job["metadata"]["name"], "b");
+    assert!(one.notes.iter().any(|note| note.field == "--clusters"), "{:?}", one.notes);
+    // Options after the first command are text.
+    assert_eq!(gpus(&of("#!/bin/sh\n#SBATCH -G 2\ntrue\n#SBATCH --gpus=many\n")), &json!({"min": 2}));
+}
+
+#[test]
+fn what_changes_nothing_for_the_program_is_not_lost() {
+    let options = "-G1 --mail-type=ALL --mail-user=a -A p -p gpu -q high --nice=10 --deadline=2030-01-01 -o a -e b -C x -w n1 \
+                   --requeue --signal=B:USR1@120 --comment=x --hint=nomultithread --begin=now --open-mode=append";
+    let one = script(options, "python train.py");
+    assert!(lost(&one).is_empty(), "{:?}", lost(&one));
+    let changed = |field: &str, part: &str| {
+        assert!(
+            one.notes.iter().any(|note| note.field == field && note.text.contains(part)),
+            "{field}: {:?}",
+            one.notes
+        );
+    };
+    changed("--mail-user", "is lost: nobody sends mail");
+    changed("--deadline", "spec.deadline");
+    changed("--nice", "weight");
+    changed("--signal", "graceSeconds: 120");
+    changed("--partition", "there are no partitions");
+    assert_eq!(container(&one)["env"], json!([{"name": "SBATCH_SIGNAL", "value": "B:USR1"}]));
+    for option in [
+        "--licenses=a:1",
+        "--dependency=afterok:1",
+        "--container-mounts=/a:/a",
+        "--export=ALL,HOME2",
+        "--tmp=1G",
+        "-i in",
     ] {
-        let (_, lost) = script(&format!("#!/bin/bash\n#SBATCH --gpus=1\n{line}\n"));
-        assert!(lost.len() == 1 && lost[0].contains(name), "{lost:?}");
+        assert_eq!(lost(&script(&format!("-G1 {option}"), "python train.py")).len(), 1, "{option}");
     }
-    let (_, lost) = script("#!/bin/bash\n#SBATCH --gpus=1\ncd /x\nsrun singularity exec a.sif ./train\n");
-    assert!(lost.iter().any(|note| note.contains("singularity is not in an image")), "{lost:?}");
 }
 
 #[test]
-fn every_variable_of_slurm_outside_comments_is_lost() {
-    let (_, lost) = script(
-        "#!/bin/bash\n#SBATCH --gpus=1\n# $SLURM_NODEID\necho $SLURM_JOBID ${SLURM_ARRAY_TASK_ID} # $SLURM_PROCID\n\
-         python train.py --per-node $SLURM_NTASKS_PER_NODE --to $SLURM_CLUSTER_NAME\n",
-    );
-    assert_eq!(
-        lost,
-        [
-            "SLURM_JOBID: is not set: use ANDREAS_JOB, the name of the job",
-            "SLURM_ARRAY_TASK_ID: is not set: use one TrainingJob for each run, with the number in its env",
-            "SLURM_NTASKS_PER_NODE: is not set: use LOCAL_WORLD_SIZE, within torchrun",
-            "SLURM_CLUSTER_NAME: is not set: only Slurm sets it",
-        ]
-    );
-}
-
-#[test]
-fn variables_of_export_are_the_programs() {
-    let text = "#!/bin/bash\n#SBATCH --gpus=1 --export=ALL,DATA=/data/imagenet,SEED=0,HOME\n\
-                export MASTER_PORT=29500\nsrun --export=ALL,SEED=1,USER python train.py\n";
-    let (container, noted) = script(text);
-    let env = json!([{"name": "DATA", "value": "/data/imagenet"}, {"name": "SEED", "value": "1"}]);
-    assert_eq!((&container["env"], &container["command"]), (&env, &json!(["python", "train.py"])));
-    assert_eq!(noted.len(), 2, "{noted:?}");
+fn an_array_is_refused_with_a_loop_that_makes_a_job_of_each_run() {
+    let error =
+        read("#!/bin/bash\n#SBATCH --job-name=bert\n#SBATCH --gpus=1 --array=1-5:2,9%2\npython a.py\n")
+            .unwrap_err();
+    assert!(error.starts_with("line 3: --array: a TrainingJob is one run"), "{error}");
+    assert!(error.contains("for id in $(seq 1 2 5) 9; do"), "{error}");
+    let sed =
+        "sed -e \"3s/--array=1-5:2,9%2/--export=ALL,SLURM_ARRAY_TASK_ID=$id/\" -e \"2s/bert/bert-$id/\" FILE";
+    assert!(error.contains(sed), "{error}");
+    let error = read("#SBATCH -G 1 -a 0-9\npython a.py\n").unwrap_err();
     assert!(
-        noted[0].starts_with("--export: HOME") && noted[1].starts_with("srun --export: USER"),
-        "{noted:?}"
+        error.contains("1s/-a 0-9/--export=ALL,SLURM_ARRAY_TASK_ID=$id --job-name=batch-$id/"),
+        "{error}"
     );
-    let one = of(text);
-    assert!(changed(&one, "MASTER_PORT", "is set by the operator"), "{:?}", one.notes);
-    let (container, lost) = script("#!/bin/bash\n#SBATCH --gpus=1 --export=NONE,A=1\ncd /x\n./train\n");
-    assert_eq!((&container["env"], lost), (&json!([{"name": "A", "value": "1"}]), vec![]));
 }
 
 #[test]
-fn a_script_is_given_to_the_interpreter_of_its_first_line() {
-    let of = |first: &str, text: &str| script(&format!("#!{first}\n#SBATCH --gpus=1\n{text}"));
-    let (container, lost) = of("/usr/bin/env python3", "import my\n\nmy.train()\n");
-    assert_eq!(container["command"], json!(["python3", "-c", "import my\n\nmy.train()\n"]));
-    assert!(lost.is_empty(), "{lost:?}");
-    let text = "cat > run <<E\n#!/bin/sh\n#SBATCH -N 2\nE\nsh run\n";
-    let (container, _) = of("/bin/bash -l", text);
-    assert_eq!(container["command"], json!(["/bin/bash", "-l", "-c", text]));
-    let (container, _) = of("/usr/bin/env sh", "cd /x\n./train\n");
-    assert_eq!(container["command"], json!(["sh", "-c", "cd /x\n./train\n"]));
-    let (container, lost) = of("/bin/tcsh", "setenv A 1\n./train\n");
-    assert_eq!(container["command"], json!(["/bin/tcsh"]));
-    assert!(lost.len() == 1 && lost[0].starts_with("script: its text for /bin/tcsh"), "{lost:?}");
-}
-
-#[test]
-fn sizes_and_short_options_are_read_as_sbatch_reads_them() {
-    let one =
-        of("#!/bin/bash\n#SBATCH -Qv -W -G 1 --mem=64gb\n#SBATCH -v -M a -B 2:8 -S 2\npython train.py\n");
-    let container = &one.job["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!(container["resources"]["requests"], json!({"memory": "65536Mi"}));
-    assert_eq!(lost(&one), ["--wait", "--clusters", "--extra-node-info", "--core-spec"]);
-    assert_eq!(lost(&of("#SBATCH --gpus-per-node=0\ntrue")), ["nvidia.com/gpu"]);
-}
-
-#[test]
-fn a_file_is_no_image_and_the_one_of_the_command_is_taken() {
-    for (option, image) in [
-        ("nvcr.io#nvidia/pytorch:24.01-py3", "nvcr.io/nvidia/pytorch:24.01-py3"),
-        ("docker://a/b:1", "a/b:1"),
-        ("/images/b.sqsh", "i"),
-        ("b.sqsh", "i"),
+fn parts_of_gpus_and_types_are_lost() {
+    for (option, part) in [
+        ("--gres=gpu:1g.10gb:1", "1g.10gb is a part of a GPU"),
+        ("--gres=gpu:a100_3g.20gb:1", "a100_3g.20gb is a part of a GPU"),
+        ("--gres=shard:2", "shard:2 is a part of a GPU"),
+        ("--gres=mps:50", "mps:50 is a part of a GPU"),
+        ("--gres=gpu:a100:1", "type a100: name the value of the label"),
+        ("--gres=gpu:1,nvme:1", "nvme is not planned"),
     ] {
-        for (text, field) in [
-            (format!("#SBATCH -G 1 --container-image={option}\npython train.py"), "--container-image"),
-            (
-                format!("#SBATCH -G 1\nsrun --container-image {option} python train.py"),
-                "srun --container-image",
-            ),
-        ] {
-            let one = of(&text);
-            assert_eq!(one.job["spec"]["template"]["spec"]["containers"][0]["image"], image);
-            assert_eq!(lost(&one), if image == "i" { vec![field] } else { vec![] }, "{text}");
+        let one = script(option, "python train.py");
+        assert_eq!((gpus(&one), lost(&one).len()), (&json!({"min": 1}), 1), "{option}");
+        assert!(lost(&one)[0].contains(part), "{:?}", lost(&one));
+    }
+    for option in ["--gres=gpu:a100:2,gpu:v100:2", "--gpus-per-node=a100:2,v100:2"] {
+        let one = script(option, "torchrun train.py");
+        assert_eq!((gpus(&one), lost(&one).len()), (&json!({"min": 4}), 3), "{option}");
+        assert!(lost(&one)[2].contains("a run never mixes types, so 4 GPUs"), "{:?}", lost(&one));
+    }
+}
+
+#[test]
+fn errors_name_the_line_and_what_to_do() {
+    for (line, part) in [
+        ("--nodes=many", "--nodes: \"many\" cannot be read"),
+        ("--nodes=$NODES", "--nodes: \"$NODES\": Slurm reads no variables here: give the number"),
+        ("-t soon", "--time: \"soon\" is no time"),
+        ("--mem=lots", "--mem: "),
+        ("-Z", "-Z is no option"),
+        ("'x", "a quote has no end"),
+        ("word", "\"word\" is no option"),
+        ("--account=<your project>", "holds a placeholder: fill it in"),
+        ("--nodes=<N>", "\"<N>\" is a placeholder: fill it in"),
+        ("hetjob", "one TrainingJob for each"),
+    ] {
+        let error = read(&format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err();
+        assert!(error.starts_with("line 2: ") && error.contains(part), "{error}");
+    }
+    assert_eq!(script("-G1 --time=1-", "x").job["spec"]["maxRunTime"], duration_text(86_400));
+    assert!(script("-G1 --time=-1", "x").job["spec"]["maxRunTime"].is_null());
+}
+
+#[test]
+fn scripts_of_other_systems_and_without_options_are_named() {
+    for (mark, system) in [
+        ("#PBS -N bert", "PBS"),
+        ("#BSUB -W 1", "LSF"),
+        ("#$ -N a", "Grid Engine"),
+        ("#COBALT -t 1", "Cobalt"),
+    ] {
+        for first in ["#!/bin/bash\n", "# begin\n"] {
+            let error = read(&format!("{first}{mark}\ntorchrun train.py\n")).unwrap_err();
+            assert!(
+                error.starts_with("line 2: ") && error.contains(&format!("an option of {system}")),
+                "{error}"
+            );
         }
     }
+    let without = lost(&of("#!/bin/bash\nsrun -n1 --gpus=4 ./train\n"));
+    assert!(
+        without.iter().any(|note| note.starts_with("#SBATCH: the script has no such lines")),
+        "{without:?}"
+    );
+    assert!(!is_script("# Title\n\n```\ntext\n```\nmore\n#SBATCH -N 1\n"));
 }
 
-/// In the command of a pod `$$` stands for `$`: the process's own number would be lost.
 #[test]
-fn two_dollars_in_a_row_reach_the_shell() {
-    let (command, _, _) = container("cd /tmp/$USER.$$\nkill -TERM $$");
-    assert_eq!(command[2], "cd /tmp/$USER.$$$$\nkill -TERM $$$$\n");
-    let (command, _, _) = container("echo $(date)\n./train");
-    assert_eq!(command[2], "echo $(date)\n./train\n");
+fn images_of_steps_are_read_wherever_their_options_stand() {
+    let options = "--nodes=2 --gpus-per-node=4";
+    for text in [
+        "cd /srv\nsrun --container-image=registry.example#team/train:1 --export=ALL,SEED=3 --chdir=/srv torchrun train.py",
+        "srun --container-image registry.example#team/train:1 x\nsrun --container-image=registry.example#team/train:1 y",
+        "ARGS=(--container-image registry.example#team/train:1)\nsrun \"${ARGS[@]}\" x",
+        "IMAGE=docker://registry.example#team/train:1\nsrun --container-image=\"$IMAGE\" x",
+        "srun --container-image=\"${IMAGE}\" x\nexport IMAGE=\"registry.example#team/train:1\"",
+    ] {
+        let one = script(options, text);
+        assert_eq!(container(&one)["image"], "registry.example/team/train:1", "{text}");
+        assert!(lost(&one).is_empty(), "{text} {:?}", lost(&one));
+    }
+    let mounts = script(options, "srun --container-image=a#b --container-mounts=/data:/data x");
+    assert_eq!(lost(&mounts), ["srun --container-mounts: mount volumes in the template"]);
+    let two = lost(&script(options, "srun --container-image=a#b x\nsrun --container-image=a#c y"));
+    assert!(two.len() == 1 && two[0].contains("different images: a#b, a#c"), "{two:?}");
+    let shifter = script("-G1 --image=docker:team/train:1", "srun shifter python train.py");
+    assert_eq!(container(&shifter)["image"], "team/train:1");
+    let step = script("-G1", "srun shifter --image=team/train:1 python train.py");
+    assert_eq!(container(&step)["image"], "team/train:1");
+    for file in ["/images/b.sqsh", "b.sif"] {
+        let one = script("-G1", &format!("srun --container-image={file} x"));
+        assert_eq!((container(&one)["image"].as_str(), lost(&one).len()), (Some("i"), 1));
+    }
+}
+
+#[test]
+fn programs_that_are_not_there_are_named() {
+    for (text, field) in [
+        ("srun singularity exec --nv a.sif ./train # in a comment", "singularity"),
+        ("RUN=\"apptainer exec a.sif\"\nsrun $RUN ./train", "apptainer"),
+        ("srun shifter python train.py", "shifter"),
+        ("mpirun -np 16 ./train", "mpirun"),
+        ("pdsh -w $SLURM_JOB_NODELIST hostname; srun x", "pdsh"),
+    ] {
+        let lost = lost(&script("-N2 --gpus-per-node=8", text));
+        assert!(
+            lost.len() == 1 && lost[0].starts_with(&format!("{field}: is not in a container")),
+            "{text} {lost:?}"
+        );
+    }
+    assert!(lost(&script("-N1 --gpus-per-node=8", "mpirun -np 8 ./train")).is_empty());
+    let modules =
+        script("-G1", "  module load cuda/12 # twelve\nml python\n# module load x\npython train.py");
+    let fields: Vec<&str> =
+        modules.notes.iter().map(|note| note.field.as_str()).filter(|field| field.starts_with('m')).collect();
+    assert_eq!((fields, lost(&modules).len()), (vec!["module load cuda/12", "ml python"], 0));
+}
+
+#[test]
+fn launchers_variables_and_arrays_need_no_note() {
+    for text in [
+        "# four processes\nsrun accelerate launch train.py",
+        "LAUNCH=\"torchrun --nnodes=$SLURM_NNODES --node_rank=$SLURM_NODEID\"\nsrun bash -c \"$LAUNCH train.py\"",
+        "export MASTER_ADDR=$(hostname)\nexport MASTER_PORT=29400\nexport WORLD_SIZE=$SLURM_NTASKS\nsrun python train.py",
+        "export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\nsrun numactl -l python train.py",
+    ] {
+        assert!(lost(&script("-N2 --ntasks-per-node=4 --gpus-per-node=4", text)).is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn numbers_that_a_plan_may_change_are_lost() {
+    let lost = |text: &str| lost(&script("-N2 --ntasks-per-node=4 --gpus-per-node=4", text));
+    let fixed = lost(
+        "LAUNCH=\"torchrun --nnodes=2 --nproc_per_node 4 --node_rank=0\"\nsrun $LAUNCH train.py --nnodes=3",
+    );
+    assert!(
+        fixed.len() == 1 && fixed[0].starts_with("--nnodes=2 --nproc_per_node 4: a plan may give other"),
+        "{fixed:?}"
+    );
+    assert_eq!(lost("srun python train.py --trainer.num_nodes=2 --trainer.devices=4").len(), 1);
+    assert!(lost("srun torchrun --nnodes=$SLURM_NNODES train.py --batch 4").is_empty());
+}
+
+#[test]
+fn what_ran_once_and_runs_on_every_worker_is_lost() {
+    let once = lost(&script("--nodes=4 --gpus-per-node=4", "./launch-all.sh"));
+    assert!(once.len() == 1 && once[0].starts_with("script: ran once, on the first of 4 nodes"), "{once:?}");
+    let steps = lost(&script("--nodes=3 --gpus-per-node=4", "srun --nodes=2 a & srun --nodes=1 b & wait"));
+    assert!(steps.len() == 1 && steps[0].contains("submit one TrainingJob for each"), "{steps:?}");
+    let named = "srun -N1 -w \"$a\" head &\nsrun -N1 -w \"$b\" worker &\nread -r a b\nwait";
+    assert!(lost(&script("--nodes=2 --gpus-per-node=4", named)).is_empty());
+}
+
+#[test]
+fn arguments_and_variables_from_outside_are_lost() {
+    for text in [
+        "CONFIG=${1:?name one}",
+        "shift\npython train.py \"$@\"",
+        "echo \"$#\"",
+        "while getopts a:b o; do :; done",
+    ] {
+        let lost = lost(&script("-G1", text));
+        assert!(lost.len() == 1 && lost[0].starts_with("$1: the script takes arguments"), "{text} {lost:?}");
+    }
+    assert!(lost(&script("-G1", "f() {\n  echo $1\n}\nawk '{print $1}' x # $2\necho \\$3")).is_empty());
+    let outside = lost(&script(
+        "-G1",
+        "cd $SCRATCH/bert\ntorchrun train.py --data $DATA_ROOT --out ${WORK}/out $SLURM_ARRAY_TASK_ID",
+    ));
+    assert!(
+        outside.len() == 1
+            && outside[0].starts_with("$DATA_ROOT, $SCRATCH, $SLURM_ARRAY_TASK_ID, $WORK: has its value"),
+        "{outside:?}"
+    );
+    let given = "A=1\nexport B=$A\nfor C in 1 2; do echo $C; done\nread -r D E\necho ${F:-x} $HOME $SLURM_JOBID $B $D $E '$G' ${F}\n\
+                 mapfile -t H < x\necho \"${H[0]}\" $RANDOM ${#A} ${!A} $$ $? $!";
+    assert!(lost(&script("-G1", given)).is_empty(), "{:?}", lost(&script("-G1", given)));
 }

@@ -1,27 +1,42 @@
 //! Times, sizes and counts as sbatch reads them.
 
-/// `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes`, `days-hours:minutes:seconds`, as
-/// seconds. `None`: something else, or no limit.
-pub fn time(text: &str) -> Option<i64> {
-    let numbers = |text: &str| -> Option<Vec<i64>> {
-        let digits = |part: &str| (1..=9).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
-        text.split(':').map(|part| digits(part).then(|| part.parse().ok()).flatten()).collect()
+/// `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-`, `days-hours`, `days-hours:minutes`, `days-hours:minutes:seconds`, as
+/// seconds. `None`: no limit, by 0, -1, `UNLIMITED` or `INFINITE`.
+///
+/// # Errors
+/// When it is something else.
+pub fn time(text: &str) -> Result<Option<i64>, ()> {
+    if text == "-1" || ["UNLIMITED", "INFINITE"].contains(&text.to_ascii_uppercase().as_str()) {
+        return Ok(None);
+    }
+    let number = |part: &str| -> Result<i64, ()> {
+        let digits = (1..=9).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        digits.then(|| part.parse().ok()).flatten().ok_or(())
     };
-    let seconds = match text.split_once('-') {
-        Some((days, rest)) => {
-            let days = *numbers(days)?.first()?;
-            let rest = numbers(rest)?;
-            let part = |at: usize| rest.get(at).copied().unwrap_or(0);
-            (rest.len() <= 3).then(|| days * 86_400 + part(0) * 3600 + part(1) * 60 + part(2))?
+    let (days, rest) = text.split_once('-').map_or((None, text), |(days, rest)| (Some(days), rest));
+    let parts = rest.split(':').filter(|part| days.is_none() || !rest.is_empty() || !part.is_empty());
+    let parts: Vec<i64> = parts.map(number).collect::<Result<_, ()>>()?;
+    let seconds = match (days.map(number).transpose()?, parts.as_slice()) {
+        (Some(days), parts @ ([] | [_] | [_, _] | [_, _, _])) => {
+            let part = |at: usize| parts.get(at).copied().unwrap_or(0);
+            days * 86_400 + part(0) * 3600 + part(1) * 60 + part(2)
         }
-        None => match numbers(text)?.as_slice() {
-            [minutes] => minutes * 60,
-            [minutes, seconds] => minutes * 60 + seconds,
-            [hours, minutes, seconds] => hours * 3600 + minutes * 60 + seconds,
-            _ => return None,
-        },
+        (None, [minutes]) => minutes * 60,
+        (None, [minutes, seconds]) => minutes * 60 + seconds,
+        (None, [hours, minutes, seconds]) => hours * 3600 + minutes * 60 + seconds,
+        _ => return Err(()),
     };
-    (seconds > 0).then_some(seconds)
+    Ok((seconds > 0).then_some(seconds))
+}
+
+/// Whether a type of GPU is a part of one: `1g.10gb`, `a100_3g.20gb`.
+pub fn is_part(kind: &str) -> bool {
+    let name = kind.rsplit('_').next().unwrap_or_default();
+    name.split_once("g.").is_some_and(|(slices, memory)| {
+        slices.len() == 1
+            && slices.bytes().all(|b| b.is_ascii_digit())
+            && memory.to_ascii_lowercase().contains("gb")
+    })
 }
 
 /// `4000`, `16G`, `512M`, `64GB` as MiB.
@@ -72,19 +87,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_six_forms() {
+    fn times_have_seven_forms_and_four_of_no_limit() {
         for (text, seconds) in [
             ("90", 5_400),
             ("10:30", 630),
             ("24:00:00", 86_400),
+            ("1-", 86_400),
             ("2-12", 216_000),
             ("1-00:30", 88_200),
             ("1-01:01:01", 90_061),
         ] {
-            assert_eq!(time(text), Some(seconds), "{text}");
+            assert_eq!(time(text), Ok(Some(seconds)), "{text}");
         }
-        for wrong in ["", "0", "UNLIMITED", "1:2:3:4", "1-", "-1", "1.5"] {
-            assert_eq!(time(wrong), None, "{wrong}");
+        for unlimited in ["0", "00:00:00", "0-0", "-1", "UNLIMITED", "infinite"] {
+            assert_eq!(time(unlimited), Ok(None), "{unlimited}");
+        }
+        for wrong in ["", "1:2:3:4", "1-1:2:3:4", "-", "-2", "1.5", "soon", "1::2", "99999999999"] {
+            assert_eq!(time(wrong), Err(()), "{wrong}");
         }
     }
 

@@ -18,6 +18,7 @@ mod properties;
 mod refusals;
 mod restarts;
 mod silence;
+mod slurm;
 mod stops;
 mod straight;
 mod timeouts;

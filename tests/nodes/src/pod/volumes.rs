@@ -59,7 +59,9 @@ pub(crate) async fn prepare(
                 let renew = lifetime.map(|lifetime| lifetime.mul_f64(0.8));
                 volumes.renew_after = [volumes.renew_after, renew].into_iter().flatten().min();
                 let folder = dir.join(&volume.name);
-                write_all(&folder, &files).map_err(|error| problem(error.to_string()))?;
+                let mode = volume.downward_api.as_ref().and_then(|downward| downward.default_mode);
+                let mode = mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(0o644);
+                write_all(&folder, &files, mode).map_err(|error| problem(error.to_string()))?;
                 folder
             }
         };
@@ -220,7 +222,7 @@ async fn request_token(
 }
 
 /// Replaces each file at once, so that a reader sees the old or the new one.
-fn write_all(folder: &Path, files: &Files) -> std::io::Result<()> {
+fn write_all(folder: &Path, files: &Files, mode: u32) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for (path, bytes) in files {
         let parts = Path::new(path).components().filter(|part| matches!(part, Component::Normal(_)));
@@ -228,7 +230,7 @@ fn write_all(folder: &Path, files: &Files) -> std::io::Result<()> {
         if let Some(parent) = target.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        replace(&target, bytes)?;
+        replace(&target, bytes, mode)?;
     }
     Ok(())
 }

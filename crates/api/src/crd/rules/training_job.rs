@@ -94,6 +94,17 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         kind: KIND,
+        path: "spec",
+        rule: "self.rendezvous != 'Slurm' || (has(self.container) ? self.template.spec.containers.exists(c, c.name == self.container && has(c.command)) : has(self.template.spec.containers[0].command))",
+        message: "rendezvous: Slurm needs the command of the container that trains: the batch script, for example [bash, -c, TEXT]",
+        field_path: Some(".rendezvous"),
+        accepted: Example::create(
+            "spec: {rendezvous: Slurm, template: {spec: {containers: [{name: trainer, image: example.org/trainer, command: [bash, -c, srun hostname]}]}}}",
+        ),
+        rejected: Example::create("spec: {rendezvous: Slurm}"),
+    },
+    Rule {
+        kind: KIND,
         path: "spec.profile",
         rule: "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
         message: "profile must be the name of a TrainingProfile: lower-case letters, digits, '-' and '.'",

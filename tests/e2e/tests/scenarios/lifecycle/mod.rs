@@ -17,5 +17,6 @@ mod older_objects;
 mod placement;
 mod predictions;
 mod runs;
+mod slurm;
 mod stops;
 mod webhooks;
