@@ -43,7 +43,6 @@ use crate::executor::events::Events;
 use crate::executor::rate_limits::RateLimits;
 use crate::executor::start_burst::StartBurst;
 use crate::executor::{self, Executor};
-use crate::hindsight;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
@@ -373,7 +372,6 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         every: Duration::from_secs(args.plan_every),
     };
     let learning = (with.learner.clone(), args.learning_trust);
-    loops.spawn(hindsight::run(Arc::clone(&shared), learning, loops_end.clone()));
     let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(
         Arc::clone(&shared),
