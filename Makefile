@@ -16,6 +16,8 @@ ANCHORS_ARGS ?= highs,sia 15
 TESTS ?=
 PAGES ?=
 CRATES := $(CARGO) test --workspace --locked --no-fail-fast -- --test-threads=2
+# The laboratory is a workspace of its own; what it shares with the product is built once.
+LAB := cd lab && $(CARGO)
 # Threads of those that have a place (tests/e2e/src/places.rs) and of those that wait for one.
 THREADS := 12
 SCENARIOS = $(CARGO) test --workspace --locked --no-fail-fast --test scenarios -- --test-threads=$(THREADS)
@@ -102,6 +104,7 @@ test: test-began real-nodes ## Everything that must hold: lints, unit tests, and
 	$(SCENARIOS) 2>&1 | tee "$$logs/scenarios" || failed+=" scenarios"; took scenarios; \
 	wait "$${beside[1]}" || failed+=" crates"; cat "$$logs/crates"; took "crates, after that"; \
 	if [ -n "$$real" ]; then wait "$${beside[2]}" || failed+=" real nodes"; cat "$$logs/real"; took "real nodes, after that"; fi; \
+	make --no-print-directory lab 2>&1 | tee "$$logs/lab" || failed+=" laboratory"; took laboratory; \
 	echo "== all: $$SECONDS s"; \
 	[ -z "$$failed" ] || { grep -hE -A6 '^---- .* ----$$|^each: failed' "$$logs"/* | cut -c1-300 || true; echo "failed:$$failed"; exit 1; } >&2
 
@@ -214,12 +217,17 @@ bench-build: control-plane
 
 .PHONY: bench
 bench bench-quick: export ANDREAS_BIN_DIR := $(CURDIR)/target/small
-bench: bench-build ## Every benchmark at full size on an otherwise idle machine, into docs/lab/benchmarks.md (one alone: BENCH_ARGS=bind)
-	$(CARGO) run -q --release --locked --bin bench -- $(BENCH_ARGS) --markdown docs/lab/benchmarks.md --json target/bench.json
+bench: bench-build ## Every benchmark at full size on an otherwise idle machine, into lab/docs/benchmarks.md (one alone: BENCH_ARGS=bind)
+	$(CARGO) run -q --release --locked --bin bench -- $(BENCH_ARGS) --markdown lab/docs/benchmarks.md --json target/bench.json
 
 .PHONY: bench-quick
 bench-quick: bench-build ## A row for every benchmark at reduced size, to the terminal: finds mistakes, gives no figures
 	$(CARGO) run -q --release --locked --bin bench -- all --quick --json target/bench-quick.json
+
+.PHONY: lab
+lab: prepare ## Build and test the laboratory: replays, other systems' policies, evaluation of the predictor (lab/README.md)
+	$(LAB) build --locked --bins
+	$(LAB) test --locked --no-fail-fast -- --test-threads=2
 
 .PHONY: anchors
 anchors: export ANCHORS := $(CURDIR)/target/anchors/problems
@@ -227,18 +235,22 @@ anchors: ## Decisions of the planner beside those of HiGHS, Sia's program and De
 	hack/prepare anchors
 	mkdir -p $(ANCHORS); python3 -m venv target/anchors/venv
 	target/anchors/venv/bin/pip install --quiet highspy==1.15.1 dede==0.1.6 scipy==1.11.4
-	$(CARGO) test --release -p andreas-planner -p andreas-baselines --lib --locked -- --ignored write_problems
-	target/anchors/venv/bin/python hack/anchors $(ANCHORS) $(ANCHORS_ARGS)
+	$(CARGO) test --release -p andreas-planner --lib --locked -- --ignored write_problems
+	$(LAB) test --release -p andreas-baselines --lib --locked -- --ignored write_problems
+	target/anchors/venv/bin/python lab/anchors $(ANCHORS) $(ANCHORS_ARGS)
 
 .PHONY: lint
 lint: prepare ## Formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --workspace --test scenarios --test upgrade --test kubelets --test frameworks --test transcripts --locked -- -D warnings
+	$(LAB) fmt --all --check
+	$(LAB) clippy --all-targets --locked -- -D warnings
 
 .PHONY: fmt
 fmt: ## Format the code
 	$(CARGO) fmt --all
+	$(LAB) fmt --all
 
 .PHONY: transcripts
 transcripts: real-nodes control-plane build ## Run the commands of pages on the demo's cluster, and write what they print: PAGES="docs/ask.md" (root)

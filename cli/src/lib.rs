@@ -1,7 +1,6 @@
 //! The command line: `kubectl-andreas` (and `kubectl andreas`, once it is on the PATH).
 //!
-//! **Holds** the commands' arguments, what they print, and the line protocol by which other schedulers and
-//! simulators use the planner ([`stdio`]).
+//! **Holds** the commands' arguments and what they print.
 //!
 //! | commands | where their answers come from |
 //! |---|---|
@@ -9,13 +8,10 @@
 //! | `nodes`, `budget`, `acct`, `doctor` | objects of the API server (`inventory`, `account`, `doctor`) |
 //! | `submit`, `logs`, `suspend`, `resume`, `cancel` | they read and write TrainingJobs and their pods (`jobs`) |
 //! | `convert` | files ([`convert`]) |
-//! | `plan`, `simulate`, `profile`, `snapshot` | files, the planner and the predictor |
+//! | `profile`, `snapshot` | the API server and the operator, as files |
 //! | `completion`, `man` | the definition of the commands (`shell`) |
 //!
-//! **Flows**: arguments, files and standard input in; tables, JSON and decisions out. Decisions come from the planner, as
-//! the operator's do; those of other systems' methods from `andreas-baselines`.
-//!
-//! Predictions come from `andreas-predictor` (`profile`).
+//! **Flows**: arguments, files and standard input in; tables and JSON out.
 //!
 //! **Must never be here**: a policy, an estimate, a cost. A panic on any input.
 
@@ -35,19 +31,15 @@ pub mod jobs;
 mod name;
 mod nodes;
 pub mod output;
-mod plan;
 pub mod profile;
-mod reason;
 mod shell;
-mod simulate;
 mod snapshot;
-pub mod stdio;
 mod when;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-/// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account, plan.
+/// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-andreas", version, disable_help_subcommand = true, after_long_help = exit::CODES)]
 pub struct Cli {
@@ -83,8 +75,6 @@ enum Command {
     Budget(budget::BudgetArgs),
     Acct(account::AcctArgs),
     Doctor(doctor::DoctorArgs),
-    Plan(plan::PlanArgs),
-    Simulate(Box<simulate::SimulateArgs>),
     Profile(profile::ProfileArgs),
     Snapshot(snapshot::SnapshotArgs),
     Completion(shell::CompletionArgs),
@@ -127,8 +117,6 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Budget(args) => budget::run(&args),
         Command::Acct(args) => account::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Plan(args) => plan::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Snapshot(args) => snapshot::run(&args),
         Command::Completion(args) => shell::completion(&args, Cli::command()),

@@ -28,7 +28,6 @@
 //! | [`writes`] | the client for writes: leadership, refusals, patches |
 //! | [`progress`] | the endpoint for training programs' reports |
 //! | [`shared`] | what the leader's loops share |
-//! | [`hindsight`] | once an hour: what ended jobs cost above what they could have cost |
 //! | [`objects`] | TrainingProfiles, GpuNodes and the policy's status, maintained by the operator |
 //! | [`planning`] | one loop: when to plan, and delivery of decisions |
 //! | [`query`] | answers of the query API: when, why, what would help |
@@ -46,7 +45,6 @@ pub mod adoption;
 pub mod args;
 pub mod energy;
 pub mod executor;
-pub mod hindsight;
 pub mod index;
 pub mod instants;
 pub mod ledger;

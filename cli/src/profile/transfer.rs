@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use andreas_api::{TrainingProfile, TrainingProfileStatus};
-use andreas_predictor::Profile;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Deserialize;
@@ -71,11 +70,11 @@ pub fn parse(text: &str, name: &str) -> Result<TrainingProfile> {
     Ok(profile)
 }
 
-pub(super) fn read(file: &Path) -> Result<TrainingProfile> {
+fn read(file: &Path) -> Result<TrainingProfile> {
     parse(&read_text(file)?, &file.display().to_string())
 }
 
-pub(super) fn get(name: &str, place: &Where) -> Result<TrainingProfile> {
+fn get(name: &str, place: &Where) -> Result<TrainingProfile> {
     block_on(async {
         let cluster = Cluster::connect(&place.connect).await?;
         Ok(cluster.get(Some(&cluster.namespace_or(place.namespace.as_deref())), name).await?)
@@ -168,12 +167,6 @@ async fn store(
         here = cluster.get(Some(namespace), name).await?;
     }
     Ok(0)
-}
-
-/// A TrainingProfile as the predictor reads it.
-pub(super) fn predictor_profile(profile: &TrainingProfile) -> Profile {
-    let name = profile.metadata.name.clone().unwrap_or_default();
-    andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref())
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Computes a plan from a snapshot; contains the methods of the product.
 //!
-//! **Contains** the [`Snapshot`] of a cluster, the [`Plan`], the planning methods ([`MethodName`]), the
-//! door for policies of other crates ([`policy`]), and the bound on what jobs could have cost
-//! ([`clairvoyant`]).
+//! **Contains** the [`Snapshot`] of a cluster, the [`Plan`], the planning methods ([`MethodName`]), and the
+//! door for policies of other crates ([`policy`]).
 //!
 //! **Data flow**: [`plan`] takes a snapshot and [`Options`] and returns a plan or a [`SnapshotError`]. The
 //! same input gives the same plan on every machine.
@@ -19,7 +18,6 @@ mod budget;
 mod candidates;
 mod capacity;
 mod check;
-pub mod clairvoyant;
 mod consider;
 mod cost;
 mod draw;

@@ -2,9 +2,12 @@
 
 /// A run's place; logs, except for the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Run {
+pub struct Run {
+    /// GPUs.
     pub gpus: f64,
+    /// Nodes.
     pub nodes: f64,
+    /// Samples of a global batch.
     pub batch: f64,
     /// Infinite without a limit.
     pub limit: f64,
@@ -14,7 +17,7 @@ pub(crate) struct Run {
 /// the fewest GPUs with the highest limit; then the nearest batch per GPU on the next number
 /// of GPUs; then the smallest and largest batch on the fewest. At most
 /// `count` indices.
-pub(crate) fn first_runs(runs: &[Run], count: usize) -> Vec<usize> {
+pub fn first_runs(runs: &[Run], count: usize) -> Vec<usize> {
     let highest = runs.iter().map(|r| r.limit).fold(f64::NEG_INFINITY, f64::max);
     let free: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].limit >= highest).collect();
     let on_next = |above: f64| -> Vec<usize> {

@@ -23,7 +23,7 @@
 //!
 //! Power is predicted the same way, between idle and maximum watts of the type. A power limit cuts
 //! power and stretches time. Intervals are calibrated on held-out profiles
-//! (`calibration`). [`evaluation`] measures all of it on a [`table`].
+//! (`calibration`).
 //!
 //! Guards: speed-up never exceeds the ratio of GPUs, and more GPUs are never slower. Exceptions are
 //! the user's table, an observation, or ten samples seen around that count. Rows, rounds and values
@@ -38,9 +38,8 @@ mod calibration;
 mod curve_prior;
 mod curves;
 mod estimate;
-pub mod evaluation;
 mod expected;
-mod first_runs;
+pub mod first_runs;
 mod guard;
 mod input;
 mod intercept;
@@ -61,10 +60,10 @@ mod samples;
 mod scale;
 pub mod screen;
 mod spread;
-pub mod table;
 mod table_trust;
 mod tenant;
 
+pub use linear::Cholesky;
 pub use estimate::{LogNormal, Source, WIDEST, mean_over_median, on_time_probability};
 pub use input::{Features, GpuModel, Observation, Prior, Profile, Query, TableRow, prior_run_time};
 pub use predict::Predictor;

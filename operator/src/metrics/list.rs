@@ -77,9 +77,6 @@ andreas_runtime::metrics! {
         "Plans whose bound was above their cost, so that nothing was proven; expected only while a lowered power budget stops jobs");
     PLAN_JOBS = gauge("andreas_plan_jobs", &[], "TrainingJobs in the last plan");
     PLAN_AT = gauge("andreas_last_plan_timestamp_seconds", &[], "When the last plan was made, seconds since 1970");
-    HINDSIGHT_REGRET = gauge("andreas_hindsight_regret_ratio", &[],
-        "Cost of the TrainingJobs that succeeded in the last day (energy, lateness, time in the system) above a lower bound of it for somebody who knew all of them beforehand, as a part of that bound. True regret is at most this, as far as the predictions of other configurations are right. Computed once an hour; not there where none succeeded");
-    HINDSIGHT_JOBS = gauge("andreas_hindsight_jobs", &[], "TrainingJobs that this ratio counts: at most 1000, those that cost most");
     DECISIONS = counter("andreas_decisions_total", &["decision"],
         "Decisions handed to TrainingJobs that differ from the one before: Run, or why it waits");
     PREDICTION_ERROR = histogram("andreas_prediction_error_ratio", &["source"],

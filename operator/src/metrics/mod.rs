@@ -64,20 +64,10 @@ pub struct LastPlan {
     pub allowed: Option<f64>,
 }
 
-/// What not knowing the future cost, of the jobs that ended lately.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hindsight {
-    /// Jobs that count.
-    pub jobs: usize,
-    /// Their cost above the least that they could have cost, as a part of that.
-    pub regret: f64,
-}
-
-/// Gauges of the last plan, the last budget check and the last comparison with hindsight.
+/// Gauges of the last plan and the last budget check.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastValues {
     plan: Option<LastPlan>,
-    hindsight: Option<Hindsight>,
     /// W above the budget, and whether it counts as met.
     budget: Option<(f64, bool)>,
 }
@@ -316,11 +306,6 @@ impl Metrics {
     /// Records the draw above the budget, W, and whether the budget counts as met.
     pub fn set_budget_state(&self, over: f64, met: bool) {
         self.planning.last.lock().budget = Some((over, met));
-    }
-
-    /// Records what not knowing the future cost; `None`: no job ended lately.
-    pub fn set_hindsight(&self, found: Option<Hindsight>) {
-        self.planning.last.lock().hindsight = found;
     }
 
     /// Records a status write; `job` holds the status before it.

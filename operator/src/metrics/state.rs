@@ -161,10 +161,6 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
         list::OVER_BUDGET.encode(encoder, |values| values.plain(over))?;
         list::BUDGET_MET.encode(encoder, |values| values.plain(f64::from(u8::from(met))))?;
     }
-    if let Some(hindsight) = last.hindsight {
-        list::HINDSIGHT_REGRET.encode(encoder, |values| values.plain(hindsight.regret))?;
-        list::HINDSIGHT_JOBS.encode(encoder, |values| values.plain(hindsight.jobs as f64))?;
-    }
     let Some(plan) = last.plan else { return Ok(()) };
     list::BUDGETED.encode(encoder, |values| values.plain(plan.budgeted))?;
     if let Some(allowed) = plan.allowed {

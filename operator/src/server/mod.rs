@@ -41,7 +41,6 @@ use crate::executor::dry_runs::DryRunCache;
 use crate::executor::events::Events;
 use crate::executor::rate_limits::RateLimits;
 use crate::executor::{self, Executor};
-use crate::hindsight;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
@@ -364,7 +363,6 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         within: Duration::from_millis(args.plan_within_ms),
         every: Duration::from_secs(args.plan_every),
     };
-    loops.spawn(hindsight::run(Arc::clone(&shared), with.learner.clone(), loops_end.clone()));
     let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(
         Arc::clone(&shared),

@@ -6,6 +6,7 @@
 //!
 //! What must never be here: a network, a sleep, a check that depends on the machine.
 
+pub mod bounded;
 pub mod mutate;
 pub mod targets;
 
@@ -34,7 +35,6 @@ pub const TARGETS: &[Target] = &[
         sender: "whoever may write Secrets of the system's namespace",
         run: targets::certificate_secrets,
     },
-    Target { name: "cluster_files", sender: "users of the simulator", run: targets::cluster_files },
     Target { name: "job_manifests", sender: "whoever calls `convert`", run: targets::job_manifests },
     Target { name: "kubelet_pod_resources", sender: "the kubelet", run: targets::kubelet_pod_resources },
     Target {
@@ -42,7 +42,6 @@ pub const TARGETS: &[Target] = &[
         sender: "the API server, with tenants' objects",
         run: targets::list_answers,
     },
-    Target { name: "planner_lines", sender: "whoever calls `plan --stdio`", run: targets::planner_lines },
     Target { name: "pod_logs", sender: "training programs", run: targets::pod_logs },
     Target { name: "profiles", sender: "whoever calls `profile import`", run: targets::profiles },
     Target { name: "program_descriptions", sender: "tenants' templates", run: targets::program_descriptions },
@@ -56,7 +55,6 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "setter_lines", sender: "a node agent that was taken over", run: targets::setter_lines },
     Target { name: "setter_record", sender: "the node's disk", run: targets::setter_record },
-    Target { name: "trace_files", sender: "users of the simulator", run: targets::trace_files },
     Target {
         name: "watch_answers",
         sender: "the API server, with tenants' objects",

@@ -11,7 +11,6 @@ use andreas_api::slim::{
 };
 use andreas_api::{EnergyPolicy, TrainingProfile};
 use andreas_cli::jobs::{Line, log_lines, printable};
-use andreas_cli::stdio::Session;
 use andreas_estimates::{MAX_DESCRIPTION, RunDescription};
 use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
 use andreas_node_agent::setter::record::Record;
@@ -26,7 +25,6 @@ use andreas_runtime::certificates::{self, Authority, AuthorityPem};
 use andreas_runtime::tls::{Tls, TlsPem};
 use andreas_runtime::watch::check_line;
 use andreas_runtime::watch::list_splitter::{Lines, ListItem, ListSplitter};
-use andreas_simulator::readers::{Format, TraceRange, read_trace, scenario};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use prost::Message as _;
@@ -125,15 +123,6 @@ fn parts(bytes: &[u8]) -> [&[u8]; 3] {
     [(); 3].map(|()| parts.next().unwrap_or(bytes))
 }
 
-/// Cluster files of the simulator, with a small trace.
-pub fn cluster_files(bytes: &[u8]) {
-    let Some(folder) = folder() else { return };
-    let [cluster, trace] = ["cluster.yaml", "trace.csv"].map(|name| folder.path().join(name));
-    write(&cluster, bytes);
-    write(&trace, include_bytes!("../corpus/trace_files/own.csv"));
-    let _ = scenario(Format::Csv, &trace, &cluster, TraceRange::default());
-}
-
 /// Manifests and sbatch scripts that become TrainingJobs: each has a spec, and can be written and read again.
 pub fn job_manifests(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -188,16 +177,6 @@ pub fn profiles(bytes: &[u8]) {
     if let Ok(profile) = andreas_cli::profile::parse(text, "profile") {
         assert!(profile.metadata.name.is_some());
         serde_json::to_vec(&profile).expect("what was read can be written");
-    }
-}
-
-/// Lines of the planner's protocol: each gets one answer, which is JSON.
-pub fn planner_lines(bytes: &[u8]) {
-    let options = andreas_baselines::Options { trials: 1, ..andreas_baselines::Options::default() };
-    let mut session = Session::new(options, false);
-    for line in bytes.split(|b| *b == b'\n').take(4) {
-        let answer = session.answer(line);
-        serde_json::from_str::<serde::de::IgnoredAny>(&answer).expect("an answer is JSON");
     }
 }
 
@@ -261,16 +240,6 @@ pub fn setter_record(bytes: &[u8]) {
     let Some(folder) = folder() else { return };
     write(&folder.path().join("before.json"), bytes);
     let _ = Record::open(folder.path());
-}
-
-/// Traces of the simulator, in every format.
-pub fn trace_files(bytes: &[u8]) {
-    let Some(folder) = folder() else { return };
-    let file = folder.path().join("trace");
-    write(&file, bytes);
-    for format in Format::ALL {
-        let _ = read_trace(format, &file);
-    }
 }
 
 /// A watch, cut into lines while it arrives: where it is cut changes nothing.

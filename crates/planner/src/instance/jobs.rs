@@ -88,7 +88,7 @@ fn draw_under_limit(row: &Estimate, limit: Option<f64>, power: f64) -> f64 {
 ///
 /// Where time in the system costs nothing: with [`MAX_WAITING`] for all, jobs start at once on whatever is free, and
 /// a loaded cluster costs a quarter more; without a price of waiting, jobs wait until they are late, and an
-/// overloaded one costs as much more (`docs/lab/planner.md`).
+/// overloaded one costs as much more (`lab/docs/planner.md`).
 fn waiting_share(share: f64, fastest: f64, left: f64) -> f64 {
     let needed = if fastest < left { fastest / left } else { 1.0 };
     share.max((2.0 * share.max(MAX_WAITING * needed)).min(MAX_WAITING))

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::lifecycle::ProfileUpdate;
-use crate::metrics::{Hindsight, LastPlan, Metrics, list};
+use crate::metrics::{LastPlan, Metrics, list};
 use crate::predict::learner::FitOutcome;
 use crate::predict::{Fit, Table};
 use crate::testing::{at, boards, gpu_node};
@@ -91,7 +91,6 @@ fn everything(metrics: &Metrics) {
         allowed: Some(5.0),
     });
     metrics.set_budget_state(5.0, true);
-    metrics.set_hindsight(Some(Hindsight { jobs: 7, regret: 0.3 }));
     let before = job("team", "done", running("A", &["n1"], "Running"));
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
         "phase": "Succeeded", "deadline": at(3_600), "completionTime": at(7_200), "startTime": at(20), "restarts": 1,
@@ -189,8 +188,6 @@ fn a_scrape_tells_what_there_is_now() {
         "andreas_plan_gap_ratio 0.1",
         "andreas_plan_missed_saving_ratio 0.2",
         "andreas_plan_asked_over_available_ratio 1.2",
-        "andreas_hindsight_regret_ratio 0.3",
-        "andreas_hindsight_jobs 7.0",
         "andreas_planned_budget_violations_total 1",
         r#"andreas_attempts_ended_total{outcome="Finished",reason="Completed"} 1"#,
         r#"andreas_jobs_ended_total{phase="Succeeded",deadline="missed"} 1"#,

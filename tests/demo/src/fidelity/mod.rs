@@ -44,7 +44,7 @@ pub struct FidelityArgs {
     #[arg(long, value_delimiter = ',', default_value = "all,first-20,dense")]
     pub workloads: Vec<Workload>,
     /// Results of all runs so far, one a line; new ones are appended.
-    #[arg(long, default_value = "docs/lab/fidelity.jsonl", value_name = "FILE")]
+    #[arg(long, default_value = "lab/docs/fidelity.jsonl", value_name = "FILE")]
     pub results: PathBuf,
     /// The page to write.
     #[arg(long, default_value = "docs/fidelity.md", value_name = "FILE")]

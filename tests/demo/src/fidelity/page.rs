@@ -28,7 +28,7 @@ where jobs take hours. The operator has no method with fixed requests: under `fi
 Goals: turnaround (mean and p95) and energy within 5 %, restarts within 20 %, cost within 8 %, the
 same ranking of methods, the same plan from the same snapshot. The original publication claims 13 %.
 
-`docs/lab/fidelity.jsonl` keeps the runs, one a line. `make fidelity FIDELITY_ARGS=\"--runs 0\"`
+`lab/docs/fidelity.jsonl` keeps the runs, one a line. `make fidelity FIDELITY_ARGS=\"--runs 0\"`
 replays them with this build and writes this page. A page of more runs than the file has stays.
 ";
 
