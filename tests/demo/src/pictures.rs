@@ -1,4 +1,4 @@
-//! Pictures of the dashboards, of the simulator's report and of the site, by a real browser: `make pictures`.
+//! Pictures of the dashboards and of the site, by a real browser: `make pictures`.
 //!
 //! In: the demo's cluster while jobs of the trace run and somebody asks about them, a real Prometheus that scrapes it,
 //! kube-state-metrics with the values of `deploy/kube-state-metrics`. A page (`tests/demo/boards`) asks that Prometheus for
@@ -59,21 +59,6 @@ pub async fn take() -> Result<()> {
     let taken = boards(&cluster, &out).await;
     cluster.stop().await;
     taken?;
-    let folder = tempfile();
-    std::fs::create_dir_all(&folder)?;
-    let report = folder.join("report.html");
-    let simulated = Command::new(andreas_testbed::workspace_binary("kubectl-andreas")?)
-        .args(["simulate", "--trace"])
-        .arg(format!("csv:{}", root().join("tests/demo/boards/runs.csv").display()))
-        .arg("--cluster")
-        .arg(root().join("crates/simulator/clusters/mixed.yaml"))
-        .args(["--methods", "fifo,edf,randomized-greedy", "--html"])
-        .arg(&report)
-        .stdout(Stdio::null())
-        .status()
-        .await?;
-    ensure!(simulated.success(), "simulate: {simulated}");
-    shoot(&report, &out.join("simulator-report.png"), 1500).await?;
     let site = root().join("target/docs/book/html/ask.html");
     let site = if site.is_file() { site } else { root().join("target/docs/book/ask.html") };
     if site.is_file() {
@@ -81,7 +66,6 @@ pub async fn take() -> Result<()> {
     } else {
         println!("no site in target/docs: run make docs first");
     }
-    std::fs::remove_dir_all(folder)?;
     Ok(())
 }
 
