@@ -5,7 +5,7 @@
 
 /// Lower factor of a symmetric positive definite matrix, row by row.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cholesky {
+pub struct Cholesky {
     n: usize,
     lower: Vec<f64>,
 }

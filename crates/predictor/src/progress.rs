@@ -91,7 +91,7 @@ impl ProgressWindow {
 }
 
 /// Median; `None` without values. Sorts them.
-pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
+pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     match n {

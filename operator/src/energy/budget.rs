@@ -47,7 +47,6 @@ pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> 
 /// stopped, W.
 pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> (f64, f64) {
     let inventory = Inventory::with(index, policy);
-    let policy = inventory.policy();
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut beyond: BTreeSet<String> = BTreeSet::new();
     let profiles = ProfileDraws::from_index(index);

@@ -175,6 +175,7 @@ fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64
         grace: Seconds::ZERO,
         min_run: Seconds(load.min_run),
         lost: Seconds::ZERO,
+        usually_lost: None,
         restart: None,
         restarts_last_day: 0,
         promised: false,
