@@ -196,7 +196,8 @@ status:
         assert_eq!(exported["metadata"], json!({"name": "bert", "labels": {"team": "nlp"}}));
         let again = parse(&serde_saphyr::to_string(&exported).unwrap(), "again").unwrap();
         assert_eq!((&again.spec, &again.status), (&profile.spec, &profile.status));
-        let converted = predictor_profile(&again);
+        let converted =
+            andreas_profiles::to_predictor_profile("bert".to_owned(), &again.spec, again.status.as_ref());
         assert_eq!((converted.given.len(), converted.observations.len()), (1, 1));
         assert_eq!(converted.observations[0].epoch, Some(Seconds(35.0)));
     }

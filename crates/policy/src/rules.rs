@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn no_budget_is_none_and_a_window_alone_limits_only_itself() {
-        assert!(budget(&EnergyPolicySpec::default(), NOON, Seconds(60.0)).is_none());
+        assert!(budget(&EnergyPolicySpec::default(), NOON).is_none());
         let window = json!({"from": "12:00", "to": "13:00", "watts": 5_000});
         let policy = policy(json!({"powerBudget": {"windows": [window]}}));
         let budget = budget(&policy, NOON).expect("a budget");

@@ -5,7 +5,7 @@
 mod common;
 
 use andreas_core::{Configuration, Seconds, Time, Watts};
-use andreas_predictor::{Features, Observation, Prediction, Predictor, Profile, Refusal, together};
+use andreas_predictor::{Features, Observation, Prediction, Predictor, Profile, Refusal};
 use common::{every, family, gpus, on, prior};
 use proptest::prelude::*;
 
@@ -149,33 +149,4 @@ fn rows_of_one_namespace_are_bounded() {
     let population: Vec<Profile> = (0..100).map(|n| lies(n, [1.0; 3], -0.5, 100.0)).collect();
     let predictor = Predictor::fit(&gpus(), &population);
     assert!(predictor.refused()["liar"][&Refusal::TooMany] >= 900, "{:?}", predictor.refused());
-}
-
-#[test]
-fn a_shared_pool_predicts_as_one_namespace_would() {
-    // given: twenty namespaces of four profiles and one that has none; isolated, shared, and all in one namespace
-    let twenty = honest(20);
-    let asked = |name: fn(&str) -> String| {
-        let named = |p: &Profile| Profile { name: name(&p.name), ..p.clone() };
-        let predictor = Predictor::fit(&gpus(), &twenty.iter().map(named).collect::<Vec<_>>());
-        let (mut off, mut widths) = (Vec::new(), Vec::new());
-        for i in 300..312 {
-            let f = family(i);
-            let seen = vec![f.seen(on("A100", 2, 1), 6.0)];
-            let new = Profile { name: format!("lab-77/new-{i}"), observations: seen, ..f.profile() };
-            for p in predictor.predict(&named(&new), &prior(), &every()) {
-                off.push((p.epoch.median / f.epoch(&p.configuration) - 1.0).abs());
-                widths.push(p.epoch.sigma);
-            }
-        }
-        (common::median(off), common::median(widths))
-    };
-    let isolated = asked(str::to_owned);
-    let shared = asked(together);
-    let one = asked(|name| format!("all/{}", name.replace('/', "-")));
-    assert!(shared.0 < 0.7 * isolated.0 && shared.1 < 0.7 * isolated.1, "{shared:?} {isolated:?}");
-    assert!(
-        (shared.0 / one.0 - 1.0).abs() < 0.1 && (shared.1 / one.1 - 1.0).abs() < 0.1,
-        "{shared:?} {one:?}"
-    );
 }

@@ -5,7 +5,7 @@
 //! Figures are means ± standard deviations over the seeds, each of which is another load. The distance from the bound is that of
 //! the sums over all seeds, with the standard deviation of the seeds' own distances.
 
-#[path = "../tests/bound.rs"]
+#[path = "../tests/bound/mod.rs"]
 mod bound;
 #[path = "../../../crates/planner/tests/closed/mod.rs"]
 mod closed;

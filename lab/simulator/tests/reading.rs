@@ -7,12 +7,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::Method;
-use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_core::{GpuCount, Seconds, Time};
 use andreas_simulator::readers::{self, ClusterFile, Format, TraceJob, TraceRange, read_trace};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{
-    Failure, Knowledge, Outcome, PredictionError, Scenario, Setup, Summary, Watch, run_all,
-};
+use andreas_simulator::{Failure, Knowledge, Outcome, PredictionError, Setup, Summary, Watch, run_all};
 
 fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);

@@ -7,7 +7,6 @@
 // Each of the programs that include this file uses a part of it.
 #![allow(dead_code, clippy::unwrap_used)]
 
-
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -33,7 +32,7 @@ const LIMITS: [(f64, f64, f64); 4] =
     [(0.8, 1.03, 0.90), (0.7, 1.045, 0.84), (0.6, 1.09, 0.775), (0.5, 1.185, 0.69)];
 /// Overhead of a busy node, watts.
 const OVERHEAD_W: f64 = 200.0;
-const PRICE_PER_KWH: f64 = 0.20;
+pub const PRICE_PER_KWH: f64 = 0.20;
 
 /// A small generator, so that every run measures the same instance.
 pub struct SeededRng(pub u64);

@@ -181,6 +181,7 @@ impl Case {
             grace: Seconds::ZERO,
             min_run: Seconds(if numbers.random_bool(0.2) { 600.0 } else { 0.0 }),
             lost: Seconds::ZERO,
+            usually_lost: None,
             restart: None,
             restarts_last_day: 0,
             promised: false,

@@ -66,13 +66,6 @@ impl TypicalWorkload {
         gpus.div_ceil(self.per_node).max(1)
     }
 
-    /// Whether a row is of the curve.
-    pub fn is_of(&self, gpus: u32, nodes: u32, batch: Option<f64>) -> bool {
-        let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs();
-        let alike = batch.zip(self.batch(gpus)).is_none_or(|(a, b)| same(a, b));
-        alike && nodes == self.nodes(gpus)
-    }
-
     /// The batch in words.
     pub fn text(&self) -> Option<String> {
         match self.batch {
@@ -93,9 +86,6 @@ mod tests {
         let weak =
             typical(&[(1, 1, Some(16.0)), (2, 1, Some(32.0)), (8, 2, Some(128.0)), (8, 1, Some(64.0))]);
         assert_eq!((weak.batch(4), weak.text().as_deref()), (Some(64.0), Some("16 per GPU")));
-        assert!(
-            weak.is_of(2, 1, Some(32.0)) && !weak.is_of(8, 1, Some(64.0)) && !weak.is_of(8, 2, Some(128.0))
-        );
         let strong =
             typical(&[(1, 1, Some(64.0)), (2, 1, Some(64.0)), (4, 1, Some(64.0)), (4, 1, Some(12.5))]);
         assert_eq!((strong.batch(4), strong.nodes(6), strong.text().as_deref()), (Some(64.0), 1, Some("64")));
