@@ -66,10 +66,10 @@ impl Supply {
         self.free + self.releases.iter().map(|release| release.amount).sum::<i128>()
     }
 
-    /// What needs no job to leave but those in `after`.
-    fn available(&self, after: impl Fn(usize) -> bool) -> i128 {
-        let of = self.releases.iter().filter(|release| release.jobs.iter().all(|job| after(*job)));
-        self.free + of.map(|release| release.amount).sum::<i128>()
+    /// What needs no job to leave but this one.
+    fn available_to(&self, job: usize) -> i128 {
+        let releases = self.releases.iter().filter(|release| release.jobs == [job]);
+        self.free + releases.map(|release| release.amount).sum::<i128>()
     }
 
     /// Gives this amount to a job that waits for `after`, first of what it waits for anyway.
@@ -101,6 +101,8 @@ pub(crate) struct Order<'a, 'b> {
     assignments: &'a [Option<Assignment>],
     /// Everything that is held or drawn now.
     held: Capacity,
+    /// The same when all have left and started; computed once.
+    end: Option<Capacity>,
     /// Jobs that leave their place and are expected to be gone, the first to be gone first.
     leaving: Vec<usize>,
     supplies: BTreeMap<Part, Supply>,
@@ -112,7 +114,7 @@ impl<'a, 'b> Order<'a, 'b> {
     pub fn new(instance: &'a Instance<'b>, assignments: &'a [Option<Assignment>]) -> Self {
         let (held, leaving) = (Capacity::empty(instance), Vec::new());
         let (supplies, occupied) = (BTreeMap::new(), BTreeSet::new());
-        let mut order = Self { instance, assignments, held, leaving, supplies, occupied };
+        let mut order = Self { instance, assignments, held, end: None, leaving, supplies, occupied };
         for (job, data) in instance.jobs.iter().enumerate() {
             let Some(held) = data.held() else { continue };
             let lower = |goes: &&Assignment| order.draw_mw(job, goes) < order.draw_mw(job, held);
@@ -230,9 +232,12 @@ impl<'a, 'b> Order<'a, 'b> {
     }
 
     fn fits_at_once(&mut self, job: usize, needs: &[(Part, i128)]) -> bool {
+        let releases_some = self.instance.jobs[job].held().is_some();
         needs.iter().all(|(part, needed)| {
             let supply = self.supply(*part);
-            supply.overdrawn_until.is_empty() && supply.available(|other| other == job) >= *needed
+            let fits =
+                |needed: i128| supply.free >= needed || releases_some && supply.available_to(job) >= needed;
+            supply.overdrawn_until.is_empty() && fits(*needed)
         })
     }
 
@@ -250,23 +255,30 @@ impl<'a, 'b> Order<'a, 'b> {
 
     /// A start that the releases do not cover waits for all of them if it fits then: hosts that become idle are released
     /// by nobody alone.
-    fn without_supply(&self, job: usize, part: Part) -> Execution<'a> {
+    fn without_supply(&mut self, job: usize, part: Part) -> Execution<'a> {
         let instance = self.instance;
-        let mut end = self.held.clone();
-        for leaving in &self.leaving {
-            self.leaves(*leaving).into_iter().for_each(|place| end.release(instance, *leaving, place));
-        }
-        for (other, assignment) in self.assignments.iter().enumerate() {
-            let starts = instance.jobs[other].held().is_none() || self.leaves(other).is_some();
-            assignment.iter().filter(|_| starts).for_each(|place| end.take(instance, other, place));
+        if self.end.is_none() {
+            self.end = Some(self.when_all_have_left());
         }
         // A moving job gives back what it holds first, which takes longer than setting a limit.
         let moves = matches!(instance.jobs[job].job.state, JobState::Running { .. });
-        if end.free(instance, part) >= 0 || moves {
+        if moves || self.end.as_ref().is_some_and(|end| end.free(instance, part) >= 0) {
             let after = self.leaving.iter().copied().filter(|leaving| *leaving != job).collect();
             return Execution::Now { after };
         }
         Execution::Wait(self.wait(job, part))
+    }
+
+    fn when_all_have_left(&self) -> Capacity {
+        let mut end = self.held.clone();
+        for leaving in &self.leaving {
+            self.leaves(*leaving).into_iter().for_each(|place| end.release(self.instance, *leaving, place));
+        }
+        for (job, assignment) in self.assignments.iter().enumerate() {
+            let starts = self.instance.jobs[job].held().is_none() || self.leaves(job).is_some();
+            assignment.iter().filter(|_| starts).for_each(|place| end.take(self.instance, job, place));
+        }
+        end
     }
 
     /// A job that keeps its GPUs, at any power limit.

@@ -49,13 +49,15 @@ fn keep_to_what_is_held(holding: &Holding, configs: &mut [Config]) {
 }
 
 /// A limit is set when the pods run. Until then a job draws as without a limit, wherever it starts.
-fn starts_without_limit(holding: &Holding, configs: &mut [Config]) {
+fn starts_without_limit(job: &Job, holding: &Holding, configs: &mut [Config]) {
     let held = match holding {
         Holding::Running { assignment, .. }
-        | Holding::Committed { target: assignment, .. }
-        | Holding::Leaving { assignment } => Some(configs[assignment.config].clone()),
+        | Holding::Committed { leaving: Some(assignment), .. }
+        | Holding::Leaving { assignment } => Some(assignment),
+        Holding::Committed { target, leaving: None } => Some(target).filter(|_| !job.promised),
         Holding::Nothing => None,
     };
+    let held = held.map(|assignment| configs[assignment.config].clone());
     for at in 0..configs.len() {
         let config = &configs[at];
         if config.limit.is_none() || held.as_ref().is_some_and(|held| config.same_hardware(held)) {
@@ -98,7 +100,7 @@ impl<'a> JobContext<'a, '_> {
             keep_to_what_is_held(&holding, &mut configs);
         }
         if job.limits_count != LimitsCount::AtOnce {
-            starts_without_limit(&holding, &mut configs);
+            starts_without_limit(job, &holding, &mut configs);
         }
         let lateness = &self.snapshot.lateness;
         let (age, fully_aged) = self.age(job);
