@@ -1,6 +1,8 @@
 //! Given jobs with the same GPUs allocated; when each checks for free GPUs; then exactly one finds them.
 
-use andreas_api::slim::SlimNode;
+use andreas_api::slim::{SlimNode, SlimQuota};
+use andreas_runtime::clock;
+use jiff::SignedDuration;
 
 use super::*;
 use crate::executor::observe::JobInput;
@@ -109,4 +111,39 @@ fn a_gang_with_a_claim_that_one_node_can_mount_is_given_no_gpus() {
     assert_eq!(said(2, &["ReadWriteOnce"]), "TemplateRejected");
     assert_ne!(said(1, &["ReadWriteOnce"]), "TemplateRejected");
     assert_ne!(said(2, &["ReadWriteOnce", "ReadWriteMany"]), "TemplateRejected");
+}
+
+/// A quota of two pods, of which so many are used.
+fn quota(world: &World, version: u64, used: u32) {
+    let quota: SlimQuota = serde_json::from_value(json!({
+        "metadata": {"name": "q", "namespace": "team", "resourceVersion": version.to_string()}, "spec": {},
+        "status": {"hard": {"pods": "2"}, "used": {"pods": used.to_string()}}}))
+    .expect("a quota");
+    world.shared.index.lock().apply(quota);
+}
+
+fn room_since(world: &World, ago: SignedDuration) {
+    let since = clock::now().checked_sub(ago).expect("a time");
+    let mut ledger = world.shared.ledger.lock();
+    ledger.entry(&key("bert"), "j1").creation().record_room(7, since);
+}
+
+#[tokio::test]
+async fn pods_wait_until_the_quota_of_ended_pods_is_given_back() {
+    let made = || {
+        vec![(Method::POST, "/pods", 201, pod(0, 20, "j1")), (Method::POST, "/pods", 201, pod(1, 21, "j1"))]
+    };
+    let world = World::new(made());
+    room_since(&world, SignedDuration::ZERO);
+    // The quota controller has not seen the end of a pod yet.
+    quota(&world, 30, 1);
+    assert!(matches!(world.create_two().await, Err(Requeue::After(_))));
+    assert!(world.sent(Method::POST).is_empty());
+    quota(&world, 31, 0);
+    assert_eq!(world.create_two().await, Ok(()));
+    // What stays used is for the API server to say.
+    let world = World::new(made());
+    room_since(&world, SignedDuration::from_secs(16));
+    quota(&world, 30, 1);
+    assert_eq!(world.create_two().await, Ok(()));
 }
