@@ -63,9 +63,9 @@ mod spread;
 mod table_trust;
 mod tenant;
 
-pub use linear::Cholesky;
 pub use estimate::{LogNormal, Source, WIDEST, mean_over_median, on_time_probability};
 pub use input::{Features, GpuModel, Observation, Prior, Profile, Query, TableRow, prior_run_time};
+pub use linear::Cholesky;
 pub use predict::Predictor;
 pub use prediction::{LeaveOneOutErrors, Prediction};
 pub use screen::{Refusal, Refused, screen};

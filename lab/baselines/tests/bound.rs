@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use andreas_bounds::{KnownJob, KnownJobs, RunOption};
 use andreas_core::{EnergyPrice, GpuCount, Seconds, Time, Watts};
 use andreas_planner::Job;
-use andreas_bounds::{KnownJob, KnownJobs, RunOption};
 
 use super::closed::{Load, PRICE_PER_KWH, arrivals, cluster};
 

@@ -4,9 +4,9 @@
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
 
+use andreas_bounds::{KnownJob, KnownJobs, RunOption};
 use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Time, Watts};
 use andreas_planner::Lateness;
-use andreas_bounds::{KnownJob, KnownJobs, RunOption};
 use proptest::prelude::*;
 
 /// GPUs of the two classes.

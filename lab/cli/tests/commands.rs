@@ -125,7 +125,8 @@ fn a_policy_with_history_goes_on_from_the_memory_of_its_last_plan() {
 #[test]
 fn a_snapshot_of_an_operator_is_planned_as_the_operator_does_unless_asked_otherwise() {
     let folder = tempfile::tempdir().unwrap();
-    let file = saved(folder.path(), &SNAPSHOT.replacen('{', r#"{"_options": {"method": "edf", "seed": 5}, "#, 1));
+    let file =
+        saved(folder.path(), &SNAPSHOT.replacen('{', r#"{"_options": {"method": "edf", "seed": 5}, "#, 1));
     let shown = |more: &[&str]| text(&andreas(&[&["plan", "--snapshot", &file], more].concat()).stdout);
     assert!(shown(&[]).contains("edf, seed 5"), "{}", shown(&[]));
     assert!(shown(&["--method", "fifo"]).contains("fifo, seed 5"));
@@ -156,11 +157,7 @@ fn a_trace_is_replayed_under_several_methods_side_by_side() {
     let common = ["simulate", "--trace", &trace, "--cluster", cluster];
 
     let output = andreas(
-        &[
-            &common[..],
-            &["--methods", "fifo-fixed,edf", "--mape", "0,0.16", "--json", &json ],
-        ]
-        .concat(),
+        &[&common[..], &["--methods", "fifo-fixed,edf", "--mape", "0,0.16", "--json", &json]].concat(),
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);

@@ -1,8 +1,8 @@
 //! Simpler predictors to compare with.
 
 use super::TrainTestSplit;
-use andreas_predictor::Cholesky;
 use crate::table::Sample;
+use andreas_predictor::Cholesky;
 
 andreas_core::names! {
     /// A simpler way to predict times.

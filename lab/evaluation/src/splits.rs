@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use andreas_core::stable_hash;
 
-use andreas_predictor::first_runs::{Run, first_runs};
 use crate::table::Sample;
+use andreas_predictor::first_runs::{Run, first_runs};
 
 /// What is known of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

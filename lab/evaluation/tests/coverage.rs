@@ -7,8 +7,8 @@
 
 mod common;
 
-use andreas_evaluation::{HoldOut, Outcome, Setting, evaluate, splits};
 use andreas_evaluation::table::{Sample, boards};
+use andreas_evaluation::{HoldOut, Outcome, Setting, evaluate, splits};
 use common::table;
 
 fn covered(setting: Setting, isolated: bool) {

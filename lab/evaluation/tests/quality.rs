@@ -4,10 +4,8 @@
 
 mod common;
 
-use andreas_evaluation::{
-    Baseline, HoldOut, Outcome, Setting, evaluate, evaluate_baseline, median, splits,
-};
 use andreas_evaluation::table::{Sample, boards};
+use andreas_evaluation::{Baseline, HoldOut, Outcome, Setting, evaluate, evaluate_baseline, median, splits};
 use common::table;
 
 fn asked(samples: &[Sample], setting: Setting) -> (Outcome, Outcome) {

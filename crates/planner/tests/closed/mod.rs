@@ -7,7 +7,6 @@
 // Each of the programs that include this file uses a part of it.
 #![allow(dead_code, clippy::unwrap_used)]
 
-
 use std::collections::BTreeMap;
 use std::time::Instant;
 

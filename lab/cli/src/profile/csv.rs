@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use andreas_predictor::screen::{MAX_EPOCH, MAX_GPUS, MAX_WATTS, MIN_EPOCH};
 use andreas_evaluation::table::Sample;
+use andreas_predictor::screen::{MAX_EPOCH, MAX_GPUS, MAX_WATTS, MIN_EPOCH};
 use anyhow::{Context, Result, anyhow, bail};
-
 
 /// What the columns are.
 pub(super) const COLUMNS: [&str; 10] = [

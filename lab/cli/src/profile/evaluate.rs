@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
+use andreas_evaluation::table::Sample;
 use andreas_evaluation::{
     Baseline, Half, HoldOut, Outcome, Setting, evaluate, evaluate_baseline, floor, median, splits,
 };
-use andreas_evaluation::table::Sample;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
