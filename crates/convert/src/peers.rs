@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::notes::Notes;
 
-/// Variables that other controllers set, with what to use instead.
-const VARIABLES: [(&str, &str); 1] = [("JOB_COMPLETION_INDEX", "PET_NODE_RANK")];
+/// The variable that a Job's controller sets.
+const INDEX: &str = "JOB_COMPLETION_INDEX";
 /// What the names of their labels and annotations begin with.
 const PREFIXES: [&str; 4] =
     ["batch.kubernetes.io/", "jobset.sigs.k8s.io/", "training.kubeflow.org/", "trainer.kubeflow.org/"];
@@ -29,11 +29,8 @@ pub fn note(value: &Value, job: &str, path: &str, notes: &mut Notes) {
 }
 
 fn note_text(text: &str, job: &str, path: &str, notes: &mut Notes) {
-    for (name, instead) in VARIABLES {
-        // The definition of such a variable is a text of its own.
-        if text.contains(name) {
-            notes.lost(path, format!("{name} is not set: use {instead}"));
-        }
+    if text.contains(INDEX) {
+        notes.lost(path, format!("{INDEX} is not set: use PET_NODE_RANK"));
     }
     if path.ends_with(".fieldPath") && PREFIXES.iter().any(|prefix| text.contains(prefix)) {
         notes.lost(path, format!("{text} is empty: use the variables PET_*, such as $(PET_NODE_RANK)"));

@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::draft::{Draft, Workers};
 use super::error::ConvertError;
 use super::fields::Fields;
-use super::launch;
 use super::notes::Notes;
 use super::template;
 
@@ -61,19 +60,14 @@ pub fn convert(object: Value, notes: &mut Notes) -> Result<Value, ConvertError> 
             notes.lost(other, format!("differs from {path}, which all workers have now"));
         }
     }
-    let template = template::convert(&path, first, Some(CONTAINER), notes)?;
+    let mut template = template::convert(&path, first, Some(CONTAINER), notes)?;
     let range = elastic(spec.object("elasticPolicy")?, workers, &mut draft, notes)?;
     if let Some(restart) = never.filter(|_| !restarted) {
         draft.set_no_retries(restart, notes);
     }
     spec.rest(notes);
-    if !launch::is_torchrun(&template.words) {
-        draft.set("rendezvous", "Env");
-        notes.changed(
-            "spec.pytorchReplicaSpecs",
-            "rendezvous: Env sets MASTER_ADDR, RANK and WORLD_SIZE, one process for each worker",
-        );
-    }
+    // Its operator sets them.
+    template.plain_names = true;
     let workers = Workers { min: range.0, max: range.1, gpus: template.gpus };
     Ok(draft.finish(workers, template, notes))
 }

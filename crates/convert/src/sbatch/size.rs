@@ -26,7 +26,7 @@ impl Size {
         let tasks = tasks_on_node(options, min, notes);
         let mut gpus = gpus_on_node(options, min, tasks, notes);
         if gpus.is_none() {
-            gpus = steps.iter().filter_map(|step| gpus_of_step(&step.size, options, min, tasks)).max();
+            gpus = steps.iter().filter_map(|step| gpus_of_step(&step.size, min, tasks)).max();
             if let Some(gpus) = gpus {
                 notes.changed(
                     "srun",
@@ -163,20 +163,12 @@ fn gpus_on_node(options: &Options, nodes: i64, tasks: Option<i64>, notes: &mut N
 }
 
 /// GPUs of a node that a step asks for, with the nodes and tasks of the job where it names none.
-fn gpus_of_step(step: &Options, job: &Options, nodes: i64, tasks: Option<i64>) -> Option<i64> {
-    let merged = Options {
-        nodes: step.nodes.or(Some((nodes, nodes))),
-        tasks: step.tasks.or(job.tasks.filter(|_| step.tasks_per_node.is_none())),
-        tasks_per_node: step.tasks_per_node.or(tasks),
-        gpus: step.gpus,
-        gpus_per_node: step.gpus_per_node,
-        gpus_per_task: step.gpus_per_task,
-        ..Options::default()
-    };
-    let nodes = merged.nodes.map_or(nodes, |(min, _)| min);
-    let mut quiet = Notes::default();
-    let tasks = tasks_on_node(&merged, nodes, &mut quiet);
-    gpus_on_node(&merged, nodes, tasks, &mut quiet)
+fn gpus_of_step(step: &Options, nodes: i64, tasks: Option<i64>) -> Option<i64> {
+    let nodes = step.nodes.map_or(nodes, |(min, _)| min);
+    let each =
+        step.tasks.map(|tasks| divided_up(tasks, nodes)).or(step.tasks_per_node).or(tasks).unwrap_or(1);
+    let by_task = || Some(step.gpus_per_task?.saturating_mul(each));
+    by_node(step).or_else(|| Some(divided_up(step.gpus?, nodes))).or_else(by_task)
 }
 
 /// One CPU for each task, unless an option says otherwise, as Slurm has it; all of the node for a job that has it alone.
