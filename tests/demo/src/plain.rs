@@ -19,7 +19,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::nodes::Nodes;
+use crate::nodes::{DemoNode, Nodes};
 use crate::power::Reading;
 
 /// Namespace of the Jobs.
@@ -37,6 +37,8 @@ pub fn manifest(job: &WorkloadJob, nodes: &Nodes) -> Value {
         .collect();
     let spec = &mut template["spec"];
     spec["restartPolicy"] = json!("Never");
+    // Nodes with GPUs are commonly closed to other pods.
+    spec["tolerations"] = json!([{"key": names::GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]);
     let types = json!([{"key": names::LABEL_GPU_PRODUCT, "operator": "In", "values": job.gpus.types}]);
     spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
         json!({"nodeSelectorTerms": [{"matchExpressions": types}]});
@@ -56,6 +58,16 @@ pub fn manifest(job: &WorkloadJob, nodes: &Nodes) -> Value {
         "kind": "Job",
         "metadata": {"name": job.name, "namespace": NAMESPACE},
         "spec": {"template": template},
+    })
+}
+
+/// A job whose GPUs no node of its types has: a plain Job is one pod. None where all can run.
+pub fn too_large<'a>(jobs: &'a [WorkloadJob], nodes: &Nodes) -> Option<&'a WorkloadJob> {
+    jobs.iter().find(|job| {
+        let fits = |node: &DemoNode| {
+            node.gpus >= job.requested_gpus as usize && job.gpus.types.iter().any(|of| of == node.gpu.name)
+        };
+        !nodes.all().iter().any(fits)
     })
 }
 
@@ -162,6 +174,8 @@ mod tests {
     #[test]
     fn every_job_asks_for_the_gpus_of_the_trace_and_fits_a_real_node() {
         let nodes = Nodes::real();
+        assert!(too_large(&jobs(), &nodes).is_none());
+        assert!(too_large(&jobs(), &Nodes::pretend()).is_some_and(|job| job.requested_gpus >= 8));
         for job in jobs() {
             let manifest = manifest(&job, &nodes);
             let spec = &manifest["spec"]["template"]["spec"];
@@ -174,13 +188,8 @@ mod tests {
             assert_eq!(env("TRAINER_EPOCHS").unwrap()["value"], job.epochs.to_string(), "the same work");
             let pace = env("TRAINER_SECONDS_PER_EPOCH").unwrap();
             let pace: Value = serde_json::from_str(pace["value"].as_str().unwrap()).unwrap();
-            let fits = |node: &&crate::nodes::DemoNode| {
-                job.gpus.types.iter().any(|of| of == node.gpu.name)
-                    && node.gpus >= job.requested_gpus as usize
-            };
-            let mut fitting = nodes.all().iter().filter(fits).peekable();
-            assert!(fitting.peek().is_some(), "{}: no node has its GPUs", job.name);
-            for node in fitting {
+            let of_type = |node: &&DemoNode| job.gpus.types.iter().any(|of| of == node.gpu.name);
+            for node in nodes.all().iter().filter(of_type) {
                 assert_eq!(pace[&node.name], json!(job.seconds_per_epoch[node.gpu.name]), "{}", job.name);
             }
         }

@@ -64,8 +64,8 @@ impl Run {
     /// About how long it takes once all is installed, s: until the last submission, and then as long as runs of the whole trace took.
     fn usual_s(self, jobs: &[WorkloadJob]) -> f64 {
         let after_the_last = match self {
-            Self::Plain => 120.0,
-            Self::Product => 110.0,
+            Self::Plain => 100.0,
+            Self::Product => 130.0,
         };
         jobs.last().map_or(0.0, |job| job.submit_offset_s) + after_the_last
     }
@@ -113,8 +113,13 @@ pub(crate) async fn all(
     let mut cluster = Cluster::start(options).await?;
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
     let result = tokio::select! {
-        result = one_by_one(&mut cluster, runs, args, jobs, nodes) => result,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        result = one_by_one(&mut cluster, runs, args, jobs, nodes) => Some(result),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    let Some(result) = result else {
+        say("interrupted: all that was started is being ended");
+        cluster.stop().await;
+        bail!("interrupted");
     };
     match result {
         Ok((summary, jobs, recorded)) => {

@@ -7,6 +7,7 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
 use andreas_core::{Joules, Seconds};
 use andreas_e2e::workload::TimeScale;
+use andreas_planner::MethodName;
 use andreas_policy::rules;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -232,11 +233,12 @@ const ROWS: [Row; 14] = [
     ("- by the extender", |run| run.pods_bound_by_extender as f64),
 ];
 
-/// Of plain Kubernetes or of the product.
+/// Of plain Kubernetes or of the product; its method where that is not the default.
 fn name(method: &str) -> String {
     match method {
         crate::plain::METHOD => "plain Kubernetes".into(),
-        method => format!("ANDREAS ({method})"),
+        method if method == MethodName::default().as_str() => "ANDREAS".into(),
+        method => format!("ANDREAS, {method}"),
     }
 }
 
