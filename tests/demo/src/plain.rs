@@ -215,8 +215,8 @@ mod tests {
         let (job, nodes) = (jobs().remove(0), Nodes::real());
         let submitted = Submitted::new(&job, at(0)).unwrap();
         let mut seen = ClusterHistory::default();
-        let reading =
-            Reading { joules_of_pods: [("a".into(), 50.0), ("b".into(), 70.0)].into(), ..Reading::default() };
+        let mut reading = Reading::default();
+        reading.joules_of_pods.extend([("a".into(), 50.0), ("b".into(), 70.0)]);
         let view = |seen: &ClusterHistory| submitted.view(seen, &reading, &nodes);
         let due = at(i64::try_from(job.deadline_after_s).unwrap());
         assert_eq!(view(&seen).status.unwrap().deadline.unwrap().0, due);

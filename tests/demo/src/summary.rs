@@ -344,7 +344,7 @@ mod tests {
     fn runs_stand_side_by_side_with_their_ratio_and_digits_that_count() {
         let run = |method: &str, cost: f64| MeasuredRun {
             method: method.into(),
-            energy_kwh: 0.000_123,
+            energy_kwh: 0.000_122,
             cost,
             late: 3,
             ..MeasuredRun::default()
@@ -357,7 +357,7 @@ mod tests {
             line[WIDTH..].split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(row("cost"), ["1400", "350", "0.250"]);
-        assert_eq!(row("energy of GPUs"), ["0.0430", "0.0430", "1"]);
+        assert_eq!(row("energy of GPUs"), ["0.0427", "0.0427", "1"]);
         assert_eq!(
             (row("late"), row("restarts")),
             (vec!["3".into(), "3".into(), "1".into()], vec!["0".into(), "0".into(), "-".into()])
