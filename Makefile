@@ -66,7 +66,7 @@ build-tests: prepare
 	$(CARGO) build --workspace --bins --examples --tests --test scenarios --test kubelets --locked
 
 .PHONY: demo
-demo: prepare ## The main job: a real control plane, real nodes (DEMO_ARGS=--pretend: pretend ones), 40 TrainingJobs of a production trace
+demo: prepare ## The main job: a real control plane, real nodes, 40 jobs of a production trace by plain Kubernetes, then by ANDREAS (DEMO_ARGS=--quick: by ANDREAS alone)
 	@isolated= sets=control-plane; \
 	if [[ " $(DEMO_ARGS) " != *" --pretend "* ]] && tests/kubelets/available; then \
 	  isolated=tests/kubelets/isolated sets+=" nodes registry nvidia"; \

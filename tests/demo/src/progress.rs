@@ -6,17 +6,21 @@ use std::time::{Duration, Instant};
 
 use andreas_api::phase::Phase;
 use andreas_e2e::seen::ClusterHistory;
+use andreas_e2e::workload::TimeScale;
+
+use crate::runs::Jobs;
+use crate::screen::Head;
+use crate::summary::figure;
 
 /// Tells what happens: a line for every change of phase, and one for the whole every five seconds.
 pub(crate) struct ProgressPrinter {
-    began: Instant,
     phases: BTreeMap<String, Phase>,
     last: Instant,
 }
 
 impl ProgressPrinter {
-    pub(crate) fn new(began: Instant) -> Self {
-        Self { began, phases: BTreeMap::new(), last: began }
+    pub(crate) fn new() -> Self {
+        Self { phases: BTreeMap::new(), last: Instant::now() }
     }
 
     /// Whether so much time has passed since it last said so.
@@ -28,14 +32,13 @@ impl ProgressPrinter {
         due
     }
 
-    pub(crate) fn tell(&mut self, seen: &ClusterHistory, watts: f64, budget: f64) {
-        let at = self.began.elapsed().as_secs_f64();
-        for (key, view) in &seen.jobs {
-            let status = view.job.status.clone().unwrap_or_default();
-            if self.phases.insert(key.clone(), status.phase) == Some(status.phase) {
+    pub(crate) fn tell(&mut self, jobs: &Jobs, seen: &ClusterHistory, head: Head<'_>) {
+        let at = head.at;
+        for (name, job) in jobs {
+            let status = job.status.clone().unwrap_or_default();
+            if self.phases.insert(name.clone(), status.phase) == Some(status.phase) {
                 continue;
             }
-            let name = key.rsplit('/').next().unwrap_or(key);
             let what = match (&status.allocation, status.phase) {
                 (Some(a), Phase::Starting | Phase::Running) => {
                     format!("{} x {} on {}", a.gpus, a.gpu_type, a.placement)
@@ -45,7 +48,8 @@ impl ProgressPrinter {
                 }
                 (_, Phase::Pending) => status.reason.unwrap_or_default(),
                 (_, Phase::Succeeded | Phase::Failed) => {
-                    status.consumption.map(|c| format!("{}, cost {}", c.energy, c.cost)).unwrap_or_default()
+                    let joules = status.consumption.map_or(0, |used| used.joules + used.host_joules);
+                    format!("{} kWh of the trace", figure(joules as f64 / 3.6e6 * TimeScale::DEMO.0))
                 }
                 _ => String::new(),
             };
@@ -56,14 +60,16 @@ impl ProgressPrinter {
             let used: i64 = seen.gpus_in_use().values().sum();
             let all: i64 = seen.node_gpus.values().sum();
             println!(
-                "{at:6.1}s  -- waiting {}, starting {}, running {}, stopping {}, done {}; {used} of {all} GPUs; {:.1} of {:.1} kW",
+                "{at:6.1}s  -- {}, usually {:.0} s: waiting {}, starting {}, running {}, stopping {}, done {}; {used} of {all} GPUs; {:.1} of {:.1} kW",
+                head.title,
+                head.usual,
                 count(Phase::Pending),
                 count(Phase::Starting),
                 count(Phase::Running),
                 count(Phase::Stopping),
                 count(Phase::Succeeded) + count(Phase::Failed),
-                watts / 1000.0,
-                budget / 1000.0,
+                head.watts / 1000.0,
+                head.budget / 1000.0,
             );
         }
         // A closed pipe must not end the run before its summary.

@@ -5,19 +5,26 @@ use andreas_api::slim::SlimTrainingJob;
 use console::{Style, Term, measure_text_width, truncate_str};
 use jiff::Timestamp;
 
-use super::power::Reading;
 use andreas_e2e::seen::ClusterHistory;
+
+use crate::plain::{pods_of, uid};
+use crate::power::Reading;
+use crate::runs::Jobs;
 
 /// Width of the bar that shows power against its budget.
 const BAR: usize = 40;
 
 /// What the table's head says.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
+pub struct Head<'a> {
+    /// Which of the runs it is.
+    pub title: &'a str,
     /// Seconds since the first apply.
     pub at: f64,
+    /// About how long such a run takes, s.
+    pub usual: f64,
     /// Power that counts against the budget, W.
-    pub budgeted: f64,
+    pub watts: f64,
     /// The budget, W.
     pub budget: f64,
 }
@@ -36,9 +43,9 @@ impl Screen {
     }
 
     /// Draws over what was drawn before. A terminal that is gone does not end the run.
-    pub fn draw(&mut self, seen: &ClusterHistory, reading: &Reading, head: Head) {
+    pub fn draw(&mut self, jobs: &Jobs, seen: &ClusterHistory, reading: &Reading, head: Head<'_>) {
         let (rows, columns) = self.term.size();
-        let mut lines = lines(seen, reading, head, Timestamp::now());
+        let mut lines = lines(jobs, seen, reading, head, Timestamp::now());
         // The last rows are those of jobs that have ended: they are left out first.
         lines.truncate(usize::from(rows).saturating_sub(1));
         let _ = self.term.clear_last_lines(self.drawn);
@@ -50,39 +57,41 @@ impl Screen {
 }
 
 /// The table as lines: a head, then jobs that train, wait, and have ended.
-pub fn lines(seen: &ClusterHistory, reading: &Reading, head: Head, now: Timestamp) -> Vec<String> {
+pub fn lines(
+    jobs: &Jobs,
+    seen: &ClusterHistory,
+    reading: &Reading,
+    head: Head<'_>,
+    now: Timestamp,
+) -> Vec<String> {
     let used: i64 = seen.gpus_in_use().values().sum();
     let all: i64 = seen.node_gpus.values().sum();
-    let ended = seen.jobs.values().filter(|view| phase(&view.job).is_terminal()).count();
-    let share = (head.budgeted / head.budget).clamp(0.0, 1.0);
+    let ended = jobs.values().filter(|job| phase(job).is_terminal()).count();
+    let share = (head.watts / head.budget).clamp(0.0, 1.0);
     let full = (share * BAR as f64).round() as usize;
     let mut lines = vec![
         format!(
-            "{:5.0} s   {ended} of {} jobs done   {used} of {all} GPUs held, {} at rest",
+            "{}: {:.0} s, usually {:.0} s   {ended} of {} jobs done   {used} of {all} GPUs held, {} at rest",
+            head.title,
             head.at,
-            seen.jobs.len(),
+            head.usual,
+            jobs.len(),
             reading.at_rest
         ),
         format!(
             "power  [{}{}] {:.1} of {:.1} kW budgeted   GPUs draw {:.1} kW",
             "█".repeat(full),
             "·".repeat(BAR - full),
-            head.budgeted / 1000.0,
+            head.watts / 1000.0,
             head.budget / 1000.0,
             reading.watts / 1000.0
         ),
         row(["JOB", "PHASE", "GPUS", "NODES", "PROGRESS", "ETA", "DEADLINE", "WATTS"].map(str::to_owned)),
     ];
-    let mut jobs: Vec<(&str, &SlimTrainingJob)> =
-        seen.jobs.iter().map(|(key, view)| (key.rsplit('/').next().unwrap_or(key), &view.job)).collect();
+    let mut jobs: Vec<(&String, &SlimTrainingJob)> = jobs.iter().collect();
     jobs.sort_by_key(|(name, job)| (rank(phase(job)), *name));
     for (name, job) in jobs {
-        let uid = job.metadata.uid.clone().unwrap_or_default();
-        let pods = seen.pods_of(&uid);
-        let watts: f64 = pods
-            .iter()
-            .filter_map(|pod| reading.of_pods.get(pod.pod.metadata.uid.as_deref().unwrap_or_default()))
-            .sum();
+        let watts: f64 = pods_of(seen, job).iter().filter_map(|pod| reading.of_pods.get(&uid(pod))).sum();
         let line = row(cells(name, job, watts, now));
         lines.push(match phase(job) {
             Phase::Running => Style::new().green().apply_to(line).to_string(),
@@ -147,4 +156,29 @@ fn row(cells: [String; 8]) -> String {
         line.push_str(&" ".repeat(width.saturating_sub(measure_text_width(&cell)) + 1));
     }
     line.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_head_says_which_run_it_is_how_far_and_how_long_it_takes() {
+        let job = |phase: &str| {
+            let job = json!({"metadata": {"name": "a"}, "spec": {"template": {"spec": {"containers": []}}}, "status": {"phase": phase}});
+            serde_json::from_value::<SlimTrainingJob>(job).unwrap()
+        };
+        let jobs = Jobs::from([("a".into(), job("Succeeded")), ("b".into(), job("Running"))]);
+        let head =
+            Head { title: "run 1 of 2: plain Kubernetes", at: 34.4, usual: 150.0, watts: 8e3, budget: 16e3 };
+        let lines =
+            lines(&jobs, &ClusterHistory::default(), &Reading::default(), head, Timestamp::UNIX_EPOCH);
+        assert!(
+            lines[0].starts_with("run 1 of 2: plain Kubernetes: 34 s, usually 150 s   1 of 2 jobs done"),
+            "{lines:?}"
+        );
+        assert!(lines[1].contains("8.0 of 16.0 kW"), "{lines:?}");
+    }
 }

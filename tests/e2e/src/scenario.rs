@@ -17,7 +17,7 @@ use crate::cluster::{Cluster, Options};
 use crate::install;
 use crate::job::Job;
 use crate::places;
-use crate::seen::{ClusterHistory, describe};
+use crate::seen::{ClusterHistory, PodView, describe};
 
 /// How long a transition may take on a busy, slow machine of two cores. A long limit costs time where something fails, and only there.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -116,18 +116,28 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Reads the audit log for the pods that were seen.
+    /// Reads the audit log for the pods of TrainingJobs that were seen.
     ///
     /// # Errors
     /// When the log cannot be read.
     pub fn read(cluster: &Cluster) -> Result<Self> {
+        // Pods of adopted jobs are bound by the scheduler that their owner chose.
+        Self::of(cluster, |p| {
+            !p.label(names::LABEL_JOB).is_empty() && p.label(names::LABEL_ADOPTED).is_empty()
+        })
+    }
+
+    /// Reads the audit log for these of the pods that were seen.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn of(cluster: &Cluster, ours: impl Fn(&PodView) -> bool) -> Result<Self> {
         let ours: BTreeSet<String> = cluster
             .observer
             .seen()
             .pods
             .values()
-            // Pods of adopted jobs are bound by the scheduler that their owner chose.
-            .filter(|p| !p.label(names::LABEL_JOB).is_empty() && p.label(names::LABEL_ADOPTED).is_empty())
+            .filter(|pod| ours(pod))
             .map(|p| format!("{}/{}", p.pod.namespace().unwrap_or_default(), p.pod.name_any()))
             .collect();
         let mut bindings = Self::default();

@@ -7,6 +7,7 @@
 pub mod measured;
 pub mod page;
 pub mod replayed;
+mod scenario;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,12 +21,13 @@ use andreas_planner::MethodName;
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::baselines::price_of_misses;
+use crate::DemoArgs;
 use crate::nodes::Nodes;
-use crate::summary::Baseline;
-use crate::{DemoArgs, Trained, trained};
+use crate::runs::{self, Run, Trained};
+use crate::summary::{MeasuredRun, turnarounds};
 use measured::Delays;
 use replayed::LeftOut;
+use scenario::price_of_misses;
 
 /// What can be asked.
 #[derive(Clone, Debug, clap::Parser)]
@@ -113,6 +115,45 @@ impl Workload {
     }
 }
 
+/// Figures of a run or a replay.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Figures {
+    /// Whether no pod ran.
+    pub replayed: bool,
+    /// Jobs that ended.
+    pub finished: usize,
+    /// Those that ended after their deadline.
+    pub late: usize,
+    /// Sum of weight x seconds late.
+    pub weighted_tardiness: f64,
+    /// Mean time from submission to end, s.
+    pub mean_turnaround_s: f64,
+    /// Energy of the jobs' GPUs, kWh.
+    pub energy_kwh: f64,
+    /// Energy of nodes beside their GPUs while they had a job, kWh.
+    pub host_kwh: f64,
+    /// Price of both energies, lateness and turnaround.
+    pub cost: f64,
+    /// Starts after the first.
+    pub restarts: usize,
+}
+
+impl From<&MeasuredRun> for Figures {
+    fn from(run: &MeasuredRun) -> Self {
+        Self {
+            replayed: false,
+            finished: run.finished,
+            late: run.late,
+            weighted_tardiness: run.weighted_tardiness,
+            mean_turnaround_s: run.mean_turnaround_s,
+            energy_kwh: run.energy_kwh,
+            host_kwh: run.host_kwh,
+            cost: run.cost,
+            restarts: usize::try_from(run.restarts).unwrap_or_default(),
+        }
+    }
+}
+
 /// A run on the test bed.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct TestBedRun {
@@ -127,7 +168,7 @@ pub struct TestBedRun {
     /// Its mean delays.
     pub delays: Delays,
     /// What it came to.
-    pub figures: Baseline,
+    pub figures: Figures,
     /// Time in the system of each job, s, by name.
     pub turnarounds: BTreeMap<String, f64>,
     /// Its plans, made again. Older runs do not have them.
@@ -141,9 +182,9 @@ pub struct Compared {
     /// On the test bed.
     pub run: TestBedRun,
     /// In the simulator.
-    pub replay: Baseline,
+    pub replay: Figures,
     /// The same replay with something left out, to see what it is worth.
-    pub others: BTreeMap<LeftOut, Baseline>,
+    pub others: BTreeMap<LeftOut, Figures>,
     /// Time in the system of each job in the replay, s, by name.
     pub turnarounds: BTreeMap<String, f64>,
     /// What missed deadlines cost by their fixed price, in the replay and in the run.
@@ -189,6 +230,7 @@ async fn one(workload: Workload, method: Method, args: &FidelityArgs) -> Result<
     let jobs = workload.jobs(fixed)?;
     let nodes = Nodes::pretend();
     let args = DemoArgs {
+        quick: true,
         pretend: true,
         keep: false,
         jobs: u16::try_from(jobs.len())?,
@@ -199,7 +241,8 @@ async fn one(workload: Workload, method: Method, args: &FidelityArgs) -> Result<
         snapshots: Some(args.snapshots.clone()),
         limit: args.limit,
     };
-    let Trained { cluster, summary, phases, recorded } = trained(&args, &jobs, &nodes).await?;
+    let ran = runs::all(&[Run::Product], &args, &jobs, &nodes).await?;
+    let Trained { cluster, summary, jobs: seen, phases, recorded } = ran;
     cluster.stop().await;
     let (plans, differ) = recorded.context("no snapshots were saved")?.plan_again().await?;
     differ.iter().for_each(|line| println!("another plan: {line}"));
@@ -209,8 +252,8 @@ async fn one(workload: Workload, method: Method, args: &FidelityArgs) -> Result<
         method,
         submits: measured::submits(&phases),
         delays: Delays::of(&phases),
-        figures: summary.as_row(),
-        turnarounds: summary.turnarounds,
+        figures: Figures::from(&summary.run),
+        turnarounds: turnarounds(seen.values()),
         plans: Some(plans),
     };
     run.compared()

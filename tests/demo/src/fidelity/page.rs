@@ -8,8 +8,7 @@ use andreas_e2e::replanned::SamePlans;
 use andreas_simulator::Spread;
 
 use super::replayed::LeftOut;
-use super::{Compared, Workload};
-use crate::summary::Baseline;
+use super::{Compared, Figures, Workload};
 
 /// So many runs of a workload and method say something of their spread.
 const ENOUGH: usize = 5;
@@ -41,7 +40,7 @@ at most 0.5 for any other: whether that one job is late can decide the cost of a
 
 /// A run and its replay in one line.
 pub fn line(compared: &Compared) -> String {
-    let of = |one: &Baseline| {
+    let of = |one: &Figures| {
         format!(
             "turnaround {:.1} s, late {}, restarts {}, GPUs {:.3} kWh, hosts {:.3} kWh, cost {:.3}",
             one.mean_turnaround_s, one.late, one.restarts, one.energy_kwh, one.host_kwh, one.cost
@@ -52,7 +51,7 @@ pub fn line(compared: &Compared) -> String {
 
 /// A run or its replay.
 struct Side<'a> {
-    totals: &'a Baseline,
+    totals: &'a Figures,
     turnarounds: &'a BTreeMap<String, f64>,
     misses: f64,
 }
@@ -212,7 +211,7 @@ fn ranking(all: &[Compared]) -> String {
     let mut section =
         "\n## Ranking by cost\n\n| workload | test bed | replay | same |\n|---|---|---|---|\n".to_owned();
     for workload in Workload::ALL {
-        let order = |pick: fn(&Compared) -> &Baseline| {
+        let order = |pick: fn(&Compared) -> &Figures| {
             let of = groups(all).into_iter().filter(|(w, ..)| *w == workload);
             let mut costs: Vec<(f64, Method)> = of
                 .map(|(_, m, g)| (Spread::from_values(g.iter().map(|one| pick(one).cost)).mean, m))
@@ -248,12 +247,12 @@ fn left_out(all: &[Compared]) -> String {
             .filter(|one| one.run.workload == workload && one.run.method == Method::default())
             .copied()
             .collect();
-        let mut row = |name: &str, pick: &dyn Fn(&Compared) -> Option<Baseline>| {
-            let rows: Vec<Baseline> = of.iter().filter_map(|one| pick(one)).collect();
+        let mut row = |name: &str, pick: &dyn Fn(&Compared) -> Option<Figures>| {
+            let rows: Vec<Figures> = of.iter().filter_map(|one| pick(one)).collect();
             if rows.is_empty() {
                 return;
             }
-            let mean = |figure: fn(&Baseline) -> f64| Spread::from_values(rows.iter().map(figure)).mean;
+            let mean = |figure: fn(&Figures) -> f64| Spread::from_values(rows.iter().map(figure)).mean;
             let _ = writeln!(
                 section,
                 "| {} | {name} | {} | {:.1} | {:.1} | {:.1} | {:.2} |",
@@ -298,7 +297,7 @@ mod tests {
     use super::*;
 
     fn compared(method: Method, run: f64, replay: f64) -> Compared {
-        let figures = |cost: f64| Baseline {
+        let figures = |cost: f64| Figures {
             replayed: false,
             finished: 2,
             late: 1,

@@ -11,9 +11,8 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::measured::Delays;
-use crate::baselines;
+use super::{Figures, scenario};
 use crate::nodes::Nodes;
-use crate::summary::Baseline;
 
 /// The operator plans at least so often (`--plan-every`).
 const PLAN_EVERY: Seconds = Seconds(30.0);
@@ -72,8 +71,8 @@ pub fn replay(
     submits: &BTreeMap<String, f64>,
     delays: &Delays,
     left_out: LeftOut,
-) -> Result<(Baseline, BTreeMap<String, f64>)> {
-    let scenario = scenario(jobs, nodes, submits, Some(delays).filter(|_| !left_out.delays()), left_out)?;
+) -> Result<(Figures, BTreeMap<String, f64>)> {
+    let scenario = with_delays(jobs, nodes, submits, Some(delays).filter(|_| !left_out.delays()), left_out)?;
     // As the operator: the user's table, what all runs of a profile showed, the rule for unknown jobs.
     let error = PredictionError { mape: EXACT, ..PredictionError::default() };
     let conditions = match left_out.predictions() {
@@ -86,17 +85,17 @@ pub fn replay(
     let replayed = simulate(&scenario, &conditions, &mut |snapshot| scheduler.plan(snapshot), &mut |_| {})
         .with_context(|| format!("replaying under {method}"))?;
     let ends = replayed.jobs.iter().filter_map(|job| Some((name(job.id.as_str()), job.finish?.0)));
-    Ok((baselines::figures(&replayed, jobs), ends.collect()))
+    Ok((scenario::figures(&replayed, jobs), ends.collect()))
 }
 
-fn scenario(
+fn with_delays(
     jobs: &[WorkloadJob],
     nodes: &Nodes,
     submits: &BTreeMap<String, f64>,
     delays: Option<&Delays>,
     left_out: LeftOut,
 ) -> Result<Scenario> {
-    let mut scenario = baselines::scenario(jobs, nodes)?;
+    let mut scenario = scenario::scenario(jobs, nodes)?;
     for job in &mut scenario.jobs {
         let at = submits.get(&name(job.id.as_str())).context("a job that was not seen")?;
         let later = Seconds(at - job.submit.0);

@@ -1,50 +1,31 @@
-//! The same arrivals under other methods, replayed through the planner without a cluster. Pure.
+//! The demo's cluster, policy and jobs as the simulator takes them, and what a replay came to. Pure.
 //!
-//! A replay starts pods at once and knows every epoch's length. What a restart costs and must be worth is what the policy says,
-//! and what a run counts for in the power budget what the operator counts. So it is a comparison of decisions, not of runs, and
-//! is marked as such wherever it is shown.
+//! What a restart costs and must be worth is what the policy says, and what a run counts for in the power budget what the
+//! operator counts.
 
 use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_baselines::{Method, Options, Scheduler, Tickets};
+use andreas_baselines::Tickets;
+use andreas_e2e::workload::{WorkloadJob, nodes_for};
 use andreas_planner::Job;
 use andreas_policy::rules;
-use andreas_simulator::{Conditions, Replayed, Scenario, replay};
+use andreas_simulator::{Replayed, Scenario};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use super::Figures;
 use crate::nodes::{Nodes, TYPES};
-use crate::summary::{Baseline, PRICE_PER_KWH, PUE};
-use andreas_e2e::workload::{WorkloadJob, nodes_for};
 
-/// Methods that a run is set beside.
-pub const METHODS: [Method; 5] =
-    [Method::Fifo, Method::FifoFixed, Method::Edf, Method::Andreas, Method::RandomizedGreedy];
+/// Prices that hold where the policy names none: currency per kWh, and the PUE.
+const PRICE_PER_KWH: f64 = 0.2;
+const PUE: f64 = 1.3;
 /// Price that holds where the policy names none: currency per second late and unit of weight.
 const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
 /// A missed deadline costs as much as so many seconds late.
 const MISSED_AS_S: i64 = 900;
 
-/// Replays the workload under every one of [`METHODS`].
-///
-/// # Errors
-/// When the workload cannot be replayed.
-pub fn all(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<BTreeMap<String, Baseline>> {
-    let scenario = scenario(jobs, nodes)?;
-    METHODS.iter().map(|method| Ok((method.to_string(), one(&scenario, jobs, *method)?))).collect()
-}
-
-fn one(scenario: &Scenario, jobs: &[WorkloadJob], method: Method) -> Result<Baseline> {
-    let options = Options { method, accounting: scenario.accounting(), ..Options::default() };
-    let conditions = Conditions::default();
-    let mut scheduler = Scheduler::new(options);
-    let replayed = replay(scenario, &conditions, &mut |snapshot| scheduler.plan(snapshot), &mut |_| {})
-        .with_context(|| format!("replaying under {method}"))?;
-    Ok(figures(&replayed, jobs))
-}
-
-pub(crate) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
+pub(super) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Figures {
     let weights: BTreeMap<&str, u32> = jobs.iter().map(|job| (job.name.as_str(), job.weight)).collect();
     let tardiness = replayed.jobs.iter().filter_map(|job| {
         let late = job.finish?.0 - job.deadline?.0;
@@ -52,7 +33,7 @@ pub(crate) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
         Some(late.max(0.0) * f64::from(*weights.get(name)?))
     });
     let totals = &replayed.summary;
-    Baseline {
+    Figures {
         replayed: true,
         finished: totals.jobs - totals.unfinished,
         late: totals.late_jobs,
@@ -67,7 +48,7 @@ pub(crate) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Baseline {
 
 /// What the missed deadlines of a run cost by the fixed price of a miss, whatever the seconds late; `turnarounds` are the seconds in the
 /// system by the job's name.
-pub(crate) fn price_of_misses(jobs: &[WorkloadJob], turnarounds: &BTreeMap<String, f64>) -> f64 {
+pub(super) fn price_of_misses(jobs: &[WorkloadJob], turnarounds: &BTreeMap<String, f64>) -> f64 {
     let missed = |job: &&WorkloadJob| {
         turnarounds.get(&job.name).is_none_or(|time| *time > job.deadline_after_s as f64)
     };
@@ -76,8 +57,8 @@ pub(crate) fn price_of_misses(jobs: &[WorkloadJob], turnarounds: &BTreeMap<Strin
 }
 
 /// The demo's cluster, policy and jobs as the simulator takes them.
-pub(crate) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
-    let policy = super::policy(nodes);
+pub(super) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
+    let policy = crate::policy(nodes);
     let spec: EnergyPolicySpec = serde_json::from_value(policy).context("the demo's policy")?;
     let gpu_types = TYPES
         .map(|gpu| json!({"name": gpu.name, "idle": gpu.idle_watts as f64, "max": gpu.max_watts as f64}));
@@ -167,18 +148,5 @@ mod tests {
         assert!((price_of_misses(&jobs, &turnarounds) - 2.5).abs() < 1e-9);
         let all = f64::from(jobs.iter().map(|job| job.weight).sum::<u32>());
         assert!((price_of_misses(&jobs, &BTreeMap::new()) - 2.5 * all / 500.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn every_method_finishes_the_demos_jobs_and_fixed_requests_cost_more() {
-        let jobs = workload::jobs(TimeScale::DEMO).unwrap();
-        let all = all(&jobs, &Nodes::pretend()).unwrap();
-        assert_eq!(all.len(), METHODS.len());
-        for (name, baseline) in &all {
-            assert_eq!(baseline.finished, jobs.len(), "{name}");
-            assert!(baseline.energy_kwh > 0.01 && baseline.cost > 0.0, "{name}: {baseline:?}");
-        }
-        assert!(all["randomized-greedy"].cost < all["fifo-fixed"].cost, "{all:?}");
-        assert!(all["randomized-greedy"].cost < all["edf"].cost, "{all:?}");
     }
 }
