@@ -110,7 +110,11 @@ pub(crate) async fn all(
     if runs.contains(&Run::Plain) {
         options.policy = policy_of_plain();
     }
-    let mut cluster = Cluster::start(options).await?;
+    // Dropped half way, what has started ends too.
+    let mut cluster = tokio::select! {
+        cluster = Cluster::start(options) => cluster?,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+    };
     say(&format!("ready after {:.1} s", began.elapsed().as_secs_f64()));
     let result = tokio::select! {
         result = one_by_one(&mut cluster, runs, args, jobs, nodes) => Some(result),
