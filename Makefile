@@ -64,6 +64,7 @@ build: prepare ## Build every program of the workspace
 .PHONY: build-tests
 build-tests: prepare
 	$(CARGO) build --workspace --bins --examples --tests --test scenarios --test kubelets --locked
+	$(LAB) build --locked --bins
 
 .PHONY: demo
 demo: prepare ## The main job: a real control plane, real nodes, 40 jobs of a production trace by plain Kubernetes, then by ANDREAS (DEMO_ARGS=--quick: by ANDREAS alone)
@@ -80,6 +81,7 @@ demo: prepare ## The main job: a real control plane, real nodes, 40 jobs of a pr
 
 .PHONY: fidelity
 fidelity: control-plane build ## Runs on the test bed and replays of them, for docs/fidelity.md: FIDELITY_ARGS="--runs 1 --workloads all" (45 runs take three hours)
+	$(LAB) build --locked --bins
 	$(CARGO) run -q --offline --locked --bin fidelity -- $(FIDELITY_ARGS)
 
 .PHONY: test-began

@@ -95,7 +95,7 @@ mod tests {
             "kubectl-andreas",
             "kubectl-andreas-queue",
             "kubectl-andreas-submit",
-            "kubectl-andreas-profile-fit",
+            "kubectl-andreas-profile-export",
         ] {
             assert!(names.contains(&name), "{names:?}");
         }

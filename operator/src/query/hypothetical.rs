@@ -87,6 +87,8 @@ impl Hypothetical {
             return Err(QueryError::invalid(field, problem.to_owned()));
         }
         job.spec.suspend = false;
+        // Nothing of the cluster is adopted by a question.
+        job.spec.adopts = None;
         Ok(job)
     }
 

@@ -147,7 +147,7 @@ async fn differences_in(file: &Path) -> Result<Vec<String>> {
     let mut saved: Value = serde_json::from_slice(&std::fs::read(file)?)?;
     let made = saved["_plan"].take();
     ensure!(made.is_object(), "no plan beside the snapshot");
-    let program = workspace_binary("kubectl-andreas")?;
+    let program = workspace_binary("andreas-lab")?;
     let output = Command::new(program).args(["plan", "--json", "--snapshot"]).arg(file).output().await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let again: Value = serde_json::from_slice(&output.stdout)?;

@@ -13,9 +13,9 @@ use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-/// What `kubectl andreas` prints.
-fn kubectl_andreas(args: &[&str]) -> Result<Vec<u8>> {
-    let program = workspace_binary("kubectl-andreas")?;
+/// What a program of ours prints.
+fn printed_by(program: &str, args: &[&str]) -> Result<Vec<u8>> {
+    let program = workspace_binary(program)?;
     let output = Command::new(program).args(args).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(output.stdout)
@@ -25,14 +25,14 @@ fn kubectl_andreas(args: &[&str]) -> Result<Vec<u8>> {
 fn differences(c: &Cluster, from: &[&str]) -> Result<Option<Vec<String>>> {
     let file = c.testbed.data_dir().join("snapshot.json");
     let name = file.display().to_string();
-    kubectl_andreas(&[&["snapshot", "--out", &name], from].concat())?;
+    printed_by("kubectl-andreas", &[&["snapshot", "--out", &name], from].concat())?;
     let saved: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
     let jobs = saved["jobs"].as_array().context("jobs")?;
     let settled = |job: &Value| job["state"] == "Waiting" || job["state"]["Running"].is_object();
     if jobs.len() != 5 || !jobs.iter().all(settled) {
         return Ok(None);
     }
-    let plan: Value = serde_json::from_slice(&kubectl_andreas(&["plan", "--snapshot", &name, "--json"])?)?;
+    let plan: Value = serde_json::from_slice(&printed_by("andreas-lab", &["plan", "--snapshot", &name, "--json"])?)?;
     let planned = plan["jobs"].as_object().with_context(|| plan.to_string())?;
     let differs = planned.iter().filter_map(|(key, planned)| {
         let status = c.observer.seen().status(key);
@@ -71,7 +71,7 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
         let ca = c.testbed.pki().ca_file();
         let [token, ca] = [token, ca].map(|file| file.display().to_string());
         let url = pages::url(c)?;
-        ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca]).is_err(), "no token");
+        ensure!(printed_by("kubectl-andreas", &["snapshot", "--url", &url, "--ca-file", &ca]).is_err(), "no token");
         let from = ["--url", &url, "--token-file", &token, "--ca-file", &ca];
         // The last plan may be older than what runs now, until the next one.
         let mut last = None;
