@@ -61,6 +61,7 @@ mod late;
 mod member;
 pub mod notices;
 pub mod observed;
+mod pod_events;
 pub mod pods;
 mod readiness;
 mod run;
@@ -72,6 +73,7 @@ mod stop;
 mod template;
 #[cfg(test)]
 mod tests;
+mod unexplained;
 mod words;
 mod workload;
 
@@ -79,7 +81,8 @@ pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, st
 pub use end::ENDS;
 pub use ends::{AttemptEnds, attempt_ends};
 pub use first_seen::{FirstSeen, TimedFact};
-pub use kubelet::{EventsUnread, KubeletEvents, PodEvent, questions};
+pub use pod_events::{EventsUnread, KubeletEvents, PodEvent};
+pub use unexplained::questions;
 pub use member::pod_in_use;
 pub use notices::Announced;
 pub use observed::{

@@ -12,7 +12,7 @@ use andreas_core::same_nodes;
 use jiff::Timestamp;
 
 use super::first_seen::{FirstSeen, TimedFact};
-use super::kubelet::KubeletEvents;
+use super::pod_events::KubeletEvents;
 use crate::energy::LateEnergy;
 use crate::energy::bill::Bill;
 

@@ -2,10 +2,9 @@
 
 use andreas_api::crd::rules;
 use andreas_e2e::api::{create, delete, merge, patch_status, yaml};
-use andreas_testbed::{Testbed, workspace_binary};
+use andreas_testbed::Testbed;
 use anyhow::{Result, ensure};
 use serde_json::Value;
-use tokio::process::Command;
 
 /// Jobs in four states, as name, spec and status.
 const JOBS: [(&str, &str, &str); 4] = [
