@@ -104,7 +104,7 @@ impl Submitted {
         });
         if let Some(node) = pod.pod.spec.node_name.as_deref() {
             let since = began(pod).or(job.creation_timestamp().map(|created| created.0));
-            let joules: f64 = pods.iter().filter_map(|pod| reading.joules_of_pods.get(&uid(pod))).sum();
+            let joules: f64 = pods.iter().filter_map(|pod| reading.joules_of_pods.get(&pod.pod.uid()?)).sum();
             status["consumption"] = json!({"joules": joules as i64});
             status["allocation"] = json!({
                 "attempt": pods.len(), "generation": 1, "gpus": pod.gpus(), "gpusPerWorker": pod.gpus(),
@@ -127,11 +127,6 @@ pub fn pods_of<'a>(seen: &'a ClusterHistory, job: &SlimTrainingJob) -> Vec<&'a P
             && pod.pod.owner_references().iter().any(|owner| Some(&owner.name) == job.metadata.name.as_ref())
     };
     seen.pods.values().filter(of_job).collect()
-}
-
-/// A pod's UID.
-pub fn uid(pod: &PodView) -> String {
-    pod.pod.metadata.uid.clone().unwrap_or_default()
 }
 
 fn phase(pod: &PodView) -> &'static str {

@@ -16,7 +16,6 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::nodes::{GpuType, Nodes};
-use crate::plain::uid;
 
 const EVERY: Duration = Duration::from_millis(500);
 /// Objects have instants in whole seconds: the draw at one of them is the highest within this time.
@@ -110,7 +109,7 @@ pub fn budgeted_watts(seen: &ClusterHistory, reading: &Reading, nodes: &Nodes) -
         if let Some(allocation) = allocations.get(&job) {
             watts += f64::from(allocation.watts) / allocation.nodes.len().max(1) as f64;
         } else if job.is_empty() {
-            watts += reading.of_pods.get(&uid(pod)).copied().unwrap_or(0.0);
+            watts += reading.of_pods.get(&pod.pod.uid().unwrap_or_default()).copied().unwrap_or(0.0);
         }
     }
     let held = seen.gpus_in_use();

@@ -8,8 +8,7 @@ use andreas_api::phase::Phase;
 use andreas_e2e::seen::ClusterHistory;
 use andreas_e2e::workload::TimeScale;
 
-use crate::runs::Jobs;
-use crate::screen::Head;
+use crate::screen::{Head, Jobs};
 use crate::summary::figure;
 
 /// Tells what happens: a line for every change of phase, and one for the whole every five seconds.

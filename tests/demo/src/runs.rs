@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_api::EnergyPolicySpec;
 use andreas_api::names;
 use andreas_api::slim::SlimTrainingJob;
+use andreas_api::{EnergyPolicySpec, Phase};
 use andreas_e2e::apply::apply;
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::install;
@@ -22,17 +22,13 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::fidelity::measured::Phases;
 use crate::nodes::Nodes;
 use crate::plain::{self, Submitted};
 use crate::power::{Meter, Reading, budgeted_watts};
 use crate::progress::ProgressPrinter;
-use crate::screen::{Head, Screen};
+use crate::screen::{Head, Jobs, Screen};
 use crate::summary::{MeasuredRun, Summary};
 use crate::{DemoArgs, NAMESPACE, options, policy, policy_of_plain, say};
-
-/// A run's jobs as last seen, by name; plain Jobs in the form of TrainingJobs.
-pub(crate) type Jobs = BTreeMap<String, SlimTrainingJob>;
 
 /// How long the Jobs' pods may take to go.
 const CLEARED: Duration = Duration::from_secs(60);
@@ -89,8 +85,8 @@ pub(crate) struct Trained {
     pub summary: Summary,
     /// Jobs of the product's run, by name.
     pub jobs: Jobs,
-    /// Their phases.
-    pub phases: Phases,
+    /// Their phases in the order seen, with seconds since the observer's start.
+    pub phases: BTreeMap<String, Vec<(f64, Phase)>>,
     /// Snapshots, where they were to be saved.
     pub recorded: Option<Recorded>,
 }

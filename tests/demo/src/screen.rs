@@ -1,18 +1,23 @@
 //! The live table: what is shown of the jobs and of the cluster's power. The lines are made without I/O.
 
+use std::collections::BTreeMap;
+
 use andreas_api::phase::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use console::{Style, Term, measure_text_width, truncate_str};
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 
 use andreas_e2e::seen::ClusterHistory;
 
-use crate::plain::{pods_of, uid};
+use crate::plain::pods_of;
 use crate::power::Reading;
-use crate::runs::Jobs;
 
 /// Width of the bar that shows power against its budget.
 const BAR: usize = 40;
+
+/// A run's jobs as last seen, by name; plain Jobs in the form of TrainingJobs.
+pub type Jobs = BTreeMap<String, SlimTrainingJob>;
 
 /// What the table's head says.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +96,8 @@ pub fn lines(
     let mut jobs: Vec<(&String, &SlimTrainingJob)> = jobs.iter().collect();
     jobs.sort_by_key(|(name, job)| (rank(phase(job)), *name));
     for (name, job) in jobs {
-        let watts: f64 = pods_of(seen, job).iter().filter_map(|pod| reading.of_pods.get(&uid(pod))).sum();
+        let watts: f64 =
+            pods_of(seen, job).iter().filter_map(|pod| reading.of_pods.get(&pod.pod.uid()?)).sum();
         let line = row(cells(name, job, watts, now));
         lines.push(match phase(job) {
             Phase::Running => Style::new().green().apply_to(line).to_string(),
