@@ -81,13 +81,13 @@ pub use action::{Action, Claim, DeleteReason, EventNote, ProfileUpdate, Step, st
 pub use end::ENDS;
 pub use ends::{AttemptEnds, attempt_ends};
 pub use first_seen::{FirstSeen, TimedFact};
-pub use pod_events::{EventsUnread, KubeletEvents, PodEvent};
-pub use unexplained::questions;
 pub use member::pod_in_use;
 pub use notices::Announced;
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, DryRunResult,
     EnergyView, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings,
 };
+pub use pod_events::{EventsUnread, KubeletEvents, PodEvent};
 pub use step::step;
 pub use template::problem as template_problem;
+pub use unexplained::questions;

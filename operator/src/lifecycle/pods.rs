@@ -1,8 +1,7 @@
 //! Manifests: the gang's pods and Service, built from the user's template.
 //!
-//! The operator sets node, scheduler, GPUs, names, rendezvous, progress, checkpoint and grace period. All
-//! other fields stay the user's. Admission refuses templates that set the operator's fields; if one gets
-//! through, the operator's value wins.
+//! The operator sets node, scheduler, GPUs, names, rendezvous, progress, checkpoint and grace period; all else
+//! stays the user's. Admission refuses templates that set the operator's fields; else the operator's value wins.
 
 use std::collections::BTreeMap;
 
@@ -495,7 +494,7 @@ fn environment(
         all.push((env::PROGRESS_CA, format!("{}/ca.crt", names::PROGRESS_MOUNT)));
         all.push((env::PROGRESS_TOKEN, format!("{}/token", names::PROGRESS_MOUNT)));
     }
-    all.into_iter()
-        .map(|(name, value)| EnvVar { name: name.into(), value: Some(value), value_from: None })
-        .collect()
+    let variable =
+        |(name, value): (&str, String)| EnvVar { name: name.into(), value: Some(value), value_from: None };
+    all.into_iter().map(variable).collect()
 }

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::json;
 
-use super::nodes::{AT_ONCE, patch_specs};
+use super::patches::{AT_ONCE, patch_specs};
 use crate::energy::inventory::{gpu_node_of, kept_type};
 use crate::energy::{Exclusion, Inventory, NodeUse};
 use crate::index::{ClusterIndex, agent_status};

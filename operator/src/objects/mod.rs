@@ -11,4 +11,5 @@
 
 mod gpu_nodes;
 pub mod nodes;
+mod patches;
 pub mod profiles;

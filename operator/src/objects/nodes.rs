@@ -13,10 +13,11 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::gpu_nodes;
+use super::patches::{AT_ONCE, patch_specs};
 use crate::energy::budget::{self, BudgetState, Enforcement};
 use crate::energy::{Exclusion, Inventory, inventory, rules};
 use crate::index::{ClusterIndex, is_worker, name_of, takes};
@@ -24,8 +25,6 @@ use crate::shared::Shared;
 
 /// Interval of checking nodes.
 const EVERY: Duration = Duration::from_secs(5);
-/// Maximum GpuNodes created in one pass, so that other writes get their turn.
-pub(super) const AT_ONCE: usize = 32;
 /// Maximum power limits per node: its maximum number of GPUs.
 const MAX_LIMITS: usize = 64;
 
@@ -55,20 +54,6 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
         }
     }
-}
-
-/// Patches the specs of GpuNodes.
-pub(super) async fn patch_specs(shared: &Arc<Shared>, specs: Vec<(String, Value)>, not_written: &str) {
-    let writes = specs.into_iter().map(|(name, spec)| async move {
-        let key = ObjectKey { namespace: String::new(), name };
-        match shared.writer.patch("wake", &key, &json!({ "spec": spec })).await {
-            Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
-            Err(error) => {
-                tracing::warn!(node = key.name, error = &error as &dyn std::error::Error, "{not_written}");
-            }
-        }
-    });
-    futures::future::join_all(writes).await;
 }
 
 /// Power limits of pods that run under one, by node, for each GpuNode's spec. Only changed nodes.

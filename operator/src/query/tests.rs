@@ -79,7 +79,13 @@ fn contended() -> ClusterIndex {
     let mut index = cluster(1);
     add(&mut index, "rival", "secret", &spec(8, 8, json!({})), running("n0", 8));
     // All can be on time: their weights say who goes first.
-    add(&mut index, "rival", "hidden", &spec(8, 8, json!({"deadlineAfter": "10m", "weight": 40})), json!(null));
+    add(
+        &mut index,
+        "rival",
+        "hidden",
+        &spec(8, 8, json!({"deadlineAfter": "10m", "weight": 40})),
+        json!(null),
+    );
     add(&mut index, "team", "first", &spec(8, 8, json!({"deadlineAfter": "20m", "weight": 20})), json!(null));
     add(&mut index, "team", "second", &spec(4, 8, json!({"deadlineAfter": "30m"})), json!(null));
     index

@@ -2,7 +2,7 @@
 
 use super::super::error::ConvertError;
 use super::super::notes::Notes;
-use super::{image, script, units};
+use super::{image, units};
 
 /// Options: letter, name, whether a value follows, and level and text of the note where that is all that becomes of it.
 fn table() -> impl Iterator<Item = [&'static str; 5]> {
@@ -75,7 +75,7 @@ pub struct Options {
 pub fn read(text: &str, notes: &mut Notes) -> Result<Options, ConvertError> {
     let mut options = Options::default();
     let (mut array, mut name_line) = (None, None);
-    for (number, line) in script::header(text) {
+    for (number, line) in header(text) {
         let error = |problem: String| ConvertError::Line { line: number, problem };
         let Some(rest) = line.strip_prefix("#SBATCH").filter(|rest| rest.starts_with([' ', '\t'])) else {
             continue;
@@ -362,4 +362,10 @@ pub fn of_step(pairs: &[Pair]) -> Options {
         }
     }
     options
+}
+
+/// Lines before the first command, with their numbers from 1: sbatch reads its options there.
+pub fn header(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let before = |line: &&str| line.trim_start().is_empty() || line.trim_start().starts_with('#');
+    text.lines().take_while(before).enumerate().map(|(number, line)| (number + 1, line))
 }

@@ -7,7 +7,7 @@ use andreas_slurm::{INPUTS, VARIABLES};
 use super::super::error::ConvertError;
 use super::super::launch::{CONTAINER_LAUNCHERS, base, is_among, without_comment};
 use super::super::notes::Notes;
-use super::options::{self, Options};
+use super::options::{self, Options, header};
 use super::{image, units};
 
 /// Other batch systems, by what their options begin with.
@@ -31,12 +31,6 @@ const SIZES: &str = "nnodes num_nodes nproc_per_node num_machines num_processes 
 const USUAL: &str = "BASHPID BASH_SOURCE BASH_REMATCH BASH_VERSION EPOCHSECONDS EUID FUNCNAME HOME HOSTNAME IFS \
     LANG LD_LIBRARY_PATH LINENO NVIDIA_VISIBLE_DEVICES OLDPWD OPTARG OPTIND PATH PIPESTATUS PPID \
     PWD PYTHONPATH RANDOM REPLY SECONDS SHELL UID USER";
-
-/// Lines before the first command, with their numbers from 1: sbatch reads its options there.
-pub fn header(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let before = |line: &&str| line.trim_start().is_empty() || line.trim_start().starts_with('#');
-    text.lines().take_while(before).enumerate().map(|(number, line)| (number + 1, line))
-}
 
 /// Whether a file is a script of a batch system.
 pub fn is_script(text: &str) -> bool {

@@ -32,7 +32,8 @@ fn differences(c: &Cluster, from: &[&str]) -> Result<Option<Vec<String>>> {
     if jobs.len() != 5 || !jobs.iter().all(settled) {
         return Ok(None);
     }
-    let plan: Value = serde_json::from_slice(&printed_by("andreas-lab", &["plan", "--snapshot", &name, "--json"])?)?;
+    let plan: Value =
+        serde_json::from_slice(&printed_by("andreas-lab", &["plan", "--snapshot", &name, "--json"])?)?;
     let planned = plan["jobs"].as_object().with_context(|| plan.to_string())?;
     let differs = planned.iter().filter_map(|(key, planned)| {
         let status = c.observer.seen().status(key);
@@ -71,7 +72,10 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
         let ca = c.testbed.pki().ca_file();
         let [token, ca] = [token, ca].map(|file| file.display().to_string());
         let url = pages::url(c)?;
-        ensure!(printed_by("kubectl-andreas", &["snapshot", "--url", &url, "--ca-file", &ca]).is_err(), "no token");
+        ensure!(
+            printed_by("kubectl-andreas", &["snapshot", "--url", &url, "--ca-file", &ca]).is_err(),
+            "no token"
+        );
         let from = ["--url", &url, "--token-file", &token, "--ca-file", &ca];
         // The last plan may be older than what runs now, until the next one.
         let mut last = None;
