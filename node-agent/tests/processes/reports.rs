@@ -361,47 +361,6 @@ async fn a_limit_that_a_broken_gpu_refused_is_possible_again_once_it_is_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_person_at_the_node_sees_what_the_agent_sees_and_changes_nothing() {
-    let node = TestNode::new(&[A, B]).await;
-    node.hold("job-1-0", &[A]);
-    node.run(A, Some(77));
-    node.sim.set_fault(B, Fault::Lost).unwrap();
-    let status: Value = serde_json::from_str(&print(&node, &["--once"])).unwrap();
-    assert_eq!(
-        (&status["gpus"][0]["holder"], &status["gpus"][0]["watts"]),
-        (&json!("team/job-1-0"), &json!(400))
-    );
-    assert_eq!(
-        (&status["gpus"][1]["state"], &status["conditions"][0]["status"]),
-        (&json!("Unhealthy"), &json!("True"))
-    );
-    let table = print(&node, &["status"]);
-    println!("{table}");
-    let lines: Vec<&str> = table.lines().collect();
-    assert!(lines[0].starts_with("GPU ") && lines[0].ends_with("HEALTH"), "{table}");
-    assert!(
-        lines[1].starts_with(A) && lines[1].contains("team/job-1-0") && lines[1].ends_with("ok"),
-        "{table}"
-    );
-    assert!(lines[2].starts_with(B) && lines[2].ends_with("GpuLost"), "{table}");
-    assert!(node.sim.gpus().iter().all(|gpu| gpu.commands == 0), "nothing was set");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_person_at_the_node_sees_which_gpus_rest() {
-    let node = TestNode::new(&[A, B]).await;
-    node.hold("job-1-0", &[B]);
-    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
-    let (_setter, _agent) = (node.setter(), node.agent());
-    let set = || node.api.gpu(A).0 == "Resting" && node.gpu(B).limit_watts == 250.0;
-    until("one rests, one is limited", SLACK, set).await;
-    let table = print(&node, &["status"]);
-    let lines: Vec<&str> = table.lines().collect();
-    assert!(lines[1].contains("  resting  ") && lines[1].contains("  clocks  "), "{table}");
-    assert!(lines[2].contains("  held  ") && lines[2].contains("  limit (was 400)  "), "{table}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_the_driver_are_few_and_counted() {
     let node = TestNode::new(&[A, B]).await;
     let _agent = node.agent_with(&["--observe", "--interval", "1000"]);

@@ -304,7 +304,8 @@ fn a_posted_job_that_a_plan_could_not_bear_is_refused_with_its_field() {
     }
     let large = json!({"template": {"spec": {"containers": [{"name": "t", "image": "x".repeat(70_000)}]}}});
     assert_eq!(field(spec(1, 1, large)), "spec.template");
-    let adopts = json!({"adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "other", "uid": "u"}});
+    let adopts =
+        json!({"adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "other", "uid": "u", "pods": 1}});
     assert_eq!(posted(None, spec(1, 1, adopts)).map(|job| job.spec.adopts.is_none()), Ok(true));
 }
 
