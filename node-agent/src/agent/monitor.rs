@@ -178,7 +178,7 @@ impl GpuMonitor {
         let answering = self.gpus.iter().filter(|(_, gpu)| gpu.sample.is_some());
         let hang = self.gpus.values().any(|gpu| gpu.failing() == Some(&GpuError::Hung));
         self.errors.set_reads(answering.map(|(uuid, _)| uuid.clone()).collect(), hang);
-        let unlisted = self.list_result.as_ref().is_err_and(|error| common(error));
+        let unlisted = self.list_result.as_ref().is_err_and(common);
         let gone = unlisted && self.gpus.values().all(|gpu| gpu.sample.is_none());
         self.gone = gone.then(|| self.gone.unwrap_or_else(Instant::now));
         if !self.processes_visible {

@@ -2,13 +2,12 @@
 //! person at the node sees.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::{SLACK, TestNode, own_address, stays, until};
-use nvidia_ml::{Curve, ENV_SPEC, Fault, GpuSpec, MemoryErrors, Spec};
+use nvidia_ml::{Curve, Fault, GpuSpec, MemoryErrors, Spec};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -18,18 +17,6 @@ const B: &str = "GPU-b";
 fn gpu(node: &TestNode, uuid: &str) -> Value {
     let gpus = node.api.status()["gpus"].as_array().cloned().unwrap_or_default();
     gpus.into_iter().find(|gpu| gpu["uuid"] == uuid).unwrap_or_default()
-}
-
-/// What the agent's program prints for a person at this node.
-fn print(node: &TestNode, flags: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_andreas-node-agent"));
-    let library = std::env::current_exe().expect("a test has a path").with_file_name("libnvidia_ml.so");
-    let path = |name: &str| node.folder.path().join(name);
-    command.args(flags).arg("--nvml-library").arg(library).arg("--pod-resources").arg(path("kubelet.sock"));
-    let output = command.env(ENV_SPEC, path("node.json")).env("ANDREAS_SETTER_STATE", path("state")).output();
-    let output = output.expect("the program starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
 }
 
 /// Reasons of a GPU's problems, in the status.

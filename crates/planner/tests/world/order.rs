@@ -101,7 +101,7 @@ pub fn audit_order(snapshot: &Snapshot, plan: &Plan, pick: u64) -> Result<(), Te
 pub fn carried_out_in_part(snapshot: &Snapshot, plan: &Plan, mut bits: u64) -> Snapshot {
     let mut happens = |one_in: u64| {
         bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (bits >> 33) % one_in == 0
+        (bits >> 33).is_multiple_of(one_in)
     };
     let mut next = snapshot.clone();
     let now = snapshot.now;

@@ -30,7 +30,8 @@ pub fn bound(load: &Load, rounds: usize) -> f64 {
     let mut alike: BTreeMap<(String, u32), (u32, f64)> = BTreeMap::new();
     let mut floor = 0.0;
     for node in &empty.nodes {
-        let info = empty.gpu_types.iter().find(|t| t.name == node.gpu_type).unwrap();
+        let info =
+            empty.gpu_types.iter().find(|t| t.name == node.gpu_type).expect("each node has a described type");
         let entry = alike.entry((node.gpu_type.to_string(), node.gpus.0)).or_insert((0, node.overhead().0));
         entry.0 += node.gpus.0;
         entry.1 = entry.1.min(node.overhead().0);
@@ -39,7 +40,11 @@ pub fn bound(load: &Load, rounds: usize) -> f64 {
     let classes: Vec<Class> = alike
         .into_iter()
         .map(|((kind, size), (gpus, overhead))| {
-            let info = empty.gpu_types.iter().find(|t| t.name.as_str() == kind).unwrap();
+            let info = empty
+                .gpu_types
+                .iter()
+                .find(|t| t.name.as_str() == kind)
+                .expect("each class has a described type");
             Class { size, gpus, idle: info.idle.0, overhead_per_gpu: overhead / f64::from(size), kind }
         })
         .collect();
