@@ -198,14 +198,20 @@ pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
     let all: Vec<_> = late.iter().flat_map(|m| waiting(m)).collect();
     let users = all.iter().find(|(reason, message)| waits_for_its_user(reason, message));
     let hanging = late.iter().find_map(|m| own_container_in_the_way(d, m));
-    let shown = users.or(all.first());
-    let words = shown.map_or_else(String::new, |(reason, message)| {
-        if message.is_empty() { format!(": {reason}") } else { format!(": {reason}: {}", last_line(message)) }
-    });
-    let words = hanging.as_ref().filter(|_| users.is_none()).map_or(words, |hanging| format!(": {hanging}"));
-    let warned = late.iter().find_map(|m| kubelet::last_warning(kubelet::events(d.o, m)));
-    let warned = warned.filter(|_| users.is_none() && hanging.is_none());
-    let words = warned.map_or(words, |warned| format!(": {warned}"));
+    // Containers say why in full or in a word; Events of kubelets are for what has no container yet.
+    let in_full = |(reason, message): &(String, String)| {
+        (!message.is_empty()).then(|| format!("{reason}: {}", last_line(message)))
+    };
+    let in_a_word = |(reason, _): &(String, String)| reason.clone();
+    let words = match users {
+        Some(users) => in_full(users).or_else(|| Some(in_a_word(users))),
+        None => hanging
+            .clone()
+            .or_else(|| all.iter().find_map(in_full))
+            .or_else(|| late.iter().find_map(|m| kubelet::last_warning(kubelet::events(d.o, m))))
+            .or_else(|| all.first().map(in_a_word)),
+    };
+    let words = words.map_or_else(String::new, |words| format!(": {words}"));
     let limit = duration_text(start_limit(d.o));
     let message = format!("bound but not running within {limit}{words}");
     let of_the_user = users.is_some() || hanging.is_some();

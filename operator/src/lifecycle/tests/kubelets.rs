@@ -293,6 +293,15 @@ fn another_start_that_fails_says_what_the_kubelet_said_and_is_the_clusters() {
 }
 
 #[test]
+fn where_a_container_says_why_it_waits_its_kubelets_events_add_nothing() {
+    // A kubelet's last word about an image is its first without the cause.
+    let mut world = does_not_start(json!({}), vec![event("Failed", "Error: ErrImagePull", 1)]);
+    let away = "failed to pull: dial tcp 10.0.0.1:443: connect: connection refused";
+    world.waits_with("bert-1-0", "ErrImagePull", away).wait(900).leave(137);
+    ended(&world, Outcome::ClusterFailure, &format!("ErrImagePull: {away}"));
+}
+
+#[test]
 fn a_start_that_times_out_within_the_minute_is_asked_about_too() {
     let words = "MountVolume.SetUp failed for volume \"v\" : secret \"key\" not found";
     let mut world = does_not_start(json!({}), vec![event("FailedMount", words, 1)]);

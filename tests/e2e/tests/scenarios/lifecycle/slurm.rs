@@ -23,7 +23,7 @@ module load cuda
 nodes=( $(scontrol show hostnames "$SLURM_JOB_NODELIST") )
 head_node_ip=$(srun --nodes=1 --ntasks=1 -w "${nodes[0]}" hostname)
 echo "of ${#nodes[@]} nodes, first $head_node_ip, $MASTER_ADDR:$MASTER_PORT"
-srun --ntasks-per-node=1 trainer
+srun --ntasks-per-node=1 andreas-trainer
 "#;
 
 const TASKS: &str = r#"#!/bin/bash -l
@@ -32,7 +32,7 @@ const TASKS: &str = r#"#!/bin/bash -l
 #SBATCH --gpus-per-node=4
 export MASTER_ADDR=$(hostname)
 srun --label --gpus-per-task=1 bash -c 'echo "rank $SLURM_PROCID of $SLURM_NTASKS, GPU $CUDA_VISIBLE_DEVICES, first $MASTER_ADDR"'
-srun --ntasks-per-node=1 trainer
+srun --ntasks-per-node=1 andreas-trainer
 srun -n1 bash -c 'exit 0'
 "#;
 
