@@ -298,7 +298,7 @@ const KILLS_A_ROUND: usize = 25;
 /// was not up yet, between them it is recording, restoring or setting.
 const MAX_LIFE: u32 = 700;
 
-/// With `ANDREAS_LONG=1` (`make kills`) a thousand.
+/// With `ANDREAS_LONG=1` (`make long WHAT=kills`) a thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_any_moment_any_number_of_times_gpus_get_back_what_they_had() {
     let full = std::env::var_os("ANDREAS_LONG").is_some_and(|value| value == "1");

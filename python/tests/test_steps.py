@@ -1,5 +1,5 @@
 """Programs that run as they are: their optimizer steps are counted. A small module takes PyTorch's place here, the real one
-is that of `make frameworks`.
+is that of `make long WHAT=frameworks`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 /// Where the definitions are committed: for `kubectl apply -f`, and for the chart.
 const FOLDERS: [&str; 2] = ["deploy/crds", "charts/andreas/files/crds"];
-const REFRESH: &str = "make crds";
+const REFRESH: &str = "make generate WHAT=crds";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -1,6 +1,6 @@
 //! The agent's reading of a real GPU beside nvidia-smi's. It sets nothing.
 //!
-//! Where there is no GPU it says so and compares nothing. With `UPDATE=1` (`make hardware`) it writes `docs/hardware.md`. With `LOAD=1`
+//! Where there is no GPU it says so and compares nothing. With `UPDATE=1` (`make long WHAT=hardware`) it writes `docs/hardware.md`. With `LOAD=1`
 //! the first GPU is loaded, by `hardware/load` or another program that `LOAD` names (`PROGRAM parked|busy`); without it, and where
 //! somebody uses the GPU, it is read as it is. With `FAULT=1` a program on it makes an error, of those that leave a GPU healthy.
 //! What is not asked for stays on the page as it was read before.

@@ -120,7 +120,7 @@ pub fn page(before: &str, begin: &str, parts: &[(&str, String)]) -> String {
     let rest = before.find(ASSUMED).and_then(|from| before.get(from..)).unwrap_or_default();
     let mut page = format!(
         "# Hardware\n\nReadings of the node agent on real GPUs, beside those of `nvidia-smi`. Written by \
-         `make hardware`, which sets nothing.\n\n{begin}\n"
+         `make long WHAT=hardware`, which sets nothing.\n\n{begin}\n"
     );
     for heading in [UNDER_LOAD, FAULTY] {
         let kept = || {

@@ -27,7 +27,7 @@ const EVENTS: [&str; 10] = [
     "permission denied",
 ];
 
-/// With `ANDREAS_LONG=1` (`make kills`) a thousand.
+/// With `ANDREAS_LONG=1` (`make long WHAT=kills`) a thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_and_broken_at_any_moment_gpus_get_back_what_they_had() {
     let full = std::env::var_os("ANDREAS_LONG").is_some_and(|value| value == "1");

@@ -1,4 +1,4 @@
-//! Pictures of the dashboards and of the site, by a real browser: `make pictures`.
+//! Pictures of the dashboards and of the site, by a real browser: `make docs WHAT=pictures`.
 //!
 //! In: the demo's cluster while jobs of the trace run and somebody asks about them, a real Prometheus that scrapes it,
 //! kube-state-metrics with the values of `deploy/kube-state-metrics`. A page (`tests/demo/boards`) asks that Prometheus for

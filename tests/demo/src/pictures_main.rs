@@ -1,4 +1,4 @@
-//! Takes the pictures of the pages: `make pictures`.
+//! Takes the pictures of the pages: `make docs WHAT=pictures`.
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

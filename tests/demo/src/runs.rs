@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use andreas_api::EnergyPolicySpec;
 use andreas_api::names;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::{EnergyPolicySpec, Phase};
 use andreas_e2e::apply::apply;
 use andreas_e2e::cluster::Cluster;
 use andreas_e2e::install;
 use andreas_e2e::replanned::{Recorded, Recorder};
 use andreas_e2e::scenario::Bindings;
 use andreas_e2e::scrape::{self, Scrape};
-use andreas_e2e::seen::{ClusterHistory, JobView, PodView, describe};
+use andreas_e2e::seen::{ClusterHistory, PodView, describe};
 use andreas_e2e::workload::{Manifests, WorkloadJob};
 use andreas_testbed::Component;
 use andreas_testbed::wait::until;
@@ -35,7 +35,7 @@ const CLEARED: Duration = Duration::from_secs(60);
 
 /// Who runs the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Run {
+pub enum Run {
     /// Kubernetes alone.
     Plain,
     /// ANDREAS.
@@ -79,14 +79,11 @@ impl Run {
 }
 
 /// Runs that have ended.
-pub(crate) struct Trained {
+pub struct Trained {
     /// The cluster, which goes on.
     pub cluster: Cluster,
+    /// What the runs came to.
     pub summary: Summary,
-    /// Jobs of the product's run, by name.
-    pub jobs: Jobs,
-    /// Their phases in the order seen, with seconds since the observer's start.
-    pub phases: BTreeMap<String, Vec<(f64, Phase)>>,
     /// Snapshots, where they were to be saved.
     pub recorded: Option<Recorded>,
 }
@@ -95,12 +92,7 @@ pub(crate) struct Trained {
 ///
 /// # Errors
 /// When anything does not happen as reported, or somebody presses Ctrl-C; nothing of the cluster is left then.
-pub(crate) async fn all(
-    runs: &[Run],
-    args: &DemoArgs,
-    jobs: &[WorkloadJob],
-    nodes: &Nodes,
-) -> Result<Trained> {
+pub async fn all(runs: &[Run], args: &DemoArgs, jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Trained> {
     let began = Instant::now();
     let mut options = options(nodes, args.method);
     if runs.contains(&Run::Plain) {
@@ -122,14 +114,7 @@ pub(crate) async fn all(
         bail!("interrupted");
     };
     match result {
-        Ok((summary, jobs, recorded)) => {
-            let of_job = |(key, view): (&String, &JobView)| {
-                let name = key.rsplit('/').next().unwrap_or(key).to_owned();
-                (name, view.phases.iter().map(|(at, phase)| (at.as_secs_f64(), *phase)).collect())
-            };
-            let phases = cluster.observer.seen().jobs.iter().map(of_job).collect();
-            Ok(Trained { cluster, summary, jobs, phases, recorded })
-        }
+        Ok((summary, recorded)) => Ok(Trained { cluster, summary, recorded }),
         Err(error) => {
             let seen = describe(&cluster.observer.seen());
             let logs = cluster.logs();
@@ -145,7 +130,7 @@ async fn one_by_one(
     args: &DemoArgs,
     jobs: &[WorkloadJob],
     nodes: &Nodes,
-) -> Result<(Summary, Jobs, Option<Recorded>)> {
+) -> Result<(Summary, Option<Recorded>)> {
     let mut ended = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         let title = match runs.len() {
@@ -377,11 +362,7 @@ impl Seen {
     }
 
     /// The summary of the product's run, which is the last of these.
-    async fn summary(
-        self,
-        cluster: &Cluster,
-        runs: Vec<MeasuredRun>,
-    ) -> Result<(Summary, Jobs, Option<Recorded>)> {
+    async fn summary(self, cluster: &Cluster, runs: Vec<MeasuredRun>) -> Result<(Summary, Option<Recorded>)> {
         let billed = self.jobs.values().filter_map(|job| job.status.as_ref()?.consumption.as_ref());
         let summary = Summary {
             run: runs.last().cloned().unwrap_or_default(),
@@ -395,7 +376,7 @@ impl Seen {
         if let Some(wrong) = summary.billed_too_much() {
             bail!("{wrong}");
         }
-        Ok((summary, self.jobs, self.recorded))
+        Ok((summary, self.recorded))
     }
 }
 

@@ -1,8 +1,6 @@
 //! What runs came to, and two of them side by side. Every figure of a run has one source whatever planned it: instants from
 //! its objects, energy from the boards' counters, prices from the product's policy.
 
-use std::collections::BTreeMap;
-
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
 use andreas_core::{Joules, Seconds};
@@ -22,7 +20,7 @@ const WELL_BELOW_BUDGET: f64 = 0.9;
 pub struct MeasuredRun {
     /// `plain` for Kubernetes without ANDREAS; else the operator's planning method.
     pub method: String,
-    /// Whether pods ran: always, a replay is no run.
+    /// Whether pods ran: always.
     pub measured: bool,
     /// Jobs applied.
     pub jobs: usize,
@@ -126,12 +124,6 @@ fn end(job: &SlimTrainingJob) -> Option<End> {
         (status.completion_time.as_ref()?.0, job.metadata.creation_timestamp.as_ref()?.0);
     let late = status.deadline.as_ref().map(|deadline| Seconds(seconds(completed, deadline.0)));
     Some(End { turnaround: Seconds(seconds(completed, created)), late })
-}
-
-/// Time in the system of each job that succeeded, s, by its name.
-pub fn turnarounds<'a>(jobs: impl IntoIterator<Item = &'a SlimTrainingJob>) -> BTreeMap<String, f64> {
-    let of_job = |job: &SlimTrainingJob| Some((job.metadata.name.clone()?, end(job)?.turnaround.0));
-    jobs.into_iter().filter_map(of_job).collect()
 }
 
 /// Figures of the product's run, and of all runs.

@@ -15,13 +15,14 @@ pub struct Older {
 }
 
 impl Older {
-    /// The folder that `hack/build-release-of` printed, as `make upgrade` names it in `ANDREAS_RELEASE_BEFORE`.
+    /// The folder that `hack/build-release-of` printed, as `make long WHAT=upgrade` names it in `ANDREAS_RELEASE_BEFORE`.
     ///
     /// # Errors
     /// When there is none.
     pub fn find() -> Result<Self> {
         let folder = std::env::var_os("ANDREAS_RELEASE_BEFORE");
-        let folder = PathBuf::from(folder.context("ANDREAS_RELEASE_BEFORE is not set: run make upgrade")?);
+        let folder =
+            PathBuf::from(folder.context("ANDREAS_RELEASE_BEFORE is not set: run make long WHAT=upgrade")?);
         ensure!(folder.join(".complete").exists(), "{}: no release was built there", folder.display());
         Ok(Self { folder })
     }

@@ -13,17 +13,3 @@ pub fn check_writable(path: &Path) -> Result<()> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
-
-/// Whether a file can be written, and a folder is there or can be made, where they are asked for.
-///
-/// # Errors
-/// When one of them cannot; the message names it.
-pub fn check(file: Option<&Path>, folder: Option<&Path>) -> Result<()> {
-    if let Some(file) = file {
-        check_writable(file)?;
-    }
-    if let Some(folder) = folder {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    Ok(())
-}

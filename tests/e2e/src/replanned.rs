@@ -1,4 +1,4 @@
-//! Plans of an operator made again from their snapshots by the command line: the same snapshot must give the same plan.
+//! Plans of an operator made again from their snapshots: the same snapshot must give the same plan.
 //!
 //! In: a cluster while jobs run on it. Out: a file for each snapshot, with the plan that the operator made of it, and how many of them came
 //! out the same. A plan that the next one replaced before it was read is counted and not compared.
@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use andreas_testbed::workspace_binary;
+use andreas_planner::{Options, Plan, Snapshot};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::process::Command;
 
 use crate::cluster::Cluster;
 use crate::pages::Page;
@@ -125,14 +124,14 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Plans each snapshot again with `kubectl andreas plan`. Also returns what differs, a line for each plan.
+    /// Plans each snapshot again. Also returns what differs, a line for each plan.
     ///
     /// # Errors
-    /// When the command line fails, or a snapshot has no plan beside it.
-    pub async fn plan_again(&self) -> Result<(SamePlans, Vec<String>)> {
+    /// When a snapshot cannot be read or planned, or has no plan beside it.
+    pub fn plan_again(&self) -> Result<(SamePlans, Vec<String>)> {
         let mut differ = Vec::new();
         for file in &self.files {
-            let found = differences_in(file).await.with_context(|| file.display().to_string())?;
+            let found = differences_in(file).with_context(|| file.display().to_string())?;
             if !found.is_empty() {
                 differ.push(format!("{}: {}", file.display(), found.join("; ")));
             }
@@ -143,14 +142,25 @@ impl Recorded {
     }
 }
 
-async fn differences_in(file: &Path) -> Result<Vec<String>> {
-    let mut saved: Value = serde_json::from_slice(&std::fs::read(file)?)?;
-    let made = saved["_plan"].take();
+/// Plans a saved snapshot with the options beside it.
+///
+/// # Errors
+/// When it cannot be read or planned.
+pub fn plan_of(text: &[u8]) -> Result<Plan> {
+    #[derive(Deserialize)]
+    struct Saved {
+        _options: Options,
+    }
+    let snapshot: Snapshot = serde_json::from_slice(text)?;
+    let Saved { _options: options } = serde_json::from_slice(text)?;
+    Ok(andreas_planner::plan(&snapshot, &options)?)
+}
+
+fn differences_in(file: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read(file)?;
+    let made = serde_json::from_slice::<Value>(&text)?["_plan"].take();
     ensure!(made.is_object(), "no plan beside the snapshot");
-    let program = workspace_binary("andreas-lab")?;
-    let output = Command::new(program).args(["plan", "--json", "--snapshot"]).arg(file).output().await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let again: Value = serde_json::from_slice(&output.stdout)?;
+    let again = serde_json::to_value(plan_of(&text)?)?;
     let mut found = Vec::new();
     compare(&made, &again, "", &mut found);
     Ok(found)

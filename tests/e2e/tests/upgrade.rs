@@ -1,5 +1,5 @@
 //! From a release before this one to this one and back, with 200 jobs that run: helm is killed half-way, and no pod of a job is
-//! touched. `make upgrade` builds the earlier release and runs it.
+//! touched. `make long WHAT=upgrade` builds the earlier release and runs it.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

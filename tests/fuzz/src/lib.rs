@@ -2,7 +2,7 @@
 //!
 //! [`TARGETS`] lists them: a name, a folder `corpus/<name>` of inputs that were seen or found, and a function that must return for
 //! any bytes. Two drivers use the list. `tests/bounded.rs` runs the corpus and a fixed number of mutations of it in every test run,
-//! the same ones each time. `guided/` is a cargo-fuzz project that lets libFuzzer search by coverage (`make fuzz TARGET=...`).
+//! the same ones each time. `guided/` is a cargo-fuzz project that lets libFuzzer search by coverage (`make long WHAT=fuzz TARGET=...`).
 //!
 //! What must never be here: a network, a sleep, a check that depends on the machine.
 

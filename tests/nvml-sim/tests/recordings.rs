@@ -1,6 +1,6 @@
 //! What real drivers answered, and what the simulated boards answer to the same calls.
 //!
-//! A recording holds each call's return code and, where it is a fact of the board, its value. `make hardware` writes that
+//! A recording holds each call's return code and, where it is a fact of the board, its value. `make long WHAT=hardware` writes that
 //! of the machine it runs on. It reads only.
 
 use std::collections::BTreeMap;
@@ -370,7 +370,7 @@ fn simulated_boards_answer_as_real_ones_did() {
 }
 
 #[test]
-#[ignore = "writes a recording of this machine's GPUs: make hardware"]
+#[ignore = "writes a recording of this machine's GPUs: make long WHAT=hardware"]
 fn a_recording_of_this_machine() {
     let folder = std::env::var_os(RECORD).map_or_else(|| RECORDINGS.into(), PathBuf::from);
     let all = match read(Path::new("libnvidia-ml.so.1")) {

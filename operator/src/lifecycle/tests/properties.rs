@@ -219,7 +219,7 @@ fn apply_event(world: &mut World, event: &ClusterEvent) {
     world.step_until_stable();
 }
 
-/// Sequences that are drawn; with `ANDREAS_LONG=1` (`make faults`) ten thousand.
+/// Sequences that are drawn; with `ANDREAS_LONG=1` (`make long WHAT=faults`) ten thousand.
 fn cases() -> u32 {
     if std::env::var_os("ANDREAS_LONG").is_some_and(|value| value == "1") { 10_000 } else { 200 }
 }

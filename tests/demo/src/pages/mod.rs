@@ -68,7 +68,10 @@ pub async fn run(pages: &[&str], outputs: Outputs) -> Result<()> {
         if here.is_empty() {
             continue;
         }
-        ensure!(!real || andreas_kubelets::isolated(), "real nodes need namespaces: run `make transcripts`");
+        ensure!(
+            !real || andreas_kubelets::isolated(),
+            "real nodes need namespaces: run `make docs WHAT=transcripts`"
+        );
         let mut options = super::options(&nodes, None);
         if let Some(values) = &mut options.install {
             values["adoption"] = json!({"kinds": ["Job"]});
@@ -82,7 +85,11 @@ pub async fn run(pages: &[&str], outputs: Outputs) -> Result<()> {
         }
         cluster.stop().await;
     }
-    if wrong.is_empty() { Ok(()) } else { bail!("{}\nrefresh with: make transcripts", wrong.join("\n")) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        bail!("{}\nrefresh with: make docs WHAT=transcripts", wrong.join("\n"))
+    }
 }
 
 /// Runs a page's commands; what of their outputs has another shape.

@@ -1,4 +1,4 @@
-//! The soak as a command: `make soak`.
+//! The soak as a command: `make long WHAT=soak`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,7 +1,7 @@
 //! The chart as it renders: what a change of a template changes is seen in the change, not in a cluster.
 //!
 //! `charts/andreas/tests/golden/default.yaml` holds all objects with the default values; the files of some other sets of values hold the
-//! objects that are other than those, and the names of those that are missing. `make crds` writes them anew.
+//! objects that are other than those, and the names of those that are missing. `make generate WHAT=crds` writes them anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -161,8 +161,9 @@ async fn the_rendered_chart_is_the_one_that_was_looked_at() {
     let mut stale = Vec::new();
     for (name, values) in SETS.into_iter().filter(|(name, _)| KEPT.contains(name)) {
         let objects = render(values).await.context(name).unwrap();
-        let mut text =
-            format!("# Rendered from charts/andreas; refresh it with: make crds\n# Values: {values:?}\n");
+        let mut text = format!(
+            "# Rendered from charts/andreas; refresh it with: make generate WHAT=crds\n# Values: {values:?}\n"
+        );
         for key in plain.keys().filter(|key| !objects.contains_key(*key)) {
             let _ = writeln!(text, "# Not here: {key}");
         }
@@ -180,7 +181,7 @@ async fn the_rendered_chart_is_the_one_that_was_looked_at() {
             stale.push(path.display().to_string());
         }
     }
-    assert!(stale.is_empty(), "stale; refresh with: make crds\n{}", stale.join("\n"));
+    assert!(stale.is_empty(), "stale; refresh with: make generate WHAT=crds\n{}", stale.join("\n"));
 }
 
 /// A setting ends when no request has come for its time: with one request in it, a late one would do.

@@ -63,7 +63,7 @@ fn table(text: &mut String, metrics: &[Metric]) {
 fn documentation() -> String {
     let mut text = String::from(
         "# Metrics\n\n\
-         <!-- Written from the programs' code; refresh it with: make metrics-docs -->\n\n\
+         <!-- Written from the programs' code; refresh it with: make generate WHAT=metrics-docs -->\n\n\
          Each program answers `GET /metrics` in plain HTTP: in OpenMetrics or, where that is not asked for,\n\
          in Prometheus' older text format. A histogram's series end with `_bucket`, `_sum` and `_count`.\n\n\
          Labels have values from closed or bounded sets. At 10,000 jobs the operator has fewer than 5,000\n\
@@ -98,7 +98,7 @@ fn the_documentation_is_that_of_the_code() -> Result<()> {
         std::fs::write(&path, &wanted)?;
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    ensure!(found == wanted, "docs/metrics.md is stale; refresh it with: make metrics-docs");
+    ensure!(found == wanted, "docs/metrics.md is stale; refresh it with: make generate WHAT=metrics-docs");
     Ok(())
 }
 

@@ -33,7 +33,7 @@ fn cell(text: &str) -> String {
 }
 
 fn head(title: &str) -> String {
-    format!("# {title}\n\n<!-- Written by a program; refresh it with: make reference -->\n\n")
+    format!("# {title}\n\n<!-- Written by a program; refresh it with: make generate WHAT=reference -->\n\n")
 }
 
 /// What a field may hold, in few words.
@@ -305,7 +305,7 @@ fn the_reference_is_that_of_the_code() -> Result<()> {
     }
     ensure!(
         stale.is_empty(),
-        "stale in docs/reference: {}; refresh them with: make reference",
+        "stale in docs/reference: {}; refresh them with: make generate WHAT=reference",
         stale.join(", ")
     );
     Ok(())

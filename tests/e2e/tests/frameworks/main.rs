@@ -1,7 +1,7 @@
 //! Real training frameworks on real nodes: PyTorch under torchrun, Hugging Face's Trainer, Lightning, Kubeflow's SDK.
 //! Processors take the place of GPUs in the programs; everything else is as in a cluster.
 //!
-//! `make frameworks` runs them, one after another, in namespaces of their own. Loss curves and transcripts lie in
+//! `make long WHAT=frameworks` runs them, one after another, in namespaces of their own. Loss curves and transcripts lie in
 //! `target/frameworks/results` afterwards.
 
 mod curves;

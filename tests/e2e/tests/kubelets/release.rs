@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::training::of_process;
 use crate::{nodes, real};
 
-/// What `tests/kubelets/images` wrote, of debug builds, or the release that `ANDREAS_RELEASE` names (`make install-release`).
+/// What `tests/kubelets/images` wrote, of debug builds, or the release that `ANDREAS_RELEASE` names (`make release WHAT=install-release`).
 pub fn files() -> PathBuf {
     let named = std::env::var_os("ANDREAS_RELEASE").map(PathBuf::from);
     named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node-release"))

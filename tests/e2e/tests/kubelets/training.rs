@@ -41,7 +41,7 @@ async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled
                 status.allocatable.unwrap_or_default().get(GPU_RESOURCE).map(|count| count.0.clone());
             let info = status.node_info.context("what the node is")?;
             println!("{}: kubelet {}, {}", node.name(), info.kubelet_version, info.container_runtime_version);
-            // As `make versions` asks for it.
+            // As `make long WHAT=versions` asks for it.
             let wanted = std::env::var("ANDREAS_KUBERNETES").unwrap_or_default();
             ensure!(info.kubelet_version.starts_with(&format!("v{wanted}")), "{}", info.kubelet_version);
             let says = |key: &str| labels.get(&format!("nvidia.com/{key}")).map(String::as_str);

@@ -193,7 +193,7 @@ async fn the_plain_manifest_is_the_charts(bed: &Testbed) -> Result<()> {
     let text = bed.helm(args).await?.checked()?.stdout;
     let text = format!(
         "# Rights, admission policies and the PriorityClass of ANDREAS, for `kubectl apply -f` beside deploy/crds.\n\
-         # Rendered from charts/andreas; refresh it with: make crds\n---\n\
+         # Rendered from charts/andreas; refresh it with: make generate WHAT=crds\n---\n\
          apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {SYSTEM}\n  labels:\n    \
          pod-security.kubernetes.io/enforce: restricted\n{text}"
     );
@@ -201,7 +201,7 @@ async fn the_plain_manifest_is_the_charts(bed: &Testbed) -> Result<()> {
         std::fs::write(&path, &text)?;
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    ensure!(committed == text, "deploy/cluster.yaml is stale; refresh it with: make crds");
+    ensure!(committed == text, "deploy/cluster.yaml is stale; refresh it with: make generate WHAT=crds");
     bed.kubectl(["apply", "--dry-run=client", "-f", &path.display().to_string()]).await?.checked()?;
     Ok(())
 }

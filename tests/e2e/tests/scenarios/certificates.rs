@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_secs(180);
 const SERVICE: &str = "andreas-operator.andreas-system.svc";
 
-/// A number from the environment: `make certificates` runs the same scenario for longer.
+/// A number from the environment: `make long WHAT=certificates` runs the same scenario for longer.
 fn seconds(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }

@@ -188,7 +188,7 @@ const NO_DATA_HERE: [&str; 10] = [
     "andreas_query_duration_seconds_bucket",
 ];
 
-/// Series of programs that are not here: kube-state-metrics and DCGM. `make pictures` draws the former.
+/// Series of programs that are not here: kube-state-metrics and DCGM. `make docs WHAT=pictures` draws the former.
 const OTHER_PROGRAMS: [&str; 2] = ["kube_", "DCGM_"];
 
 /// With data, but for those of [`NO_DATA_HERE`] and [`OTHER_PROGRAMS`].

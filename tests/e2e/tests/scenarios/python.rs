@@ -50,7 +50,7 @@ fn package() -> Result<Value> {
     }))
 }
 
-/// The Python that `make python-operator` names, `…/bin/NAME`, or the machine's.
+/// The Python that `make long WHAT=python-operator` names, `…/bin/NAME`, or the machine's.
 fn python() -> PathBuf {
     std::env::var_os("ANDREAS_PYTHON").unwrap_or_else(|| "/usr/bin/python3".into()).into()
 }

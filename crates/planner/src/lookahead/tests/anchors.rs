@@ -1,4 +1,4 @@
-//! Writes the problem of a decision for other solvers: `make anchors` runs this and compares their plans with ours.
+//! Writes the problem of a decision for other solvers: `make lab WHAT=anchors` runs this and compares their plans with ours.
 
 use std::time::Instant;
 
@@ -80,7 +80,7 @@ fn problem(jobs: usize, nodes: usize, seed: u64) -> Value {
 }
 
 #[test]
-#[ignore = "writes files for other solvers: make anchors"]
+#[ignore = "writes files for other solvers: make lab WHAT=anchors"]
 fn write_problems() {
     let folder = std::path::PathBuf::from(std::env::var("ANCHORS").expect("ANCHORS names a folder"));
     for (jobs, nodes, count) in [(100, 20, 10), (1000, 100, 10)] {

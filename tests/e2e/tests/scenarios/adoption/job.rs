@@ -272,7 +272,7 @@ async fn adoption_costs_a_bounded_number_of_writes() -> Result<()> {
 /// The energy that agents report after the end is one write of the status more. The wake is a write of the GpuNode, which is in no
 /// namespace.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "a cluster of its own for one figure: make adoption"]
+#[ignore = "a cluster of its own for one figure: make long WHAT=adoption"]
 async fn adoption_beside_agents_costs_one_write_more() -> Result<()> {
     costs(Options { agents: true, ..options(1, JOB) }, 5).await
 }

@@ -120,7 +120,7 @@ async fn left_as_found(c: &Cluster, of: &Workload) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn a_job_set_is_adopted() -> Result<()> {
     scenario(options(1, &["JobSet"]), async |c| {
         let _controller = controllers::job_set(c).await?;
@@ -133,7 +133,7 @@ async fn a_job_set_is_adopted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn a_job_set_that_ran_on_one_node_goes_on_over_two() -> Result<()> {
     scenario(options(2, &["JobSet"]), async |c| {
         let _controller = controllers::job_set(c).await?;
@@ -165,7 +165,7 @@ async fn a_job_set_that_ran_on_one_node_goes_on_over_two() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn a_train_job_is_adopted() -> Result<()> {
     scenario(options(1, &["TrainJob"]), async |c| {
         let _job_set = controllers::job_set(c).await?;
@@ -179,7 +179,7 @@ async fn a_train_job_is_adopted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn a_pytorch_job_is_adopted() -> Result<()> {
     scenario(options(1, &["PyTorchJob"]), async |c| {
         let _controller = controllers::training_operator(c).await?;
@@ -192,7 +192,7 @@ async fn a_pytorch_job_is_adopted() -> Result<()> {
 
 /// KubeRay asks Ray's head how the program does. There is no Ray here: the end of the job is written by the test in its place.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn a_ray_job_is_adopted() -> Result<()> {
     scenario(options(1, &["RayJob"]), async |c| {
         let _controller = controllers::kuberay(c).await?;
@@ -215,7 +215,7 @@ async fn a_ray_job_is_adopted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn pods_over_several_nodes_are_let_onto_them_evenly() -> Result<()> {
     scenario(options(2, &["Job", "PyTorchJob"]), async |c| {
         // given more GPUs than a node has

@@ -36,7 +36,7 @@ async fn queue(c: &Cluster, gpus: i64) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn jobs_of_kueue_and_of_andreas_share_a_node_without_a_stuck_gate_or_a_double_count() -> Result<()> {
     scenario(options(1, &["Job"]), async |c| {
         let _kueue = controllers::kueue(c, json!({"manageJobsWithoutQueueName": false})).await?;
@@ -86,7 +86,7 @@ async fn jobs_of_kueue_and_of_andreas_share_a_node_without_a_stuck_gate_or_a_dou
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "builds the controllers: make adoption"]
+#[ignore = "builds the controllers: make long WHAT=adoption"]
 async fn where_kueue_manages_all_jobs_an_adopted_one_waits_with_a_reason() -> Result<()> {
     scenario(options(1, &["Job"]), async |c| {
         // given a Kueue that suspends Jobs without a queue name too

@@ -1,4 +1,4 @@
-//! A minute of what `make soak` does for an hour.
+//! A minute of what `make long WHAT=soak` does for an hour.
 
 use std::time::Duration;
 

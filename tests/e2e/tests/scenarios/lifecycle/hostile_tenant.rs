@@ -1,7 +1,7 @@
 //! A tenant with an ordinary `edit` account does its worst, one thing after the other. Each time a job of another namespace runs
 //! within a minute, and is not failed, and operator and extender keep within the memory that the chart gives them.
 //!
-//! With `ANDREAS_LONG=1` (`make hostile`) every attack has its full size. `ATTACKS="many_jobs ..."` makes some of them alone.
+//! With `ANDREAS_LONG=1` (`make long WHAT=hostile`) every attack has its full size. `ATTACKS="many_jobs ..."` makes some of them alone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

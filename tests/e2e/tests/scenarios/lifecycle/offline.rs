@@ -6,34 +6,31 @@ use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::job::{Job, job};
 use andreas_e2e::pages;
-use andreas_e2e::replanned::Recorder;
+use andreas_e2e::replanned::{Recorder, plan_of};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
 use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-/// What a program of ours prints.
-fn printed_by(program: &str, args: &[&str]) -> Result<Vec<u8>> {
-    let program = workspace_binary(program)?;
-    let output = Command::new(program).args(args).output()?;
+fn kubectl_andreas(args: &[&str]) -> Result<()> {
+    let output = Command::new(workspace_binary("kubectl-andreas")?).args(args).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(output.stdout)
+    Ok(())
 }
 
 /// Jobs that the offline plan wants elsewhere than the cluster has them, or `None` while the snapshot still has jobs on their way.
 fn differences(c: &Cluster, from: &[&str]) -> Result<Option<Vec<String>>> {
     let file = c.testbed.data_dir().join("snapshot.json");
-    let name = file.display().to_string();
-    printed_by("kubectl-andreas", &[&["snapshot", "--out", &name], from].concat())?;
-    let saved: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+    kubectl_andreas(&[&["snapshot", "--out", &file.display().to_string()], from].concat())?;
+    let text = std::fs::read(&file)?;
+    let saved: Value = serde_json::from_slice(&text)?;
     let jobs = saved["jobs"].as_array().context("jobs")?;
     let settled = |job: &Value| job["state"] == "Waiting" || job["state"]["Running"].is_object();
     if jobs.len() != 5 || !jobs.iter().all(settled) {
         return Ok(None);
     }
-    let plan: Value =
-        serde_json::from_slice(&printed_by("andreas-lab", &["plan", "--snapshot", &name, "--json"])?)?;
+    let plan = serde_json::to_value(plan_of(&text)?)?;
     let planned = plan["jobs"].as_object().with_context(|| plan.to_string())?;
     let differs = planned.iter().filter_map(|(key, planned)| {
         let status = c.observer.seen().status(key);
@@ -72,10 +69,7 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
         let ca = c.testbed.pki().ca_file();
         let [token, ca] = [token, ca].map(|file| file.display().to_string());
         let url = pages::url(c)?;
-        ensure!(
-            printed_by("kubectl-andreas", &["snapshot", "--url", &url, "--ca-file", &ca]).is_err(),
-            "no token"
-        );
+        ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca]).is_err(), "no token");
         let from = ["--url", &url, "--token-file", &token, "--ca-file", &ca];
         // The last plan may be older than what runs now, until the next one.
         let mut last = None;
@@ -90,8 +84,8 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
     .await
 }
 
-/// Given jobs of one to four GPUs under a power budget; when they come, run and end, then the command line makes each
-/// of the operator's plans again from its snapshot, to the last digit.
+/// Given jobs of one to four GPUs under a power budget; when they come, run and end, then each of the operator's
+/// plans can be made again from its snapshot, to the last digit.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_plan_of_a_run_is_made_again_from_its_snapshot() -> Result<()> {
     let mut policy = short_runs();
@@ -109,7 +103,7 @@ async fn every_plan_of_a_run_is_made_again_from_its_snapshot() -> Result<()> {
         for tj in &jobs {
             c.wait_for_phase(tj, Phase::Succeeded).await?;
         }
-        let (plans, differ) = recorder.end(c).await?.plan_again().await?;
+        let (plans, differ) = recorder.end(c).await?.plan_again()?;
         println!("{} plans, {} made again, {} the same", plans.made, plans.again, plans.same);
         ensure!(differ.is_empty(), "{}", differ.join("\n"));
         ensure!(plans.again >= 3, "{plans:?}");

@@ -48,7 +48,10 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
             let asked =
                 metrics.lines().find_map(|line| line.strip_prefix("andreas_prediction_deviations_total "));
             let asked = asked.is_some_and(|count| count.parse::<f64>().is_ok_and(|count| count >= 1.0));
-            ensure!(asked || done < 3 * 100_000 / 12, "{done} thousandths of a percent, and no plan asked for");
+            ensure!(
+                asked || done < 3 * 100_000 / 12,
+                "{done} thousandths of a percent, and no plan asked for"
+            );
             Ok(asked)
         })
         .await?;

@@ -3,10 +3,33 @@
 use std::collections::BTreeMap;
 
 use andreas_api::phase::Phase;
+use andreas_e2e::seen::{ClusterHistory, JobView};
 use serde::{Deserialize, Serialize};
 
 /// Phases of each job in the order seen, with seconds since the observer's start, by the job's name.
 pub type Phases = BTreeMap<String, Vec<(f64, Phase)>>;
+
+/// What was seen of each job, by its name.
+fn by_name(seen: &ClusterHistory) -> impl Iterator<Item = (String, &JobView)> {
+    let name = |key: &str| key.rsplit('/').next().unwrap_or(key).to_owned();
+    seen.jobs.iter().map(move |(key, view)| (name(key), view))
+}
+
+/// Phases of the jobs as an observer saw them.
+pub fn phases(seen: &ClusterHistory) -> Phases {
+    let of = |view: &JobView| view.phases.iter().map(|(at, phase)| (at.as_secs_f64(), *phase)).collect();
+    by_name(seen).map(|(name, view)| (name, of(view))).collect()
+}
+
+/// Time in the system of each job that succeeded, s, by its name.
+pub fn turnarounds(seen: &ClusterHistory) -> BTreeMap<String, f64> {
+    let of = |view: &JobView| {
+        let status = view.job.status.as_ref().filter(|status| status.phase == Phase::Succeeded)?;
+        let created = view.job.metadata.creation_timestamp.as_ref()?.0;
+        Some(status.completion_time.as_ref()?.0.duration_since(created).as_secs_f64())
+    };
+    by_name(seen).filter_map(|(name, view)| Some((name, of(view)?))).collect()
+}
 
 /// Jobs that start within this time after their submission waited for nothing but the decision.
 const AT_ONCE: f64 = 2.0;

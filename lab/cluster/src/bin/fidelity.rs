@@ -1,6 +1,6 @@
-//! Runs and replays compared: `make fidelity`.
+//! Runs and replays compared: `make lab WHAT=fidelity`.
 
-use andreas_demo::fidelity::{FidelityArgs, check};
+use andreas_lab_cluster::fidelity::{FidelityArgs, check};
 use clap::Parser as _;
 
 #[tokio::main]

@@ -87,7 +87,7 @@ impl Report {
     pub fn new(name: &'static str, command: String, columns: &[&'static str]) -> Self {
         Self {
             name,
-            command: format!("cargo run --release --bin bench -- {command}"),
+            command: format!("target/release/bench {command}"),
             notes: Vec::new(),
             columns: columns.to_vec(),
             rows: Vec::new(),

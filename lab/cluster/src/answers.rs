@@ -16,7 +16,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::NAMESPACE;
+use andreas_demo::nodes::Nodes;
+use andreas_demo::{NAMESPACE, options};
 
 /// How long all may take.
 const LIMIT: Duration = Duration::from_secs(420);
@@ -43,14 +44,14 @@ struct Said {
 /// # Errors
 /// When the cluster does not start, a question has no answer, or jobs do not end in time.
 pub async fn check() -> Result<()> {
-    let nodes = super::Nodes::real();
-    let cluster = Cluster::start(super::options(&nodes, None)).await?;
+    let nodes = Nodes::real();
+    let cluster = Cluster::start(options(&nodes, None)).await?;
     let checked = ask_and_wait(&cluster, &nodes).await;
     cluster.stop().await;
     checked
 }
 
-async fn ask_and_wait(cluster: &Cluster, nodes: &super::Nodes) -> Result<()> {
+async fn ask_and_wait(cluster: &Cluster, nodes: &Nodes) -> Result<()> {
     cluster.make_namespace(NAMESPACE).await?;
     let client = cluster.testbed.client();
     let began = Instant::now();

@@ -15,7 +15,7 @@ const ENOUGH: usize = 5;
 
 const HEAD: &str = "# Fidelity of the simulator
 
-Written by `make fidelity`. The demo's jobs (Microsoft's ITP trace, 350 seconds of it in one) run on
+Written by `make lab WHAT=fidelity`. The demo's jobs (Microsoft's ITP trace, 350 seconds of it in one) run on
 a real control plane with twelve pretend nodes, whose containers are processes and whose GPUs are
 simulated. Then the simulator replays each run: the same instants of submission, the run's own mean
 delays, and the operator's knowledge (the users' tables, what earlier runs of a profile showed, the
@@ -27,7 +27,7 @@ where jobs take hours. The operator has no method with fixed requests: under `fi
 Goals: turnaround (mean and p95) and energy within 5 %, restarts within 20 %, cost within 8 %, the
 same ranking of methods, the same plan from the same snapshot. The original publication claims 13 %.
 
-`lab/docs/fidelity.jsonl` keeps the runs, one a line. `make fidelity FIDELITY_ARGS=\"--runs 0\"`
+`lab/docs/fidelity.jsonl` keeps the runs, one a line. `make lab WHAT=fidelity FIDELITY_ARGS=\"--runs 0\"`
 replays them with this build and writes this page. A page of more runs than the file has stays.
 ";
 
@@ -196,7 +196,7 @@ fn same_plans(all: &[Compared]) -> String {
         return section + "Not measured in these runs.\n";
     }
     section += "While a run went on, the operator's last plan was read with its snapshot five times a second\n\
-        (`GET /snapshot`). Afterwards `kubectl-andreas plan --snapshot` planned each snapshot again. The same\n\
+        (`GET /snapshot`). Afterwards each snapshot was planned again. The same\n\
         plan is one whose JSON is equal to the last digit. A plan that the next one replaced before it was read\n\
         is in the first column alone.\n\n\
         | workload | method | plans made | planned again | the same |\n|---|---|---|---|---|\n";

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_baselines::Tickets;
+use andreas_demo::nodes::{Nodes, TYPES};
+use andreas_demo::policy;
 use andreas_e2e::workload::{WorkloadJob, nodes_for};
 use andreas_planner::Job;
 use andreas_policy::rules;
@@ -15,7 +17,6 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::Figures;
-use crate::nodes::{Nodes, TYPES};
 
 /// Prices that hold where the policy names none: currency per kWh, and the PUE.
 const PRICE_PER_KWH: f64 = 0.2;
@@ -58,8 +59,7 @@ pub(super) fn price_of_misses(jobs: &[WorkloadJob], turnarounds: &BTreeMap<Strin
 
 /// The demo's cluster, policy and jobs as the simulator takes them.
 pub(super) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
-    let policy = crate::policy(nodes);
-    let spec: EnergyPolicySpec = serde_json::from_value(policy).context("the demo's policy")?;
+    let spec: EnergyPolicySpec = serde_json::from_value(policy(nodes)).context("the demo's policy")?;
     let gpu_types = TYPES
         .map(|gpu| json!({"name": gpu.name, "idle": gpu.idle_watts as f64, "max": gpu.max_watts as f64}));
     let nodes = nodes.all().iter().map(|node| {

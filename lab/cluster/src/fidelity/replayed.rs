@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use andreas_baselines::{Method, Options, Scheduler};
 use andreas_core::{Seconds, Time};
+use andreas_demo::nodes::Nodes;
 use andreas_e2e::workload::WorkloadJob;
 use andreas_planner::{Estimate, MethodName};
 use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, replay as simulate};
@@ -12,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use super::measured::Delays;
 use super::{Figures, scenario};
-use crate::nodes::Nodes;
 
 /// The operator plans at least so often (`--plan-every`).
 const PLAN_EVERY: Seconds = Seconds(30.0);

@@ -1,4 +1,4 @@
-//! The benchmarks as a command: `make bench`.
+//! The benchmarks as a command: `make lab WHAT=bench`.
 
 use andreas_bench::{BenchArgs, run};
 use clap::Parser as _;

@@ -14,6 +14,10 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use andreas_baselines::Method;
+use andreas_demo::DemoArgs;
+use andreas_demo::nodes::Nodes;
+use andreas_demo::runs::{self, Run, Trained};
+use andreas_demo::summary::MeasuredRun;
 use andreas_e2e::outputs::check_writable;
 use andreas_e2e::replanned::SamePlans;
 use andreas_e2e::workload::{self, TimeScale, WorkloadJob};
@@ -21,10 +25,6 @@ use andreas_planner::MethodName;
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::DemoArgs;
-use crate::nodes::Nodes;
-use crate::runs::{self, Run, Trained};
-use crate::summary::{MeasuredRun, turnarounds};
 use measured::Delays;
 use replayed::LeftOut;
 use scenario::price_of_misses;
@@ -242,9 +242,13 @@ async fn one(workload: Workload, method: Method, args: &FidelityArgs) -> Result<
         limit: args.limit,
     };
     let ran = runs::all(&[Run::Product], &args, &jobs, &nodes).await?;
-    let Trained { cluster, summary, jobs: seen, phases, recorded } = ran;
+    let Trained { cluster, summary, recorded } = ran;
+    let (phases, turnarounds) = {
+        let seen = cluster.observer.seen();
+        (measured::phases(&seen), measured::turnarounds(&seen))
+    };
     cluster.stop().await;
-    let (plans, differ) = recorded.context("no snapshots were saved")?.plan_again().await?;
+    let (plans, differ) = recorded.context("no snapshots were saved")?.plan_again()?;
     differ.iter().for_each(|line| println!("another plan: {line}"));
     let run = TestBedRun {
         date: jiff::Zoned::now().date().to_string(),
@@ -253,7 +257,7 @@ async fn one(workload: Workload, method: Method, args: &FidelityArgs) -> Result<
         submits: measured::submits(&phases),
         delays: Delays::of(&phases),
         figures: Figures::from(&summary.run),
-        turnarounds: turnarounds(seen.values()),
+        turnarounds,
         plans: Some(plans),
     };
     run.compared()
