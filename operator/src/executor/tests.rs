@@ -51,15 +51,8 @@ impl World {
     fn new(answers: Vec<Answer>) -> Self {
         let server = ApiServer::new(answers);
         let client = server.client();
-        let metrics = Metrics::register(&mut Registry::default());
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let shared = Arc::new(Shared {
-            index: Arc::default(),
-            ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
-            writer: Writer::new(client.clone(), 4, always_leading(), metrics.clone()),
-            settings: Mutex::default(),
-            metrics,
-        });
+        let shared = testing::shared(Arc::default(), &client, Timestamp::UNIX_EPOCH);
         let executor = Arc::new(Executor {
             shared: Arc::clone(&shared),
             events: Events::new(client, reporter).0,

@@ -1,6 +1,6 @@
 //! Process setup: client, caches, endpoints, leader election, loops and orderly shutdown.
 //!
-//! A follower fills its caches, serves progress and answers questions. The leader also steps jobs, plans and maintains nodes.
+//! A follower fills its caches and serves progress. The leader also steps jobs, plans, answers questions and maintains nodes.
 //! Loss of leadership ends the process on purpose: memory from a leader's time is stale afterwards.
 
 mod authorities;
@@ -147,13 +147,11 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let pages = pages::protected(pages, Arc::clone(&access));
             let caches = || Caches::new(Tables::learning(learner.clone()));
             let sources = Sources {
-                index: Arc::clone(&index),
                 latest: latest.clone(),
                 forecasts: sampled.clone(),
-                options: options.clone(),
                 metrics: metrics.clone(),
             };
-            let background = Background::start(sources, caches()).context("no thread to forecast on")?;
+            let background = Background::start(sources).context("no thread to forecast on")?;
             let hypothetical = Hypothetical::new(caches);
             let live = Live::new(Arc::clone(&index), leader.clone());
             let api = QueryApi::new(access, live, background, hypothetical, metrics.clone());
