@@ -288,7 +288,7 @@ async fn it_installs_upgrades_and_goes(bed: &Testbed) -> Result<()> {
     };
     let before = manifest().await?;
     ensure!(!before.contains("kind: Secret"), "certificates are not the chart's to make");
-    let job = yaml(andreas_api::crd::rules::minimal("TrainingJob"))?;
+    let job = andreas_e2e::rules::smallest("TrainingJob")?;
     create(&bed.client(), &job, false).await?.accepted()?;
 
     bed.helm(["upgrade", "andreas", &folder].into_iter().chain(all)).await?.checked()?;
