@@ -76,7 +76,7 @@ impl Policy for Options {
     fn decide(&mut self, instance: &Instance<'_>) -> Outcome {
         let mut cheapest = |job: usize| candidates::cheapest(instance, job);
         match self.method {
-            MethodName::RandomizedGreedy | MethodName::Exact => lookahead::decide(instance, self),
+            MethodName::RandomizedGreedy => lookahead::decide(instance, self),
             MethodName::Edf => in_order::decide(instance, fill::by_deadline, &mut cheapest),
             MethodName::Fifo => in_order::decide(instance, fill::by_submission, &mut cheapest),
         }

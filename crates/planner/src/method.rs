@@ -12,8 +12,6 @@ andreas_core::names! {
         /// The randomized greedy with shadow prices over time.
         #[default]
         RandomizedGreedy = "randomized-greedy",
-        /// The same, with branch and bound that proves the optimum of the step as far as the trials allow.
-        Exact = "exact",
         /// Earliest deadline first, on the cheapest free configuration that meets the deadline.
         Edf = "edf",
         /// First come, first served, on the same configuration.
@@ -66,7 +64,7 @@ mod tests {
     #[test]
     fn an_unknown_name_gets_an_error_that_lists_the_methods() {
         let error = "tiresias".parse::<MethodName>().map(|_| ()).map_err(|e| e.to_string());
-        let listed = "no planning method is called \"tiresias\": choose randomized-greedy, exact, edf, fifo";
+        let listed = "no planning method is called \"tiresias\": choose randomized-greedy, edf, fifo";
         assert_eq!(error, Err(listed.to_owned()));
         for method in MethodName::ALL {
             assert_eq!(method.as_str().parse(), Ok(method));

@@ -70,18 +70,3 @@ fn hosts_that_may_sleep_are_in_the_bound_for_what_a_job_adds_to_the_draw() {
     snapshot.budget = budget(floor + 0.35 * 10.0 * (8.0 * 250.0 + 600.0));
     assert!(decide(&snapshot, MethodName::RandomizedGreedy).gap.is_some());
 }
-
-#[test]
-fn exact_has_proven_its_plan_or_says_that_it_ended_early() {
-    // Given that all jobs have room, or that each node holds one of them, so that the patterns of nodes prove the plan, or neither.
-    for (jobs, sizes, proves) in
-        [(6, vec![1, 2], Some(true)), (30, vec![5], Some(true)), (12, vec![3, 5, 6], None)]
-    {
-        let plan = decide(&bin_packing(4, 8, jobs, &sizes), MethodName::Exact);
-        let proven = plan.gap.is_some_and(|gap| gap <= 1e-7);
-        assert_eq!(plan.ended_early, !proven, "{jobs} jobs of {sizes:?}: {:?}", plan.gap);
-        assert!(proves.is_none_or(|proves| proves == proven), "{jobs} jobs of {sizes:?}: {:?}", plan.gap);
-    }
-    // Other methods promise no proof.
-    assert!(!decide(&bin_packing(4, 8, 12, &[3, 5, 6]), MethodName::RandomizedGreedy).ended_early);
-}
