@@ -3,24 +3,19 @@
 
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPodSpec, SlimTrainingJob};
-use andreas_runtime::testing::always_leading;
 use andreas_runtime::watch::Index;
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::events::Reporter;
-use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
-use crate::metrics::Metrics;
 use crate::objects::profiles;
 use crate::testing::{self, Answer, ApiServer, Call, failure, key, pod, slim_job};
-use crate::writes::Writer;
 
 mod edits;
 mod memory;

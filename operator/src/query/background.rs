@@ -13,7 +13,6 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use super::view::View;
-use crate::metrics::Metrics;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 
@@ -33,8 +32,6 @@ pub struct Sources {
     pub latest: LatestPlan,
     /// Receives the forecasts.
     pub forecasts: Forecasts,
-    /// Counters.
-    pub metrics: Metrics,
 }
 
 #[derive(Default)]
@@ -160,7 +157,6 @@ fn work(
         demand.0.lock().took = took;
         match made {
             Ok(view) => {
-                sources.metrics.forecasts.seconds.observe(took.as_secs_f64());
                 sources.forecasts.keep(view.instant(), Arc::clone(&view.forecast));
                 views.send_replace(Some(Arc::new(view)));
             }

@@ -214,7 +214,6 @@ async fn answer<T: Serialize + Send + 'static>(
     turn: OwnedSemaphorePermit,
     compute: impl FnOnce() -> Result<T, QueryError> + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let began = Instant::now();
     let work = move || {
         let _turn = turn;
         compute().map(|answer| serde_json::to_vec(&answer))
@@ -224,7 +223,6 @@ async fn answer<T: Serialize + Send + 'static>(
     };
     let computed = tokio::task::spawn_blocking(work).await.map_err(|_| failed())?;
     let text = computed?.map_err(|_| failed())?;
-    api.metrics.queries.seconds.observe(began.elapsed().as_secs_f64());
     api.metrics.answered(question, "answered");
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }

@@ -6,12 +6,10 @@ use andreas_planner::{IntendedChange, Job};
 use andreas_query::WhatIf;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 
 use super::*;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
-use crate::metrics::Metrics;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::query::background::Sources;
@@ -153,8 +151,8 @@ fn an_error_of_the_present_state_names_nobody_and_blames_no_change() {
     assert_eq!(refused, Some(QueryError::NotPlanned));
 }
 
-#[test]
-fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
+#[tokio::test]
+async fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
     let mut index = cluster(1);
     for name in ["stepped", "new"] {
         add(&mut index, "team", name, &spec(8, 8, json!({})), json!(null));
@@ -185,11 +183,7 @@ async fn a_newer_plan_is_shown_without_the_pause_between_two_forecasts() {
     let latest = LatestPlan::default();
     let plan = || latest.keep(planned(&index, &options, at(50)));
     plan();
-    let sources = Sources {
-        latest: latest.clone(),
-        forecasts: Forecasts::default(),
-        metrics: Metrics::register(&mut Registry::default()),
-    };
+    let sources = Sources { latest: latest.clone(), forecasts: Forecasts::default() };
     let background = Background::start(sources).expect("a thread");
     let newest = || background.newest(Duration::from_secs(10));
     let first = newest().await.expect("a view");

@@ -6,7 +6,6 @@ use andreas_runtime::watch::Index;
 use axum::body::Body;
 use http::Method;
 use http_body_util::BodyExt;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower::{ServiceExt, service_fn};
 
@@ -66,7 +65,7 @@ fn following() -> (Arc<QueryApi>, Leader, Arc<Shared>) {
     let (latest, metrics) = (LatestPlan::default(), shared.metrics.clone());
     let options = Options { trials: 10, ..Options::default() };
     latest.keep(planned(&index.lock(), &options, clock::now()));
-    let sources = Sources { latest, forecasts: Forecasts::default(), metrics: metrics.clone() };
+    let sources = Sources { latest, forecasts: Forecasts::default() };
     let background = Background::start(sources).expect("a thread");
     let hypothetical = Hypothetical::new(Caches::default);
     let leader = Leader::default();
