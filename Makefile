@@ -277,9 +277,8 @@ answers: real-nodes control-plane build ## Ask whatif before each of the demo's 
 	tests/kubelets/isolated $(CARGO) run -q --offline --locked --bin answers
 
 .PHONY: crds
-crds: control-plane build ## Write what is generated: CustomResourceDefinitions into the chart and deploy/, plain manifests
+crds: control-plane ## Write what is generated: CustomResourceDefinitions into the chart, renderings of the chart
 	UPDATE=1 $(CARGO) test -q --workspace --locked --test crds
-	UPDATE=1 $(CARGO) test -q --workspace --locked --test scenarios -- api_chart::
 	UPDATE=1 $(CARGO) test -q --workspace --locked --test files -- chart_golden::
 
 .PHONY: metrics-docs
