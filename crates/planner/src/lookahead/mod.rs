@@ -4,8 +4,7 @@
 //! class of GPUs and for watts ([`prices`]). They give the cost of each job in each configuration now and of
 //! its best later start ([`step`]). Jobs are then placed in order of regret, first as computed, then in
 //! perturbed orders. A local search improves the incumbent ([`improve`]). The Lagrangian dual of the step
-//! bounds every plan from below; where that is not close, so does what fits on nodes together
-//! ([`patterns`]).
+//! bounds every plan from below.
 //!
 //! **Data flow**: takes an [`Instance`], returns an [`Outcome`]. Moves take room only through
 //! [`Capacity`](crate::capacity::Capacity), so none can break a hard constraint.
@@ -26,7 +25,6 @@ mod deferred;
 mod dual;
 mod feasible;
 mod improve;
-mod patterns;
 mod periods;
 mod price_search;
 mod prices;
@@ -35,8 +33,6 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod track;
-
-use std::cell::Cell;
 
 use aged::Served;
 use classes::Classes;
@@ -316,13 +312,12 @@ impl<'b> Context<'_, 'b> {
         stay.fill(&queue, kept.as_ref());
         // No plan is cheaper by more than the threshold: no search is needed.
         let near = HYSTERESIS.max(self.options.gap);
-        let (bound, waiting_cost) = (Cell::new(step.bound), step.cost_of_waiting());
-        let close = |cost: f64, bound: f64| cost - bound <= near * cost.abs();
-        let enough = |cost: f64| close(cost, bound.get());
+        let (bound, waiting_cost) = (step.bound, step.cost_of_waiting());
+        let enough = |cost: f64| cost - bound <= near * cost.abs();
         if enough(stay.cost) {
             return RoundResult {
                 assignments: finished(instance, stay.partial, kept.as_ref()),
-                bound: bound.get(),
+                bound,
                 waiting_cost,
                 trials: 1,
                 reserved_for: kept.map(|k| k.job),
@@ -336,16 +331,6 @@ impl<'b> Context<'_, 'b> {
         let mut best = SearchState::new(&step, base.clone(), &open);
         best.construct(&queue);
         best.fill(&queue, kept.as_ref());
-        if !enough(best.cost) {
-            let known = best.cost.min(stay.cost);
-            if let Some(kept) = &kept {
-                base.ledger.release(instance, kept.job, &kept.assignment);
-            }
-            bound.set(patterns::bound(&step, &base, known, &|bound| close(known, bound)));
-            if let Some(kept) = &kept {
-                base.ledger.take(instance, kept.job, &kept.assignment);
-            }
-        }
         for _ in 0..self.passes(jobs.len()) {
             if enough(best.cost) {
                 break;
@@ -370,7 +355,7 @@ impl<'b> Context<'_, 'b> {
         let assignments = finished(instance, chosen.partial, kept.as_ref());
         RoundResult {
             assignments,
-            bound: bound.get(),
+            bound,
             waiting_cost,
             trials,
             reserved_for: kept.map(|k| k.job),
