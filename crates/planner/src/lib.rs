@@ -44,7 +44,6 @@ pub use consider::{Considered, consider};
 pub use error::SnapshotError;
 pub use method::{MethodName, Options};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
-pub use rng::Generator;
 pub use snapshot::{
     Charges, DEFAULT_WEAR, Estimate, GpuTypeInfo, IntendedChange, Job, JobState, Lateness, LimitEffect,
     LimitsCount, MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep, Placement,

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::rng::Generator;
-
 andreas_core::names! {
     /// A planning method.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,9 +34,6 @@ pub struct Options {
     /// A larger gap needs less work. 0 uses all trials.
     #[serde(default)]
     pub gap: f64,
-    /// Generator of the random numbers.
-    #[serde(default)]
-    pub generator: Generator,
 }
 
 fn thousand() -> u64 {
@@ -47,13 +42,7 @@ fn thousand() -> u64 {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            method: MethodName::default(),
-            seed: 0,
-            trials: thousand(),
-            gap: 0.0,
-            generator: Generator::default(),
-        }
+        Self { method: MethodName::default(), seed: 0, trials: thousand(), gap: 0.0 }
     }
 }
 

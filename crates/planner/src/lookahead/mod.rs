@@ -326,7 +326,7 @@ impl<'b> Context<'_, 'b> {
             };
         }
 
-        let mut rng = Random::new(self.options.generator, self.options.seed);
+        let mut rng = Random::new(self.options.seed);
         let mut trials = 1;
         let mut best = SearchState::new(&step, base.clone(), &open);
         best.construct(&queue);
