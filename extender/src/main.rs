@@ -73,7 +73,7 @@ async fn main() -> anyhow::Result<()> {
     let jobs = Arc::new(Mutex::new(Jobs::default()));
     let watcher: Watcher<AllocatedJob> = Watcher::new(client.clone(), WatchConfig::default(), &watches);
     tokio::spawn(feed(watcher, Arc::clone(&jobs), ready.clone(), shutdown.clone()));
-    tokio::spawn(report(Arc::clone(&jobs), ready, metrics.clone(), shutdown.clone()));
+    tokio::spawn(report(ready, metrics.clone(), shutdown.clone()));
 
     let config = Config { binds: args.max_binds as usize, ..Config::default() };
     let extender = Arc::new(Extender::new(jobs, Cluster::new(client), config, metrics));
@@ -109,15 +109,9 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Updates the gauges of the cache.
-async fn report(
-    jobs: Arc<Mutex<Jobs>>,
-    ready: andreas_runtime::health::ReadyHandle,
-    metrics: Metrics,
-    shutdown: CancellationToken,
-) {
+/// Updates the gauge of the cache.
+async fn report(ready: andreas_runtime::health::ReadyHandle, metrics: Metrics, shutdown: CancellationToken) {
     while !shutdown.is_cancelled() {
-        metrics.jobs.set(i64::try_from(jobs.lock().len()).unwrap_or(i64::MAX));
         metrics.cache_ready.set(i64::from(ready.is_set()));
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(1)) => {}

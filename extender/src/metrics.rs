@@ -19,10 +19,6 @@ andreas_runtime::metrics! {
     SECONDS = histogram("andreas_extender_request_duration_seconds", &["verb"], "Time to answer, by verb");
     REFUSALS = counter("andreas_extender_refusals_total", &["reason"],
         "Pods of TrainingJobs that were refused, by reason");
-    LIVE_READS = counter("andreas_extender_live_reads_total", &["result"], "Reads past the cache, by result");
-    IN_FLIGHT = gauge("andreas_extender_binds_in_flight", &[], "Bindings on their way to the API server");
-    WAITING = gauge("andreas_extender_binds_waiting", &[], "Bind calls that wait for their turn");
-    JOBS = gauge("andreas_extender_jobs", &[], "TrainingJobs in memory");
     READY = gauge("andreas_extender_cache_ready", &[],
         "1 once the first complete list of TrainingJobs is in");
 }
@@ -89,13 +85,6 @@ pub struct Metrics {
     requests: Family<Labels<2>, Counter>,
     seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
     refusals: Family<Labels<1>, Counter>,
-    live_reads: Family<Labels<1>, Counter>,
-    /// Bindings in flight to the API server.
-    pub binds_in_flight: Gauge,
-    /// Bind calls waiting for a slot.
-    pub binds_waiting: Gauge,
-    /// TrainingJobs in the cache.
-    pub jobs: Gauge,
     /// 1 after the first complete list of TrainingJobs.
     pub cache_ready: Gauge,
 }
@@ -112,10 +101,6 @@ impl Metrics {
             requests: REQUESTS.create(registry),
             seconds: SECONDS.register(registry, Family::new_with_constructor(buckets as fn() -> Histogram)),
             refusals: REFUSALS.create(registry),
-            live_reads: LIVE_READS.create(registry),
-            binds_in_flight: IN_FLIGHT.create(registry),
-            binds_waiting: WAITING.create(registry),
-            jobs: JOBS.create(registry),
             cache_ready: READY.create(registry),
         };
         // Create each series at 0: `increase()` does not see a counter that starts at 1.
@@ -139,11 +124,6 @@ impl Metrics {
     pub fn refused(&self, reason: &'static str) {
         self.refusals.get_or_create(&[("reason", reason)]).inc();
     }
-
-    /// Counts a live read.
-    pub fn live_read(&self, result: &'static str) {
-        self.live_reads.get_or_create(&[("result", result)]).inc();
-    }
 }
 
 #[cfg(test)]
@@ -157,7 +137,6 @@ mod tests {
         let metrics = Metrics::register(&mut registry);
         metrics.answered(Verb::Filter, Outcome::Refused, Duration::from_millis(1));
         metrics.refused("node");
-        metrics.live_read("found");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let own: Vec<_> = all().into_iter().filter(|metric| !WATCHES.contains(metric)).collect();

@@ -165,11 +165,7 @@ impl Extender {
     }
 
     async fn bind_limited(&self, args: &ExtenderBindingArgs) -> Result<Outcome, Failure> {
-        let _turn = {
-            let _waiting = InFlightGuard::new(&self.metrics.binds_waiting);
-            self.bind_permits.acquire().await.map_err(|_| ClusterError::Busy)?
-        };
-        let _in_flight = InFlightGuard::new(&self.metrics.binds_in_flight);
+        let _turn = self.bind_permits.acquire().await.map_err(|_| ClusterError::Busy)?;
         let remembered = self.pods.lock().get(&args.pod_uid).cloned();
         let ownership = match remembered {
             Some(ownership) => ownership,
@@ -202,13 +198,7 @@ impl Extender {
             }
             known.map(|job| job.version.clone())
         };
-        let read = self.cluster.job(worker_pod, self.config.read_timeout).await;
-        self.metrics.live_read(match &read {
-            Ok(Some(_)) => "found",
-            Ok(None) => "absent",
-            Err(_) => "failed",
-        });
-        let job = read?;
+        let job = self.cluster.job(worker_pod, self.config.read_timeout).await?;
         if let Some(job) = &job {
             self.jobs.lock().apply_live_read(job.clone(), before.as_deref());
         }
@@ -257,20 +247,4 @@ fn with_only_node(args: ExtenderArgs, node: &str) -> ExtenderFilterResult {
         _ => result.node_names = Some(vec![node.to_owned()]),
     }
     result
-}
-
-/// Increments a gauge for its lifetime, however the call ends.
-struct InFlightGuard<'a>(&'a prometheus_client::metrics::gauge::Gauge);
-
-impl<'a> InFlightGuard<'a> {
-    fn new(gauge: &'a prometheus_client::metrics::gauge::Gauge) -> Self {
-        gauge.inc();
-        Self(gauge)
-    }
-}
-
-impl Drop for InFlightGuard<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
 }

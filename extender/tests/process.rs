@@ -160,7 +160,7 @@ async fn the_process_serves_kube_scheduler_on_loopback_and_listens_nowhere_else(
     for line in [
         r#"andreas_extender_requests_total{verb="filter",result="accepted"} 1"#,
         r#"andreas_extender_requests_total{verb="bind",result="accepted"} 1"#,
-        r#"andreas_watch_lists_total{kind="TrainingJob"} 1"#,
+        "andreas_extender_cache_ready 1",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }

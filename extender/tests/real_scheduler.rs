@@ -28,7 +28,7 @@ impl World {
     async fn start() -> Self {
         let testbed =
             Testbed::builder().without_scheduler().without_controller_manager().start().await.unwrap();
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../charts/andreas/files/crds");
         kubectl(&testbed, &["apply", "--server-side", "-f", &folder.display().to_string()]).await;
         kubectl(&testbed, &["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).await;
         kubectl(&testbed, &["create", "namespace", "team"]).await;

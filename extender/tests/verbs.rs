@@ -265,11 +265,8 @@ async fn bindings_go_out_a_few_at_a_time_and_a_hang_is_answered_before_the_sched
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(bench.api.paths().len(), 3);
-    assert!(bench.metrics().contains("andreas_extender_binds_in_flight 3"));
-    assert!(bench.metrics().contains("andreas_extender_binds_waiting 7"));
     tokio::time::sleep(Duration::from_millis(3900)).await;
     assert_eq!(answered.load(Ordering::SeqCst), 10);
-    assert!(bench.metrics().contains("andreas_extender_binds_in_flight 0"));
 }
 
 #[tokio::test]

@@ -4,20 +4,76 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use andreas_api::Phase;
 use andreas_api::slim::SlimTrainingJob;
+use andreas_planner::Options;
+use andreas_runtime::testing::always_leading;
 use andreas_runtime::watch::ObjectKey;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower::service_fn;
+
+use crate::index::ClusterIndex;
+use crate::ledger::Ledger;
+use crate::lifecycle::Claim;
+use crate::metrics::Metrics;
+use crate::planning::last::Latest;
+use crate::planning::{self, FromLastPlan};
+use crate::shared::Shared;
+use crate::snapshot::Caches;
+use crate::writes::Writer;
 
 /// The instant at which most scenarios begin, and seconds after it.
 pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
+}
+
+/// What the loops of a process that leads share.
+pub fn shared(index: Arc<Mutex<ClusterIndex>>, client: &Client, now: Timestamp) -> Arc<Shared> {
+    let metrics = Metrics::register(&mut Registry::default());
+    Arc::new(Shared {
+        index,
+        ledger: Mutex::new(Ledger::new(now)),
+        writer: Writer::new(client.clone(), 4, always_leading(), metrics.clone()),
+        settings: Mutex::default(),
+        metrics,
+    })
+}
+
+/// A claim of each job, as its step would give it.
+pub fn stepped(index: &ClusterIndex, now: Timestamp) -> Ledger {
+    let mut ledger = Ledger::new(now);
+    for (key, job) in index.jobs().iter() {
+        let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+        let since = |at: Option<&Time>| at.map_or(now, |at| at.0);
+        let claim = match job.status.as_ref().map(|status| status.phase) {
+            Some(Phase::Starting) => Claim::Starting { since: since(allocation.map(|held| &held.since)) },
+            Some(Phase::Running) => {
+                Claim::Running { since: since(allocation.and_then(|held| held.running_time.as_ref())) }
+            }
+            None | Some(Phase::Pending) if !job.spec.suspend => Claim::Waiting { not_before: None },
+            _ => Claim::Nothing,
+        };
+        ledger.entry(key, job.metadata.uid.as_deref().unwrap_or_default()).set_claim(claim);
+    }
+    ledger
+}
+
+/// A plan of this cluster.
+pub fn planned(index: &ClusterIndex, options: &Options, now: Timestamp) -> Latest {
+    let (index, ledger) = (index.for_plan(), stepped(index, now));
+    let (_, built, made) =
+        planning::make(&index, &ledger, Caches::default(), (FromLastPlan::default(), now), options);
+    let (plan, _) = made.expect("a plan");
+    let (snapshot, options) = (built.snapshot, options.clone());
+    Latest { at: now, index, ledger, snapshot, options, plan, draws: built.draws }
 }
 
 /// The key of an object in the namespace `team`.

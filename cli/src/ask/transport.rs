@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use andreas_query::{Failure, JobObject, TOKEN_HEADER};
+use andreas_query::{Failure, JobObject, NOT_LEADING, TOKEN_HEADER};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -22,7 +22,11 @@ const MAX_ANSWER: usize = 64 << 20;
 /// How long the proxy may take. The operator answers within 18 s, at worst that it takes too long.
 const PROXY_WITHIN: Duration = Duration::from_secs(20);
 /// Reasons of the operator's own refusals with 502, 503 or 504; the API server's proxy has others.
-const OPERATOR_REASONS: [&str; 2] = ["NotReady", "Timeout"];
+const OPERATOR_REASONS: [&str; 3] = ["NotReady", "Timeout", NOT_LEADING];
+/// The proxy chooses one of the operator's replicas at random, and the leader alone answers: so often it is asked, and with this
+/// pause.
+const MAX_TRIES: usize = 12;
+const PAUSE: Duration = Duration::from_millis(30);
 /// Labels of the operator's pods.
 const OPERATOR: &str = "app.kubernetes.io/name=andreas,app.kubernetes.io/component=operator";
 /// Account that the chart makes for readers of all namespaces.
@@ -98,7 +102,8 @@ impl<'a> Operator<'a> {
     /// The operator's answer: through the proxy, else through port-forward. The error is that of both ways.
     async fn reply(&self, method: &Method, path: &str, body: Vec<u8>) -> anyhow::Result<Reply> {
         let within = self.proxy_within();
-        let by_proxy = match tokio::time::timeout(within, self.by_proxy(method, path, body.clone())).await {
+        let by_proxy = self.by_proxy_to_leader(method, path, &body);
+        let by_proxy = match tokio::time::timeout(within, by_proxy).await {
             Ok(reply) => {
                 let reply = reply?;
                 match self.failure_of_proxy(method, &reply) {
@@ -127,6 +132,23 @@ impl<'a> Operator<'a> {
         value.set_sensitive(true);
         let request = Request::builder().method(method.clone()).uri(uri).header(TOKEN_HEADER, value);
         Ok(request.header(header::CONTENT_TYPE, "application/json"))
+    }
+
+    async fn by_proxy_to_leader(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Reply, ClusterError> {
+        let mut reply = self.by_proxy(method, path, body.to_vec()).await?;
+        for _ in 1..MAX_TRIES {
+            if !is_of_follower(&reply) {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+            reply = self.by_proxy(method, path, body.to_vec()).await?;
+        }
+        Ok(reply)
     }
 
     async fn by_proxy(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Reply, ClusterError> {
@@ -159,7 +181,7 @@ impl<'a> Operator<'a> {
                 Some(ClusterError::Forbidden { right: self.right_to_proxy(method) })
             }
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
-                if !failure.as_ref().is_some_and(|own| OPERATOR_REASONS.contains(&own.reason.as_str())) =>
+                if !failure.as_ref().is_some_and(|said| OPERATOR_REASONS.contains(&said.reason.as_str())) =>
             {
                 Some(self.refusal(reply))
             }
@@ -176,19 +198,19 @@ impl<'a> Operator<'a> {
         let namespace = self.args.operator_namespace.as_str();
         let pods = self.cluster.list::<Pod>(Some(namespace), &Selection::labels(OPERATOR)).await?;
         let timeout = Duration::from_secs(self.args.cluster.request_timeout);
-        let mut last = ClusterError::Failed(format!("namespace {namespace} has no pod of the operator"));
+        let mut last = Err(ClusterError::Failed(format!("namespace {namespace} has no pod of the operator")));
         for pod in pods.items {
             let name = pod.name_any();
             let to = PodPort { namespace, pod: &name, port: self.args.operator_port };
             let request = self.request(method, path.to_owned())?.body(Full::new(Bytes::from(body.clone())));
             let request = request.map_err(|error| ClusterError::Failed(error.to_string()))?;
             // The token is the caller's own. The tunnel ends at that pod, so only the pod gets it.
-            match self.cluster.ask_pod(&to, request, MAX_ANSWER, timeout).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) => last = error,
+            last = self.cluster.ask_pod(&to, request, MAX_ANSWER, timeout).await;
+            if last.as_ref().is_ok_and(|reply| !is_of_follower(reply)) {
+                break;
             }
         }
-        Err(last)
+        last
     }
 
     /// What a refusal means.
@@ -223,6 +245,12 @@ impl<'a> Operator<'a> {
     }
 }
 
+/// Whether a replica that does not lead sent this.
+fn is_of_follower(reply: &Reply) -> bool {
+    reply.status == StatusCode::SERVICE_UNAVAILABLE
+        && serde_json::from_slice::<Failure>(&reply.body).is_ok_and(|failure| failure.reason == NOT_LEADING)
+}
+
 /// A token for a caller whose kubeconfig has none.
 async fn account_token(cluster: &Cluster, args: &AskArgs, namespace: &str) -> Result<String, ClusterError> {
     let (namespace, account) = match &args.service_account {
@@ -244,6 +272,9 @@ async fn account_token(cluster: &Cluster, args: &AskArgs, namespace: &str) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use clap::Parser;
     use http::Response;
     use serde_json::{Value, json};
@@ -307,6 +338,25 @@ mod tests {
             let failure = serde_json::to_value(Failure::new(code, reason, "there is no plan yet: try again"));
             let (text, _) = asked(answering(code, failure.unwrap()));
             assert_eq!(text, "there is no plan yet: try again", "{code}");
+        }
+    }
+
+    #[test]
+    fn another_replica_is_asked_where_one_does_not_lead() {
+        let failure = || serde_json::to_value(Failure::new(503, NOT_LEADING, "does not lead: try again"));
+        for (followers, tries) in [(3, 4), (usize::MAX, MAX_TRIES)] {
+            let asked_times = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&asked_times);
+            let (text, _) = asked(move || {
+                let counter = Arc::clone(&counter);
+                testing::cluster(move |_, _| match counter.fetch_add(1, Ordering::Relaxed) < followers {
+                    true => (503, failure().unwrap()),
+                    false => (422, testing::refusal(422, "Invalid", "the leader's words", "").1),
+                })
+            });
+            let expected = if followers == 3 { "the leader's words" } else { "does not lead: try again" };
+            assert_eq!(text, expected);
+            assert_eq!(asked_times.load(Ordering::Relaxed), tries);
         }
     }
 

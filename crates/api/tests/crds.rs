@@ -12,8 +12,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use serde_json::{Map, Value, json};
 
-/// Where the definitions are committed: for `kubectl apply -f`, and for the chart.
-const FOLDERS: [&str; 2] = ["deploy/crds", "charts/andreas/files/crds"];
+/// Where the definitions are committed.
+const FOLDER: &str = "charts/andreas/files/crds";
 const REFRESH: &str = "make generate WHAT=crds";
 
 fn root() -> PathBuf {
@@ -27,20 +27,19 @@ fn schema(crd: &CustomResourceDefinition) -> &JSONSchemaProps {
 #[test]
 fn the_committed_files_are_what_the_types_give() {
     let update = std::env::var_os("UPDATE").is_some();
-    for folder in FOLDERS.map(|folder| root().join(folder)) {
-        let generated = crd::files();
-        for (name, text) in &generated {
-            let path = folder.join(name);
-            if update {
-                fs::create_dir_all(&folder).unwrap();
-                fs::write(&path, text).unwrap();
-            }
-            let committed = fs::read_to_string(&path).unwrap_or_default();
-            assert!(committed == *text, "{} is stale; refresh it with: {REFRESH}", path.display());
+    let folder = root().join(FOLDER);
+    let generated = crd::files();
+    for (name, text) in &generated {
+        let path = folder.join(name);
+        if update {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(&path, text).unwrap();
         }
-        let files = fs::read_dir(&folder).unwrap().count();
-        assert_eq!(files, generated.len(), "{} holds files that no type gives", folder.display());
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        assert!(committed == *text, "{} is stale; refresh it with: {REFRESH}", path.display());
     }
+    let files = fs::read_dir(&folder).unwrap().count();
+    assert_eq!(files, generated.len(), "{} holds files that no type gives", folder.display());
 }
 
 #[test]

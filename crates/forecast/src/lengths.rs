@@ -20,8 +20,7 @@ impl Lengths {
         let mut normals = Vec::with_capacity(futures * jobs.len());
         let mut order: Vec<usize> = Vec::with_capacity(futures);
         for job in jobs {
-            let mut random =
-                Random::new(andreas_planner::Generator::ChaCha8, seed ^ stable_hash(job.id.as_str()));
+            let mut random = Random::new(seed ^ stable_hash(job.id.as_str()));
             order.clear();
             order.extend(0..futures);
             for i in (1..futures).rev() {

@@ -52,7 +52,6 @@ pub(crate) fn assemble(
         missed_saving: None,
         asked_over_available: outcome.asked,
         bound_invalid: false,
-        ended_early: outcome.ended_early,
         budgeted_power: instance.in_scope(budgeted),
         allowed_power: instance.budget_mw.map(|mw| instance.in_scope(mw)),
         next_event: next.reduce(andreas_core::Time::min),

@@ -44,7 +44,6 @@ pub use consider::{Considered, consider};
 pub use error::SnapshotError;
 pub use method::{MethodName, Options};
 pub use plan::{Decision, JobPlan, Plan, WaitReason};
-pub use rng::Generator;
 pub use snapshot::{
     Charges, DEFAULT_WEAR, Estimate, GpuTypeInfo, IntendedChange, Job, JobState, Lateness, LimitEffect,
     LimitsCount, MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep, Placement,
@@ -76,7 +75,7 @@ impl Policy for Options {
     fn decide(&mut self, instance: &Instance<'_>) -> Outcome {
         let mut cheapest = |job: usize| candidates::cheapest(instance, job);
         match self.method {
-            MethodName::RandomizedGreedy | MethodName::Exact => lookahead::decide(instance, self),
+            MethodName::RandomizedGreedy => lookahead::decide(instance, self),
             MethodName::Edf => in_order::decide(instance, fill::by_deadline, &mut cheapest),
             MethodName::Fifo => in_order::decide(instance, fill::by_submission, &mut cheapest),
         }

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::rng::Generator;
-
 andreas_core::names! {
     /// A planning method.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -12,8 +10,6 @@ andreas_core::names! {
         /// The randomized greedy with shadow prices over time.
         #[default]
         RandomizedGreedy = "randomized-greedy",
-        /// The same, with branch and bound that proves the optimum of the step as far as the trials allow.
-        Exact = "exact",
         /// Earliest deadline first, on the cheapest free configuration that meets the deadline.
         Edf = "edf",
         /// First come, first served, on the same configuration.
@@ -38,9 +34,6 @@ pub struct Options {
     /// A larger gap needs less work. 0 uses all trials.
     #[serde(default)]
     pub gap: f64,
-    /// Generator of the random numbers.
-    #[serde(default)]
-    pub generator: Generator,
 }
 
 fn thousand() -> u64 {
@@ -49,13 +42,7 @@ fn thousand() -> u64 {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            method: MethodName::default(),
-            seed: 0,
-            trials: thousand(),
-            gap: 0.0,
-            generator: Generator::default(),
-        }
+        Self { method: MethodName::default(), seed: 0, trials: thousand(), gap: 0.0 }
     }
 }
 
@@ -66,7 +53,7 @@ mod tests {
     #[test]
     fn an_unknown_name_gets_an_error_that_lists_the_methods() {
         let error = "tiresias".parse::<MethodName>().map(|_| ()).map_err(|e| e.to_string());
-        let listed = "no planning method is called \"tiresias\": choose randomized-greedy, exact, edf, fifo";
+        let listed = "no planning method is called \"tiresias\": choose randomized-greedy, edf, fifo";
         assert_eq!(error, Err(listed.to_owned()));
         for method in MethodName::ALL {
             assert_eq!(method.as_str().parse(), Ok(method));

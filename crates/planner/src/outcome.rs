@@ -20,8 +20,6 @@ pub struct Outcome {
     pub bound: Option<f64>,
     /// Objective with every job waiting that may wait, money; with a bound.
     pub waiting_cost: Option<f64>,
-    /// Whether the method ended before the proof that it promises.
-    pub ended_early: bool,
     /// Intended changes: job, seconds from now, configuration from then on.
     pub intended: Vec<(usize, f64, usize)>,
     /// Shadow prices for the next decision.

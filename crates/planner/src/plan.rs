@@ -39,10 +39,6 @@ pub struct Plan {
     /// error of the method, except while a lowered budget makes it stop jobs that the bound takes as given.
     #[serde(default)]
     pub bound_invalid: bool,
-    /// `exact` ended before it had proven the plan: at its limit, or because its proof does not cover some job
-    /// (a gang over several kinds of nodes, a stopping or a fully aged job). False with other methods.
-    #[serde(default)]
-    pub ended_early: bool,
     /// Budgeted power once the plan is carried out, in the scope of the budget; while more leaves than the budget
     /// allows, the most until then.
     pub budgeted_power: Watts,

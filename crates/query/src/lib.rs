@@ -27,6 +27,8 @@ pub const VERSION: &str = "v1alpha1";
 /// Header with the caller's token where the API server's proxy forwards the request: the proxy removes
 /// `Authorization`. Value as there: `Bearer <token>`.
 pub const TOKEN_HEADER: &str = "andreas-authorization";
+/// Reason of the refusal (503) of a replica that does not lead: the leader answers.
+pub const NOT_LEADING: &str = "NotLeading";
 /// Maximum body of a question, bytes.
 pub const MAX_BODY: usize = 256 * 1024;
 /// Maximum jobs in the answer to a queue request.

@@ -7,7 +7,7 @@
 //! `job_namespace`.
 
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
@@ -192,8 +192,6 @@ metrics! {
     BUILD_INFO = gauge("andreas_build_info", &["version"], "1, with the program's version");
     CPU = counter("process_cpu_seconds_total", &[], "CPU time of the process, user and system");
     MEMORY = gauge("process_resident_memory_bytes", &[], "Resident memory of the process");
-    FILES = gauge("process_open_fds", &[], "Open file descriptors of the process");
-    STARTED = gauge("process_start_time_seconds", &[], "When the process started, seconds since 1970");
     SKEW = gauge("andreas_clock_skew_seconds", &[],
         "Wall clock of this process's machine less that of the API server, by the Date header of its last answer; positive is ahead");
 }
@@ -201,13 +199,12 @@ metrics! {
 /// Adds the process metrics to `registry`.
 pub fn register_process(registry: &mut Registry, version: &'static str) {
     SKEW.register(registry, clock::skew());
-    registry.register_collector(Box::new(Process { version, started: SystemTime::now() }));
+    registry.register_collector(Box::new(Process { version }));
 }
 
 #[derive(Debug)]
 struct Process {
     version: &'static str,
-    started: SystemTime,
 }
 
 impl Collector for Process {
@@ -216,14 +213,10 @@ impl Collector for Process {
         if let Some(cpu) = cpu_time() {
             CPU.encode(&mut encoder, |values| values.plain(cpu.as_secs_f64()))?;
         }
-        if let Some(bytes) = resident_bytes() {
-            MEMORY.encode(&mut encoder, |values| values.plain(bytes))?;
+        match resident_bytes() {
+            Some(bytes) => MEMORY.encode(&mut encoder, |values| values.plain(bytes)),
+            None => Ok(()),
         }
-        if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
-            FILES.encode(&mut encoder, |values| values.plain(files.count() as f64))?;
-        }
-        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        STARTED.encode(&mut encoder, |values| values.plain(started.as_secs_f64()))
     }
 }
 

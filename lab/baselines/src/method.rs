@@ -26,8 +26,6 @@ andreas_core::names! {
         AndreasLs = "andreas-ls",
         /// The product's default: the randomized greedy with shadow prices over time.
         RandomizedGreedy = "randomized-greedy",
-        /// The same, with branch and bound that proves the optimum of the step as far as the trials allow.
-        Exact = "exact",
         /// Tiresias: least attained GPU-seconds first, in queues; preemptive, fixed requests.
         Tiresias = "tiresias",
         /// ElasticFlow: the smallest share that meets the deadline, then the rest by largest gain.
@@ -61,7 +59,6 @@ impl From<MethodName> for Method {
     fn from(name: MethodName) -> Self {
         match name {
             MethodName::RandomizedGreedy => Self::RandomizedGreedy,
-            MethodName::Exact => Self::Exact,
             MethodName::Edf => Self::Edf,
             MethodName::Fifo => Self::Fifo,
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_core::{CostRate, GpuType};
-use andreas_planner::{Generator, MethodName};
+use andreas_planner::MethodName;
 use serde::{Deserialize, Serialize};
 
 use crate::method::Method;
@@ -33,30 +33,14 @@ pub enum Accounting {
     Predicted,
     /// As in the published ANDREAS optimizer. A catalogue gives the cost per second of a node of a type with
     /// k of its GPUs in use (first entry: one GPU). Jobs share it by GPUs and changes are free. Only for
-    /// comparisons with the original. The product's randomized methods take nothing of it but the generator.
+    /// comparisons with the original. The product's methods take nothing of it.
     Catalogue(BTreeMap<GpuType, Vec<CostRate>>),
-}
-
-impl Accounting {
-    /// Random number generator: the original's for a catalogue, else the planner's.
-    pub(crate) fn generator(&self) -> Generator {
-        match self {
-            Self::Predicted => Generator::ChaCha8,
-            Self::Catalogue(_) => Generator::MinStd,
-        }
-    }
 }
 
 impl Options {
     /// The same options for a method of the product.
     pub(crate) fn for_product(&self, method: MethodName) -> andreas_planner::Options {
-        andreas_planner::Options {
-            method,
-            seed: self.seed,
-            trials: self.trials,
-            gap: self.gap,
-            generator: self.accounting.generator(),
-        }
+        andreas_planner::Options { method, seed: self.seed, trials: self.trials, gap: self.gap }
     }
 }
 

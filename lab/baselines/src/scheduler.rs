@@ -42,10 +42,7 @@ impl Scheduler {
     /// The product's method, where it decides in the product's way.
     fn product_method(&self) -> Option<MethodName> {
         let by_catalogue = matches!(self.options.accounting, Accounting::Catalogue(_));
-        self.options
-            .method
-            .of_product()
-            .filter(|name| !by_catalogue || matches!(name, MethodName::RandomizedGreedy | MethodName::Exact))
+        self.options.method.of_product().filter(|name| !by_catalogue || *name == MethodName::RandomizedGreedy)
     }
 }
 

@@ -48,8 +48,6 @@ pub struct Interval {
     pub joules: f64,
     /// Namespace of the pod that held the GPU.
     pub namespace: Option<String>,
-    /// Seconds at rest.
-    pub rest_seconds: f64,
     /// Estimate of what rest saved, J.
     pub saved_joules: f64,
     /// The counter began anew within it: the driver was loaded again, or the GPU reset.
@@ -110,7 +108,6 @@ impl Meter {
                 match previous {
                     GpuUse::Held(namespace) => interval.namespace = Some(namespace),
                     GpuUse::Resting => {
-                        interval.rest_seconds = gap.as_secs_f64();
                         let awake = f64::from(self.awake_mw.unwrap_or(0)) / 1000.0 * gap.as_secs_f64();
                         interval.saved_joules = (awake - joules).max(0.0);
                     }

@@ -213,8 +213,7 @@ pub async fn run(
 
     let (reports, latest) = watch::channel(None);
     let writer = Writer::new(client.clone());
-    let writes =
-        tokio::spawn(write_status(writer, latest, Arc::clone(&cache), metrics.clone(), shutdown.clone()));
+    let writes = tokio::spawn(write_status(writer, latest, Arc::clone(&cache), shutdown.clone()));
     let setter = (!args.observe).then(|| SetterClient::new(&args.setter_socket));
     let mut reconciler =
         ReconcileLoop::new(args.dependencies(library, setter, Arc::clone(&cache), metrics)?);
@@ -295,7 +294,6 @@ async fn write_status(
     mut writer: Writer,
     mut latest: watch::Receiver<Option<Report>>,
     cache: Arc<Mutex<ObjectCache>>,
-    metrics: Metrics,
     shutdown: CancellationToken,
 ) {
     loop {
@@ -309,11 +307,9 @@ async fn write_status(
         match writer.write(&node, report).await {
             None => {}
             Some(Ok(node)) => {
-                metrics.status_written("ok");
                 cache.lock().store_written(node);
             }
             Some(Err(error)) => {
-                metrics.status_written("failed");
                 tracing::warn!(%error, "the status was not written");
             }
         }

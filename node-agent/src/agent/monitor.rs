@@ -217,12 +217,6 @@ impl GpuMonitor {
         self.errors.take()
     }
 
-    /// Calls of the driver's library so far.
-    #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.nvml.calls()
-    }
-
     /// The GPUs that these partitions are parts of. Each is looked up once, until the GPUs are searched again.
     pub async fn parents(&mut self, partitions: BTreeSet<String>) -> BTreeMap<String, Uuid> {
         self.parents.retain(|partition, _| partitions.contains(partition));

@@ -156,12 +156,10 @@ impl ReconcileLoop {
 
     /// Runs one reconcile.
     pub async fn reconcile(&mut self) -> Report {
-        let began = Instant::now();
         // Read before asking the kubelet: its response is at least as new.
         let requested = self.deps.cache.lock().node().map(|node| node.spec.holders_requested);
         self.resume();
         let ((), pods) = tokio::join!(self.deps.monitor.sample(), self.deps.kubelet.list());
-        self.deps.metrics.kubelet_listed(pods.is_ok());
         match pods {
             Ok(pods) => {
                 self.update_holders(&pods).await;
@@ -193,10 +191,7 @@ impl ReconcileLoop {
             decision.resting.remove(&uuid);
         }
         self.set(&decision).await;
-        let report = self.report(&observed, &decision);
-        self.deps.metrics.set_nvml_calls(self.deps.monitor.calls());
-        self.deps.metrics.runs.seconds.observe(began.elapsed().as_secs_f64());
-        report
+        self.report(&observed, &decision)
     }
 
     async fn update_holders(&mut self, pods: &[PodResources]) {
@@ -222,7 +217,6 @@ impl ReconcileLoop {
     fn observe(&self) -> Observed {
         let cache = self.deps.cache.lock();
         let age = cache.lease_age();
-        self.deps.metrics.set_lease_age(age);
         let observation = |(uuid, gpu): (&Uuid, &GpuHandle)| {
             let holder = match self.holders.gpus.gpus.get(uuid) {
                 // Also while the kubelet does not answer: the budget counts on the limit of the pod that was seen last. The
@@ -326,13 +320,6 @@ impl ReconcileLoop {
             Ok(()) => ("Working", String::new()),
         };
         ConditionUpdate { kind: "Ready", status: reason == "Working", reason, message }
-    }
-
-    fn time_wake(&mut self, decision: &Decision, report: &Report) {
-        let Some((_, wake)) = decision.carries_out else { return };
-        if let Some(time) = self.setter.time_wake(wake, report.awake == Some(wake)) {
-            self.deps.metrics.setter.wake.observe(time.as_secs_f64());
-        }
     }
 }
 

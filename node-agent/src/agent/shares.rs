@@ -31,15 +31,13 @@ pub struct SharedEnergy {
 
 impl SharedEnergy {
     /// Adds the energy of an interval (J) to the pods that held slices at its begin. `slices`: the holders from now on; a pod
-    /// that holds none any more is forgotten. Returns the energy by namespace.
-    pub fn update(&mut self, uuid: &str, slices: Option<&Slices>, joules: f64) -> BTreeMap<String, f64> {
-        let mut by_namespace = BTreeMap::new();
+    /// that holds none any more is forgotten.
+    pub fn update(&mut self, uuid: &str, slices: Option<&Slices>, joules: f64) {
         let gpu = self.gpus.entry(uuid.to_owned()).or_default();
         let all: u32 = gpu.slices.values().sum();
-        for (pod, own) in &gpu.slices {
-            let part = joules * f64::from(*own) / f64::from(all.max(1));
+        for (pod, count) in &gpu.slices {
+            let part = joules * f64::from(*count) / f64::from(all.max(1));
             *gpu.joules.entry(pod.clone()).or_default() += part;
-            *by_namespace.entry(pod.0.clone()).or_default() += part;
         }
         match slices {
             Some(slices) => {
@@ -48,7 +46,6 @@ impl SharedEnergy {
             }
             None => drop(self.gpus.remove(uuid)),
         }
-        by_namespace
     }
 
     /// The estimates of a GPU, as in the status.
@@ -56,9 +53,9 @@ impl SharedEnergy {
     pub fn shares(&self, uuid: &str) -> Vec<GpuShare> {
         let Some(gpu) = self.gpus.get(uuid) else { return Vec::new() };
         let all = u64::from(gpu.slices.values().sum::<u32>()).max(1);
-        let share = |(pod, own): (&PodKey, &u32)| GpuShare {
+        let share = |(pod, count): (&PodKey, &u32)| GpuShare {
             pod: namespaced_pod_name(&pod.0, &pod.1),
-            thousandths: i32::try_from(u64::from(*own) * 1000 / all).unwrap_or(1000),
+            thousandths: i32::try_from(u64::from(*count) * 1000 / all).unwrap_or(1000),
             estimated_joules: gpu.joules.get(pod).map_or(0, |joules| *joules as i64),
         };
         gpu.slices.iter().take(MAX_PODS).map(share).collect()
@@ -78,7 +75,7 @@ mod tests {
     fn pods_are_charged_by_their_slices_while_they_hold_them() {
         let mut shared = SharedEnergy::default();
         shared.update("GPU-a", Some(&slices(&[("x", 1)])), 500.0);
-        assert_eq!(shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), 100.0)["team"], 100.0);
+        shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), 100.0);
         shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), 400.0);
         let share = |pod: &str, thousandths, estimated_joules| GpuShare {
             pod: format!("team/{pod}"),
@@ -93,13 +90,14 @@ mod tests {
     proptest! {
         #[test]
         fn estimates_add_up_to_the_gpus_energy(
-            own in proptest::collection::vec(1..8_u32, 1..10), joules in proptest::collection::vec(0.0..1e6_f64, 1..20),
+            counts in proptest::collection::vec(1..8_u32, 1..10), joules in proptest::collection::vec(0.0..1e6_f64, 1..20),
         ) {
-            let pods: Vec<String> = (0..own.len()).map(|pod| pod.to_string()).collect();
-            let of: Vec<(&str, u32)> = pods.iter().map(String::as_str).zip(own).collect();
+            let pods: Vec<String> = (0..counts.len()).map(|pod| pod.to_string()).collect();
+            let by_pod: Vec<(&str, u32)> = pods.iter().map(String::as_str).zip(counts).collect();
             let mut shared = SharedEnergy::default();
-            shared.update("GPU-a", Some(&slices(&of)), 0.0);
-            let sum: f64 = joules.iter().map(|each| shared.update("GPU-a", Some(&slices(&of)), *each)["team"]).sum();
+            shared.update("GPU-a", Some(&slices(&by_pod)), 0.0);
+            joules.iter().for_each(|each| shared.update("GPU-a", Some(&slices(&by_pod)), *each));
+            let sum: f64 = shared.gpus["GPU-a"].joules.values().sum();
             prop_assert!((sum - joules.iter().sum::<f64>()).abs() < 1e-3);
         }
     }

@@ -269,9 +269,6 @@ mod tests {
         fn parent(&self, _: &str) -> Result<String, GpuError> {
             Err(GpuError::NotFound)
         }
-        fn calls(&self) -> u64 {
-            0
-        }
     }
 
     /// A driver, and a watch of its GPU a.

@@ -182,8 +182,6 @@ pub struct Sample {
     /// Process ids with a compute context, in the caller's process namespace; `None` if unknown: not supported, not
     /// permitted, or the caller's namespace holds no pods' processes.
     pub processes: Option<Vec<u32>>,
-    /// Temperature, degrees Celsius; `None` if not supported.
-    pub temperature: Option<u32>,
     /// Why clocks are low.
     pub clock_events: ClockEvents,
     /// Errors of its memory.
@@ -274,6 +272,4 @@ pub trait Library: Send + Sync + 'static {
     /// # Errors
     /// When there is no such partition.
     fn parent(&self, partition: &str) -> Result<String, GpuError>;
-    /// Calls of the driver's library so far.
-    fn calls(&self) -> u64;
 }

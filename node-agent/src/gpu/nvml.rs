@@ -6,13 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{Clock, PerformanceState, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{Clock, PerformanceState};
 use nvml_wrapper::enums::device::{GpuLockedClocksSetting, SampleValue};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
@@ -29,8 +27,7 @@ use super::{
     ClockEvents, ErrorEvent, ErrorEvents, Facts, Gpu, GpuError, Library, MemoryErrors, PowerLimits, Sample,
 };
 
-/// Time for which figures that change slowly, or that only people read, are not read again: limit, clocks, utilization,
-/// temperature.
+/// Time for which figures that change slowly, or that only people read, are not read again: limit, clocks, utilization.
 const SLOW: Duration = Duration::from_secs(5);
 /// The same for errors of memory, which a driver counts in tens of milliseconds.
 const MEMORY: Duration = Duration::from_secs(30);
@@ -49,30 +46,17 @@ const MEMORY_FIELDS: [u32; 4] = [
     NVML_FI_DEV_RETIRED_PENDING,
 ];
 
-/// Number of calls of the library.
-#[derive(Clone, Debug, Default)]
-struct Calls(Arc<AtomicU64>);
-
-impl Calls {
-    /// Counts a call and passes on its answer.
-    fn count<T>(&self, answer: T) -> T {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        answer
-    }
-}
-
 /// NVML, opened by path or name.
 pub struct NvmlLibrary {
     path: OsString,
     open: Mutex<Option<&'static Nvml>>,
-    calls: Calls,
 }
 
 impl NvmlLibrary {
     /// `path` is passed to `dlopen`, for example `libnvidia-ml.so.1`. Opens nothing yet.
     #[must_use]
     pub fn new(path: impl Into<OsString>) -> Self {
-        Self { path: path.into(), open: Mutex::new(None), calls: Calls::default() }
+        Self { path: path.into(), open: Mutex::new(None) }
     }
 
     fn nvml(&self) -> Result<&'static Nvml, GpuError> {
@@ -105,10 +89,10 @@ impl Library for NvmlLibrary {
     fn uuids(&self) -> Result<Vec<String>, GpuError> {
         self.with(|nvml| {
             let (mut uuids, mut unreachable) = (Vec::new(), None);
-            for index in 0..self.calls.count(nvml.device_count())? {
-                let device = self.calls.count(nvml.device_by_index(index));
+            for index in 0..nvml.device_count()? {
+                let device = nvml.device_by_index(index);
                 // A lost GPU must not hide the others.
-                match device.and_then(|device| self.calls.count(device.uuid())) {
+                match device.and_then(|device| device.uuid()) {
                     Ok(uuid) => uuids.push(uuid),
                     Err(NvmlError::Uninitialized) => return Err(NvmlError::Uninitialized),
                     Err(error) => {
@@ -124,20 +108,19 @@ impl Library for NvmlLibrary {
     }
 
     fn open(&self, uuid: &str) -> Result<Box<dyn Gpu>, GpuError> {
-        let device = self.with(|nvml| self.calls.count(nvml.device_by_uuid(uuid)))?;
-        let calls = self.calls.clone();
-        Ok(Box::new(NvmlGpu { device, calls, counter: true, processes: None, slow: None, memory: None }))
+        let device = self.with(|nvml| nvml.device_by_uuid(uuid))?;
+        Ok(Box::new(NvmlGpu { device, counter: true, processes: None, slow: None, memory: None }))
     }
 
     fn error_events(&self, uuids: &[String]) -> Result<Box<dyn ErrorEvents>, GpuError> {
         let (set, mut left_out) = self.with(|nvml| {
             let mut refused: BTreeMap<String, GpuError> = BTreeMap::new();
             'set: loop {
-                let mut set = self.calls.count(nvml.create_event_set())?;
+                let mut set = nvml.create_event_set()?;
                 let mut left_out = refused.clone();
                 for uuid in uuids.iter().filter(|uuid| !refused.contains_key(*uuid)) {
-                    let device = self.calls.count(nvml.device_by_uuid(uuid.as_str())).and_then(|device| {
-                        let types = self.calls.count(device.supported_event_types())?;
+                    let device = nvml.device_by_uuid(uuid.as_str()).and_then(|device| {
+                        let types = device.supported_event_types()?;
                         Ok(types.contains(EventTypes::CRITICAL_XID_ERROR).then_some(device))
                     });
                     let device = match device {
@@ -150,7 +133,7 @@ impl Library for NvmlLibrary {
                             continue;
                         }
                     };
-                    match self.calls.count(device.register_events(EventTypes::CRITICAL_XID_ERROR, set)) {
+                    match device.register_events(EventTypes::CRITICAL_XID_ERROR, set) {
                         Ok(registered) => set = registered,
                         Err(failed) => {
                             // The set is gone with the error: a new one without this board.
@@ -168,38 +151,33 @@ impl Library for NvmlLibrary {
         })?;
         // A board that is too old stays so.
         left_out.retain(|_, why| *why != GpuError::NotSupported);
-        Ok(Box::new(NvmlEvents { set, left_out, calls: self.calls.clone() }))
+        Ok(Box::new(NvmlEvents { set, left_out }))
     }
 
     fn parent(&self, partition: &str) -> Result<String, GpuError> {
         self.with(|nvml| {
-            let device = self.calls.count(nvml.device_by_uuid(partition))?;
-            self.calls.count(self.calls.count(device.mig_parent_device())?.uuid())
+            let device = nvml.device_by_uuid(partition)?;
+            device.mig_parent_device()?.uuid()
         })
-    }
-
-    fn calls(&self) -> u64 {
-        self.calls.0.load(Ordering::Relaxed)
     }
 }
 
 struct NvmlEvents {
     set: EventSet<'static>,
     left_out: BTreeMap<String, GpuError>,
-    calls: Calls,
 }
 
 impl ErrorEvents for NvmlEvents {
     fn wait(&mut self, timeout: Duration) -> Result<Option<ErrorEvent>, GpuError> {
         let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-        match self.calls.count(self.set.wait(milliseconds)) {
+        match self.set.wait(milliseconds) {
             Ok(event) => {
                 let xid = match event.event_data {
                     Some(XidError::Value(xid)) => xid,
                     Some(XidError::Unknown) => UNKNOWN_XID,
                     None => return Ok(None),
                 };
-                match self.calls.count(event.device.uuid()) {
+                match event.device.uuid() {
                     Ok(uuid) => Ok(Some(ErrorEvent { uuid, xid })),
                     // Then its reads fail too, which is reported.
                     Err(unnamed) => {
@@ -220,7 +198,6 @@ impl ErrorEvents for NvmlEvents {
 
 struct NvmlGpu {
     device: Device<'static>,
-    calls: Calls,
     /// Whether the GPU has an energy counter; read once.
     counter: bool,
     /// Processes of the last sample.
@@ -236,13 +213,12 @@ impl NvmlGpu {
         if let Some((_, slow)) = self.slow.as_ref().filter(|(at, _)| at.elapsed() < SLOW) {
             return Ok(slow.clone());
         }
-        let (device, calls) = (&self.device, &self.calls);
-        let reasons = optional(calls.count(device.current_throttle_reasons()))?;
+        let device = &self.device;
+        let reasons = optional(device.current_throttle_reasons())?;
         let slow = Sample {
-            limit_mw: optional(calls.count(device.enforced_power_limit()))?.unwrap_or(0),
-            clock_mhz: optional(calls.count(device.clock_info(Clock::SM)))?.unwrap_or(0),
-            util_percent: optional(calls.count(device.utilization_rates()))?.map(|rates| rates.gpu),
-            temperature: optional(calls.count(device.temperature(TemperatureSensor::Gpu)))?,
+            limit_mw: optional(device.enforced_power_limit())?.unwrap_or(0),
+            clock_mhz: optional(device.clock_info(Clock::SM))?.unwrap_or(0),
+            util_percent: optional(device.utilization_rates())?.map(|rates| rates.gpu),
             clock_events: reasons.map(clock_events).unwrap_or_default(),
             ..Sample::default()
         };
@@ -255,7 +231,7 @@ impl NvmlGpu {
             return Ok(memory.clone());
         }
         let fields = MEMORY_FIELDS.map(FieldId);
-        let values = optional(self.calls.count(self.device.field_values_for(&fields)))?.unwrap_or_default();
+        let values = optional(self.device.field_values_for(&fields))?.unwrap_or_default();
         // A field that the GPU does not have fails for itself.
         let mut values = values.into_iter().map(|value| match value.ok()?.value.ok()? {
             SampleValue::U32(value) => Some(u64::from(value)),
@@ -301,11 +277,11 @@ fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, GpuError> {
 
 impl Gpu for NvmlGpu {
     fn facts(&mut self) -> Result<Facts, GpuError> {
-        let (device, calls) = (&self.device, &self.calls);
-        let limits = optional(calls.count(device.power_management_limit_constraints()))?;
-        let clocks = optional(calls.count(device.supported_memory_clocks()))?;
+        let device = &self.device;
+        let limits = optional(device.power_management_limit_constraints())?;
+        let clocks = optional(device.supported_memory_clocks())?;
         let listed = match clocks.and_then(|clocks| clocks.into_iter().max()) {
-            Some(memory) => optional(calls.count(device.supported_graphics_clocks(memory)))?,
+            Some(memory) => optional(device.supported_graphics_clocks(memory))?,
             None => None,
         };
         let clock_mhz = match listed.as_deref() {
@@ -313,26 +289,24 @@ impl Gpu for NvmlGpu {
             Some(listed) => match clock_range(listed) {
                 Some(ends) => Some(ends),
                 // The list is not known: the range of the fastest P-state is that of the list.
-                None => {
-                    match calls.count(device.min_max_clock_of_pstate(Clock::SM, PerformanceState::Zero)) {
-                        Err(NvmlError::InvalidArg) => None,
-                        range => optional(range)?.filter(|(lowest, highest)| 0 < *lowest && lowest < highest),
-                    }
-                }
+                None => match device.min_max_clock_of_pstate(Clock::SM, PerformanceState::Zero) {
+                    Err(NvmlError::InvalidArg) => None,
+                    range => optional(range)?.filter(|(lowest, highest)| 0 < *lowest && lowest < highest),
+                },
             },
         };
         Ok(Facts {
-            product: calls.count(device.name()).map_err(error)?,
+            product: device.name().map_err(error)?,
             limit_mw: limits.map(|limits| (limits.min_limit, limits.max_limit)),
-            default_limit_mw: optional(calls.count(device.power_management_limit_default()))?,
+            default_limit_mw: optional(device.power_management_limit_default())?,
             clock_mhz,
-            minor: optional(calls.count(device.minor_number()))?,
+            minor: optional(device.minor_number())?,
         })
     }
 
     fn sample(&mut self) -> Result<Sample, GpuError> {
         // In MIG mode only a privileged caller may see those of all partitions.
-        let processes = match self.calls.count(self.device.running_compute_processes()) {
+        let processes = match self.device.running_compute_processes() {
             Err(NvmlError::NoPermission) => None,
             answer => optional(answer)?,
         };
@@ -346,21 +320,20 @@ impl Gpu for NvmlGpu {
         }
         let slow = self.slow()?;
         let memory = self.memory()?;
-        let (device, calls) = (&self.device, &self.calls);
-        let energy_mj =
-            if self.counter { optional(calls.count(device.total_energy_consumption()))? } else { None };
+        let device = &self.device;
+        let energy_mj = if self.counter { optional(device.total_energy_consumption())? } else { None };
         self.counter = energy_mj.is_some();
-        let power_mw = optional(calls.count(device.power_usage()))?.unwrap_or(0);
+        let power_mw = optional(device.power_usage())?.unwrap_or(0);
         Ok(Sample { power_mw, energy_mj, processes, memory, ..slow })
     }
 
     fn power_limits(&mut self) -> Result<PowerLimits, GpuError> {
-        let (device, calls) = (&self.device, &self.calls);
-        let requested_mw = calls.count(device.power_management_limit()).map_err(error)?;
-        let enforced = optional(calls.count(device.enforced_power_limit()))?.filter(|enforced| *enforced > 0);
+        let device = &self.device;
+        let requested_mw = device.power_management_limit().map_err(error)?;
+        let enforced = optional(device.enforced_power_limit())?.filter(|enforced| *enforced > 0);
         let mut limits = PowerLimits { requested_mw, enforced_mw: enforced, braked: false };
         if limits.in_force_mw() < requested_mw {
-            let events = optional(calls.count(device.current_throttle_reasons()))?.map(clock_events);
+            let events = optional(device.current_throttle_reasons())?.map(clock_events);
             limits.braked =
                 events.is_some_and(|events| events.thermal || events.power_brake || events.hardware);
         }
@@ -368,7 +341,7 @@ impl Gpu for NvmlGpu {
     }
 
     fn set_limit_mw(&mut self, limit: u32) -> Result<(), GpuError> {
-        self.calls.count(self.device.set_power_management_limit(limit)).map_err(error)
+        self.device.set_power_management_limit(limit).map_err(error)
     }
 
     fn lock_clocks_mhz(&mut self, lowest: u32, highest: u32) -> Result<(), GpuError> {
@@ -377,11 +350,11 @@ impl Gpu for NvmlGpu {
             return Err(GpuError::InvalidValue);
         }
         let range = GpuLockedClocksSetting::Numeric { min_clock_mhz: lowest, max_clock_mhz: highest };
-        self.calls.count(self.device.set_gpu_locked_clocks(range)).map_err(error)
+        self.device.set_gpu_locked_clocks(range).map_err(error)
     }
 
     fn reset_clocks(&mut self) -> Result<(), GpuError> {
-        self.calls.count(self.device.reset_gpu_locked_clocks()).map_err(error)
+        self.device.reset_gpu_locked_clocks().map_err(error)
     }
 }
 

@@ -47,8 +47,7 @@ fn nvidia_smi(flags: &[&str]) -> Option<String> {
 }
 
 /// What is asked of nvidia-smi, in this order.
-const QUERY: &str =
-    "uuid,name,power.draw,enforced.power.limit,power.min_limit,power.max_limit,clocks.sm,temperature.gpu";
+const QUERY: &str = "uuid,name,power.draw,enforced.power.limit,power.min_limit,power.max_limit,clocks.sm";
 
 /// Compares our readings with lines of nvidia-smi: CSV of [`QUERY`] without units, and `uuid, pid` of processes.
 fn compare(gpus: &[Reading], lines: &str, processes: &str) -> Vec<Row> {
@@ -76,8 +75,6 @@ fn compare(gpus: &[Reading], lines: &str, processes: &str) -> Vec<Row> {
         row("highest limit, W", format!("{highest:.0}"), field(5), near(highest, field(5), 0.0, 1.0));
         let clock = f64::from(gpu.sample.clock_mhz);
         row("SM clock, MHz", format!("{clock:.0}"), field(6), near(clock, field(6), 0.2, 100.0));
-        let degrees = gpu.sample.temperature.map_or(-1.0, f64::from);
-        row("temperature, C", format!("{degrees:.0}"), field(7), near(degrees, field(7), 0.0, 5.0));
         let theirs = processes.lines().filter(|line| line.starts_with(&gpu.uuid)).count();
         let own = gpu.sample.contexts().unwrap_or_default() as usize;
         row("processes", own.to_string(), &theirs.to_string(), own == theirs);
@@ -333,12 +330,11 @@ fn a_reading_that_differs_is_noticed() {
             power_mw,
             limit_mw: 70_000,
             clock_mhz: 300,
-            temperature: Some(40),
             processes: Some(vec![7]),
             ..Sample::default()
         },
     };
-    let lines = "GPU-1, NVIDIA T4, 10.2, 70.00, 60.00, 70.00, 300, 41\n";
+    let lines = "GPU-1, NVIDIA T4, 10.2, 70.00, 60.00, 70.00, 300\n";
     let differ = |gpu: Reading, processes: &str| -> Vec<&'static str> {
         compare(&[gpu], lines, processes).into_iter().filter(|row| !row.agrees).map(|row| row.what).collect()
     };

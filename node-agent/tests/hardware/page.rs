@@ -84,7 +84,6 @@ fn table_of_phases(phases: &[Phase]) -> String {
         "W by power readings",
         "difference",
         "SM clock, MHz",
-        "C",
         "processes",
         "slowed by",
         "reported",
@@ -98,13 +97,12 @@ fn table_of_phases(phases: &[Phase]) -> String {
         let slowed = [(thermal, "heat"), (power_brake, "power brake"), (hardware, "hardware")];
         let slowed: Vec<&str> = slowed.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
         let slowed = if slowed.is_empty() { "nothing".to_owned() } else { slowed.join(", ") };
-        let degrees = last.temperature.map_or("none".into(), |degrees| degrees.to_string());
         let processes = last.contexts().map_or("unknown".into(), |number| number.to_string());
         let watts = power / seconds;
         let clock = last.clock_mhz;
         let _ = writeln!(
             text,
-            "| {name} | {seconds:.0} | {by_counter} | {watts:.1} | {difference} | {clock} | {degrees} | {processes} | \
+            "| {name} | {seconds:.0} | {by_counter} | {watts:.1} | {difference} | {clock} | {processes} | \
              {slowed} | {reported} |"
         );
     }

@@ -92,13 +92,7 @@ async fn memory_and_heat_are_reported_and_a_failed_remapping_takes_the_gpu_out()
     let since = Instant::now();
     loop {
         let (_, metrics) = node.ask("/metrics").await;
-        let has = |start: &str, end: &str| {
-            metrics.lines().any(|line| line.starts_with(start) && line.ends_with(end))
-        };
-        if has("andreas_gpu_temperature_celsius{uuid=\"GPU-a\"", " 91")
-            && metrics.contains("reason=\"ThermalSlowdown\"")
-            && metrics.contains("reason=\"PowerBrake\"")
-        {
+        if metrics.contains("reason=\"ThermalSlowdown\"") && metrics.contains("reason=\"PowerBrake\"") {
             break;
         }
         assert!(since.elapsed() < SLACK, "it is hot:\n{metrics}");
@@ -348,23 +342,13 @@ async fn a_limit_that_a_broken_gpu_refused_is_possible_again_once_it_is_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_of_the_driver_are_few_and_counted() {
+async fn calls_of_the_driver_are_few() {
     let node = TestNode::new(&[A, B]).await;
     let _agent = node.agent_with(&["--observe", "--interval", "1000"]);
     until("both are free", SLACK, || [A, B].iter().all(|uuid| node.api.gpu(uuid).0 == "Free")).await;
-    let counted = async || -> f64 {
-        let (_, metrics) = node.ask("/metrics").await;
-        let line = |line: &str| line.strip_prefix("andreas_agent_nvml_calls_total ")?.parse().ok();
-        metrics.lines().find_map(line).expect("the metric")
-    };
-    let (since, calls, own) = (Instant::now(), node.sim.calls(), counted().await);
+    let (since, calls) = (Instant::now(), node.sim.calls());
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let seconds = since.elapsed().as_secs_f64();
-    let seen = (node.sim.calls() - calls) as f64 / seconds / 2.0;
-    let own = (counted().await - own) / seconds;
-    println!(
-        "{seen:.2} calls a second for each GPU; {own:.2} a second for a node of two, by the agent's own count"
-    );
-    assert!((1.0..=4.5).contains(&seen), "{seen}");
-    assert!((own - 2.0 * seen).abs() < 1.0, "{own} and {seen}");
+    let for_each_gpu = (node.sim.calls() - calls) as f64 / since.elapsed().as_secs_f64() / 2.0;
+    println!("{for_each_gpu:.2} calls a second for each GPU");
+    assert!((1.0..=4.5).contains(&for_each_gpu), "{for_each_gpu}");
 }

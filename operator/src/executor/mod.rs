@@ -146,8 +146,6 @@ pub async fn run(executor: Arc<Executor>, heartbeat: Heartbeat, shutdown: Cancel
         if queue.waiting() == 0 {
             signals.stepped.notify_one();
         }
-        shared.metrics.steps.queue.set(i64::try_from(queue.waiting()).unwrap_or(i64::MAX));
-        shared.metrics.steps.in_flight.set(i64::try_from(queue.in_flight()).unwrap_or(i64::MAX));
         let next = timers.next().unwrap_or(confirm).min(confirm);
         tokio::select! {
             () = signals.dirty.notified() => {}

@@ -3,24 +3,19 @@
 
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPodSpec, SlimTrainingJob};
-use andreas_runtime::testing::always_leading;
 use andreas_runtime::watch::Index;
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::events::Reporter;
-use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
-use crate::metrics::Metrics;
 use crate::objects::profiles;
 use crate::testing::{self, Answer, ApiServer, Call, failure, key, pod, slim_job};
-use crate::writes::Writer;
 
 mod edits;
 mod memory;
@@ -51,15 +46,8 @@ impl World {
     fn new(answers: Vec<Answer>) -> Self {
         let server = ApiServer::new(answers);
         let client = server.client();
-        let metrics = Metrics::register(&mut Registry::default());
         let reporter = Reporter { controller: "test".into(), instance: None };
-        let shared = Arc::new(Shared {
-            index: Arc::default(),
-            ledger: Mutex::new(Ledger::new(Timestamp::UNIX_EPOCH)),
-            writer: Writer::new(client.clone(), 4, always_leading(), metrics.clone()),
-            settings: Mutex::default(),
-            metrics,
-        });
+        let shared = testing::shared(Arc::default(), &client, Timestamp::UNIX_EPOCH);
         let executor = Arc::new(Executor {
             shared: Arc::clone(&shared),
             events: Events::new(client, reporter).0,

@@ -19,7 +19,6 @@ use super::rate_limits::Edit;
 use super::requeue::{Requeue, back_off, earlier};
 use super::{Executor, actions, dry_runs, kubelet_events};
 use crate::index::{ClusterIndex, number};
-use crate::instants::deadline;
 use crate::ledger::Ledger;
 use crate::lifecycle::{Claim, ProfileUpdate, Step};
 use crate::shared::Shared;
@@ -361,8 +360,7 @@ fn written(
         && was != Phase::Succeeded
     {
         let end = step.status.completion_time.as_ref().map_or_else(clock::now, |at| at.0);
-        let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|due| due.0);
-        shared.metrics.forecast_came_true(&first, end, due);
+        shared.metrics.forecast_came_true(&first, end);
         ledger.forecast_came_true(&first, end);
     }
     let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();

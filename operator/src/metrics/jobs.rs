@@ -5,7 +5,6 @@ use std::sync::Arc;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::AttemptRecord;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
-use andreas_runtime::clock;
 use andreas_runtime::metrics::Labels;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -26,13 +25,11 @@ pub(super) struct JobMetrics {
     attempts: Family<Labels<2>, Counter>,
     ended: Family<Labels<2>, Counter>,
     restarts: Counter,
-    late: Histogram,
     waited: Histogram,
-    turnaround: Histogram,
     totals: Arc<Mutex<Totals>>,
 }
 
-/// For waiting, run time and lateness of jobs: buckets from a second to ten days. An alert asks for the one of four hours.
+/// For the waiting of jobs: buckets from a second to ten days. An alert asks for the one of four hours.
 fn duration_histogram() -> Histogram {
     Histogram::new([
         0.0, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 10_800.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0,
@@ -46,9 +43,7 @@ impl JobMetrics {
             attempts: list::ATTEMPTS.create(registry),
             ended: list::ENDED.create(registry),
             restarts: list::RESTARTS.create(registry),
-            late: list::LATE.register(registry, duration_histogram()),
             waited: list::WAITED.register(registry, duration_histogram()),
-            turnaround: list::TURNAROUND.register(registry, duration_histogram()),
             totals,
         };
         this.begin_at_zero();
@@ -88,25 +83,17 @@ impl JobMetrics {
             self.waited.observe(seconds(created, start.0));
         }
         if after.phase.is_terminal() && !before.phase.is_terminal() {
-            self.job_ended(job, after, created);
+            self.job_ended(job, after);
         }
     }
 
-    fn job_ended(&self, job: &SlimTrainingJob, after: &TrainingJobStatus, created: Option<Timestamp>) {
-        let end = after.completion_time.as_ref().map_or_else(clock::now, |time| time.0);
-        let well = after.phase == Phase::Succeeded;
+    fn job_ended(&self, job: &SlimTrainingJob, after: &TrainingJobStatus) {
         let deadline = match after.deadline_met() {
             None => "none",
             Some(true) => "met",
             Some(false) => "missed",
         };
         self.ended.get_or_create(&[("phase", after.phase.as_str()), ("deadline", deadline)]).inc();
-        if let Some(due) = after.deadline.as_ref().filter(|_| well) {
-            self.late.observe(seconds(due.0, end));
-        }
-        if let Some(created) = created.filter(|_| well) {
-            self.turnaround.observe(seconds(created, end));
-        }
         if let Some(total) = &after.consumption {
             let namespace = job.namespace().unwrap_or_default();
             self.totals.lock().late(&namespace, total.lateness_micros);

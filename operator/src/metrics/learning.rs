@@ -1,4 +1,4 @@
-//! Accuracy of predictions, and the data of the last fit.
+//! Accuracy of predictions, and the namespaces of observations that the last fit refused.
 //!
 //! **In**: each attempt's measurement with its prediction, and fits. **Out**: rolling error and coverage by
 //! quantity, GPU type and source, and namespaces with rows refused by the last fit. Bounded: [`MAX_TYPES`]
@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use andreas_predictor::{LogNormal, Refusal};
-use jiff::Timestamp;
+use andreas_predictor::LogNormal;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::list;
@@ -41,7 +40,6 @@ impl Quantity {
 
 #[derive(Debug, Default)]
 struct Checked {
-    count: u64,
     /// Error relative to the measurement, and whether the interval covered it.
     last: VecDeque<(f64, bool)>,
 }
@@ -51,7 +49,7 @@ struct Checked {
 pub struct Learning {
     types: BTreeSet<String>,
     checked: BTreeMap<(Quantity, String, &'static str), Checked>,
-    fit: Option<(Timestamp, Fit)>,
+    fit: Option<Fit>,
 }
 
 impl Learning {
@@ -63,7 +61,6 @@ impl Learning {
         }
         let key = (quantity, bounded(gpu_type, &mut self.types, MAX_TYPES), predicted.source.as_str());
         let checked = self.checked.entry(key).or_default();
-        checked.count += 1;
         checked.last.push_back((error, (predicted.low()..=predicted.high()).contains(&truth)));
         if checked.last.len() > WINDOW {
             checked.last.pop_front();
@@ -71,8 +68,8 @@ impl Learning {
     }
 
     /// The predictor has been fitted.
-    pub fn fitted(&mut self, at: Timestamp, fit: &Fit) {
-        self.fit = Some((at, fit.clone()));
+    pub fn fitted(&mut self, fit: &Fit) {
+        self.fit = Some(fit.clone());
     }
 
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -82,11 +79,6 @@ impl Learning {
         let mean = |checked: &Checked, of: fn(&(f64, bool)) -> f64| {
             checked.last.iter().map(of).sum::<f64>() / checked.last.len().max(1) as f64
         };
-        list::CHECKED.encode(encoder, |values| {
-            self.checked
-                .iter()
-                .try_for_each(|(key, checked)| values.write(&labels(key), checked.count as f64))
-        })?;
         list::MAPE.encode(encoder, |values| {
             let each = |(key, checked)| values.write(&labels(key), mean(checked, |(error, _)| *error));
             self.checked.iter().try_for_each(each)
@@ -97,23 +89,10 @@ impl Learning {
                 .iter()
                 .try_for_each(|(key, checked)| values.write(&labels(key), mean(checked, inside)))
         })?;
-        let Some((at, fit)) = &self.fit else { return Ok(()) };
-        list::FIT_AT.encode(encoder, |values| values.plain(at.as_millisecond() as f64 / 1_000.0))?;
-        list::FIT_ROWS.encode(encoder, |values| values.plain(fit.rows as f64))?;
-        list::FIT_REFUSED.encode(encoder, |values| {
-            // Zeros are exposed too: an alert must see a number rise from somewhere.
-            let usual =
-                [Refusal::OutOfBounds.as_str(), Refusal::NotPositive.as_str(), Refusal::TooMany.as_str()];
-            let none = usual
-                .into_iter()
-                .filter(|reason| !fit.refused.contains_key(reason))
-                .map(|reason| (reason, 0));
-            let some = fit.refused.iter().map(|(reason, rows)| (*reason, *rows));
-            none.chain(some).try_for_each(|(reason, rows)| values.write(&[("reason", reason)], rows as f64))
-        })?;
+        let Some(fit) = &self.fit else { return Ok(()) };
         list::FIT_REFUSED_OF.encode(encoder, |values| {
             let mut most: Vec<(&str, u64)> =
-                fit.refused_of.iter().map(|(namespace, rows)| (namespace.as_str(), *rows)).collect();
+                fit.refused.iter().map(|(namespace, rows)| (namespace.as_str(), *rows)).collect();
             most.sort_by(|(a, n), (b, m)| m.cmp(n).then(a.cmp(b)));
             let others = most.split_off(most.len().min(MAX_REFUSED));
             most.extend((!others.is_empty()).then(|| (OTHER, others.iter().map(|(_, rows)| rows).sum())));
@@ -139,7 +118,7 @@ mod tests {
             learning.check(Quantity::Epoch, "A", &predicted, truth);
         }
         let checked = &learning.checked[&(Quantity::Epoch, "A".to_owned(), "Observed")];
-        assert_eq!((checked.count, checked.last.len()), (300, WINDOW));
+        assert_eq!(checked.last.len(), WINDOW);
         assert!(checked.last.iter().all(|(error, inside)| (error - 0.1).abs() < 1e-9 && *inside));
         for (n, truth) in [f64::NAN, 0.0, -1.0, 1.0].into_iter().cycle().take(200).enumerate() {
             learning.check(Quantity::Power, &format!("type-{n}"), &predicted, truth);

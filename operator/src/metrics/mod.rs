@@ -7,7 +7,7 @@
 //! | [`state`] | gauges of a view that the leader makes at each scrape |
 //! | [`totals`] | energy and cost by namespace and GPU type |
 //! | `jobs` | attempts and ends of jobs, by the statuses that are written |
-//! | [`learning`] | accuracy of predictions, and the last fit |
+//! | [`learning`] | accuracy of predictions, and what the last fit refused |
 //!
 //! **In**: values: events where they happen, and views. **Out**: `/metrics`. **Never here**: the loops or their
 //! state, and work per event that grows with the number of jobs.
@@ -19,14 +19,11 @@ pub mod state;
 pub mod totals;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
+use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_profile::Observation;
-use andreas_api::{Reason, TrainingJobStatus};
-use andreas_planner::WaitReason;
 use andreas_predictor::{LogNormal, Source};
-use andreas_runtime::clock;
 use andreas_runtime::metrics::{Labels, register_process};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -37,7 +34,6 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::lifecycle::ProfileUpdate;
-use crate::predict::learner::FitOutcome;
 use crate::predict::sampled::Sampled;
 use crate::predict::{Fit, Table};
 use jobs::JobMetrics;
@@ -50,12 +46,6 @@ use totals::Totals;
 pub struct LastPlan {
     /// When it was made.
     pub at: Timestamp,
-    /// Jobs in it.
-    pub jobs: usize,
-    /// Its proven gap, if the method has a bound.
-    pub gap: Option<f64>,
-    /// The part of the possible saving that it may have missed, likewise.
-    pub missed_saving: Option<f64>,
     /// What jobs ask for at its prices over what is there, if the method has prices.
     pub asked_over_available: Option<f64>,
     /// Power in the plan, W.
@@ -72,15 +62,11 @@ struct LastValues {
     budget: Option<(f64, bool)>,
 }
 
-/// Sampled forecasts and what came of them.
+/// What came of sampled forecasts.
 #[derive(Clone, Debug)]
-pub struct ForecastMetrics {
+struct ForecastMetrics {
     checked: Counter,
     covered: Counter,
-    due: Counter,
-    brier: Counter<f64, AtomicU64>,
-    /// Duration of sampling all jobs' futures.
-    pub seconds: Histogram,
 }
 
 /// Plans and the budget.
@@ -90,20 +76,15 @@ pub struct PlanMetrics {
     pub plans: Counter,
     /// Snapshots refused by the planner.
     pub errors: Counter,
-    /// Plans with a bound above their cost.
-    pub bound_invalid: Counter,
     /// Duration of planning.
     pub seconds: Histogram,
-    decisions: Family<Labels<1>, Counter>,
     violations: Counter,
     last: Arc<Mutex<LastValues>>,
 }
 
-/// Fits of the predictor and the accuracy of predictions.
+/// The last fit of the predictor and the accuracy of predictions.
 #[derive(Clone, Debug)]
 struct PredictorMetrics {
-    fits: Family<Labels<1>, Counter>,
-    fit_seconds: Histogram,
     prediction_error: Family<Labels<1>, Histogram, fn() -> Histogram>,
     learning: Arc<Mutex<Learning>>,
 }
@@ -115,20 +96,8 @@ pub struct StepMetrics {
     pub reconciles: Counter,
     /// Steps with a failed status write or action.
     pub errors: Counter,
-    /// Jobs queued for a step.
-    pub queue: Gauge,
-    /// Jobs with a step in progress.
-    pub in_flight: Gauge,
     /// Runs that deviated from their plan's prediction.
     pub deviations: Counter,
-}
-
-/// Answers of the query API.
-#[derive(Clone, Debug)]
-pub struct QueryMetrics {
-    answers: Family<Labels<2>, Counter>,
-    /// Duration of computing an answer of the query API.
-    pub seconds: Histogram,
 }
 
 /// All metrics. Clones share them.
@@ -136,16 +105,16 @@ pub struct QueryMetrics {
 pub struct Metrics {
     /// Attempts and ends of jobs, by the statuses that are written.
     jobs: JobMetrics,
-    /// Sampled forecasts and what came of them.
-    pub forecasts: ForecastMetrics,
+    /// What came of sampled forecasts.
+    forecasts: ForecastMetrics,
     /// Plans and the budget.
     pub planning: PlanMetrics,
-    /// Fits of the predictor and the accuracy of predictions.
+    /// The last fit of the predictor and the accuracy of predictions.
     predictor: PredictorMetrics,
     /// Steps of jobs.
     pub steps: StepMetrics,
     /// Answers of the query API.
-    pub queries: QueryMetrics,
+    queries: Family<Labels<2>, Counter>,
     writes: Family<Labels<2>, Counter>,
     reports: Family<Labels<1>, Counter>,
     /// The leader's gauges.
@@ -172,8 +141,8 @@ fn errors() -> Histogram {
     Histogram::new([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0])
 }
 
-/// For durations of computations: buckets from a millisecond to half a minute.
-fn computing_seconds() -> Histogram {
+/// For durations of plans: buckets from a millisecond to half a minute.
+fn planning_seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 16))
 }
 
@@ -188,22 +157,15 @@ impl Metrics {
             forecasts: ForecastMetrics {
                 checked: list::FORECASTS_CHECKED.create(registry),
                 covered: list::FORECASTS_COVERED.create(registry),
-                due: list::FORECASTS_DUE.create(registry),
-                brier: list::FORECAST_BRIER.create(registry),
-                seconds: list::FORECAST_TIME.register(registry, computing_seconds()),
             },
             planning: PlanMetrics {
                 plans: list::PLANS.create(registry),
                 errors: list::PLAN_ERRORS.create(registry),
-                bound_invalid: list::PLAN_BOUND_INVALID.create(registry),
-                seconds: list::PLAN_TIME.register(registry, computing_seconds()),
-                decisions: list::DECISIONS.create(registry),
+                seconds: list::PLAN_TIME.register(registry, planning_seconds()),
                 violations: list::VIOLATIONS.create(registry),
                 last,
             },
             predictor: PredictorMetrics {
-                fits: list::FITS.create(registry),
-                fit_seconds: list::FIT_TIME.register(registry, computing_seconds()),
                 prediction_error: list::PREDICTION_ERROR
                     .register(registry, Family::new_with_constructor(errors as fn() -> Histogram)),
                 learning,
@@ -211,14 +173,9 @@ impl Metrics {
             steps: StepMetrics {
                 reconciles: list::RECONCILES.create(registry),
                 errors: list::RECONCILE_ERRORS.create(registry),
-                queue: list::QUEUE.create(registry),
-                in_flight: list::IN_FLIGHT.create(registry),
                 deviations: list::DEVIATIONS.create(registry),
             },
-            queries: QueryMetrics {
-                answers: list::QUERIES.create(registry),
-                seconds: list::QUERY_TIME.register(registry, computing_seconds()),
-            },
+            queries: list::QUERIES.create(registry),
             writes: list::WRITES.create(registry),
             reports: list::REPORTS.create(registry),
             state,
@@ -235,10 +192,6 @@ impl Metrics {
         for result in REPORTED {
             let _ = self.reports.get_or_create(&[("result", result)]);
         }
-        let waits = WaitReason::ALL.map(WaitReason::as_str);
-        for decision in waits.into_iter().chain([Reason::QueueFull.as_str(), "Run"]) {
-            let _ = self.planning.decisions.get_or_create(&[("decision", decision)]);
-        }
         for kind in WRITES {
             for result in WRITTEN {
                 let _ = self.writes.get_or_create(&[("kind", kind), ("result", result)]);
@@ -246,14 +199,11 @@ impl Metrics {
         }
         for question in QUESTIONS {
             for result in ANSWERED {
-                let _ = self.queries.answers.get_or_create(&[("question", question), ("result", result)]);
+                let _ = self.queries.get_or_create(&[("question", question), ("result", result)]);
             }
         }
         for source in [Source::UserGiven, Source::Observed, Source::Regression, Source::Prior] {
             let _ = self.predictor.prediction_error.get_or_create(&[("source", source.as_str())]);
-        }
-        for result in ["done", "failed", "slow"] {
-            let _ = self.predictor.fits.get_or_create(&[("result", result)]);
         }
     }
 
@@ -261,11 +211,6 @@ impl Metrics {
     pub fn wrote(&self, kind: &'static str, result: &'static str) {
         debug_assert!(WRITES.contains(&kind) && WRITTEN.contains(&result), "{kind}: {result}");
         self.writes.get_or_create(&[("kind", kind), ("result", result)]).inc();
-    }
-
-    /// Counts a changed decision: `Run`, or why the job waits.
-    pub fn decided(&self, decision: &'static str) {
-        self.planning.decisions.get_or_create(&[("decision", decision)]).inc();
     }
 
     /// Counts a progress report, by `REPORTED`.
@@ -277,21 +222,16 @@ impl Metrics {
     /// Counts a question to the query API, by `QUESTIONS` and `ANSWERED`.
     pub fn answered(&self, question: &'static str, result: &'static str) {
         debug_assert!(QUESTIONS.contains(&question) && ANSWERED.contains(&result), "{question}: {result}");
-        self.queries.answers.get_or_create(&[("question", question), ("result", result)]).inc();
+        self.queries.get_or_create(&[("question", question), ("result", result)]).inc();
     }
 
     /// Compares a job's success with its first sampled forecast.
-    pub fn forecast_came_true(&self, first: &Sampled, end: Timestamp, due: Option<Timestamp>) {
+    pub fn forecast_came_true(&self, first: &Sampled, end: Timestamp) {
         self.forecasts.checked.inc();
         let after = first.finish.0.is_some_and(|p10| end >= p10);
         let before = first.finish.2.is_none_or(|p90| end <= p90);
         if after && before {
             self.forecasts.covered.inc();
-        }
-        if let Some(due) = due {
-            self.forecasts.due.inc();
-            let met = if end <= due { 1.0 } else { 0.0 };
-            self.forecasts.brier.inc_by((first.on_time - met).powi(2));
         }
     }
 
@@ -313,22 +253,9 @@ impl Metrics {
         self.jobs.wrote_status(job, after);
     }
 
-    /// Counts a fit of the predictor.
-    pub fn fit(&self, outcome: FitOutcome<'_>) {
-        let result = match outcome {
-            FitOutcome::Done(_) => "done",
-            FitOutcome::Slow => "slow",
-            FitOutcome::Failed => "failed",
-        };
-        self.predictor.fits.get_or_create(&[("result", result)]).inc();
-        if let FitOutcome::Done(fit) = outcome {
-            self.fitted(fit);
-        }
-    }
-
-    fn fitted(&self, fit: &Fit) {
-        self.predictor.fit_seconds.observe(fit.took.as_secs_f64());
-        self.predictor.learning.lock().fitted(clock::now(), fit);
+    /// The predictor has been fitted.
+    pub fn fitted(&self, fit: &Fit) {
+        self.predictor.learning.lock().fitted(fit);
     }
 
     /// Compares an attempt's measurements with the predictions of `table`.

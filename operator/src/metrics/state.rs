@@ -80,16 +80,12 @@ pub struct View {
     pub jobs: BTreeMap<(Phase, Reason), u64>,
     /// Jobs that have not ended, by risk.
     pub risks: BTreeMap<&'static str, u64>,
-    /// Time past their deadlines of jobs that have not ended, s.
-    pub tardiness: f64,
     /// How long the job that has waited longest has waited, s.
     pub oldest_waiting: f64,
     /// GPUs by type and state, in the order of [`STATES`].
     pub gpus: BTreeMap<String, [u64; STATES.len()]>,
     /// Planned nodes that take workers now.
     pub usable_nodes: u64,
-    /// Planned nodes of unknown draw.
-    pub unknown_boards: u64,
     /// Planned nodes that are ready, without a report of an agent.
     pub without_agent: u64,
     /// Excluded nodes by reason.
@@ -120,11 +116,11 @@ impl View {
         list::JOBS.encode(encoder, |values| {
             for phase in Phase::ALL {
                 let of_phase = self.jobs.iter().filter(|((each, _), _)| *each == phase);
-                let mut found: Vec<_> = of_phase.map(|((_, reason), count)| (*reason, *count)).collect();
-                if found.is_empty() {
-                    found.push((default_reason(phase), 0));
+                let mut counts: Vec<_> = of_phase.map(|((_, reason), count)| (*reason, *count)).collect();
+                if counts.is_empty() {
+                    counts.push((default_reason(phase), 0));
                 }
-                for (reason, count) in found {
+                for (reason, count) in counts {
                     values.write(&[("phase", phase.as_str()), ("reason", reason.as_str())], count as f64)?;
                 }
             }
@@ -143,14 +139,12 @@ impl View {
             })
         })?;
         list::USABLE_NODES.encode(encoder, |values| values.plain(self.usable_nodes as f64))?;
-        list::UNKNOWN_BOARDS.encode(encoder, |values| values.plain(self.unknown_boards as f64))?;
         list::WITHOUT_AGENT.encode(encoder, |values| values.plain(self.without_agent as f64))?;
         list::EXCLUDED_NODES.encode(encoder, |values| {
             Exclusion::ALL.into_iter().try_for_each(|why| {
                 values.write(&[("reason", why)], self.excluded.get(why).copied().unwrap_or(0) as f64)
             })
         })?;
-        list::TARDINESS.encode(encoder, |values| values.plain(self.tardiness))?;
         list::OLDEST_WAITING.encode(encoder, |values| values.plain(self.oldest_waiting))?;
         list::DRAW.encode(encoder, |values| values.plain(self.draw))
     }
@@ -166,16 +160,9 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
     if let Some(allowed) = plan.allowed {
         list::ALLOWED.encode(encoder, |values| values.plain(allowed))?;
     }
-    if let Some(gap) = plan.gap {
-        list::PLAN_GAP.encode(encoder, |values| values.plain(gap))?;
-    }
-    if let Some(missed) = plan.missed_saving {
-        list::PLAN_MISSED.encode(encoder, |values| values.plain(missed))?;
-    }
     if let Some(asked) = plan.asked_over_available {
         list::PLAN_ASKED.encode(encoder, |values| values.plain(asked))?;
     }
-    list::PLAN_JOBS.encode(encoder, |values| values.plain(plan.jobs as f64))?;
     let at = plan.at.as_millisecond() as f64 / 1_000.0;
     list::PLAN_AT.encode(encoder, |values| values.plain(at))
 }

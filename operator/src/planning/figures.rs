@@ -5,15 +5,11 @@ use andreas_runtime::clock;
 
 use crate::energy::rules;
 use crate::metrics::LastPlan;
-use crate::snapshot::Built;
 
 /// The figures of a plan that was made just now.
-pub fn figures(built: &Built, plan: &Plan) -> LastPlan {
+pub fn figures(plan: &Plan) -> LastPlan {
     LastPlan {
         at: clock::now(),
-        jobs: built.snapshot.jobs.len(),
-        gap: plan.gap,
-        missed_saving: plan.missed_saving,
         asked_over_available: plan.asked_over_available,
         budgeted: plan.budgeted_power.0,
         allowed: plan.allowed_power.filter(|watts| rules::limits(*watts)).map(|watts| watts.0),
@@ -47,10 +43,10 @@ mod tests {
         let allowed = |hours: i64| {
             let now = at(hours * 3_600);
             let with = (FromLastPlan::default(), now);
-            let (_, built, planned) =
+            let (_, _, planned) =
                 make(&index, &Ledger::new(now), Caches::default(), with, &Options::default());
             let (plan, _) = planned.expect("a plan");
-            figures(&built, &plan).allowed
+            figures(&plan).allowed
         };
         assert_eq!((allowed(0), allowed(6)), (None, None));
         // Less the margin.

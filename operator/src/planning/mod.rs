@@ -123,7 +123,6 @@ pub async fn run(
             Ok((plan, took)) => {
                 shared.metrics.planning.plans.inc();
                 if plan.bound_invalid {
-                    shared.metrics.planning.bound_invalid.inc();
                     tracing::warn!(plan = number, "the bound of the plan is above its cost");
                 }
                 shared.metrics.planning.seconds.observe(took.as_secs_f64());
@@ -285,17 +284,12 @@ fn update_settings(shared: &Shared, index: &ClusterIndex) {
 
 /// Delivers a plan and returns the latest time of the next one.
 fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &Forecasts) -> Option<Instant> {
-    let metrics = &shared.metrics;
-    metrics.planned(figures::figures(built, plan));
+    shared.metrics.planned(figures::figures(plan));
     let mut index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     let mut changed = record(&index, &mut ledger, built, plan);
     for key in &changed {
         let decision = ledger.get(key).and_then(|memory| memory.plan().decision.as_ref()).map(|d| &d.planned);
-        metrics.decided(match decision {
-            Some(Planned::Wait { reason, .. }) => reason.as_str(),
-            Some(Planned::Run { .. }) | None => "Run",
-        });
         tracing::debug!(plan = number, job = %key, ?decision, "decided");
     }
     forecasts(&index, &mut ledger, plan, built, sampled, &mut changed);

@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use andreas_api::slim::SlimTrainingProfile;
-use andreas_predictor::{GpuModel, Predictor, Profile, Refusal};
+use andreas_predictor::{GpuModel, Predictor, Profile};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
@@ -18,9 +17,6 @@ use crate::index::ClusterIndex;
 /// itself uses fewer.
 const NAMESPACE_ROWS: usize = 1_024;
 const ALL_ROWS: usize = 65_536;
-
-/// Reason for rows that are not pooled but still used by their own profile.
-const CLAIMED: &str = "Claimed";
 
 /// Input of a model: equal input, equal model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,8 +38,7 @@ struct Population {
     profiles: Vec<Profile>,
     rows: usize,
     /// Self-reported rows and rows above the limit, by namespace.
-    claimed: BTreeMap<String, u64>,
-    left_out: BTreeMap<String, u64>,
+    refused: BTreeMap<String, u64>,
 }
 
 impl FitRequest {
@@ -83,7 +78,7 @@ impl FitRequest {
             let rows = profile.status.as_ref().map_or(0, |status| status.observations.len());
             let of_namespace = taken.entry(&key.namespace).or_default();
             if *of_namespace + rows > NAMESPACE_ROWS || all.rows + rows > ALL_ROWS {
-                *all.left_out.entry(key.namespace.clone()).or_default() += rows as u64;
+                *all.refused.entry(key.namespace.clone()).or_default() += rows as u64;
                 continue;
             }
             *of_namespace += rows;
@@ -95,7 +90,7 @@ impl FitRequest {
             );
             let claimed = converted.observations.iter().filter(|row| row.claimed).count() as u64;
             if claimed > 0 {
-                *all.claimed.entry(key.namespace.clone()).or_default() += claimed;
+                *all.refused.entry(key.namespace.clone()).or_default() += claimed;
             }
             all.profiles.push(converted);
         }
@@ -104,30 +99,13 @@ impl FitRequest {
 
     /// Fits the model. The time grows with the rows, up to a bound.
     pub fn fit(self) -> Model {
-        let began = Instant::now();
         let population = self.population();
         let predictor = Predictor::fit(&self.basis.models, &population.profiles);
-        let mut refused: BTreeMap<&'static str, u64> = BTreeMap::new();
-        let mut refused_of: BTreeMap<String, u64> = BTreeMap::new();
-        let mut count = |namespace: &str, reason: &'static str, rows: u64| {
-            *refused.entry(reason).or_default() += rows;
-            *refused_of.entry(namespace.to_owned()).or_default() += rows;
-        };
+        let mut refused = population.refused;
         for (namespace, reasons) in predictor.refused() {
-            reasons.iter().for_each(|(reason, rows)| count(namespace, reason.as_str(), *rows));
+            *refused.entry(namespace.to_owned()).or_default() += reasons.values().sum::<u64>();
         }
-        for (reason, by_namespace) in
-            [(Refusal::TooMany.as_str(), &population.left_out), (CLAIMED, &population.claimed)]
-        {
-            by_namespace.iter().for_each(|(namespace, rows)| count(namespace, reason, *rows));
-        }
-        let fit = Fit {
-            took: began.elapsed(),
-            profiles: population.profiles.len(),
-            rows: population.rows,
-            refused,
-            refused_of,
-        };
+        let fit = Fit { profiles: population.profiles.len(), rows: population.rows, refused };
         Model { basis: self.basis, predictor, fit }
     }
 }
@@ -135,16 +113,12 @@ impl FitRequest {
 /// Statistics of a fit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fit {
-    /// How long it took.
-    pub took: Duration,
     /// Profiles read.
     pub profiles: usize,
     /// Their rows.
     pub rows: usize,
-    /// Rows that were not pooled, by reason.
-    pub refused: BTreeMap<&'static str, u64>,
-    /// The same by namespace.
-    pub refused_of: BTreeMap<String, u64>,
+    /// Rows that were not pooled, by namespace.
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// A fitted predictor.

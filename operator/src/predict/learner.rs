@@ -1,7 +1,6 @@
 //! Fits the predictor over all profiles on its own thread: plans use the newest available model.
 //!
-//! **In**: [`FitRequest`], the current profiles. **Out**: a [`Model`], and the outcome of each fit to a
-//! listener. The latest request counts; until its fit is done the previous model is used. Only the first model
+//! **In**: [`FitRequest`], the current profiles. **Out**: a [`Model`], and what each fit read to a listener. The latest request counts; until its fit is done the previous model is used. Only the first model
 //! is waited for, with a time limit: a plan can be made with an empty model.
 //!
 //! **Never here**: async, writes, predictions for a single job (see [`super::tables`]).
@@ -43,19 +42,8 @@ struct FitState {
     changed: Condvar,
 }
 
-/// What became of a fit.
-#[derive(Clone, Copy, Debug)]
-pub enum FitOutcome<'a> {
-    /// There is a new model.
-    Done(&'a Fit),
-    /// It takes long; reported once.
-    Slow,
-    /// It panicked; the previous model stays.
-    Failed,
-}
-
-/// Receives the outcome of every fit.
-pub type FitListener = dyn Fn(FitOutcome<'_>) + Send + Sync;
+/// Hears of every new model.
+pub type FitListener = dyn Fn(&Fit) + Send + Sync;
 
 /// The fit function; replaced in tests.
 type Fitting = dyn Fn(FitRequest) -> Model + Send + Sync;
@@ -64,7 +52,6 @@ type Fitting = dyn Fn(FitRequest) -> Model + Send + Sync;
 #[derive(Clone)]
 pub struct Learner {
     shared: Arc<FitState>,
-    listener: Arc<FitListener>,
 }
 
 impl Learner {
@@ -82,11 +69,11 @@ impl Learner {
         fitting: Arc<Fitting>,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(FitState::default());
-        let (weak, listening) = (Arc::downgrade(&shared), Arc::clone(&listener));
+        let weak = Arc::downgrade(&shared);
         thread::Builder::new()
             .name("predictor".into())
-            .spawn(move || work(&weak, &*listening, &signals, &*fitting))?;
-        Ok(Self { shared, listener })
+            .spawn(move || work(&weak, &*listener, &signals, &*fitting))?;
+        Ok(Self { shared })
     }
 
     /// The newest model; requests a fit if it is outdated. Waits only for the first one, on the caller's
@@ -116,17 +103,18 @@ impl Learner {
         self.log_fit_slower_than(SLOW);
     }
 
-    fn log_fit_slower_than(&self, slow: Duration) {
+    /// Whether one was logged.
+    fn log_fit_slower_than(&self, slow: Duration) -> bool {
         let mut state = self.shared.state.lock();
-        let Some((began, logged)) = state.fitting.as_mut() else { return };
+        let Some((began, logged)) = state.fitting.as_mut() else { return false };
         let seconds = began.elapsed();
         if seconds < slow || std::mem::replace(logged, true) {
-            return;
+            return false;
         }
         drop(state);
-        (self.listener)(FitOutcome::Slow);
         let seconds = seconds.as_secs_f64();
         tracing::warn!(seconds, "a fit of the predictor takes long; the previous model stays in use");
+        true
     }
 }
 
@@ -142,13 +130,14 @@ fn work(weak: &Weak<FitState>, listener: &FitListener, signals: &Signals, fittin
         state.fitting = None;
         match fitted {
             Ok(model) => {
-                listener(FitOutcome::Done(&model.fit));
+                let Fit { profiles, rows, .. } = model.fit;
+                tracing::debug!(profiles, rows, ?took, "the predictor is fitted");
+                listener(&model.fit);
                 state.model = Some(Arc::new(model));
                 shared.changed.notify_all();
                 signals.plan.notify_one();
             }
             Err(_) => {
-                listener(FitOutcome::Failed);
                 state.first_wait_over = true;
                 shared.changed.notify_all();
                 tracing::error!("a fit of the predictor failed; the previous model stays in use");

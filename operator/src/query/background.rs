@@ -1,5 +1,5 @@
-//! The thread that makes views: on the leader after its plans, on other replicas while there are questions. Between two
-//! plans, questions have it make them again, from the present on.
+//! The thread that makes views after the leader's plans. Between two plans, questions have it make them again, from the
+//! present on.
 //!
 //! It rests several times as long as it worked, so forecasts use a bounded part of a core. A question about a plan that is newer
 //! than the view ends the rest as soon as that bound allows.
@@ -8,18 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use andreas_planner::Options;
 use andreas_runtime::clock;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use super::standby;
 use super::view::View;
-use crate::index::ClusterIndex;
-use crate::metrics::Metrics;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
-use crate::snapshot::Caches;
 
 /// Minimum time between two forecasts, and their maximum share of a core as one in this many.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -27,25 +22,16 @@ const SHARE: u32 = 5;
 /// A view of a newer plan is waited for if the last one took at most the first, and no longer than the second.
 const QUICK: Duration = Duration::from_millis(100);
 const QUICK_WITHIN: Duration = Duration::from_millis(150);
-/// A replica that does not lead plans for this long after the last question.
-const ASKED_WITHIN: Duration = Duration::from_secs(60);
-/// Minimum age of such a plan before another one.
-const STANDBY_AGE: Duration = Duration::from_secs(10);
-/// Age from which a view is made again from the same plan, while there are questions.
+/// Age from which a view is made again from the same plan, within the second of the last question.
 const OLD: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
+const ASKED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What the thread reads.
 pub struct Sources {
-    /// The watched cluster state.
-    pub index: Arc<Mutex<ClusterIndex>>,
     /// The leader's plans.
     pub latest: LatestPlan,
     /// Receives the forecasts.
     pub forecasts: Forecasts,
-    /// The planner's options.
-    pub options: Options,
-    /// Counters.
-    pub metrics: Metrics,
 }
 
 #[derive(Default)]
@@ -73,11 +59,11 @@ impl Drop for Background {
 }
 
 impl Background {
-    /// Starts the thread; `caches` are for plans of a replica that does not lead.
+    /// Starts the thread.
     ///
     /// # Errors
     /// If the system cannot create a thread.
-    pub fn start(sources: Sources, caches: Caches) -> std::io::Result<Arc<Self>> {
+    pub fn start(sources: Sources) -> std::io::Result<Arc<Self>> {
         let demand = Arc::<(Mutex<Demand>, Condvar)>::default();
         let (sender, views) = watch::channel(None);
         let ended = Arc::new(AtomicBool::new(false));
@@ -85,7 +71,7 @@ impl Background {
         let latest = sources.latest.clone();
         std::thread::Builder::new()
             .name("forecasts".into())
-            .spawn(move || work(&sources, caches, &asked, &sender, &end))?;
+            .spawn(move || work(&sources, &asked, &sender, &end))?;
         Ok(Arc::new(Self { latest, demand, views, ended }))
     }
 
@@ -125,51 +111,37 @@ impl Background {
                 self.demand.1.notify_all();
             }
         }
-        let found = tokio::time::timeout(within, views.wait_for(Option::is_some)).await.ok()?.ok()?;
-        found.clone()
+        let view = tokio::time::timeout(within, views.wait_for(Option::is_some)).await.ok()?.ok()?;
+        view.clone()
     }
 }
 
 fn work(
     sources: &Sources,
-    mut caches: Caches,
     demand: &(Mutex<Demand>, Condvar),
     views: &watch::Sender<Option<Arc<View>>>,
     ended: &AtomicBool,
 ) {
     let mut rested = Instant::now();
     let mut paused = rested;
-    let mut standby_at: Option<Instant> = None;
     while !ended.load(Ordering::Relaxed) {
         let (asked, urgent) = {
-            let mut held = demand.0.lock();
-            let left = rested.saturating_duration_since(Instant::now());
-            let wait = if held.urgent { left } else { PAUSE };
+            let mut demanded = demand.0.lock();
+            let rest = rested.saturating_duration_since(Instant::now());
+            let wait = if demanded.urgent { rest } else { PAUSE };
             if !wait.is_zero() {
-                demand.1.wait_for(&mut held, wait);
+                demand.1.wait_for(&mut demanded, wait);
             }
-            (held.asked.is_some_and(|at| at.elapsed() < ASKED_WITHIN), held.urgent)
+            (demanded.asked.is_some_and(|at| at.elapsed() < ASKED_WITHIN), demanded.urgent)
         };
-        let known = views.borrow().clone();
+        let last_view = views.borrow().clone();
         let over = if urgent { rested } else { rested.max(paused) };
-        if Instant::now() < over && known.is_some() {
+        if Instant::now() < over && last_view.is_some() {
             continue;
         }
         demand.0.lock().urgent = false;
-        let latest = match sources.latest.last() {
-            Some(latest) => latest,
-            // This replica has never led.
-            None if asked && standby_at.is_none_or(|at| at.elapsed() > STANDBY_AGE) => {
-                let index = sources.index.lock().for_plan();
-                let (kept, latest) = standby::plan(index, caches, &sources.options, clock::now());
-                caches = kept;
-                standby_at = Some(Instant::now());
-                let Some(latest) = latest else { continue };
-                Arc::new(latest)
-            }
-            None => continue,
-        };
-        let same = known.filter(|known| Arc::ptr_eq(&known.latest, &latest));
+        let Some(latest) = sources.latest.last() else { continue };
+        let same = last_view.filter(|view| Arc::ptr_eq(&view.latest, &latest));
         let now = clock::now();
         let old = |view: &Arc<View>| asked && now.duration_since(view.instant()) > OLD;
         if same.as_ref().is_some_and(|view| !old(view)) {
@@ -185,7 +157,6 @@ fn work(
         demand.0.lock().took = took;
         match made {
             Ok(view) => {
-                sources.metrics.forecasts.seconds.observe(took.as_secs_f64());
                 sources.forecasts.keep(view.instant(), Arc::clone(&view.forecast));
                 views.send_replace(Some(Arc::new(view)));
             }

@@ -276,16 +276,14 @@ mod tests {
 
     use super::*;
     use crate::index::ClusterIndex;
-    use crate::query::standby;
-    use crate::testing::{at, gpu_node};
+    use crate::testing::{at, gpu_node, planned};
 
     #[test]
     fn a_question_about_one_job_does_not_wait_while_the_cluster_is_built() {
         let mut index = ClusterIndex::new();
         let node = gpu_node("n0", "NVIDIA-A100-SXM4-80GB", 8);
         index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
-        let (_, latest) = standby::plan(index, Caches::default(), &Options::default(), at(0));
-        let latest = latest.expect("a plan");
+        let latest = planned(&index, &Options::default(), at(0));
         let spec = json!({"epochs": 10, "gpus": {"min": 1, "max": 1},
             "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}});
         let job = JobObject { metadata: Default::default(), spec };

@@ -1,6 +1,6 @@
 //! The cluster's state as it is now: a question about a change is planned on it, and not on that of the last plan.
 //!
-//! **In**: the watched objects, and the leader's memory. **Out**: copies. A profile that was applied a moment ago, and jobs that no
+//! **In**: the watched objects, and the leader's memory. **Out**: copies, on the leader alone. A profile that was applied a moment ago, and jobs that no
 //! plan has seen yet, are in them. Locks are held for the copy, never while anything is planned.
 
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::standby::with_all_claims;
 use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
+use crate::lifecycle::Claim;
 use crate::shared::Leader;
 
 /// Reads the cluster's state.
@@ -32,29 +32,46 @@ pub struct State {
     pub ledger: Ledger,
 }
 
+impl State {
+    /// A job that no step has seen yet waits.
+    pub fn new(index: ClusterIndex, mut ledger: Ledger, at: Timestamp) -> Self {
+        for (key, job) in index.jobs().iter().filter(|(_, job)| job.status.is_none()) {
+            let memory = ledger.entry(key, job.metadata.uid.as_deref().unwrap_or_default());
+            if memory.claim().is_none() {
+                let is_held = job.spec.suspend || job.metadata.deletion_timestamp.is_some();
+                memory.set_claim(if is_held { Claim::Nothing } else { Claim::Waiting { not_before: None } });
+            }
+        }
+        Self { at, index, ledger }
+    }
+}
+
 impl Live {
     /// With the memory of this process once it leads.
     pub fn new(index: Arc<Mutex<ClusterIndex>>, leader: Leader) -> Self {
         Self { index, leader }
     }
 
-    /// A copy of everything.
-    pub fn state(&self, now: Timestamp) -> State {
-        let leading = self.leader.shared();
+    /// Whether this process leads, and so can answer.
+    pub fn leads(&self) -> bool {
+        self.leader.shared().is_some()
+    }
+
+    /// A copy of everything; `None` on a replica that does not lead.
+    pub fn state(&self, now: Timestamp) -> Option<State> {
+        let shared = self.leader.shared()?;
         let (index, ledger) = {
             let index = self.index.lock();
-            let ledger = leading.as_ref().map(|shared| shared.ledger.lock().clone());
-            (index.for_plan(), ledger)
+            (index.for_plan(), shared.ledger.lock().clone())
         };
-        let ledger = with_all_claims(ledger.unwrap_or_else(|| Ledger::new(now)), &index, now);
-        State { at: now, index, ledger }
+        Some(State::new(index, ledger, now))
     }
 
     /// The jobs of a namespace.
     pub fn jobs(&self, namespace: &str) -> Vec<Arc<SlimTrainingJob>> {
         let index = self.index.lock();
-        let own = index.jobs().iter().filter(|(key, _)| key.namespace == namespace);
-        own.map(|(_, job)| Arc::clone(job)).collect()
+        let of_namespace = index.jobs().iter().filter(|(key, _)| key.namespace == namespace);
+        of_namespace.map(|(_, job)| Arc::clone(job)).collect()
     }
 
     /// A job.

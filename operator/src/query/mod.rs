@@ -5,13 +5,13 @@
 //! state; nothing is created, written or reserved.
 //!
 //! What was decided is answered from the last plan, what would happen from a plan of now that nobody carries out.
+//! Only the leader answers.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`view`] | a plan with its forecast: what all answers are computed from |
 //! | [`background`] | the thread that makes views of the operator's plans |
 //! | [`live`] | the cluster's state as it is now |
-//! | [`standby`] | the plan of a replica that does not lead |
 //! | [`jobs`] | a job in an answer, the order of the queue |
 //! | [`hypothetical`] | a job, node or budget that does not exist, in the planner's input |
 //! | [`what_if`] | the effect of a change |
@@ -24,7 +24,6 @@ pub mod explain;
 pub mod hypothetical;
 pub mod jobs;
 pub mod live;
-pub mod standby;
 #[cfg(test)]
 mod tests;
 pub mod view;

@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::index::ClusterIndex;
-use crate::shared::Leader;
 use crate::snapshot::Caches;
-use crate::testing::{at, gpu_node};
+use crate::testing::{at, gpu_node, planned, stepped};
 
 mod explained;
 mod live;
@@ -65,8 +64,7 @@ fn running(node: &str, gpus: u32) -> Value {
 
 fn view(index: &ClusterIndex) -> View {
     let options = Options { trials: 50, ..Options::default() };
-    let (_, latest) = standby::plan(index.for_plan(), Caches::default(), &options, at(50));
-    View::new(Arc::new(latest.expect("a plan"))).expect("a view")
+    View::new(Arc::new(planned(index, &options, at(50)))).expect("a view")
 }
 
 fn job(view: &View, name: &str) -> Arc<SlimTrainingJob> {
@@ -331,7 +329,7 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         .map(|(_, job)| Arc::clone(job))
         .collect();
     let hypothetical = Hypothetical::new(Caches::default);
-    let live = Live::new(Arc::new(parking_lot::Mutex::new(index)), Leader::default());
+    let ledger = stepped(&index, at(80));
     let p95 = |what: &str, goal: Duration, times: usize, ask: &dyn Fn(usize)| {
         let mut all: Vec<Duration> = (0..times)
             .map(|n| {
@@ -359,7 +357,8 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
             JobObject { metadata: Default::default(), spec: spec(8, 8, json!({"deadlineAfter": "5h"})) };
         let asked = WhatIfRequest { job: Some(job), ..WhatIfRequest::default() };
         // As the server does.
-        let now = hypothetical.view(live.state(at(80)), &view.latest).expect("a view");
+        let state = crate::query::live::State::new(index.for_plan(), ledger.clone(), at(80));
+        let now = hypothetical.view(state, &view.latest).expect("a view");
         what_if::what_if(&now, &hypothetical, "team", &asked).expect("an answer");
     });
     assert!(queue && all && explained && changed, "{queue} {all} {explained} {changed}");

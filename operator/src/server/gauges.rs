@@ -91,7 +91,6 @@ fn add_job(
     let created = job.metadata.creation_timestamp.as_ref();
     let due = instants::deadline(&job.spec, created).map(|due| due.0);
     let late = due.map_or(0.0, |due| instants::since(due, now).0);
-    view.tardiness += late;
     let predicted = status.prediction.as_ref().map(|prediction| prediction.risk.as_str());
     let risk = if late > 0.0 { Some("Late") } else { predicted };
     let risk = risk.and_then(|risk| RISKS.into_iter().find(|known| *known == risk));
@@ -125,7 +124,6 @@ fn add_node(
     let of_node = inventory.node_use(node);
     let open = of_node.planned().is_some() && usable(node);
     view.usable_nodes += u64::from(open);
-    view.unknown_boards += u64::from(of_node.planned().is_some_and(|t| inventory.unknown().contains(t)));
     // A node that may be off has no agent that could be missed.
     let powered = inventory.powered(node).is_some();
     view.without_agent += u64::from(powered && reporting_agent(index, key).is_none());

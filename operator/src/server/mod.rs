@@ -1,6 +1,6 @@
 //! Process setup: client, caches, endpoints, leader election, loops and orderly shutdown.
 //!
-//! A follower fills its caches, serves progress and answers questions. The leader also steps jobs, plans and maintains nodes.
+//! A follower fills its caches and serves progress. The leader also steps jobs, plans, answers questions and maintains nodes.
 //! Loss of leadership ends the process on purpose: memory from a leader's time is stale afterwards.
 
 mod authorities;
@@ -49,8 +49,9 @@ use crate::objects::nodes;
 use crate::objects::profiles::{self, ProfileUpdates};
 use crate::planning::last::LatestPlan;
 use crate::planning::{self, PlanCadence};
+use crate::predict::Fit;
 use crate::predict::Tables;
-use crate::predict::learner::{FitOutcome, Learner};
+use crate::predict::learner::Learner;
 use crate::predict::sampled::Forecasts as SampledForecasts;
 use crate::progress::{self, LastReports, Progress, RejectedReports};
 use crate::query::background::Sources;
@@ -100,7 +101,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let latest = LatestPlan::default();
     let sampled = SampledForecasts::default();
     let counters = metrics.clone();
-    let listener = Arc::new(move |outcome: FitOutcome<'_>| counters.fit(outcome));
+    let listener = Arc::new(move |fit: &Fit| counters.fitted(fit));
     let learner = Learner::start(listener, index.lock().signals()).context("no thread to learn on")?;
     let options = Options { method: args.method, seed: args.seed, trials: args.trials, ..Options::default() };
     // Servers and caches outlive the loops: steps in progress finish with fresh caches, and probes see it.
@@ -146,14 +147,8 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let access = Access::new(client.clone());
             let pages = pages::protected(pages, Arc::clone(&access));
             let caches = || Caches::new(Tables::learning(learner.clone()));
-            let sources = Sources {
-                index: Arc::clone(&index),
-                latest: latest.clone(),
-                forecasts: sampled.clone(),
-                options: options.clone(),
-                metrics: metrics.clone(),
-            };
-            let background = Background::start(sources, caches()).context("no thread to forecast on")?;
+            let sources = Sources { latest: latest.clone(), forecasts: sampled.clone() };
+            let background = Background::start(sources).context("no thread to forecast on")?;
             let hypothetical = Hypothetical::new(caches);
             let live = Live::new(Arc::clone(&index), leader.clone());
             let api = QueryApi::new(access, live, background, hypothetical, metrics.clone());

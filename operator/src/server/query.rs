@@ -2,7 +2,7 @@
 //!
 //! A caller needs a bearer token and a right on TrainingJobs in the namespace: `list` for its queue and for
 //! changes, `get` for one job. The token is in `Authorization`, or in `Andreas-Authorization` where the API
-//! server's proxy removed the former. Every replica answers.
+//! server's proxy removed the former. The leader answers; any other replica says 503 with the reason `NotLeading`.
 //!
 //! What a caller can use up is bounded: requests per second of each user, one change of each user at a time,
 //! a few answers in total, the size of a question, and the time of an answer.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
-use andreas_query::{DEFAULT_QUEUE, Failure, MAX_BODY, MAX_QUEUE, TOKEN_HEADER, path};
+use andreas_query::{DEFAULT_QUEUE, Failure, MAX_BODY, MAX_QUEUE, NOT_LEADING, TOKEN_HEADER, path};
 use andreas_runtime::access::{Access, Denied, Right};
 use andreas_runtime::buckets::Buckets;
 use andreas_runtime::clock;
@@ -187,7 +187,13 @@ async fn admit(api: &QueryApi, caller: &Caller, namespace: &str, verb: &str) -> 
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Invalid", "namespace: is no name of a namespace"));
     }
     let right = Right::Resource { group: names::GROUP, resource: "trainingjobs", verb, namespace };
-    user_of(api, caller, right).await
+    let user = user_of(api, caller, right).await?;
+    if api.live.leads() { Ok(user) } else { Err(not_leading()) }
+}
+
+fn not_leading() -> Refusal {
+    let message = "this replica of the operator does not lead; another one answers, or soon will: try again";
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, NOT_LEADING, message)
 }
 
 fn no_plan() -> Refusal {
@@ -208,7 +214,6 @@ async fn answer<T: Serialize + Send + 'static>(
     turn: OwnedSemaphorePermit,
     compute: impl FnOnce() -> Result<T, QueryError> + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let began = Instant::now();
     let work = move || {
         let _turn = turn;
         compute().map(|answer| serde_json::to_vec(&answer))
@@ -218,7 +223,6 @@ async fn answer<T: Serialize + Send + 'static>(
     };
     let computed = tokio::task::spawn_blocking(work).await.map_err(|_| failed())?;
     let text = computed?.map_err(|_| failed())?;
-    api.metrics.queries.seconds.observe(began.elapsed().as_secs_f64());
     api.metrics.answered(question, "answered");
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
@@ -371,7 +375,8 @@ where
     let compute = move || {
         let _changing = changing;
         // The change is made now, and not to the cluster of the last plan.
-        let now = hypothetical.view(live.state(clock::now()), &view.latest)?;
+        let state = live.state(clock::now()).ok_or(QueryError::NotPlanned)?;
+        let now = hypothetical.view(state, &view.latest)?;
         compute(&now, &hypothetical, &namespace, &asked)
     };
     answer(api, question, turn, compute).await

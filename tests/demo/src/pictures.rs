@@ -38,13 +38,11 @@ const WIDTH: u32 = 1400;
 const MAX_HEIGHT: u32 = 5000;
 
 /// Series that a test bed with healthy whole GPUs, without dcgm-exporter or a history does not have.
-const NO_DATA_HERE: [&str; 8] = [
+const NO_DATA_HERE: [&str; 6] = [
     "DCGM_FI_",
     "ALERTS{",
     "andreas_gpu_problem",
     "andreas_gpu_rest_effect_watts",
-    "andreas_gpu_shared_energy_estimate_joules_total",
-    "andreas_gpu_uncorrected_memory_errors",
     "andreas_gpu_xid_errors_total",
     "andreas_predictor_refused",
 ];

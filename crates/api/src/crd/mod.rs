@@ -3,7 +3,7 @@
 //! What flows in: the schemas that the types derive. What is added here, each in one file: bounds for everything that
 //! has a size ([`bounds`]), the rules across fields in CEL ([`rules`]), parts that have one owner as a whole
 //! ([`ownership`]), the columns of `kubectl get` and the fields that can be selected on ([`columns`]). What flows out: the definitions, and the same as YAML for
-//! `andreas-operator crds`, for `deploy/crds` and for the chart. A test fails when the committed files are stale.
+//! `andreas-operator crds` and for the chart. A test fails when the committed files are stale.
 //!
 //! What must never be here: anything that a user of the objects needs at run time, and hand-written schemas. Where a
 //! bound is wrong, the type is wrong.

@@ -1,6 +1,6 @@
 //! The Lagrangian dual of a step: one price per GPU of a class and one per watt.
 
-use super::step::{Choice, Prices, Step};
+use super::step::{Choice, Step};
 use crate::partial::PartialPlan;
 
 /// Maximum rounds of the search.
@@ -40,7 +40,6 @@ pub(super) fn priced_step<'a, 'b>(mut step: Step<'a, 'b>, base: &PartialPlan, ga
     }
     let (value, gpu, watt) = best;
     (step.fixed, step.bound) = (fixed, fixed + value);
-    step.dual = Prices { gpu: gpu.clone(), watt, room, watts: watts.unwrap_or(f64::INFINITY) };
     for options in &mut step.options {
         for o in options.iter_mut() {
             o.reduced = o.cost + gpu[o.class] * o.gpus + watt * o.watts;

@@ -4,9 +4,7 @@
 //! class of GPUs and for watts ([`prices`]). They give the cost of each job in each configuration now and of
 //! its best later start ([`step`]). Jobs are then placed in order of regret, first as computed, then in
 //! perturbed orders. A local search improves the incumbent ([`improve`]). The Lagrangian dual of the step
-//! bounds every plan from below; where that is not close, so does what fits on nodes together
-//! ([`patterns`]). On small instances branch and bound closes the gap ([`exact`]). The method
-//! `exact` is the same with a search tree several hundred times as large.
+//! bounds every plan from below.
 //!
 //! **Data flow**: takes an [`Instance`], returns an [`Outcome`]. Moves take room only through
 //! [`Capacity`](crate::capacity::Capacity), so none can break a hard constraint.
@@ -25,10 +23,8 @@ mod classes;
 mod cost_table;
 mod deferred;
 mod dual;
-mod exact;
 mod feasible;
 mod improve;
-mod patterns;
 mod periods;
 mod price_search;
 mod prices;
@@ -37,8 +33,6 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod track;
-
-use std::cell::Cell;
 
 use aged::Served;
 use classes::Classes;
@@ -51,7 +45,7 @@ use step::{Choice, Step};
 
 use crate::budget;
 use crate::instance::{Assignment, Holding, Instance, JobData};
-use crate::method::{MethodName, Options};
+use crate::method::Options;
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::reserve::Reservation;
@@ -61,10 +55,6 @@ use crate::rng::Random;
 const ROUNDS: usize = 24;
 /// Minimum relative gain over continuing as now.
 const HYSTERESIS: f64 = 1e-4;
-/// The same where the optimum is found: only ties are left.
-const TIE: f64 = 1e-7;
-/// Maximum number of jobs for which the default method tries to prove its plan.
-const SMALL: usize = 200;
 
 /// Data that does not depend on where jobs are that may be moved.
 #[derive(Clone, Copy)]
@@ -188,7 +178,6 @@ fn decide_at(
         stopped,
         bound: Some(bound),
         waiting_cost: Some(waiting_cost),
-        ended_early: options.method == MethodName::Exact && cost - bound > TIE * cost.abs(),
         intended,
         prices: Some(priced.shadow_prices.publish(instance, classes)),
         asked: priced.shadow_prices.asked,
@@ -321,17 +310,14 @@ impl<'b> Context<'_, 'b> {
         }
         let mut stay = SearchState::new(&step, stay, &open);
         stay.fill(&queue, kept.as_ref());
-        let limit = self.tree(jobs.len());
-        let threshold = if limit > 0 { TIE } else { HYSTERESIS };
         // No plan is cheaper by more than the threshold: no search is needed.
-        let near = threshold.max(self.options.gap);
-        let (bound, waiting_cost) = (Cell::new(step.bound), step.cost_of_waiting());
-        let close = |cost: f64, bound: f64| cost - bound <= near * cost.abs();
-        let enough = |cost: f64| close(cost, bound.get());
+        let near = HYSTERESIS.max(self.options.gap);
+        let (bound, waiting_cost) = (step.bound, step.cost_of_waiting());
+        let enough = |cost: f64| cost - bound <= near * cost.abs();
         if enough(stay.cost) {
             return RoundResult {
                 assignments: finished(instance, stay.partial, kept.as_ref()),
-                bound: bound.get(),
+                bound,
                 waiting_cost,
                 trials: 1,
                 reserved_for: kept.map(|k| k.job),
@@ -340,21 +326,11 @@ impl<'b> Context<'_, 'b> {
             };
         }
 
-        let mut rng = Random::new(self.options.generator, self.options.seed);
+        let mut rng = Random::new(self.options.seed);
         let mut trials = 1;
         let mut best = SearchState::new(&step, base.clone(), &open);
         best.construct(&queue);
         best.fill(&queue, kept.as_ref());
-        if !enough(best.cost) {
-            let known = best.cost.min(stay.cost);
-            if let Some(kept) = &kept {
-                base.ledger.release(instance, kept.job, &kept.assignment);
-            }
-            bound.set(patterns::bound(&step, &base, known, &|bound| close(known, bound)));
-            if let Some(kept) = &kept {
-                base.ledger.take(instance, kept.job, &kept.assignment);
-            }
-        }
         for _ in 0..self.passes(jobs.len()) {
             if enough(best.cost) {
                 break;
@@ -374,15 +350,7 @@ impl<'b> Context<'_, 'b> {
         let improver = Improver { search_state: &mut best, rng: &mut rng, jobs: &jobs, waiting: Vec::new() };
         trials += improver.run(moves, &enough);
         best.fill(&queue, kept.as_ref());
-        let mut bound = bound.get();
-        let asked = self.options.gap > 0.0 && enough(best.cost);
-        if limit > 0 && !asked && kept.is_none() && exact::applies(&step) {
-            let proof = exact::branch_and_bound(&step, &base, &open, &mut best, limit);
-            bound = proof.bound.max(bound);
-            trials += proof.nodes;
-            best.fill(&queue, None);
-        }
-        let better = best.cost < stay.cost - threshold * stay.cost.abs();
+        let better = best.cost < stay.cost - HYSTERESIS * stay.cost.abs();
         let chosen = if better { best } else { stay };
         let assignments = finished(instance, chosen.partial, kept.as_ref());
         RoundResult {
@@ -400,16 +368,6 @@ impl<'b> Context<'_, 'b> {
     fn passes(&self, jobs: usize) -> u64 {
         let most = (1000 / jobs.max(1)).clamp(1, 8) as u64;
         most.min(self.options.trials)
-    }
-
-    /// Tree nodes for branch and bound; 0 for instances that are too large.
-    fn tree(&self, jobs: usize) -> u64 {
-        let per_trial = match self.options.method {
-            MethodName::Exact => 20_000,
-            _ if jobs <= SMALL => 30,
-            _ => 0,
-        };
-        self.options.trials.saturating_mul(per_trial)
     }
 
     /// Number of local search moves.

@@ -24,8 +24,6 @@ pub(super) struct Choice {
     pub reduced: f64,
     /// Whether it stays on the job's present nodes.
     pub stays: bool,
-    /// Nodes of the gang.
-    pub span: u32,
 }
 
 /// What a job that runs now does from then on.
@@ -35,18 +33,6 @@ struct Course {
     cost: f64,
     /// Seconds from now until which it holds them.
     until: f64,
-}
-
-/// Result of the dual of a step, with the capacity it was solved for.
-#[derive(Default)]
-pub(super) struct Prices {
-    /// By class: price of a GPU.
-    pub gpu: Vec<f64>,
-    pub watt: f64,
-    /// By class: number of GPUs.
-    pub room: Vec<f64>,
-    /// Available watts; infinite without a budget.
-    pub watts: f64,
 }
 
 /// Costs of one decision.
@@ -68,7 +54,6 @@ pub(super) struct Step<'a, 'b> {
     pub bound: f64,
     /// Cost of the jobs whose assignment is fixed.
     pub fixed: f64,
-    pub dual: Prices,
 }
 
 impl<'a, 'b> Step<'a, 'b> {
@@ -97,7 +82,6 @@ impl<'a, 'b> Step<'a, 'b> {
             decided: base.assignments.iter().map(Option::is_some).collect(),
             bound: 0.0,
             fixed: 0.0,
-            dual: Prices::default(),
         };
         for (job, later) in deferred.later.iter().enumerate() {
             let wait = step.waiting(job, later.as_ref());
@@ -351,7 +335,7 @@ impl<'a, 'b> Step<'a, 'b> {
             watts = -old.draw.min(of.draw);
         }
         watts += of.draw - idle * gpus;
-        Choice { config, class, gpus, watts, cost, reduced: cost, stays: false, span: of.nodes }
+        Choice { config, class, gpus, watts, cost, reduced: cost, stays: false }
     }
 }
 

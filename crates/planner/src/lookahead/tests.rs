@@ -38,13 +38,13 @@ fn smaller(mut snapshot: Snapshot, jobs: usize, nodes: usize) -> Snapshot {
     snapshot
 }
 
-/// One decision of `exact`: the context, the present assignments, and which jobs are movable.
+/// One decision: the context, the present assignments, and which jobs are movable.
 fn decision<T>(
     snapshot: &Snapshot,
     then: impl FnOnce(&Context<'_, '_>, &[Option<Assignment>], &[bool]) -> T,
 ) -> T {
     let instance = budget::prepared(snapshot);
-    let options = Options { method: MethodName::Exact, ..Options::default() };
+    let options = Options::default();
     let classes = Classes::new(&instance);
     let cost_table = CostTable::new(&instance, &classes);
     let (current, movable) = super::present(&instance);

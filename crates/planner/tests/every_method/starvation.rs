@@ -215,7 +215,7 @@ struct Run {
 fn left_over(case: &Case, method: Method) -> (BTreeSet<JobId>, BTreeSet<JobId>) {
     let mut numbers = ChaCha8Rng::seed_from_u64(case.seed);
     let mut snapshot = case.cluster();
-    let mut decide = methods::deciding(method, 0, if method == Method::Exact { 1 } else { 10 });
+    let mut decide = methods::deciding(method, 0, 10);
     let (mut truth, mut refused) = (BTreeMap::new(), BTreeMap::new());
     let mut runs: BTreeMap<JobId, Run> = BTreeMap::new();
     let (mut waits, mut lives) = (BTreeSet::new(), BTreeSet::new());

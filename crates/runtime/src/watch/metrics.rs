@@ -10,10 +10,6 @@ crate::metrics! {
     /// Metrics of every program that watches the API server.
     pub const WATCHES;
 
-    DECODE_FAILURES = counter("andreas_watch_decode_failures_total", &["kind"],
-        "Objects that could not be decoded, by kind");
-    LISTS = counter("andreas_watch_lists_total", &["kind"], "Complete lists read, by kind");
-    EVENTS = counter("andreas_watch_events_total", &["kind"], "Watch events received, by kind");
     FAILURES = counter("andreas_watch_failures_total", &["kind", "reason"],
         "Lists and watches that failed, by kind and reason");
     QUARANTINED = gauge("andreas_watch_quarantined", &["kind"],
@@ -23,9 +19,6 @@ crate::metrics! {
 /// Counters of all watches of one process. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct WatchMetrics {
-    decode_failures: Family<Kind, Counter>,
-    lists: Family<Kind, Counter>,
-    events: Family<Kind, Counter>,
     failures: Family<Failure, Counter>,
     quarantined: Family<Kind, Gauge>,
 }
@@ -44,13 +37,7 @@ struct Failure {
 impl WatchMetrics {
     /// Creates the counters and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        Self {
-            decode_failures: DECODE_FAILURES.create(registry),
-            lists: LISTS.create(registry),
-            events: EVENTS.create(registry),
-            failures: FAILURES.create(registry),
-            quarantined: QUARANTINED.create(registry),
-        }
+        Self { failures: FAILURES.create(registry), quarantined: QUARANTINED.create(registry) }
     }
 
     /// The counters of one kind.
@@ -58,9 +45,6 @@ impl WatchMetrics {
         let label = Kind { kind: kind.to_owned() };
         KindMetrics {
             kind: kind.to_owned(),
-            decode_failures: self.decode_failures.get_or_create_owned(&label),
-            lists: self.lists.get_or_create_owned(&label),
-            events: self.events.get_or_create_owned(&label),
             quarantined: self.quarantined.get_or_create_owned(&label),
             failures: self.failures.clone(),
         }
@@ -70,9 +54,6 @@ impl WatchMetrics {
 #[derive(Debug)]
 pub(super) struct KindMetrics {
     kind: String,
-    pub(super) decode_failures: Counter,
-    pub(super) lists: Counter,
-    pub(super) events: Counter,
     pub(super) quarantined: Gauge,
     failures: Family<Failure, Counter>,
 }

@@ -210,7 +210,6 @@ where
     }
 
     fn apply_object(&mut self, deleted: bool, decoded: Decoded<T>) {
-        self.metrics.events.inc();
         match decoded {
             Decoded::Good(object) => {
                 let key = ObjectKey::from_object(&object);
@@ -246,7 +245,6 @@ where
 
     fn quarantine(&mut self, identity: Option<&Identity>, error: String) -> Option<ObjectKey> {
         let key = identity.map(Identity::key);
-        self.metrics.decode_failures.inc();
         if key.as_ref().is_none_or(|key| self.quarantined.insert(key.clone())) {
             let name = key.as_ref().map(ToString::to_string).unwrap_or_default();
             tracing::warn!(kind = %T::kind(&()), object = name, error, "left out an object that does not decode");

@@ -17,19 +17,20 @@ mod keep;
 mod perturb;
 mod polish;
 mod proxy;
+mod rng;
 
 pub(crate) use proxy::proxy;
 
 use andreas_planner::Preemption;
 use andreas_planner::policy::{
-    Assignment, Capacity, Holding, Instance, Nodes, Outcome, PartialPlan, Random, Reservation, enforce, fill,
-    reserve,
+    Assignment, Capacity, Holding, Instance, Nodes, Outcome, PartialPlan, Reservation, enforce, fill, reserve,
 };
 
 use crate::candidates::{self, Candidates};
 use crate::method::Method;
 use crate::options::{Accounting, Options};
 use perturb::{draw, perturb_order};
+use rng::Numbers;
 
 /// Maximum number of plans tried, as published.
 const PLANS: u64 = 1000;
@@ -195,7 +196,7 @@ impl<'a, 'b> Search<'a, 'b> {
         let order = self.queue.order.clone();
         let greedy = self.construct(&order, None);
         self.offer(greedy);
-        let mut rng = Random::new(self.options.accounting.generator(), self.options.seed);
+        let mut rng = Numbers::new(&self.options.accounting, self.options.seed);
         let mut perturbed = order.clone();
         for _ in 1..self.plans() {
             if self.effort.work > WORK {
@@ -283,7 +284,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// One greedy pass over an order of jobs.
-    fn construct(&mut self, order: &[usize], mut rng: Option<&mut Random>) -> AssignmentList {
+    fn construct(&mut self, order: &[usize], mut rng: Option<&mut Numbers>) -> AssignmentList {
         let mut chosen = AssignmentList::new();
         let original = matches!(self.options.accounting, Accounting::Catalogue(_)) && rng.is_some();
         self.scratch.reset_to(&self.base.plan.ledger);

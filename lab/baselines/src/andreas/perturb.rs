@@ -1,7 +1,8 @@
 //! The random part of a pass: swaps of jobs, and draws of configurations.
 
-use andreas_planner::policy::{Instance, Random};
+use andreas_planner::policy::Instance;
 
+use super::rng::Numbers;
 use crate::candidates::Candidates;
 
 /// Half the difference between the probabilities of swapping and of not swapping two neighbours.
@@ -11,7 +12,7 @@ const DRAW: f64 = 0.05;
 
 /// One pass of random swaps of neighbours. As published, a heavier job in front is swapped back more
 /// often.
-pub(super) fn perturb_order(instance: &Instance<'_>, order: &mut [usize], rng: &mut Random, original: bool) {
+pub(super) fn perturb_order(instance: &Instance<'_>, order: &mut [usize], rng: &mut Numbers, original: bool) {
     for at in 1..order.len() {
         let (front, back) = (order[at - 1], order[at]);
         let heavier = instance.jobs[front].weight > instance.jobs[back].weight;
@@ -28,7 +29,7 @@ pub(super) fn perturb_order(instance: &Instance<'_>, order: &mut [usize], rng: &
 
 /// Orders configurations at random: each is drawn from the first twentieth of the rest, those that meet the
 /// deadline first. With fewer than thirty configurations the order is fixed.
-pub(super) fn draw(candidates: &Candidates, rng: &mut Random) -> Vec<usize> {
+pub(super) fn draw(candidates: &Candidates, rng: &mut Numbers) -> Vec<usize> {
     let (in_time, late) = candidates.order.split_at(candidates.in_time);
     let mut drawn = Vec::with_capacity(candidates.order.len());
     for part in [in_time, late] {

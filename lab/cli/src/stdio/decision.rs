@@ -101,10 +101,6 @@ struct Explanation<'a> {
     #[serde(skip_serializing_if = "is_false")]
     #[schemars(default)]
     bound_invalid: bool,
-    /// `exact` ended before its proof.
-    #[serde(skip_serializing_if = "is_false")]
-    #[schemars(default)]
-    ended_early: bool,
     /// Number of constructions and moves tried.
     trials: u64,
     /// By job, a sentence.
@@ -137,7 +133,6 @@ impl<'a> Explanation<'a> {
             missed_saving: plan.missed_saving,
             asked_over_available: plan.asked_over_available,
             bound_invalid: plan.bound_invalid,
-            ended_early: plan.ended_early,
             trials: plan.trials,
             reasons: plan.jobs.iter().map(|(id, job)| (id, reason(job))).collect(),
             prices: plan.prices.as_ref(),

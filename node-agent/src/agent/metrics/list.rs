@@ -18,46 +18,25 @@ andreas_runtime::metrics! {
 
     POWER = gauge("andreas_gpu_power_watts", GPU, "Draw, by GPU");
     LIMIT = gauge("andreas_gpu_power_limit_watts", GPU, "Enforced power limit, by GPU");
-    CLOCK = gauge("andreas_gpu_sm_clock_hertz", GPU, "SM clock, by GPU");
     UTILIZATION = gauge("andreas_gpu_utilization_ratio", GPU,
         "Part of the last moments in which a kernel ran, by GPU");
-    PARKED = gauge("andreas_gpu_parked_contexts", GPU,
-        "Processes with a context on a GPU that no pod holds, by GPU");
     ENERGY = counter("andreas_gpu_energy_joules_total", GPU, "Energy drawn while the agent watched, by GPU");
-    REST = counter("andreas_gpu_rest_seconds_total", GPU, "Time at rest, by GPU");
     SAVED = counter("andreas_gpu_rest_saved_joules_total", GPU,
         "Estimate of the energy that rest saved: lowest draw seen awake and unheld, less the draw at rest");
     STATE = gauge("andreas_gpu_state", &["uuid", "gpu_type", "state"],
         "1 for the state a GPU is in: held, free, resting, unhealthy");
     HELD = counter("andreas_gpu_held_energy_joules_total", &["job_namespace", "gpu_type"],
         "Energy drawn while a pod of the namespace held the GPU");
-    SHARED = counter("andreas_gpu_shared_energy_estimate_joules_total", &["job_namespace", "gpu_type"],
-        "Estimate of the energy that the namespace's pods used of GPUs that several pods share, by their slices");
-    TEMPERATURE = gauge("andreas_gpu_temperature_celsius", GPU,
-        "Temperature of the die, degrees Celsius, by GPU");
-    MEMORY_ERRORS = gauge("andreas_gpu_uncorrected_memory_errors", GPU,
-        "Uncorrected ECC errors since the driver was loaded, by GPU");
     PROBLEM = gauge("andreas_gpu_problem", &["uuid", "gpu_type", "reason"],
         "1 while a GPU has this problem, as in the GpuNode's status");
     XIDS = counter("andreas_gpu_xid_errors_total", GPU,
         "Critical Xid errors that the driver reported, by GPU");
     REST_EFFECT = gauge("andreas_gpu_rest_effect_watts", &["gpu_type", "context"],
         "Draw awake less draw at rest when it was last measured, by GPU type and whether a process has a context");
-    NVML_CALLS = counter("andreas_agent_nvml_calls_total", &[], "Calls of NVIDIA's management library");
     NVML_ERRORS = counter("andreas_agent_nvml_errors_total", &["uuid", "gpu_type", "reason"],
         "Failed reads of a GPU, by GPU and reason; hung: the driver did not answer in time");
     SETTER_REFUSALS = counter("andreas_agent_setter_refusals_total", &["reason"],
         "Settings that the setter could not apply, by reason, counted once per reconcile");
-    WRITES = counter("andreas_agent_status_writes_total", &["result"],
-        "Writes of the GpuNode's status, by result");
-    KUBELET_LISTS = counter("andreas_agent_podresources_lists_total", &["result"],
-        "Requests to the kubelet for the GPUs of each pod, by result");
     SETTER_UP = gauge("andreas_agent_setter_up", &[],
         "1 while the setter answers; not there where an agent only observes");
-    LEASE_AGE = gauge("andreas_agent_lease_age_seconds", &[],
-        "Time since the operator's leader Lease was last seen renewed");
-    RECONCILE = histogram("andreas_agent_reconcile_duration_seconds", &[],
-        "Time of one reconcile: observe, decide, set");
-    WAKE = histogram("andreas_agent_wake_duration_seconds", &[],
-        "Time from a raised wake to its acknowledgement");
 }

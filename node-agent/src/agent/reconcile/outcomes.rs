@@ -1,7 +1,6 @@
 //! What the setter did and refused, and what follows for the next requests. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 use crate::agent::decide::Decision;
 use crate::gpu::Facts;
@@ -21,8 +20,6 @@ pub(super) struct SetterState {
     denied: bool,
     /// GPUs that were reset and have lost their settings.
     renewed: BTreeSet<Uuid>,
-    /// The last `spec.wake` seen, and when it came; `None` for that: it is done, or was there at the start.
-    wake_requested: Option<(i64, Option<Instant>)>,
 }
 
 impl SetterState {
@@ -93,18 +90,6 @@ impl SetterState {
     /// GPUs that were reset since the last call and have lost their settings.
     pub fn take_renewed(&mut self) -> BTreeSet<Uuid> {
         std::mem::take(&mut self.renewed)
-    }
-
-    /// The operator requests this `spec.wake`, and the GPUs are `awake` for it. Returns once how long that took. The request that
-    /// this process begins with is not timed.
-    pub fn time_wake(&mut self, wake: i64, awake: bool) -> Option<Duration> {
-        match &mut self.wake_requested {
-            Some((seen, since)) if *seen == wake => since.take_if(|_| awake).map(|since| since.elapsed()),
-            seen => {
-                *seen = Some((wake, seen.is_some().then(Instant::now)));
-                None
-            }
-        }
     }
 
     /// A GPU's facts with the ranges that the setter accepts: from the administrator's floor on, limits up to the GPU's ceiling, none while
@@ -211,14 +196,6 @@ mod tests {
         assert!(state.unlimitable.contains(GPU) && state.unlockable.contains(GPU));
         state.renew(&GPU.to_owned());
         assert!(state.unlimitable.is_empty() && state.unlockable.is_empty() && state.renewed.contains(GPU));
-    }
-
-    #[test]
-    fn a_wake_is_timed_once_and_the_one_that_was_there_at_the_start_is_not() {
-        let mut state = SetterState::default();
-        let timed = [(1, false), (1, true), (2, false), (2, true), (2, true), (3, true), (3, true)]
-            .map(|(wake, awake)| state.time_wake(wake, awake).is_some());
-        assert_eq!(timed, [false, false, false, true, false, false, true]);
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl ReconcileLoop {
         let observes = self.holders.kubelet_failing.is_none() && self.deps.monitor.list_result().is_ok();
         let carries_out = decision.carries_out.filter(|_| self.deps.monitor.list_result().is_ok());
         let desired = observed.desired.as_ref().filter(|_| carries_out.is_some());
-        let report = Report {
+        Report {
             generation: desired
                 .and_then(|desired| acknowledged_generation(desired, observed.leader_alive, carried_out)),
             awake: carries_out.filter(|_| woken).map(|(_, wake)| wake),
@@ -109,9 +109,7 @@ impl ReconcileLoop {
             conditions: vec![self.ready(), unhealthy_condition(&gpus)],
             released: self.resumed.then(|| self.energy.attribution.released().to_vec()),
             gpus,
-        };
-        self.time_wake(decision, &report);
-        report
+        }
     }
 
     /// Counts a sample: energy of its holders, what rest saves, whether the GPU was reset. Returns what counts for its pod.
@@ -150,12 +148,8 @@ impl ReconcileLoop {
         let joules = meter.joules();
         self.apply_interval(uuid, &interval);
         let slices = self.holders.gpus.shared.get(uuid);
-        let by_namespace = self.energy.shared.update(uuid, slices, interval.joules);
-        for (namespace, joules) in by_namespace {
-            self.deps.metrics.shared(labels, &namespace, joules);
-        }
-        let parked = if holder.is_none() { sample.contexts().unwrap_or(0) } else { 0 };
-        self.deps.metrics.sampled(labels, sample, &interval, parked);
+        self.energy.shared.update(uuid, slices, interval.joules);
+        self.deps.metrics.sampled(labels, sample, &interval);
         let known = observation.holder != Holder::Unknown || self.holders.gpus.shared.contains_key(uuid);
         let reading = GpuReading { holder, joules, estimated: interval.estimated };
         known.then_some(reading)

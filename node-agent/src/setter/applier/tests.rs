@@ -88,9 +88,6 @@ impl Library for FakeLibrary {
     fn parent(&self, _: &str) -> Result<String, GpuError> {
         Err(GpuError::NotFound)
     }
-    fn calls(&self) -> u64 {
-        self.0.calls.lock().len() as u64
-    }
 }
 
 struct Node {

@@ -41,23 +41,9 @@ fn row(gpu_type: &str, gpus: u32, millis: i64, claimed: bool) -> Value {
         "claimed": claimed, "at": "2026-01-02T03:04:05Z"})
 }
 
-fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> (Learner, Outcomes) {
-    let outcomes = Outcomes::default();
-    let all = Arc::clone(&outcomes);
-    let listener = move |outcome: FitOutcome<'_>| {
-        all.lock().push(match outcome {
-            FitOutcome::Done(_) => "done",
-            FitOutcome::Slow => "slow",
-            FitOutcome::Failed => "failed",
-        });
-    };
-    let learner =
-        Learner::start_with(Arc::new(listener), Arc::default(), Arc::new(fitting)).expect("a thread");
-    (learner, outcomes)
+fn learner(fitting: impl Fn(FitRequest) -> Model + Send + Sync + 'static) -> Learner {
+    Learner::start_with(Arc::new(|_: &Fit| {}), Arc::default(), Arc::new(fitting)).expect("a thread")
 }
-
-/// What the listener received.
-type Outcomes = Arc<Mutex<Vec<&'static str>>>;
 
 fn pending(profiles: usize) -> FitRequest {
     let mut index = ClusterIndex::new();
@@ -82,7 +68,7 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     // Given a fit that is fast at first and then hangs.
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let (learner, outcomes) = learner(move |wanted| {
+    let learner = learner(move |wanted| {
         if counted.fetch_add(1, Ordering::SeqCst) > 0 {
             loop {
                 thread::park();
@@ -97,15 +83,13 @@ fn a_hanging_fit_is_reported_once_and_the_previous_model_stays() {
     until("in hand", || learner.shared.state.lock().fitting.is_some());
     assert!(Arc::ptr_eq(&learner.latest(pending(3)), &first));
     // It is logged once.
-    learner.log_fit_slower_than(Duration::from_secs(3_600));
-    learner.log_fit_slower_than(Duration::ZERO);
-    learner.log_fit_slower_than(Duration::ZERO);
-    assert_eq!(*outcomes.lock(), ["done", "slow"]);
+    let times = [Duration::from_secs(3_600), Duration::ZERO, Duration::ZERO];
+    assert_eq!(times.map(|slow| learner.log_fit_slower_than(slow)), [false, true, false]);
 }
 
 #[test]
 fn before_the_first_model_a_plan_has_one_that_knows_no_family() {
-    let (learner, _outcomes) = learner(|_| {
+    let learner = learner(|_| {
         loop {
             thread::park();
         }
@@ -120,7 +104,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 #[test]
 fn a_first_fit_that_fails_keeps_nobody_waiting() {
-    let (learner, _outcomes) = learner(|_| panic!("it fails"));
+    let learner = learner(|_| panic!("it fails"));
     for _ in 0..2 {
         assert_eq!(learner.latest_within(pending(2), DAY).fit.profiles, 0);
     }
@@ -130,7 +114,7 @@ fn a_first_fit_that_fails_keeps_nobody_waiting() {
 fn the_latest_request_counts_and_a_panic_does_not_end_learning() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let (learner, _outcomes) = learner(move |wanted| {
+    let learner = learner(move |wanted| {
         assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "the first fit fails");
         wanted.fit()
     });
@@ -155,10 +139,8 @@ fn rows_are_bounded_by_namespace_and_what_a_job_says_of_itself_is_not_pooled() {
     profile(&mut index, "lab/own", &json!([row("A100", 1, 60_000, false), row("T4", 1, 90_000, true)]));
     let fit = FitRequest::new(&index, boards()).fit().fit;
     assert_eq!((fit.profiles, fit.rows), (17, 1_026));
-    assert_eq!(fit.refused["Claimed"], 1);
-    assert!(fit.refused["TooMany"] >= 24 * 64, "{:?}", fit.refused);
-    assert_eq!(fit.refused_of["lab"], 1);
-    assert_eq!(fit.refused_of["liar"], fit.refused["TooMany"]);
+    assert_eq!(fit.refused["lab"], 1);
+    assert!(fit.refused["liar"] >= 24 * 64, "{:?}", fit.refused);
 }
 
 /// Twenty namespaces with four profiles each, observed on three configurations: every profile has its own
@@ -289,7 +271,12 @@ fn how_long_a_fit_takes() {
         let began = Instant::now();
         let wanted = FitRequest::new(&index, boards());
         let requested = began.elapsed();
+        let began = Instant::now();
         let fit = wanted.fit().fit;
-        println!("{rows} rows: asked for in {requested:?}, {} read, fitted in {:?}", fit.rows, fit.took);
+        println!(
+            "{rows} rows: asked for in {requested:?}, {} read, fitted in {:?}",
+            fit.rows,
+            began.elapsed()
+        );
     }
 }

@@ -6,22 +6,21 @@ use andreas_planner::{IntendedChange, Job};
 use andreas_query::WhatIf;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 
 use super::*;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
-use crate::metrics::Metrics;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::query::background::Sources;
-use crate::testing::{key, owner};
+use crate::query::live::State;
+use crate::shared::Leader;
+use crate::testing::{self, ApiServer, key, owner};
 
 /// The cluster as a question at that instant finds it.
 pub(super) fn as_of(planned: &View, index: &ClusterIndex, now: Timestamp) -> View {
-    let live = Live::new(Arc::new(Mutex::new(index.for_plan())), Leader::default());
-    let view = Hypothetical::new(Caches::default).view(live.state(now), &planned.latest);
-    view.expect("a view")
+    let state = State::new(index.for_plan(), stepped(index, now), now);
+    Hypothetical::new(Caches::default).view(state, &planned.latest).expect("a view")
 }
 
 /// The same ten seconds after its last plan.
@@ -138,8 +137,7 @@ fn a_posted_job_counts_for_as_many_watts_as_the_same_job_once_it_is_submitted() 
 fn an_error_of_the_present_state_names_nobody_and_blames_no_change() {
     let index = contended();
     let options = Options { trials: 10, ..Options::default() };
-    let (_, latest) = standby::plan(index.for_plan(), Caches::default(), &options, at(50));
-    let mut latest = latest.expect("a plan");
+    let mut latest = planned(&index, &options, at(50));
     // What the planner refuses.
     latest.plan.intended.push(IntendedChange {
         job: crate::snapshot::job_id(&ObjectKey { namespace: "rival".into(), name: "secret".into() }),
@@ -148,13 +146,13 @@ fn an_error_of_the_present_state_names_nobody_and_blames_no_change() {
         nodes: 1,
         gpus_per_node: andreas_core::GpuCount(8),
     });
-    let live = Live::new(Arc::new(Mutex::new(index)), Leader::default());
-    let refused = Hypothetical::new(Caches::default).view(live.state(at(60)), &latest).err();
+    let state = State::new(index.for_plan(), stepped(&index, at(60)), at(60));
+    let refused = Hypothetical::new(Caches::default).view(state, &latest).err();
     assert_eq!(refused, Some(QueryError::NotPlanned));
 }
 
-#[test]
-fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
+#[tokio::test]
+async fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
     let mut index = cluster(1);
     for name in ["stepped", "new"] {
         add(&mut index, "team", name, &spec(8, 8, json!({})), json!(null));
@@ -165,7 +163,13 @@ fn the_claims_of_steps_count_and_a_job_that_no_step_has_seen_waits() {
     ledger.entry(&key("stepped"), "team-stepped").set_claim(starting.clone());
     // Of an older job of that name.
     ledger.entry(&key("new"), "another").set_claim(Claim::Nothing);
-    let ledger = standby::with_all_claims(ledger, &index, at(60));
+    let shared = testing::shared(Arc::new(Mutex::new(index)), &ApiServer::new(vec![]).client(), at(0));
+    *shared.ledger.lock() = ledger;
+    let leader = Leader::default();
+    let live = Live::new(Arc::clone(&shared.index), leader.clone());
+    assert!(!live.leads() && live.state(at(60)).is_none());
+    leader.lead(&shared);
+    let State { ledger, .. } = live.state(at(60)).expect("it leads");
     let claim = |name: &str| ledger.get(&key(name)).and_then(|memory| memory.claim().cloned());
     assert_eq!(claim("stepped"), Some(starting));
     assert_eq!(claim("new"), Some(Claim::Waiting { not_before: None }));
@@ -177,19 +181,10 @@ async fn a_newer_plan_is_shown_without_the_pause_between_two_forecasts() {
     let index = cluster(1);
     let options = Options { trials: 10, ..Options::default() };
     let latest = LatestPlan::default();
-    let plan = || {
-        let (_, made) = standby::plan(index.for_plan(), Caches::default(), &options, at(50));
-        latest.keep(made.expect("a plan"));
-    };
+    let plan = || latest.keep(planned(&index, &options, at(50)));
     plan();
-    let sources = Sources {
-        index: Arc::new(Mutex::new(index.for_plan())),
-        latest: latest.clone(),
-        forecasts: Forecasts::default(),
-        options: options.clone(),
-        metrics: Metrics::register(&mut Registry::default()),
-    };
-    let background = Background::start(sources, Caches::default()).expect("a thread");
+    let sources = Sources { latest: latest.clone(), forecasts: Forecasts::default() };
+    let background = Background::start(sources).expect("a thread");
     let newest = || background.newest(Duration::from_secs(10));
     let first = newest().await.expect("a view");
     plan();

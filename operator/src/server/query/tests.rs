@@ -6,7 +6,6 @@ use andreas_runtime::watch::Index;
 use axum::body::Body;
 use http::Method;
 use http_body_util::BodyExt;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower::{ServiceExt, service_fn};
 
@@ -15,9 +14,9 @@ use crate::index::ClusterIndex;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::query::background::Sources;
-use crate::shared::Leader;
+use crate::shared::{Leader, Shared};
 use crate::snapshot::Caches;
-use crate::testing::{at, gpu_node};
+use crate::testing::{self, at, gpu_node, planned};
 
 /// Knows the tokens `tenant` and `other`; the first may list and get in `team`.
 fn reviewer() -> kube::Client {
@@ -42,8 +41,10 @@ fn reviewer() -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-fn api() -> Router {
-    router(state().0)
+/// The routes, and what a process that leads shares.
+fn api() -> (Router, Arc<Shared>) {
+    let (api, shared) = state();
+    (router(api), shared)
 }
 
 fn job(namespace: &str, name: &str) -> SlimTrainingJob {
@@ -52,26 +53,30 @@ fn job(namespace: &str, name: &str) -> SlimTrainingJob {
     serde_json::from_value(job).expect("a job")
 }
 
-/// An API, and what its cluster is read from.
-fn state() -> (Arc<QueryApi>, Arc<Mutex<ClusterIndex>>) {
+/// The API of a process that leads once [`Leader::lead`] says so, and what it then shares.
+fn following() -> (Arc<QueryApi>, Leader, Arc<Shared>) {
     let mut index = ClusterIndex::new();
     index.apply(serde_json::from_value::<SlimNode>(gpu_node("n", "A", 8)).expect("a node"));
     for (namespace, name) in [("team", "mine"), ("rival", "secret")] {
         index.apply(job(namespace, name));
     }
     let index = Arc::new(Mutex::new(index));
-    let metrics = Metrics::register(&mut Registry::default());
-    let sources = Sources {
-        index: Arc::clone(&index),
-        latest: LatestPlan::default(),
-        forecasts: Forecasts::default(),
-        options: Options { trials: 10, ..Options::default() },
-        metrics: metrics.clone(),
-    };
-    let background = Background::start(sources, Caches::default()).expect("a thread");
+    let shared = testing::shared(Arc::clone(&index), &reviewer(), clock::now());
+    let (latest, metrics) = (LatestPlan::default(), shared.metrics.clone());
+    let options = Options { trials: 10, ..Options::default() };
+    latest.keep(planned(&index.lock(), &options, clock::now()));
+    let sources = Sources { latest, forecasts: Forecasts::default() };
+    let background = Background::start(sources).expect("a thread");
     let hypothetical = Hypothetical::new(Caches::default);
-    let live = Live::new(Arc::clone(&index), Leader::default());
-    (QueryApi::new(Access::new(reviewer()), live, background, hypothetical, metrics), index)
+    let leader = Leader::default();
+    let live = Live::new(index, leader.clone());
+    (QueryApi::new(Access::new(reviewer()), live, background, hypothetical, metrics), leader, shared)
+}
+
+fn state() -> (Arc<QueryApi>, Arc<Shared>) {
+    let (api, leader, shared) = following();
+    leader.lead(&shared);
+    (api, shared)
 }
 
 async fn ask(
@@ -95,8 +100,27 @@ async fn ask(
 const TENANT: Option<(&str, &str)> = Some(("authorization", "Bearer tenant"));
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_does_not_lead_answers_whoever_has_the_right() {
-    let api = api();
+async fn a_replica_that_does_not_lead_says_so_to_whoever_has_the_right_until_it_leads() {
+    let (api, leader, shared) = following();
+    let api = router(api);
+    let question = || http::Request::get(path::queue("team"));
+    let request = question().header("authorization", "Bearer tenant").body(Body::empty()).expect("a request");
+    let answer = api.clone().oneshot(request).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.headers().get(header::RETRY_AFTER), Some(&HeaderValue::from_static("1")));
+    let text = answer.into_body().collect().await.expect("a body").to_bytes();
+    let failure: Failure = serde_json::from_slice(&text).expect("a failure");
+    assert_eq!(failure.reason, NOT_LEADING);
+    let forged = Some(("authorization", "Bearer forged"));
+    assert_eq!(ask(&api, Method::GET, &path::queue("team"), forged, "").await.0, 401);
+    leader.lead(&shared);
+    let (code, queue) = ask(&api, Method::GET, &path::queue("team"), TENANT, "").await;
+    assert_eq!(code, 200, "{queue}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_answers_whoever_has_the_right() {
+    let (api, _shared) = api();
     let path = path::queue("team");
     let (code, queue) = ask(&api, Method::GET, &path, TENANT, "").await;
     assert_eq!((code, queue["jobs"][0]["name"].as_str()), (200, Some("mine")), "{queue}");
@@ -140,14 +164,13 @@ async fn a_replica_that_does_not_lead_answers_whoever_has_the_right() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_is_made_to_the_cluster_as_it_is_when_it_is_asked_about() {
-    let (state, index) = state();
-    let api = router(state);
+    let (api, shared) = api();
     let what_if = path::what_if("team");
     let without = json!({"without": "late"}).to_string();
     let (code, failure) = ask(&api, Method::POST, &what_if, TENANT, &without).await;
     assert_eq!(code, 404, "{failure}");
     // A view is there, and is not made again for seconds.
-    index.lock().apply(job("team", "late"));
+    shared.index.lock().apply(job("team", "late"));
     let (code, answer) = ask(&api, Method::POST, &what_if, TENANT, &without).await;
     assert_eq!(code, 200, "{answer}");
     assert!(!answer.to_string().contains("secret"), "{answer}");
@@ -155,7 +178,7 @@ async fn a_change_is_made_to_the_cluster_as_it_is_when_it_is_asked_about() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_are_bounded() {
-    let api = api();
+    let (api, _shared) = api();
     let what_if = path::what_if("team");
     let job = json!({"job": {"spec": {"epochs": 3, "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}}}}).to_string();
     let (code, answer) = ask(&api, Method::POST, &what_if, TENANT, &job).await;

@@ -189,7 +189,7 @@ fn the_owners_board_asks_for_series_of_kube_state_metrics() -> Result<()> {
     let resource = values.pointer("/customResourceState/config/spec/resources/0").context("a resource")?;
     let prefix = resource["metricNamePrefix"].as_str().context("a prefix")?;
     let crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(
-        root.join("deploy/crds/andreas.dev_trainingjobs.yaml"),
+        root.join("charts/andreas/files/crds/andreas.dev_trainingjobs.yaml"),
     )?)?;
     let schema = crd.pointer("/spec/versions/0/schema/openAPIV3Schema").context("a schema")?;
     let mut shown = Vec::new();

@@ -104,7 +104,8 @@ fn fields(schema: &Value, path: &str, rows: &mut String) {
 }
 
 fn resource(kind: &str, plural: &str) -> Result<String> {
-    let crd: Value = serde_saphyr::from_str(&read(&format!("deploy/crds/andreas.dev_{plural}.yaml"))?)?;
+    let crd: Value =
+        serde_saphyr::from_str(&read(&format!("charts/andreas/files/crds/andreas.dev_{plural}.yaml"))?)?;
     let version = &crd["spec"]["versions"][0];
     let schema = &version["schema"]["openAPIV3Schema"];
     let mut text = head(kind);

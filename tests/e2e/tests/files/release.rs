@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use andreas_e2e::release::architecture;
+use andreas_testbed::Programs;
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use tempfile::TempDir;
 
 fn root() -> PathBuf {
@@ -163,6 +165,32 @@ for name in script.command_lines(folder, '1', {archs:?}, folder / 'release', 0).
     let all = "LICENSE completion.bash completion.fish completion.zsh kubectl-andreas kubectl-andreas.1";
     let both = [other, here].map(|arch| format!("kubectl-andreas-1-linux-{arch}.tar.gz {all}\n")).concat();
     assert_eq!(made(&[other, here])?, both);
+    Ok(())
+}
+
+/// Given the chart; when a release is made; then what can be applied without helm are the definitions, and all but our pods.
+#[tokio::test]
+async fn plain_manifests_hold_the_definitions_and_no_pods() -> Result<()> {
+    let machine = StandIns::new(&[])?;
+    let helm = Programs::find().await?.path("helm");
+    python(
+        &machine,
+        "hack/release",
+        &format!("\nscript.manifests(folder, {:?})\n", helm.display().to_string()),
+    )?;
+    let kinds = |file: &str| -> Result<Vec<String>> {
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(machine.file(file))?)?;
+        let kind = |object: &Value| object["kind"].as_str().map(str::to_owned).context("a kind");
+        objects.iter().filter(|object| object.is_object()).map(kind).collect()
+    };
+    assert_eq!(kinds("crds.yaml")?, ["CustomResourceDefinition"; 4]);
+    let of_cluster = kinds("cluster.yaml")?;
+    assert_eq!(of_cluster[0], "Namespace");
+    for kind in ["PriorityClass", "ClusterRole", "ValidatingAdmissionPolicy"] {
+        ensure!(of_cluster.iter().any(|each| each == kind), "no {kind}: {of_cluster:?}");
+    }
+    let pods = ["Deployment", "DaemonSet", "Job", "Pod", "CustomResourceDefinition"];
+    ensure!(!of_cluster.iter().any(|kind| pods.contains(&kind.as_str())), "{of_cluster:?}");
     Ok(())
 }
 

@@ -96,7 +96,6 @@ async fn the_chart_on_a_real_api_server() {
     insta::assert_snapshot!("rights", rights(&template(&bed, &[]).await.unwrap()));
     switches_leave_out_what_they_name(&bed).await.unwrap();
     senseless_values_are_refused(&bed).await.unwrap();
-    the_plain_manifest_is_the_charts(&bed).await.unwrap();
     a_namespace_that_denies_egress_can_allow_what_training_needs(&bed).await.unwrap();
     our_programs_know_the_flags(&bed, &objects).await.unwrap();
     it_installs_upgrades_and_goes(&bed).await.unwrap();
@@ -183,29 +182,6 @@ async fn senseless_values_are_refused(bed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// `deploy/cluster.yaml`: the cluster's side without our pods, for those without helm.
-async fn the_plain_manifest_is_the_charts(bed: &Testbed) -> Result<()> {
-    let folder = chart::folder();
-    let path = folder.join("../../deploy/cluster.yaml");
-    let folder = folder.display().to_string();
-    let off = "crds.enabled=false,operator.enabled=false,scheduler.enabled=false,agent.enabled=false";
-    let args = ["template", "andreas", &folder, "--namespace", SYSTEM, "--no-hooks", "--set", off];
-    let text = bed.helm(args).await?.checked()?.stdout;
-    let text = format!(
-        "# Rights, admission policies and the PriorityClass of ANDREAS, for `kubectl apply -f` beside deploy/crds.\n\
-         # Rendered from charts/andreas; refresh it with: make generate WHAT=crds\n---\n\
-         apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {SYSTEM}\n  labels:\n    \
-         pod-security.kubernetes.io/enforce: restricted\n{text}"
-    );
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, &text)?;
-    }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    ensure!(committed == text, "deploy/cluster.yaml is stale; refresh it with: make generate WHAT=crds");
-    bed.kubectl(["apply", "--dry-run=client", "-f", &path.display().to_string()]).await?.checked()?;
-    Ok(())
-}
-
 /// The NetworkPolicy of the examples is one that the API server takes, and names what the chart makes.
 async fn a_namespace_that_denies_egress_can_allow_what_training_needs(bed: &Testbed) -> Result<()> {
     let path = chart::folder().join("../../deploy/examples/07-tenant-network-policy.yaml");
@@ -288,7 +264,7 @@ async fn it_installs_upgrades_and_goes(bed: &Testbed) -> Result<()> {
     };
     let before = manifest().await?;
     ensure!(!before.contains("kind: Secret"), "certificates are not the chart's to make");
-    let job = yaml(andreas_api::crd::rules::minimal("TrainingJob"))?;
+    let job = andreas_e2e::rules::smallest("TrainingJob")?;
     create(&bed.client(), &job, false).await?.accepted()?;
 
     bed.helm(["upgrade", "andreas", &folder].into_iter().chain(all)).await?.checked()?;

@@ -1,7 +1,7 @@
 //! What `kubectl` shows of our objects: short names, category, columns, selectable fields, explanations.
 
-use andreas_api::crd::rules;
 use andreas_e2e::api::{create, delete, merge, patch_status, yaml};
+use andreas_e2e::rules;
 use andreas_testbed::Testbed;
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -48,7 +48,7 @@ const JOBS: [(&str, &str, &str); 4] = [
 ];
 
 fn job(name: &str, spec: &str) -> Result<Value> {
-    let mut object = yaml(rules::minimal("TrainingJob"))?;
+    let mut object = rules::smallest("TrainingJob")?;
     merge(&mut object, &yaml(&format!("{{metadata: {{name: {name}}}, spec: {spec}}}"))?);
     Ok(object)
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
-use andreas_api::crd::{self, bounds, rules};
+use andreas_api::crd::{self, bounds};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::{TrainingJob, slim};
 use andreas_e2e::api::{Verdict, causes, create, merge, yaml};
 use andreas_e2e::chart;
 use andreas_e2e::places;
+use andreas_e2e::rules;
 use andreas_testbed::Testbed;
 use anyhow::{Context as _, Result, ensure};
 use futures::{Stream, StreamExt as _};
@@ -34,7 +35,7 @@ fn account(namespace: &str) -> Value {
 }
 
 fn job(name: &str, change: &Value) -> Result<Value> {
-    let mut job = yaml(rules::minimal("TrainingJob"))?;
+    let mut job = rules::smallest("TrainingJob")?;
     merge(&mut job, &json!({"metadata": {"name": name, "namespace": "default"}}));
     merge(&mut job, change);
     Ok(job)

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::api_kubectl;
-use andreas_api::crd::rules;
 use andreas_e2e::api::{Verdict, causes, create, delete, merge, patch, patch_status, yaml};
 use andreas_e2e::chart::{self, SYSTEM};
 use andreas_e2e::places;
+use andreas_e2e::rules;
 use andreas_testbed::wait::until;
 use andreas_testbed::{Component, Testbed};
 use anyhow::{Context as _, Result, ensure};
@@ -79,7 +79,7 @@ impl Stage {
 }
 
 fn job(namespace: &str, name: &str, change: &str) -> Result<Value> {
-    let mut job = yaml(rules::minimal("TrainingJob"))?;
+    let mut job = rules::smallest("TrainingJob")?;
     merge(&mut job, &json!({"metadata": {"name": name, "namespace": namespace}}));
     merge(&mut job, &yaml(change)?);
     Ok(job)

@@ -174,18 +174,15 @@ async fn promtool_finds_no_fault(jobs: &[scrape::Job], promtool: &Path) -> Resul
 }
 
 /// What a test bed with healthy whole GPUs and no meter of hosts has no samples of, and what nobody asks or causes here.
-const NO_DATA_HERE: [&str; 10] = [
+const NO_DATA_HERE: [&str; 7] = [
     " offset 7d",
     // No alert need be pending; whether all can be evaluated is asked below.
     "ALERTS{",
     "andreas_gpu_problem",
     "andreas_gpu_rest_effect_watts",
-    "andreas_gpu_shared_energy_estimate_joules_total",
-    "andreas_gpu_uncorrected_memory_errors",
     "andreas_gpu_xid_errors_total",
     "andreas_predictor_refused_namespace_rows",
     "andreas_queries_total",
-    "andreas_query_duration_seconds_bucket",
 ];
 
 /// Series of programs that are not here: kube-state-metrics and DCGM. `make docs WHAT=pictures` draws the former.
@@ -219,7 +216,7 @@ async fn every_query_of_a_dashboard_is_answered(prometheus: &Prometheus) -> Resu
             }
         }
     }
-    ensure!(with_data > 100, "data is wanted of {with_data} queries of {all}");
+    ensure!(with_data > 70, "data is wanted of {with_data} queries of {all}");
     println!("{all} queries of dashboards, {with_data} of them with data");
     // All get their time together.
     let all_have = async || {

@@ -1,5 +1,5 @@
-//! The rules across fields (CEL), in one table: each with its message, an example that it accepts and one that it
-//! refuses. The test on the real API server walks this table, so a rule without effect cannot stay.
+//! The rules across fields (CEL), in one table: each with its message. A test on the real API server walks this table
+//! with an object that each rule accepts and one that it refuses, so a rule without effect cannot stay.
 //!
 //! What one field alone can say (range, length, pattern) is in the types. What needs more than the object (its time of
 //! creation, its namespace, the requesting user) is in the chart's ValidatingAdmissionPolicies.
@@ -25,55 +25,11 @@ pub struct Rule {
     pub message: &'static str,
     /// The field that the refusal names, relative to `path`, where that is not `path` itself.
     pub field_path: Option<&'static str>,
-    /// Holds.
-    pub accepted: Example,
-    /// Does not hold.
-    pub rejected: Example,
-}
-
-/// An example as changes to the smallest valid object of the kind ([`minimal`]): a JSON merge patch in YAML's short
-/// form.
-#[derive(Clone, Copy, Debug)]
-pub struct Example {
-    /// What the object is created with.
-    pub create: &'static str,
-    /// What is then changed; the verdict is about this change.
-    pub update: Option<&'static str>,
-}
-
-impl Example {
-    /// An object that is created.
-    pub const fn create(patch: &'static str) -> Self {
-        Self { create: patch, update: None }
-    }
-
-    /// An object that is created and then changed.
-    pub const fn then(self, patch: &'static str) -> Self {
-        Self { create: self.create, update: Some(patch) }
-    }
 }
 
 /// Every rule of every kind.
 pub fn all() -> impl Iterator<Item = &'static Rule> {
     training_job::RULES.iter().chain(template::RULES).chain(others::RULES)
-}
-
-/// The smallest valid object of a kind, as YAML.
-pub fn minimal(kind: &str) -> &'static str {
-    match kind {
-        "TrainingJob" => {
-            "{apiVersion: andreas.dev/v1alpha1, kind: TrainingJob, metadata: {name: example}, \
-             spec: {template: {spec: {containers: [{name: trainer, image: example.org/trainer}]}}}}"
-        }
-        "TrainingProfile" => {
-            "{apiVersion: andreas.dev/v1alpha1, kind: TrainingProfile, metadata: {name: example}, spec: {}}"
-        }
-        "EnergyPolicy" => {
-            "{apiVersion: andreas.dev/v1alpha1, kind: EnergyPolicy, metadata: {name: default}, spec: {}}"
-        }
-        "GpuNode" => "{apiVersion: andreas.dev/v1alpha1, kind: GpuNode, metadata: {name: example}, spec: {}}",
-        _ => "{}",
-    }
 }
 
 /// Writes the rules of a kind into its schema.

@@ -123,7 +123,6 @@ where
         self.quarantined.retain(|key| listing.present.contains(key));
         self.count_quarantined();
         self.pending.push_back(Event::Reset(listing.present));
-        self.metrics.lists.inc();
         self.backoff.reset();
         self.state = State::Listed { version: page.resource_version };
     }

@@ -435,7 +435,7 @@ async fn templates_just_below_the_limit_of_size(_: &mut Cluster, tenant: &Tenant
             (0..16).map(|e| json!({"key": "x", "operator": "NotIn", "values": values(e)})).collect();
         job(&format!("below-{n}")).namespace(&tenant.namespace).pod("affinity", affinity(json!(expressions)))
     };
-    create(tenant, (0..full_or(2_000, 400)).map(large)).await
+    create(tenant, (0..full_or(2_000, 60)).map(large)).await
 }
 
 /// Jobs that ask for thousands of resources by name, and others for as many as are allowed, each for names of its own.
