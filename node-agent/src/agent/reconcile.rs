@@ -69,7 +69,7 @@ pub struct Dependencies {
 struct HoldersState {
     gpus: GpuHolders,
     lingering: TerminatingHolders,
-    /// The last `spec.holdersRequested` known before the kubelet was asked.
+    /// The last `spec.holdersGeneration` known before the kubelet was asked.
     observed: Option<i64>,
     kubelet_failing: Option<Instant>,
 }
@@ -158,7 +158,7 @@ impl ReconcileLoop {
     pub async fn reconcile(&mut self) -> Report {
         let began = Instant::now();
         // Read before asking the kubelet: its response is at least as new.
-        let requested = self.deps.cache.lock().node().map(|node| node.spec.holders_requested);
+        let requested = self.deps.cache.lock().node().map(|node| node.spec.holders_generation);
         self.resume();
         let ((), pods) = tokio::join!(self.deps.monitor.sample(), self.deps.kubelet.list());
         self.deps.metrics.kubelet_listed(pods.is_ok());

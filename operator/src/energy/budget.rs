@@ -199,7 +199,7 @@ mod tests {
             "metadata": {"name": "j", "namespace": "team", "uid": "j", "resourceVersion": "3"},
             "spec": {"template": {"spec": {"containers": []}}},
             "status": {"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 2,
-                "nodes": ["n1"], "placement": "n1", "since": at(0), "runningTime": at(0), "watts": watts}, "progress": {"milliPercent": 2_000, "text": "2%", "attempt": 1,
+                "nodes": ["n1"], "since": at(0), "runningTime": at(0), "watts": watts}, "progress": {"milliPercent": 2_000, "attempt": 1,
                 "at": at(1), "first": {"at": at(0), "milliPercent": 1_000}}}}))
         .expect("a job");
         index.apply(job);

@@ -110,7 +110,7 @@ async fn request_holders(shared: &Arc<Shared>) {
         index.expire_vanished();
         index.holder_requests()
     };
-    let specs = requests.into_iter().map(|(node, request)| (node, json!({ "holdersRequested": request })));
+    let specs = requests.into_iter().map(|(node, request)| (node, json!({ "holdersGeneration": request })));
     patch_specs(shared, specs.collect(), "holders not requested from the agent").await;
 }
 
@@ -247,7 +247,7 @@ mod tests {
     fn power_limits_of_running_pods_are_written_to_their_node_once() {
         let mut index = ClusterIndex::new();
         let status = json!({"phase": "Running", "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2,
-            "gpusPerWorker": 1, "nodes": ["n1", "n2"], "placement": "", "since": "2026-01-01T00:00:00Z", "watts": 400,
+            "gpusPerWorker": 1, "nodes": ["n1", "n2"], "since": "2026-01-01T00:00:00Z", "watts": 400,
             "powerLimitWatts": 250}});
         let job: SlimTrainingJob = serde_json::from_value(testing::job(1, &status)).expect("a job");
         index.apply(job);

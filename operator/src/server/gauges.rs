@@ -20,7 +20,7 @@ use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
 pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
     let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
-    let mut view = View::default();
+    let mut view = View { currency: policy.currency.clone(), ..View::default() };
     let mut held: BTreeMap<&str, Held> = BTreeMap::new();
     for (key, job) in index.jobs().iter() {
         add_job(&mut view, index, key, job, policy, now);

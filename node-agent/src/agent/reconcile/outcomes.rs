@@ -21,7 +21,7 @@ pub(super) struct SetterState {
     denied: bool,
     /// GPUs that were reset and have lost their settings.
     renewed: BTreeSet<Uuid>,
-    /// The last `spec.wake` seen, and when it came; `None` for that: it is done, or was there at the start.
+    /// The last `spec.wakeGeneration` seen, and when it came; `None` for that: it is done, or was there at the start.
     wake_requested: Option<(i64, Option<Instant>)>,
 }
 
@@ -95,7 +95,7 @@ impl SetterState {
         std::mem::take(&mut self.renewed)
     }
 
-    /// The operator requests this `spec.wake`, and the GPUs are `awake` for it. Returns once how long that took. The request that
+    /// The operator requests this `spec.wakeGeneration`, and the GPUs are `awake` for it. Returns once how long that took. The request that
     /// this process begins with is not timed.
     pub fn time_wake(&mut self, wake: i64, awake: bool) -> Option<Duration> {
         match &mut self.wake_requested {

@@ -75,11 +75,11 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         kind: KIND,
         path: "spec.startTimeout",
-        rule: "!self.contains('d') && duration(self) <= duration('4h')",
+        rule: "duration(self) <= duration('4h')",
         message: "startTimeout must be at most 4h: an attempt that has not started holds its GPUs; large images are better pulled to the nodes before",
         field_path: None,
         accepted: Example::create("spec: {startTimeout: 3h60m}"),
-        rejected: Example::create("spec: {startTimeout: 1d}"),
+        rejected: Example::create("spec: {startTimeout: 24h}"),
     },
     not_zero!("progressTimeout"),
     not_zero!("maxRunTime"),
@@ -105,12 +105,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         kind: KIND,
-        path: "spec.profile",
+        path: "spec.profileRef.name",
         rule: "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        message: "profile must be the name of a TrainingProfile: lower-case letters, digits, '-' and '.'",
+        message: "profileRef.name must be the name of a TrainingProfile: lower-case letters, digits, '-' and '.'",
         field_path: None,
-        accepted: Example::create("spec: {profile: resnet50-imagenet.b256}"),
-        rejected: Example::create("spec: {profile: ResNet 50}"),
+        accepted: Example::create("spec: {profileRef: {name: resnet50-imagenet.b256}}"),
+        rejected: Example::create("spec: {profileRef: {name: ResNet 50}}"),
     },
     Rule {
         kind: KIND,
@@ -152,16 +152,16 @@ pub(super) const RULES: &[Rule] = &[
             .then("spec: {template: {spec: {containers: [{name: trainer, image: example.org/other}]}}}"),
     },
     immutable!(
-        "profile",
-        "the profile cannot change: delete the TrainingJob and apply it again",
-        Example::create("spec: {profile: bert}").then("spec: {suspend: true}"),
-        Example::create("spec: {profile: bert}").then("spec: {profile: gpt}")
+        "profileRef",
+        "profileRef cannot change: delete the TrainingJob and apply it again",
+        Example::create("spec: {profileRef: {name: bert}}").then("spec: {suspend: true}"),
+        Example::create("spec: {profileRef: {name: bert}}").then("spec: {profileRef: {name: gpt}}")
     ),
     immutable_presence!(
-        "profile",
-        "the profile cannot change: delete the TrainingJob and apply it again",
+        "profileRef",
+        "profileRef cannot change: delete the TrainingJob and apply it again",
         Example::create("").then("spec: {suspend: true}"),
-        Example::create("").then("spec: {profile: bert}")
+        Example::create("").then("spec: {profileRef: {name: bert}}")
     ),
     immutable!(
         "checkpoint",
