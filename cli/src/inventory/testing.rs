@@ -28,11 +28,11 @@ pub fn gpu_nodes() -> Value {
     broken["problems"] = json!([{"reason": "Xid", "fatal": true, "xid": 79, "message": "fell off the bus"}]);
     json!([
         {"metadata": {"name": "gpu-1"},
-         "spec": {"limits": [{"pod": "team-a/bert-large-2-0", "watts": 300}]},
+         "spec": {"gpuType": "NVIDIA-A100-SXM4-80GB", "limits": [{"pod": "team-a/bert-large-2-0", "watts": 300}]},
          "status": {"agentVersion": "0.1.0", "conditions": ready("True", "Working"),
             "gpus": [gpu(1, "Held", pod, 290), gpu(2, "Held", pod, 285),
                      gpu(3, "Held", Some("other/notebook-0"), 100), gpu(4, "Resting", None, 20)]}},
-        {"metadata": {"name": "gpu-2"}, "spec": {},
+        {"metadata": {"name": "gpu-2"}, "spec": {"gpuType": "Tesla-T4"},
          "status": {"agentVersion": "0.1.0", "conditions": ready("True", "Working"),
             "emptySince": "2026-11-24T10:30:00Z", "gpus": [gpu(8, "Free", None, 10), broken]}},
         {"metadata": {"name": "gpu-3"},
@@ -117,7 +117,10 @@ pub fn policy() -> Value {
            "spec": {"powerBudget": {"watts": 4000, "timeZone": "Europe/Rome",
                         "windows": [{"from": "08:00", "to": "18:00", "watts": 3000}]},
                     "prices": {"energyPerKWh": "0.2"}, "pue": "1.5"},
-           "status": {"observedGeneration": 4, "conditions": [
+           "status": {"observedGeneration": 4,
+                "power": {"time": "2026-11-24T11:59:30Z", "budgetWatts": 3000, "drawnWatts": 1740, "idleWatts": 980,
+                    "nextChange": "2026-11-24T17:00:00Z", "nextBudgetWatts": 4000, "kwhCostMicros": 300_000},
+                "conditions": [
                 {"type": "Ready", "status": "True", "reason": "AsExpected", "message": "in force",
                  "lastTransitionTime": "2026-11-24T09:00:00Z"},
                 {"type": "BudgetMet", "status": "True", "reason": "AsExpected", "message": "within the budget",
@@ -131,7 +134,6 @@ pub fn objects() -> Objects {
         nodes: Some(serde_json::from_value(nodes()).unwrap()),
         jobs: Some(serde_json::from_value(jobs()).unwrap()),
         adopted: Vec::new(),
-        policy: Some(serde_json::from_value(policy()).unwrap()),
         notes: Vec::new(),
     }
 }
