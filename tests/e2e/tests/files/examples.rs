@@ -102,12 +102,12 @@ fn every_image_of_ours_in_an_example_has_a_dockerfile() {
     assert!(images > 0);
 }
 
-/// Who builds images and pushes them as the installation's page says has all that the chart asks for.
+/// Who builds images and pushes them as the page on builds says has all that the chart asks for.
 #[test]
-fn every_image_of_ours_in_the_chart_has_a_dockerfile_and_is_pushed_by_the_installation_page() {
+fn every_image_of_ours_in_the_chart_has_a_dockerfile_and_is_pushed_by_the_page_on_builds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
-    let (values, page) = (read("charts/andreas/values.yaml"), read("docs/installation.md"));
+    let (values, page) = (read("charts/andreas/values.yaml"), read("docs/build.md"));
     let pushed: Vec<(&str, &str)> = page
         .lines()
         .filter_map(|line| line.strip_prefix("push ")?.split_once(' '))

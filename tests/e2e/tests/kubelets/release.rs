@@ -192,10 +192,9 @@ fn name_and_users(archive: &Path) -> Result<(String, Vec<String>)> {
     Ok((name.trim_start_matches("docker.io/").to_owned(), users))
 }
 
-/// User by image, of the table below the heading "Images" of the installation's page.
+/// User by image, of the table below the heading "Images" of the page on builds.
 fn users_of_the_page() -> Result<BTreeMap<String, String>> {
-    let page =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/installation.md"))?;
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/build.md"))?;
     let (_, table) = page.split_once("| image | contents | user |\n|---|---|---|\n").context("the table")?;
     let mut users = BTreeMap::new();
     for row in table.lines().take_while(|line| line.starts_with('|')) {
@@ -209,7 +208,7 @@ fn users_of_the_page() -> Result<BTreeMap<String, String>> {
 }
 
 #[test]
-fn every_image_has_the_user_that_the_installations_page_names() -> Result<()> {
+fn every_image_has_the_user_that_the_page_on_builds_names() -> Result<()> {
     let mut users = users_of_the_page()?;
     for part in PARTS {
         let (name, found) = name_and_users(&files().join(format!("images/{part}.tar")))?;
