@@ -1,4 +1,4 @@
-//! What nodes, jobs and the policy are now: who holds which GPU, and what all of it draws.
+//! What nodes and jobs are now: who holds which GPU, and what they draw.
 //!
 //! **Flows**: objects of the API server in ([`Objects`]); one [`NodeView`] for each node with GPUs out. What the caller may not
 //! read is left out; [`Objects::notes`] says what is missing then.
@@ -9,9 +9,8 @@ mod node;
 #[cfg(test)]
 pub mod testing;
 
-use andreas_api::EnergyPolicySpec;
-use andreas_api::names::{DEFAULT_POLICY, GPU_RESOURCE, LABEL_ADOPTED, LABEL_JOB};
-use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
+use andreas_api::names::{GPU_RESOURCE, LABEL_ADOPTED, LABEL_JOB};
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 
 pub use node::{GpuView, NodeView};
 
@@ -28,8 +27,6 @@ pub struct Objects {
     pub jobs: Option<Vec<SlimTrainingJob>>,
     /// Pods of adopted jobs. Their names do not say whose they are.
     pub adopted: Vec<SlimPod>,
-    /// The EnergyPolicy `default`; none where there is none or it may not be read.
-    pub policy: Option<SlimEnergyPolicy>,
     /// What is missing, and why.
     pub notes: Vec<String>,
 }
@@ -45,13 +42,8 @@ impl Objects {
         let mut gpu_nodes = cluster.list::<SlimGpuNode>(None, &all).await?.items;
         gpu_nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let nodes =
-            allowed(cluster.list::<SlimNode>(None, &all).await, "GPU types of idle nodes", &mut notes)?;
+            allowed(cluster.list::<SlimNode>(None, &all).await, "nodes that the operator has not seen", &mut notes)?;
         let jobs = allowed(cluster.list::<SlimTrainingJob>(None, &all).await, "names of jobs", &mut notes)?;
-        let policy = match cluster.get::<SlimEnergyPolicy>(None, DEFAULT_POLICY).await {
-            Ok(policy) => Some(policy),
-            Err(error) if error.is_not_found() => None,
-            Err(error) => allowed(Err(error), "the EnergyPolicy", &mut notes)?,
-        };
         let (nodes, jobs) = (nodes.map(|list| list.items), jobs.map(|list| list.items));
         let adopts = |jobs: &Vec<SlimTrainingJob>| jobs.iter().any(|job| job.spec.adopts.is_some());
         let adopted = match jobs.as_ref().is_some_and(adopts) {
@@ -61,23 +53,16 @@ impl Objects {
             }
             false => None,
         };
-        Ok(Self { gpu_nodes, nodes, jobs, adopted: adopted.unwrap_or_default(), policy, notes })
-    }
-
-    /// The policy in force: the defaults without an object.
-    pub fn policy(&self) -> EnergyPolicySpec {
-        self.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default()
+        Ok(Self { gpu_nodes, nodes, jobs, adopted: adopted.unwrap_or_default(), notes })
     }
 
     /// All nodes with GPUs, by name.
     pub fn views(&self) -> Vec<NodeView> {
-        let policy = self.policy();
-        let of = |node: &SlimGpuNode| NodeView::new(node, self, &policy);
-        let mut views: Vec<NodeView> = self.gpu_nodes.iter().map(of).collect();
+        let mut views: Vec<NodeView> = self.gpu_nodes.iter().map(|node| NodeView::new(node, self)).collect();
         for node in self.nodes.iter().flatten() {
             let name = node.metadata.name.clone().unwrap_or_default();
             if gpus(node) > 0 && views.iter().all(|view| view.name != name) {
-                views.push(NodeView::without_agent(node, &policy));
+                views.push(NodeView::without_agent(node));
             }
         }
         views.sort_by(|a, b| a.name.cmp(&b.name));

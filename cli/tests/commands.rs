@@ -130,7 +130,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_asked() {
             &["submit", "a", "--image", "i", "--volume", "x:/d", "--volume", "y:/d", "--dry-run"],
             "--volume y:/d: another one has this folder",
         ),
-        (&["submit", "a", "--image", "i", "--deadline", "9999999999d", "--dry-run"], "--deadline"),
+        (&["submit", "a", "--image", "i", "--deadline", "9999999999h", "--dry-run"], "--deadline"),
         (
             &["snapshot", "--url", "http://127.0.0.1:1", "--token-file", "/dev/null"],
             "it must begin with https://",

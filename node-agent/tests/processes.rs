@@ -30,7 +30,7 @@ async fn settled() -> (TestNode, support::Process, support::Process) {
     let node = TestNode::new(&[FREE, HELD]).await;
     node.hold("job-1-0", &[HELD]);
     node.run(HELD, Some(77));
-    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
     let (setter, agent) = (node.setter(), node.agent());
     until("one rests, one is limited", SLACK, || {
         node.gpu(FREE).locked_mhz == Some(210) && node.gpu(HELD).limit_watts == 250.0
@@ -63,12 +63,12 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
     let at_write: Arc<Mutex<Vec<bool>>> = Arc::default();
     let (seen, sim) = (Arc::clone(&at_write), Arc::clone(&node.sim));
     node.api.on_write(move |status| {
-        if status["awake"] == 1 {
+        if status["observedWakeGeneration"] == 1 {
             seen.lock().push(sim.gpu(FREE).is_ok_and(|gpu| gpu.is_default()));
         }
     });
-    node.api.order(json!({"wake": 1, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
-    let took = until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 1).await;
+    node.api.order(json!({"wakeGeneration": 1, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    let took = until("the wake is acknowledged", SLACK, || node.api.status()["observedWakeGeneration"] == 1).await;
     println!("awake after {took:?}");
     assert_eq!(at_write.lock().first(), Some(&true), "acknowledged before it was true");
     assert_eq!(node.api.status()["observedGeneration"], 3);
@@ -109,14 +109,14 @@ async fn a_question_for_holders_is_answered_by_what_the_kubelet_and_the_driver_s
     until("the holder is told", SLACK, || held_by().as_deref() == Some("team/job-1-0")).await;
     // when the pod is deleted by force: the kubelet drops it, and its process goes on
     node.hold("job-1-0", &[]);
-    node.api.order(json!({"wake": 0, "holdersRequested": 1}));
-    until("the question is answered", SLACK, || node.api.status()["holdersObserved"] == 1).await;
+    node.api.order(json!({"wakeGeneration": 0, "holdersGeneration": 1}));
+    until("the question is answered", SLACK, || node.api.status()["observedHoldersGeneration"] == 1).await;
     assert_eq!(held_by().as_deref(), Some("team/job-1-0"));
     // also by an agent that was started again
     agent.kill();
     let _agent = node.agent();
-    node.api.order(json!({"wake": 0, "holdersRequested": 2}));
-    until("the next is answered", SLACK, || node.api.status()["holdersObserved"] == 2).await;
+    node.api.order(json!({"wakeGeneration": 0, "holdersGeneration": 2}));
+    until("the next is answered", SLACK, || node.api.status()["observedHoldersGeneration"] == 2).await;
     assert_eq!(held_by().as_deref(), Some("team/job-1-0"));
     // then the GPU is free once the process has ended
     node.run(HELD, None);
@@ -126,12 +126,12 @@ async fn a_question_for_holders_is_answered_by_what_the_kubelet_and_the_driver_s
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_question_for_holders_is_not_answered_while_nobody_knows_who_holds_what() {
     let (node, _setter, _agent) = settled().await;
-    let observed = || node.api.status()["holdersObserved"].as_i64().unwrap_or(0);
+    let observed = || node.api.status()["observedHoldersGeneration"].as_i64().unwrap_or(0);
     // given a pod with a device that is none of the node's GPUs
     node.hold("strange", &["GPU-of-nobody"]);
     until("the free GPU is no longer at rest", SLACK, || node.is_default(FREE)).await;
     // then no answer says that a GPU is free, which it may be
-    node.api.order(json!({"wake": 0, "holdersRequested": 1}));
+    node.api.order(json!({"wakeGeneration": 0, "holdersGeneration": 1}));
     stays("the question is open", Duration::from_secs(3), || observed() == 0).await;
     // until the pod has gone
     node.hold("strange", &[]);
@@ -143,14 +143,14 @@ async fn where_the_driver_names_no_process_of_a_pod_nothing_rests_and_no_gpu_is_
     let node = TestNode::new(&[FREE, HELD]).await;
     node.hold("job-1-0", &[HELD]);
     node.run(HELD, Some(77));
-    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
     let (_setter, _agent) = (node.setter(), node.agent_with(&["--own-processes-only"]));
     until("one is limited", SLACK, || node.gpu(HELD).limit_watts == 250.0).await;
     // when the pod is deleted by force, and its process goes on unseen
     node.hold("job-1-0", &[]);
-    node.api.order(json!({"wake": 0, "holdersRequested": 1}));
+    node.api.order(json!({"wakeGeneration": 0, "holdersGeneration": 1}));
     stays("the question is open, and nothing rests", Duration::from_secs(4), || {
-        node.api.status()["holdersObserved"].as_i64().unwrap_or(0) == 0 && node.is_default(FREE)
+        node.api.status()["observedHoldersGeneration"].as_i64().unwrap_or(0) == 0 && node.is_default(FREE)
     })
     .await;
 }
@@ -176,8 +176,8 @@ async fn a_power_limit_is_acknowledged_only_while_a_leader_is_seen() {
     node.api.stop_leading();
     until("without its limit", TTL + SLACK, || node.is_default(HELD)).await;
     until("it counts for nothing", SLACK, || acknowledged() < 2).await;
-    node.api.order(json!({"wake": 1, "limits": [{"pod": "team/job-1-0", "watts": 300}]}));
-    until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 1).await;
+    node.api.order(json!({"wakeGeneration": 1, "limits": [{"pod": "team/job-1-0", "watts": 300}]}));
+    until("the wake is acknowledged", SLACK, || node.api.status()["observedWakeGeneration"] == 1).await;
     stays("nor does another one", Duration::from_secs(2), || acknowledged() < 3).await;
     node.api.lead();
     until("limited", SLACK, || node.gpu(HELD).limit_watts == 300.0 && acknowledged() == 3).await;
@@ -191,19 +191,19 @@ async fn while_the_kubelet_does_not_answer_pods_keep_their_power_limits_and_free
     until("the free one wakes", SLACK, || node.is_default(FREE)).await;
     // The operator counts on the limit as long as it is said to be carried out.
     let limits = json!([{"pod": "team/job-1-0", "watts": 250}]);
-    node.api.order(json!({"wake": 1, "limits": limits, "holdersRequested": 1}));
-    until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 1).await;
+    node.api.order(json!({"wakeGeneration": 1, "limits": limits, "holdersGeneration": 1}));
+    until("the wake is acknowledged", SLACK, || node.api.status()["observedWakeGeneration"] == 1).await;
     stays("limited, awake, and nobody says who holds what now", Duration::from_secs(3), || {
         node.gpu(HELD).limit_watts == 250.0
             && node.is_default(FREE)
             && node.api.gpu(HELD).1.as_deref() == Some("team/job-1-0")
-            && node.api.status()["holdersObserved"].as_i64().unwrap_or(0) == 0
+            && node.api.status()["observedHoldersGeneration"].as_i64().unwrap_or(0) == 0
     })
     .await;
     // The operator goes on to take limits back.
-    node.api.order(json!({"wake": 1}));
+    node.api.order(json!({"wakeGeneration": 1}));
     until("without its limit", SLACK, || node.is_default(HELD)).await;
-    node.api.order(json!({"wake": 1, "limits": limits}));
+    node.api.order(json!({"wakeGeneration": 1, "limits": limits}));
     until("limited again", SLACK, || node.gpu(HELD).limit_watts == 250.0).await;
     // An agent that never had an answer knows no holder.
     agent.kill();
@@ -472,8 +472,8 @@ async fn the_setter_gives_up_what_it_does_not_need() {
 async fn an_agent_that_only_observes_sets_nothing_and_keeps_nobody_waiting() {
     let node = TestNode::new(&[FREE]).await;
     let _agent = node.agent_with(&["--observe"]);
-    node.api.order(json!({"wake": 5}));
-    until("the wake is acknowledged", SLACK, || node.api.status()["awake"] == 5).await;
+    node.api.order(json!({"wakeGeneration": 5}));
+    until("the wake is acknowledged", SLACK, || node.api.status()["observedWakeGeneration"] == 5).await;
     stays("nothing is set", Duration::from_secs(2), || node.gpu(FREE).commands == 0).await;
     assert_eq!(node.api.gpu(FREE).0, "Free");
     let (_, metrics) = node.ask("/metrics").await;

@@ -105,10 +105,10 @@ fn add(sum: &mut Sum, job: &SlimTrainingJob, now: Timestamp) {
     sum.failed += u64::from(status.phase == Phase::Failed);
     if let Some(used) = &status.consumption {
         sum.joules = sum.joules.saturating_add(used.joules);
-        sum.energy_micros = sum.energy_micros.saturating_add(used.energy_micros);
+        sum.energy_micros = sum.energy_micros.saturating_add(used.energy_cost_micros);
         sum.host_joules = sum.host_joules.saturating_add(used.host_joules);
-        sum.host_micros = sum.host_micros.saturating_add(used.host_micros);
-        sum.lateness_micros = sum.lateness_micros.saturating_add(used.lateness_micros);
+        sum.host_micros = sum.host_micros.saturating_add(used.host_cost_micros);
+        sum.lateness_micros = sum.lateness_micros.saturating_add(used.lateness_cost_micros);
         if used.source == "Measured" {
             sum.measured_joules = sum.measured_joules.saturating_add(used.joules);
         }
@@ -154,15 +154,15 @@ fn name(key: Group, job: &SlimTrainingJob, at: Timestamp, zone: &TimeZone) -> St
             user.filter(|user| !user.is_empty()).cloned().unwrap_or_else(|| "unknown".to_owned())
         }
         Group::Profile => {
-            let used = job.status.as_ref().and_then(|status| status.profile.as_ref()).map(|used| &used.name);
+            let used = job.status.as_ref().and_then(|status| status.profile.as_ref());
             let label = job.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_PROFILE));
-            used.or(job.spec.profile.as_ref()).or(label).cloned().unwrap_or(own)
+            let named = used.map(|used| used.name.as_str()).or(job.spec.profile());
+            named.or(label.map(String::as_str)).map_or(own, str::to_owned)
         }
     }
 }
 
-/// The currency at the end of `0.31 EUR`.
 fn currency(job: &SlimTrainingJob) -> Option<String> {
-    let cost = &job.status.as_ref()?.consumption.as_ref()?.cost;
-    cost.rsplit_once(' ').map(|(_, currency)| currency.to_owned()).filter(|currency| !currency.is_empty())
+    let currency = &job.status.as_ref()?.consumption.as_ref()?.currency;
+    (!currency.is_empty()).then(|| currency.clone())
 }

@@ -36,9 +36,9 @@ const CANDIDATES: [Column<Candidate>; 12] = [
     Column::number("NODES", |c| c.nodes.to_string()),
     Column::text("LIMIT", |c| c.limit_watts.map(|watts| power(f64::from(watts))).unwrap_or_default()),
     Column::number("TIME", |c| duration(c.seconds)),
-    Column::number("ENERGY", |c| money(c.cost.energy_micros)),
-    Column::number("LATENESS", |c| money(c.cost.lateness_micros)),
-    Column::number("TURNAROUND", |c| money(c.cost.turnaround_micros)),
+    Column::number("ENERGY", |c| money(c.cost.energy_cost_micros)),
+    Column::number("LATENESS", |c| money(c.cost.lateness_cost_micros)),
+    Column::number("TURNAROUND", |c| money(c.cost.turnaround_cost_micros)),
     Column::number("COST", |c| money(c.cost.total_micros())),
     Column::number("POWER", |c: &Candidate| power(f64::from(c.watts))).wide(),
     Column::number("ON TIME", |c: &Candidate| {
@@ -127,7 +127,7 @@ mod tests {
         let at = "2026-01-01T00:00:00Z";
         let text = |candidates: usize, planned: usize, wide: bool| {
             let one = |n: usize| {
-                let cost = json!({"energyMicros": n, "latenessMicros": 0, "turnaroundMicros": 0});
+                let cost = json!({"energyCostMicros": n, "latenessCostMicros": 0, "turnaroundCostMicros": 0});
                 json!({"gpuType": format!("T{n}"), "gpus": 1, "nodes": 1, "seconds": 60, "watts": 300, "cost": cost,
                     "current": n == planned})
             };

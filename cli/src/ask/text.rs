@@ -51,9 +51,9 @@ pub fn cost(of: &CostParts, currency: &str) -> String {
         "{} {} (energy {}, lateness {}, time in the system {})",
         money(of.total_micros()),
         plain(currency),
-        money(of.energy_micros),
-        money(of.lateness_micros),
-        money(of.turnaround_micros)
+        money(of.energy_cost_micros),
+        money(of.lateness_cost_micros),
+        money(of.turnaround_cost_micros)
     )
 }
 

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::{GpuCondition, GpuNodeStatus, GpuState};
-use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
-use andreas_policy::{boards, gpu_type};
+use andreas_api::slim::{SlimGpuNode, SlimNode};
 use serde::Serialize;
 
 use super::{Objects, gpus};
@@ -16,7 +14,7 @@ use super::{Objects, gpus};
 pub struct NodeView {
     /// Its name.
     pub name: String,
-    /// GPU type; none where neither labels nor a job say it.
+    /// GPU type by which it is planned; none where it has none.
     pub gpu_type: Option<String>,
     /// Number of GPUs.
     pub gpus: u64,
@@ -30,8 +28,6 @@ pub struct NodeView {
     pub unhealthy: u64,
     /// Draw of the GPUs, W.
     pub gpu_watts: i64,
-    /// Draw of the machine beside its GPUs, W; none where it is not known.
-    pub host_watts: Option<i64>,
     /// Pods that hold GPUs.
     pub holders: Vec<Holder>,
     /// Why the node's GPUs are not planned; none where they are.
@@ -92,31 +88,24 @@ pub struct GpuView {
 }
 
 impl NodeView {
-    pub(super) fn new(node: &SlimGpuNode, objects: &Objects, policy: &EnergyPolicySpec) -> Self {
+    pub(super) fn new(node: &SlimGpuNode, objects: &Objects) -> Self {
         let name = node.metadata.name.clone().unwrap_or_default();
         let status = node.status.clone().unwrap_or_default();
-        let jobs = objects.jobs.as_deref();
         let devices: Vec<GpuView> =
             status.gpus.iter().map(|gpu| device(gpu, &node.spec.limits, objects)).collect();
         let count = |state: &str| devices.iter().filter(|gpu| gpu.state == state).count() as u64;
-        let machine = objects.node(&name);
-        let labelled = machine.and_then(|machine| gpu_type(machine, policy)).map(str::to_owned);
-        let gpu_type = labelled.or_else(|| type_by_jobs(&name, jobs));
-        let number = (devices.len() as u64).max(machine.map_or(0, gpus));
-        let held = count("Held");
-        let host = host(policy, gpu_type.as_deref(), number, held > 0);
+        let number = (devices.len() as u64).max(objects.node(&name).map_or(0, gpus));
         let excluded = node.spec.excluded.as_ref();
         let (health, healthy) = health(node, &status, &devices);
         Self {
             name,
-            gpu_type,
+            gpu_type: node.spec.gpu_type.clone(),
             gpus: number,
-            held,
+            held: count("Held"),
             free: count("Free"),
             resting: count("Resting"),
             unhealthy: count("Unhealthy"),
             gpu_watts: status.gpus.iter().map(|gpu| i64::from(gpu.watts.max(0))).sum(),
-            host_watts: host,
             holders: holders(&status, objects),
             excluded: excluded.map(|why| why.reason.clone()),
             excluded_message: excluded.map(|why| why.message.clone()),
@@ -129,10 +118,9 @@ impl NodeView {
     }
 
     /// A node with GPUs and without an agent's report.
-    pub(super) fn without_agent(node: &SlimNode, policy: &EnergyPolicySpec) -> Self {
+    pub(super) fn without_agent(node: &SlimNode) -> Self {
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
-            gpu_type: gpu_type(node, policy).map(str::to_owned),
             gpus: gpus(node),
             health: "NoGpuNode".to_owned(),
             ..Self::default()
@@ -179,19 +167,6 @@ fn holders(status: &GpuNodeStatus, objects: &Objects) -> Vec<Holder> {
     held.into_iter().map(of).collect()
 }
 
-fn type_by_jobs(node: &str, jobs: Option<&[SlimTrainingJob]>) -> Option<String> {
-    let allocations = jobs?.iter().filter_map(|job| job.status.as_ref()?.allocation.as_ref());
-    let mut here = allocations.filter(|allocation| allocation.nodes.iter().any(|name| name == node));
-    here.next().map(|allocation| allocation.gpu_type.clone())
-}
-
-/// Draw of the machine beside its GPUs by the policy or the table of boards, W. `None`: its type is in neither.
-fn host(policy: &EnergyPolicySpec, gpu_type: Option<&str>, gpus: u64, busy: bool) -> Option<i64> {
-    let gpu_type = gpu_type.filter(|name| boards::is_described(name, policy))?;
-    let power = boards::board(gpu_type, policy).host(gpus);
-    Some(if busy { power.busy } else { power.idle }.0.round() as i64)
-}
-
 /// In a word or two what is wrong with a node, and whether nothing is.
 fn health(node: &SlimGpuNode, status: &GpuNodeStatus, devices: &[GpuView]) -> (String, bool) {
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
@@ -213,18 +188,5 @@ fn health(node: &SlimGpuNode, status: &GpuNodeStatus, devices: &[GpuView]) -> (S
     match warnings.iter().find_map(problem) {
         Some(why) => (format!("warning: {why}"), true),
         None => ("ok".to_owned(), true),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_machine_counts_by_the_table() {
-        let policy = EnergyPolicySpec::default();
-        let a100 = Some("NVIDIA-A100-SXM4-80GB");
-        assert_eq!((host(&policy, a100, 8, false), host(&policy, a100, 8, true)), (Some(1000), Some(1600)));
-        assert_eq!(host(&policy, Some("unheard-of"), 8, true), None);
     }
 }

@@ -74,7 +74,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=100))]
     retries: Option<i32>,
     /// Longest run of one attempt, for example 2d
-    #[arg(long, value_name = "TIME", value_parser = when::of_field)]
+    #[arg(long, value_name = "TIME", value_parser = when::duration)]
     max_run_time: Option<andreas_api::DurationText>,
     /// Create it held, until it is resumed
     #[arg(long)]
@@ -225,7 +225,7 @@ fn manifest(args: &SubmitArgs) -> Result<Value> {
     }
     add("weight", args.weight.map(Value::from));
     add("epochs", args.epochs.map(Value::from));
-    add("profile", args.profile.as_deref().map(Value::from));
+    add("profileRef", args.profile.as_deref().map(|name| json!({ "name": name })));
     add("retries", args.retries.map(Value::from));
     add("maxRunTime", args.max_run_time.as_ref().map(|time| time.0.as_str().into()));
     add("suspend", args.suspend.then_some(Value::Bool(true)));

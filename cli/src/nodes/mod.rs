@@ -13,7 +13,7 @@ use crate::output::{self, Column, Format, OutputArgs, ago, plain, plain_lines, p
 /// Nodes: who holds which GPU, what it draws, which GPUs rest, and what is wrong.
 ///
 /// With a name, the GPUs of that node. Needs the right to list GpuNodes (ClusterRole andreas-power-admin). Nodes, TrainingJobs,
-/// and pods of adopted jobs are read where that is allowed: they add GPU types and names of jobs.
+/// and pods of adopted jobs are read where that is allowed: they add names of jobs, and nodes that the operator has not seen.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
     /// Name of a node: show its GPUs
@@ -28,9 +28,9 @@ pub struct NodesArgs {
     output: OutputArgs,
 }
 
-const COLUMNS: [Column<NodeView>; 13] = [
+const COLUMNS: [Column<NodeView>; 12] = [
     Column::text("NODE", |node| node.name.clone()),
-    Column::text("TYPE", |node| node.gpu_type.clone().unwrap_or_default()),
+    Column::text("GPU-TYPE", |node| node.gpu_type.clone().unwrap_or_default()),
     Column::number("GPUS", |node| node.gpus.to_string()),
     Column::number("HELD", |node| node.held.to_string()),
     Column::number("RESTING", |node| node.resting.to_string()),
@@ -42,10 +42,6 @@ const COLUMNS: [Column<NodeView>; 13] = [
         holders.join(", ")
     }),
     Column::number("FREE", |node: &NodeView| node.free.to_string()).wide(),
-    Column::number("MACHINE", |node: &NodeView| {
-        node.host_watts.map(|watts| format!("~{}", power(watts as f64))).unwrap_or_default()
-    })
-    .wide(),
     Column::text("EMPTY SINCE", |node: &NodeView| {
         node.empty_since.map(|at| at.to_string()).unwrap_or_default()
     })
@@ -129,11 +125,7 @@ fn one(view: &NodeView, now: Timestamp) -> String {
     if let Some(message) = &view.excluded_message {
         text += &format!("Excluded:  {}\n", plain(message));
     }
-    text += &format!("Power:     GPUs {}", power(view.gpu_watts as f64));
-    match view.host_watts {
-        Some(watts) => text += &format!(", machine about {} (not measured)\n", power(watts as f64)),
-        None => text += "\n",
-    }
+    text += &format!("Power:     GPUs {}\n", power(view.gpu_watts as f64));
     let devices: Vec<Device> = view.devices.iter().map(|gpu| Device { gpu: gpu.clone(), now }).collect();
     text + &output::table(&DEVICES, &devices, true, true)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -372,8 +372,39 @@ pub struct EnergyPolicyStatus {
     /// Generation of `spec` that is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// What is drawn against the power budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerState>,
     /// `Ready`, `NodesExcluded`, `BudgetMet`, `PowerKnown`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub conditions: Vec<Condition>,
+}
+
+/// What is drawn against the power budget, and what energy costs. Powers are in the budget's scope.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PowerState {
+    /// When it was seen. A change of the draw alone is written once a minute at most.
+    pub time: Time,
+    /// Power the cluster may draw now, W; absent where it is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub budget_watts: Option<i64>,
+    /// Draw as plans, `BudgetMet` and the metric `andreas_power_watts` count it, W.
+    #[schemars(range(min = 0))]
+    pub drawn_watts: i64,
+    /// The part that remains when every job has stopped, W.
+    #[schemars(range(min = 0))]
+    pub idle_watts: i64,
+    /// When the budget changes next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_change: Option<Time>,
+    /// The budget then, W; absent where power is not limited then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub next_budget_watts: Option<i64>,
+    /// Price of a kWh now, PUE included, millionths of the currency.
+    #[schemars(range(min = 0))]
+    pub kwh_cost_micros: i64,
 }

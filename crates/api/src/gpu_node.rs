@@ -24,12 +24,14 @@ pub fn namespaced_pod_name(namespace: &str, name: &str) -> String {
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuNodeSpec {
-    /// Number of the last request to end the rest of all unheld GPUs, ms since 1970. Default: 0, no request. The agent acknowledges it in `status.awake`.
+    /// Number of the last request to end the rest of all unheld GPUs. Default: 0, no request. The agent acknowledges it in
+    /// `status.observedWakeGeneration`.
     #[schemars(range(min = 0))]
-    pub wake: i64,
-    /// Number of the last request to report which pods hold GPUs. Default: 0, no request. The agent acknowledges it in `status.holdersObserved`.
+    pub wake_generation: i64,
+    /// Number of the last request to report which pods hold GPUs. Default: 0, no request. The agent acknowledges it in
+    /// `status.observedHoldersGeneration`.
     #[schemars(range(min = 0))]
-    pub holders_requested: i64,
+    pub holders_generation: i64,
     /// Power limits of pods' GPUs, by pod. Default: none, their GPUs have the driver's own limit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -84,13 +86,13 @@ pub struct GpuNodeStatus {
     /// Generation of `spec` that is in force on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The last `spec.wake` that was carried out: all unheld GPUs were awake.
+    /// The last `spec.wakeGeneration` that was carried out: all unheld GPUs were awake.
     #[schemars(range(min = 0))]
-    pub awake: i64,
-    /// The last `spec.holdersRequested` known before the kubelet was asked: the holders in `gpus` are no older than
+    pub observed_wake_generation: i64,
+    /// The last `spec.holdersGeneration` known before the kubelet was asked: the holders in `gpus` are no older than
     /// that request.
     #[schemars(range(min = 0))]
-    pub holders_observed: i64,
+    pub observed_holders_generation: i64,
     /// The node's GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

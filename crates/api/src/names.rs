@@ -54,6 +54,20 @@ pub const LABEL_JOB_UID: &str = "andreas.dev/job-uid";
 pub const LABEL_ATTEMPT: &str = "andreas.dev/attempt";
 /// Pod label: index of the member in its gang, from 0.
 pub const LABEL_INDEX: &str = "andreas.dev/index";
+/// Recommended label of Kubernetes: what made the object.
+pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The operator, as [`LABEL_MANAGED_BY`] names it.
+pub const OPERATOR: &str = "andreas-operator";
+
+/// Recommended labels of Kubernetes on a worker, by which tools for logs and costs group pods. Those of its template come first.
+pub fn recommended_labels(job: &str) -> [(&'static str, String); 3] {
+    [
+        ("app.kubernetes.io/name", "andreas-training".to_owned()),
+        ("app.kubernetes.io/instance", job.to_owned()),
+        ("app.kubernetes.io/component", "worker".to_owned()),
+    ]
+}
+
 /// Pod label: generation of the allocation that the pod carries out.
 pub const LABEL_ALLOCATION: &str = "andreas.dev/allocation";
 
@@ -77,7 +91,7 @@ pub const ANNOTATION_DEADLINE_AFTER: &str = "andreas.dev/deadline-after";
 pub const ANNOTATION_WEIGHT: &str = "andreas.dev/weight";
 /// Annotation of an adopted workload: `spec.epochs`.
 pub const ANNOTATION_EPOCHS: &str = "andreas.dev/epochs";
-/// Annotation of an adopted workload: `spec.profile`.
+/// Annotation of an adopted workload: `spec.profileRef`.
 pub const ANNOTATION_PROFILE: &str = "andreas.dev/profile";
 /// Annotation of an adopted workload: `spec.preemption`.
 pub const ANNOTATION_PREEMPTION: &str = "andreas.dev/preemption";
@@ -88,7 +102,7 @@ pub const ANNOTATION_GPUS: &str = "andreas.dev/gpus";
 /// Annotation of an adopted workload: `spec.gpus.types`, separated by commas.
 pub const ANNOTATION_GPU_TYPES: &str = "andreas.dev/gpu-types";
 
-/// TrainingJob label: name of its TrainingProfile, where `spec.profile` names none.
+/// TrainingJob label: name of its TrainingProfile, where `spec.profileRef` names none.
 pub const LABEL_PROFILE: &str = "andreas.dev/profile";
 /// TrainingJob annotation: the submitting user, written by `kubectl andreas submit`. Not verified; for accounts.
 pub const ANNOTATION_USER: &str = "andreas.dev/user";

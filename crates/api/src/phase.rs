@@ -80,6 +80,8 @@ andreas_core::names! {
         CompletedEarly,
         /// No progress is reported.
         ProgressUnknown,
+        /// It does not run: the condition `Scheduled` or `Running` says why.
+        NotRunning,
         /// Held by `spec.suspend`.
         Suspended,
         /// Being stopped: asked to save, its pods have not ended.
@@ -145,6 +147,8 @@ pub mod condition {
     pub const SCHEDULED: &str = "Scheduled";
     /// The job runs as a whole gang.
     pub const RUNNING: &str = "Running";
+    /// Its user holds it: `spec.suspend`, and no pods are left.
+    pub const SUSPENDED: &str = "Suspended";
     /// Ended well or not (`True` with a reason).
     pub const FINISHED: &str = "Finished";
     /// Ended well, under the name that a Job of Kubernetes uses: `kubectl wait --for=condition=Complete`.
@@ -153,7 +157,8 @@ pub mod condition {
     pub const FAILED: &str = "Failed";
     /// The deadline is predicted to be kept.
     pub const ON_TIME: &str = "OnTime";
-    /// Something about its progress is unusual (`CompletedEarly`, `ProgressUnknown`).
+    /// It runs: `Unknown` where its program reports no progress (`ProgressUnknown`), `False` with `CompletedEarly` where it ended
+    /// before its end.
     pub const PROGRESSING: &str = "Progressing";
     /// The template can become a pod.
     pub const TEMPLATE_ACCEPTED: &str = "TemplateAccepted";

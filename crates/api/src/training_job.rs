@@ -32,7 +32,7 @@ pub struct TrainingJobSpec {
     /// run costs `weight` times the policy's price of lateness; it is neither rejected nor ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
-    /// The deadline as a duration from the creation of the object, for example `36h` or `2d12h`. Default: none. Not together with `deadline`.
+    /// The deadline as a duration from the creation of the object, for example `36h` or `1h30m`. Default: none. Not together with `deadline`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_after: Option<DurationText>,
     /// How much the run's lateness and time in the system count against those of other runs, 1 to 1000. Default: 10. The namespace's
@@ -48,14 +48,13 @@ pub struct TrainingJobSpec {
     /// Number of GPUs, their types, and number of nodes. Default: one GPU of any type.
     #[serde(default)]
     pub gpus: GpuRequest,
-    /// Name of the TrainingProfile of this namespace that describes such runs: same model, data and batch. Its times and watts are what
+    /// The TrainingProfile of this namespace that describes such runs: same model, data and batch. Its times and watts are what
     /// the run is planned with. Default: the profile of earlier runs of the same program, see `profileMatching`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
-    pub profile: Option<String>,
-    /// `Auto`: without `profile` the run shares a TrainingProfile with earlier runs of the same program: same image, command line and
+    pub profile_ref: Option<ProfileRef>,
+    /// `Auto`: without `profileRef` the run shares a TrainingProfile with earlier runs of the same program: same image, command line and
     /// variables but for seeds, learning rates, output folders and names of runs. `Off`: it has one of its own name. Default: `Auto`.
-    /// `status.profile` shows the profile. The label `andreas.dev/profile` names one as `profile` does.
+    /// `status.profile` shows the profile. The label `andreas.dev/profile` names one as `profileRef` does.
     #[serde(default, deserialize_with = "known::or_default")]
     pub profile_matching: ProfileMatching,
     /// Name of the container that trains: it gets the GPUs and the environment, and its end is the end of the run. Default: the first one
@@ -98,7 +97,7 @@ pub struct TrainingJobSpec {
     /// Longest time without progress of a running attempt, for example `30m`. Default: none. Then the attempt ends and uses a retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_timeout: Option<DurationText>,
-    /// Longest run of one attempt, for example `2d`. Default: none. Then the job fails at once.
+    /// Longest run of one attempt, for example `48h`. Default: none. Then the job fails at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_run_time: Option<DurationText>,
     /// `true` holds a waiting run, and stops a running one with a checkpoint. `false` lets it go on. Default: `false`.
@@ -116,6 +115,15 @@ pub struct TrainingJobSpec {
     /// `andreas.dev/adopt`. Its pods are that job's own; they are started and stopped by that job's switch `suspend`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopts: Option<AdoptedJob>,
+}
+
+/// A TrainingProfile of the same namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProfileRef {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
 }
 
 /// A job of another kind that a TrainingJob stands for.
@@ -213,6 +221,11 @@ impl Default for GpuRequest {
 }
 
 impl TrainingJobSpec {
+    /// Name of the TrainingProfile that `profileRef` names.
+    pub fn profile(&self) -> Option<&str> {
+        self.profile_ref.as_ref().map(|profile| profile.name.as_str())
+    }
+
     /// Name of the container that trains: `container`, else the first of the template. A pod may have others before it,
     /// which admission put there.
     pub fn training_container(&self) -> Option<&str> {

@@ -23,11 +23,11 @@ fn earlier_job() -> Value {
             "observedGeneration": 2, "phase": "Running", "attempts": 2, "userFailures": 0, "clusterFailures": 1, "restarts": 0,
             "decisions": 4,
             "allocation": {"attempt": 2, "generation": 4, "gpuType": "NVIDIA-A100-SXM4-80GB", "gpus": 4, "gpusPerWorker": 4,
-                           "nodes": ["a100-0"], "placement": "a100-0", "since": "2026-11-01T08:10:00Z",
+                           "nodes": ["a100-0"], "since": "2026-11-01T08:10:00Z",
                            "boundTime": "2026-11-01T08:10:05Z", "runningTime": "2026-11-01T08:10:20Z", "watts": 1400},
             "history": [{"attempt": 1, "outcome": "ClusterFailure", "reason": "ClusterFailure", "gpuType": "Tesla-T4", "gpus": 1,
                          "placement": "t4-0", "ended": "2026-11-01T08:09:00Z", "milliPercent": 1000, "joules": 100}],
-            "progress": {"milliPercent": 42000, "text": "42%", "attempt": 2, "at": "2026-11-01T09:00:00Z"},
+            "progress": {"milliPercent": 42000, "attempt": 2, "at": "2026-11-01T09:00:00Z"},
         },
     })
 }
@@ -71,8 +71,8 @@ fn what_an_earlier_release_wrote_is_read_whole() {
 #[test]
 fn what_ran_under_a_release_that_billed_no_hosts_has_no_share_of_one() {
     let mut stored = earlier_job();
-    stored["status"]["consumption"] = json!({"joules": 100, "source": "Measured", "energy": "0 Wh", "energyMicros": 7,
-        "latenessMicros": 0, "cost": "0.00 EUR", "lateness": "0.00 EUR"});
+    stored["status"]["consumption"] = json!({"joules": 100, "source": "Measured", "energyCostMicros": 7,
+        "latenessCostMicros": 0});
     let status = read::<SlimTrainingJob>(&stored).status.unwrap();
     let used = status.consumption.unwrap();
     assert_eq!((used.joules, used.energy_micros, used.host_joules, used.host_micros), (100, 7, 0, 0));
@@ -92,10 +92,10 @@ fn former_names_of_fields_are_ignored_and_those_of_reasons_understood() {
     assert_eq!(Reason::NodeNotReady.as_str(), "NodeNotReady");
     // Requests for holders are counted anew, and no answer to an earlier one is taken for one to a later.
     let node: SlimGpuNode = read(&json!({
-        "metadata": {"name": "n"}, "spec": {"wake": 1, "look": 7}, "status": {"awake": 1, "looked": 7, "gpus": []},
+        "metadata": {"name": "n"}, "spec": {"wakeGeneration": 1, "look": 7}, "status": {"observedWakeGeneration": 1, "looked": 7, "gpus": []},
     }));
-    assert_eq!((node.spec.wake, node.spec.holders_requested), (1, 0));
-    assert_eq!(node.status.unwrap().holders_observed, 0);
+    assert_eq!((node.spec.wake_generation, node.spec.holders_generation), (1, 0));
+    assert_eq!(node.status.unwrap().observed_holders_generation, 0);
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn the_extender_reads_only_what_it_needs_of_an_allocation() {
 #[test]
 fn other_objects_of_a_later_release_are_read() {
     let node: SlimGpuNode = read(&json!({
-        "metadata": {"name": "n"}, "spec": {"wake": 1, "clocks": []},
-        "status": {"awake": 1, "gpus": [{"uuid": "GPU-1", "state": "Sliced"}, {"uuid": "GPU-2", "state": "Free"}]},
+        "metadata": {"name": "n"}, "spec": {"wakeGeneration": 1, "clocks": []},
+        "status": {"observedWakeGeneration": 1, "gpus": [{"uuid": "GPU-1", "state": "Sliced"}, {"uuid": "GPU-2", "state": "Free"}]},
     }));
     let states: Vec<_> = node.status.unwrap().gpus.iter().map(|gpu| gpu.state).collect();
     assert_eq!(states, [GpuCondition::Unhealthy, GpuCondition::Free], "what is not understood is not used");

@@ -359,7 +359,7 @@ mod tests {
         let gpus = json!({"min": 2, "max": 8, "maxNodes": 4, "counts": [2, 4, 8], "types": ["A100", "H100"]});
         assert_eq!(spec["gpus"], gpus);
         assert_eq!((&spec["deadlineAfter"], &spec["weight"]), (&json!("36h"), &json!(50)));
-        assert_eq!((&spec["epochs"], &spec["profile"]), (&json!(90), &json!("bert")));
+        assert_eq!((&spec["epochs"], &spec["profileRef"]), (&json!(90), &json!({"name": "bert"})));
         assert_eq!((&spec["preemption"], &spec["checkpoint"]), (&json!("Never"), &json!({})));
         assert!(spec["suspend"].is_null(), "ANDREAS would have started it: {spec}");
 

@@ -149,7 +149,7 @@ impl Request {
                 return Err(AnnotationError { name: ANNOTATION_DEADLINE_AFTER, problem });
             }
             let after = DurationText(text.to_owned());
-            if !after.is_of_schema() || after.seconds_or(0) <= 0 {
+            if after.seconds_or(0) <= 0 {
                 return Err(wrong(ANNOTATION_DEADLINE_AFTER, text, "no duration such as 36h"));
             }
             mutable.insert("deadlineAfter".into(), text.into());
@@ -168,7 +168,7 @@ impl Request {
             fixed.insert("epochs".into(), epochs.into());
         }
         if let Some(text) = text(ANNOTATION_PROFILE) {
-            fixed.insert("profile".into(), text.into());
+            fixed.insert("profileRef".into(), serde_json::json!({ "name": text }));
         }
         match text(ANNOTATION_CHECKPOINT) {
             None | Some("false") => {}
@@ -251,8 +251,8 @@ mod tests {
                 text.to_owned(),
             )]))
         };
-        assert_eq!(of("1d12h").unwrap().mutable["deadlineAfter"], "1d12h");
-        for text in ["soon", "0s", "1000000s", "1d1h1m1s1s"] {
+        assert_eq!(of("1.5h").unwrap().mutable["deadlineAfter"], "1.5h");
+        for text in ["soon", "0s", "2d", "10000000s", "1h1h1m1s1s"] {
             let refused = of(text).unwrap_err().to_string();
             assert!(refused.ends_with("is no duration such as 36h"), "{refused}");
         }

@@ -71,8 +71,13 @@ pub fn budget(policy: &EnergyPolicySpec, now: i64) -> Option<PowerBudget> {
         // than the mean has no far start, though it has one each night. Neither matters near, where plans are carried out.
         watts: mean_beyond(daily(&windows, base, &zone(&budget.time_zone), now), |watts| watts.0, Watts),
         margin: (f64::from(budget.margin_percent) / 100.0).clamp(0.0, 0.9),
-        scope_factor: if budget.scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 },
+        scope_factor: scope_factor(policy),
     })
+}
+
+/// What IT power is multiplied by in the scope of the budget.
+pub fn scope_factor(policy: &EnergyPolicySpec) -> f64 {
+    if policy.power_budget.scope == PowerBudgetScope::Facility { pue(policy) } else { 1.0 }
 }
 
 /// Cost of lateness and time in the system besides the weights.

@@ -109,18 +109,18 @@ pub struct Expected {
 #[serde(rename_all = "camelCase")]
 pub struct CostParts {
     /// Energy at the tariff: of its GPUs, and of its nodes besides them.
-    pub energy_micros: i64,
+    pub energy_cost_micros: i64,
     /// Expected lateness, a missed deadline included.
-    pub lateness_micros: i64,
+    pub lateness_cost_micros: i64,
     /// Time in the system.
-    pub turnaround_micros: i64,
+    pub turnaround_cost_micros: i64,
 }
 
 impl CostParts {
     /// Sum of the parts, millionths of the policy's currency.
     #[must_use]
     pub fn total_micros(&self) -> i64 {
-        self.energy_micros.saturating_add(self.lateness_micros).saturating_add(self.turnaround_micros)
+        self.energy_cost_micros.saturating_add(self.lateness_cost_micros).saturating_add(self.turnaround_cost_micros)
     }
 }
 

@@ -193,7 +193,7 @@ pub(super) fn job(system: System, shape: &Shape, profile: &str, index: usize) ->
         System::Andreas => json!({
             "apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata,
             "spec": {
-                "epochs": 10, "profile": profile,
+                "epochs": 10, "profileRef": {"name": profile},
                 "gpus": {"min": shape.pods * shape.gpus, "max": shape.pods * shape.gpus, "maxNodes": shape.pods},
                 "template": {"metadata": worker, "spec": {"containers": [container]}},
             },

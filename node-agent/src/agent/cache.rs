@@ -88,7 +88,7 @@ impl ObjectCache {
         let limits = node.spec.limits.iter();
         Some(DesiredSettings {
             generation: node.metadata.generation.unwrap_or(0),
-            wake: node.spec.wake,
+            wake: node.spec.wake_generation,
             limits: limits.map(|limit| (limit.pod.clone(), limit.watts.max(0).unsigned_abs())).collect(),
         })
     }
@@ -191,9 +191,9 @@ mod tests {
     fn the_answer_to_a_write_takes_back_nothing_that_the_watch_has_shown_since() {
         let node = |uid: &str, version: &str, wake: i64| -> SlimGpuNode {
             let metadata = serde_json::json!({"name": "n1", "uid": uid, "resourceVersion": version});
-            serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": {"wake": wake}})).unwrap()
+            serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": {"wakeGeneration": wake}})).unwrap()
         };
-        let wake = |cache: &ObjectCache| cache.node().map(|node| node.spec.wake);
+        let wake = |cache: &ObjectCache| cache.node().map(|node| node.spec.wake_generation);
         let mut cache = ObjectCache::default();
         cache.apply(node("a", "9", 0));
         cache.store_written(node("a", "10", 0));

@@ -7,7 +7,7 @@
 //!    GpuNode.
 //! 2. A GPU stays awake if a pod holds it, a process uses it, or this is not known. All GPUs stay awake while
 //!    the kubelet does not answer; the pods that it named last keep their power limits.
-//! 3. After `spec.wake` is raised, every GPU stays awake for the policy's wake time, ready for the next pod.
+//! 3. After `spec.wakeGeneration` is raised, every GPU stays awake for the policy's wake time, ready for the next pod.
 //! 4. Any other GPU rests after it was unheld for `rest.after`: SM clocks locked at the minimum. If clocks
 //!    cannot be locked, the power limit is set to its minimum. Minima are the driver's or the administrator's floor. Neither
 //!    lowers the draw of a GPU without a context. Both cap a GPU that becomes busy unannounced, and low clocks reduce the draw of a parked
@@ -73,7 +73,7 @@ pub struct Policy {
 pub struct DesiredSettings {
     /// Generation of the spec.
     pub generation: i64,
-    /// `spec.wake`.
+    /// `spec.wakeGeneration`.
     pub wake: i64,
     /// Power limit by pod, W.
     pub limits: BTreeMap<String, u32>,
@@ -99,7 +99,7 @@ pub struct Memory {
     resting: BTreeSet<Uuid>,
     /// Time since which each GPU has been unused.
     unused_since: BTreeMap<Uuid, Duration>,
-    /// The last value of `spec.wake` that was seen.
+    /// The last value of `spec.wakeGeneration` that was seen.
     wake: Option<i64>,
     /// When that value was first seen. No GPU rests for the policy's wake time after it.
     woken_at: Duration,

@@ -69,7 +69,7 @@ pub struct Dependencies {
 struct HoldersState {
     gpus: GpuHolders,
     lingering: TerminatingHolders,
-    /// The last `spec.holdersRequested` known before the kubelet was asked.
+    /// The last `spec.holdersGeneration` known before the kubelet was asked.
     observed: Option<i64>,
     kubelet_failing: Option<Instant>,
 }
@@ -157,7 +157,7 @@ impl ReconcileLoop {
     /// Runs one reconcile.
     pub async fn reconcile(&mut self) -> Report {
         // Read before asking the kubelet: its response is at least as new.
-        let requested = self.deps.cache.lock().node().map(|node| node.spec.holders_requested);
+        let requested = self.deps.cache.lock().node().map(|node| node.spec.holders_generation);
         self.resume();
         let ((), pods) = tokio::join!(self.deps.monitor.sample(), self.deps.kubelet.list());
         match pods {

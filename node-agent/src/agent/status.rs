@@ -61,7 +61,7 @@ pub struct Report {
     pub generation: Option<i64>,
     /// Wake carried out; `None`: unchanged.
     pub awake: Option<i64>,
-    /// The last `spec.holdersRequested` known before the kubelet was asked; `None`: unchanged.
+    /// The last `spec.holdersGeneration` known before the kubelet was asked; `None`: unchanged.
     pub holders_observed: Option<i64>,
     /// The GPUs.
     pub gpus: Vec<GpuState>,
@@ -83,8 +83,8 @@ pub fn next(old: &GpuNodeStatus, report: Report, now: Timestamp) -> GpuNodeStatu
     }
     GpuNodeStatus {
         observed_generation: generation,
-        awake: report.awake.unwrap_or(old.awake),
-        holders_observed: report.holders_observed.unwrap_or(old.holders_observed),
+        observed_wake_generation: report.awake.unwrap_or(old.observed_wake_generation),
+        observed_holders_generation: report.holders_observed.unwrap_or(old.observed_holders_generation),
         totals: Some(GpuTotals::from_gpus(&report.gpus)),
         gpus: report.gpus,
         released: report.released.unwrap_or_else(|| old.released.clone()),

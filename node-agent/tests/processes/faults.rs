@@ -37,7 +37,7 @@ async fn killed_and_broken_at_any_moment_gpus_get_back_what_they_had() {
     let node = TestNode::new(&[FREE, HELD]).await;
     node.hold("job-1-0", &[HELD]);
     node.run(HELD, Some(77));
-    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
     let start = || (node.setter(), node.agent());
     let (mut setter, mut agent) = start();
     let settled = || node.gpu(FREE).locked_mhz == Some(210) && node.gpu(HELD).limit_watts == 250.0;

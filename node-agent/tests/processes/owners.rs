@@ -18,7 +18,7 @@ async fn owned() -> TestNode {
 }
 
 fn order(node: &TestNode, watts: u32) {
-    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": watts}]}));
+    node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": watts}]}));
 }
 
 fn highest_limit(node: &TestNode) -> Option<i64> {
@@ -49,7 +49,7 @@ async fn no_limit_of_ours_is_above_what_the_owner_of_a_board_has_in_force() {
     let _agent = node.agent();
     until("the ceiling is reported", SLACK, || highest_limit(&node) == Some(220)).await;
     until("limited again", SLACK, || limit(&node) == 200.0).await;
-    node.api.order(json!({"wake": 0}));
+    node.api.order(json!({"wakeGeneration": 0}));
     until("the end", SLACK, || limit(&node) > 200.0).await;
     assert_eq!(limit(&node), 220.0);
 }

@@ -69,7 +69,7 @@ async fn a_fatal_xid_error_from_before_the_machines_start_is_over_also_where_no_
         "gpunodes",
         json!({
             "apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode",
-            "metadata": {"name": "node-0", "uid": "node-uid", "generation": 1}, "spec": {"wake": 0},
+            "metadata": {"name": "node-0", "uid": "node-uid", "generation": 1}, "spec": {"wakeGeneration": 0},
             "status": {"agentVersion": "0.0.1", "gpus": [gpu]},
         }),
     );
@@ -230,7 +230,7 @@ async fn a_gpu_that_lists_clocks_and_cannot_lock_them_rests_by_its_power_limit()
     until("it rests", SLACK, rests).await;
     // Its pod gets the operator's limit, and gives it back.
     node.hold("job-1-0", &[A]);
-    node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
+    node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
     until("the pod's limit is set", SLACK, || node.gpu(A).limit_watts == 250.0).await;
     node.hold("job-1-0", &[]);
     until("it rests again", SLACK, rests).await;
@@ -316,7 +316,7 @@ async fn a_limit_that_a_broken_gpu_refused_is_possible_again_once_it_is_well() {
     let node = TestNode::new(&[A]).await;
     node.hold("job-1-0", &[A]);
     let order =
-        |watts| node.api.order(json!({"wake": 0, "limits": [{"pod": "team/job-1-0", "watts": watts}]}));
+        |watts| node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": watts}]}));
     order(250);
     let (_setter, _agent) = (node.setter(), node.agent());
     let ranged = || gpu(&node, A)["minLimitWatts"].is_i64();
@@ -336,7 +336,7 @@ async fn a_limit_that_a_broken_gpu_refused_is_possible_again_once_it_is_well() {
     }
     stays("its range is known", Duration::from_secs(1), ranged).await;
     // As the operator does with a broken GPU.
-    node.api.order(json!({"wake": 0}));
+    node.api.order(json!({"wakeGeneration": 0}));
     node.sim.set_fault(A, Fault::None).unwrap();
     until("limits can be set", SLACK, || node.api.gpu(A).0 == "Held" && ranged()).await;
 }

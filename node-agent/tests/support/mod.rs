@@ -114,7 +114,7 @@ impl TestNode {
             "gpunodes",
             json!({
                 "apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode",
-                "metadata": {"name": "node-0", "uid": "node-uid", "generation": 1}, "spec": {"wake": 0},
+                "metadata": {"name": "node-0", "uid": "node-uid", "generation": 1}, "spec": {"wakeGeneration": 0},
             }),
         );
         api.lead();

@@ -124,7 +124,7 @@ mod tests {
             "metadata": {"name": "a", "creationTimestamp": at(0)},
             "spec": {"epochs": 10, "deadlineAfter": "30m", "weight": 10, "template": {"spec": {"containers": []}}},
             "status": {"phase": "Running", "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1,
-                "gpusPerWorker": 1, "nodes": ["n"], "placement": "n", "since": at(0), "runningTime": at(running), "watts": 300}},
+                "gpusPerWorker": 1, "nodes": ["n"], "since": at(0), "runningTime": at(running), "watts": 300}},
         });
         if let Some(watts) = host_watts {
             job["status"]["allocation"]["hostWatts"] = watts.into();

@@ -7,16 +7,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use andreas_api::energy_policy::PowerState;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
 use andreas_core::Time;
 use andreas_runtime::watch::ObjectKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, rules};
+use crate::instants;
 use crate::index::{self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
+
+/// Least time between two writes of a draw.
+const WRITE_EVERY: SignedDuration = SignedDuration::from_secs(60);
 
 /// Current power in the budget's scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,22 +30,52 @@ pub struct Draw {
     pub whole: f64,
     /// The part that remains when every job has stopped, W.
     pub floor: f64,
-    /// The current budget, W.
-    pub allowed: f64,
+    /// The current budget, W; `None`: power is not limited.
+    pub allowed: Option<f64>,
 }
 
-/// The current draw and budget; `None`: power is not limited.
+/// The current draw and budget: the one figure of `BudgetMet`, of the policy's status, and of the metric.
 ///
 /// Starting and running jobs count as reported by their nodes' agents. Without reports, and in the first
 /// minutes of a run, they count at least for the most that a measured profile drew, or the boards' maximum: a
 /// user's own watts are no evidence. Added are idle GPUs, the nodes without their GPUs, and foreign GPUs as
 /// measured, else at their maximum.
-pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Option<Draw> {
-    let budget = rules::budget(policy, now.as_second())?;
-    let allowed = budget.watts.at(Time(now.as_second() as f64))?.0;
+pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Draw {
+    let budget = rules::budget(policy, now.as_second());
+    let allowed = budget.and_then(|budget| budget.watts.at(Time(now.as_second() as f64)));
     let (whole, floor) = counted(index, policy, now);
-    let scope = budget.scope_factor;
-    Some(Draw { whole: whole * scope, floor: floor * scope, allowed })
+    let scope = rules::scope_factor(policy);
+    let allowed = allowed.filter(|watts| rules::limits(*watts)).map(|watts| watts.0);
+    Draw { whole: whole * scope, floor: floor * scope, allowed }
+}
+
+/// The draw and the budget, for the policy's status.
+pub fn power_state(draw: Draw, policy: &EnergyPolicySpec, now: Timestamp) -> PowerState {
+    let whole = |watts: f64| watts.round() as i64;
+    let budget = rules::budget(policy, now.as_second());
+    let present = Time(now.as_second() as f64);
+    let change = budget.as_ref().and_then(|budget| budget.watts.next_edge(present));
+    let then = change.and_then(|at| budget.as_ref()?.watts.at(at)).filter(|watts| rules::limits(*watts));
+    PowerState {
+        time: instants::time(now),
+        budget_watts: draw.allowed.map(whole),
+        drawn_watts: whole(draw.whole),
+        idle_watts: whole(draw.floor),
+        next_change: change.and_then(|at| Timestamp::from_second(at.0 as i64).ok()).map(instants::time),
+        next_budget_watts: then.map(|watts| whole(watts.0)),
+        kwh_cost_micros: whole(rules::price_at(policy, now.as_second()).0 * 3.6e12),
+    }
+}
+
+/// Whether a state is worth a write: what is allowed or paid changes at once, a draw by a fiftieth and once a minute at most.
+pub fn is_news(old: Option<&PowerState>, new: &PowerState) -> bool {
+    let Some(old) = old else { return true };
+    let rule = |s: &PowerState| (s.budget_watts, s.next_change.clone(), s.next_budget_watts, s.kwh_cost_micros);
+    let moved = |a: i64, b: i64| a.abs_diff(b) > (a.unsigned_abs() / 50).max(10);
+    let draws = moved(old.drawn_watts, new.drawn_watts) || moved(old.idle_watts, new.idle_watts);
+    // A clock that was set back holds nothing off.
+    let past = old.time.0 > new.time.0 || new.time.0.duration_since(old.time.0) >= WRITE_EVERY;
+    rule(old) != rule(new) || draws && past
 }
 
 /// All draw as counted by [`draw`], without a budget's scope, and the part that remains when every job has
@@ -136,20 +171,19 @@ pub struct BudgetState {
 
 impl Enforcement {
     /// Judges the current draw.
-    pub fn judge(&mut self, draw: Option<Draw>, policy: &EnergyPolicySpec, now: Timestamp) -> BudgetState {
+    pub fn judge(&mut self, draw: Draw, policy: &EnergyPolicySpec, now: Timestamp) -> BudgetState {
         let fine =
             |message: &str| BudgetState { met: true, reason: Reason::AsExpected, message: message.into() };
-        let Some(draw) = draw else {
+        let Some(allowed) = draw.allowed else {
             self.over = None;
             return fine("power is not limited");
         };
-        if draw.whole <= draw.allowed * (1.0 + 1e-6) {
+        if draw.whole <= allowed * (1.0 + 1e-6) {
             self.over = None;
             return fine("what runs is within the budget");
         }
         let since = *self.over.get_or_insert(now);
         let within = policy.power_budget.enforce_within.seconds_or(120);
-        let allowed = draw.allowed;
         if now.duration_since(since).as_secs() < within {
             return fine(&format!(
                 "what runs draws more than the budget of {allowed:.0} W, and is to be asked to stop within {}",
@@ -199,7 +233,7 @@ mod tests {
             "metadata": {"name": "j", "namespace": "team", "uid": "j", "resourceVersion": "3"},
             "spec": {"template": {"spec": {"containers": []}}},
             "status": {"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 2,
-                "nodes": ["n1"], "placement": "n1", "since": at(0), "runningTime": at(0), "watts": watts}, "progress": {"milliPercent": 2_000, "text": "2%", "attempt": 1,
+                "nodes": ["n1"], "since": at(0), "runningTime": at(0), "watts": watts}, "progress": {"milliPercent": 2_000, "attempt": 1,
                 "at": at(1), "first": {"at": at(0), "milliPercent": 1_000}}}}))
         .expect("a job");
         index.apply(job);
@@ -211,11 +245,11 @@ mod tests {
         // 2 x 400 of the job, which nobody has measured, 50 of the idle GPU, 160 of the node, 400 of the foreign
         // GPU; without the job 3 idle, 60 of the node and the foreign one.
         let seen = draw(&cluster("Running"), &policy(1_000), at(1));
-        assert_eq!(seen, Some(Draw { whole: 1_410.0, floor: 610.0, allowed: 1_000.0 }));
+        assert_eq!(seen, Draw { whole: 1_410.0, floor: 610.0, allowed: Some(1_000.0) });
         // A stopping job does not count.
-        let seen = draw(&cluster("Stopping"), &policy(1_000), at(1)).expect("a budget");
+        let seen = draw(&cluster("Stopping"), &policy(1_000), at(1));
         assert_eq!(seen.whole, seen.floor);
-        assert_eq!(draw(&cluster("Running"), &EnergyPolicySpec::default(), at(1)), None);
+        assert_eq!(draw(&cluster("Running"), &EnergyPolicySpec::default(), at(1)).allowed, None);
     }
 
     #[test]
@@ -244,7 +278,7 @@ mod tests {
                 .expect("a GpuNode");
                 index.apply(node);
             }
-            draw(&index, &policy(1_000), at(1)).expect("a budget").floor
+            draw(&index, &policy(1_000), at(1)).floor
         };
         // A foreign pod has one of the four GPUs and it the rest, whichever job it names; the node draws 60 W.
         for uid in ["j", "of-an-older-one"] {
@@ -264,7 +298,7 @@ mod tests {
             node["metadata"]["resourceVersion"] = "9".into();
             change(&mut node);
             index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
-            draw(&index, &policy(1_000), at(1)).expect("a budget").whole
+            draw(&index, &policy(1_000), at(1)).whole
         };
         let host_and_gpus = 60.0 + 4.0 * 50.0;
         assert_eq!(with(|_| {}), 1_410.0 + host_and_gpus);
@@ -293,7 +327,7 @@ mod tests {
     fn a_users_own_watts_are_no_evidence_that_the_budget_is_met() {
         // Whatever is predicted for the job, without an agent it counts for what its boards may draw.
         for watts in [1, 700, 5_000] {
-            let seen = draw(&planned("Running", watts), &policy(1_000), at(1_000)).expect("a budget");
+            let seen = draw(&planned("Running", watts), &policy(1_000), at(1_000));
             assert_eq!(seen.whole, 1_410.0, "{watts}");
         }
         // With one it counts for that in its first two minutes, and for what is measured after them: 2 x 380 W.
@@ -301,7 +335,7 @@ mod tests {
             let mut index = planned("Running", 1);
             report(&mut index, 380);
             // The agent reports no GPU of others: the foreign one counts for nothing.
-            let seen = draw(&index, &policy(1_000), at(second)).expect("a budget");
+            let seen = draw(&index, &policy(1_000), at(second));
             assert_eq!(seen.whole, whole - 400.0, "{second}");
         }
     }
@@ -311,7 +345,7 @@ mod tests {
         let mut index = planned("Running", 1);
         report(&mut index, 380);
         index.age_reports(std::time::Duration::from_secs(180));
-        let seen = draw(&index, &policy(1_000), at(1_000)).expect("a budget");
+        let seen = draw(&index, &policy(1_000), at(1_000));
         assert_eq!(seen.whole, 1_410.0, "the GPU of others too");
     }
 
@@ -320,7 +354,7 @@ mod tests {
         let mut index = planned("Running", 1);
         report(&mut index, 380);
         // The job is measured: 2 x 380 W. Beside it are the idle GPU and the node.
-        let whole = |index: &ClusterIndex| draw(index, &policy(1_000), at(120)).expect("a budget").whole;
+        let whole = |index: &ClusterIndex| draw(index, &policy(1_000), at(120)).whole;
         assert_eq!(whole(&index), 760.0 + 50.0 + 160.0);
         // Given a pod of a job that was deleted without it; it holds a GPU at 300 W.
         let one_gpu = json!({"requests": {"nvidia.com/gpu": "1"}});
@@ -338,6 +372,24 @@ mod tests {
         .expect("a GpuNode");
         index.apply(node);
         assert_eq!(whole(&index), 760.0 + 300.0 + 160.0);
+    }
+
+    #[test]
+    fn the_status_shows_the_draw_that_is_judged_and_changes_of_the_budget_at_once() {
+        let mut policy = policy(1_000);
+        policy.power_budget.windows =
+            serde_json::from_value(json!([{"from": "00:00", "to": "06:00", "watts": 2_000}])).expect("windows");
+        let seen = |index: &ClusterIndex, second| {
+            power_state(draw(index, &policy, at(second)), &policy, at(second))
+        };
+        let runs = seen(&cluster("Running"), 0);
+        let shown = (runs.budget_watts, runs.drawn_watts, runs.idle_watts, runs.next_budget_watts);
+        assert_eq!(shown, (Some(2_000), 1_410, 610, Some(1_000)));
+        assert_eq!(runs.next_change, Some(instants::time(at(6 * 3_600))));
+        let (soon, later) = (seen(&cluster("Stopping"), 59), seen(&cluster("Stopping"), 60));
+        assert!(is_news(None, &runs) && !is_news(Some(&runs), &soon) && is_news(Some(&runs), &later));
+        assert!(!is_news(Some(&runs), &seen(&cluster("Running"), 3_600)), "nothing has changed");
+        assert!(is_news(Some(&soon), &PowerState { budget_watts: None, ..soon.clone() }));
     }
 
     #[test]

@@ -328,10 +328,10 @@ async fn wake(
     value: i64,
 ) -> Result<(), Requeue> {
     let gpu_node = ObjectKey { namespace: String::new(), name: node.to_owned() };
-    if shared.index.lock().gpu_nodes().get(&gpu_node).is_some_and(|held| held.spec.wake >= value) {
+    if shared.index.lock().gpu_nodes().get(&gpu_node).is_some_and(|held| held.spec.wake_generation >= value) {
         return Ok(());
     }
-    match shared.writer.patch("wake", &gpu_node, &json!({ "spec": { "wake": value } })).await {
+    match shared.writer.patch("wake", &gpu_node, &json!({ "spec": { "wakeGeneration": value } })).await {
         Ok(answer) => {
             shared.index.lock().wrote_gpu_node(answer);
             Ok(())

@@ -204,7 +204,7 @@ mod tests {
         use andreas_runtime::watch::Index;
         let mut index = ClusterIndex::new();
         let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 2, "nodes": ["n1"],
-            "placement": "n1", "since": "2026-01-01T00:00:00Z", "watts": 0});
+            "since": "2026-01-01T00:00:00Z", "watts": 0});
         let runs = testing::job(10, &json!({"phase": "Running", "allocation": allocation}));
         let runs: SlimTrainingJob = serde_json::from_value(runs).expect("a job");
         index.apply(runs.clone());

@@ -65,7 +65,7 @@ impl JobInput {
         let deleted = index.deleted(key).to_vec();
         let spec = index.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
         let memory = memory(&uid);
-        let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan().decision.as_ref());
+        let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan().decision.as_ref(), now);
         let members = own_pods(&job, &pods, &deleted);
         let forecast = memory.forecast(&job, now);
         let profile = index.used_profile(&job);
@@ -304,6 +304,7 @@ fn node_facts(
     pods: &[Arc<SlimPod>],
     deleted: &[DeletedPod],
     decision: Option<&DecisionFor>,
+    now: Timestamp,
 ) -> BTreeMap<String, NodeFact> {
     let decided = match decision.map(|decision| &decision.planned) {
         Some(Planned::Run { nodes, .. }) => nodes.as_slice(),
@@ -323,7 +324,7 @@ fn node_facts(
         let node_key = ObjectKey { namespace: String::new(), name: name.clone() };
         match index.nodes().get(&node_key) {
             Some(node) => {
-                let agent = index.gpu_nodes().get(&node_key).and_then(|gpu_node| agent(gpu_node));
+                let agent = index.gpu_nodes().get(&node_key).and_then(|gpu_node| agent(gpu_node, index, now));
                 let free_gpus = free_gpus(index, node, key, job);
                 let open_gpus = open_gpus(index, node, &node_key);
                 let mut fact = fact(node, agent, free_gpus, open_gpus);
@@ -366,7 +367,7 @@ fn is_leaving(node: &SlimNode) -> bool {
 }
 
 /// The agent's state; `None`: no live agent there.
-fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
+fn agent(node: &SlimGpuNode, index: &ClusterIndex, now: Timestamp) -> Option<AgentFact> {
     let status = node.status.as_ref()?;
     status.agent_version.as_ref()?;
     let condition = status.conditions.iter().find(|c| c.type_ == "Unhealthy" && c.status == "True");
@@ -374,11 +375,15 @@ fn agent(node: &SlimGpuNode) -> Option<AgentFact> {
     let broken = status.gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
     // A second GPU may break on a node that has been unhealthy for days.
     let since = broken.filter_map(|gpu| gpu.unhealthy_since.as_ref().map(|since| since.0).or(of_node));
+    let unanswered_for = index.wake_unanswered_for(&node.name_any());
+    let unanswered_since =
+        unanswered_for.and_then(|ago| now.checked_sub(SignedDuration::try_from(ago).ok()?).ok());
     Some(AgentFact {
-        wake: node.spec.wake,
-        awake: status.awake,
+        wake: node.spec.wake_generation,
+        awake: status.observed_wake_generation,
+        unanswered_since,
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
-        holders_observed: status.holders_observed,
+        holders_observed: status.observed_holders_generation,
         unhealthy_since: since.max(),
     })
 }

@@ -418,7 +418,7 @@ async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
     let mut job = testing::job(
         10,
         &json!({"phase": "Running", "decisions": 1, "allocation": {"attempt": 1, "generation": 1,
-        "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"], "placement": "n1", "since": "2026-01-01T00:00:00Z",
+        "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"], "since": "2026-01-01T00:00:00Z",
         "runningTime": "2026-01-01T00:00:00Z", "watts": 0}}),
     );
     job["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z".into();

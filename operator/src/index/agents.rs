@@ -30,6 +30,8 @@ const NAMED_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct Agents {
     /// When each was last seen to write.
     reported: BTreeMap<String, Instant>,
+    /// Since when each has not answered a request to wake.
+    unanswered: BTreeMap<String, Instant>,
     /// Foreign pods that take GPUs, in the order in which they came.
     taken: BTreeMap<String, Vec<Taken>>,
 }
@@ -85,6 +87,11 @@ impl ClusterIndex {
         self.by_node.agents.reported.values_mut().for_each(|at| *at = now);
     }
 
+    /// How long a node's agent has not answered a request to wake; `None`: it has answered all.
+    pub fn wake_unanswered_for(&self, node: &str) -> Option<Duration> {
+        Some(self.by_node.agents.unanswered.get(node)?.elapsed())
+    }
+
     /// Foreign pods that an agent that lives has named by now, with the GPUs that each has requested there.
     pub fn foreign_to_be_named(&self, node: &str) -> impl Iterator<Item = (&str, u64)> {
         let all = self.by_node.agents.taken.get(node).into_iter().flatten();
@@ -102,6 +109,16 @@ impl ClusterIndex {
         self.mark_jobs_on(&key.name);
         self.mark_jobs_with_energy_report(&key);
         self.agent_reported(&key);
+        let awake = self.gpu_nodes.get(&key).is_none_or(|node| {
+            let answered = node.status.as_ref().map_or(0, |status| status.observed_wake_generation);
+            node.spec.wake_generation <= answered
+        });
+        let unanswered = &mut self.by_node.agents.unanswered;
+        if awake {
+            unanswered.remove(&key.name);
+        } else {
+            unanswered.entry(key.name.clone()).or_insert_with(Instant::now);
+        }
         let new = self.gpu_nodes.get(&key).and_then(|node| node.status.as_ref());
         let before = old.as_ref().and_then(|node| node.status.as_ref());
         // The operator writes the spec alone.
@@ -116,6 +133,7 @@ impl ClusterIndex {
     /// A GpuNode was deleted.
     pub(super) fn gpu_node_gone(&mut self, key: &ObjectKey) {
         self.by_node.agents.reported.remove(&key.name);
+        self.by_node.agents.unanswered.remove(&key.name);
         self.mark_jobs_on(&key.name);
     }
 
@@ -124,7 +142,7 @@ impl ClusterIndex {
     pub fn age_reports(&mut self, by: Duration) {
         let agents = &mut self.by_node.agents;
         let taken = agents.taken.values_mut().flatten().map(|taken| &mut taken.at);
-        for at in agents.reported.values_mut().chain(taken) {
+        for at in agents.reported.values_mut().chain(agents.unanswered.values_mut()).chain(taken) {
             *at = at.checked_sub(by).expect("this machine is up for minutes");
         }
     }
@@ -182,16 +200,16 @@ mod tests {
         index.apply(gpu_node(1, json!({}), 1_000, "Held"));
         index.age_reports(2 * minute);
         // What the operator writes says nothing of the agent.
-        index.wrote_gpu_node(gpu_node(2, json!({"wake": 1}), 1_000, "Held"));
-        index.apply(gpu_node(3, json!({"wake": 2}), 1_000, "Held"));
+        index.wrote_gpu_node(gpu_node(2, json!({"wakeGeneration": 1}), 1_000, "Held"));
+        index.apply(gpu_node(3, json!({"wakeGeneration": 2}), 1_000, "Held"));
         assert!(reports(&index), "two reports may fail");
         index.age_reports(minute);
         assert!(!reports(&index));
         // Its energy goes on: it is back, whichever way that is seen first.
-        index.apply(gpu_node(4, json!({"wake": 2}), 19_000, "Held"));
+        index.apply(gpu_node(4, json!({"wakeGeneration": 2}), 19_000, "Held"));
         assert!(reports(&index));
         index.age_reports(3 * minute);
-        index.wrote_gpu_node(gpu_node(5, json!({"wake": 3}), 37_000, "Held"));
+        index.wrote_gpu_node(gpu_node(5, json!({"wakeGeneration": 3}), 37_000, "Held"));
         assert!(reports(&index));
         // Whoever begins to lead has seen nothing of the time before.
         index.age_reports(3 * minute);

@@ -47,9 +47,9 @@ impl ClusterIndex {
         foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
     }
 
-    /// The last `holdersRequested` of the node.
+    /// The last `holdersGeneration` of the node.
     pub(super) fn holders_requested(&self, node: &str) -> i64 {
-        self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.holders_requested)
+        self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.holders_generation)
     }
 
     /// Deleted pods with the name of that job, latest last: its own, and those of older jobs that may still run.
@@ -176,7 +176,7 @@ impl ClusterIndex {
         };
         let now = Instant::now();
         let mut vanished = std::mem::take(&mut self.by_node.vanished);
-        let changed = vanished.reported(&key.name, status, gpu_node.spec.holders_requested, present, now);
+        let changed = vanished.reported(&key.name, status, gpu_node.spec.holders_generation, present, now);
         self.by_node.vanished = vanished;
         if !self.holder_requests().is_empty() {
             self.changes.signals.holders.notify_one();
@@ -210,7 +210,7 @@ impl ClusterIndex {
 
     /// Nodes whose agents must be asked for GPU holders, with the request to send.
     pub fn holder_requests(&self) -> Vec<(String, i64)> {
-        let last = |node: &str| Some(self.gpu_nodes.get(&cluster_key(node))?.spec.holders_requested);
+        let last = |node: &str| Some(self.gpu_nodes.get(&cluster_key(node))?.spec.holders_generation);
         self.by_node.vanished.requests(last, Instant::now())
     }
 

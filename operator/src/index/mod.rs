@@ -162,7 +162,7 @@ pub struct DeletedPod {
     pub last: Arc<SlimPod>,
     /// When its deletion was seen.
     pub at: Instant,
-    /// The last `holdersRequested` of its node by then.
+    /// The last `holdersGeneration` of its node by then.
     pub holders_requested: i64,
     /// When it was first seen started.
     pub started: Option<Instant>,

@@ -14,8 +14,8 @@ impl ClusterIndex {
     /// The profile that a job is planned with. The first written status fixes it, so that later releases and
     /// profiles of other names do not change it.
     pub fn used_profile(&self, job: &SlimTrainingJob) -> UsedProfile {
-        if let Some(name) = &job.spec.profile {
-            return UsedProfile { name: name.clone(), source: ProfileSource::Spec };
+        if let Some(name) = job.spec.profile() {
+            return UsedProfile { name: name.to_owned(), source: ProfileSource::Spec };
         }
         if let Some(used) = job.status.as_ref().and_then(|status| status.profile.as_ref()) {
             return used.clone();
@@ -91,7 +91,7 @@ mod tests {
         let (source, program) = found(&index, json!({}));
         assert_eq!(source, ProfileSource::Program);
         assert!(program.starts_with("train-"), "{program}");
-        assert_eq!(found(&index, json!({"spec": {"profile": "bert"}})), (ProfileSource::Spec, "bert".into()));
+        assert_eq!(found(&index, json!({"spec": {"profileRef": {"name": "bert"}}})), (ProfileSource::Spec, "bert".into()));
         let labelled = json!({"metadata": {"labels": {"andreas.dev/profile": "Bert_Large"}}});
         assert_eq!(found(&index, labelled), (ProfileSource::Label, "bert-large".into()));
         let own = (ProfileSource::Name, "run-17".to_owned());

@@ -4,8 +4,8 @@
 //! The API server and the scheduler release such a pod's resources at once. Here they stay in use
 //!
 //! - for its grace period, or
-//! - until its node's agent, asked after the deletion (`GpuNode.spec.holdersRequested`,
-//!   `status.holdersObserved`), no longer reports it as a holder, and beyond the grace period as long as the agent does.
+//! - until its node's agent, asked after the deletion (`GpuNode.spec.holdersGeneration`,
+//!   `status.observedHoldersGeneration`), no longer reports it as a holder, and beyond the grace period as long as the agent does.
 //!
 //! A holder without a known object, for example after an operator start, is handled the same way. The agent
 //! is asked again, and holders that it still reports count as in use. No other machine's clock is read.
@@ -43,7 +43,7 @@ pub struct VanishedPod {
     pub amounts: Amounts,
     /// Maximum remaining run time of its containers.
     pub grace: Duration,
-    /// The last `holdersRequested` of its node by then: an answer to a later request is newer than the deletion.
+    /// The last `holdersGeneration` of its node by then: an answer to a later request is newer than the deletion.
     pub request: i64,
 }
 
@@ -158,11 +158,11 @@ impl VanishedPods {
         for entry in self.by_node.get_mut(node).into_iter().flatten() {
             let again = !entry.unknown && present(&entry.of.pod);
             // A pod recreated under its name: the owner of the GPUs is ambiguous.
-            if status.holders_observed > entry.of.request && !again {
+            if status.observed_holders_generation > entry.of.request && !again {
                 let gpus = held.get(entry.of.pod.as_str()).copied().unwrap_or(0);
                 changed |= entry.held.map(|(gpus, _)| gpus) != Some(gpus);
                 entry.held = Some((gpus, now));
-                entry.of.request = status.holders_observed;
+                entry.of.request = status.observed_holders_generation;
             }
         }
         changed |= self.remove(node, |entry| matches!(entry.held, Some((0, _))));
@@ -263,7 +263,7 @@ mod tests {
             .enumerate()
             .map(|(i, holder)| json!({"uuid": format!("GPU-{i}"), "state": "Held", "holder": holder}))
             .collect();
-        serde_json::from_value(json!({"awake": 0, "holdersObserved": observed, "gpus": gpus}))
+        serde_json::from_value(json!({"observedHoldersGeneration": observed, "gpus": gpus}))
             .expect("a status")
     }
 

@@ -274,7 +274,7 @@ mod tests {
         };
         let held: Allocation = serde_json::from_value(serde_json::json!({
             "attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 1, "nodes": ["n1", "n2"],
-            "placement": "n1,n2", "since": "2026-01-01T00:00:00Z", "watts": 0,
+            "since": "2026-01-01T00:00:00Z", "watts": 0,
         }))
         .expect("an allocation");
         let mut ledger = Ledger::new(Timestamp::UNIX_EPOCH);

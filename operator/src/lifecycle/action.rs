@@ -93,7 +93,7 @@ pub enum Action {
         /// The node.
         node: String,
     },
-    /// Raise `GpuNode.spec.wake` of this node to at least this value.
+    /// Raise `GpuNode.spec.wakeGeneration` of this node to at least this value.
     Wake {
         /// The node.
         node: String,

@@ -264,10 +264,13 @@ impl<'a> Draft<'a> {
                     &accepted,
                 );
             }
-            if self.changed() && self.o.job.spec.profile.is_none() {
+            if self.changed() && self.o.job.spec.profile_ref.is_none() {
                 self.status.profile.get_or_insert_with(|| self.o.profile.clone());
             }
             self.forecast();
+            if self.changed() {
+                self.phase_conditions();
+            }
             self.throttle_texts();
             self.keep_transitions();
         }
@@ -347,7 +350,7 @@ impl<'a> Draft<'a> {
     /// Derives the condition `OnTime` and its text from the prediction in the status, or from the end.
     fn on_time(&mut self) {
         let Some(deadline) = self.status.deadline.clone() else {
-            self.status.on_time = None;
+            self.status.display.on_time = None;
             return self.clear_condition(condition::ON_TIME);
         };
         if let Some(met) = self.status.deadline_met() {
@@ -381,10 +384,26 @@ impl<'a> Draft<'a> {
         self.set_condition(condition::ON_TIME, truth, reason, message);
     }
 
-    /// Sets the text of `OnTime`. Statuses of an earlier release do not have it, which is not worth a write.
     fn show_on_time(&mut self, text: String) {
-        if self.status.on_time.is_some() || self.changed() {
-            self.status.on_time = Some(text);
+        self.status.display.on_time = Some(text);
+    }
+
+    /// Conditions that follow from the phase, where the status is written anyway.
+    fn phase_conditions(&mut self) {
+        let phase = self.status.phase;
+        let shown = |draft: &Self, kind| status::condition(&draft.status.conditions, kind).is_some();
+        if phase == Phase::Suspended {
+            self.set_condition(condition::SUSPENDED, ConditionValue::True, Reason::Suspended, "held by spec.suspend");
+        } else if shown(self, condition::SUSPENDED) {
+            self.set_condition(condition::SUSPENDED, ConditionValue::False, Reason::AsExpected, "no longer suspended");
+        }
+        let progressing = status::condition(&self.status.conditions, condition::PROGRESSING);
+        let reason = progressing.map(|condition| condition.reason.clone());
+        let is = |of: Reason| reason.as_deref() == Some(of.as_str());
+        if phase == Phase::Running && !is(Reason::ProgressUnknown) {
+            self.set_condition(condition::PROGRESSING, ConditionValue::True, Reason::AsExpected, "all workers run");
+        } else if phase != Phase::Running && !(phase == Phase::Succeeded && is(Reason::CompletedEarly)) {
+            self.set_condition(condition::PROGRESSING, ConditionValue::False, Reason::NotRunning, "it does not run");
         }
     }
 

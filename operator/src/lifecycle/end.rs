@@ -103,6 +103,7 @@ pub(super) fn close_attempt(
         d.status.unexplained_failures = 0;
     }
     d.status.allocation = None;
+    d.status.display.nodes = None;
     d.status.stop = None;
     d.status.reason = None;
     let ran = allocation.running_time.is_some();
@@ -148,7 +149,7 @@ fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
         message: judgement.message.clone(),
         gpu_type: allocation.gpu_type.clone(),
         gpus: allocation.gpus,
-        placement: allocation.placement.clone(),
+        placement: status::placement_text(&allocation.nodes),
         started: allocation.running_time.clone(),
         planned_stop: planned_stop.map(|stop| stop.since.clone()),
         ended,
@@ -183,13 +184,13 @@ fn add_consumption(d: &mut Draft<'_>) {
     let mut total: Consumption = d.status.consumption.clone().unwrap_or_default();
     for (sum, more) in [
         (&mut total.joules, attempt.joules),
-        (&mut total.energy_micros, attempt.micros),
+        (&mut total.energy_cost_micros, attempt.micros),
         (&mut total.host_joules, attempt.host_joules),
-        (&mut total.host_micros, attempt.host_micros),
+        (&mut total.host_cost_micros, attempt.host_micros),
     ] {
         *sum = sum.saturating_add(more.max(0));
     }
-    total.lateness_micros = d.o.energy.lateness_micros.max(0);
+    total.lateness_cost_micros = d.o.energy.lateness_micros.max(0);
     d.status.consumption = Some(total);
     total_up(d);
 }
@@ -206,9 +207,12 @@ fn total_up(d: &mut Draft<'_>) {
         _ => "Mixed",
     }
     .into();
-    total.energy = energy_text(total.joules.saturating_add(total.host_joules));
-    total.cost = money_text(total.energy_micros.saturating_add(total.host_micros), &d.o.policy.currency);
-    total.lateness = money_text(total.lateness_micros, &d.o.policy.currency);
+    total.currency.clone_from(&d.o.policy.currency);
+    let price = total.energy_cost_micros.saturating_add(total.host_cost_micros);
+    let display = &mut d.status.display;
+    display.energy = Some(energy_text(total.joules.saturating_add(total.host_joules)));
+    display.energy_cost = Some(money_text(price, &total.currency));
+    display.lateness_cost = Some(money_text(total.lateness_cost_micros, &total.currency));
 }
 
 /// Replaces the predicted energy of a closed attempt's GPUs by the agents' measurement.
@@ -220,7 +224,7 @@ pub(super) fn correct_energy(d: &mut Draft<'_>) {
     let more = late.joules.saturating_sub(record.joules);
     (record.joules, record.measured) = (late.joules, true);
     total.joules = total.joules.saturating_add(more).max(0);
-    total.energy_micros = total.energy_micros.saturating_add(late.micros_more).max(0);
+    total.energy_cost_micros = total.energy_cost_micros.saturating_add(late.micros_more).max(0);
     total_up(d);
 }
 
@@ -322,11 +326,10 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
             &judgement.message,
         );
     } else {
-        d.clear_condition(condition::PROGRESSING);
         let attempt = d.status.attempts;
         let progress = d.status.progress.get_or_insert_with(|| unreported_end(attempt, ended));
         progress.milli_percent = 100_000;
-        progress.text = status::percent_text(100_000);
+        d.status.display.progress = Some(status::percent_text(100_000));
     }
     d.clear_condition(condition::SCHEDULED);
     d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Completed, &judgement.message);
@@ -339,7 +342,7 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
 /// Sets the end of the run, and its duration if it ever ran.
 fn complete_at(d: &mut Draft<'_>, ended: Time) {
     let started = d.status.start_time.as_ref().map(|started| started.0);
-    d.status.duration = started.map(|started| status::duration_text(seconds_between(started, ended.0)));
+    d.status.display.duration = started.map(|started| status::duration_text(seconds_between(started, ended.0)));
     d.status.completion_time = Some(ended);
 }
 
@@ -347,7 +350,6 @@ fn complete_at(d: &mut Draft<'_>, ended: Time) {
 fn unreported_end(attempt: i64, at: Time) -> Progress {
     Progress {
         milli_percent: 0,
-        text: String::new(),
         attempt,
         attempt_start: 0,
         at,

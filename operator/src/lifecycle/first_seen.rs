@@ -30,6 +30,15 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
+    /// The agent of a node was asked to wake its GPUs for an attempt.
+    Waking {
+        /// The attempt.
+        attempt: i64,
+        /// The node.
+        node: String,
+        /// The request: `GpuNode.spec.wakeGeneration`.
+        request: i64,
+    },
     /// The scheduler says that no node can take a member of an attempt.
     Unschedulable {
         /// The attempt.

@@ -139,7 +139,7 @@ pub struct DeletedPodView<'a> {
     pub last: &'a SlimPod,
     /// When its deletion was seen.
     pub at: Timestamp,
-    /// The last `holdersRequested` of its node by then. The agent's answer to a later request is newer.
+    /// The last `holdersGeneration` of its node by then. The agent's answer to a later request is newer.
     pub holders_requested: i64,
 }
 
@@ -189,13 +189,15 @@ impl Default for NodeFact {
 /// State of a node's agent and its GpuNode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentFact {
-    /// `GpuNode.spec.wake`.
+    /// `GpuNode.spec.wakeGeneration`.
     pub wake: i64,
-    /// `GpuNode.status.awake`.
+    /// `GpuNode.status.observedWakeGeneration`.
     pub awake: i64,
+    /// Since when a request to wake is unanswered.
+    pub unanswered_since: Option<Timestamp>,
     /// Pods that hold GPUs, as `namespace/name`.
     pub holders: BTreeSet<String>,
-    /// `GpuNode.status.holdersObserved`: the request that `holders` answers.
+    /// `GpuNode.status.observedHoldersGeneration`: the request that `holders` answers.
     pub holders_observed: i64,
     /// When the last of its unhealthy GPUs became unhealthy.
     pub unhealthy_since: Option<Timestamp>,

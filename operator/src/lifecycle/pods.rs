@@ -108,7 +108,6 @@ pub fn unplaced_worker(job: &SlimTrainingJob, attempt: i64, gpus: i32, settings:
         gpus,
         gpus_per_worker: gpus,
         nodes: vec![String::new()],
-        placement: String::new(),
         power_limit_watts: None,
         limit_changed: false,
         since: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
@@ -135,6 +134,10 @@ fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings
     let template = &job.spec.template;
     let name = names::pod_name(&job_name(job), allocation.attempt, index);
     let mut labels = template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
+    for (key, value) in names::recommended_labels(&job_name(job)) {
+        labels.entry(key.to_owned()).or_insert(value);
+    }
+    labels.insert(names::LABEL_MANAGED_BY.into(), names::OPERATOR.into());
     labels.extend(identity(job));
     labels.insert(names::LABEL_ATTEMPT.into(), allocation.attempt.to_string());
     labels.insert(names::LABEL_INDEX.into(), index.to_string());

@@ -162,7 +162,8 @@ fn finished_apart(d: &mut Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     Some(Judgement::new(Outcome::UserFailure, Reason::ContainerFailed, message))
 }
 
-/// Sets the condition for an attempt without reports. A healthy attempt gets none: it would cost a write.
+/// Sets the condition for an attempt without reports. Until then it is `True` from the start of the attempt on: another write for the
+/// first report would be one more for each attempt.
 pub(super) fn progress_unknown(d: &mut Draft<'_>, allocation: &Allocation) {
     let reported = d.status.progress.as_ref().is_some_and(|p| p.attempt == allocation.attempt);
     let shown = status::condition(&d.status.conditions, condition::PROGRESSING)

@@ -19,14 +19,15 @@ use super::status::{self, ConditionValue, allocation_text};
 use super::{late, pods, run, stop, template, workload};
 use crate::instants::after;
 
-/// An agent without an answer for this long, ms, is dead and its settings are restored. Its setter restores
+/// An agent without an answer for this long, s, is dead and its settings are restored. Its setter restores
 /// them after half a minute without a heartbeat.
-const AGENT_TIMEOUT: i64 = 60_000;
+const AGENT_TIMEOUT: i64 = 60;
 
 /// Handles the phases Pending and Suspended.
 pub(super) fn waiting(d: &mut Draft<'_>) {
     let spec = &d.o.job.spec;
     d.status.allocation = None;
+    d.status.display.nodes = None;
     d.status.stop = None;
     if spec.suspend {
         if d.status.phase != Phase::Suspended {
@@ -171,7 +172,6 @@ fn allocate(d: &mut Draft<'_>) {
         gpu_type,
         gpus,
         gpus_per_worker,
-        placement: status::placement_text(&nodes),
         nodes,
         power_limit_watts: limit_watts.filter(|w| *w >= 1),
         limit_changed: false,
@@ -187,6 +187,7 @@ fn allocate(d: &mut Draft<'_>) {
     d.status.not_before = None;
     d.status.phase = Phase::Starting;
     d.status.reason = None;
+    d.status.display.nodes = Some(status::placement_text(&allocation.nodes));
     d.status.allocation = Some(allocation);
 }
 
@@ -350,30 +351,32 @@ fn in_use(d: &Draft<'_>, allocation: &Allocation) -> Option<String> {
 /// Asks the agents to wake their GPUs, once per allocation. Whether some have not acknowledged. This
 /// is the last step before pods are created: awake, unheld GPUs soon rest again.
 ///
-/// The wake value is the request's instant in milliseconds, so it only grows and gives the request's age. An
-/// agent without an answer for [`AGENT_TIMEOUT`] is not waited for: no setting outlives it that long, and a
-/// live one answers in seconds.
+/// An agent without an answer for [`AGENT_TIMEOUT`] is not waited for: no setting outlives it that long, and a live one answers in
+/// seconds. An operator that is started meanwhile asks again.
 fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
-    let since = allocation.since.0.as_millisecond();
-    let now = d.o.now.as_millisecond().max(since);
+    let attempt = allocation.attempt;
     let mut asleep = false;
     for node in &allocation.nodes {
         let Some(agent) = d.o.nodes.get(node).and_then(|f| f.agent.as_ref()) else { continue };
-        if agent.awake >= since {
+        let asked = d.o.first_seen.keys().find_map(|fact| match fact {
+            TimedFact::Waking { attempt: of, node: on, request } if *of == attempt && on == node => Some(*request),
+            _ => None,
+        });
+        let silent = agent.unanswered_since.is_some_and(|since| after(since, AGENT_TIMEOUT) <= d.o.now);
+        // What is not answered yet is answered later than now; one that does not answer may have missed it.
+        let open = agent.wake > agent.awake && !silent;
+        let request = asked.unwrap_or(agent.wake.saturating_add(i64::from(!open)));
+        let since = d.first_seen(TimedFact::Waking { attempt, node: node.clone(), request });
+        if agent.awake >= request {
             continue;
         }
-        if agent.wake < since {
-            d.actions.push(Action::Wake { node: node.clone(), value: now });
+        if agent.wake < request {
+            d.actions.push(Action::Wake { node: node.clone(), value: request });
         }
-        // An earlier unanswered request counts as well.
-        let unanswered = agent.wake > agent.awake;
-        let until = if unanswered { agent.wake } else { now }.saturating_add(AGENT_TIMEOUT);
-        if until <= now {
-            continue;
-        }
-        asleep = true;
-        if let Ok(due) = Timestamp::from_millisecond(until) {
-            d.requeue_at(due);
+        let until = after(agent.unanswered_since.unwrap_or(since), AGENT_TIMEOUT);
+        if until > d.o.now {
+            asleep = true;
+            d.requeue_at(until);
         }
     }
     asleep

@@ -96,7 +96,7 @@ impl JobMetrics {
         self.ended.get_or_create(&[("phase", after.phase.as_str()), ("deadline", deadline)]).inc();
         if let Some(total) = &after.consumption {
             let namespace = job.namespace().unwrap_or_default();
-            self.totals.lock().late(&namespace, total.lateness_micros);
+            self.totals.lock().late(&namespace, total.lateness_cost_micros);
         }
     }
 
@@ -106,9 +106,9 @@ impl JobMetrics {
             let total = status.and_then(|status| status.consumption.as_ref());
             total.map_or(Bill::default(), |total| Bill {
                 joules: total.joules,
-                micros: total.energy_micros,
+                micros: total.energy_cost_micros,
                 host_joules: total.host_joules,
-                host_micros: total.host_micros,
+                host_micros: total.host_cost_micros,
             })
         };
         let more = totals::difference(total(job.status.as_ref()), total(Some(after)));

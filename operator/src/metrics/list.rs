@@ -38,6 +38,9 @@ andreas_runtime::metrics! {
     LATENESS_COST = counter("andreas_job_lateness_cost_total", &["job_namespace"],
         "Price of the lateness and turnaround of TrainingJobs that ended, in the policy's currency");
 
+    POLICY = gauge("andreas_policy_info", &["currency"],
+        "1; the currency of all prices: the policy's label, joined to what is in money");
+
     GPUS = gauge("andreas_gpus", &["gpu_type", "state"],
         "GPUs of managed nodes, by type and state: held (by TrainingJobs), foreign, free, resting, unhealthy, unavailable");
     USABLE_NODES = gauge("andreas_usable_nodes", &[],

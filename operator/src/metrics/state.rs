@@ -96,6 +96,8 @@ pub struct View {
     pub running: Vec<(Attempt, Bill)>,
     /// Namespaces of jobs that have not ended.
     pub namespaces: BTreeSet<String>,
+    /// The policy's currency.
+    pub currency: String,
 }
 
 /// The reason of a phase without one in the status.
@@ -138,6 +140,7 @@ impl View {
                 })
             })
         })?;
+        list::POLICY.encode(encoder, |values| values.write(&[("currency", self.currency.as_str())], 1.0))?;
         list::USABLE_NODES.encode(encoder, |values| values.plain(self.usable_nodes as f64))?;
         list::WITHOUT_AGENT.encode(encoder, |values| values.plain(self.without_agent as f64))?;
         list::EXCLUDED_NODES.encode(encoder, |values| {

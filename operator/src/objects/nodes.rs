@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_api::energy_policy::{EnergyPolicyStatus, PowerState};
 use andreas_api::gpu_node::PodPowerLimit;
 use andreas_api::names::DEFAULT_POLICY;
 use andreas_api::slim::{SlimEnergyPolicy, SlimPod, SlimTrainingJob};
@@ -13,7 +14,7 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::gpu_nodes;
@@ -22,6 +23,7 @@ use crate::energy::budget::{self, BudgetState, Enforcement};
 use crate::energy::{Exclusion, Inventory, inventory, rules};
 use crate::index::{ClusterIndex, is_worker, name_of, takes};
 use crate::shared::Shared;
+use crate::writes::patch;
 
 /// Interval of checking nodes.
 const EVERY: Duration = Duration::from_secs(5);
@@ -46,8 +48,8 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         set_limits(&shared).await;
         request_holders(&shared).await;
         read_templates(&shared).await;
-        let met = check_budget(&shared, &mut enforcement);
-        write_policy_status(&shared, &met).await;
+        let (met, power) = check_budget(&shared, &mut enforcement);
+        write_policy_status(&shared, &met, power).await;
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             () = signals.holders.notified() => {}
@@ -110,7 +112,7 @@ async fn request_holders(shared: &Arc<Shared>) {
         index.expire_vanished();
         index.holder_requests()
     };
-    let specs = requests.into_iter().map(|(node, request)| (node, json!({ "holdersRequested": request })));
+    let specs = requests.into_iter().map(|(node, request)| (node, json!({ "holdersGeneration": request })));
     patch_specs(shared, specs.collect(), "holders not requested from the agent").await;
 }
 
@@ -125,31 +127,31 @@ async fn read_templates(shared: &Arc<Shared>) {
     futures::future::join_all(reads).await;
 }
 
-/// Whether the stops for the power budget have begun in time.
-fn check_budget(shared: &Shared, enforcement: &mut Enforcement) -> BudgetState {
+/// Whether the stops for the power budget have begun in time, and what is drawn.
+fn check_budget(shared: &Shared, enforcement: &mut Enforcement) -> (BudgetState, PowerState) {
     let now = clock::now();
     let index = shared.index.lock();
     let default = EnergyPolicySpec::default();
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
     let draw = budget::draw(&index, policy, now);
     let met = enforcement.judge(draw, policy, now);
-    let over = draw.map_or(0.0, |draw| (draw.whole - draw.allowed).max(0.0));
+    let over = draw.allowed.map_or(0.0, |allowed| (draw.whole - allowed).max(0.0));
     shared.metrics.set_budget_state(over, met.met);
-    met
+    (met, budget::power_state(draw, policy, now))
 }
 
-/// Writes the policy's status: the generation in force, excluded nodes, and whether the budget is met.
-async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState) {
-    let Some((generation, conditions)) = ({
+/// Writes the policy's status: the generation in force, what is drawn, excluded nodes, and whether the budget is met.
+async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState, power: PowerState) {
+    let Some(changes) = ({
         let index = shared.index.lock();
         let inventory = Inventory::from_index(&index);
         let excluded = without_plan(&index, &inventory);
         let policy = index.policy();
-        policy.and_then(|policy| wanted(policy, &excluded, inventory.unknown(), met, clock::now()))
+        policy.and_then(|policy| changes(policy, &excluded, inventory.unknown(), (met, power), clock::now()))
     }) else {
         return;
     };
-    let body = json!({ "status": { "observedGeneration": generation, "conditions": conditions } });
+    let body = json!({ "status": changes });
     let key = ObjectKey { namespace: String::new(), name: DEFAULT_POLICY.to_owned() };
     match shared.writer.patch_status::<SlimEnergyPolicy>("policy", &key, &body).await {
         Ok(answer) => {
@@ -164,14 +166,14 @@ fn without_plan(index: &ClusterIndex, inventory: &Inventory<'_>) -> Vec<(String,
     nodes.filter_map(|(key, node)| Some((key.name.clone(), inventory.node_use(node).exclusion()?))).collect()
 }
 
-/// Generation and conditions of the policy's status; `None` if it is up to date.
-fn wanted(
+/// What changes in the policy's status; `None` if it is up to date.
+fn changes(
     policy: &SlimEnergyPolicy,
     excluded: &[(String, Exclusion)],
     unknown: &BTreeSet<String>,
-    met: &BudgetState,
+    (met, power): (&BudgetState, PowerState),
     now: Timestamp,
-) -> Option<(Option<i64>, Vec<Condition>)> {
+) -> Option<Value> {
     let status = policy.status.clone().unwrap_or_default();
     let generation = policy.metadata.generation;
     let held = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
@@ -198,11 +200,12 @@ fn wanted(
         power_known(unknown, condition),
         condition("BudgetMet", met.met, met.reason, met.message.clone()),
     ];
-    // Includes this condition's former name, which is removed.
-    let ours = ["Ready", NODES_EXCLUDED, POWER_KNOWN, "NodesLeftAlone", "BudgetMet"];
+    let ours = ["Ready", NODES_EXCLUDED, POWER_KNOWN, "BudgetMet"];
     conditions.extend(status.conditions.iter().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
-    let same = status.observed_generation == generation && status.conditions == conditions;
-    (!same).then_some((generation, conditions))
+    let power = if budget::is_news(status.power.as_ref(), &power) { Some(power) } else { status.power.clone() };
+    let new = EnergyPolicyStatus { observed_generation: generation, power, conditions };
+    let json = |status: &EnergyPolicyStatus| serde_json::to_value(status).unwrap_or_default();
+    patch::diff(&json(&status), &json(&new))
 }
 
 /// Whether all of the policy is in force.
@@ -247,7 +250,7 @@ mod tests {
     fn power_limits_of_running_pods_are_written_to_their_node_once() {
         let mut index = ClusterIndex::new();
         let status = json!({"phase": "Running", "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2,
-            "gpusPerWorker": 1, "nodes": ["n1", "n2"], "placement": "", "since": "2026-01-01T00:00:00Z", "watts": 400,
+            "gpusPerWorker": 1, "nodes": ["n1", "n2"], "since": "2026-01-01T00:00:00Z", "watts": 400,
             "powerLimitWatts": 250}});
         let job: SlimTrainingJob = serde_json::from_value(testing::job(1, &status)).expect("a job");
         index.apply(job);

@@ -46,7 +46,7 @@ fn running(progress: Value) -> Value {
     json!({
         "phase": "Running",
         "allocation": {"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n"],
-            "placement": "n", "since": at(0), "runningTime": at(0), "watts": 300},
+            "since": at(0), "runningTime": at(0), "watts": 300},
         "progress": progress,
     })
 }
@@ -62,7 +62,7 @@ fn a_job_that_reports_nothing_is_thought_to_go_as_predicted() {
 #[test]
 fn a_run_that_reports_its_near_end_again_and_again_is_overdue() {
     let progress =
-        json!({"milliPercent": 98_000, "text": "98%", "attempt": 1, "at": at(900), "millisPerEpoch": 90_000});
+        json!({"milliPercent": 98_000, "attempt": 1, "at": at(900), "millisPerEpoch": 90_000});
     let job = job(json!({}), running(progress));
     let overdue = |second| outlook(&job, job.status.as_ref(), &table(), at(second)).overdue;
     assert_eq!((overdue(901), overdue(1_000)), (false, true));
@@ -71,7 +71,7 @@ fn a_run_that_reports_its_near_end_again_and_again_is_overdue() {
 #[test]
 fn a_pace_that_is_seen_corrects_what_was_predicted() {
     // Half done in 1,000 s: twice as slow as the table says.
-    let progress = json!({"milliPercent": 50_000, "text": "50%", "attempt": 1, "at": at(1_000), "millisPerEpoch": 200_000});
+    let progress = json!({"milliPercent": 50_000, "attempt": 1, "at": at(1_000), "millisPerEpoch": 200_000});
     let job = job(json!({"deadlineAfter": "1h"}), running(progress));
     let out = outlook(&job, job.status.as_ref(), &table(), at(1_000));
     assert!(out.pace_factor > 1.7 && out.pace_factor <= 2.0, "{}", out.pace_factor);
@@ -89,7 +89,7 @@ fn sure() -> Table {
 /// After two timed epochs of that many seconds, with such a table.
 fn after_two_epochs(seconds: i64) -> (Outlook, Outlook, Prediction) {
     let sure = sure();
-    let progress = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(2 * seconds),
+    let progress = json!({"milliPercent": 20_000, "attempt": 1, "at": at(2 * seconds),
         "millisPerEpoch": seconds * 1_000, "timedMilliEpochs": 2_000, "stepwise": true});
     let before = job(json!({}), running(json!(null)));
     let after = job(json!({}), running(progress));
@@ -114,7 +114,7 @@ fn two_epochs_put_an_estimate_right_that_is_wrong_by_two() {
 #[test]
 fn a_job_that_has_ended_asks_for_no_plan() {
     let (planned, _, _) = after_two_epochs(200);
-    let progress = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(400),
+    let progress = json!({"milliPercent": 20_000, "attempt": 1, "at": at(400),
         "millisPerEpoch": 200_000, "timedMilliEpochs": 2_000, "stepwise": true});
     let mut run = job(json!({}), running(progress));
     assert!(off_plan(&run, &sure(), &planned, at(400)).is_some(), "twice as slow as planned");
@@ -128,7 +128,7 @@ fn a_job_that_has_ended_asks_for_no_plan() {
 fn a_first_report_soon_after_the_start_tells_nothing_of_the_pace() {
     // given a program that imports for 40 s and then runs at the expected pace
     let report = |milli: i32, elapsed: i64, epoch: i64, timed: i64| {
-        let progress = json!({"milliPercent": milli, "text": "", "attempt": 1, "at": at(elapsed), "stepwise": true,
+        let progress = json!({"milliPercent": milli, "attempt": 1, "at": at(elapsed), "stepwise": true,
             "millisPerEpoch": epoch * 1_000, "timedMilliEpochs": timed});
         let job = job(json!({}), running(progress));
         outlook(&job, job.status.as_ref(), &sure(), at(elapsed))
@@ -160,7 +160,7 @@ fn what_goes_as_predicted_asks_for_no_plan_and_is_as_sure_as_before() {
 fn a_program_that_says_it_is_almost_done_for_ever_is_neither_cheap_to_finish_nor_dear_to_stop() {
     // given a run of 1,000 s that posts 98.9 % after 5 s; a second report makes it look timed
     let liar = |second: i64| {
-        let progress = json!({"milliPercent": 98_900, "text": "", "attempt": 1, "at": at(5),
+        let progress = json!({"milliPercent": 98_900, "attempt": 1, "at": at(5),
             "millisPerEpoch": 500, "timedMilliEpochs": 9_800, "stepwise": true});
         let job = job(json!({}), running(progress));
         outlook(&job, job.status.as_ref(), &sure(), at(second))
@@ -180,7 +180,7 @@ fn a_claim_of_a_program_that_nobody_knows_is_believed_until_it_proves_wrong() {
     // given a program without measurements, of 1,000 s by the policy, that posts 98 % after a second, alone or
     // after a timed epoch
     let liar = |second: i64, millis: i64, timed: i64| {
-        let progress = json!({"milliPercent": 98_000, "text": "", "attempt": 1, "at": at(1),
+        let progress = json!({"milliPercent": 98_000, "attempt": 1, "at": at(1),
             "millisPerEpoch": millis, "timedMilliEpochs": timed, "stepwise": true});
         let job = job(json!({}), running(progress));
         let usual = LogNormal::prior(100.0);
@@ -213,7 +213,7 @@ fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_usual_run_time() {
 
 #[test]
 fn only_a_checkpoint_carries_work_over() {
-    let status = json!({"progress": {"milliPercent": 40_000, "text": "", "attempt": 1, "at": at(5)}});
+    let status = json!({"progress": {"milliPercent": 40_000, "attempt": 1, "at": at(5)}});
     let without = job(json!({}), status.clone());
     assert_eq!(outlook(&without, without.status.as_ref(), &table(), at(9)).epochs_left, 10.0);
     let with = job(json!({"checkpoint": {}}), status);

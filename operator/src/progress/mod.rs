@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
-use crate::writes::patch::{by_operations, progress_operations, status_body};
+use crate::writes::patch::{by_operations, progress_fields, progress_operations, status_body};
 use crate::writes::refusal::is_failed_test;
 use crate::writes::writer::get;
 use history::ReportHistory;
@@ -212,7 +212,7 @@ impl Progress {
             let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
             let request = if round == 1 {
                 let version = job.metadata.resource_version.as_deref();
-                let body = status_body(uid, version, json!({ "progress": progress }));
+                let body = status_body(uid, version, progress_fields(&progress));
                 Request::new(url.as_str()).patch_subresource(
                     "status",
                     &key.name,
@@ -221,7 +221,7 @@ impl Progress {
                 )
             } else {
                 // Somebody may edit the job all the time.
-                let operations = progress_operations(uid, status.progress.as_ref(), &progress);
+                let operations = progress_operations(uid, &status, &progress);
                 by_operations(&url, &key.name, &params, &operations)
             };
             let request = request.map_err(kube::Error::BuildRequest)?;

@@ -90,7 +90,6 @@ pub fn judge(
         .unwrap_or((0, 0));
     let progress = Progress {
         milli_percent,
-        text: format!("{}%", milli_percent / 1_000),
         attempt,
         attempt_start,
         at: Time(at),

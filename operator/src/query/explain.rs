@@ -47,9 +47,9 @@ fn candidate(c: &Considered, has_deadline: bool) -> Candidate {
         seconds: c.time.0.round() as i64,
         watts: c.power.0.round() as u32,
         cost: CostParts {
-            energy_micros: micros(c.energy),
-            lateness_micros: micros(c.lateness),
-            turnaround_micros: micros(c.turnaround),
+            energy_cost_micros: micros(c.energy),
+            lateness_cost_micros: micros(c.lateness),
+            turnaround_cost_micros: micros(c.turnaround),
         },
         on_time_percent: has_deadline.then(|| percent(c.on_time)),
         obstacle: c.obstacle.map(|obstacle| match obstacle {
@@ -190,7 +190,7 @@ impl Help<'_> {
         let at = jiff::Timestamp::from_second((p90.as_second() / 60 + 1) * 60).ok()?;
         let mut then = expected(forecast, true)?;
         then.on_time_percent = Some(percent(forecast.on_time_by(andreas_core::Time(at.as_second() as f64))));
-        then.cost.lateness_micros = 0;
+        then.cost.lateness_cost_micros = 0;
         // A workload with both annotations is refused.
         let instead = match (&self.job.spec.adopts, &self.job.spec.deadline_after) {
             (Some(_), Some(_)) => format!(" instead of {ANNOTATION_DEADLINE_AFTER}"),

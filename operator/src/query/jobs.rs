@@ -51,9 +51,9 @@ pub fn expected(job: &JobForecast, has_deadline: bool) -> Option<Expected> {
         gpu_type: gpu_type.as_str().to_owned(),
         gpus,
         cost: CostParts {
-            energy_micros: micros(job.energy_cost),
-            lateness_micros: micros(job.lateness_cost),
-            turnaround_micros: micros(job.turnaround_cost),
+            energy_cost_micros: micros(job.energy_cost),
+            lateness_cost_micros: micros(job.lateness_cost),
+            turnaround_cost_micros: micros(job.turnaround_cost),
         },
     })
 }

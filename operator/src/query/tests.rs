@@ -26,7 +26,7 @@ fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 fn spec(min: u32, max: u32, extra: Value) -> Value {
-    let mut spec = json!({"epochs": 10, "profile": "known", "gpus": {"min": min, "max": max}, "preemption": "Never",
+    let mut spec = json!({"epochs": 10, "profileRef": {"name": "known"}, "gpus": {"min": min, "max": max}, "preemption": "Never",
         "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}});
     spec.as_object_mut().expect("object").extend(extra.as_object().expect("object").clone());
     spec
@@ -59,7 +59,7 @@ fn add(index: &mut ClusterIndex, namespace: &str, name: &str, spec: &Value, stat
 
 fn running(node: &str, gpus: u32) -> Value {
     json!({"phase": "Running", "allocation": {"attempt": 1, "generation": 1, "gpuType": GPU, "gpus": gpus, "gpusPerWorker": gpus,
-        "nodes": [node], "placement": node, "since": at(0), "runningTime": at(0), "watts": 2_400}})
+        "nodes": [node], "since": at(0), "runningTime": at(0), "watts": 2_400}})
 }
 
 fn view(index: &ClusterIndex) -> View {

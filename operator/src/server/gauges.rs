@@ -20,7 +20,7 @@ use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
 pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
     let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
-    let mut view = View::default();
+    let mut view = View { currency: policy.currency.clone(), ..View::default() };
     let mut held: BTreeMap<&str, Held> = BTreeMap::new();
     for (key, job) in index.jobs().iter() {
         add_job(&mut view, index, key, job, policy, now);
@@ -33,8 +33,7 @@ pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
         let held = held.get(key.name.as_str()).map_or(0, Held::gpus);
         add_node(&mut view, index, key, node, held, &inventory);
     }
-    view.draw = budget::draw(index, policy, now)
-        .map_or_else(|| budget::counted(index, policy, now).0, |draw| draw.whole);
+    view.draw = budget::draw(index, policy, now).whole;
     view
 }
 

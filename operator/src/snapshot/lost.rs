@@ -67,7 +67,7 @@ mod tests {
             &json!({"phase": "Running",
             "history": [{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": "A", "gpus": 1, "placement": "n1",
                 "message": "", "started": at, "ended": at, "milliPercent": ended * 1_000, "joules": 0}],
-            "progress": {"milliPercent": 90_000, "text": "90%", "attempt": 2, "attemptStart": from * 1_000, "at": at}}),
+            "progress": {"milliPercent": 90_000, "attempt": 2, "attemptStart": from * 1_000, "at": at}}),
         );
         job["metadata"]["name"] = name.into();
         job["spec"]["epochs"] = 100.into();

@@ -116,7 +116,7 @@ fn waiting() -> Claim {
 
 fn holds(attempt: i64, node: &str, gpus: i32) -> Value {
     json!({"phase": "Running", "decisions": 4, "allocation": {"attempt": attempt, "generation": 4, "gpuType": GPU, "gpus": gpus,
-        "gpusPerWorker": gpus, "nodes": [node], "placement": node, "since": at(10), "runningTime": at(20), "watts": 300}})
+        "gpusPerWorker": gpus, "nodes": [node], "since": at(10), "runningTime": at(20), "watts": 300}})
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! JSON merge patches (RFC 7386) of changes, and JSON patches (RFC 6902) of a status whose object changes all the time.
 
+use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
@@ -7,6 +8,8 @@ use kube::api::{Patch, PatchParams};
 use kube::core::Request;
 use kube::core::request::Error;
 use serde_json::{Map, Value, json};
+
+use crate::lifecycle::status::percent_text;
 
 /// The content type of RFC 6902.
 const JSON_PATCH: &str = "application/json-patch+json";
@@ -71,6 +74,8 @@ pub fn status_operations(uid: &str, old: &Value, new: &Value, changes: &Value) -
     let guards = ["attempts", "decisions", "phase"];
     let mut operations = vec![test("/metadata/uid", &json!(uid))];
     operations.extend(guards.map(|field| test(&format!("/status/{field}"), &old[field])));
+    // Its part about progress is written by whoever gets the reports.
+    operations.extend(changes.get("display").map(|_| test("/status/display", &old["display"])));
     operations.extend(changes.as_object().into_iter().flat_map(Map::keys).map(|field| {
         let path = format!("/status/{field}");
         match new.get(field) {
@@ -81,11 +86,16 @@ pub fn status_operations(uid: &str, old: &Value, new: &Value, changes: &Value) -
     Value::Array(operations)
 }
 
-/// Operations that set the progress of an attempt, while it is the present one and its progress is still `old`.
-pub fn progress_operations(uid: &str, old: Option<&Progress>, new: &Progress) -> Value {
+/// The part of a status that says how far a run is.
+pub fn progress_fields(progress: &Progress) -> Value {
+    json!({ "progress": progress, "display": { "progress": percent_text(progress.milli_percent) } })
+}
+
+/// Operations that set the progress of an attempt, while it is the present one and its progress is still that of `old`.
+pub fn progress_operations(uid: &str, old: &TrainingJobStatus, new: &Progress) -> Value {
     let mut operations =
         vec![test("/metadata/uid", &json!(uid)), test("/status/allocation/attempt", &json!(new.attempt))];
-    match old {
+    match &old.progress {
         Some(old) => operations.extend([
             test("/status/progress/attempt", &json!(old.attempt)),
             test("/status/progress/milliPercent", &json!(old.milli_percent)),
@@ -93,6 +103,12 @@ pub fn progress_operations(uid: &str, old: Option<&Progress>, new: &Progress) ->
         None => operations.push(test("/status/progress", &Value::Null)),
     }
     operations.push(json!({"op": "add", "path": "/status/progress", "value": new}));
+    if old.display.is_empty() {
+        operations.push(test("/status/display", &Value::Null));
+        operations.push(json!({"op": "add", "path": "/status/display", "value": {}}));
+    }
+    let text = percent_text(new.milli_percent);
+    operations.push(json!({"op": "add", "path": "/status/display/progress", "value": text}));
     Value::Array(operations)
 }
 
@@ -129,9 +145,9 @@ mod tests {
 
     #[test]
     fn what_was_absent_must_still_be_absent() {
-        let new = json!({"milliPercent": 1, "text": "", "attempt": 1, "at": "2026-01-01T00:00:00Z"});
+        let new = json!({"milliPercent": 1, "attempt": 1, "at": "2026-01-01T00:00:00Z"});
         let new: Progress = serde_json::from_value(new).unwrap();
-        let operations = progress_operations("u", None, &new);
+        let operations = progress_operations("u", &TrainingJobStatus::default(), &new);
         assert_eq!(operations[2], json!({"op": "test", "path": "/status/progress", "value": null}));
         let operations = status_operations("u", &json!({}), &json!({}), &json!({}));
         assert_eq!(operations[2], json!({"op": "test", "path": "/status/decisions", "value": null}));

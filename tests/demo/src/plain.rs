@@ -109,7 +109,7 @@ impl Submitted {
             status["allocation"] = json!({
                 "attempt": pods.len(), "generation": 1, "gpus": pod.gpus(), "gpusPerWorker": pod.gpus(),
                 "gpuType": nodes.of_name(node).map(|node| node.gpu.name).unwrap_or_default(),
-                "nodes": [node], "placement": node, "since": since, "watts": 0,
+                "nodes": [node], "since": since, "watts": 0,
             });
         }
         if done.is_some() {

@@ -40,7 +40,7 @@ impl ProgressPrinter {
             }
             let what = match (&status.allocation, status.phase) {
                 (Some(a), Phase::Starting | Phase::Running) => {
-                    format!("{} x {} on {}", a.gpus, a.gpu_type, a.placement)
+                    format!("{} x {} on {}", a.gpus, a.gpu_type, a.nodes.join(", "))
                 }
                 (_, Phase::Stopping) => {
                     status.stop.map(|s| format!("{} {}", s.reason, s.message)).unwrap_or_default()

@@ -75,6 +75,11 @@ impl Job {
         self
     }
 
+    /// Planned with that TrainingProfile.
+    pub fn profile(self, name: impl Into<String>) -> Self {
+        self.spec("profileRef", json!({"name": name.into()}))
+    }
+
     /// Without a field of `spec`.
     pub fn without(mut self, field: &str) -> Self {
         self.spec.remove(field);

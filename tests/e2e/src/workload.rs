@@ -359,7 +359,7 @@ fn training_job(job: &WorkloadJob) -> Value {
             "weight": job.weight,
             "epochs": job.epochs,
             "gpus": gpus,
-            "profile": job.profile,
+            "profileRef": job.profile.as_ref().map(|name| json!({"name": name})),
             "checkpoint": {"claimName": job.name, "path": "/checkpoint", "graceSeconds": 10},
             "template": {
                 "metadata": {"annotations": {GPU_WATTS: gpu_watts(job)}},

@@ -52,9 +52,17 @@ fn bound(schema: &mut JSONSchemaProps, name: &str, in_template: bool) {
                 keyed_list(schema, name);
             }
             match name {
-                "conditions" if !in_template => list_map(schema, "type"),
-                "gpuTypes" => list_map(schema, "name"),
-                _ => {}
+                _ if in_template => {}
+                "conditions" => list_map(schema, &["type"]),
+                "gpuTypes" => list_map(schema, &["name"]),
+                "limits" => list_map(schema, &["pod"]),
+                "excludedNodes" => list_map(schema, &["node"]),
+                "history" => list_map(schema, &["attempt"]),
+                "measurements" => list_map(schema, &["gpuType", "gpus", "nodes"]),
+                "gpus" => list_map(schema, &["uuid"]),
+                "counts" | "types" | "outOfMemoryTypes" => schema.x_kubernetes_list_type = Some("set".into()),
+                // Their order counts, or nothing names an item: whoever applies one applies all.
+                _ => schema.x_kubernetes_list_type = Some("atomic".into()),
             }
         }
         _ => {}
@@ -147,13 +155,13 @@ fn bound_int_or_string(schema: &mut JSONSchemaProps, name: &str) {
 /// Lists of a pod whose items have a name: two of one name are refused at once, and server-side apply merges by it.
 fn keyed_list(schema: &mut JSONSchemaProps, name: &str) {
     if matches!(name, "containers" | "initContainers" | "volumes") {
-        list_map(schema, "name");
+        list_map(schema, &["name"]);
     }
 }
 
-fn list_map(schema: &mut JSONSchemaProps, key: &str) {
+fn list_map(schema: &mut JSONSchemaProps, keys: &[&str]) {
     schema.x_kubernetes_list_type = Some("map".into());
-    schema.x_kubernetes_list_map_keys = Some(vec![key.to_owned()]);
+    schema.x_kubernetes_list_map_keys = Some(keys.iter().map(|key| (*key).to_owned()).collect());
 }
 
 /// Every node of a schema with its path, for tests: `spec.template.spec.containers[].name`, `...labels{}`.

@@ -25,7 +25,7 @@ pub struct TrainingJobStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub reason: Option<String>,
-    /// `Scheduled`, `Running`, `Finished`, `Complete`, `Failed`, `OnTime`, `Progressing`, `TemplateAccepted`. `Complete` or
+    /// `Scheduled`, `Running`, `Suspended`, `Progressing`, `Finished`, `Complete`, `Failed`, `OnTime`, `TemplateAccepted`. `Complete` or
     /// `Failed` is `True` after the end, as with a Job of Kubernetes; `Finished` is `True` in both cases.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -33,11 +33,7 @@ pub struct TrainingJobStatus {
     /// The deadline as an instant, also where the user gave a duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Time>,
-    /// Probability of ending before the deadline, for example `97%`; after the end `Met` or `Missed`. Absent without a deadline.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 8))]
-    pub on_time: Option<String>,
-    /// The TrainingProfile that the run is planned with, where `spec.profile` names none.
+    /// The TrainingProfile that the run is planned with, where `spec.profileRef` names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<UsedProfile>,
     /// What the run has been given. Written before anything else happens.
@@ -82,10 +78,6 @@ pub struct TrainingJobStatus {
     /// When the run ended for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// From `startTime` to `completionTime`, for example `2h5m`; absent before the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub duration: Option<String>,
     /// The last attempts, oldest first.
     #[serde(deserialize_with = "known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -97,6 +89,50 @@ pub struct TrainingJobStatus {
     /// No new attempt before this instant (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
+    /// Texts of columns. Programs read the fields that they are made of.
+    #[serde(skip_serializing_if = "Display::is_empty")]
+    pub display: Display,
+}
+
+/// Texts for people, as `kubectl get` shows them: its columns cannot divide, join or compare.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Display {
+    /// `progress.milliPercent`: `42%`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8))]
+    pub progress: Option<String>,
+    /// `allocation.nodes`, the first of them where there are many: `gpu-1, gpu-2`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub nodes: Option<String>,
+    /// `prediction.onTimePercent`: `97%`; after the end `Met` or `Missed`. Absent without a deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8))]
+    pub on_time: Option<String>,
+    /// `consumption.joules` and `hostJoules` together: `1.24 kWh`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub energy: Option<String>,
+    /// `consumption.energyCostMicros` and `hostCostMicros` together, with their currency: `0.31 EUR`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 48))]
+    pub energy_cost: Option<String>,
+    /// `consumption.latenessCostMicros` with its currency: `0.12 EUR`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 48))]
+    pub lateness_cost: Option<String>,
+    /// From `startTime` to `completionTime`: `2h5m`; absent before the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub duration: Option<String>,
+}
+
+impl Display {
+    /// Whether it shows nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl TrainingJobStatus {
@@ -136,7 +172,7 @@ pub struct UsedProfile {
 /// How the profile of a run was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ProfileSource {
-    /// Named by `spec.profile`.
+    /// Named by `spec.profileRef`.
     Spec,
     /// Named by the job's label.
     Label,
@@ -169,9 +205,6 @@ pub struct Allocation {
     /// Nodes in order of the members' index.
     #[schemars(length(min = 1, max = 512), inner(length(min = 1, max = 253)))]
     pub nodes: Vec<String>,
-    /// The nodes as one text, for people.
-    #[schemars(length(max = 1024))]
-    pub placement: String,
     /// Power limit of each GPU, W; the GPU's default when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
@@ -232,9 +265,6 @@ pub struct Progress {
     /// Thousandths of a percent done, 0 to 100000.
     #[schemars(range(min = 0, max = 100_000))]
     pub milli_percent: i32,
-    /// The same for people: `42%`.
-    #[schemars(length(max = 8))]
-    pub text: String,
     /// Attempt that reported it.
     pub attempt: i64,
     /// Milli-percent that this attempt started from.
@@ -340,24 +370,18 @@ pub struct Consumption {
     /// some so.
     #[schemars(length(max = 16))]
     pub source: String,
-    /// `joules` and `hostJoules` together, for people: `1.24 kWh`.
-    #[schemars(length(max = 32))]
-    pub energy: String,
+    /// The currency of the three costs: a label.
+    #[schemars(length(max = 16))]
+    pub currency: String,
     /// Price of `joules`, millionths of the currency.
     #[schemars(range(min = 0))]
-    pub energy_micros: i64,
+    pub energy_cost_micros: i64,
     /// Price of `hostJoules`, millionths of the currency.
     #[schemars(range(min = 0))]
-    pub host_micros: i64,
+    pub host_cost_micros: i64,
     /// Price of lateness and turnaround so far, millionths of the currency.
     #[schemars(range(min = 0))]
-    pub lateness_micros: i64,
-    /// `energyMicros` and `hostMicros` together, with their currency: `0.31 EUR`.
-    #[schemars(length(max = 48))]
-    pub cost: String,
-    /// `latenessMicros` with its currency: `0.12 EUR`.
-    #[schemars(length(max = 48))]
-    pub lateness: String,
+    pub lateness_cost_micros: i64,
 }
 
 /// How an attempt went.

@@ -32,7 +32,7 @@ fn the_bill_of_lateness_takes_the_weight_that_the_namespace_allows() {
 fn counted(accepted: i64, ended: i64, now: i64) -> EnergyView {
     let mut index = ClusterIndex::new();
     let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
-        "placement": "n1", "since": at(0), "runningTime": at(0), "watts": 300});
+        "since": at(0), "runningTime": at(0), "watts": 300});
     let mut job = testing::job(1, &json!({"phase": "Running", "allocation": allocation}));
     job["metadata"]["creationTimestamp"] = json!(at(0));
     job["spec"]["deadline"] = json!(at(100));
@@ -63,7 +63,7 @@ fn a_run_is_billed_until_its_end_whenever_the_operator_sees_it() {
 fn counted_on(node: Option<serde_json::Value>, status: &serde_json::Value) -> EnergyView {
     let mut index = ClusterIndex::new();
     let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
-        "placement": "n1", "since": at(0), "runningTime": at(0), "watts": 300, "hostWatts": 100});
+        "since": at(0), "runningTime": at(0), "watts": 300, "hostWatts": 100});
     index.apply(testing::slim_job(1, &json!({"phase": "Running", "allocation": allocation})));
     let mut pod = testing::pod(0, 2, "j1");
     pod["spec"]["nodeName"] = "n1".into();
@@ -114,7 +114,7 @@ fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
     index.apply(node);
     // Its start was never written, so nothing is predicted.
     let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
-        "placement": "n1", "since": at(0), "watts": 300});
+        "since": at(0), "watts": 300});
     let job = testing::slim_job(1, &json!({"phase": "Starting", "allocation": allocation}));
     let member =
         measured::Member { node: "n1".into(), pod: "team/bert-1-0".into(), bound: at(0), accepted: None };

@@ -63,7 +63,7 @@ async fn a_run_ends_at_once_while_its_namespace_edits_more_jobs_than_are_stepped
         job
     };
     let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
-        "placement": "n1", "since": "2026-01-01T00:00:00Z", "runningTime": "2026-01-01T00:00:00Z", "watts": 0});
+        "since": "2026-01-01T00:00:00Z", "runningTime": "2026-01-01T00:00:00Z", "watts": 0});
     let running =
         json!({"phase": "Running", "decisions": 1, "observedGeneration": 1, "allocation": allocation});
     let world =

@@ -27,7 +27,7 @@ impl Room {
     /// A job that was allocated all of it at second `since` and was created at `created`.
     fn starts(&mut self, name: &str, created: &str, since: &str, metadata: Value) -> &mut Self {
         let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 4, "gpusPerWorker": 4, "nodes": ["n1"],
-            "placement": "n1", "since": since, "watts": 0});
+            "since": since, "watts": 0});
         let mut job =
             testing::job(10, &json!({"phase": "Starting", "decisions": 1, "allocation": allocation}));
         job["spec"]["gpus"] = json!({"min": 4});

@@ -160,7 +160,7 @@ fn a_workload_that_ended_before_its_start_was_written_has_lasted() {
     world.restart_operator();
     world.step_until_stable();
     let status = world.status();
-    assert_eq!((world.phase(), status.duration.as_deref()), (Phase::Succeeded, Some("1m30s")));
+    assert_eq!((world.phase(), status.display.duration.as_deref()), (Phase::Succeeded, Some("1m30s")));
     assert_eq!(status.history[0].outcome, Outcome::Finished);
 }
 

@@ -22,7 +22,7 @@ fn what_became_of_the_deadline_of_an_ended_job_is_final() {
     let mut world = World::running(json!({"deadline": at(60).to_string()}), &["n1"], 1);
     world.wait(100).exit("bert-1-0", 0, "");
     let ended = world.status();
-    assert_eq!(ended.on_time.as_deref(), Some("Missed"));
+    assert_eq!(ended.display.on_time.as_deref(), Some("Missed"));
     for edit in [json!({"deadline": at(7200).to_string()}), json!({"deadline": null})] {
         world.edit(edit);
         let observed_generation = world.status().observed_generation;

@@ -208,7 +208,6 @@ impl World {
         let first = first.or(stepped);
         status.progress = Some(Progress {
             milli_percent,
-            text: String::new(),
             attempt,
             attempt_start: 0,
             at: Time(at(self.now)),

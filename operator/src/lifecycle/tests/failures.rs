@@ -422,14 +422,17 @@ fn what_a_program_posts_when_it_is_drained_does_not_make_it_done() {
 
 #[test]
 fn a_run_that_succeeds_shows_100_percent_unless_it_says_that_it_stopped_early() {
-    for (reported, stepwise, shown, text) in [(99_600, true, 100_000, "100%"), (50_000, true, 50_000, "")] {
+    for (reported, stepwise, shown, text) in
+        [(99_600, true, 100_000, Some("100%")), (50_000, true, 50_000, None)]
+    {
         let mut world = World::running(json!({}), &["n1"], 1);
         world.report(reported);
         world.job.status.as_mut().unwrap().progress.as_mut().unwrap().stepwise = stepwise;
         world.now += 10;
         world.exit("bert-1-0", 0, "").wait(5);
-        let progress = world.status().progress.unwrap();
+        let status = world.status();
         assert_eq!(world.phase(), Phase::Succeeded);
-        assert_eq!((progress.milli_percent, progress.text.as_str()), (shown, text));
+        let seen = (status.progress.unwrap().milli_percent, status.display.progress);
+        assert_eq!(seen, (shown, text.map(str::to_owned)));
     }
 }

@@ -14,7 +14,6 @@ fn allocation(nodes: &[&str], gpus: i32) -> Allocation {
         gpus: gpus * i32::try_from(nodes.len()).unwrap(),
         gpus_per_worker: gpus,
         nodes: nodes.iter().map(|n| (*n).into()).collect(),
-        placement: String::new(),
         power_limit_watts: None,
         limit_changed: false,
         since: Time(at(0)),

@@ -50,7 +50,7 @@ fn a_run_that_was_done_when_its_node_fell_silent_took_no_longer() {
     world.step_until_stable();
     world.wait(60);
     let status = world.status();
-    assert_eq!((world.phase(), status.duration.as_deref()), (Phase::Succeeded, Some("1h")));
+    assert_eq!((world.phase(), status.display.duration.as_deref()), (Phase::Succeeded, Some("1h")));
     assert_eq!(status.completion_time.unwrap().0, at(HOUR));
     assert_eq!(seconds_learned(&world), [HOUR, HOUR]);
 }
@@ -119,7 +119,7 @@ fn an_adopted_run_ended_when_its_controller_says_so() {
         if phase == Phase::Running {
             world.job.status = serde_json::from_value(json!({"phase": "Running", "attempts": 1, "startTime": at(0).to_string(), "allocation": {
                 "attempt": 1, "generation": 1, "gpuType": "A100", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n1"],
-                "placement": "n1", "since": at(0).to_string(), "runningTime": at(0).to_string(), "watts": 300}}))
+                "since": at(0).to_string(), "runningTime": at(0).to_string(), "watts": 300}}))
             .unwrap();
         } else {
             world.now = 60 * HOUR;
@@ -130,5 +130,5 @@ fn an_adopted_run_ended_when_its_controller_says_so() {
     }
     let status = world.status();
     assert_eq!(status.completion_time, Some(Time(at(HOUR))));
-    assert_eq!(status.duration.as_deref(), Some("1h"));
+    assert_eq!(status.display.duration.as_deref(), Some("1h"));
 }

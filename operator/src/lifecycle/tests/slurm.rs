@@ -15,7 +15,6 @@ fn worker(spec: Value, nodes: &[&str], index: usize) -> Value {
         gpus: 4 * i32::try_from(nodes.len()).unwrap(),
         gpus_per_worker: 4,
         nodes: nodes.iter().map(|n| (*n).into()).collect(),
-        placement: String::new(),
         power_limit_watts: None,
         limit_changed: false,
         since: Time(at(0)),

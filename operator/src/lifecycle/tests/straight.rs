@@ -159,11 +159,11 @@ fn what_agents_tell_after_the_end_takes_the_place_of_what_was_predicted() {
     world.energy = EnergyView { late: Some(late), ..EnergyView::default() };
     world.wait(1).wait(1);
     let total = consumption(&world);
-    assert_eq!((total.joules, total.energy_micros, total.source.as_str()), (700_000, 70_000, "Measured"));
+    assert_eq!((total.joules, total.energy_cost_micros, total.source.as_str()), (700_000, 70_000, "Measured"));
     let record = &world.status().history[0];
     assert_eq!((record.joules, record.measured, world.writes), (700_000, true, writes + 1));
     // Its share of its hosts is no counter's.
-    assert_eq!((record.host_joules, total.host_joules, total.host_micros), (400_000, 400_000, 40_000));
+    assert_eq!((record.host_joules, total.host_joules, total.host_cost_micros), (400_000, 400_000, 40_000));
     assert_eq!((total.energy.as_str(), total.cost.as_str()), ("306 Wh", "0.11 EUR"));
 }
 
@@ -195,8 +195,8 @@ fn an_attempt_that_moved_is_billed_for_each_of_its_hosts() {
     let status = world.status();
     assert_eq!(status.history.iter().map(|record| record.host_joules).collect::<Vec<_>>(), [720_000, 36_000]);
     let total = status.consumption.unwrap();
-    assert_eq!((total.joules, total.energy_micros), (720_000, 40_000));
-    assert_eq!((total.host_joules, total.host_micros), (756_000, 42_000));
+    assert_eq!((total.joules, total.energy_cost_micros), (720_000, 40_000));
+    assert_eq!((total.host_joules, total.host_cost_micros), (756_000, 42_000));
     assert_eq!((total.energy.as_str(), total.cost.as_str()), ("410 Wh", "0.08 EUR"));
 }
 
@@ -246,9 +246,10 @@ fn energy_and_cost_are_written_at_the_edge_of_an_attempt() {
     world.wait(30);
     assert_eq!(world.writes, writes);
     world.exit("bert-1-0", 0, "");
+    let display = world.status().display;
+    let shown = [display.energy, display.energy_cost, display.lateness_cost].map(Option::unwrap);
+    assert_eq!(shown, ["1.24 kWh", "0.32 EUR", "0.10 EUR"]);
     let consumption = world.status().consumption.unwrap();
-    assert_eq!((consumption.energy.as_str(), consumption.cost.as_str()), ("1.24 kWh", "0.32 EUR"));
-    assert_eq!(consumption.lateness, "0.10 EUR");
     assert_eq!(consumption.source, "Measured");
     assert_eq!(world.status().history[0].joules, 4_464_000);
 }
@@ -260,22 +261,22 @@ fn the_end_shows_what_kubectl_wait_and_its_columns_read() {
     world.wait(125).exit("bert-1-0", 0, "");
     assert_eq!((world.condition("Complete").status.as_str(), world.has_condition("Failed")), ("True", false));
     let status = world.status();
-    assert_eq!((status.progress.unwrap().text.as_str(), status.duration.as_deref()), ("100%", Some("2m5s")));
-    assert_eq!(status.on_time.as_deref(), Some("Met"));
+    assert_eq!((status.display.progress.as_deref(), status.display.duration.as_deref()), (Some("100%"), Some("2m5s")));
+    assert_eq!(status.display.on_time.as_deref(), Some("Met"));
 
     let mut world = World::running(json!({"retries": 0, "deadlineAfter": "1m"}), &["n1"], 1);
     world.wait(61).exit("bert-1-0", 1, "boom");
     assert_eq!((world.condition("Failed").status.as_str(), world.has_condition("Complete")), ("True", false));
     assert_eq!(world.condition("Failed").reason, "RetriesExhausted");
     let status = world.status();
-    assert_eq!((status.on_time.as_deref(), status.progress), (Some("Missed"), None));
+    assert_eq!((status.display.on_time.as_deref(), status.progress), (Some("Missed"), None));
 }
 
 #[test]
 fn a_job_that_failed_has_missed_its_deadline() {
     let mut world = World::running(json!({"retries": 0, "deadlineAfter": "1h"}), &["n1"], 1);
     world.wait(10).exit("bert-1-0", 1, "boom");
-    assert_eq!((world.phase(), world.status().on_time.as_deref()), (Phase::Failed, Some("Missed")));
+    assert_eq!((world.phase(), world.status().display.on_time.as_deref()), (Phase::Failed, Some("Missed")));
     let condition = world.condition("OnTime");
     assert_eq!((condition.status.as_str(), condition.message.as_str()), ("False", "failed"));
 }

@@ -314,7 +314,10 @@ impl World {
                 true
             }
             Action::Wake { node, value } => {
-                self.nodes.get_mut(&node).unwrap().agent.as_mut().unwrap().wake = value;
+                let agent = self.nodes.get_mut(&node).unwrap().agent.as_mut().unwrap();
+                let since = agent.unanswered_since.filter(|_| agent.wake > agent.awake);
+                agent.unanswered_since = since.or(Some(at(self.now)));
+                agent.wake = value;
                 true
             }
             Action::DryRun { gpus, .. } => {

@@ -173,7 +173,7 @@ fn rows_of(index: &ClusterIndex) -> Vec<(f64, f64)> {
     let job = |name: &str, profile: &str| -> SlimTrainingJob {
         serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "lab-01", "uid": name},
-            "spec": {"epochs": 10, "profile": profile, "gpus": {"min": 1, "max": 8}, "template": {"spec": {"containers": []}}},
+            "spec": {"epochs": 10, "profileRef": {"name": profile}, "gpus": {"min": 1, "max": 8}, "template": {"spec": {"containers": []}}},
         }))
         .expect("a job")
     };

@@ -27,8 +27,8 @@ fn job_at(version: u64, attempt: i64, progress: (i64, i32), second: i64) -> Slim
         &json!({
             "phase": "Running",
             "allocation": {"attempt": attempt, "generation": 3, "gpuType": "A", "gpus": 1, "gpusPerWorker": 1, "nodes": ["n"],
-                "placement": "n", "since": at(-100), "runningTime": at(-100)},
-            "progress": {"milliPercent": progress.1, "text": "", "attempt": progress.0, "at": at(second)},
+                "since": at(-100), "runningTime": at(-100)},
+            "progress": {"milliPercent": progress.1, "attempt": progress.0, "at": at(second)},
         }),
     );
     job["spec"]["progressTimeout"] = "90s".into();

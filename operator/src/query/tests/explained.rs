@@ -18,7 +18,7 @@ fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     assert!(shown.candidates.iter().any(|c| c.gpus == 8) && shown.candidates.iter().any(|c| c.gpus == 4));
     for candidate in &shown.candidates {
         assert_eq!(candidate.obstacle, Some(andreas_query::Obstacle::Nodes), "{candidate:?}");
-        assert!(candidate.cost.energy_micros > 0 && candidate.on_time_percent.is_some());
+        assert!(candidate.cost.energy_cost_micros > 0 && candidate.on_time_percent.is_some());
     }
     assert!(shown.changes.len() <= 3);
     no_name_of_others(&shown);

@@ -51,7 +51,7 @@ fn a_profile_that_was_applied_after_the_last_plan_is_known() {
             {"gpuType": GPU, "gpus": 1, "millisPerEpoch": 30_000, "watts": 300},
             {"gpuType": GPU, "gpus": 8, "millisPerEpoch": 6_000, "watts": 2_400}]},
     })));
-    let run = |view: &View| wait_and_run(&what_if_posted(view, json!({"profile": "fresh"}))).1;
+    let run = |view: &View| wait_and_run(&what_if_posted(view, json!({"profileRef": {"name": "fresh"}}))).1;
     let (of_plan, of_now) = (run(&planned), run(&now(&planned, &index)));
     // Nothing is known of the former; ten epochs of 6 s.
     assert!(of_plan > 1_000 && (45..80).contains(&of_now), "{of_plan} {of_now}");

@@ -114,7 +114,7 @@ fn the_label_of_a_posted_job_names_its_profile() {
     let view = view(&cluster(1));
     let named = posted(8, 10, &json!({}));
     let mut unnamed = named.clone();
-    unnamed.spec.as_object_mut().expect("a spec").remove("profile");
+    unnamed.spec.as_object_mut().expect("a spec").remove("profileRef");
     let mut labelled = unnamed.clone();
     labelled.metadata.labels = Some([("andreas.dev/profile".to_owned(), "Known".to_owned())].into());
     let expected = |job: JobObject| can(&view, job).job.expected.expect("expected");

@@ -55,7 +55,7 @@ fn job(namespace: &str, name: &str, status: Value) -> SlimTrainingJob {
 
 fn running(gpu: &str, nodes: &[&str], phase: &str) -> Value {
     json!({"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": gpu, "gpus": 2, "gpusPerWorker": 2,
-        "nodes": nodes, "placement": "", "since": at(10), "runningTime": at(20), "watts": 700, "hostWatts": 100},
+        "nodes": nodes, "since": at(10), "runningTime": at(20), "watts": 700, "hostWatts": 100},
         "prediction": {"risk": "Low", "source": "Prior", "joules": 1}})
 }
 
@@ -89,8 +89,8 @@ fn everything(metrics: &Metrics) {
     let before = job("team", "done", running("A", &["n1"], "Running"));
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
         "phase": "Succeeded", "deadline": at(3_600), "completionTime": at(7_200), "startTime": at(20), "restarts": 1,
-        "consumption": {"joules": 3_600_000, "source": "Predicted", "energy": "", "energyMicros": 200_000,
-                        "hostJoules": 1_000_000, "hostMicros": 60_000, "latenessMicros": 500_000, "cost": ""},
+        "consumption": {"joules": 3_600_000, "source": "Predicted", "energyCostMicros": 200_000,
+                        "hostJoules": 1_000_000, "hostCostMicros": 60_000, "latenessCostMicros": 500_000, "cost": ""},
         "history": [{"attempt": 1, "outcome": "Finished", "reason": "Completed", "gpuType": "A", "gpus": 2, "placement": "n1",
                      "started": at(20), "ended": at(7_200), "milliPercent": 100_000, "joules": 3_600_000, "message": ""}],
     }))
@@ -409,7 +409,7 @@ fn ten_thousand_jobs_make_no_more_than_five_thousand_series() {
         for number in 0..10_000 {
             let before = job(&format!("team-{}", number % 1_000), &format!("j{number}"), json!(null));
             let after = serde_json::from_value(json!({"phase": "Failed", "completionTime": at(9),
-                "consumption": {"joules": 1, "source": "", "energy": "", "energyMicros": 1, "latenessMicros": 1, "cost": ""},
+                "consumption": {"joules": 1, "source": "", "energyCostMicros": 1, "latenessCostMicros": 1},
                 "history": [{"attempt": 1, "outcome": "UserFailure", "reason": format!("evil {number}"), "gpuType": format!("type-{}", number % 60),
                              "gpus": 1, "placement": "", "ended": at(9), "milliPercent": 0, "joules": 1, "message": ""}]}));
             metrics.wrote_status(&before, &after.expect("a status"));

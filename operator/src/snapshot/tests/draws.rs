@@ -31,7 +31,7 @@ fn world(status: Value, watts: i64) -> World {
 
 /// Progress of the first attempt, whose first step was reported at 20 s.
 fn at_work() -> Value {
-    json!({"milliPercent": 2_000, "text": "", "attempt": 1, "at": at(30), "first": {"at": at(20), "milliPercent": 1_000}})
+    json!({"milliPercent": 2_000, "attempt": 1, "at": at(30), "first": {"at": at(20), "milliPercent": 1_000}})
 }
 
 impl World {
@@ -78,7 +78,7 @@ fn a_users_own_watts_never_count_below_the_boards_maximum_before_the_run_is_meas
 fn a_run_that_loads_data_is_not_measured_by_its_idle_gpus() {
     // It has said that it began, and nothing since.
     let mut status = holds(1, "n1", 8);
-    status["progress"] = json!({"milliPercent": 0, "text": "", "attempt": 1, "at": at(20)});
+    status["progress"] = json!({"milliPercent": 0, "attempt": 1, "at": at(20)});
     let mut loads = world(status.clone(), 60);
     assert_eq!(row(&loads.built(&mut Caches::default(), 400)).1, 3_200.0);
     // Some programs never report.

@@ -5,7 +5,7 @@ use super::*;
 fn running(name: &str, nodes: &[&str], gpus_per_worker: i32, gpu_type: &str) -> Value {
     let gpus = gpus_per_worker * i32::try_from(nodes.len()).expect("few nodes");
     json!({"phase": "Running", "decisions": 4, "allocation": {"attempt": 1, "generation": 4, "gpuType": gpu_type, "gpus": gpus,
-        "gpusPerWorker": gpus_per_worker, "nodes": nodes, "placement": name, "since": at(10), "runningTime": at(20), "watts": 300}})
+        "gpusPerWorker": gpus_per_worker, "nodes": nodes, "since": at(10), "runningTime": at(20), "watts": 300}})
 }
 
 fn free(snapshot: &Snapshot, node: &str) -> Option<u32> {
@@ -104,7 +104,7 @@ fn a_cordoned_node_without_jobs_counts_in_the_power_budget_and_takes_none() {
     world.policy(json!({"powerBudget": {"watts": 10_000}, "limits": "On"}));
     let gpu = |n: i32| json!({"uuid": format!("u{n}"), "state": "Free", "watts": 50, "minLimitWatts": 100, "maxLimitWatts": 400});
     world.agent("n1", (0..8).map(gpu).collect());
-    world.profile("bert", json!(null)).job("known", json!({"profile": "bert"}), json!(null), waiting());
+    world.profile("bert", json!(null)).job("known", json!({"profileRef": {"name": "bert"}}), json!(null), waiting());
     let snapshot = world.snapshot();
     let known = snapshot.jobs.iter().find(|job| job.id.as_str() == "team/known").expect("planned");
     assert!(!known.limits.is_empty());
@@ -118,7 +118,7 @@ fn a_job_on_a_closed_node_stays_as_it_is_and_the_gpus_beside_it_count_as_idle() 
         .profile("known", json!({}))
         .job(
             "stays",
-            json!({"profile": "known"}),
+            json!({"profileRef": {"name": "known"}}),
             running("stays", &["n1"], 2, GPU),
             Claim::Running { since: at(20) },
         )

@@ -56,7 +56,7 @@ fn a_job_is_planned_with_its_restarts_of_the_day_and_what_its_profiles_restarts_
             "placement": "n1", "started": at(-90), "ended": at(5), "plannedStop": at(0)}]);
         world.node("n1", json!({}), json!({})).profile("bert", json!({"restarts": restarts})).job(
             "runs",
-            json!({"profile": "bert"}),
+            json!({"profileRef": {"name": "bert"}}),
             status,
             Claim::Running { since: at(20) },
         );
@@ -76,8 +76,8 @@ fn what_a_stop_loses_is_what_stops_of_its_family_have_lost() {
         status["attempts"] = 2.into();
         status["history"] = json!([{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 1,
             "placement": "n1", "message": "", "started": at(0), "ended": at(5), "milliPercent": 50_000, "joules": 0}]);
-        status["progress"] = json!({"milliPercent": 60_000, "text": "60%", "attempt": 2, "attemptStart": 40_000, "at": at(90)});
-        let spec = json!({"profile": "bert", "epochs": 100, "checkpoint": checkpoint});
+        status["progress"] = json!({"milliPercent": 60_000, "attempt": 2, "attemptStart": 40_000, "at": at(90)});
+        let spec = json!({"profileRef": {"name": "bert"}, "epochs": 100, "checkpoint": checkpoint});
         status["allocation"]["runningTime"] = json!(at(-100_000));
         world.node("n1", json!({}), json!({})).profile("bert", json!(null)).job(
             "runs",

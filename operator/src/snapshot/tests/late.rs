@@ -77,7 +77,7 @@ impl LateRun {
 
     /// The plan at an instant, and its number of GPUs.
     fn plan(&self, mut world: World, status: Value, claim: Claim, now: f64) -> (Plan, i32) {
-        let spec = json!({"profile": "hopeful", "epochs": self.epochs, "weight": self.weight, "checkpoint": {},
+        let spec = json!({"profileRef": {"name": "hopeful"}, "epochs": self.epochs, "weight": self.weight, "checkpoint": {},
             "gpus": {"min": 1, "max": 8}, "deadlineAfter": format!("{}s", self.due())});
         world.job("late", spec, status, claim);
         let ledger = world.ledger.expect("a job");
@@ -96,7 +96,7 @@ impl LateRun {
         let mut status = holds(run.number, "n1", run.gpus);
         status["allocation"]["since"] = json!(stamp(run.began));
         status["allocation"]["runningTime"] = json!(stamp(run.began));
-        status["progress"] = json!({"milliPercent": milli(done), "text": "", "attempt": run.number, "at": stamp(now),
+        status["progress"] = json!({"milliPercent": milli(done), "attempt": run.number, "at": stamp(now),
             "attemptStart": milli(run.base), "stepwise": true, "millisPerEpoch": (self.actual_epoch(run.gpus) * 1_000.0) as i64,
             "timedMilliEpochs": ((done - run.base) * 1_000.0) as i64});
         status

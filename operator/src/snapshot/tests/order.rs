@@ -33,9 +33,9 @@ fn heavy_goes_to(world: &mut World) -> Option<Vec<String>> {
 fn two() -> World {
     let mut world = World::default();
     let checkpoint = json!({"path": "/c", "graceSeconds": 3_600});
-    let light = json!({"profile": "known", "epochs": 100_000, "weight": 1, "gpus": {"min": 8}, "checkpoint": checkpoint});
+    let light = json!({"profileRef": {"name": "known"}, "epochs": 100_000, "weight": 1, "gpus": {"min": 8}, "checkpoint": checkpoint});
     let on_n2 = json!({"spec": {"nodeSelector": {"zone": "b"}}});
-    let heavy = json!({"profile": "known", "epochs": 100, "weight": 1_000, "gpus": {"min": 8}, "deadlineAfter": "1m", "template": on_n2});
+    let heavy = json!({"profileRef": {"name": "known"}, "epochs": 100, "weight": 1_000, "gpus": {"min": 8}, "deadlineAfter": "1m", "template": on_n2});
     let board =
         json!({"name": GPU, "idleWatts": 50, "maxWatts": 400, "hostIdleWatts": 100, "hostBusyWatts": 200});
     world
@@ -72,7 +72,7 @@ fn a_start_waits_for_watts_until_the_other_has_left() {
     }
     // When it has left, nobody is in the way.
     let status = json!({"phase": "Pending", "decisions": 5});
-    world.job("light", json!({"profile": "known", "gpus": {"min": 8}, "weight": 1}), status, waiting());
+    world.job("light", json!({"profileRef": {"name": "known"}, "gpus": {"min": 8}, "weight": 1}), status, waiting());
     world.pod("light", 1, "n1", 8, "Succeeded");
     plan(&mut world);
     assert!(after(&mut world).is_empty());
@@ -86,7 +86,7 @@ fn a_job_whose_allocation_is_being_written_is_waited_for() {
     let light = Claim::Running { since: at(20) };
     world.job(
         "light",
-        json!({"profile": "known", "epochs": 100_000, "weight": 1, "gpus": {"min": 8}}),
+        json!({"profileRef": {"name": "known"}, "epochs": 100_000, "weight": 1, "gpus": {"min": 8}}),
         json!(null),
         light,
     );
@@ -123,7 +123,7 @@ fn a_new_leader_starts_nobody_beside_a_job_that_leaves() {
     // It knows the objects only: one job stops, and one waits.
     let mut status = holds(1, "n1", 8);
     status["phase"] = "Stopping".into();
-    let light = json!({"profile": "known", "epochs": 100_000, "weight": 1, "gpus": {"min": 8}});
+    let light = json!({"profileRef": {"name": "known"}, "epochs": 100_000, "weight": 1, "gpus": {"min": 8}});
     world.ledger = None;
     world.job("light", light, status, stopping(Some(at(3_700))));
     memory(&mut world, "heavy").set_claim(waiting());

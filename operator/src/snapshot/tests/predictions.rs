@@ -25,7 +25,7 @@ fn the_planner_is_given_the_mean_time_of_an_epoch_not_the_median() {
 fn a_pace_as_predicted_makes_the_mean_of_an_unknown_run_sure() {
     // Given an unknown run of 1,440 s an epoch, wrong by a factor of three each way, that keeps to that by 1 %.
     let mut status = holds(1, "n1", 1);
-    status["progress"] = json!({"milliPercent": 30_000, "text": "30%", "attempt": 1, "at": at(100), "stepwise": true,
+    status["progress"] = json!({"milliPercent": 30_000, "attempt": 1, "at": at(100), "stepwise": true,
         "millisPerEpoch": 1_450_000, "timedMilliEpochs": 2_000});
     let mut world = World::default();
     world.node("n1", json!({}), json!({})).job(
@@ -70,7 +70,7 @@ fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
         .profile("bert", json!(null))
         .job(
             "known",
-            json!({"profile": "bert", "gpus": {"min": 1, "max": 8, "memoryGiB": 80}}),
+            json!({"profileRef": {"name": "bert"}, "gpus": {"min": 1, "max": 8, "memoryGiB": 80}}),
             json!(null),
             waiting(),
         )
@@ -101,8 +101,8 @@ fn a_type_whose_memory_a_run_exhausted_is_left_out_while_there_is_another() {
         .node("n1", json!({}), json!({}))
         .node("small", small.clone(), json!({}))
         .profile("bert", json!({"outOfMemoryTypes": ["Tesla-T4"]}))
-        .job("any", json!({"profile": "bert"}), json!(null), waiting())
-        .job("small", json!({"profile": "bert", "gpus": {"types": ["Tesla-T4"]}}), json!(null), waiting());
+        .job("any", json!({"profileRef": {"name": "bert"}}), json!(null), waiting())
+        .job("small", json!({"profileRef": {"name": "bert"}, "gpus": {"types": ["Tesla-T4"]}}), json!(null), waiting());
     let snapshot = world.snapshot();
     let types = |job: usize| {
         let mut types: Vec<&str> =
@@ -113,7 +113,7 @@ fn a_type_whose_memory_a_run_exhausted_is_left_out_while_there_is_another() {
     // One that may use no other would wait for ever.
     assert_eq!((types(0), types(1)), (vec![GPU], vec!["Tesla-T4"]));
     // So would one that another type has too few GPUs for.
-    let many = json!({"profile": "bert", "gpus": {"min": 16, "maxNodes": 2}});
+    let many = json!({"profileRef": {"name": "bert"}, "gpus": {"min": 16, "maxNodes": 2}});
     let mut world = World::default();
     world
         .node("n1", json!({}), json!({}))
@@ -148,7 +148,7 @@ fn power_limits_are_offered_where_agents_can_set_them_and_a_held_one_slows_its_j
     world
         .node("n1", json!({}), json!({}))
         .profile("bert", json!(null))
-        .job("known", json!({"profile": "bert"}), held(220), running())
+        .job("known", json!({"profileRef": {"name": "bert"}}), held(220), running())
         .job("unknown", json!({}), json!(null), waiting());
     world.index.apply(agent(900, 100));
     let of_job = |snapshot: &Snapshot| match &snapshot.jobs[0].state {
@@ -189,15 +189,15 @@ fn what_is_seen_of_a_run_moves_its_other_configurations_and_nobody_elses() {
     let mut world = World::default();
     let slow = |timed: i64| {
         let mut status = holds(1, "n1", 1);
-        status["progress"] = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(100), "stepwise": true,
+        status["progress"] = json!({"milliPercent": 20_000, "attempt": 1, "at": at(100), "stepwise": true,
             "millisPerEpoch": 200_000, "timedMilliEpochs": timed});
         status
     };
     world
         .node("n1", json!({}), json!({}))
         .profile("bert", json!(null))
-        .job("slow", json!({"profile": "bert"}), slow(2_000), Claim::Running { since: at(20) })
-        .job("waits", json!({"profile": "bert"}), json!(null), waiting());
+        .job("slow", json!({"profileRef": {"name": "bert"}}), slow(2_000), Claim::Running { since: at(20) })
+        .job("waits", json!({"profileRef": {"name": "bert"}}), json!(null), waiting());
     let snapshot = world.snapshot();
     let row = |job: usize, gpus: u32| {
         let rows = &snapshot.jobs[job].estimates;
@@ -222,9 +222,9 @@ fn a_run_that_is_slow_on_a_type_it_looks_at_says_nothing_of_the_type_its_family_
         "watts": 300, "at": at(0)}]);
     let mut looks = holds(1, "n2", 1);
     looks["allocation"]["gpuType"] = OTHER.into();
-    looks["progress"] = json!({"milliPercent": 20_000, "text": "20%", "attempt": 1, "at": at(100), "stepwise": true,
+    looks["progress"] = json!({"milliPercent": 20_000, "attempt": 1, "at": at(100), "stepwise": true,
         "millisPerEpoch": 600_000, "timedMilliEpochs": 4_000});
-    let spec = json!({"profile": "bert", "epochs": 20, "gpus": {"min": 1, "max": 8}, "checkpoint": {}});
+    let spec = json!({"profileRef": {"name": "bert"}, "epochs": 20, "gpus": {"min": 1, "max": 8}, "checkpoint": {}});
     world
         .node("n1", json!({}), json!({}))
         .node("n2", json!({"nvidia.com/gpu.product": OTHER}), json!({}))
@@ -253,7 +253,7 @@ fn a_long_run_does_not_wait_for_a_night_that_is_no_longer_than_others() {
         .profile("bert", json!(null))
         .job(
             "long",
-            json!({"profile": "bert", "epochs": 4_140, "weight": 2, "gpus": {"min": 8, "max": 8}}),
+            json!({"profileRef": {"name": "bert"}, "epochs": 4_140, "weight": 2, "gpus": {"min": 8, "max": 8}}),
             json!(null),
             waiting(),
         );

@@ -59,7 +59,7 @@ fn gang_before() -> Value {
 fn the_service_of_a_gang_is_taken_off_a_quota_once() {
     let gang = |phase: &str, record: bool| {
         let allocation = json!({"attempt": 1, "generation": 4, "gpuType": GPU, "gpus": 4, "gpusPerWorker": 2,
-            "nodes": ["n1", "n2"], "placement": "n1, n2", "since": at(10), "runningTime": at(20), "watts": 300});
+            "nodes": ["n1", "n2"], "since": at(10), "runningTime": at(20), "watts": 300});
         let mut status = json!({"phase": phase, "decisions": 4});
         let (field, value) = if record { ("history", gang_before()) } else { ("allocation", allocation) };
         status[field] = value;
@@ -121,7 +121,7 @@ fn a_gang_that_starts_takes_its_service_off_a_quota_until_its_pods_are_there() {
             world.node(name, json!({}), json!({}));
         }
         let allocation = json!({"attempt": 1, "generation": 4, "gpuType": GPU, "gpus": 16, "gpusPerWorker": 8,
-            "nodes": ["n1", "n2"], "placement": "n1, n2", "since": at(10), "watts": 300});
+            "nodes": ["n1", "n2"], "since": at(10), "watts": 300});
         let status = json!({"phase": "Starting", "decisions": 4, "allocation": allocation});
         world.job("starts", two_nodes(), status, Claim::Starting { since: at(10) });
         if pods {

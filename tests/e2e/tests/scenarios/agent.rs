@@ -133,14 +133,14 @@ async fn gpus_wake_for_a_job_and_what_it_used_is_measured() -> Result<()> {
         all_rest(c).await?;
 
         let (_, before) = driver(c).await?;
-        let tj = job("two").spec("profile", json!("two")).gpus(2, 1).epochs(20, 0.5);
+        let tj = job("two").profile("two").gpus(2, 1).epochs(20, 0.5);
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
         let (changed, _) = driver(c).await?;
         ensure!(changed.is_empty(), "a GPU rests beside a job that has just begun");
         let awake = gpu_node(c).await?;
-        let acknowledged = awake.status.clone().unwrap_or_default().awake;
-        ensure!(awake.spec.wake > 0 && acknowledged == awake.spec.wake, "{awake:?}");
+        let acknowledged = awake.status.clone().unwrap_or_default().observed_wake_generation;
+        ensure!(awake.spec.wake_generation > 0 && acknowledged == awake.spec.wake_generation, "{awake:?}");
         woken_before_made(c)?;
 
         c.wait_for_phase(&tj, Phase::Succeeded).await?;
@@ -207,9 +207,9 @@ async fn it_writes_only_its_own(c: &Cluster) -> Result<()> {
 
     let other = json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "elsewhere"}, "spec": {}});
     c.apply(&other).await?;
-    let refusal = patch_status(&client, &other, &json!({"status": {"awake": 1}})).await?.refused()?;
+    let refusal = patch_status(&client, &other, &json!({"status": {"observedWakeGeneration": 1}})).await?.refused()?;
     ensure!(refusal.message.contains("only the agent on node elsewhere"), "{}", refusal.message);
-    let wake = Patch::Merge(json!({"spec": {"wake": 1}}));
+    let wake = Patch::Merge(json!({"spec": {"wakeGeneration": 1}}));
     let refused = Api::<SlimGpuNode>::all(client).patch(NODE, &PatchParams::default(), &wake).await;
     ensure!(matches!(&refused, Err(kube::Error::Api(status)) if status.code == 403), "{refused:?}");
     Ok(())
@@ -270,7 +270,7 @@ async fn a_planned_power_limit_is_set_and_lifted_under_a_running_job() -> Result
         })
         .await?;
         c.apply(&profile("known", &[measured(A100, 2, 1_000, 760)])).await?;
-        let tj = job("thrifty").gpus(2, 1).epochs(100, 1.0).spec("profile", json!("known"));
+        let tj = job("thrifty").gpus(2, 1).epochs(100, 1.0).profile("known");
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
         let allocation = |c: &Cluster| c.observer.seen().status(&tj.key()).allocation;
@@ -345,7 +345,7 @@ async fn whoever_is_killed_gpus_are_as_they_were_within_a_minute() -> Result<()>
         all_rest(c).await?;
         let hangs = driver(c).await?.0[0].clone();
         client(&c.testbed).gpu_hang(NODE, &hangs).await?;
-        let order = Patch::Merge(json!({"spec": {"wake": gpu_node(c).await?.spec.wake + 1}}));
+        let order = Patch::Merge(json!({"spec": {"wakeGeneration": gpu_node(c).await?.spec.wake_generation + 1}}));
         gpu_nodes(c).patch(NODE, &PatchParams::default(), &order).await?;
         let took =
             until("the others wake", DEFAULT_TIMEOUT, async || Ok(driver(c).await?.0 == [hangs.clone()]))

@@ -23,7 +23,7 @@ const JOBS: [(&str, &str, &str); 4] = [
         "{profile: bert, deadline: '2999-01-01T00:00:00Z'}",
         "{phase: Running, attempts: 1, deadline: '2999-01-01T00:00:00Z', onTime: 97%, \
          allocation: {attempt: 1, generation: 1, gpuType: NVIDIA-A100-SXM4-80GB, gpus: 8, gpusPerWorker: 4, nodes: [n1, n2], \
-           placement: 'n1, n2', since: '2026-11-21T08:00:00Z'}, \
+           since: '2026-11-21T08:00:00Z'}, \
          progress: {milliPercent: 42000, text: 42%, attempt: 1, at: '2026-11-21T08:00:00Z'}, \
          prediction: {finishTime: '2998-12-31T00:00:00Z', risk: Low, source: UserGiven, onTimePercent: 97}}",
     ),
@@ -95,7 +95,7 @@ pub async fn reads_well(bed: &Testbed) -> Result<()> {
     insta::assert_snapshot!("kubectl_explain", kubectl(bed, "explain tj.spec").await?);
 
     for (selector, name) in [
-        ("spec.profile=bert", "runs"),
+        ("spec.profileRef.name=bert", "runs"),
         ("status.phase=Running", "runs"),
         ("status.reason=WaitingForCapacity", "waits"),
         ("spec.suspend=false", "done"),

@@ -165,8 +165,8 @@ async fn one_clear_message_each(client: &Client) -> Result<()> {
         ),
         (
             "10 kB profile",
-            json!({"spec": {"profile": long}}),
-            "spec.profile: Too long: may not be more than 253 bytes",
+            json!({"spec": {"profileRef": {"name": long}}}),
+            "spec.profileRef.name: Too long: may not be more than 253 bytes",
         ),
         (
             "10 kB container",

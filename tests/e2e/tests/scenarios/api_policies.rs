@@ -256,7 +256,7 @@ async fn a_node_speaks_for_itself(s: &Stage) -> Result<()> {
     let agent = s.bed.client_for(&path).await?;
 
     let seen = yaml(
-        "status: {awake: 3, agentVersion: 0.1.0, totals: {gpus: 8, held: 4, resting: 2, watts: 1730, health: Warning}}",
+        "status: {observedWakeGeneration: 3, agentVersion: 0.1.0, totals: {gpus: 8, held: 4, resting: 2, watts: 1730, health: Warning}}",
     )?;
     let node = |name: &str| json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}});
     patch_status(&agent, &node("node-a"), &seen).await?.accepted()?;

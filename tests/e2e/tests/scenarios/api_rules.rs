@@ -178,7 +178,7 @@ async fn bounds_of_single_fields(client: &Client) -> Result<()> {
             "spec.prices.tariff.windows[0].from",
         ),
         ("EnergyPolicy", "spec: {limits: Maybe}", "spec.limits"),
-        ("GpuNode", "spec: {wake: -1}", "spec.wake"),
+        ("GpuNode", "spec: {wakeGeneration: -1}", "spec.wakeGeneration"),
     ] {
         let refusal = create(client, &example(kind, change)?, true).await?.refused().context(change)?;
         let causes = causes(&refusal);

@@ -97,7 +97,7 @@ fn get(url: &str, parameters: &[(String, String)], accept: &str) -> Result<Strin
 
 /// Jobs that end well and badly, on time and late, that run and that wait.
 fn work() -> Vec<Job> {
-    let family = |name: &str| job(name).epochs(10, 0.3).spec("profile", json!("family"));
+    let family = |name: &str| job(name).epochs(10, 0.3).profile("family");
     vec![
         family("first"),
         family("late").spec("deadlineAfter", json!("2s")),
@@ -138,7 +138,7 @@ async fn a_real_prometheus_answers_every_panel_of_every_dashboard() -> Result<()
         c.wait_for_phase(&job("fails"), Phase::Failed).await?;
         // Their profile has observations now: the predictions for the next jobs use them.
         for name in ["second", "third"] {
-            let next = job(name).epochs(10, 0.3).spec("profile", json!("family"));
+            let next = job(name).epochs(10, 0.3).profile("family");
             c.submit(&next).await?;
             c.wait_for_phase(&next, Phase::Succeeded).await?;
         }

@@ -113,7 +113,7 @@ async fn users_who_understate_their_draw_do_not_break_the_power_budget() -> Resu
             // Each with a profile of its own: nothing is known of it but its user's word.
             let name = format!("modest-{n}");
             c.apply(&profile(&name, &[measured(A100, 8, 500, 1)])).await?;
-            let tj = job(&name).gpus(8, 1).epochs(8, 0.5).spec("profile", json!(name));
+            let tj = job(&name).gpus(8, 1).epochs(8, 0.5).profile(name);
             c.submit(&tj).await?;
             jobs.push(tj);
         }
@@ -155,7 +155,7 @@ async fn limits_that_nobody_sets_save_no_watts() -> Result<()> {
         let draw = Draw::watch(c);
         c.apply(&profile("known", &[measured(A100, 4, 500, 1_500)])).await?;
         let jobs: Vec<Job> = ["first", "second"]
-            .map(|name| job(name).gpus(4, 1).epochs(8, 0.5).spec("profile", json!("known")))
+            .map(|name| job(name).gpus(4, 1).epochs(8, 0.5).profile("known"))
             .into();
         for tj in &jobs {
             c.submit(tj).await?;
@@ -193,7 +193,7 @@ async fn a_preemption_for_watts_never_draws_more_than_the_power_budget() -> Resu
         let draw = Draw::watch(c);
         c.apply(&profile("known", &[measured(A100, 8, 500, 2_400)])).await?;
         let on = |node: &str| json!({"kubernetes.io/hostname": node});
-        let known = |name: &str| job(name).gpus(8, 1).spec("profile", json!("known"));
+        let known = |name: &str| job(name).gpus(8, 1).profile("known");
         let light =
             known("light").epochs(2_000, 0.5).spec("weight", json!(1)).pod("nodeSelector", on("a100-0"));
         let light = light.without("deadlineAfter").checkpoint(GRACE).env("TRAINER_IGNORE_TERM", 1);

@@ -65,7 +65,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         kind: KIND,
         path: "spec.startTimeout",
-        rule: "!self.contains('d') && duration(self) <= duration('4h')",
+        rule: "duration(self) <= duration('4h')",
         message: "startTimeout must be at most 4h: an attempt that has not started holds its GPUs; large images are better pulled to the nodes before",
         field_path: None,
     },
@@ -87,9 +87,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         kind: KIND,
-        path: "spec.profile",
+        path: "spec.profileRef.name",
         rule: "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        message: "profile must be the name of a TrainingProfile: lower-case letters, digits, '-' and '.'",
+        message: "profileRef.name must be the name of a TrainingProfile: lower-case letters, digits, '-' and '.'",
         field_path: None,
     },
     Rule {
@@ -122,8 +122,8 @@ pub(super) const RULES: &[Rule] = &[
         message: "the template cannot change: delete the TrainingJob and apply it again (its checkpoint stays)",
         field_path: Some(".spec.template"),
     },
-    immutable!("profile", "the profile cannot change: delete the TrainingJob and apply it again"),
-    immutable_presence!("profile", "the profile cannot change: delete the TrainingJob and apply it again"),
+    immutable!("profileRef", "profileRef cannot change: delete the TrainingJob and apply it again"),
+    immutable_presence!("profileRef", "profileRef cannot change: delete the TrainingJob and apply it again"),
     immutable!("checkpoint", "the checkpoint cannot change: delete the TrainingJob and apply it again"),
     immutable_presence!(
         "checkpoint",

@@ -82,7 +82,7 @@ async fn the_pods_of_an_elastic_job_follow_the_plan_and_are_restored() -> Result
         let allocation = status.allocation.context("no allocation")?;
         let gpus = allocation.gpus;
         ensure!((1..=2).contains(&gpus), "{gpus}");
-        wait_for_pods(c, &tune, gpus.into(), &allocation.placement).await?;
+        wait_for_pods(c, &tune, gpus.into(), &allocation.nodes.join(", ")).await?;
         let object = get(c, &tune).await?;
         let spec = &object["spec"];
         ensure!(spec["parallelism"] == gpus && spec["completions"] == gpus, "{gpus}, {spec}");
@@ -109,19 +109,19 @@ async fn an_adopted_job_on_a_drained_node_goes_on_elsewhere() -> Result<()> {
         c.apply(&tune.build()).await?;
         wait_for(c, &tune, Phase::Running).await?;
         let key = tune.mirror();
-        let node = c.observer.seen().status(&key).allocation.context("no allocation")?.placement;
+        let node = c.observer.seen().status(&key).allocation.context("no allocation")?.nodes[0].clone();
         // when its node is drained, its controller makes a pod that no other node may take
         c.kubectl(&format!("drain {node} --ignore-daemonsets --delete-emptydir-data --force --timeout=60s"))
             .await?;
         // then it is stopped, and runs on the other node, at the cluster's expense
         let moved = |status: &andreas_api::TrainingJobStatus| {
-            let elsewhere = status.allocation.as_ref().is_some_and(|held| held.placement != node);
+            let elsewhere = status.allocation.as_ref().is_some_and(|held| held.nodes != [node.clone()]);
             status.phase == Phase::Running && elsewhere
         };
         c.observer.until("it runs elsewhere", DEFAULT_TIMEOUT, |seen| moved(&seen.status(&key))).await?;
         let status = c.observer.seen().status(&key);
         ensure!((status.cluster_failures, status.user_failures) == (1, 0), "{status:?}");
-        wait_for_pods(c, &tune, 1, &status.allocation.context("no allocation")?.placement).await
+        wait_for_pods(c, &tune, 1, &status.allocation.context("no allocation")?.nodes.join(", ")).await
     })
     .await
 }

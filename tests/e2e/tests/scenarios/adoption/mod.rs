@@ -65,7 +65,7 @@ async fn profiles(c: &Cluster) -> Result<()> {
 /// A TrainingJob on all four GPUs of a node that outweighs everything. It stays until it is suspended: what gave way is looked at
 /// meanwhile.
 fn urgent() -> Job {
-    job("urgent").gpus(4, 1).epochs(1000, 0.3).spec("weight", 1000.into()).spec("profile", "short".into())
+    job("urgent").gpus(4, 1).epochs(1000, 0.3).spec("weight", 1000.into()).profile("short")
 }
 
 /// A long run of that kind on all four GPUs of a node.

@@ -94,7 +94,7 @@ async fn gpu_memory_exhausted_on_a_type_leaves_that_type_out() -> Result<()> {
         let table = [measured(T4, 1, 300, 60), measured(andreas_e2e::cluster::A100, 1, 300, 300)];
         c.apply(&profile("big", &table)).await?;
         let tj =
-            job("big").spec("profile", json!("big")).env("TRAINER_OOM_AT", 0.1).env("TRAINER_OOM_TYPES", T4);
+            job("big").profile("big").env("TRAINER_OOM_AT", 0.1).env("TRAINER_OOM_TYPES", T4);
         c.submit(&tj).await?;
         // then it fails there once, and succeeds on the other type
         c.wait_for_phase(&tj, Phase::Succeeded).await?;

@@ -177,7 +177,7 @@ async fn watts_of_one(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     modest["metadata"]["namespace"] = json!(tenant.namespace);
     let refused = tenant.create_all(std::iter::once(modest)).await?;
     ensure!(refused.is_empty(), "{refused:?}");
-    hold_all(c, tenant, |tj| tj.spec("profile", json!("modest"))).await?;
+    hold_all(c, tenant, |tj| tj.profile("modest")).await?;
     Ok(Ongoing::new())
 }
 

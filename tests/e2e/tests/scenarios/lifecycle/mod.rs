@@ -13,7 +13,6 @@ mod hostile_tenant;
 mod labels;
 mod nodes;
 mod offline;
-mod older_objects;
 mod placement;
 mod predictions;
 mod runs;

@@ -120,7 +120,7 @@ async fn a_lowered_power_budget_stops_what_costs_least_and_who_may_not_be_preemp
         c.apply(&profile("known", &[measured(A100, 1, 500, 350)])).await?;
         let run = |name: &str, weight: i32| -> Job {
             let known = job(name).epochs(60, 0.5).checkpoint(5).stays_at(0.5);
-            known.spec("profile", json!("known")).spec("weight", json!(weight))
+            known.profile("known").spec("weight", json!(weight))
         };
         let light = run("light", 1);
         let heavy = run("heavy", 1_000);

@@ -33,7 +33,7 @@ async fn two_epochs_after_its_start_a_run_that_takes_twice_as_long_as_its_user_s
         // given a table that says 5 s, and a run of 12 epochs of 10 s: a report that a busy machine sends some tenths of a
         // second late is little of an epoch
         table(c, "hopeful", [(1, 5.0, 300), (2, 5.0, 600), (4, 5.0, 1_200)]).await?;
-        let tj = job("slow").epochs(12, 10.0).gpus(1, 1).spec("profile", json!("hopeful"));
+        let tj = job("slow").epochs(12, 10.0).gpus(1, 1).profile("hopeful");
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
@@ -139,7 +139,7 @@ async fn the_next_plan_gives_more_gpus_to_a_run_that_would_be_late_as_it_is() ->
             .checkpoint(5)
             .spec("gpus", json!({"min": 1, "max": 4}))
             .spec("deadlineAfter", json!("165s"))
-            .spec("profile", json!("hopeful"));
+            .profile("hopeful");
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
@@ -176,7 +176,7 @@ async fn a_run_that_would_now_be_late_gets_more_gpus_in_time() -> Result<()> {
             .spec("gpus", json!({"min": 1, "max": 4}))
             .spec("deadlineAfter", json!("108s"))
             .spec("weight", json!(1))
-            .spec("profile", json!("hopeful"));
+            .profile("hopeful");
         let key = tj.key();
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;

@@ -48,7 +48,7 @@ async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
             "no energy: {:?}",
             status.consumption
         );
-        ensure!(status.progress.as_ref().is_some_and(|p| p.text == "100%"), "{:?}", status.progress);
+        ensure!(status.display.progress.as_deref() == Some("100%"), "{:?}", status.display);
         // and the phases were those of a straight run
         let phases = c.observer.seen().phases(&key);
         ensure!(phases.ends_with(&[Phase::Running, Phase::Succeeded]), "{phases:?}");
@@ -164,7 +164,7 @@ async fn jobs_without_deadline_profile_or_progress_finish_too() -> Result<()> {
         ensure!(seen.status(&free.key()).deadline.is_none());
         // a job that cannot make its deadline runs all the same, and that is said
         ensure!(
-            seen.status(&late.key()).consumption.is_some_and(|e| e.lateness_micros > 0),
+            seen.status(&late.key()).consumption.is_some_and(|e| e.lateness_cost_micros > 0),
             "lateness has a price"
         );
         Ok(())
