@@ -49,7 +49,11 @@ fn text_of(policy: &SlimEnergyPolicy, status: &EnergyPolicyStatus, now: Timestam
         None => "Drawn:     the operator has not said yet\n".to_owned(),
     };
     if let Some(met) = status.conditions.iter().find(|condition| condition.type_ == "BudgetMet") {
-        text += &format!("Met:       {}, {}\n", if met.status == "True" { "yes" } else { "no" }, plain(&met.message));
+        text += &format!(
+            "Met:       {}, {}\n",
+            if met.status == "True" { "yes" } else { "no" },
+            plain(&met.message)
+        );
     }
     if !budget.windows.is_empty() {
         text += &format!("Windows:   {}\n", plain(&budget.time_zone));

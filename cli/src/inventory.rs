@@ -41,8 +41,11 @@ impl Objects {
         let mut notes = Vec::new();
         let mut gpu_nodes = cluster.list::<SlimGpuNode>(None, &all).await?.items;
         gpu_nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let nodes =
-            allowed(cluster.list::<SlimNode>(None, &all).await, "nodes that the operator has not seen", &mut notes)?;
+        let nodes = allowed(
+            cluster.list::<SlimNode>(None, &all).await,
+            "nodes that the operator has not seen",
+            &mut notes,
+        )?;
         let jobs = allowed(cluster.list::<SlimTrainingJob>(None, &all).await, "names of jobs", &mut notes)?;
         let (nodes, jobs) = (nodes.map(|list| list.items), jobs.map(|list| list.items));
         let adopts = |jobs: &Vec<SlimTrainingJob>| jobs.iter().any(|job| job.spec.adopts.is_some());

@@ -23,8 +23,9 @@ pub fn deadline(text: &str) -> Result<Deadline, String> {
         return Ok(Deadline::After(after));
     }
     let at = text.parse::<Timestamp>();
-    at.map(Deadline::At)
-        .map_err(|_| format!("{text:?} is neither an instant (2027-01-31T18:00:00Z) nor a duration (36h, 1h30m)"))
+    at.map(Deadline::At).map_err(|_| {
+        format!("{text:?} is neither an instant (2027-01-31T18:00:00Z) nor a duration (36h, 1h30m)")
+    })
 }
 
 /// The start of a period that ends now.

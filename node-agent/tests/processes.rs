@@ -68,7 +68,8 @@ async fn gpus_rest_are_limited_and_are_awake_before_they_are_needed() {
         }
     });
     node.api.order(json!({"wakeGeneration": 1, "limits": [{"pod": "team/job-1-0", "watts": 250}]}));
-    let took = until("the wake is acknowledged", SLACK, || node.api.status()["observedWakeGeneration"] == 1).await;
+    let took =
+        until("the wake is acknowledged", SLACK, || node.api.status()["observedWakeGeneration"] == 1).await;
     println!("awake after {took:?}");
     assert_eq!(at_write.lock().first(), Some(&true), "acknowledged before it was true");
     assert_eq!(node.api.status()["observedGeneration"], 3);

@@ -53,7 +53,8 @@ impl DurationText {
 
 /// A number such as `36` or `1.5`, in thousandths.
 fn thousandths(number: &str) -> Option<i64> {
-    let (whole, fraction) = number.split_once('.').map_or((number, None), |(whole, part)| (whole, Some(part)));
+    let (whole, fraction) =
+        number.split_once('.').map_or((number, None), |(whole, part)| (whole, Some(part)));
     let digits = |text: &str, most: usize| {
         (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
     };
@@ -99,8 +100,24 @@ mod tests {
     #[test]
     fn refuses_what_the_schema_refuses() {
         for text in [
-            "", "36", "h", "1x", "2d", "1d12h", "-1s", "+1s", "1h30", "1.h", ".5h", "1.2345h", "1,5h", "1 h", "1H",
-            "10000000s", "1s1s1s1s1s", "1us",
+            "",
+            "36",
+            "h",
+            "1x",
+            "2d",
+            "1d12h",
+            "-1s",
+            "+1s",
+            "1h30",
+            "1.h",
+            ".5h",
+            "1.2345h",
+            "1,5h",
+            "1 h",
+            "1H",
+            "10000000s",
+            "1s1s1s1s1s",
+            "1us",
         ] {
             assert_eq!(seconds(text), None, "{text}");
         }

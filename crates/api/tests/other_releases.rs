@@ -75,7 +75,10 @@ fn what_ran_under_a_release_that_billed_no_hosts_has_no_share_of_one() {
         "latenessCostMicros": 0});
     let status = read::<SlimTrainingJob>(&stored).status.unwrap();
     let used = status.consumption.unwrap();
-    assert_eq!((used.joules, used.energy_micros, used.host_joules, used.host_micros), (100, 7, 0, 0));
+    assert_eq!(
+        (used.joules, used.energy_cost_micros, used.host_joules, used.host_cost_micros),
+        (100, 7, 0, 0)
+    );
     assert_eq!((status.history[0].host_joules, status.allocation.unwrap().host_watts), (0, 0));
 }
 

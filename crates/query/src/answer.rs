@@ -120,7 +120,9 @@ impl CostParts {
     /// Sum of the parts, millionths of the policy's currency.
     #[must_use]
     pub fn total_micros(&self) -> i64 {
-        self.energy_cost_micros.saturating_add(self.lateness_cost_micros).saturating_add(self.turnaround_cost_micros)
+        self.energy_cost_micros
+            .saturating_add(self.lateness_cost_micros)
+            .saturating_add(self.turnaround_cost_micros)
     }
 }
 

@@ -191,7 +191,10 @@ mod tests {
     fn the_answer_to_a_write_takes_back_nothing_that_the_watch_has_shown_since() {
         let node = |uid: &str, version: &str, wake: i64| -> SlimGpuNode {
             let metadata = serde_json::json!({"name": "n1", "uid": uid, "resourceVersion": version});
-            serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": {"wakeGeneration": wake}})).unwrap()
+            serde_json::from_value(
+                serde_json::json!({"metadata": metadata, "spec": {"wakeGeneration": wake}}),
+            )
+            .unwrap()
         };
         let wake = |cache: &ObjectCache| cache.node().map(|node| node.spec.wake_generation);
         let mut cache = ObjectCache::default();

@@ -315,8 +315,9 @@ async fn gpus_rest_at_the_administrators_floor_and_take_limits_from_there_on() {
 async fn a_limit_that_a_broken_gpu_refused_is_possible_again_once_it_is_well() {
     let node = TestNode::new(&[A]).await;
     node.hold("job-1-0", &[A]);
-    let order =
-        |watts| node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": watts}]}));
+    let order = |watts| {
+        node.api.order(json!({"wakeGeneration": 0, "limits": [{"pod": "team/job-1-0", "watts": watts}]}))
+    };
     order(250);
     let (_setter, _agent) = (node.setter(), node.agent());
     let ranged = || gpu(&node, A)["minLimitWatts"].is_i64();

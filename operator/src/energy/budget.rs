@@ -17,8 +17,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::draws::{self, ProfileDraws};
 use super::{Inventory, rules};
-use crate::instants;
 use crate::index::{self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
+use crate::instants;
 
 /// Least time between two writes of a draw.
 const WRITE_EVERY: SignedDuration = SignedDuration::from_secs(60);
@@ -70,7 +70,8 @@ pub fn power_state(draw: Draw, policy: &EnergyPolicySpec, now: Timestamp) -> Pow
 /// Whether a state is worth a write: what is allowed or paid changes at once, a draw by a fiftieth and once a minute at most.
 pub fn is_news(old: Option<&PowerState>, new: &PowerState) -> bool {
     let Some(old) = old else { return true };
-    let rule = |s: &PowerState| (s.budget_watts, s.next_change.clone(), s.next_budget_watts, s.kwh_cost_micros);
+    let rule =
+        |s: &PowerState| (s.budget_watts, s.next_change.clone(), s.next_budget_watts, s.kwh_cost_micros);
     let moved = |a: i64, b: i64| a.abs_diff(b) > (a.unsigned_abs() / 50).max(10);
     let draws = moved(old.drawn_watts, new.drawn_watts) || moved(old.idle_watts, new.idle_watts);
     // A clock that was set back holds nothing off.
@@ -378,10 +379,10 @@ mod tests {
     fn the_status_shows_the_draw_that_is_judged_and_changes_of_the_budget_at_once() {
         let mut policy = policy(1_000);
         policy.power_budget.windows =
-            serde_json::from_value(json!([{"from": "00:00", "to": "06:00", "watts": 2_000}])).expect("windows");
-        let seen = |index: &ClusterIndex, second| {
-            power_state(draw(index, &policy, at(second)), &policy, at(second))
-        };
+            serde_json::from_value(json!([{"from": "00:00", "to": "06:00", "watts": 2_000}]))
+                .expect("windows");
+        let seen =
+            |index: &ClusterIndex, second| power_state(draw(index, &policy, at(second)), &policy, at(second));
         let runs = seen(&cluster("Running"), 0);
         let shown = (runs.budget_watts, runs.drawn_watts, runs.idle_watts, runs.next_budget_watts);
         assert_eq!(shown, (Some(2_000), 1_410, 610, Some(1_000)));

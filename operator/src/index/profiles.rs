@@ -91,7 +91,10 @@ mod tests {
         let (source, program) = found(&index, json!({}));
         assert_eq!(source, ProfileSource::Program);
         assert!(program.starts_with("train-"), "{program}");
-        assert_eq!(found(&index, json!({"spec": {"profileRef": {"name": "bert"}}})), (ProfileSource::Spec, "bert".into()));
+        assert_eq!(
+            found(&index, json!({"spec": {"profileRef": {"name": "bert"}}})),
+            (ProfileSource::Spec, "bert".into())
+        );
         let labelled = json!({"metadata": {"labels": {"andreas.dev/profile": "Bert_Large"}}});
         assert_eq!(found(&index, labelled), (ProfileSource::Label, "bert-large".into()));
         let own = (ProfileSource::Name, "run-17".to_owned());

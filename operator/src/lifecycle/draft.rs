@@ -393,17 +393,37 @@ impl<'a> Draft<'a> {
         let phase = self.status.phase;
         let shown = |draft: &Self, kind| status::condition(&draft.status.conditions, kind).is_some();
         if phase == Phase::Suspended {
-            self.set_condition(condition::SUSPENDED, ConditionValue::True, Reason::Suspended, "held by spec.suspend");
+            self.set_condition(
+                condition::SUSPENDED,
+                ConditionValue::True,
+                Reason::Suspended,
+                "held by spec.suspend",
+            );
         } else if shown(self, condition::SUSPENDED) {
-            self.set_condition(condition::SUSPENDED, ConditionValue::False, Reason::AsExpected, "no longer suspended");
+            self.set_condition(
+                condition::SUSPENDED,
+                ConditionValue::False,
+                Reason::AsExpected,
+                "no longer suspended",
+            );
         }
         let progressing = status::condition(&self.status.conditions, condition::PROGRESSING);
         let reason = progressing.map(|condition| condition.reason.clone());
         let is = |of: Reason| reason.as_deref() == Some(of.as_str());
         if phase == Phase::Running && !is(Reason::ProgressUnknown) {
-            self.set_condition(condition::PROGRESSING, ConditionValue::True, Reason::AsExpected, "all workers run");
+            self.set_condition(
+                condition::PROGRESSING,
+                ConditionValue::True,
+                Reason::AsExpected,
+                "all workers run",
+            );
         } else if phase != Phase::Running && !(phase == Phase::Succeeded && is(Reason::CompletedEarly)) {
-            self.set_condition(condition::PROGRESSING, ConditionValue::False, Reason::NotRunning, "it does not run");
+            self.set_condition(
+                condition::PROGRESSING,
+                ConditionValue::False,
+                Reason::NotRunning,
+                "it does not run",
+            );
         }
     }
 

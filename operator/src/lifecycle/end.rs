@@ -342,7 +342,8 @@ fn succeed(d: &mut Draft<'_>, judgement: &Judgement, ended: Time) {
 /// Sets the end of the run, and its duration if it ever ran.
 fn complete_at(d: &mut Draft<'_>, ended: Time) {
     let started = d.status.start_time.as_ref().map(|started| started.0);
-    d.status.display.duration = started.map(|started| status::duration_text(seconds_between(started, ended.0)));
+    d.status.display.duration =
+        started.map(|started| status::duration_text(seconds_between(started, ended.0)));
     d.status.completion_time = Some(ended);
 }
 

@@ -6,7 +6,6 @@ use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Phase, Reason};
-use jiff::Timestamp;
 
 use super::action::Action;
 use super::draft::Draft;
@@ -359,7 +358,9 @@ fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     for node in &allocation.nodes {
         let Some(agent) = d.o.nodes.get(node).and_then(|f| f.agent.as_ref()) else { continue };
         let asked = d.o.first_seen.keys().find_map(|fact| match fact {
-            TimedFact::Waking { attempt: of, node: on, request } if *of == attempt && on == node => Some(*request),
+            TimedFact::Waking { attempt: of, node: on, request } if *of == attempt && on == node => {
+                Some(*request)
+            }
             _ => None,
         });
         let silent = agent.unanswered_since.is_some_and(|since| after(since, AGENT_TIMEOUT) <= d.o.now);

@@ -34,7 +34,12 @@ pub fn placement_text(nodes: &[String]) -> String {
 
 /// `8 x NVIDIA-A100-SXM4-80GB on node-1, node-2`.
 pub fn allocation_text(allocation: &Allocation) -> String {
-    bounded(&format!("{} x {} on {}", allocation.gpus, allocation.gpu_type, placement_text(&allocation.nodes)))
+    bounded(&format!(
+        "{} x {} on {}",
+        allocation.gpus,
+        allocation.gpu_type,
+        placement_text(&allocation.nodes)
+    ))
 }
 
 /// Thousandths of a percent as `42%` or `42.5%`.

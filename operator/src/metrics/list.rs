@@ -53,8 +53,6 @@ andreas_runtime::metrics! {
         "Draw of the cluster as budgets count it: jobs that start or run (measured where agents report), idle GPUs, nodes with a job, GPUs of others");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
     ALLOWED = gauge("andreas_allowed_power_watts", &[], "What the power budget allows; not there without budget");
-    OVER_BUDGET = gauge("andreas_over_budget_watts", &[],
-        "Draw of what runs above the power budget, measured where agents report; jobs that are asked to stop are left out");
     BUDGET_MET = gauge("andreas_budget_met", &[],
         "0 when what runs draws more than the power budget for longer than enforceWithin, measured where agents report");
     VIOLATIONS = counter("andreas_planned_budget_violations_total", &[], "Plans above the power budget");

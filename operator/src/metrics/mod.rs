@@ -58,8 +58,8 @@ pub struct LastPlan {
 #[derive(Clone, Copy, Debug, Default)]
 struct LastValues {
     plan: Option<LastPlan>,
-    /// W above the budget, and whether it counts as met.
-    budget: Option<(f64, bool)>,
+    /// Whether the power budget counts as met.
+    budget_met: Option<bool>,
 }
 
 /// What came of sampled forecasts.
@@ -243,9 +243,9 @@ impl Metrics {
         self.planning.last.lock().plan = Some(plan);
     }
 
-    /// Records the draw above the budget, W, and whether the budget counts as met.
-    pub fn set_budget_state(&self, over: f64, met: bool) {
-        self.planning.last.lock().budget = Some((over, met));
+    /// Records whether the power budget counts as met.
+    pub fn set_budget_met(&self, met: bool) {
+        self.planning.last.lock().budget_met = Some(met);
     }
 
     /// Records a status write; `job` holds the status before it.

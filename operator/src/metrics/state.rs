@@ -154,8 +154,7 @@ impl View {
 }
 
 fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    if let Some((over, met)) = last.budget {
-        list::OVER_BUDGET.encode(encoder, |values| values.plain(over))?;
+    if let Some(met) = last.budget_met {
         list::BUDGET_MET.encode(encoder, |values| values.plain(f64::from(u8::from(met))))?;
     }
     let Some(plan) = last.plan else { return Ok(()) };

@@ -135,8 +135,7 @@ fn check_budget(shared: &Shared, enforcement: &mut Enforcement) -> (BudgetState,
     let policy = index.policy().map_or(&default, |policy| &policy.spec);
     let draw = budget::draw(&index, policy, now);
     let met = enforcement.judge(draw, policy, now);
-    let over = draw.allowed.map_or(0.0, |allowed| (draw.whole - allowed).max(0.0));
-    shared.metrics.set_budget_state(over, met.met);
+    shared.metrics.set_budget_met(met.met);
     (met, budget::power_state(draw, policy, now))
 }
 
@@ -202,7 +201,8 @@ fn changes(
     ];
     let ours = ["Ready", NODES_EXCLUDED, POWER_KNOWN, "BudgetMet"];
     conditions.extend(status.conditions.iter().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
-    let power = if budget::is_news(status.power.as_ref(), &power) { Some(power) } else { status.power.clone() };
+    let power =
+        if budget::is_news(status.power.as_ref(), &power) { Some(power) } else { status.power.clone() };
     let new = EnergyPolicyStatus { observed_generation: generation, power, conditions };
     let json = |status: &EnergyPolicyStatus| serde_json::to_value(status).unwrap_or_default();
     patch::diff(&json(&status), &json(&new))
@@ -300,21 +300,36 @@ mod tests {
         let (none, mig) = (BTreeSet::new(), [("n1".to_owned(), Exclusion::MigInUse)]);
         let met =
             BudgetState { met: true, reason: Reason::AsExpected, message: "power is not limited".into() };
-        let (generation, conditions) = wanted(&policy, &mig, &none, &met, now).expect("news");
-        assert_eq!(generation, Some(3));
-        assert!(conditions[1].status == "True" && conditions[1].message.contains("1 MigInUse (n1)"));
-        policy.status = Some(andreas_api::EnergyPolicyStatus { observed_generation: generation, conditions });
-        assert!(wanted(&policy, &mig, &none, &met, now).is_none());
+        let draw = budget::Draw { whole: 700.0, floor: 100.0, allowed: None };
+        let changed = |policy: &SlimEnergyPolicy, excluded: &[(String, Exclusion)], met: &BudgetState| {
+            let power = budget::power_state(draw, &policy.spec, now);
+            changes(policy, excluded, &none, (met, power), now)
+        };
+        let news = changed(&policy, &mig, &met).expect("news");
+        assert_eq!((&news["observedGeneration"], &news["power"]["drawnWatts"]), (&json!(3), &json!(700)));
+        let of = |news: &Value, at: usize, field: &str| {
+            news["conditions"][at][field].as_str().unwrap_or_default().to_owned()
+        };
+        assert!(
+            of(&news, 1, "status") == "True" && of(&news, 1, "message").contains("1 MigInUse (n1)"),
+            "{news}"
+        );
+        policy.status = Some(serde_json::from_value(news).expect("a status"));
+        assert_eq!(changed(&policy, &mig, &met), None);
         let over = BudgetState { met: false, reason: Reason::PowerBudget, message: "above".into() };
-        let (_, said) = wanted(&policy, &mig, &none, &over, now).expect("news");
-        assert_eq!((said[3].type_.as_str(), said[3].status.as_str(), said.len()), ("BudgetMet", "False", 4));
-        assert!(wanted(&policy, &[], &none, &met, now).is_some_and(|(_, c)| c[1].status == "False"));
+        let said = changed(&policy, &mig, &over).expect("news");
+        assert_eq!((of(&said, 3, "type"), of(&said, 3, "status")), ("BudgetMet".into(), "False".into()));
+        assert!(said["conditions"][4].is_null() && said["power"].is_null(), "{said}");
+        assert!(changed(&policy, &[], &met).is_some_and(|news| of(&news, 1, "status") == "False"));
         policy.spec.power_budget.time_zone = "Mars/Phobos".into();
-        let (_, said) = wanted(&policy, &mig, &none, &met, now).expect("news");
-        assert_eq!((said[0].type_.as_str(), said[0].status.as_str()), ("Ready", "False"));
-        assert_eq!(said[0].message, "time zone Mars/Phobos is not known: its windows are read in UTC");
+        let said = changed(&policy, &mig, &met).expect("news");
+        assert_eq!((of(&said, 0, "type"), of(&said, 0, "status")), ("Ready".into(), "False".into()));
+        assert_eq!(
+            of(&said, 0, "message"),
+            "time zone Mars/Phobos is not known: its windows are read in UTC"
+        );
         policy.spec.power_budget.time_zone = "Europe/Rome".into();
         let elsewhere = [("n2".to_owned(), Exclusion::NotSelected)];
-        assert!(wanted(&policy, &elsewhere, &none, &met, now).is_some_and(|(_, c)| c[1].status == "False"));
+        assert!(changed(&policy, &elsewhere, &met).is_some_and(|news| of(&news, 1, "status") == "False"));
     }
 }

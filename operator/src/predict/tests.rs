@@ -61,8 +61,7 @@ fn a_job_that_reports_nothing_is_thought_to_go_as_predicted() {
 
 #[test]
 fn a_run_that_reports_its_near_end_again_and_again_is_overdue() {
-    let progress =
-        json!({"milliPercent": 98_000, "attempt": 1, "at": at(900), "millisPerEpoch": 90_000});
+    let progress = json!({"milliPercent": 98_000, "attempt": 1, "at": at(900), "millisPerEpoch": 90_000});
     let job = job(json!({}), running(progress));
     let overdue = |second| outlook(&job, job.status.as_ref(), &table(), at(second)).overdue;
     assert_eq!((overdue(901), overdue(1_000)), (false, true));

@@ -37,7 +37,6 @@ use kube::api::{Patch, PatchParams};
 use kube::core::Request;
 use kube::{Client, Resource};
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 

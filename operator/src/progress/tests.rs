@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Method, Request, StatusCode, header};
 use prometheus_client::registry::Registry;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
@@ -219,7 +219,8 @@ async fn deleted_jobs_are_forgotten_also_where_their_reports_were_turned_away_on
 #[tokio::test]
 async fn a_conflict_with_the_leader_is_judged_again_from_what_is_true_now() {
     let mut ahead = running(1);
-    ahead["progress"] = json!({"milliPercent": 50_000, "attempt": 1, "at": "2026-01-01T00:00:10Z", "attemptStart": 0});
+    ahead["progress"] =
+        json!({"milliPercent": 50_000, "attempt": 1, "at": "2026-01-01T00:00:10Z", "attemptStart": 0});
     let world = World::new(
         running(1),
         vec![
@@ -237,7 +238,8 @@ async fn a_conflict_with_the_leader_is_judged_again_from_what_is_true_now() {
 #[tokio::test]
 async fn after_a_conflict_a_report_is_written_whatever_else_of_the_job_changes() {
     let mut behind = running(1);
-    behind["progress"] = json!({"milliPercent": 10_000, "attempt": 1, "at": "2026-01-01T00:00:10Z", "attemptStart": 0});
+    behind["progress"] =
+        json!({"milliPercent": 10_000, "attempt": 1, "at": "2026-01-01T00:00:10Z", "attemptStart": 0});
     let refused = failure(422, "testing value /status/progress/milliPercent failed");
     let world = World::new(
         running(1),

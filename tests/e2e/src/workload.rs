@@ -359,7 +359,7 @@ fn training_job(job: &WorkloadJob) -> Value {
             "weight": job.weight,
             "epochs": job.epochs,
             "gpus": gpus,
-            "profileRef": job.profile.as_ref().map(|name| json!({"name": name})),
+            "profileRef": {"name": job.profile},
             "checkpoint": {"claimName": job.name, "path": "/checkpoint", "graceSeconds": 10},
             "template": {
                 "metadata": {"annotations": {GPU_WATTS: gpu_watts(job)}},

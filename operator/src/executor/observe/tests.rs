@@ -187,7 +187,9 @@ fn a_node_is_unhealthy_since_the_last_of_its_gpus_broke() {
             "status": {"agentVersion": "1", "gpus": [gpu("a", &json!(at(10))), gpu("b", &second)],
                 "conditions": [{"type": "Unhealthy", "status": "True", "reason": "Xid", "message": "", "lastTransitionTime": at(5)}]}}))
         .expect("a GpuNode");
-        agent(&node).and_then(|fact| fact.unhealthy_since).map(Timestamp::as_second)
+        agent(&node, &ClusterIndex::new(), Timestamp::UNIX_EPOCH)
+            .and_then(|fact| fact.unhealthy_since)
+            .map(Timestamp::as_second)
     };
     assert_eq!(fact(json!(at(500))), Some(500));
     // An agent of an earlier version dates the node alone.

@@ -58,9 +58,7 @@ fn only_forward_by_a_percent_and_ten_seconds() {
     assert_eq!(judge(39_000, 200, 1), ReportAction::Nothing);
     assert_eq!(judge(40_500, 200, 1), ReportAction::Nothing);
     assert_eq!(judge(42_000, 105, 1), ReportAction::Later(Duration::from_secs(5)));
-    assert!(
-        matches!(judge(42_000, 110, 1), ReportAction::Write(p) if p.milli_percent == 42_000)
-    );
+    assert!(matches!(judge(42_000, 110, 1), ReportAction::Write(p) if p.milli_percent == 42_000));
     assert!(matches!(judge(42_000, 130, 500), ReportAction::Later(..)));
     assert!(matches!(judge(42_000, 160, 500), ReportAction::Write(_)));
 }

@@ -10,7 +10,7 @@ use http::{Method, Request as HttpRequest, StatusCode};
 use http_body_util::BodyExt;
 use jiff::ToSpan;
 use prometheus_client::registry::Registry;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::super::*;

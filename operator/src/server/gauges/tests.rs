@@ -85,7 +85,7 @@ fn everything(metrics: &Metrics) {
         budgeted: 10.0,
         allowed: Some(5.0),
     });
-    metrics.set_budget_state(5.0, true);
+    metrics.set_budget_met(true);
     let before = job("team", "done", running("A", &["n1"], "Running"));
     let mut after: TrainingJobStatus = serde_json::from_value(json!({
         "phase": "Succeeded", "deadline": at(3_600), "completionTime": at(7_200), "startTime": at(20), "restarts": 1,

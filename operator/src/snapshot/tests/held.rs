@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn running(name: &str, nodes: &[&str], gpus_per_worker: i32, gpu_type: &str) -> Value {
+fn running(nodes: &[&str], gpus_per_worker: i32, gpu_type: &str) -> Value {
     let gpus = gpus_per_worker * i32::try_from(nodes.len()).expect("few nodes");
     json!({"phase": "Running", "decisions": 4, "allocation": {"attempt": 1, "generation": 4, "gpuType": gpu_type, "gpus": gpus,
         "gpusPerWorker": gpus_per_worker, "nodes": nodes, "since": at(10), "runningTime": at(20), "watts": 300}})
@@ -21,7 +21,7 @@ fn a_relabelled_node_stays_of_its_type_for_the_job_that_holds_it_and_takes_no_ot
         world
             .node("n1", labels, json!({}))
             .node("n2", json!({}), json!({}))
-            .job("runs", json!({}), running("runs", &["n1"], 2, GPU), Claim::Running { since: at(20) })
+            .job("runs", json!({}), running(&["n1"], 2, GPU), Claim::Running { since: at(20) })
             .pod("runs", 1, "n1", 2, "Running")
             .job("waits", json!({}), json!(null), waiting());
         let snapshot = world.snapshot();
@@ -42,7 +42,7 @@ fn the_rest_of_a_gang_whose_node_is_gone_counts_until_its_pods_have_ended() {
         .job(
             "gang",
             json!({}),
-            running("gang", &["n1", "gone"], 4, GPU),
+            running(&["n1", "gone"], 4, GPU),
             Claim::Stopping { gone_by: Some(at(200)), goes_on: true },
         )
         .pod("gang", 1, "n1", 4, "Running")
@@ -66,9 +66,9 @@ fn two_jobs_that_hold_a_node_as_different_types_are_both_counted() {
     let mut world = World::default();
     world
         .node("n1", json!({}), json!({}))
-        .job("a", json!({}), running("a", &["n1"], 2, "NVIDIA-A100-80GB"), Claim::Running { since: at(20) })
+        .job("a", json!({}), running(&["n1"], 2, "NVIDIA-A100-80GB"), Claim::Running { since: at(20) })
         .pod("a", 1, "n1", 2, "Running")
-        .job("b", json!({}), running("b", &["n1"], 4, GPU), Claim::Running { since: at(20) })
+        .job("b", json!({}), running(&["n1"], 4, GPU), Claim::Running { since: at(20) })
         .pod("b", 1, "n1", 4, "Running");
     let snapshot = world.snapshot();
     assert_eq!((free(&snapshot, "n1"), snapshot.jobs.len()), (Some(2), 1));
@@ -104,7 +104,12 @@ fn a_cordoned_node_without_jobs_counts_in_the_power_budget_and_takes_none() {
     world.policy(json!({"powerBudget": {"watts": 10_000}, "limits": "On"}));
     let gpu = |n: i32| json!({"uuid": format!("u{n}"), "state": "Free", "watts": 50, "minLimitWatts": 100, "maxLimitWatts": 400});
     world.agent("n1", (0..8).map(gpu).collect());
-    world.profile("bert", json!(null)).job("known", json!({"profileRef": {"name": "bert"}}), json!(null), waiting());
+    world.profile("bert", json!(null)).job(
+        "known",
+        json!({"profileRef": {"name": "bert"}}),
+        json!(null),
+        waiting(),
+    );
     let snapshot = world.snapshot();
     let known = snapshot.jobs.iter().find(|job| job.id.as_str() == "team/known").expect("planned");
     assert!(!known.limits.is_empty());
@@ -119,7 +124,7 @@ fn a_job_on_a_closed_node_stays_as_it_is_and_the_gpus_beside_it_count_as_idle() 
         .job(
             "stays",
             json!({"profileRef": {"name": "known"}}),
-            running("stays", &["n1"], 2, GPU),
+            running(&["n1"], 2, GPU),
             Claim::Running { since: at(20) },
         )
         .pod("stays", 1, "n1", 2, "Running");
@@ -140,7 +145,7 @@ fn a_target_whose_gpus_nobody_gives_up_is_no_commitment_any_more() {
         let mut world = World::default();
         world
             .node("n1", json!({}), json!({}))
-            .job("stays", json!({}), running("stays", &["n1"], 6, GPU), Claim::Running { since: at(20) })
+            .job("stays", json!({}), running(&["n1"], 6, GPU), Claim::Running { since: at(20) })
             .job("waits", json!({}), json!({"phase": "Pending", "decisions": 4}), waiting());
         let mut ledger = world.ledger.take().expect("a ledger");
         let planned = crate::lifecycle::Planned::Run {
@@ -180,12 +185,7 @@ fn pods_that_claim_to_work_for_an_adopted_job_hide_no_gpus() {
     let world = || {
         let mut world = World::default();
         world.node("n1", json!({}), json!({})).node("n2", json!({}), json!({}));
-        world.job(
-            "adopted",
-            adopts.clone(),
-            running("adopted", &["n1"], 4, GPU),
-            Claim::Running { since: at(20) },
-        );
+        world.job("adopted", adopts.clone(), running(&["n1"], 4, GPU), Claim::Running { since: at(20) });
         claims_to_work(&mut world, "first", "adopted", "n1", 2, "2026-01-01T00:00:00Z");
         claims_to_work(&mut world, "second", "adopted", "n1", 2, "2026-01-01T00:00:01Z");
         world

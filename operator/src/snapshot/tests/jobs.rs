@@ -76,7 +76,8 @@ fn what_a_stop_loses_is_what_stops_of_its_family_have_lost() {
         status["attempts"] = 2.into();
         status["history"] = json!([{"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": GPU, "gpus": 1,
             "placement": "n1", "message": "", "started": at(0), "ended": at(5), "milliPercent": 50_000, "joules": 0}]);
-        status["progress"] = json!({"milliPercent": 60_000, "attempt": 2, "attemptStart": 40_000, "at": at(90)});
+        status["progress"] =
+            json!({"milliPercent": 60_000, "attempt": 2, "attemptStart": 40_000, "at": at(90)});
         let spec = json!({"profileRef": {"name": "bert"}, "epochs": 100, "checkpoint": checkpoint});
         status["allocation"]["runningTime"] = json!(at(-100_000));
         world.node("n1", json!({}), json!({})).profile("bert", json!(null)).job(

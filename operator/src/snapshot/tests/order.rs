@@ -72,7 +72,12 @@ fn a_start_waits_for_watts_until_the_other_has_left() {
     }
     // When it has left, nobody is in the way.
     let status = json!({"phase": "Pending", "decisions": 5});
-    world.job("light", json!({"profileRef": {"name": "known"}, "gpus": {"min": 8}, "weight": 1}), status, waiting());
+    world.job(
+        "light",
+        json!({"profileRef": {"name": "known"}, "gpus": {"min": 8}, "weight": 1}),
+        status,
+        waiting(),
+    );
     world.pod("light", 1, "n1", 8, "Succeeded");
     plan(&mut world);
     assert!(after(&mut world).is_empty());

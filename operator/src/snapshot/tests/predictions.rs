@@ -102,7 +102,12 @@ fn a_type_whose_memory_a_run_exhausted_is_left_out_while_there_is_another() {
         .node("small", small.clone(), json!({}))
         .profile("bert", json!({"outOfMemoryTypes": ["Tesla-T4"]}))
         .job("any", json!({"profileRef": {"name": "bert"}}), json!(null), waiting())
-        .job("small", json!({"profileRef": {"name": "bert"}, "gpus": {"types": ["Tesla-T4"]}}), json!(null), waiting());
+        .job(
+            "small",
+            json!({"profileRef": {"name": "bert"}, "gpus": {"types": ["Tesla-T4"]}}),
+            json!(null),
+            waiting(),
+        );
     let snapshot = world.snapshot();
     let types = |job: usize| {
         let mut types: Vec<&str> =
@@ -224,7 +229,8 @@ fn a_run_that_is_slow_on_a_type_it_looks_at_says_nothing_of_the_type_its_family_
     looks["allocation"]["gpuType"] = OTHER.into();
     looks["progress"] = json!({"milliPercent": 20_000, "attempt": 1, "at": at(100), "stepwise": true,
         "millisPerEpoch": 600_000, "timedMilliEpochs": 4_000});
-    let spec = json!({"profileRef": {"name": "bert"}, "epochs": 20, "gpus": {"min": 1, "max": 8}, "checkpoint": {}});
+    let spec =
+        json!({"profileRef": {"name": "bert"}, "epochs": 20, "gpus": {"min": 1, "max": 8}, "checkpoint": {}});
     world
         .node("n1", json!({}), json!({}))
         .node("n2", json!({"nvidia.com/gpu.product": OTHER}), json!({}))

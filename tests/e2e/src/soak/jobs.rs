@@ -64,7 +64,7 @@ impl Actor {
             made = made.spec("preemption", json!("Never"));
         }
         if self.rng.percent(70) {
-            made = made.profile(self.rng.one_of(&PROFILES));
+            made = made.spec("profileRef", json!({"name": self.rng.one_of(&PROFILES)}));
         }
         let fails = self.rng.percent(15);
         if fails {

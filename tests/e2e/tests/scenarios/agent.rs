@@ -207,7 +207,8 @@ async fn it_writes_only_its_own(c: &Cluster) -> Result<()> {
 
     let other = json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "elsewhere"}, "spec": {}});
     c.apply(&other).await?;
-    let refusal = patch_status(&client, &other, &json!({"status": {"observedWakeGeneration": 1}})).await?.refused()?;
+    let refusal =
+        patch_status(&client, &other, &json!({"status": {"observedWakeGeneration": 1}})).await?.refused()?;
     ensure!(refusal.message.contains("only the agent on node elsewhere"), "{}", refusal.message);
     let wake = Patch::Merge(json!({"spec": {"wakeGeneration": 1}}));
     let refused = Api::<SlimGpuNode>::all(client).patch(NODE, &PatchParams::default(), &wake).await;
@@ -345,7 +346,8 @@ async fn whoever_is_killed_gpus_are_as_they_were_within_a_minute() -> Result<()>
         all_rest(c).await?;
         let hangs = driver(c).await?.0[0].clone();
         client(&c.testbed).gpu_hang(NODE, &hangs).await?;
-        let order = Patch::Merge(json!({"spec": {"wakeGeneration": gpu_node(c).await?.spec.wake_generation + 1}}));
+        let order =
+            Patch::Merge(json!({"spec": {"wakeGeneration": gpu_node(c).await?.spec.wake_generation + 1}}));
         gpu_nodes(c).patch(NODE, &PatchParams::default(), &order).await?;
         let took =
             until("the others wake", DEFAULT_TIMEOUT, async || Ok(driver(c).await?.0 == [hangs.clone()]))

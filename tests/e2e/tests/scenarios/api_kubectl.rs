@@ -20,28 +20,30 @@ const JOBS: [(&str, &str, &str); 4] = [
     ),
     (
         "runs",
-        "{profile: bert, deadline: '2999-01-01T00:00:00Z'}",
-        "{phase: Running, attempts: 1, deadline: '2999-01-01T00:00:00Z', onTime: 97%, \
+        "{profileRef: {name: bert}, deadline: '2999-01-01T00:00:00Z'}",
+        "{phase: Running, attempts: 1, deadline: '2999-01-01T00:00:00Z', \
+         display: {progress: 42%, nodes: 'n1, n2', onTime: 97%}, \
          allocation: {attempt: 1, generation: 1, gpuType: NVIDIA-A100-SXM4-80GB, gpus: 8, gpusPerWorker: 4, nodes: [n1, n2], \
            since: '2026-11-21T08:00:00Z'}, \
-         progress: {milliPercent: 42000, text: 42%, attempt: 1, at: '2026-11-21T08:00:00Z'}, \
+         progress: {milliPercent: 42000, attempt: 1, at: '2026-11-21T08:00:00Z'}, \
          prediction: {finishTime: '2998-12-31T00:00:00Z', risk: Low, source: UserGiven, onTimePercent: 97}}",
     ),
     (
         "done",
         "{deadline: '2999-01-01T00:00:00Z'}",
-        "{phase: Succeeded, attempts: 1, deadline: '2999-01-01T00:00:00Z', onTime: Met, duration: 2h5m, \
-         progress: {milliPercent: 100000, text: 100%, attempt: 1, at: '2026-11-21T10:05:00Z'}, \
+        "{phase: Succeeded, attempts: 1, deadline: '2999-01-01T00:00:00Z', \
+         display: {progress: 100%, onTime: Met, energy: 1.74 kWh, energyCost: 0.45 EUR, latenessCost: 0.10 EUR, duration: 2h5m}, \
+         progress: {milliPercent: 100000, attempt: 1, at: '2026-11-21T10:05:00Z'}, \
          startTime: '2026-11-21T08:00:00Z', completionTime: '2026-11-21T10:05:00Z', \
-         consumption: {joules: 4464000, hostJoules: 1800000, source: Measured, energy: 1.74 kWh, energyMicros: 322400, \
-           hostMicros: 130000, latenessMicros: 100000, cost: 0.45 EUR, lateness: 0.10 EUR}, \
+         consumption: {joules: 4464000, hostJoules: 1800000, source: Measured, currency: EUR, energyCostMicros: 322400, \
+           hostCostMicros: 130000, latenessCostMicros: 100000}, \
          conditions: [{type: Complete, status: 'True', reason: Completed, message: all workers exited 0, \
            lastTransitionTime: '2026-11-21T10:05:00Z'}]}",
     ),
     (
         "gave-up",
         "{retries: 0}",
-        "{phase: Failed, attempts: 1, userFailures: 1, reason: RetriesExhausted, duration: 4m, \
+        "{phase: Failed, attempts: 1, userFailures: 1, reason: RetriesExhausted, display: {duration: 4m}, \
          conditions: [{type: Failed, status: 'True', reason: RetriesExhausted, \
            message: 'worker 0 exited with 1: boom (all 0 retries are used)', lastTransitionTime: '2026-11-21T08:04:00Z'}]}",
     ),

@@ -11,7 +11,7 @@ use andreas_e2e::job::{Job, job, measured, profile};
 use andreas_e2e::nodes::client;
 use andreas_e2e::scenario::scenario;
 use andreas_testbed::wait::until;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use kube::Api;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -154,9 +154,8 @@ async fn limits_that_nobody_sets_save_no_watts() -> Result<()> {
         }
         let draw = Draw::watch(c);
         c.apply(&profile("known", &[measured(A100, 4, 500, 1_500)])).await?;
-        let jobs: Vec<Job> = ["first", "second"]
-            .map(|name| job(name).gpus(4, 1).epochs(8, 0.5).profile("known"))
-            .into();
+        let jobs: Vec<Job> =
+            ["first", "second"].map(|name| job(name).gpus(4, 1).epochs(8, 0.5).profile("known")).into();
         for tj in &jobs {
             c.submit(tj).await?;
         }

@@ -93,8 +93,7 @@ async fn gpu_memory_exhausted_on_a_type_leaves_that_type_out() -> Result<()> {
         // given a profile that makes T4 the better choice, and a model that does not fit it
         let table = [measured(T4, 1, 300, 60), measured(andreas_e2e::cluster::A100, 1, 300, 300)];
         c.apply(&profile("big", &table)).await?;
-        let tj =
-            job("big").profile("big").env("TRAINER_OOM_AT", 0.1).env("TRAINER_OOM_TYPES", T4);
+        let tj = job("big").profile("big").env("TRAINER_OOM_AT", 0.1).env("TRAINER_OOM_TYPES", T4);
         c.submit(&tj).await?;
         // then it fails there once, and succeeds on the other type
         c.wait_for_phase(&tj, Phase::Succeeded).await?;

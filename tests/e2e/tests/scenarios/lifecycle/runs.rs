@@ -44,7 +44,7 @@ async fn one_job_runs_from_apply_to_succeeded() -> Result<()> {
             status
                 .consumption
                 .as_ref()
-                .is_some_and(|e| e.joules > 0 && e.host_joules > 0 && e.host_micros > 0),
+                .is_some_and(|e| e.joules > 0 && e.host_joules > 0 && e.host_cost_micros > 0),
             "no energy: {:?}",
             status.consumption
         );

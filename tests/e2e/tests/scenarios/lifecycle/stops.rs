@@ -130,7 +130,9 @@ async fn every_mutable_field_can_be_edited_and_the_others_cannot() -> Result<()>
             .await?;
         ensure!(c.observer.seen().status(&key).restarts == 1);
         // what makes the run what it is cannot change
-        for spec in [json!({"epochs": 5}), json!({"profileRef": {"name": "other"}}), json!({"checkpoint": null})] {
+        for spec in
+            [json!({"epochs": 5}), json!({"profileRef": {"name": "other"}}), json!({"checkpoint": null})]
+        {
             let refused = c.edit(&key, &spec).await;
             ensure!(refused.is_err(), "{spec} was accepted");
         }

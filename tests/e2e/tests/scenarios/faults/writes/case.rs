@@ -109,7 +109,11 @@ impl Case {
         );
         ensure!(status.attempts == i64::try_from(expected.len())?, "{}: {status:?}", self.namespace);
         ensure!(status.cluster_failures == 0, "{}: {:?}", self.namespace, status.history);
-        ensure!(status.start_time.is_some() && status.display.duration.is_some(), "{}: {status:?}", self.namespace);
+        ensure!(
+            status.start_time.is_some() && status.display.duration.is_some(),
+            "{}: {status:?}",
+            self.namespace
+        );
         Ok(())
     }
 }
