@@ -160,7 +160,7 @@ mod tests {
         for other in ["tiresias", "fifo-fixed", "priority", "andreas", "lottery"] {
             let error = parse(other).unwrap_err().to_string();
             assert!(error.contains(other), "{error}");
-            assert!(error.contains("randomized-greedy, exact, edf, fifo"), "{error}");
+            assert!(error.contains("randomized-greedy, edf, fifo"), "{error}");
         }
     }
 

@@ -73,7 +73,7 @@ pub struct SubmitArgs {
     /// Failures of the program that are tried again, 0 to 100; 3 without
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=100))]
     retries: Option<i32>,
-    /// Longest run of one attempt, for example 2d
+    /// Longest run of one attempt, for example 48h
     #[arg(long, value_name = "TIME", value_parser = when::duration)]
     max_run_time: Option<andreas_api::DurationText>,
     /// Create it held, until it is resumed

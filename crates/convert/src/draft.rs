@@ -313,11 +313,10 @@ fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// A duration as the API reads it: `1d30m`.
+/// A duration as the API reads it: `24h30m`.
 pub fn duration_text(seconds: i64) -> String {
-    let seconds = seconds.clamp(1, 999_999 * 86_400);
-    let parts =
-        [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
+    let seconds = seconds.clamp(1, 9_999_999 * 3_600);
+    let parts = [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     parts
         .into_iter()
         .filter(|(number, _)| *number > 0)
@@ -389,6 +388,6 @@ mod tests {
         for seconds in [1, 60, 3600, 86_400, 90_061, 1_234_567, 86_400 * 400 + 1] {
             assert_eq!(DurationText(duration_text(seconds)).seconds(), Some(seconds));
         }
-        assert_eq!(duration_text(88_200), "1d30m");
+        assert_eq!(duration_text(88_200), "24h30m");
     }
 }

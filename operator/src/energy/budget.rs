@@ -379,14 +379,14 @@ mod tests {
     fn the_status_shows_the_draw_that_is_judged_and_changes_of_the_budget_at_once() {
         let mut policy = policy(1_000);
         policy.power_budget.windows =
-            serde_json::from_value(json!([{"from": "00:00", "to": "06:00", "watts": 2_000}]))
+            serde_json::from_value(json!([{"from": "06:00", "to": "12:00", "watts": 2_000}]))
                 .expect("windows");
         let seen =
             |index: &ClusterIndex, second| power_state(draw(index, &policy, at(second)), &policy, at(second));
         let runs = seen(&cluster("Running"), 0);
         let shown = (runs.budget_watts, runs.drawn_watts, runs.idle_watts, runs.next_budget_watts);
         assert_eq!(shown, (Some(2_000), 1_410, 610, Some(1_000)));
-        assert_eq!(runs.next_change, Some(instants::time(at(6 * 3_600))));
+        assert_eq!(runs.next_change, Some(instants::time(at(4 * 3_600))));
         let (soon, later) = (seen(&cluster("Stopping"), 59), seen(&cluster("Stopping"), 60));
         assert!(is_news(None, &runs) && !is_news(Some(&runs), &soon) && is_news(Some(&runs), &later));
         assert!(!is_news(Some(&runs), &seen(&cluster("Running"), 3_600)), "nothing has changed");

@@ -81,7 +81,8 @@ async fn a_members_report_is_written_with_the_version_it_was_judged_by() {
     let patch = &world.server.sent(&Method::PATCH)[0].body;
     assert_eq!(patch["metadata"], json!({"uid": "j1", "resourceVersion": "10"}));
     assert_eq!(patch["status"]["progress"]["milliPercent"], 42_000);
-    assert_eq!(patch["status"].as_object().map(serde_json::Map::len), Some(1), "nothing but progress");
+    assert_eq!(patch["status"]["display"], json!({"progress": "42%"}));
+    assert_eq!(patch["status"].as_object().map(serde_json::Map::len), Some(2), "nothing but progress");
 
     // The token is cached: a second report needs no review and is too soon to be written.
     assert_eq!(world.post(Some("t"), percent(0)).await, StatusCode::OK);
@@ -262,9 +263,10 @@ async fn after_a_conflict_a_report_is_written_whatever_else_of_the_job_changes()
         "/status/allocation/attempt",
         "/status/progress/attempt",
         "/status/progress/milliPercent",
+        "/status/display",
     ];
     assert_eq!(tested, expected);
-    let set = last.last().expect("an operation");
+    let set = last.iter().find(|one| one["op"] == "add").expect("an operation");
     assert_eq!((&set["path"], &set["value"]["milliPercent"]), (&json!("/status/progress"), &json!(42_000)));
 }
 

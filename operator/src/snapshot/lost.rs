@@ -71,7 +71,7 @@ mod tests {
         );
         job["metadata"]["name"] = name.into();
         job["spec"]["epochs"] = 100.into();
-        job["spec"]["profile"] = profile.into();
+        job["spec"]["profileRef"] = json!({ "name": profile });
         job["spec"]["checkpoint"] = checkpoint;
         serde_json::from_value(job).expect("a job")
     }

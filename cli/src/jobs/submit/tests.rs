@@ -19,7 +19,7 @@ fn args(words: &str) -> SubmitArgs {
 fn flags_become_a_manifest_that_the_api_reads() {
     let job = manifest(&args(
         "bert -n team-a --image example.org/bert:1 --gpus 2-16 --nodes 2 --types A,B --deadline 36h --weight 20 --epochs 90 \
-         --env SEED=1 --cpu 4 --memory 16Gi --checkpoint models:/save --volume data:/data --retries 0 --max-run-time 2d \
+         --env SEED=1 --cpu 4 --memory 16Gi --checkpoint models:/save --volume data:/data --retries 0 --max-run-time 48h \
          --suspend -- torchrun train.py --lr 0.1",
     ))
     .unwrap();

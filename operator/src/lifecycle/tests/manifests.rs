@@ -44,7 +44,9 @@ fn a_plain_worker_is_pinned_owned_and_never_restarted() {
         json!({
             "name": "bert-3-0", "namespace": "team",
             "labels": {"andreas.dev/job": "bert", "andreas.dev/job-uid": "12345678-job", "andreas.dev/attempt": "3",
-                "andreas.dev/index": "0", "andreas.dev/allocation": "17"},
+                "andreas.dev/index": "0", "andreas.dev/allocation": "17", "app.kubernetes.io/name": "andreas-training",
+                "app.kubernetes.io/instance": "bert", "app.kubernetes.io/component": "worker",
+                "app.kubernetes.io/managed-by": "andreas-operator"},
             "annotations": {"andreas.dev/boot-id": "boot-1", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
                 "karpenter.sh/do-not-disrupt": "true"},
             "ownerReferences": [{"apiVersion": "andreas.dev/v1alpha1", "kind": "TrainingJob", "name": "bert",
