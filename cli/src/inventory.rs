@@ -12,7 +12,7 @@ pub mod testing;
 use andreas_api::names::{GPU_RESOURCE, LABEL_ADOPTED, LABEL_JOB};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 
-pub use node::{GpuView, NodeView};
+pub use node::{GpuView, NO_GPU_NODE, NodeView};
 
 use crate::cluster::{Cluster, ClusterError, Selection};
 

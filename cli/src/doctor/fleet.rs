@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use super::facts::Facts;
 use super::{Check, State};
-use crate::inventory::{NodeView, Objects};
+use crate::inventory::{NO_GPU_NODE, NodeView, Objects};
 use crate::output::duration;
 
 /// Nodes that are named in one check.
@@ -75,9 +75,11 @@ fn nodes(objects: &Objects, checks: &mut Vec<Check>) {
             checks.push(Check::not(State::Warning, "excluded nodes", found, message));
         }
     }
-    let without_type: Vec<&NodeView> =
-        views.iter().filter(|view| view.gpu_type.is_none() && view.excluded.is_none()).collect();
-    if !without_type.is_empty() && objects.nodes.is_some() {
+    // A node that the operator has not seen is named below.
+    let untyped =
+        |view: &&NodeView| view.gpu_type.is_none() && view.excluded.is_none() && view.health != NO_GPU_NODE;
+    let without_type: Vec<&NodeView> = views.iter().filter(untyped).collect();
+    if !without_type.is_empty() {
         let fix = "install GPU feature discovery, or name your label in EnergyPolicy.spec.typeLabels";
         let found = format!("no label names the GPU type of {}", names(&without_type));
         checks.push(Check::not(State::Failed, "GPU types", found, fix));
@@ -91,7 +93,7 @@ fn nodes(objects: &Objects, checks: &mut Vec<Check>) {
     }
     for (health, nodes) in ill {
         let (state, fix) = match health {
-            "NoGpuNode" | "AgentNotSeen" => (State::Warning, "see that the node agent runs there"),
+            NO_GPU_NODE | "AgentNotSeen" => (State::Warning, "see that the node agent runs there"),
             _ if health.contains("GPUs") => {
                 (State::Warning, "kubectl andreas nodes NODE shows what is wrong")
             }

@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use super::{Objects, gpus};
 
+/// Health of a node with GPUs that the operator has not seen.
+pub const NO_GPU_NODE: &str = "NoGpuNode";
+
 /// One node with GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -122,7 +125,7 @@ impl NodeView {
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
             gpus: gpus(node),
-            health: "NoGpuNode".to_owned(),
+            health: NO_GPU_NODE.to_owned(),
             ..Self::default()
         }
     }

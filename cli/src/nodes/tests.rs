@@ -43,7 +43,10 @@ fn without_nodes_and_jobs_the_gpus_are_still_shown() {
     (objects.nodes, objects.jobs) = (None, None);
     let views = objects.views();
     assert_eq!(views.len(), 3);
-    assert_eq!((views[0].gpu_type.as_deref(), views[0].holders[0].name()), (Some("NVIDIA-A100-SXM4-80GB"), "other/notebook-0"));
+    assert_eq!(
+        (views[0].gpu_type.as_deref(), views[0].holders[0].name()),
+        (Some("NVIDIA-A100-SXM4-80GB"), "other/notebook-0")
+    );
     assert_eq!(views[0].holders[1].name(), "team-a/bert-large-2-0");
     let json = output::list(args(None, Format::Json).output, &COLUMNS, &views, |view| view.name.clone());
     let json: serde_json::Value = serde_json::from_str(&json.unwrap()).unwrap();
