@@ -1,5 +1,7 @@
 //! Names that users, tests and the other components hold on to.
 
+use std::collections::BTreeMap;
+
 /// API group of the custom resources.
 pub const GROUP: &str = "andreas.dev";
 /// Served and stored version.
@@ -54,18 +56,14 @@ pub const LABEL_JOB_UID: &str = "andreas.dev/job-uid";
 pub const LABEL_ATTEMPT: &str = "andreas.dev/attempt";
 /// Pod label: index of the member in its gang, from 0.
 pub const LABEL_INDEX: &str = "andreas.dev/index";
-/// Recommended label of Kubernetes: what made the object.
-pub const LABEL_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The operator, as [`LABEL_MANAGED_BY`] names it.
-pub const OPERATOR: &str = "andreas-operator";
 
-/// Recommended labels of Kubernetes on a worker, by which tools for logs and costs group pods. Those of its template come first.
-pub fn recommended_labels(job: &str) -> [(&'static str, String); 3] {
-    [
-        ("app.kubernetes.io/name", "andreas-training".to_owned()),
-        ("app.kubernetes.io/instance", job.to_owned()),
-        ("app.kubernetes.io/component", "worker".to_owned()),
-    ]
+/// Adds Kubernetes' recommended labels to those of a worker of this job: tools for logs and costs group pods by them. Those of its
+/// template stay, but for who manages it.
+pub fn add_recommended_labels(labels: &mut BTreeMap<String, String>, job: &str) {
+    for (key, value) in [("name", "andreas-training"), ("instance", job), ("component", "worker")] {
+        labels.entry(format!("app.kubernetes.io/{key}")).or_insert_with(|| value.to_owned());
+    }
+    labels.insert("app.kubernetes.io/managed-by".to_owned(), "andreas-operator".to_owned());
 }
 
 /// Pod label: generation of the allocation that the pod carries out.

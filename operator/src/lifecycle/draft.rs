@@ -14,6 +14,7 @@ use super::first_seen::TimedFact;
 use super::judge::Judgement;
 use super::member::{Member, Members};
 use super::observed::{NodeFact, Observed};
+use super::phase_conditions::phase_conditions;
 use super::status::{self, ConditionUpdate, ConditionValue};
 use crate::instants;
 
@@ -269,7 +270,7 @@ impl<'a> Draft<'a> {
             }
             self.forecast();
             if self.changed() {
-                self.phase_conditions();
+                phase_conditions(&mut self);
             }
             self.throttle_texts();
             self.keep_transitions();
@@ -386,45 +387,6 @@ impl<'a> Draft<'a> {
 
     fn show_on_time(&mut self, text: String) {
         self.status.display.on_time = Some(text);
-    }
-
-    /// Conditions that follow from the phase, where the status is written anyway.
-    fn phase_conditions(&mut self) {
-        let phase = self.status.phase;
-        let shown = |draft: &Self, kind| status::condition(&draft.status.conditions, kind).is_some();
-        if phase == Phase::Suspended {
-            self.set_condition(
-                condition::SUSPENDED,
-                ConditionValue::True,
-                Reason::Suspended,
-                "held by spec.suspend",
-            );
-        } else if shown(self, condition::SUSPENDED) {
-            self.set_condition(
-                condition::SUSPENDED,
-                ConditionValue::False,
-                Reason::AsExpected,
-                "no longer suspended",
-            );
-        }
-        let progressing = status::condition(&self.status.conditions, condition::PROGRESSING);
-        let reason = progressing.map(|condition| condition.reason.clone());
-        let is = |of: Reason| reason.as_deref() == Some(of.as_str());
-        if phase == Phase::Running && !is(Reason::ProgressUnknown) {
-            self.set_condition(
-                condition::PROGRESSING,
-                ConditionValue::True,
-                Reason::AsExpected,
-                "all workers run",
-            );
-        } else if phase != Phase::Running && !(phase == Phase::Succeeded && is(Reason::CompletedEarly)) {
-            self.set_condition(
-                condition::PROGRESSING,
-                ConditionValue::False,
-                Reason::NotRunning,
-                "it does not run",
-            );
-        }
     }
 
     fn claim(&self) -> Claim {

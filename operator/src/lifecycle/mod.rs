@@ -61,6 +61,7 @@ mod late;
 mod member;
 pub mod notices;
 pub mod observed;
+mod phase_conditions;
 mod pod_events;
 pub mod pods;
 mod readiness;

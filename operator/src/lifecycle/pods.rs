@@ -134,10 +134,7 @@ fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings
     let template = &job.spec.template;
     let name = names::pod_name(&job_name(job), allocation.attempt, index);
     let mut labels = template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
-    for (key, value) in names::recommended_labels(&job_name(job)) {
-        labels.entry(key.to_owned()).or_insert(value);
-    }
-    labels.insert(names::LABEL_MANAGED_BY.into(), names::OPERATOR.into());
+    names::add_recommended_labels(&mut labels, &job_name(job));
     labels.extend(identity(job));
     labels.insert(names::LABEL_ATTEMPT.into(), allocation.attempt.to_string());
     labels.insert(names::LABEL_INDEX.into(), index.to_string());
