@@ -270,7 +270,7 @@ impl<'a> Draft<'a> {
             }
             self.forecast();
             if self.changed() {
-                phase_conditions(&mut self);
+                phase_conditions(&mut self.status, self.o.job.metadata.generation, self.o.now);
             }
             self.throttle_texts();
             self.keep_transitions();
