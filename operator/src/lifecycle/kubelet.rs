@@ -69,7 +69,8 @@ pub(super) fn cause(o: &Observed<'_>, member: &Member<'_>, container: Option<&st
     }
     ending?;
     let all = || reported.iter().filter(in_time);
-    let cause = all().find_map(|event| in_event(event, all(), container?))?;
+    let deleted = pod.metadata.deletion_timestamp.is_some();
+    let cause = all().find_map(|event| in_event(event, all(), container?, deleted))?;
     (clean || cause.kind != CauseKind::Node).then_some(cause)
 }
 
@@ -92,11 +93,12 @@ fn of_eviction(message: &str) -> CauseKind {
     if message.starts_with("The node ") { CauseKind::Node } else { CauseKind::Limit }
 }
 
-/// What an Event says of the end of a container. `all`: the Events of its pod.
+/// What an Event says of the end of a container. `all`: the Events of its pod; `deleted`: somebody has deleted that.
 fn in_event<'a>(
     event: &PodEvent,
     mut all: impl Iterator<Item = &'a PodEvent>,
     container: &str,
+    deleted: bool,
 ) -> Option<Cause> {
     let about = event.container.as_deref();
     let message = last_line(&event.message);
@@ -107,14 +109,21 @@ fn in_event<'a>(
         "DeadlineExceeded" => (CauseKind::Limit, message),
         "Preempting" => (CauseKind::Node, message),
         "FailedPostStartHook" if its_own => (CauseKind::Probe, message),
-        // A whole pod is ended for another reason, which has its own Event or was asked for.
-        "Killing" if its_own && !event.message.starts_with("Stopping container") => {
+        "Killing" if its_own => {
             let probe = |other: &&PodEvent| {
                 let failed = ["Liveness", "Startup"].iter().any(|probe| other.message.starts_with(probe));
                 other.reason == "Unhealthy" && failed && other.container == event.container
             };
-            let words = all.find(probe).map(|probe| format!("{message}: {}", last_line(&probe.message)));
-            (CauseKind::Probe, words.unwrap_or(message))
+            let failed = all.find(probe).map(|probe| last_line(&probe.message));
+            // Where no container of the pod is to run any more, a kubelet ends the whole pod and does not say why: what was asked for
+            // looks the same, and other reasons have their own Events.
+            let whole_pod = event.message.starts_with("Stopping container");
+            let words = match failed {
+                Some(failed) if !whole_pod || !deleted => format!("{message}: {failed}"),
+                None if !whole_pod => message,
+                _ => return None,
+            };
+            (CauseKind::Probe, words)
         }
         _ => return None,
     };

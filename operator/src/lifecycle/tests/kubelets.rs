@@ -1,6 +1,7 @@
 //! What kubelets say of a pod: a pod that they end for its own limits or probes has not finished, whatever it exits with.
 
 use andreas_api::{Outcome, Phase, Reason};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::world::*;
@@ -70,6 +71,11 @@ fn a_container_that_its_kubelet_kills_for_a_probe_or_a_hook_has_not_finished() {
             "Container train failed liveness probe: Liveness probe failed: cat: /tmp/ok",
         ),
         (vec![event("Killing", "Container train failed startup probe", 50)], "failed startup probe"),
+        // A real kubelet, where the pod restarts nothing.
+        (
+            vec![unhealthy("Liveness"), event("Killing", "Stopping container train", 50)],
+            "Stopping container train: Liveness probe failed: cat: /tmp/ok",
+        ),
         (vec![event("FailedPostStartHook", "PostStartHook failed", 50)], "PostStartHook failed"),
     ] {
         ended(&exits_0(Ok(reported)), Outcome::UserFailure, words);
@@ -88,6 +94,18 @@ fn a_container_that_its_kubelet_kills_for_a_probe_or_a_hook_has_not_finished() {
         world.wait(10);
         assert_eq!((world.phase(), world.reason().as_str()), (Phase::Succeeded, "CompletedEarly"));
     }
+    // Nor does a probe that failed once, where somebody deleted the pod.
+    let mut world = World::running(json!({"retries": 3}), &["n1"], 1);
+    world.wait(60).report(10_000);
+    let asked = vec![unhealthy("Liveness"), event("Killing", "Stopping container train", 50)];
+    world.kubelet_events.insert("bert-1-0".into(), Ok(asked));
+    world.pods.get_mut("bert-1-0").unwrap().metadata.deletion_timestamp = Some(Time(at(59)));
+    world.exit("bert-1-0", 0, "");
+    assert!(
+        world.status().history.iter().all(|record| record.outcome != Outcome::UserFailure),
+        "{:?}",
+        world.status()
+    );
 }
 
 #[test]

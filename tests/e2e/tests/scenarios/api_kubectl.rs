@@ -11,7 +11,7 @@ const JOBS: [(&str, &str, &str); 4] = [
     (
         "waits",
         "{weight: 50, deadline: '2999-01-01T00:00:00Z'}",
-        "{phase: Pending, reason: WaitingForCapacity, deadline: '2999-01-01T00:00:00Z', onTime: 31%, \
+        "{phase: Pending, reason: WaitingForCapacity, deadline: '2999-01-01T00:00:00Z', display: {onTime: 31%}, \
          profile: {name: train-0a1b2c3d4e, source: Program}, \
          prediction: {startTime: '2998-12-30T00:00:00Z', finishTime: '2999-01-02T00:00:00Z', risk: High, source: Prior, \
            onTimePercent: 31}, \

@@ -308,7 +308,7 @@ async fn accepted_edges_can_be_read(client: &Client) -> Result<()> {
                 "a",
                 "1s",
                 "9".repeat(29),
-                "999999d999999d999999d999999d",
+                "9999999h9999999h9999999h9999999h",
                 "/\u{202e}\u{0}\u{ffff}",
                 "\u{1f980}".repeat(63),
                 null

@@ -104,7 +104,7 @@ async fn edits_that_stay_possible(client: &Client) -> Result<()> {
         "spec: {gpus: {min: 2, max: 16, maxNodes: 4, counts: [2, 8], types: [A100], memoryGiB: 40}}",
         "spec: {retries: 0}",
         "spec: {preemption: Never}",
-        "spec: {startTimeout: 1h, progressTimeout: 30m, maxRunTime: 1d12h}",
+        "spec: {startTimeout: 1h, progressTimeout: 30m, maxRunTime: 36h}",
         "spec: {ttlSecondsAfterFinished: 0, historyLimit: 0}",
     ] {
         patch(client, &object, &yaml(change)?, false).await?.accepted().context(change)?;
@@ -144,7 +144,7 @@ async fn bounds_of_single_fields(client: &Client) -> Result<()> {
         ("TrainingJob", "spec: {epochs: 0}", "spec.epochs"),
         ("TrainingJob", "spec: {gpus: {min: 0}}", "spec.gpus.min"),
         ("TrainingJob", "spec: {gpus: {counts: [0]}}", "spec.gpus.counts[0]"),
-        ("TrainingJob", "spec: {deadlineAfter: 1.5h}", "spec.deadlineAfter"),
+        ("TrainingJob", "spec: {deadlineAfter: 2d}", "spec.deadlineAfter"),
         ("TrainingJob", "spec: {startTimeout: soon}", "spec.startTimeout"),
         ("TrainingJob", "spec: {deadline: tomorrow}", "spec.deadline"),
         ("TrainingJob", "spec: {deadline: '1970-01-01T00:00:00Z'}", "spec.deadline"),

@@ -336,7 +336,11 @@ impl Task {
                     }
                     Verdict::Dead => {
                         let name = &self.container.name;
-                        let killed = format!("Container {name} failed liveness probe");
+                        // A kubelet that restarts nothing of a pod ends the whole pod, and does not say why.
+                        let killed = match self.restart {
+                            Restart::Never => format!("Stopping container {name}"),
+                            _ => format!("Container {name} failed liveness probe"),
+                        };
                         let shared = &self.ctx.shared;
                         shared.container_event(&self.ctx.pod, name, "Warning", "Unhealthy", "Liveness probe failed: no answer");
                         shared.container_event(&self.ctx.pod, name, "Normal", "Killing", &killed);

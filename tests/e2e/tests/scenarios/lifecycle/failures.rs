@@ -80,7 +80,7 @@ async fn a_worker_that_its_kubelet_ends_for_a_limit_or_a_probe_is_tried_again_fr
         // and where no retry is left, the probe's words say why it failed
         c.wait_for_phase(&probed, Phase::Failed).await?;
         let first = c.observer.seen().status(&probed.key()).history[0].clone();
-        ensure!(first.message.contains("failed liveness probe"), "{first:?}");
+        ensure!(first.message.contains("Liveness probe failed"), "{first:?}");
         ensure!(first.outcome == Outcome::UserFailure && first.exit_code == Some(0), "{first:?}");
         Ok(())
     })
