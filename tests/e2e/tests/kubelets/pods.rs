@@ -139,6 +139,7 @@ async fn a_worker_that_its_kubelet_ends_for_its_own_sake_has_not_finished() -> R
             let status = c.observer.seen().status(&key);
             let first = status.history.first().context("an attempt")?;
             println!("{key} exited with {:?}: {}", first.exit_code, first.message);
+            println!("{}", c.kubectl("get events -o custom-columns=AT:.firstTimestamp,N:.count,BY:.source.component,FOR:.involvedObject.fieldPath,WHY:.reason,SAYS:.message").await?);
             let seen = (status.phase, first.outcome, first.exit_code);
             ensure!(seen == (Phase::Failed, Outcome::UserFailure, Some(0)), "{status:?}");
             ensure!(first.message.contains(words), "{first:?}");
