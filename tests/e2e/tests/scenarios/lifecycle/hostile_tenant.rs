@@ -427,15 +427,15 @@ fn affinity(expressions: Value) -> Value {
     json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
 }
 
-/// Jobs with templates of 58 kB that are all different.
+/// Jobs with templates of 58 kB that are all different, and that no node meets: they wait, and are all held in memory.
 async fn templates_just_below_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let large = |n: usize| {
         let values = |e: usize| (0..256).map(|v| format!("{n:04}-{e:02}-{v:03}")).collect::<Vec<_>>();
         let expressions: Vec<Value> =
-            (0..16).map(|e| json!({"key": "x", "operator": "NotIn", "values": values(e)})).collect();
+            (0..16).map(|e| json!({"key": "x", "operator": "In", "values": values(e)})).collect();
         job(&format!("below-{n}")).namespace(&tenant.namespace).pod("affinity", affinity(json!(expressions)))
     };
-    create(tenant, (0..full_or(2_000, 60)).map(large)).await
+    create(tenant, (0..full_or(2_000, 400)).map(large)).await
 }
 
 /// Jobs that ask for thousands of resources by name, and others for as many as are allowed, each for names of its own.
