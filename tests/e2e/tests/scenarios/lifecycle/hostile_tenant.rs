@@ -456,11 +456,15 @@ async fn names_of_resources_that_nobody_has(c: &mut Cluster, tenant: &Tenant) ->
     Ok(Ongoing::new())
 }
 
-/// Jobs whose demands on nodes all differ.
+/// Jobs whose demands on nodes all differ. Each has the least weight: they take the planner's time, and are not preferred to a job of
+/// four GPUs as that many ordinary ones may be.
 async fn jobs_that_each_demand_other_nodes(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let other = |n: usize| {
         let expressions = json!([{"key": "x", "operator": "NotIn", "values": [n.to_string()]}]);
-        job(&format!("other-{n}")).namespace(&tenant.namespace).pod("affinity", affinity(expressions))
+        job(&format!("other-{n}"))
+            .namespace(&tenant.namespace)
+            .spec("weight", json!(1))
+            .pod("affinity", affinity(expressions))
     };
     create(tenant, (0..full_or(5_000, 200)).map(other)).await
 }
