@@ -195,8 +195,8 @@ fn workers<'a>(
     workers.filter(|workers| !workers.is_empty())
 }
 
-/// Draw of GPUs held by foreign pods, as reported by the agent; `None` if it does not know all holders or draws, or is silent. GPUs of
-/// foreign pods that it does not name count for the board's maximum: an agent of an idle node may have ended unnoticed. Bounded by
+/// Draw of GPUs held by foreign pods, as reported by the agent; `None` if it does not know all holders or draws, or is silent. A pod that
+/// has ended draws nothing any more, though the last report names it: what takes its watts would be stopped for them. GPUs of foreign pods that it does not name count for the board's maximum: an agent of an idle node may have ended unnoticed. Bounded by
 /// the node's number of GPUs and the board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
 pub fn foreign_power(
     index: &ClusterIndex,
@@ -213,7 +213,8 @@ pub fn foreign_power(
     if blind || status.gpus.iter().any(unnamed) {
         return None;
     }
-    let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| !ours.contains(pod)));
+    let is_foreign = |pod: &String| !ours.contains(pod) && !index.has_ended(&key.name, pod);
+    let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(is_foreign));
     // No GPU that is held draws nothing: its draw is not reported.
     let draw = |watts: i32| if watts > 0 { f64::from(watts).min(max.0) } else { max.0 };
     let mut draws: Vec<f64> = foreign.map(|gpu| draw(gpu.watts)).collect();

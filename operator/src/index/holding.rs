@@ -47,6 +47,18 @@ impl ClusterIndex {
         foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
     }
 
+    /// Whether a pod that a node's agent may still name as a holder has ended: agents report that a moment later.
+    pub fn has_ended(&self, node: &str, pod: &str) -> bool {
+        let key = pod.split_once('/').map(|(namespace, name)| ObjectKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        });
+        match key.and_then(|key| self.pods.get(&key)) {
+            Some(pod) => matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
+            None => self.by_node.vanished.just_ended(node, pod, Instant::now()),
+        }
+    }
+
     /// The last `holdersGeneration` of the node.
     pub(super) fn holders_requested(&self, node: &str) -> i64 {
         self.gpu_nodes.get(&cluster_key(node)).map_or(0, |node| node.spec.holders_generation)

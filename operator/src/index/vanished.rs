@@ -114,6 +114,12 @@ impl VanishedPods {
         self.remove(node, |entry| entry.of.pod == pod)
     }
 
+    /// Whether a pod without an object ended within the time in which its node's agent reports that.
+    pub fn just_ended(&self, node: &str, pod: &str, now: Instant) -> bool {
+        let at = self.ended.get(&(node.to_owned(), pod.to_owned()));
+        at.is_some_and(|at| now.saturating_duration_since(*at) < REPORT)
+    }
+
     /// A pod of that name exists: its GPUs are no unknown holder's.
     pub fn appeared(&mut self, pod: &str) {
         for entries in self.by_node.values_mut() {
@@ -170,7 +176,7 @@ impl VanishedPods {
         for (pod, gpus) in held {
             let known = self.on(node).any(|entry| entry.of.pod == pod)
                 || present(pod)
-                || self.ended.contains_key(&(node.to_owned(), pod.to_owned()));
+                || self.just_ended(node, pod, now);
             let entries = self.by_node.get(node).map_or(0, Vec::len);
             if known || entries >= MAX_ENTRIES_PER_NODE {
                 continue;

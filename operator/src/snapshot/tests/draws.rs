@@ -261,6 +261,25 @@ fn neither_limit_nor_draw_of_a_run_counts_once_its_agent_is_silent() {
     assert_eq!(seen(&runs), (true, Some(1_608.0)));
 }
 
+/// A start that waits for the watts of a stop is ordered as soon as the pod has ended, and must not be withdrawn for a report of before.
+#[test]
+fn a_pod_that_has_ended_draws_nothing_though_the_last_report_names_it() {
+    let mut world = world(holds(1, "n1", 8), 390);
+    let foreign = |world: &mut World| world.snapshot().nodes[0].foreign_power.map(|watts| watts.0);
+    // It has ended, and its job holds nothing any more.
+    world.job("a", json!({"gpus": {"min": 8, "max": 8}}), json!({"phase": "Pending"}), waiting());
+    assert_eq!(foreign(&mut world), Some(3_120.0), "it is no longer its job's, and has not ended");
+    world.pod("a", 1, "n1", 8, "Failed");
+    assert_eq!(foreign(&mut world), Some(0.0));
+    // Its object is gone too.
+    <crate::index::ClusterIndex as Index<SlimPod>>::delete(&mut world.index, &key("a-1-0"), None);
+    assert_eq!(foreign(&mut world), Some(0.0));
+    // Nobody has ever seen this one.
+    let held = |n: i32| json!({"uuid": format!("u{n}"), "state": "Held", "holder": "team/b-1-0", "watts": 120});
+    world.agent("n1", (0..8).map(held).collect());
+    assert_eq!(foreign(&mut world), Some(960.0));
+}
+
 /// A pod of others on node n1.
 fn other(world: &mut World, name: &str, gpus: u32) {
     let pod: crate::index::ForeignPod = serde_json::from_value(json!({
