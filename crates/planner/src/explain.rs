@@ -3,13 +3,18 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use andreas_core::JobId;
+use andreas_core::{JobId, Seconds, Time};
 
 use crate::capacity::Obstacle;
 use crate::instance::{Config, Demand, Holding, Instance};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, WaitReason};
+
+/// Of a run that is stopped for others.
+const MAKES_ROOM: &str = "it makes room for jobs that need it more";
+/// How far ahead prices of energy and power budgets are looked at, s: the last period of the prices of GPUs begins then.
+const AHEAD: f64 = 64.0 * 3600.0;
 
 /// Maximum number of blocking jobs named.
 pub(crate) const BLOCKERS: usize = 8;
@@ -138,6 +143,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
     fn reason_now(&mut self, job: usize, some: Option<usize>) -> (WaitReason, Vec<usize>, String) {
         let instance = self.instance;
         let data = &instance.jobs[job];
+        let none = Vec::new();
         let (mut power, mut quota, mut room) = (false, false, false);
         for config in (0..data.configs.len()).filter(|c| data.configs[*c].offered) {
             match self.partial.ledger.find(instance, job, config) {
@@ -151,13 +157,19 @@ impl<'a, 'b> Explainer<'a, 'b> {
             let message = "room is kept for the job that has waited longest".to_owned();
             return (WaitReason::WaitingForCapacity, vec![longest], message);
         }
+        let held = matches!(data.holding, Holding::Running { .. } | Holding::Committed { .. });
         if room && self.deferred {
-            let message = "a later start is cheaper at the prices expected".to_owned();
-            return (WaitReason::DeferredForEnergy, Vec::new(), message);
+            return match (self.better_hour(), held) {
+                (Some(message), _) => (WaitReason::DeferredForEnergy, none, message),
+                (None, true) => (WaitReason::Preempted, none, MAKES_ROOM.to_owned()),
+                (None, false) => {
+                    let message = "what is free now would cost it or others more than what is free soon";
+                    (WaitReason::WaitingForCapacity, none, message.to_owned())
+                }
+            };
         }
         if power {
-            let message = "its GPUs are there, the watts are not".to_owned();
-            return (WaitReason::PowerBudget, self.jobs_with_most_power(job), message);
+            return (WaitReason::PowerBudget, self.jobs_with_most_power(job), self.watts(job));
         }
         if !data.job.movable && matches!(data.holding, Holding::Leaving { .. }) {
             let message = "it may not be moved: it goes on once it has left".to_owned();
@@ -168,10 +180,50 @@ impl<'a, 'b> Explainer<'a, 'b> {
             return (WaitReason::QuotaExceeded, self.same_namespace(job), message);
         }
         let blockers = some.map_or_else(Vec::new, |config| self.holders_of_nearest_node(job, config));
-        if matches!(data.holding, Holding::Running { .. } | Holding::Committed { .. }) {
-            return (WaitReason::Preempted, blockers, "it makes room for jobs that need it more".into());
+        if held {
+            return (WaitReason::Preempted, blockers, MAKES_ROOM.to_owned());
         }
         (WaitReason::WaitingForCapacity, blockers, "other jobs hold what it needs".into())
+    }
+
+    /// The hour ahead for which it pays to wait: of the cheapest energy, or of more power. `None` where neither changes for the better.
+    fn better_hour(&self) -> Option<String> {
+        let (snapshot, now) = (self.instance.snapshot, self.instance.snapshot.now);
+        let hours = |at: Time| (at - now).0 / 3600.0;
+        let until = now + Seconds(AHEAD);
+        let price = snapshot.tariff.at(now)?.0;
+        let pieces = snapshot.tariff.pieces(now, until).map(|(from, _, price)| (from, price.0));
+        let cheapest = pieces.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        if cheapest.1 < price {
+            let less = 100.0 * (1.0 - cheapest.1 / price);
+            return Some(format!("energy costs {less:.0} % less in {:.1} hours", hours(cheapest.0)));
+        }
+        let budget = &snapshot.budget.as_ref()?.watts;
+        let allowed = budget.at(now)?.0;
+        let more = budget.pieces(now, until).find(|(.., watts)| watts.0 > allowed)?;
+        Some(format!("the power budget allows {:.0} in {:.1} hours", more.2, hours(more.0)))
+    }
+
+    /// The watts that a start needs at least and those that are free.
+    fn watts(&self, job: usize) -> String {
+        let (instance, ledger) = (self.instance, &self.partial.ledger);
+        let more = |config: &Config| {
+            let free = |node: &&u32| ledger.free_gpus(**node) >= config.gpus;
+            let nodes = instance.types[config.kind].nodes.iter().filter(free).take(config.nodes as usize);
+            let nodes: Vec<u32> = nodes.copied().collect();
+            let after = || ledger.power_after_start_mw(instance, config, &nodes);
+            (nodes.len() == config.nodes as usize).then(|| after() - ledger.power())
+        };
+        let least = instance.jobs[job].configs.iter().filter(|c| c.offered).filter_map(more).min();
+        let (Some(needs), Some(allowed)) = (least, instance.allowed_mw) else {
+            return "its GPUs are there, the watts are not".to_owned();
+        };
+        let free = (allowed - ledger.power()).max(0);
+        if needs <= free {
+            return "its watts are there now, and not while the power budget is lower later".to_owned();
+        }
+        let (needs, free) = (instance.in_scope(needs), instance.in_scope(free));
+        format!("its GPUs are there, the watts are not: it needs {needs:.0}, {free:.0} are free")
     }
 
     /// Whether an otherwise empty cluster has enough nodes for it, by GPUs alone.

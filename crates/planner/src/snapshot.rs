@@ -277,7 +277,7 @@ pub struct Job {
     /// Time that a stop takes at most, >= 0: a lower window of the budget counts for it from so long before.
     #[serde(default)]
     pub grace: Seconds,
-    /// Minimum run time before it may be stopped, >= 0.
+    /// Minimum run time before it may be stopped, >= 0; at least what its restart takes.
     #[serde(default)]
     pub min_run: Seconds,
     /// Work since the last checkpoint, in seconds on its present GPUs; lost by a stop, >= 0.
@@ -310,6 +310,17 @@ pub struct Job {
 pub const MAX_RESTARTS_PER_DAY: u32 = 8;
 
 impl Job {
+    /// Seconds that a change costs it.
+    pub(crate) fn restart_time(&self, snapshot: &Snapshot) -> Seconds {
+        self.restart.unwrap_or(snapshot.restart)
+    }
+
+    /// Seconds that it runs at least before it may be moved: a start is a promise, and a stop sooner than it takes to start again buys
+    /// nothing that the start has not just cost.
+    pub(crate) fn least_run(&self, snapshot: &Snapshot) -> Seconds {
+        Seconds(self.min_run.0.max(self.restart_time(snapshot).0))
+    }
+
     /// Whether a run of it may ever be stopped for another placement; a lower budget may stop it all the same.
     pub(crate) fn may_restart(&self) -> bool {
         self.movable

@@ -13,7 +13,7 @@ use andreas_planner::{
     Estimate, Job, MethodName, MultiNodeEffect, Namespace, Preemption, WaitReason, Worker,
 };
 use methods::decide;
-use scenarios::{HOUR, cluster, job, on, place, reason, running};
+use scenarios::{HOUR, budget, cluster, job, message, on, place, reason, running};
 
 #[test]
 fn a_job_that_has_time_waits_for_cheap_energy() {
@@ -29,6 +29,7 @@ fn a_job_that_has_time_waits_for_cheap_energy() {
     snapshot.now = Time(0.0);
     let plan = decide(&snapshot, MethodName::RandomizedGreedy);
     assert_eq!(reason(&plan, "team/patient").0, WaitReason::DeferredForEnergy);
+    assert_eq!(message(&plan, "team/patient"), "energy costs 90 % less in 1.0 hours");
     assert!(place(&plan, "team/urgent").is_some());
     assert_eq!(plan.next_event, Some(Time(HOUR)));
     snapshot.now = Time(HOUR);
@@ -37,6 +38,21 @@ fn a_job_that_has_time_waits_for_cheap_energy() {
     snapshot.now = Time(0.0);
     snapshot.tariff = StepFunction::flat(price(0.4));
     assert!(place(&decide(&snapshot, MethodName::RandomizedGreedy), "team/patient").is_some());
+}
+
+#[test]
+fn who_waits_for_watts_is_told_how_many_it_needs_and_how_many_are_free() {
+    // Given two nodes of eight GPUs, and a budget for both idle and one at work,
+    let mut snapshot = cluster(2);
+    snapshot.jobs = vec![Job { weight: CostRate(0.01), ..job("first", 8) }, job("second", 8)];
+    snapshot.budget = budget(4_000.0);
+    let plan = decide(&snapshot, MethodName::RandomizedGreedy);
+    // then who waits does so for the watts that it adds to those that idle GPUs draw.
+    assert!(place(&plan, "team/first").is_some());
+    assert_eq!(reason(&plan, "team/second").0, WaitReason::PowerBudget);
+    let message = message(&plan, "team/second");
+    assert!(message.starts_with("its GPUs are there, the watts are not: it needs "), "{message}");
+    assert!(message.ends_with(" are free"), "{message}");
 }
 
 #[test]

@@ -49,10 +49,9 @@ impl ClusterIndex {
 
     /// Whether a pod that a node's agent may still name as a holder has ended: agents report that a moment later.
     pub fn has_ended(&self, node: &str, pod: &str) -> bool {
-        let key = pod.split_once('/').map(|(namespace, name)| ObjectKey {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        });
+        let key = pod
+            .split_once('/')
+            .map(|(namespace, name)| ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() });
         match key.and_then(|key| self.pods.get(&key)) {
             Some(pod) => matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
             None => self.by_node.vanished.just_ended(node, pod, Instant::now()),

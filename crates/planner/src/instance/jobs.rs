@@ -108,7 +108,7 @@ impl<'a> JobContext<'a, '_> {
         let (age, fully_aged) = self.age(job);
         let weight = job.weight.0 * age;
         let share = lateness.share(job.deadline.is_some());
-        let restart = job.restart.unwrap_or(self.snapshot.restart).0;
+        let restart = job.restart_time(self.snapshot).0;
         let lost = restart + job.lost.0;
         let listed = || configs.iter().filter(|c| c.listed);
         let least_power = listed().map(|c| c.power).reduce(f64::min).unwrap_or(0.0);
@@ -215,7 +215,7 @@ impl<'a> JobContext<'a, '_> {
             JobState::Running { placement, since } => {
                 let assignment = self.assignment(job, placement, configs);
                 let known = assignment.nodes.as_slice().len() == placement.nodes.len();
-                let settled = *since + job.min_run <= self.snapshot.now;
+                let settled = *since + job.least_run(self.snapshot) <= self.snapshot.now;
                 let free_to_move = known && settled && job.may_restart();
                 Holding::Running { assignment, free_to_move }
             }

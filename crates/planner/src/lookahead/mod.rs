@@ -398,7 +398,7 @@ fn movable_after(
         if data.leaving().is_some() {
             return false;
         }
-        data.job.may_restart() && data.job.min_run.0 <= 0.0
+        data.job.may_restart() && data.job.least_run(instance.snapshot).0 <= 0.0
     };
     (0..assignments.len()).map(movable).collect()
 }

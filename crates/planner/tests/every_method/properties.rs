@@ -133,7 +133,8 @@ proptest! {
                 _ => continue,
             };
             let running = matches!(job.state, JobState::Running { .. });
-            let settled = since + job.min_run <= snapshot.now;
+            let restart = job.restart.unwrap_or(snapshot.restart);
+            let settled = since + Seconds(job.min_run.0.max(restart.0)) <= snapshot.now;
             let moves = !methods::moves_nothing(method);
             let free = running && moves && job.movable && settled
                 && job.preemption == Preemption::Allowed;

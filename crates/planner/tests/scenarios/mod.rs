@@ -77,6 +77,14 @@ pub fn reason(plan: &Plan, job: &str) -> (WaitReason, Vec<String>) {
     }
 }
 
+/// Why a job waits, in words.
+pub fn message<'a>(plan: &'a Plan, job: &str) -> &'a str {
+    match &plan.jobs[job].decision {
+        Decision::Wait { message, .. } => message,
+        Decision::Run(place) => panic!("{job} runs on {place:?}"),
+    }
+}
+
 pub fn budget(watts: f64) -> Option<PowerBudget> {
     Some(PowerBudget { watts: StepFunction::flat(Watts(watts)), margin: 0.0, scope_factor: 1.0 })
 }

@@ -275,7 +275,8 @@ fn a_pod_that_has_ended_draws_nothing_though_the_last_report_names_it() {
     <crate::index::ClusterIndex as Index<SlimPod>>::delete(&mut world.index, &key("a-1-0"), None);
     assert_eq!(foreign(&mut world), Some(0.0));
     // Nobody has ever seen this one.
-    let held = |n: i32| json!({"uuid": format!("u{n}"), "state": "Held", "holder": "team/b-1-0", "watts": 120});
+    let held =
+        |n: i32| json!({"uuid": format!("u{n}"), "state": "Held", "holder": "team/b-1-0", "watts": 120});
     world.agent("n1", (0..8).map(held).collect());
     assert_eq!(foreign(&mut world), Some(960.0));
 }
