@@ -42,7 +42,7 @@ andreas_core::names! {
         NotPlannedYet,
         /// No free GPUs that serve it better than waiting; the jobs in the way are named.
         WaitingForCapacity,
-        /// Starts later because energy is cheaper then.
+        /// Starts later because energy is cheaper then, or the power budget higher.
         DeferredForEnergy,
         /// The power budget leaves no room.
         PowerBudget,

@@ -46,6 +46,9 @@ fn condition_reason(reason: WaitReason) -> Reason {
     }
 }
 
+/// Maximum number of blocking jobs that a status names.
+const NAMED: usize = 3;
+
 /// The plan's message and the blocking jobs. Jobs of the reader's own namespace are named; others are only
 /// counted, because readers of a status may not have access to them.
 fn with_blockers(message: &str, blockers: &[JobId], namespace: &str) -> String {
@@ -56,6 +59,12 @@ fn with_blockers(message: &str, blockers: &[JobId], namespace: &str) -> String {
             Some(key) if key.namespace == namespace => own.push(key.name),
             _ => others += 1,
         }
+    }
+    // A longer list is nobody's help; `kubectl andreas explain` has it.
+    let more = own.len().saturating_sub(NAMED);
+    own.truncate(NAMED);
+    if more > 0 {
+        own.push(format!("{more} more"));
     }
     match others {
         0 => {}
@@ -126,6 +135,8 @@ mod tests {
         );
         assert_eq!(with_blockers("wait", &blockers[1..2], "team-a"), "wait: 1 job of another namespace");
         assert_eq!(with_blockers("wait", &[], "team-a"), "wait");
+        let many: Vec<JobId> = (0..8).map(|n| JobId::new(format!("team-a/{n}"))).collect();
+        assert_eq!(with_blockers("wait", &many, "team-a"), "wait: 0, 1, 2, 5 more");
     }
 
     #[test]

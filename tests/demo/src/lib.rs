@@ -79,6 +79,9 @@ pub struct DemoArgs {
     pub limit: u64,
 }
 
+/// What a missed deadline costs by default, in seconds late.
+const MISS_S: f64 = 900.0;
+
 /// The demo's EnergyPolicy.
 pub fn policy(nodes: &Nodes) -> Value {
     let types = nodes::TYPES.map(|gpu| {
@@ -92,6 +95,9 @@ pub fn policy(nodes: &Nodes) -> Value {
     let (restart, wear) = if nodes.real_count() > 0 { ("6s", "15s") } else { ("2s", "5s") };
     policy["preemption"]["restartTime"] = json!(restart);
     policy["preemption"]["restartWear"] = json!(wear);
+    // A price that is told as a time is that of the trace, as the jobs are.
+    let miss = (MISS_S / TimeScale::DEMO.0).ceil();
+    policy["prices"]["missedDeadlineAs"] = json!(format!("{miss}s"));
     policy["powerBudget"] = json!({"watts": nodes.budget()});
     policy["gpuTypes"] = json!(types);
     // Idle times of a run of two minutes are short.

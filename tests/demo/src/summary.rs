@@ -303,8 +303,8 @@ mod tests {
         assert_eq!((run.weighted_tardiness, run.mean_turnaround_s), (600.0, 90.0));
         // 1 kWh of the GPU; its host draws 500 W for two hours.
         assert!((run.energy_kwh - 1.0).abs() < 1e-9 && (run.host_kwh - 1.0).abs() < 1e-9, "{run:?}");
-        // 2 kWh at 0.2 x 1.3; 60 s late, 900 s for the miss, a tenth of 90 s in the system, at 10 x 0.02 an hour.
-        let cost = 2.0 * 0.26 + 10.0 * 0.02 / 3_600.0 * (60.0 + 900.0 + 9.0);
+        // 2 kWh at 0.2 x 1.3; 60 s late, 3 s for the miss, a tenth of 90 s in the system, at 10 x 0.02 an hour.
+        let cost = 2.0 * 0.26 + 10.0 * 0.02 / 3_600.0 * (60.0 + 3.0 + 9.0);
         assert!((run.cost - cost).abs() < 1e-6, "{run:?}, {cost}");
         let in_time = MeasuredRun::of(&[job(20, &[])], &Reading::default(), &policy());
         assert_eq!((in_time.late, in_time.weighted_tardiness, in_time.energy_kwh), (0, 0.0, 0.0));

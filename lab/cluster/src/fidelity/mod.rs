@@ -276,7 +276,8 @@ impl TestBedRun {
         let time = |name: &String| Some(ends.get(name)? - self.submits.get(name)?);
         let turnarounds: BTreeMap<String, f64> =
             ends.keys().filter_map(|name| Some((name.clone(), time(name)?))).collect();
-        let misses = [&turnarounds, &self.turnarounds].map(|times| price_of_misses(&jobs, times));
+        let policy = scenario::demo_policy(&nodes)?;
+        let misses = [&turnarounds, &self.turnarounds].map(|times| price_of_misses(&jobs, times, &policy));
         Ok(Compared { run: self, replay, others, turnarounds, misses })
     }
 }

@@ -34,8 +34,7 @@ replays them with this build and writes this page. A page of more runs than the 
 /// After the table of ratios.
 const UNDER_RATIOS: &str = "
 Restarts and late jobs are means of replay and run, and so is what misses cost: each missed deadline
-has a fixed price, that of 900 s late at the job's weight. It is 2.5 for the one job of 16 GPUs and
-at most 0.5 for any other: whether that one job is late can decide the cost of a run.
+has a fixed price.
 ";
 
 /// A run and its replay in one line.

@@ -23,7 +23,7 @@ const PRICE_PER_KWH: f64 = 0.2;
 const PUE: f64 = 1.3;
 /// Price that holds where the policy names none: currency per second late and unit of weight.
 const LATENESS_PER_SECOND: f64 = 0.02 / 3600.0;
-/// A missed deadline costs as much as so many seconds late.
+/// A missed deadline costs as much as so many seconds late, where the policy does not say.
 const MISSED_AS_S: i64 = 900;
 
 pub(super) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Figures {
@@ -49,17 +49,31 @@ pub(super) fn figures(replayed: &Replayed, jobs: &[WorkloadJob]) -> Figures {
 
 /// What the missed deadlines of a run cost by the fixed price of a miss, whatever the seconds late; `turnarounds` are the seconds in the
 /// system by the job's name.
-pub(super) fn price_of_misses(jobs: &[WorkloadJob], turnarounds: &BTreeMap<String, f64>) -> f64 {
+pub(super) fn price_of_misses(
+    jobs: &[WorkloadJob],
+    turnarounds: &BTreeMap<String, f64>,
+    policy: &EnergyPolicySpec,
+) -> f64 {
     let missed = |job: &&WorkloadJob| {
         turnarounds.get(&job.name).is_none_or(|time| *time > job.deadline_after_s as f64)
     };
     let weights: f64 = jobs.iter().filter(missed).map(|job| f64::from(job.weight)).sum();
-    weights * MISSED_AS_S as f64 * LATENESS_PER_SECOND
+    weights * miss(policy) as f64 * LATENESS_PER_SECOND
+}
+
+/// Seconds late that a missed deadline costs.
+fn miss(policy: &EnergyPolicySpec) -> i64 {
+    policy.prices.missed_deadline_as.seconds_or(MISSED_AS_S)
+}
+
+/// The demo's policy.
+pub(super) fn demo_policy(nodes: &Nodes) -> Result<EnergyPolicySpec> {
+    serde_json::from_value(policy(nodes)).context("the demo's policy")
 }
 
 /// The demo's cluster, policy and jobs as the simulator takes them.
 pub(super) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> {
-    let spec: EnergyPolicySpec = serde_json::from_value(policy(nodes)).context("the demo's policy")?;
+    let spec = demo_policy(nodes)?;
     let gpu_types = TYPES
         .map(|gpu| json!({"name": gpu.name, "idle": gpu.idle_watts as f64, "max": gpu.max_watts as f64}));
     let nodes = nodes.all().iter().map(|node| {
@@ -71,7 +85,7 @@ pub(super) fn scenario(jobs: &[WorkloadJob], nodes: &Nodes) -> Result<Scenario> 
     let all: Vec<Value> = jobs.iter().map(job).collect();
     let lateness = json!({
         "turnaround_share": spec.prices.turnaround_share.value_or(0.1),
-        "late_fixed": spec.prices.missed_deadline_as.seconds_or(MISSED_AS_S),
+        "late_fixed": miss(&spec),
     });
     let price = PRICE_PER_KWH * PUE / 3.6e6;
     let scenario = Scenario {
@@ -145,8 +159,12 @@ mod tests {
         let time = |job: &WorkloadJob| job.deadline_after_s as f64 + f64::from(u8::from(job == heaviest));
         let turnarounds = jobs.iter().map(|job| (job.name.clone(), time(job))).collect();
         // 16 GPUs and urgent: a quarter of an hour at 500 x 0.02 an hour.
-        assert!((price_of_misses(&jobs, &turnarounds) - 2.5).abs() < 1e-9);
+        assert!((price_of_misses(&jobs, &turnarounds, &EnergyPolicySpec::default()) - 2.5).abs() < 1e-9);
         let all = f64::from(jobs.iter().map(|job| job.weight).sum::<u32>());
-        assert!((price_of_misses(&jobs, &BTreeMap::new()) - 2.5 * all / 500.0).abs() < 1e-9);
+        assert!(
+            (price_of_misses(&jobs, &BTreeMap::new(), &EnergyPolicySpec::default()) - 2.5 * all / 500.0)
+                .abs()
+                < 1e-9
+        );
     }
 }
