@@ -1,7 +1,7 @@
 //! Instants: whole seconds, as JSON keeps them, and arithmetic that saturates.
 
 use andreas_api::training_job::TrainingJobSpec;
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

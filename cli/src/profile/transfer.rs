@@ -107,12 +107,12 @@ pub fn export(args: &ExportArgs) -> Result<()> {
 fn joined(here: TrainingProfileStatus, brought: TrainingProfileStatus) -> TrainingProfileStatus {
     let mut all = here;
     for o in brought.observations {
-        if !all.observations.iter().any(|known| andreas_profiles::same_run(known, &o)) {
+        if !all.observations.iter().any(|known| andreas_cluster::profiles::same_run(known, &o)) {
             all.observations.push(o);
         }
     }
     all.observations.sort_by(|a, b| a.at.0.cmp(&b.at.0).then(a.run.cmp(&b.run)));
-    andreas_profiles::trim_observations(&mut all.observations);
+    andreas_cluster::profiles::trim_observations(&mut all.observations);
     for run in brought.finished_runs {
         if !all.finished_runs.contains(&run) && all.finished_runs.len() < 16 {
             all.finished_runs.push(run);
@@ -173,7 +173,7 @@ async fn store(
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use andreas_core::Seconds;
+    use andreas_model::Seconds;
 
     use super::*;
     use crate::cluster::testing;
@@ -196,8 +196,11 @@ status:
         assert_eq!(exported["metadata"], json!({"name": "bert", "labels": {"team": "nlp"}}));
         let again = parse(&serde_saphyr::to_string(&exported).unwrap(), "again").unwrap();
         assert_eq!((&again.spec, &again.status), (&profile.spec, &profile.status));
-        let converted =
-            andreas_profiles::to_predictor_profile("bert".to_owned(), &again.spec, again.status.as_ref());
+        let converted = andreas_cluster::profiles::to_predictor_profile(
+            "bert".to_owned(),
+            &again.spec,
+            again.status.as_ref(),
+        );
         assert_eq!((converted.given.len(), converted.observations.len()), (1, 1));
         assert_eq!(converted.observations[0].epoch, Some(Seconds(35.0)));
     }
@@ -254,7 +257,10 @@ status:
             o.run = format!("b-{n}");
             many.observations.push(o);
         }
-        assert_eq!(joined(once.clone(), many).observations.len(), andreas_profiles::MAX_OBSERVATIONS);
+        assert_eq!(
+            joined(once.clone(), many).observations.len(),
+            andreas_cluster::profiles::MAX_OBSERVATIONS
+        );
         // What became known here since it was exported stays.
         let mut metered = once;
         metered.observations[0].watts = Some(250);

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-andreas_core::names! {
+andreas_model::names! {
     /// Where a TrainingJob is in its life.
     #[derive(
         Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -34,7 +34,7 @@ impl Phase {
     }
 }
 
-andreas_core::names! {
+andreas_model::names! {
     /// Why a condition holds. The set is closed: dashboards, alerts and tests may list it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
     pub enum Reason {

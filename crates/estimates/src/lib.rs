@@ -4,7 +4,7 @@
 //! watts of a row are means ([`Prediction::mean_epoch`], [`Prediction::mean_power`]); effects of nodes and of power
 //! limits are ratios of medians.
 
-use andreas_core::{Configuration, GpuCount, GpuType, Watts};
+use andreas_model::{Configuration, GpuCount, GpuType, Watts};
 use andreas_planner::{Estimate, LimitEffect, MultiNodeEffect};
 use andreas_predictor::{Prediction, Predictor, Prior, Profile, Source};
 
@@ -98,7 +98,7 @@ fn configuration(gpu_type: &GpuType, nodes: u32, gpus_per_node: u32) -> Configur
 
 #[cfg(test)]
 mod tests {
-    use andreas_core::{Seconds, Time};
+    use andreas_model::{Seconds, Time};
     use andreas_predictor::{GpuModel, Observation};
 
     use super::*;

@@ -4,7 +4,7 @@
 //! configuration, and what it may lose is bounded instead: the planner charges GPUs beyond the fewest until the first
 //! report ([`UnknownRun`]). Until then it is not moved and gets no power limit.
 
-use andreas_core::{GpuCount, Seconds};
+use andreas_model::{GpuCount, Seconds};
 use andreas_planner::UnknownRun;
 use andreas_predictor::{Prediction, Source};
 
@@ -53,7 +53,7 @@ pub fn unknown_rule(predictions: &[Prediction], facts: &RunFacts) -> UnknownRule
 
 #[cfg(test)]
 mod tests {
-    use andreas_core::Configuration;
+    use andreas_model::Configuration;
     use andreas_predictor::LogNormal;
 
     use super::*;

@@ -8,8 +8,8 @@
 
 use std::collections::VecDeque;
 
-use andreas_core::normal::{QUANTILE_90, quantile};
-use andreas_core::{Seconds, Time};
+use andreas_model::normal::{QUANTILE_90, quantile};
+use andreas_model::{Seconds, Time};
 
 use crate::job_forecast::Quantiles;
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use andreas_core::{GpuType, JobId, Seconds, Time, order_key};
+use andreas_model::{GpuType, JobId, Seconds, Time, order_key};
 use andreas_planner::{Estimate, Snapshot};
 
 use crate::hosts::Hosts;

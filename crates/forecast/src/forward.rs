@@ -1,6 +1,6 @@
 //! One future: the plan is carried out, and made again after every end of a run.
 
-use andreas_core::{Seconds, Time};
+use andreas_model::{Seconds, Time};
 use andreas_planner::{IntendedChange, Job, JobState, Options, Plan, Prices, Snapshot, SnapshotError};
 
 use crate::dispatch;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{GpuType, NodeName, Watts};
+use andreas_model::{GpuType, NodeName, Watts};
 use andreas_planner::{Node, Placement, Snapshot};
 
 /// The hosts of a snapshot.

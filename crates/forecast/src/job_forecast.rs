@@ -1,7 +1,7 @@
 //! The futures of one job, and what follows from them.
 
-use andreas_core::normal::cdf;
-use andreas_core::{GpuType, Money, Seconds, Time};
+use andreas_model::normal::cdf;
+use andreas_model::{GpuType, Money, Seconds, Time};
 use andreas_planner::{Job, Lateness};
 
 /// The rest of a job's life in one future.

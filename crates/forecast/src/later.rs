@@ -1,6 +1,6 @@
 //! A snapshot at a later instant, if nothing but its plan happened until then.
 
-use andreas_core::Time;
+use andreas_model::Time;
 use andreas_planner::{Decision, Job, JobPlan, JobState, Plan, Snapshot};
 
 use crate::live;

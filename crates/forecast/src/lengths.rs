@@ -3,8 +3,8 @@
 //! Stratified: over the futures each job gets one number of every quantile range, in an order of its own. So a
 //! few futures cover the whole spread of each job.
 
-use andreas_core::normal::quantile;
-use andreas_core::stable_hash;
+use andreas_model::normal::quantile;
+use andreas_model::stable_hash;
 use andreas_planner::Job;
 use andreas_planner::policy::Random;
 

@@ -28,7 +28,7 @@ mod live;
 
 use std::collections::BTreeMap;
 
-use andreas_core::{JobId, Time};
+use andreas_model::{JobId, Time};
 use andreas_planner::{Options, Plan, Snapshot, SnapshotError};
 
 pub use calibration::Calibration;

@@ -3,7 +3,7 @@
 //! Stops take no time beyond what the snapshot says of jobs that are stopping. A restart costs the snapshot's restart time on the new GPUs. A stop
 //! loses the work since the last checkpoint, as far as the snapshot knows.
 
-use andreas_core::{Joules, Money, Seconds, Tariff, Time};
+use andreas_model::{Joules, Money, Seconds, Tariff, Time};
 use andreas_planner::{Decision, Estimate, Job, JobState, Placement};
 
 use crate::hosts::Hosts;

@@ -1,7 +1,7 @@
 //! Given snapshots of known lengths; when their futures are sampled; then starts, ends and probabilities are those
 //! that follow.
 
-use andreas_core::{JobId, Time, Watts};
+use andreas_model::{JobId, Time, Watts};
 use andreas_planner::{Options, Snapshot, plan};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Converts a decision by indices into a [`Plan`] by names, with the forecast of every job.
 
-use andreas_core::{GpuCount, JobId, Joules, Money, Seconds};
+use andreas_model::{GpuCount, JobId, Joules, Money, Seconds};
 
 use crate::budget;
 use crate::cost::Forecast;
@@ -54,7 +54,7 @@ pub(crate) fn assemble(
         bound_invalid: false,
         budgeted_power: instance.in_scope(budgeted),
         allowed_power: instance.budget_mw.map(|mw| instance.in_scope(mw)),
-        next_event: next.reduce(andreas_core::Time::min),
+        next_event: next.reduce(andreas_model::Time::min),
         jobs: std::collections::BTreeMap::new(),
         prices: outcome.prices.clone(),
         intended: intended(instance, &outcome.intended),
@@ -71,7 +71,7 @@ pub(crate) fn assemble(
             }
             _ => waiting(instance, job, explainer.wait(job)),
         };
-        plan.next_event = plan.next_event.into_iter().chain(expected.finish).reduce(andreas_core::Time::min);
+        plan.next_event = plan.next_event.into_iter().chain(expected.finish).reduce(andreas_model::Time::min);
         total += expected.cost;
         jobs.push((data.job.id.clone(), expected));
     }

@@ -3,7 +3,7 @@
 //! For explanations; no method decides by it. Costs are those of [`candidates`](crate::candidates), by part and at the
 //! weight without ageing.
 
-use andreas_core::{GpuCount, GpuType, JobId, Money, Seconds, Watts};
+use andreas_model::{GpuCount, GpuType, JobId, Money, Seconds, Watts};
 
 use crate::budget;
 use crate::candidates;

@@ -3,7 +3,7 @@
 //! Times are log-normal around the prediction: `X = t exp(s Z - s^2/2)` with mean `t`. The expected tardiness
 //! is the Black-Scholes formula of a call on `X`.
 
-use andreas_core::normal::cdf;
+use andreas_model::normal::cdf;
 
 use crate::snapshot::{Lateness, Snapshot};
 

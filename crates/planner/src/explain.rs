@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use andreas_core::{JobId, Seconds, Time};
+use andreas_model::{JobId, Seconds, Time};
 
 use crate::capacity::Obstacle;
 use crate::instance::{Config, Demand, Holding, Instance};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-andreas_core::names! {
+andreas_model::names! {
     /// A planning method.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]

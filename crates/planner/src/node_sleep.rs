@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{Joules, Seconds, Time, Watts};
+use andreas_model::{Joules, Seconds, Time, Watts};
 use serde::{Deserialize, Serialize};
 
 /// Settings of the rule.

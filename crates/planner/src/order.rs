@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_core::JobId;
+use andreas_model::JobId;
 
 use crate::capacity::{Capacity, Obstacle, Part, parts};
 use crate::explain::BLOCKERS;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use andreas_core::{JobId, Joules, Money, Time, Watts};
+use andreas_model::{JobId, Joules, Money, Time, Watts};
 use serde::{Deserialize, Serialize};
 
 use crate::snapshot::{IntendedChange, Placement, Prices};
@@ -102,7 +102,7 @@ impl Decision {
     }
 }
 
-andreas_core::names! {
+andreas_model::names! {
     /// The reason why a job waits. The names are those of the job's conditions.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     pub enum WaitReason {

@@ -260,7 +260,7 @@ fn power_could_fit(instance: &Instance<'_>, config: &Config, overhead_mw: i128) 
 mod tests {
     use std::cell::Cell;
 
-    use andreas_core::JobId;
+    use andreas_model::JobId;
     use serde_json::json;
 
     use crate::partial::PartialPlan;

@@ -10,7 +10,7 @@ mod state;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use andreas_core::{
+use andreas_model::{
     CostRate, GpuCount, GpuType, HostPower, JobId, Joules, NamespaceName, NodeName, Seconds, StepFunction,
     Tariff, Time, Watts,
 };
@@ -479,7 +479,7 @@ impl Placement {
 
     /// Same GPUs on the same nodes; the limit may differ. A change between the two needs no restart.
     pub fn same_gpus(&self, other: &Self) -> bool {
-        self.gpus_per_node == other.gpus_per_node && andreas_core::same_nodes(&self.nodes, &other.nodes)
+        self.gpus_per_node == other.gpus_per_node && andreas_model::same_nodes(&self.nodes, &other.nodes)
     }
 }
 

@@ -8,7 +8,7 @@ mod every_method;
 mod methods;
 mod scenarios;
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, Job, MethodName, MultiNodeEffect, Namespace, Preemption, WaitReason, Worker,
 };

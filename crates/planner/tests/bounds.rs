@@ -7,7 +7,7 @@ mod scenarios;
 
 use std::collections::BTreeSet;
 
-use andreas_core::{Joules, Seconds, StepFunction, Watts};
+use andreas_model::{Joules, Seconds, StepFunction, Watts};
 use andreas_planner::{MethodName, NodePower, NodeSleep, Options, Plan, PowerBudget, Snapshot, plan};
 use scenarios::{bin_packing, budget, over_two_nodes};
 

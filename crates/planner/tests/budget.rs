@@ -8,7 +8,7 @@ mod every_method;
 mod methods;
 mod scenarios;
 
-use andreas_core::{CostRate, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, Job, LimitEffect, MethodName, NodePower, NodeSleep, Options, Placement, PowerBudget,
     WaitReason, plan,

@@ -8,7 +8,7 @@ mod scenarios;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
+use andreas_model::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, LimitEffect, MultiNodeEffect, Node, Options, Plan, Prices, Snapshot, plan,
 };

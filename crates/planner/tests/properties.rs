@@ -10,7 +10,7 @@ mod world;
 
 use std::cell::Cell;
 
-use andreas_core::Watts;
+use andreas_model::Watts;
 use andreas_planner::{Node, Options, plan};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

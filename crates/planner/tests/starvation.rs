@@ -8,7 +8,7 @@ mod every_method;
 mod methods;
 mod scenarios;
 
-use andreas_core::Time;
+use andreas_model::Time;
 use andreas_planner::{Job, Namespace, Preemption, Worker};
 use scenarios::{HOUR, cluster, job, place, running};
 

@@ -8,7 +8,7 @@ mod scenarios;
 #[allow(dead_code, reason = "the other tests use the rest of it")]
 mod world;
 
-use andreas_core::{GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_model::{GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, IntendedChange, Job, JobState, LimitEffect, MethodName, Node, Options, Placement,
     Preemption, Snapshot, Worker, plan,
@@ -195,7 +195,7 @@ fn a_fully_aged_job_leaves_slow_gpus_and_takes_a_limit_that_saves_like_any_other
     snapshot.jobs[0].estimates = snapshot.jobs[0].estimates[..1].into();
     let placement = Placement { gpu_type: "A100".into(), ..on(&["n0"], 8) };
     snapshot.jobs[0].state = JobState::Running { placement, since: Time(-HOUR) };
-    snapshot.tariff = StepFunction::flat(andreas_core::EnergyPrice::per_kwh(2.0, 1.3));
+    snapshot.tariff = StepFunction::flat(andreas_model::EnergyPrice::per_kwh(2.0, 1.3));
     let plan = plan(&snapshot, &Options::default()).unwrap();
     assert_eq!(place(&plan, "team/slow"), Some(&Placement { limit: Some(Watts(200.0)), ..on(&["n0"], 8) }));
 }
@@ -274,7 +274,7 @@ fn a_change_without_room_now_aims_at_a_start_at_which_nothing_happens_and_the_jo
     let elastic = Job {
         estimates: [row(2, 4.0), row(8, 1.0)].into(),
         deadline: Some(Time(2.1 * HOUR)),
-        weight: andreas_core::CostRate(0.01),
+        weight: andreas_model::CostRate(0.01),
         ..job("elastic", 2)
     };
     snapshot.jobs = vec![
@@ -315,12 +315,12 @@ fn no_job_waits_for_gpus_that_another_keeps_until_it_is_too_late() {
         let mut snapshot = held.clone();
         let there = Job {
             estimates: [row("A100", 2400.0), row("T4", 560.0)].into(),
-            weight: andreas_core::CostRate(1e-6),
+            weight: andreas_model::CostRate(1e-6),
             ..kept.clone()
         };
         let comes = Job {
             estimates: [row("A100", 2400.0), row("T4", 560.0)].into(),
-            weight: andreas_core::CostRate(10.0 / HOUR),
+            weight: andreas_model::CostRate(10.0 / HOUR),
             deadline: Some(Time(hours * HOUR)),
             ..job("comes", 8)
         };

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 use crate::GpuModel;
 
@@ -99,7 +99,7 @@ impl AnalyticPrior {
 
 #[cfg(test)]
 mod tests {
-    use andreas_core::Watts;
+    use andreas_model::Watts;
 
     use super::*;
 

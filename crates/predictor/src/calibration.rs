@@ -6,8 +6,8 @@
 //! same weight, however many rows it has, since its rows are not independent. Few profiles shrink to
 //! factors that cover published tables ([`Factors::start`]).
 
-use andreas_core::GpuType;
-use andreas_core::normal::QUANTILE_95;
+use andreas_model::GpuType;
+use andreas_model::normal::QUANTILE_95;
 
 use crate::expected::Expected;
 use crate::first_runs::{Run, first_runs};

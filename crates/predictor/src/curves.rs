@@ -1,6 +1,6 @@
 //! A profile's two curves, and the answers they give.
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 use crate::Source;
 use crate::analytic_prior::AnalyticPrior;

@@ -1,7 +1,7 @@
 //! A log-normal estimate of a positive quantity, with its source: its errors are factors, not differences.
 
-use andreas_core::Seconds;
-use andreas_core::normal::{QUANTILE_90, QUANTILE_95};
+use andreas_model::Seconds;
+use andreas_model::normal::{QUANTILE_90, QUANTILE_95};
 use serde::{Deserialize, Serialize};
 
 /// Standard deviation of the log for "a factor 3 each way": p10 = median / 3, p90 = median x 3.
@@ -16,7 +16,7 @@ pub fn mean_over_median(sigma: f64) -> f64 {
     libm::exp(sigma * sigma / 2.0)
 }
 
-andreas_core::names! {
+andreas_model::names! {
     /// What an estimate rests on.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     pub enum Source {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 use crate::curve_prior::Prior;
 use crate::physics::Setting;

@@ -1,6 +1,6 @@
 //! Input types: GPU types, profiles with tables and observations, questions.
 
-use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use serde::{Deserialize, Serialize};
 
 /// A GPU type of the cluster.

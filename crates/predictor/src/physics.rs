@@ -10,7 +10,7 @@
 //! All values are logs relative to the profile's reference batch, so that one prior serves models
 //! of every size.
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 /// Number of parameters; indices below.
 pub(crate) const P: usize = 7;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{Configuration, GpuType};
+use andreas_model::{Configuration, GpuType};
 
 use crate::analytic_prior::AnalyticPrior;
 use crate::pool::{Pooled, owner, pool, run_spreads};

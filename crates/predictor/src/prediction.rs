@@ -1,6 +1,6 @@
 //! Output types: a prediction, and leave-one-out errors of a profile's own rows.
 
-use andreas_core::{Configuration, Seconds, Watts};
+use andreas_model::{Configuration, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 
 use crate::estimate::LogNormal;
@@ -43,7 +43,7 @@ impl Prediction {
 
 #[cfg(test)]
 mod tests {
-    use andreas_core::GpuCount;
+    use andreas_model::GpuCount;
 
     use super::*;
     use crate::Source;

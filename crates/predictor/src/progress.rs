@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use andreas_core::{Seconds, Time};
+use andreas_model::{Seconds, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::Source;

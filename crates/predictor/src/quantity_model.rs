@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 use crate::curve_prior::{Prior, RESIDUAL_VARIANCE};
 use crate::expected::Expected;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 use crate::regression::elastic_net;
 

@@ -4,7 +4,7 @@
 //! Not a gamma regression: linfa's Tweedie GLM stops at its start or does not return on such rows.
 //! Targets are logs: times span five decades.
 
-use andreas_core::normal::QUANTILE_90;
+use andreas_model::normal::QUANTILE_90;
 use linfa::Dataset;
 use linfa::traits::Fit;
 use linfa_elasticnet::ElasticNet;

@@ -1,6 +1,6 @@
 //! A profile's evidence: one aggregated sample per configuration, from observations and table rows.
 
-use andreas_core::{Configuration, GpuCount, GpuType};
+use andreas_model::{Configuration, GpuCount, GpuType};
 
 use crate::physics::Quantity;
 use crate::runs::{EPOCH_SPREAD, RunSpread};

@@ -15,7 +15,7 @@ pub const MAX_WATTS: f64 = 10_000.0;
 /// Most GPUs of a gang.
 pub const MAX_GPUS: u32 = 65_536;
 
-andreas_core::names! {
+andreas_model::names! {
     /// Why an observation was refused.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     pub enum Refusal {
@@ -75,7 +75,7 @@ pub fn screen(row: &Observation) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
+    use andreas_model::{Configuration, GpuCount, Seconds, Time, Watts};
 
     use super::*;
 

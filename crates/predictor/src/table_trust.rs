@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 use crate::physics::Quantity;
 use crate::pool::Pooled;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{Configuration, GpuType, Watts};
+use andreas_model::{Configuration, GpuType, Watts};
 
 use crate::analytic_prior::{AnalyticPrior, LOG_TIME, LOG_WATTS};
 use crate::calibration::Factors;

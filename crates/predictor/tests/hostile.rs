@@ -4,7 +4,7 @@
 
 mod common;
 
-use andreas_core::{Configuration, Seconds, Time, Watts};
+use andreas_model::{Configuration, Seconds, Time, Watts};
 use andreas_predictor::{Features, Observation, Prediction, Predictor, Profile, Refusal};
 use common::{every, family, gpus, on, prior};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 
 mod common;
 
-use andreas_core::{Configuration, Seconds, Watts};
+use andreas_model::{Configuration, Seconds, Watts};
 use andreas_predictor::{GpuModel, Prediction, Predictor, Profile, Source, prior_run_time};
 use common::{every, family, gpus, median, on, prior};
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::OnceLock;
 
-use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
+use andreas_model::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Features, GpuModel, Observation, Predictor, Prior, Profile, TableRow};
 use common::{every, family, gpus, on, prior};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn wild() -> impl Strategy<Value = f64> {
     prop_oneof![2 => 0.001..1e7f64, 1 => special]
 }
 
-fn gpu_type() -> impl Strategy<Value = andreas_core::GpuType> {
+fn gpu_type() -> impl Strategy<Value = andreas_model::GpuType> {
     prop_oneof![Just("A100"), Just("V100"), Just("T4"), Just("unheard-of")].prop_map(Into::into)
 }
 

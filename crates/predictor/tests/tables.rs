@@ -3,7 +3,7 @@
 
 mod common;
 
-use andreas_core::{Configuration, Seconds, Watts};
+use andreas_model::{Configuration, Seconds, Watts};
 use andreas_predictor::{Prediction, Predictor, Profile, Source, TableRow};
 use common::{every, family, gpus, noise, on, prior};
 

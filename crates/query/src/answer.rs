@@ -126,7 +126,7 @@ impl CostParts {
     }
 }
 
-andreas_core::names! {
+andreas_model::names! {
     /// What keeps a configuration from starting now.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     pub enum Obstacle {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{GpuType, Seconds};
+use andreas_model::{GpuType, Seconds};
 use andreas_planner::SnapshotError;
 
 use crate::memory::Memory;
@@ -54,7 +54,7 @@ pub(crate) fn memory(memory: &Memory) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use andreas_core::Time;
+    use andreas_model::Time;
 
     use super::*;
     use crate::memory::JobMemory;

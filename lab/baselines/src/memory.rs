@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{GpuType, JobId, NamespaceName, Seconds, Time};
+use andreas_model::{GpuType, JobId, NamespaceName, Seconds, Time};
 use serde::{Deserialize, Serialize};
 
 /// Service up to an instant, and holdings since then.

@@ -3,7 +3,7 @@
 use andreas_planner::MethodName;
 use serde::{Deserialize, Serialize};
 
-andreas_core::names! {
+andreas_model::names! {
     /// A method of the product or of another system.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{CostRate, GpuType};
+use andreas_model::{CostRate, GpuType};
 use andreas_planner::MethodName;
 use serde::{Deserialize, Serialize};
 

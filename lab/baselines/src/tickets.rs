@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::NamespaceName;
+use andreas_model::NamespaceName;
 use serde::{Deserialize, Serialize};
 
 /// Share of the GPU time by namespace, relative to other namespaces, > 0; 1 for those without an entry.

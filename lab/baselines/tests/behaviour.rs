@@ -11,7 +11,7 @@ mod scenarios;
 
 use std::collections::BTreeMap;
 
-use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
+use andreas_model::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, MultiNodeEffect, Node, WaitReason};
 use every_method::start_of_the_large_one;
 use methods::{Method, decide};

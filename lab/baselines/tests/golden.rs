@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Method, Options, plan};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, GpuType, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Placement, Plan, Snapshot,
 };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Method, Options, plan};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, GpuType, JobId, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, GpuType, JobId, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Placement, Snapshot};
 
 fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {

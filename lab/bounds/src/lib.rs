@@ -12,7 +12,7 @@
 //! **Time**: for each round and job, the slices from its submission to where waiting costs more than it saves, times its
 //! options.
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Money, Seconds, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, Money, Seconds, Time, Watts};
 
 use andreas_planner::Lateness;
 

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use andreas_bounds::{KnownJob, KnownJobs, RunOption};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, Seconds, Time, Watts};
 use andreas_planner::Lateness;
 use proptest::prelude::*;
 

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::{Memory, Method, Options, Scheduler, Tickets};
-use andreas_core::{Joules, NamespaceName, Time, Watts};
+use andreas_model::{Joules, NamespaceName, Time, Watts};
 use andreas_planner::{Plan, Snapshot};
 use anyhow::{Context, Result, anyhow};
 use clap::builder::{PossibleValuesParser, TypedValueParser};

@@ -1,6 +1,6 @@
 //! Why a job runs or waits, in words: for the table of `plan` and for the line protocol.
 
-use andreas_core::JobId;
+use andreas_model::JobId;
 use andreas_planner::{Decision, JobPlan};
 
 /// One sentence: why it runs or waits.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use andreas_baselines::{Method, Options};
-use andreas_core::{Seconds, StepFunction};
+use andreas_model::{Seconds, StepFunction};
 use andreas_simulator::readers::{self, Format, TraceRange, peak};
 use andreas_simulator::report::{self, Report};
 use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Sleep, Watch, run_all};

@@ -4,7 +4,7 @@ use super::TrainTestSplit;
 use crate::table::Sample;
 use andreas_predictor::Cholesky;
 
-andreas_core::names! {
+andreas_model::names! {
     /// A simpler way to predict times.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Baseline {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use andreas_core::stable_hash;
+use andreas_model::stable_hash;
 
 use crate::table::Sample;
 use andreas_predictor::first_runs::{Run, first_runs};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 
 use andreas_predictor::{Features, GpuModel, Observation, Profile, Query};
 

@@ -18,7 +18,7 @@ fn covered(setting: Setting, isolated: bool) {
         for sample in samples.iter_mut().filter(|_| isolated) {
             sample.profile = format!("{0}/{0}", sample.profile);
         }
-        let gpus = boards(&samples, andreas_core::board_power);
+        let gpus = boards(&samples, andreas_model::board_power);
         all.join(name, evaluate(&splits(&samples, setting, HoldOut::Job, None), &gpus));
     }
     for power in [false, true] {

@@ -12,7 +12,7 @@ fn asked(samples: &[Sample], setting: Setting) -> (Outcome, Outcome) {
     // Many jobs on many types are many fits: every third question is enough to see them get worse.
     let each = if matches!(setting, Setting::NewType(_)) { 3 } else { 1 };
     let splits: Vec<_> = splits(samples, setting, HoldOut::Job, None).into_iter().step_by(each).collect();
-    let gpus = boards(samples, andreas_core::board_power);
+    let gpus = boards(samples, andreas_model::board_power);
     (evaluate(&splits, &gpus), evaluate_baseline(&splits, Baseline::Physics))
 }
 

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use andreas_baselines::{Method, Options, Scheduler};
-use andreas_core::{JobId, Time};
 use andreas_forecast::{Calibration, JobForecast, Quantiles, Settings, sample};
+use andreas_model::{JobId, Time};
 use andreas_planner::{Estimate, Job, Placement};
 use andreas_predictor::mean_over_median;
 use andreas_simulator::readers::{self, TraceRange};

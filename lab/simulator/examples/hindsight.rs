@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use andreas_baselines::{Method, Options, Scheduler};
 use andreas_bounds::{KnownJob, KnownJobs, RunOption};
-use andreas_core::{EnergyPrice, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_model::{EnergyPrice, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_planner::{Job, MultiNodeEffect};
 use andreas_simulator::readers::{self, TraceRange};
 use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, Sleep, replay};

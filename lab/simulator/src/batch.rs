@@ -1,7 +1,7 @@
 //! Runs many replays in parallel, each perturbed a few times.
 
 use andreas_baselines::{Method, Options, Scheduler};
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 use rayon::prelude::*;
 
 use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, Sleep, replay};
@@ -148,7 +148,7 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
 #[cfg(test)]
 mod tests {
     use andreas_baselines::Tickets;
-    use andreas_core::StepFunction;
+    use andreas_model::StepFunction;
     use andreas_planner::{DEFAULT_WEAR, Lateness};
 
     use super::*;
@@ -160,7 +160,7 @@ mod tests {
             name: "test".into(),
             gpu_types: Vec::new(),
             nodes: Vec::new(),
-            tariff: StepFunction::flat(andreas_core::EnergyPrice(1.0)),
+            tariff: StepFunction::flat(andreas_model::EnergyPrice(1.0)),
             budget: None,
             lateness: Lateness::default(),
             restart: Seconds(seconds),

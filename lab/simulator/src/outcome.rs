@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use andreas_baselines::Method;
-use andreas_core::{JobId, Joules, Money, NodeName, Seconds, StepFunction, Time, Watts};
+use andreas_model::{JobId, Joules, Money, NodeName, Seconds, StepFunction, Time, Watts};
 use serde::Serialize;
 
 /// A replay and the time of its decisions.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::{Accounting, Tickets};
-use andreas_core::{CostRate, GpuType, JobId, NodeName, Seconds, StepFunction, Tariff, Time, Watts};
+use andreas_model::{CostRate, GpuType, JobId, NodeName, Seconds, StepFunction, Tariff, Time, Watts};
 use andreas_planner::node_sleep::SleepRule;
 use andreas_planner::{GpuTypeInfo, Job, Lateness, Node};
 use andreas_predictor::Features;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use andreas_baselines::{Method, Tickets};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, Joules, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, Lateness, MethodName, Node, Options, Snapshot, plan,
 };

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, Lateness, Node, Snapshot};
 use andreas_simulator::{Conditions, Failure, PredictionError, Replayed, Scenario, replay};
 use rand::{RngExt, SeedableRng};

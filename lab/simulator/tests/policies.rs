@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::{Method, Options, Scheduler, Tickets};
-use andreas_core::{StepFunction, Watts};
+use andreas_model::{StepFunction, Watts};
 use andreas_planner::Snapshot;
 use andreas_simulator::readers::{self, Format, TraceRange, peak};
 use andreas_simulator::{Conditions, Replayed, Scenario, replay};
@@ -93,7 +93,7 @@ fn gandiva_fair_gives_gpu_time_by_tickets() {
         job.namespace = if i % 4 == 0 { "few" } else { "many" }.into();
     }
     scenario.tickets = Tickets([("few".into(), 1.0), ("many".into(), 2.0)].into());
-    scenario.tick = Some(andreas_core::Seconds(360.0));
+    scenario.tick = Some(andreas_model::Seconds(360.0));
     let user: BTreeMap<_, _> = scenario.jobs.iter().map(|j| (j.id.clone(), j.namespace.clone())).collect();
 
     let replayed = run(&scenario, Method::GandivaFair);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::{Method, Options, plan};
-use andreas_core::{GpuType, JobId, NodeName, Seconds};
+use andreas_model::{GpuType, JobId, NodeName, Seconds};
 use andreas_planner::{Decision, JobState, Plan, Snapshot};
 use andreas_simulator::{Conditions, readers, replay};
 use serde::Deserialize;

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::Method;
-use andreas_core::{GpuCount, Seconds, Time};
+use andreas_model::{GpuCount, Seconds, Time};
 use andreas_simulator::readers::{self, ClusterFile, Format, TraceJob, TraceRange, read_trace};
 use andreas_simulator::report::{self, Report};
 use andreas_simulator::{Failure, Knowledge, Outcome, PredictionError, Setup, Summary, Watch, run_all};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_core::{EnergyPrice, Seconds, Time, Watts};
+use andreas_model::{EnergyPrice, Seconds, Time, Watts};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
@@ -32,7 +32,7 @@ pub struct Bill {
 /// The current attempt by the power model, while all members ran: priced by this policy's tariff of each instant, PUE
 /// included. `until`: of each equal part of the attempt, until when it drew power; empty: none did. Former policies are not
 /// kept, so a new price counts for the whole attempt. The hosts' draw is what was known when the attempt was decided
-/// ([`andreas_core::HostPower::share`]).
+/// ([`andreas_model::HostPower::share`]).
 pub fn attempt_energy(job: &SlimTrainingJob, policy: &EnergyPolicySpec, until: &[Timestamp]) -> Bill {
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let Some((allocation, running)) = allocation.and_then(|a| Some((a, a.running_time.as_ref()?.0))) else {

@@ -11,7 +11,7 @@ use andreas_api::energy_policy::PowerState;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
-use andreas_core::Time;
+use andreas_model::Time;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 

@@ -28,8 +28,8 @@ use andreas_api::names::{
     LABEL_MIG_CAPABLE, MIG_PREFIX,
 };
 use andreas_api::slim::{SlimGpuNode, SlimNode};
-use andreas_core::Watts;
-use andreas_policy::type_label;
+use andreas_cluster::policy::type_label;
+use andreas_model::Watts;
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
@@ -340,7 +340,7 @@ fn kept_exclusion(index: &ClusterIndex, node: &SlimNode, policy: &EnergyPolicySp
 
 /// The GPU type of a node: by its labels, or the one that it keeps.
 fn gpu_type<'a>(index: &'a ClusterIndex, node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
-    kept_type(index, node, policy).or_else(|| andreas_policy::gpu_type(node, policy))
+    kept_type(index, node, policy).or_else(|| andreas_cluster::policy::gpu_type(node, policy))
 }
 
 /// Boards that a node's agent has seen. One that has seen none waits for the driver.
@@ -352,7 +352,7 @@ fn boards_seen(index: &ClusterIndex, node: &SlimNode) -> Option<u64> {
 /// How a node without a GpuNode is used, by its labels and resources.
 #[cfg(test)]
 pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
-    let gpu_type = andreas_policy::gpu_type(node, policy);
+    let gpu_type = andreas_cluster::policy::gpu_type(node, policy);
     use_of(node, policy, Witness { gpu_type, ..Witness::default() })
 }
 

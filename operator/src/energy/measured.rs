@@ -9,7 +9,7 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::ReleasedEnergy;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_profile::Observation;
-use andreas_core::Joules;
+use andreas_model::Joules;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -134,7 +134,7 @@ pub fn price(policy: &EnergyPolicySpec, micros: i64, predicted: i64, joules: i64
     }
     let second = at.as_second() as f64;
     let piece = rules::tariff(policy, at.as_second())
-        .pieces(andreas_core::Time(second), andreas_core::Time(second + 1.0))
+        .pieces(andreas_model::Time(second), andreas_model::Time(second + 1.0))
         .next();
     piece.map_or(0, |(.., price)| ((price * Joules(joules as f64)).0 * 1e6) as i64)
 }

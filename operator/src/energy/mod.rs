@@ -5,7 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`rules`], [`boards`], [`gpu_type`] | of `andreas-policy`: prices and budget over time, power of GPU types and hosts |
+//! | [`rules`], [`boards`], [`gpu_type`] | of `andreas_cluster::policy`: prices and budget over time, power of GPU types and hosts |
 //! | [`weight`] | the weight of a job within its namespace's bound |
 //! | [`inventory`] | which nodes are planned, as which GPU type, and why others are excluded |
 //! | [`types`] | facts of the cluster's GPU types; what one GPU counts for against the budget |
@@ -26,7 +26,7 @@ pub mod measured;
 pub mod types;
 pub mod weight;
 
-pub use andreas_policy::{boards, rules};
+pub use andreas_cluster::policy::{boards, rules};
 pub use inventory::{Exclusion, Inventory, NodeUse};
 pub use measured::LateEnergy;
 pub use types::{TypeDraw, TypeFacts, Types};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::GpuType;
+use andreas_model::GpuType;
 
 /// Margin on agents' reports: a draw changes in the minute between two of them.
 pub const REPORT_MARGIN: f64 = 1.1;

@@ -20,8 +20,8 @@ pub mod memory;
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_api::TrainingJobStatus;
-use andreas_core::Time;
 use andreas_forecast::Calibration;
+use andreas_model::Time;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};

@@ -8,7 +8,7 @@ use andreas_adopt::Workload;
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
-use andreas_core::same_nodes;
+use andreas_model::same_nodes;
 use jiff::Timestamp;
 
 use super::first_seen::{FirstSeen, TimedFact};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use andreas_api::gpu_node::ExcludedNode;
 use andreas_api::slim::{SlimGpuNode, SlimNode};
 use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec};
-use andreas_policy::type_label;
+use andreas_cluster::policy::type_label;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;

@@ -43,9 +43,9 @@ pub fn merge(status: &mut TrainingProfileStatus, learned: &[ProfileUpdate]) {
     for update in learned {
         match update {
             ProfileUpdate::Observation(new) => {
-                status.observations.retain(|old| !andreas_profiles::same_run(old, new));
+                status.observations.retain(|old| !andreas_cluster::profiles::same_run(old, new));
                 status.observations.push(new.clone());
-                andreas_profiles::trim_observations(&mut status.observations);
+                andreas_cluster::profiles::trim_observations(&mut status.observations);
             }
             ProfileUpdate::OutOfMemory { gpu_type } => {
                 if !status.out_of_memory_types.contains(gpu_type) {

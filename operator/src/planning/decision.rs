@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::Reason;
-use andreas_core::{JobId, NodeName};
+use andreas_model::{JobId, NodeName};
 use andreas_planner::{Decision, Job, JobPlan, Node, Placement, WaitReason};
 
 use crate::lifecycle::Planned;

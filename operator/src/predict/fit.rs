@@ -83,7 +83,7 @@ impl FitRequest {
             }
             *of_namespace += rows;
             all.rows += rows;
-            let converted = andreas_profiles::to_predictor_profile(
+            let converted = andreas_cluster::profiles::to_predictor_profile(
                 key.to_string(),
                 &profile.spec,
                 profile.status.as_ref(),

@@ -5,8 +5,8 @@
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
-use andreas_core::normal::QUANTILE_90;
-use andreas_core::{Seconds, Watts};
+use andreas_model::normal::QUANTILE_90;
+use andreas_model::{Seconds, Watts};
 use andreas_predictor::on_time_probability;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

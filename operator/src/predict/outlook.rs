@@ -2,8 +2,8 @@
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_core::Seconds;
-use andreas_core::normal::QUANTILE_95;
+use andreas_model::Seconds;
+use andreas_model::normal::QUANTILE_95;
 use andreas_predictor::progress::{FASTEST, Pace, blended, max_plausible_progress, remaining_epochs};
 use andreas_predictor::{LogNormal, Source};
 use jiff::Timestamp;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use andreas_core::{JobId, Time};
 use andreas_forecast::{Forecast, JobForecast, Quantiles};
+use andreas_model::{JobId, Time};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use andreas_core::{GpuCount, GpuType, Seconds, Watts};
 use andreas_estimates::{self as estimates, PredictionContext};
+use andreas_model::{GpuCount, GpuType, Seconds, Watts};
 use andreas_planner as planner;
 use andreas_predictor::{LogNormal, Prediction, Prior, Source};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Allocation;
-use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_estimates::PredictionContext;
+use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_predictor::progress::Pace;
 use andreas_predictor::{GpuModel, Observation, Prior, Profile, prior_run_time};
 use kube::ResourceExt;
@@ -270,5 +270,5 @@ impl ObservedPace {
 
 /// A TrainingProfile for the predictor, under the predictor's name.
 fn predictor_profile(name: String, profile: &SlimTrainingProfile) -> Profile {
-    andreas_profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref())
+    andreas_cluster::profiles::to_predictor_profile(name, &profile.spec, profile.status.as_ref())
 }

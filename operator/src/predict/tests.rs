@@ -3,7 +3,7 @@
 use andreas_api::phase::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
-use andreas_core::{GpuCount, Seconds, Watts};
+use andreas_model::{GpuCount, Seconds, Watts};
 use andreas_predictor::{LogNormal, Source};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -226,7 +226,7 @@ fn a_waiting_job_has_a_start_and_an_end_once_they_were_sampled() {
     let before = shown(None);
     assert_eq!((before.risk.as_str(), before.start_time, before.finish_time), ("Low", None, None));
     let finish = (Some(at(3_000)), Some(at(3_400)), Some(at(4_000)));
-    let when = andreas_core::Time(0.0);
+    let when = andreas_model::Time(0.0);
     let uncorrected = (andreas_forecast::Quantiles { p10: when, p50: when, p90: when }, when);
     let behind = shown(Some(Sampled { start: Some(at(2_400)), finish, uncorrected, on_time: 0.7 }));
     assert_eq!((behind.start_time, behind.finish_time), (Some(Time(at(2_400))), Some(Time(at(3_400)))));

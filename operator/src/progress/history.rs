@@ -2,7 +2,7 @@
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
-use andreas_core::Time;
+use andreas_model::Time;
 use andreas_predictor::progress::{Pace, ProgressWindow, Report};
 use jiff::Timestamp;
 

@@ -7,7 +7,7 @@ use andreas_api::names::{
 };
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
-use andreas_core::JobId;
+use andreas_model::JobId;
 use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
 use andreas_query::{
     Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, MAX_TRIED, NotTried,
@@ -189,7 +189,7 @@ impl Help<'_> {
         // To the next whole minute.
         let at = jiff::Timestamp::from_second((p90.as_second() / 60 + 1) * 60).ok()?;
         let mut then = expected(forecast, true)?;
-        then.on_time_percent = Some(percent(forecast.on_time_by(andreas_core::Time(at.as_second() as f64))));
+        then.on_time_percent = Some(percent(forecast.on_time_by(andreas_model::Time(at.as_second() as f64))));
         then.cost.lateness_cost_micros = 0;
         // A workload with both annotations is refused.
         let instead = match (&self.job.spec.adopts, &self.job.spec.deadline_after) {
@@ -276,7 +276,7 @@ impl Help<'_> {
             patch,
             expected: then,
             sooner_seconds: sooner,
-            added_cost_micros: micros(andreas_core::Money(cost)),
+            added_cost_micros: micros(andreas_model::Money(cost)),
         })
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
 use andreas_api::{Phase, TrainingJobStatus};
-use andreas_core::JobId;
 use andreas_forecast::{JobForecast, Quantiles};
+use andreas_model::JobId;
 use andreas_planner::{Decision, Plan};
 use andreas_query::{Ahead, CostParts, Expected, Interval, MAX_QUEUE, Queue, QueuedJob};
 use andreas_runtime::watch::ObjectKey;
@@ -23,7 +23,7 @@ use crate::snapshot::job_id;
 const NEAREST: usize = 3;
 
 /// Money as millionths, rounded.
-pub fn micros(money: andreas_core::Money) -> i64 {
+pub fn micros(money: andreas_model::Money) -> i64 {
     (money.0 * 1e6).round().clamp(-9e18, 9e18) as i64
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use andreas_core::{JobId, Time};
 use andreas_forecast::{Forecast, Settings, sample};
+use andreas_model::{JobId, Time};
 use andreas_planner::{Decision, Options, Plan, Snapshot, SnapshotError};
 use andreas_query::Ahead;
 use jiff::Timestamp;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use andreas_api::Phase;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_core::JobId;
 use andreas_forecast::{Forecast, sample};
+use andreas_model::JobId;
 use andreas_planner::{Plan, Snapshot, plan};
 use andreas_query::{Affected, Can, CanRequest, OthersAffected, QueuedJob, WhatIf, WhatIfRequest};
 use andreas_runtime::watch::ObjectKey;
@@ -202,7 +202,7 @@ fn compare(
         .sort_by(|a, b| b.later_seconds.abs().cmp(&a.later_seconds.abs()).then_with(|| a.name.cmp(&b.name)));
     let own = u32::try_from(affected.len()).unwrap_or(u32::MAX);
     affected.truncate(andreas_query::MAX_NAMES);
-    (affected, own, others, micros(andreas_core::Money(cost)))
+    (affected, own, others, micros(andreas_model::Money(cost)))
 }
 
 /// Answers whether a job submitted at the instant of `view` would be on time.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use andreas_api::slim::SlimNode;
-use andreas_core::NodeName;
+use andreas_model::NodeName;
 use andreas_runtime::watch::ObjectKey;
 
 use super::nodes::Cluster;

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Phase, TrainingJobStatus};
-use andreas_core::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Time};
+use andreas_model::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Time};
 use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_core::{GpuType, Watts};
+use andreas_model::{GpuType, Watts};
 use andreas_planner::{Node, Resources, Worker};
 
 use super::holders::Holders;

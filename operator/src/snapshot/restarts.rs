@@ -1,7 +1,7 @@
 //! Restarts that the planner made: how many in the last day, and what one takes.
 
 use andreas_api::{Outcome, TrainingJobStatus};
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,7 +23,7 @@ pub(super) fn last_day(status: Option<&TrainingJobStatus>, now: Timestamp) -> u3
 
 /// Time from stop to first progress of runs with this profile; `None` before enough restarts were observed.
 pub(super) fn observed_time(index: &ClusterIndex, profile: &ObjectKey) -> Option<Seconds> {
-    andreas_profiles::restart_time(index.profiles().get(profile)?.status.as_ref()?)
+    andreas_cluster::profiles::restart_time(index.profiles().get(profile)?.status.as_ref()?)
 }
 
 #[cfg(test)]

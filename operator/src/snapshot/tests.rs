@@ -5,7 +5,7 @@ use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
-use andreas_core::{GpuCount, Watts};
+use andreas_model::{GpuCount, Watts};
 use andreas_planner::JobState;
 use andreas_runtime::watch::Index;
 use serde_json::{Value, json};

@@ -3,10 +3,10 @@
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
-use andreas_core::{Joules, Seconds};
+use andreas_cluster::policy::rules;
 use andreas_e2e::workload::TimeScale;
+use andreas_model::{Joules, Seconds};
 use andreas_planner::MethodName;
-use andreas_policy::rules;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 

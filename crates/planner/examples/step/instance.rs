@@ -1,6 +1,6 @@
 //! Random instances of one decision, the same in every run.
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, JobState, Lateness, Node, Placement, Resources, Snapshot,
     Worker,

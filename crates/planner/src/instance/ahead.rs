@@ -1,6 +1,6 @@
 //! The power budget as plans are held to it: a lower window counts for a job from its grace period before it.
 
-use andreas_core::{Seconds, StepFunction, Time, Watts};
+use andreas_model::{Seconds, StepFunction, Time, Watts};
 
 use crate::snapshot::PowerBudget;
 
@@ -61,7 +61,7 @@ pub(crate) fn least_ahead(watts: &StepFunction<Watts>, ahead: Seconds, now: Time
 
 #[cfg(test)]
 mod tests {
-    use andreas_core::Seconds;
+    use andreas_model::Seconds;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use andreas_core::{GpuType, NodeName};
+use andreas_model::{GpuType, NodeName};
 
 use super::data::{NodeData, TypeData, milliwatts};
 use crate::snapshot::{Job, Node, NodePower, NodeSleep, Snapshot};

@@ -1,6 +1,6 @@
 //! What an instance is made of: nodes, types, jobs and their configurations, as plain data by index.
 
-use andreas_core::{GpuType, NodeName, Time};
+use andreas_model::{GpuType, NodeName, Time};
 
 use crate::snapshot::{IntendedChange, Job, JobState, LimitsCount, NodePower};
 
@@ -180,7 +180,7 @@ impl PartialEq for Nodes {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::One(a), Self::One(b)) => a == b,
-            _ => andreas_core::same_nodes(self.as_slice(), other.as_slice()),
+            _ => andreas_model::same_nodes(self.as_slice(), other.as_slice()),
         }
     }
 }

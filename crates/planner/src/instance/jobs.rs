@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use andreas_core::{GpuType, JobId, NodeName, Seconds};
+use andreas_model::{GpuType, JobId, NodeName, Seconds};
 
 use super::ahead::{LowerWindow, met_by};
 use super::cluster::{CPU, MEMORY, Names, PODS, QuotaIndex};

@@ -8,7 +8,7 @@ mod jobs;
 
 use std::collections::BTreeMap;
 
-use andreas_core::{GpuType, NodeName, Seconds, Time, Watts};
+use andreas_model::{GpuType, NodeName, Seconds, Time, Watts};
 
 use crate::cost::PriceOverTime;
 use crate::snapshot::{Job, JobState, Placement, Snapshot};
@@ -235,7 +235,7 @@ impl<'a> Instance<'a> {
         Placement {
             gpu_type: self.types[config.kind].name.clone(),
             nodes: assignment.nodes.as_slice().iter().map(|n| self.nodes[*n as usize].name.clone()).collect(),
-            gpus_per_node: andreas_core::GpuCount(u32::try_from(config.gpus).unwrap_or(u32::MAX)),
+            gpus_per_node: andreas_model::GpuCount(u32::try_from(config.gpus).unwrap_or(u32::MAX)),
             limit: config.limit.map(Watts),
         }
     }

@@ -172,7 +172,7 @@ impl Chooser {
 mod tests {
     use std::collections::BTreeSet;
 
-    use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
+    use andreas_model::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 
     use super::super::classes::Classes;
     use super::*;

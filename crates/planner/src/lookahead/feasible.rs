@@ -5,7 +5,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 
 use super::classes::{Classes, Mask};
 use super::periods::{Periods, most_watts};

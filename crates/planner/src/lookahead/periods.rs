@@ -4,7 +4,7 @@
 //! runs of minutes. The next edges of tariff and budget split the periods that they lie in, so that a start
 //! can aim at them.
 
-use andreas_core::{Seconds, StepFunction, Time};
+use andreas_model::{Seconds, StepFunction, Time};
 
 use crate::instance::{Instance, least_ahead};
 

@@ -10,7 +10,7 @@
 //! the list, and prices of what is not on it would run away. After the rounds the jobs are asked once more at the result.
 //! Where far more of a resource is asked for than there is, or one that has a price is left, the search goes on.
 
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 
 use super::Kept;
 use super::choosers::Choosers;

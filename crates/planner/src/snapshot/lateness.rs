@@ -1,6 +1,6 @@
 //! The price of lateness.
 
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 use serde::{Deserialize, Serialize};
 
 /// Cost of lateness, beside the jobs' weights.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use andreas_core::{CostRate, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
+use andreas_model::{CostRate, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, Time, Watts};
 
 use super::{Estimate, Job, JobState, LimitsCount, Node, Preemption, Resources, Worker};
 

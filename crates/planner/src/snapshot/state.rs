@@ -1,6 +1,6 @@
 //! What a job does and holds at the instant of a snapshot.
 
-use andreas_core::{Seconds, Time};
+use andreas_model::{Seconds, Time};
 use serde::{Deserialize, Serialize};
 
 use super::Placement;

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, JobId, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     DEFAULT_WEAR, Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitEffect, LimitsCount, Node, Placement,
     Plan, PowerBudget, Preemption, Resources, Snapshot, Worker,

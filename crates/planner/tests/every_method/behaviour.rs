@@ -1,6 +1,6 @@
 //! Scenarios that every method must pass: what it does in situations that people will ask about.
 
-use andreas_core::{CostRate, Seconds, Time};
+use andreas_model::{CostRate, Seconds, Time};
 use andreas_planner::{
     Job, JobState, MultiNodeEffect, Namespace, Plan, Preemption, Resources, Snapshot, WaitReason, Worker,
 };

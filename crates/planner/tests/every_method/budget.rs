@@ -1,6 +1,6 @@
 //! Scenarios that every method must pass: what it does where watts are scarce.
 
-use andreas_core::{CostRate, GpuCount, Time, Watts};
+use andreas_model::{CostRate, GpuCount, Time, Watts};
 use andreas_planner::{
     Estimate, Job, JobState, LimitEffect, LimitsCount, Placement, Plan, Preemption, WaitReason,
 };

@@ -1,7 +1,7 @@
 //! Scenarios that every method must pass: a start waits until all whose GPUs, resources, quota or watts it takes have left,
 //! through every later plan.
 
-use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts};
+use andreas_model::{CostRate, GpuCount, Seconds, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Namespace, Placement, Plan, Preemption, Resources, Snapshot,
     WaitReason, Worker,

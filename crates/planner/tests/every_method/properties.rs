@@ -1,6 +1,6 @@
 //! What holds of every plan, whatever the cluster and the method.
 
-use andreas_core::{GpuCount, Seconds, Time, Watts};
+use andreas_model::{GpuCount, Seconds, Time, Watts};
 use andreas_planner::{JobState, Placement, Plan, Preemption, Snapshot, SnapshotError};
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, JobId, NodeName, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, JobId, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobState, Lateness, LimitsCount, MultiNodeEffect, Node, Placement,
     PowerBudget, Preemption, Resources, Snapshot, Worker,

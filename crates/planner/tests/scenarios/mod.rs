@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 #![allow(dead_code, reason = "each file of scenarios uses its part of it")]
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, NodeName, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
     DEFAULT_WEAR, Decision, Estimate, GpuTypeInfo, Job, JobState, Lateness, MultiNodeEffect, Node, Placement,
     Plan, PowerBudget, Snapshot, WaitReason,

@@ -1,6 +1,6 @@
 //! Clusters that draw more than they may.
 
-use andreas_core::{StepFunction, Time, Watts};
+use andreas_model::{StepFunction, Time, Watts};
 use andreas_planner::{JobState, Plan, PowerBudget, Snapshot};
 use proptest::prelude::*;
 

@@ -6,7 +6,7 @@ pub mod order;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use andreas_core::{
+use andreas_model::{
     CostRate, EnergyPrice, GpuCount, GpuType, JobId, NamespaceName, NodeName, Seconds, StepFunction, Time,
     Watts,
 };

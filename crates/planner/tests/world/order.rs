@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use andreas_core::{JobId, Seconds};
+use andreas_model::{JobId, Seconds};
 use andreas_planner::{Decision, Job, JobState, Placement, Plan, Preemption, Snapshot};
 use proptest::prelude::*;
 

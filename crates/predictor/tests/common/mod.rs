@@ -2,7 +2,7 @@
 //! A small world with a law of its own: three GPU types, families with their own speed, hunger and scaling. The
 //! predictor knows none of it but by observations.
 
-use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
+use andreas_model::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Features, GpuModel, Observation, Prior, Profile, TableRow};
 
 pub const TYPES: [(&str, f64, f64, f64); 3] =

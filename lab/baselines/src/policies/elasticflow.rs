@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use andreas_core::order_key;
+use andreas_model::order_key;
 use andreas_planner::policy::{Assignment, Instance, PartialPlan, cheapest};
 
 use super::ranking::{Preference, Ranking, View, levels};

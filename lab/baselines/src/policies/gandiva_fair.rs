@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{GpuType, NamespaceName, Seconds};
+use andreas_model::{GpuType, NamespaceName, Seconds};
 use andreas_planner::policy::Instance;
 
 use super::ranking::{Preference, ROUND, Ranking, View};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 use andreas_planner::policy::{Assignment, Instance};
 
 use crate::memory::{JobMemory, Memory};

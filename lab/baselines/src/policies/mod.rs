@@ -20,7 +20,7 @@ mod ranking;
 #[cfg(test)]
 mod tests;
 
-use andreas_core::Time;
+use andreas_model::Time;
 use andreas_planner::policy::{Instance, Outcome, prepared};
 
 use crate::memory::Memory;

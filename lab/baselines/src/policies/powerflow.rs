@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use andreas_core::order_key;
+use andreas_model::order_key;
 use andreas_planner::policy::{Config, Instance, cheapest};
 
 use super::ranking::{Preference, Ranking, View, levels};

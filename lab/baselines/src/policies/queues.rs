@@ -1,6 +1,6 @@
 //! Preemptive policies that only order jobs with fixed requests: Tiresias and shortest remaining time first.
 
-use andreas_core::{Seconds, Time};
+use andreas_model::{Seconds, Time};
 use andreas_planner::JobState;
 use andreas_planner::policy::Instance;
 

@@ -1,6 +1,6 @@
 //! What a policy is here: its input, its rule, and the preferences that it returns.
 
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 use andreas_planner::policy::{Assignment, Config, Instance, PartialPlan};
 
 use crate::candidates;

@@ -1,6 +1,6 @@
 //! Each policy's rule, on instances small enough to check by hand.
 
-use andreas_core::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 
 use andreas_planner::{
     Estimate, GpuTypeInfo, Job, JobPlan, JobState, Lateness, LimitEffect, Node, Placement, Plan, PowerBudget,

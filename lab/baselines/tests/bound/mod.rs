@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use andreas_bounds::{KnownJob, KnownJobs, RunOption};
-use andreas_core::{EnergyPrice, GpuCount, Seconds, Time, Watts};
+use andreas_model::{EnergyPrice, GpuCount, Seconds, Time, Watts};
 use andreas_planner::Job;
 
 use super::closed::{Load, PRICE_PER_KWH, arrivals, cluster};

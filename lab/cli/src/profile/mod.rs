@@ -42,7 +42,7 @@ pub fn run(args: &ProfileArgs) -> Result<()> {
 
 /// The GPU types of some rows.
 fn gpu_models(samples: &[Sample]) -> Vec<GpuModel> {
-    boards(samples, andreas_core::board_power)
+    boards(samples, andreas_model::board_power)
 }
 
 /// A predictor that learned from the rows.

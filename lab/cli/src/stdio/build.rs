@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_core::{
+use andreas_model::{
     CostRate, EnergyPrice, GpuCount, GpuType, JobId, NodeName, Seconds, StepFunction, Time, Watts,
 };
 use andreas_planner::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::Memory;
-use andreas_core::JobId;
+use andreas_model::JobId;
 use andreas_planner::{Decision, IntendedChange, Placement, Plan, Prices};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, json_schema};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use andreas_baselines::{Memory, Options, Scheduler};
-use andreas_core::{JobId, Time};
+use andreas_model::{JobId, Time};
 use andreas_planner::{IntendedChange, Job, JobState, Plan, Prices, Snapshot};
 
 use super::build::{self, RunningJobs};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use andreas_baselines::{Method, Options, Scheduler};
-use andreas_core::{Seconds, Time};
 use andreas_demo::nodes::Nodes;
 use andreas_e2e::workload::WorkloadJob;
+use andreas_model::{Seconds, Time};
 use andreas_planner::{Estimate, MethodName};
 use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, replay as simulate};
 use anyhow::{Context as _, Result};

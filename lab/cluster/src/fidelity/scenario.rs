@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_baselines::Tickets;
+use andreas_cluster::policy::rules;
 use andreas_demo::nodes::{Nodes, TYPES};
 use andreas_demo::policy;
 use andreas_e2e::workload::{WorkloadJob, nodes_for};
 use andreas_planner::Job;
-use andreas_policy::rules;
 use andreas_simulator::{Replayed, Scenario};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};

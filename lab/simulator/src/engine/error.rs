@@ -1,6 +1,6 @@
 //! Prediction errors, and their correction by measured epochs.
 
-use andreas_core::{GpuType, Seconds};
+use andreas_model::{GpuType, Seconds};
 use andreas_planner::{Estimate, Job};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,6 +1,6 @@
 //! Errors of a replay.
 
-use andreas_core::{JobId, NodeName, Time};
+use andreas_model::{JobId, NodeName, Time};
 use andreas_planner::SnapshotError;
 
 /// The reason why a replay ended early: always a fault of the scenario or of the method.

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_estimates::{PredictionContext, RunFacts, unknown_rule};
+use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
 use andreas_predictor::{
     Features, GpuModel, Observation, Prediction, Predictor, Prior, Profile, TableRow, prior_run_time,

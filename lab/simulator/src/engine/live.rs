@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use andreas_core::{Joules, Seconds, Time};
+use andreas_model::{Joules, Seconds, Time};
 use andreas_planner::{Job, Placement};
 
 use super::error::NoisyPredictions;

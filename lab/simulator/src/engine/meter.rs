@@ -4,7 +4,7 @@
 //! without one) is counted from the first to the last submission only: after that the length of the last job would
 //! decide it. Of a looped trace all draw within its window is counted.
 
-use andreas_core::{GpuType, Joules, Money, Seconds, Time, Watts};
+use andreas_model::{GpuType, Joules, Money, Seconds, Time, Watts};
 use andreas_planner::NodePower;
 
 use super::live::ActiveJob;

@@ -20,7 +20,7 @@ mod run;
 
 use std::sync::Arc;
 
-use andreas_core::{JobId, Seconds, Time};
+use andreas_model::{JobId, Seconds, Time};
 use andreas_planner::{JobState, Placement, Plan, PowerBudget, Snapshot, SnapshotError};
 
 use error::NoisyPredictions;
@@ -226,7 +226,7 @@ impl<'a> Replay<'a> {
                 unsaved: Seconds::ZERO,
                 starts: Starts::default(),
                 ran: Seconds::ZERO,
-                energy: andreas_core::Joules::ZERO,
+                energy: andreas_model::Joules::ZERO,
                 noisy: noisy.filter(|_| evidence.is_none()),
                 evidence,
             });

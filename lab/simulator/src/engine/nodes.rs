@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{GpuType, Joules, NodeName, Seconds, Time, Watts};
+use andreas_model::{GpuType, Joules, NodeName, Seconds, Time, Watts};
 use andreas_planner::node_sleep::{self, NodeUse, RecentDemand, SleepNode};
 use andreas_planner::{Node, NodePower, NodeSleep};
 use rand::{RngExt, SeedableRng};

@@ -1,6 +1,6 @@
 //! What the planner is shown of times and watts, and what epochs tell of them.
 
-use andreas_core::{Seconds, Time};
+use andreas_model::{Seconds, Time};
 
 use super::learning::Learner;
 use super::live::ActiveJob;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_core::{JobId, Money, Seconds, Time};
+use andreas_model::{JobId, Money, Seconds, Time};
 use andreas_planner::{Job, Plan};
 
 use super::live::ActiveJob;

@@ -1,6 +1,6 @@
 //! A run: what a job has on its GPUs.
 
-use andreas_core::Time;
+use andreas_model::Time;
 use andreas_planner::Placement;
 
 /// A job on its GPUs.

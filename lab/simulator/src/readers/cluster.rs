@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use andreas_baselines::Tickets;
-use andreas_core::{CostRate, EnergyPrice, GpuCount, HostPower, Seconds, StepFunction, Tariff, Time, Watts};
+use andreas_model::{CostRate, EnergyPrice, GpuCount, HostPower, Seconds, StepFunction, Tariff, Time, Watts};
 use andreas_planner::{DEFAULT_WEAR, GpuTypeInfo, Lateness, Node};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

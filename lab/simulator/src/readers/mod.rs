@@ -27,7 +27,7 @@ pub use traces::{Format, TraceJob, read as read_trace};
 
 use std::path::Path;
 
-use andreas_core::{Seconds, Time};
+use andreas_model::{Seconds, Time};
 use serde::Deserialize;
 
 use crate::scenario::{Delays, Scenario};

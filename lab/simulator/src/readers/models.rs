@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use andreas_core::stable_hash;
+use andreas_model::stable_hash;
 use serde::Deserialize;
 
 use super::ReadError;

@@ -4,8 +4,8 @@
 //! epochs and an output folder of its own, as a hyper-parameter search writes them. Which runs share a profile is then found
 //! by the operator's function ([`andreas_estimates::RunDescription`]), not from the model.
 
-use andreas_core::stable_hash;
 use andreas_estimates::RunDescription;
+use andreas_model::stable_hash;
 
 use super::models::ModelVariant;
 use super::traces::TraceJob;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_core::{CostRate, GpuCount, Seconds, Time, Watts, stable_hash};
+use andreas_model::{CostRate, GpuCount, Seconds, Time, Watts, stable_hash};
 use andreas_planner::{Estimate, GpuTypeInfo, Job, LimitEffect, MultiNodeEffect, Node};
 use andreas_predictor::Features;
 use serde::Deserialize;

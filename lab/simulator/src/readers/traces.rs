@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::ReadError;
 use super::table::rows;
 
-andreas_core::names! {
+andreas_model::names! {
     /// A format of traces.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Format {

@@ -1,6 +1,6 @@
 //! What a method's knowledge costs gangs: how long they wait for their first start.
 
-use andreas_core::Seconds;
+use andreas_model::Seconds;
 
 use super::title;
 use crate::outcome::Outcome;

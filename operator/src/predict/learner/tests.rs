@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
-use andreas_core::Watts;
+use andreas_model::Watts;
 use andreas_predictor::GpuModel;
 use andreas_runtime::watch::Index;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! What decided about a job, and what would help it.
 
-use andreas_core::{GpuCount, Money, Seconds, Watts};
+use andreas_model::{GpuCount, Money, Seconds, Watts};
 use andreas_planner::Considered;
 use andreas_query::{Change, ChangeKind, Explanation, NotTried};
 

@@ -1,7 +1,7 @@
 //! Given a cluster that has changed since the last plan; when a question is asked; then its answer is that of the cluster as it is now.
 
 use andreas_api::slim::{SlimGpuNode, SlimPod};
-use andreas_core::{Time, Watts};
+use andreas_model::{Time, Watts};
 use andreas_planner::{IntendedChange, Job};
 use andreas_query::WhatIf;
 use jiff::Timestamp;
@@ -144,7 +144,7 @@ fn an_error_of_the_present_state_names_nobody_and_blames_no_change() {
         at: Time(f64::NAN),
         gpu_type: GPU.into(),
         nodes: 1,
-        gpus_per_node: andreas_core::GpuCount(8),
+        gpus_per_node: andreas_model::GpuCount(8),
     });
     let state = State::new(index.for_plan(), stepped(&index, at(60)), at(60));
     let refused = Hypothetical::new(Caches::default).view(state, &latest).err();

@@ -104,9 +104,9 @@ fn everything(metrics: &Metrics) {
         rel_std: 0.2,
         ..andreas_planner::Estimate::new(
             "A".into(),
-            andreas_core::GpuCount(2),
-            andreas_core::Seconds(100.0),
-            andreas_core::Watts(300.0),
+            andreas_model::GpuCount(2),
+            andreas_model::Seconds(100.0),
+            andreas_model::Watts(300.0),
         )
     };
     let times = vec![andreas_predictor::LogNormal {
@@ -124,7 +124,7 @@ fn everything(metrics: &Metrics) {
         prior: false,
         usual_row: None,
         predictions: Vec::new(),
-        usual_run: andreas_core::Seconds(14_400.0),
+        usual_run: andreas_model::Seconds(14_400.0),
     };
     let seen = serde_json::from_value(json!({"run": "done-1", "gpuType": "A", "gpus": 2, "nodes": 1,
         "millisPerEpoch": 125_000, "milliEpochs": 10_000, "at": at(7_200)}));

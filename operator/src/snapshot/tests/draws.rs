@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use andreas_core::{GpuType, Watts};
+use andreas_model::{GpuType, Watts};
 use andreas_planner::{Decision, LimitsCount, Options};
 
 use super::*;

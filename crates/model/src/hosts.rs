@@ -41,7 +41,7 @@ impl HostPower {
     /// The default for a node with this many GPUs of a type with this maximum power (W, of one GPU).
     ///
     /// ```
-    /// use andreas_core::{HostPower, Watts};
+    /// use andreas_model::{HostPower, Watts};
     /// assert_eq!(HostPower::default_for(Watts(400.0), 8), HostPower { idle: Watts(1000.0), busy: Watts(1600.0) });
     /// assert_eq!(HostPower::default_for(Watts(70.0), 4).idle, Watts(150.0));
     /// ```
@@ -69,7 +69,7 @@ impl HostPower {
     /// pays does not depend on who else is there.
     ///
     /// ```
-    /// use andreas_core::{HostPower, Watts};
+    /// use andreas_model::{HostPower, Watts};
     /// let host = HostPower::default_for(Watts(400.0), 8);
     /// assert_eq!((host.share(8, 8), host.share(4, 8)), (Watts(1600.0), Watts(800.0)));
     /// ```

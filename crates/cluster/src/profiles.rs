@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use andreas_api::training_profile::{Observation as StatusObservation, Precision};
 use andreas_api::{TrainingProfileSpec, TrainingProfileStatus};
-use andreas_core::{Configuration, GpuCount, Seconds, Time, Watts};
+use andreas_model::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Features, Observation, Profile, TableRow};
 
 /// Converts a profile. `name` identifies it for the predictor: `namespace/name` within a cluster. Rows that

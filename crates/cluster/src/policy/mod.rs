@@ -1,9 +1,8 @@
-//! What an EnergyPolicy says of an instant and of a node: the rules that the operator and the command line share.
+//! What an EnergyPolicy says of an instant and of a node: one rule for all who ask.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`rules`] | tariff, budget and cost of lateness over time, as the planner takes them |
-//! | [`windows`] | daily windows in a time zone |
 //! | [`boards`] | idle and maximum power of GPU types, and the draw of hosts |
 //! | [`gpu_type`] | the GPU type of a node by its labels |
 //!
@@ -13,7 +12,6 @@
 
 pub mod boards;
 pub mod rules;
-pub mod windows;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::SlimNode;

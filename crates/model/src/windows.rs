@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use andreas_core::{Seconds, StepFunction, Time};
+use crate::{Seconds, StepFunction, Time};
 use jiff::civil::{self, Date};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};

@@ -1,10 +1,10 @@
 //! Idle and maximum power of GPU types that the administrator does not describe.
 //!
-//! `EnergyPolicy.spec.gpuTypes` overrides the table `andreas_core::board_power`. Types in neither take the
+//! `EnergyPolicy.spec.gpuTypes` overrides the table `andreas_model::board_power`. Types in neither take the
 //! agents' readings, which the caller adds to the policy.
 
 use andreas_api::EnergyPolicySpec;
-use andreas_core::{HostPower, Watts};
+use andreas_model::{HostPower, Watts};
 
 /// Power of one GPU and of its node besides the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +44,7 @@ pub const IDLE_PART: i32 = 5;
 
 /// Whether the policy or the table of boards describes the power of a GPU type.
 pub fn is_described(gpu_type: &str, policy: &EnergyPolicySpec) -> bool {
-    policy.gpu_types.iter().any(|row| row.name == gpu_type) || andreas_core::board_power(gpu_type).is_some()
+    policy.gpu_types.iter().any(|row| row.name == gpu_type) || andreas_model::board_power(gpu_type).is_some()
 }
 
 /// Power of a GPU type: from the policy, else the table by the type's name, else the assumption for costs.
@@ -60,7 +60,7 @@ pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
                 .map(|watts| watts.map(|watts| Watts(f64::from(watts.max(0))))),
         };
     }
-    let (idle, max) = andreas_core::board_power(gpu_type).unwrap_or(ASSUMED);
+    let (idle, max) = andreas_model::board_power(gpu_type).unwrap_or(ASSUMED);
     Board { idle, max, full: max, host: [None; 2] }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! **Contents**: units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
 //! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], step functions of time
-//! ([`StepFunction`]): tariffs and power budgets, the [`normal`] distribution, and enums whose variants have names ([`names!`]).
+//! ([`StepFunction`]): tariffs and power budgets, daily windows in a time zone ([`windows`]), the [`normal`] distribution, and enums
+//! whose variants have names ([`names!`]).
 //!
 //! **Use**: the crate has no inputs. The planner, predictor, simulator and operator use these types
 //! in their APIs. No quantity crosses a crate boundary as a bare `f64`, and a watt cannot be added to a second. Conversions
@@ -11,7 +12,7 @@
 //! **Not here**: planning or prediction, Kubernetes, I/O, a clock.
 //!
 //! ```
-//! use andreas_core::{EnergyPrice, Seconds, Watts};
+//! use andreas_model::{EnergyPrice, Seconds, Watts};
 //! // One hour at 1 kW, at 0.20 per kWh and a PUE of 1.3, costs 0.26.
 //! let price = EnergyPrice::per_kwh(0.20, 1.3);
 //! let energy = Watts(1000.0) * Seconds(3600.0);
@@ -29,6 +30,7 @@ mod order;
 mod stable_hash;
 mod steps;
 mod units;
+pub mod windows;
 
 pub use boards::board_power;
 pub use closed_set::UnknownName;

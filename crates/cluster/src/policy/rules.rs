@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use andreas_api::energy_policy::{BudgetWindow, PowerBudgetScope, TariffWindow};
 use andreas_api::{Decimal, EnergyPolicySpec};
-use andreas_core::{CostRate, EnergyPrice, Seconds, Tariff, Time, Watts};
+use andreas_model::windows::{self, Window, daily, mean_beyond};
+use andreas_model::{CostRate, EnergyPrice, Seconds, Tariff, Time, Watts};
 use andreas_planner::{DEFAULT_WEAR, Lateness, PowerBudget};
 use jiff::tz::TimeZone;
-
-use crate::windows::{self, Window, daily, mean_beyond};
 
 /// The budget between windows if only windows limit power: above any cluster's draw.
 const UNLIMITED: Watts = Watts(1e12);

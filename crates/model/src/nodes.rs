@@ -4,7 +4,7 @@
 /// needs to move. Nodes of a gang do not repeat.
 ///
 /// ```
-/// use andreas_core::same_nodes;
+/// use andreas_model::same_nodes;
 /// assert!(same_nodes(&["a", "b"], &["b", "a"]));
 /// assert!(!same_nodes(&["a", "b"], &["a", "c"]));
 /// ```

@@ -11,7 +11,7 @@ pub struct UnknownName(pub String);
 /// unknown name and `{names}` lists the known ones, it has `FromStr` too.
 ///
 /// ```
-/// andreas_core::names! {
+/// andreas_model::names! {
 ///     /// A colour.
 ///     #[derive(Clone, Copy, Debug, PartialEq)]
 ///     pub enum Colour {
