@@ -31,6 +31,8 @@
 //! output on every machine: transcendental functions come from `libm`, and no result depends on
 //! hash order.
 //!
+//! What the planner counts with is made of predictions in [`estimates`], which also says what makes two runs one program.
+//!
 //! **Not in this crate**: Kubernetes, clocks, files, planning. No other crate depends on linfa.
 
 mod analytic_prior;
@@ -38,6 +40,7 @@ mod calibration;
 mod curve_prior;
 mod curves;
 mod estimate;
+pub mod estimates;
 mod expected;
 pub mod first_runs;
 mod guard;

@@ -1,7 +1,7 @@
-//! The program of a job: runs of one program share a TrainingProfile ([`andreas_estimates::RunDescription`]).
+//! The program of a job: runs of one program share a TrainingProfile ([`andreas_predictor::estimates::RunDescription`]).
 
 use andreas_api::slim::SlimTrainingJob;
-use andreas_estimates::{Program, RunDescription};
+use andreas_predictor::estimates::{Program, RunDescription};
 use kube::ResourceExt;
 
 /// The program of the job's training container; `None` without a container.

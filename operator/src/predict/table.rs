@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use andreas_estimates::{self as estimates, PredictionContext};
 use andreas_model::{GpuCount, GpuType, Seconds, Watts};
 use andreas_planner as planner;
+use andreas_predictor::estimates::{self, PredictionContext};
 use andreas_predictor::{LogNormal, Prediction, Prior, Source};
 
 use crate::energy::Types;

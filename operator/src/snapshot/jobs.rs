@@ -6,11 +6,11 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
-use andreas_estimates::{RunFacts, unknown_rule};
 use andreas_model::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{
     Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption, Worker,
 };
+use andreas_predictor::estimates::{RunFacts, unknown_rule};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;

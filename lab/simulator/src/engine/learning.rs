@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use andreas_estimates::{PredictionContext, RunFacts, unknown_rule};
 use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
+use andreas_predictor::estimates::{PredictionContext, RunFacts, unknown_rule};
 use andreas_predictor::{
     Features, GpuModel, Observation, Prediction, Predictor, Prior, Profile, TableRow, prior_run_time,
 };
@@ -307,7 +307,7 @@ impl Learner {
         // What a run counts for in the budget is not learnt here.
         let row = |(prediction, truth): (&Prediction, &Estimate)| Estimate {
             draw: truth.draw,
-            ..andreas_estimates::planner_estimate(prediction)
+            ..andreas_predictor::estimates::planner_estimate(prediction)
         };
         let rows: Vec<Estimate> = predicted.iter().zip(truth.estimates.iter()).map(row).collect();
         let alike = |s: &MultiNodeEffect| MultiNodeEffect { nodes: s.nodes, time_factor: 1.0 };

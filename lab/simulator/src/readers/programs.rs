@@ -2,10 +2,10 @@
 //!
 //! Traces have no command lines. Theirs is made up of the model and batch of the row, with a seed, a learning rate, a number of
 //! epochs and an output folder of its own, as a hyper-parameter search writes them. Which runs share a profile is then found
-//! by the operator's function ([`andreas_estimates::RunDescription`]), not from the model.
+//! by the operator's function ([`andreas_predictor::estimates::RunDescription`]), not from the model.
 
-use andreas_estimates::RunDescription;
 use andreas_model::stable_hash;
+use andreas_predictor::estimates::RunDescription;
 
 use super::models::ModelVariant;
 use super::traces::TraceJob;

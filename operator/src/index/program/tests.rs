@@ -1,4 +1,4 @@
-use andreas_estimates::MAX_DESCRIPTION;
+use andreas_predictor::estimates::MAX_DESCRIPTION;
 use serde_json::{Value, json};
 
 use super::*;

@@ -6,7 +6,8 @@
 
 use andreas_model::{Configuration, GpuCount, GpuType, Watts};
 use andreas_planner::{Estimate, LimitEffect, MultiNodeEffect};
-use andreas_predictor::{Prediction, Predictor, Prior, Profile, Source};
+
+use crate::{Prediction, Predictor, Prior, Profile, Source};
 
 mod program;
 mod unknown;
@@ -99,7 +100,8 @@ fn configuration(gpu_type: &GpuType, nodes: u32, gpus_per_node: u32) -> Configur
 #[cfg(test)]
 mod tests {
     use andreas_model::{Seconds, Time};
-    use andreas_predictor::{GpuModel, Observation};
+
+    use crate::{GpuModel, Observation};
 
     use super::*;
 

@@ -6,7 +6,8 @@
 
 use andreas_model::{GpuCount, Seconds};
 use andreas_planner::UnknownRun;
-use andreas_predictor::{Prediction, Source};
+
+use crate::{Prediction, Source};
 
 /// Standard deviation of the log of a configuration's time relative to the others, where nothing of the run was
 /// observed: the upper end of what held-out profiles show.
@@ -54,7 +55,8 @@ pub fn unknown_rule(predictions: &[Prediction], facts: &RunFacts) -> UnknownRule
 #[cfg(test)]
 mod tests {
     use andreas_model::Configuration;
-    use andreas_predictor::LogNormal;
+
+    use crate::LogNormal;
 
     use super::*;
 
