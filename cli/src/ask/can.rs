@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use andreas_query::{Can, CanRequest, path};
+use andreas_api::query::{Can, CanRequest, path};
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;

@@ -1,6 +1,6 @@
 //! `kubectl-andreas explain`: why a job waits or runs, and what would help it.
 
-use andreas_query::{Candidate, Explanation, path};
+use andreas_api::query::{Candidate, Explanation, path};
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use andreas_api::TrainingJob;
 use andreas_api::names::{GROUP, LABEL_PROFILE, VERSION};
-use andreas_query::{JobObject, request::JobMetadata};
+use andreas_api::query::{JobObject, request::JobMetadata};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! Questions to the operator: `queue`, `explain`, `whatif`, `can`.
 //!
 //! **Flows**: flags and manifests in, one request to the query API ([`transport`]), text, JSON or YAML out. The types are those of
-//! `andreas-query`. **Never here**: a forecast or a cost; the operator computes them.
+//! `andreas_api::query`. **Never here**: a forecast or a cost; the operator computes them.
 
 mod can;
 mod explain;

@@ -1,6 +1,6 @@
 //! `kubectl-andreas queue`: the jobs of a namespace and when they are expected to start and end.
 
-use andreas_query::{DEFAULT_QUEUE, MAX_QUEUE, Queue, QueuedJob, path};
+use andreas_api::query::{DEFAULT_QUEUE, MAX_QUEUE, Queue, QueuedJob, path};
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;
@@ -33,7 +33,7 @@ struct Row {
 }
 
 impl Row {
-    fn expected(&self, show: impl Fn(&andreas_query::Expected) -> String) -> String {
+    fn expected(&self, show: impl Fn(&andreas_api::query::Expected) -> String) -> String {
         self.job.expected.as_ref().map(show).unwrap_or_default()
     }
 }

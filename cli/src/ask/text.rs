@@ -1,6 +1,6 @@
 //! Parts of answers as people read them.
 
-use andreas_query::{
+use andreas_api::query::{
     Ahead, CostParts, Expected, Explanation, Interval, MAX_TRIED, NotTried, OthersAffected, QueuedJob,
 };
 use jiff::Timestamp;

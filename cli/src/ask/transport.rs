@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use andreas_query::{Failure, JobObject, NOT_LEADING, TOKEN_HEADER};
+use andreas_api::query::{Failure, JobObject, NOT_LEADING, TOKEN_HEADER};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};

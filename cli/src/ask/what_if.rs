@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use andreas_query::{AddedNodes, WhatIf, WhatIfRequest, path};
+use andreas_api::query::{AddedNodes, WhatIf, WhatIfRequest, path};
 use anyhow::Result;
 use clap::Args;
 use jiff::Timestamp;

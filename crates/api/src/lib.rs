@@ -2,8 +2,9 @@
 //!
 //! What is here: the four custom resources as Rust types ([`TrainingJob`], [`TrainingProfile`], [`EnergyPolicy`],
 //! [`GpuNode`]), the closed sets of phases and reasons, the names of labels, annotations and environment variables
-//! ([`names`]), slim views of objects for watches ([`slim`]), and the generator of the CustomResourceDefinitions
-//! ([`crd`]). What flows in and out: JSON of the API server. What must never be here: behaviour, clients, clocks.
+//! ([`names`]), slim views of objects for watches ([`slim`]), the questions and answers of the query API ([`query`]), and
+//! the generator of the CustomResourceDefinitions ([`crd`]). What flows in and out: JSON of the API server and of the
+//! operator. What must never be here: behaviour, clients, clocks.
 //!
 //! Integers instead of floats, every string, list and map bounded, units in the names of the fields.
 
@@ -18,6 +19,7 @@ pub mod names;
 pub mod phase;
 pub mod pod_owner;
 pub mod quantity;
+pub mod query;
 pub mod shared_template;
 pub mod slim;
 pub mod training_job;

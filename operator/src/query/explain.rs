@@ -5,14 +5,14 @@ use std::sync::Arc;
 use andreas_api::names::{
     ANNOTATION_DEADLINE, ANNOTATION_DEADLINE_AFTER, ANNOTATION_GPU_TYPES, ANNOTATION_WEIGHT,
 };
+use andreas_api::query::{
+    Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, MAX_TRIED, NotTried,
+    Obstacle as InTheWay, QueuedJob,
+};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
 use andreas_model::JobId;
 use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
-use andreas_query::{
-    Candidate, Change, ChangeKind, CostParts, Decided, Explanation, MAX_NAMES, MAX_TRIED, NotTried,
-    Obstacle as InTheWay, QueuedJob,
-};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use andreas_api::TrainingJobSpec;
 use andreas_api::names::{LABEL_PROFILE, is_job_name};
+use andreas_api::query::{AddedNodes, JobObject};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_model::{GpuCount, NodeName, StepFunction, Watts};
 use andreas_planner::{Job, JobState, Node, Snapshot, SnapshotError};
-use andreas_query::{AddedNodes, JobObject};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;

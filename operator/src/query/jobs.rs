@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use andreas_api::query::{Ahead, CostParts, Expected, Interval, MAX_QUEUE, Queue, QueuedJob};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
 use andreas_api::{Phase, TrainingJobStatus};
 use andreas_forecast::{JobForecast, Quantiles};
 use andreas_model::JobId;
 use andreas_planner::{Decision, Plan};
-use andreas_query::{Ahead, CostParts, Expected, Interval, MAX_QUEUE, Queue, QueuedJob};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,7 +1,7 @@
 //! Answers of the query API: when a job will be done, why it waits, and what would help.
 //!
 //! **In**: the last plan with its input ([`Latest`](crate::planning::last::Latest)), the cluster's state as it is now, forecasts by
-//! sampling, questions. **Out**: answers as types of `andreas-query`. Everything here is computed from a copy of the cluster's
+//! sampling, questions. **Out**: answers as types of `andreas_api::query`. Everything here is computed from a copy of the cluster's
 //! state; nothing is created, written or reserved.
 //!
 //! What was decided is answered from the last plan, what would happen from a plan of now that nobody carries out.

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use andreas_api::query::{AddedNodes, CanRequest, DEFAULT_QUEUE, JobObject, WhatIfRequest};
 use andreas_api::slim::{SlimEnergyPolicy, SlimNode, SlimTrainingJob, SlimTrainingProfile};
 use andreas_planner::Options;
-use andreas_query::{AddedNodes, CanRequest, DEFAULT_QUEUE, JobObject, WhatIfRequest};
 use andreas_runtime::watch::{Index, ObjectKey};
 use serde_json::{Value, json};
 
@@ -276,7 +276,8 @@ fn a_job_submitted_now_is_on_time_as_far_as_its_deadline_leaves_room() {
 fn a_posted_job_that_a_plan_could_not_bear_is_refused_with_its_field() {
     let hypothetical = Hypothetical::new(Caches::default);
     let posted = |name: Option<&str>, spec: Value| {
-        let metadata = andreas_query::request::JobMetadata { name: name.map(str::to_owned), labels: None };
+        let metadata =
+            andreas_api::query::request::JobMetadata { name: name.map(str::to_owned), labels: None };
         hypothetical.posted("team", &JobObject { metadata, spec }, at(0))
     };
     let field = |spec: Value| match posted(None, spec) {

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use andreas_api::query::Ahead;
 use andreas_forecast::{Forecast, Settings, sample};
 use andreas_model::{JobId, Time};
 use andreas_planner::{Decision, Options, Plan, Snapshot, SnapshotError};
-use andreas_query::Ahead;
 use jiff::Timestamp;
 
 use crate::planning::last::Latest;

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use andreas_api::Phase;
+use andreas_api::query::{Affected, Can, CanRequest, OthersAffected, QueuedJob, WhatIf, WhatIfRequest};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_forecast::{Forecast, sample};
 use andreas_model::JobId;
 use andreas_planner::{Plan, Snapshot, plan};
-use andreas_query::{Affected, Can, CanRequest, OthersAffected, QueuedJob, WhatIf, WhatIfRequest};
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -70,7 +70,7 @@ fn outcome(view: &View, changed: &Changed, job: &SlimTrainingJob) -> QueuedJob {
     let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref());
     QueuedJob {
         position: place.and_then(|n| u32::try_from(n + 1).ok()),
-        ahead: place.map(|n| visible(&order[..n], &key.namespace, andreas_query::MAX_NAMES)),
+        ahead: place.map(|n| visible(&order[..n], &key.namespace, andreas_api::query::MAX_NAMES)),
         phase: Phase::Pending,
         reason,
         message,
@@ -201,7 +201,7 @@ fn compare(
     affected
         .sort_by(|a, b| b.later_seconds.abs().cmp(&a.later_seconds.abs()).then_with(|| a.name.cmp(&b.name)));
     let own = u32::try_from(affected.len()).unwrap_or(u32::MAX);
-    affected.truncate(andreas_query::MAX_NAMES);
+    affected.truncate(andreas_api::query::MAX_NAMES);
     (affected, own, others, micros(andreas_model::Money(cost)))
 }
 

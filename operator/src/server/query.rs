@@ -1,4 +1,4 @@
-//! The query API on the TLS port: `/apis/query.andreas.dev/v1alpha1/...`, types in `andreas-query`.
+//! The query API on the TLS port: `/apis/query.andreas.dev/v1alpha1/...`, types in `andreas_api::query`.
 //!
 //! A caller needs a bearer token and a right on TrainingJobs in the namespace: `list` for its queue and for
 //! changes, `get` for one job. The token is in `Authorization`, or in `Andreas-Authorization` where the API
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_api::names;
-use andreas_query::{DEFAULT_QUEUE, Failure, MAX_BODY, MAX_QUEUE, NOT_LEADING, TOKEN_HEADER, path};
+use andreas_api::query::{DEFAULT_QUEUE, Failure, MAX_BODY, MAX_QUEUE, NOT_LEADING, TOKEN_HEADER, path};
 use andreas_runtime::access::{Access, Denied, Right};
 use andreas_runtime::buckets::Buckets;
 use andreas_runtime::clock;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use andreas_adopt::{Directives, Kind, Workload};
 use andreas_api::quantity;
+use andreas_api::query::{CanRequest, WhatIfRequest};
 use andreas_api::slim::{
     SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod, SlimQuota, SlimService,
     SlimTrainingJob,
@@ -19,7 +20,6 @@ use andreas_operator::index::foreign::{ForeignPod, SlimNamespace};
 use andreas_operator::progress::wire::ReportBody;
 use andreas_podresources::messages::ListPodResourcesResponse;
 use andreas_predictor::estimates::{MAX_DESCRIPTION, RunDescription};
-use andreas_query::{CanRequest, WhatIfRequest};
 use andreas_runtime::access::bearer;
 use andreas_runtime::certificates::{self, Authority, AuthorityPem};
 use andreas_runtime::tls::{Tls, TlsPem};

@@ -1,8 +1,8 @@
 //! What decided about a job, and what would help it.
 
+use andreas_api::query::{Change, ChangeKind, Explanation, NotTried};
 use andreas_model::{GpuCount, Money, Seconds, Watts};
 use andreas_planner::Considered;
-use andreas_query::{Change, ChangeKind, Explanation, NotTried};
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     assert_eq!(decided.in_the_way.as_ref().map(|ahead| ahead.own), Some(0));
     assert!(shown.candidates.iter().any(|c| c.gpus == 8) && shown.candidates.iter().any(|c| c.gpus == 4));
     for candidate in &shown.candidates {
-        assert_eq!(candidate.obstacle, Some(andreas_query::Obstacle::Nodes), "{candidate:?}");
+        assert_eq!(candidate.obstacle, Some(andreas_api::query::Obstacle::Nodes), "{candidate:?}");
         assert!(candidate.cost.energy_cost_micros > 0 && candidate.on_time_percent.is_some());
     }
     assert!(shown.changes.len() <= 3);

@@ -1,9 +1,9 @@
 //! Given a cluster that has changed since the last plan; when a question is asked; then its answer is that of the cluster as it is now.
 
+use andreas_api::query::WhatIf;
 use andreas_api::slim::{SlimGpuNode, SlimPod};
 use andreas_model::{Time, Watts};
 use andreas_planner::{IntendedChange, Job};
-use andreas_query::WhatIf;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 

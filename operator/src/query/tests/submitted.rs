@@ -1,7 +1,7 @@
 //! Given a job that does not exist; when it is asked about; then the answer is that of the job submitted now.
 
-use andreas_query::request::JobMetadata;
-use andreas_query::{Can, QueuedJob};
+use andreas_api::query::request::JobMetadata;
+use andreas_api::query::{Can, QueuedJob};
 
 use super::*;
 

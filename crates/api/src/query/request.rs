@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use andreas_api::DurationText;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
+
+use crate::DurationText;
 
 /// A TrainingJob as a user writes it; only its name, one label and its spec are read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! Paths of the query API.
 
-use crate::{GROUP, VERSION};
+use super::{GROUP, VERSION};
 
 /// `GET`: the jobs of a namespace that have not ended, in the order of their expected starts.
 #[must_use]

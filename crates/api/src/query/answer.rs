@@ -1,8 +1,9 @@
 //! Answers.
 
-use andreas_api::Phase;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
+
+use crate::Phase;
 
 /// The jobs of a namespace that have not ended: those with GPUs first, then the waiting ones in the order of
 /// their expected starts, then those that are suspended.
