@@ -8,6 +8,7 @@
 //! | [`setting`] | settings of a GPU, and the socket protocol that requests them |
 //! | [`setter`] | privileged helper (CAP_SYS_ADMIN): sets, records original values, restores |
 //! | [`agent`] | unprivileged agent (service account token): observes, decides, reports |
+//! | [`podresources`] | the kubelet's PodResources API: which pod holds which device |
 //! | [`process`] | start and shutdown of both processes |
 //!
 //! # What flows in and out
@@ -37,6 +38,7 @@
 
 pub mod agent;
 pub mod gpu;
+pub mod podresources;
 pub mod process;
 pub mod setter;
 pub mod setting;

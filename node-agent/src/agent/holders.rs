@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use andreas_podresources::messages::PodResources;
-
+use crate::podresources::messages::PodResources;
 use crate::setting::Uuid;
 
 /// Longest grace period of a pod: 1 hour. Processes that remain longer do not belong to the pod.
@@ -209,7 +208,7 @@ impl TerminatingHolders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_podresources::messages::{
+    use crate::podresources::messages::{
         ClaimResource, ContainerDevices, ContainerResources, DynamicResource,
     };
 

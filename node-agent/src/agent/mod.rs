@@ -50,7 +50,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode};
-use andreas_podresources::Kubelet;
 use andreas_runtime::admin::{self, AdminArgs};
 use andreas_runtime::arguments;
 use andreas_runtime::client::{self, ClientArgs};
@@ -67,6 +66,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::USER_AGENT;
 use crate::gpu::{Library, module};
+use crate::podresources::Kubelet;
 use cache::{ObjectCache, SlimLease};
 use health::XidErrors;
 use metrics::Metrics;
@@ -101,7 +101,7 @@ pub struct AgentArgs {
     #[arg(long)]
     pub observe: bool,
     /// Path of the kubelet's PodResources socket.
-    #[arg(long, env = "ANDREAS_POD_RESOURCES", default_value = andreas_podresources::SOCKET, value_name = "PATH")]
+    #[arg(long, env = "ANDREAS_POD_RESOURCES", default_value = crate::podresources::SOCKET, value_name = "PATH")]
     pub pod_resources: PathBuf,
     /// Path or name of the NVML library.
     #[arg(long, env = "ANDREAS_NVML_LIBRARY", default_value = "libnvidia-ml.so.1", value_name = "PATH")]

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use andreas_api::gpu_node::{GpuState, namespaced_pod_name};
-use andreas_podresources::Kubelet;
-use andreas_podresources::messages::PodResources;
 use andreas_runtime::clock;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -25,6 +23,8 @@ use super::rest::{RestKind, RestTrials};
 use super::setter_client::SetterClient;
 use super::shares::SharedEnergy;
 use super::status::{ConditionUpdate, Report};
+use crate::podresources::Kubelet;
+use crate::podresources::messages::PodResources;
 use crate::setting::{Setting, SettingsRequest, Uuid};
 use outcomes::SetterState;
 

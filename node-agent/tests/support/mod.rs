@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
+use andreas_node_agent::podresources::messages::{ContainerDevices, ContainerResources, PodResources};
 use nvidia_ml::{ENV_SPEC, GpuView, Sim, Spec};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -28,7 +28,7 @@ pub const SLACK: Duration = Duration::from_secs(15);
 #[derive(Default)]
 pub struct Pods(Mutex<Vec<PodResources>>);
 
-impl andreas_podresources::Source for Pods {
+impl andreas_node_agent::podresources::Source for Pods {
     fn pods(&self) -> Vec<PodResources> {
         self.0.lock().clone()
     }
@@ -132,7 +132,9 @@ impl TestNode {
         *self.kubelet.lock() = end.clone();
         let (socket, source) = (self.path("kubelet.sock"), Arc::clone(&self.pods));
         tokio::spawn(async move {
-            andreas_podresources::serve(&socket, source, end.cancelled_owned()).await.expect("a socket");
+            andreas_node_agent::podresources::serve(&socket, source, end.cancelled_owned())
+                .await
+                .expect("a socket");
         });
     }
 

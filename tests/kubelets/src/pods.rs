@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_podresources::Kubelet;
+use andreas_node_agent::podresources::Kubelet;
 use andreas_test_nodes::control::{NodeInfo, PodInfo};
 use andreas_test_nodes::{GPU_RESOURCE, Gpu, GpuHardware};
 use anyhow::Result;

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
+use andreas_node_agent::podresources::messages::{ContainerDevices, ContainerResources, PodResources};
 
 use crate::devices::{GPU_RESOURCE, gpus_of_container};
 use crate::entry::PodHandle;
@@ -15,7 +15,7 @@ use crate::shared::Shared;
 
 /// Serves the PodResources socket of a node at its usual place below `host`, for ever.
 pub(crate) async fn serve(shared: Weak<Shared>, node: Arc<Node>, host: PathBuf) {
-    let socket = host.join(andreas_podresources::SOCKET.trim_start_matches('/'));
+    let socket = host.join(andreas_node_agent::podresources::SOCKET.trim_start_matches('/'));
     let Some((folder, name)) = socket.parent().zip(socket.file_name()) else { return };
     // A socket's path is at most 107 bytes long; through an open folder it always is.
     let opened = std::fs::create_dir_all(folder).and_then(|()| File::open(folder));
@@ -23,7 +23,7 @@ pub(crate) async fn serve(shared: Weak<Shared>, node: Arc<Node>, host: PathBuf) 
         Ok(opened) => {
             let short = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())).join(name);
             let source = Arc::new(NodeDevices { shared, node });
-            andreas_podresources::serve(&short, source, std::future::pending())
+            andreas_node_agent::podresources::serve(&short, source, std::future::pending())
                 .await
                 .map_err(io::Error::other)
         }
@@ -62,7 +62,7 @@ impl NodeDevices {
     }
 }
 
-impl andreas_podresources::Source for NodeDevices {
+impl andreas_node_agent::podresources::Source for NodeDevices {
     fn pods(&self) -> Vec<PodResources> {
         let Some(shared) = self.shared.upgrade() else { return Vec::new() };
         let entries: Vec<Arc<PodHandle>> = shared.pods.lock().values().cloned().collect();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_podresources::messages::{ContainerDevices, ContainerResources, PodResources};
-use andreas_podresources::{Kubelet, PodResourcesError, Source, serve};
+use andreas_node_agent::podresources::messages::{ContainerDevices, ContainerResources, PodResources};
+use andreas_node_agent::podresources::{Kubelet, PodResourcesError, Source, serve};
 
 struct OnePod;
 

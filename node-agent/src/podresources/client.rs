@@ -11,8 +11,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-use crate::LIST;
-use crate::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
+use super::LIST;
+use super::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
 
 /// Maximum response size, bytes; the kubelet itself sends at most 16 MiB.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;

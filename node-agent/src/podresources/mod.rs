@@ -2,7 +2,7 @@
 //!
 //! # What it holds
 //!
-//! [`messages`] from `proto/api.proto`, [`Kubelet`] (the client), and with feature `testing` `serve`, the
+//! [`messages`] from `proto/api.proto` of this crate, [`Kubelet`] (the client), and with feature `testing` `serve`, the
 //! server side for pretend kubelets and tests.
 //!
 //! # What flows in and out

@@ -14,8 +14,8 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::LIST;
-use crate::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
+use super::LIST;
+use super::messages::{ListPodResourcesRequest, ListPodResourcesResponse, PodResources};
 
 /// Source of the responses.
 pub trait Source: Send + Sync + 'static {
