@@ -1,12 +1,12 @@
 //! `kubectl-andreas convert`: TrainingJobs from the jobs that people have.
 //!
-//! **Holds** the command line. What becomes of a job is in the crate `convert`.
+//! **Holds** the command line. What becomes of a job is in `andreas_workloads::convert`.
 //!
 //! **Must never be here**: I/O but for reading the file.
 
 use std::path::PathBuf;
 
-use andreas_convert::{Converted, Level, convert};
+use andreas_workloads::convert::{Converted, Level, convert};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;

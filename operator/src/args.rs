@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use andreas_adopt::Kind;
 use andreas_planner::MethodName;
 use andreas_runtime::admin::AdminArgs;
 use andreas_runtime::arguments;
 use andreas_runtime::certificates::CertificateLifetimeArgs;
 use andreas_runtime::client::ClientArgs;
 use andreas_runtime::telemetry::TelemetryArgs;
+use andreas_workloads::adopt::Kind;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 /// Kubernetes operator for deep-learning training: plans TrainingJobs on GPU nodes and runs them.

@@ -31,11 +31,11 @@ pub fn read(file: &Path) -> Result<(JobObject, Option<String>)> {
 }
 
 fn parse(text: &str) -> Result<(JobObject, Option<String>)> {
-    let mut found = andreas_convert::convert(text, Some(IMAGE), &[])?;
+    let mut found = andreas_workloads::convert::convert(text, Some(IMAGE), &[])?;
     let (Some(one), true) = (found.pop(), found.is_empty()) else {
         bail!("holds several jobs: ask about one at a time");
     };
-    if one.notes.iter().any(|note| note.level == andreas_convert::Level::Lost) {
+    if one.notes.iter().any(|note| note.level == andreas_workloads::convert::Level::Lost) {
         crate::output::print_error(&format!(
             "note: {} is converted and loses something: see kubectl andreas convert",
             plain(&one.source)

@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_adopt::release::Leftover;
-use andreas_adopt::{Kind, Workload, mirror};
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::{Reason, TrainingJob};
 use andreas_runtime::watch::ObjectKey;
+use andreas_workloads::adopt::release::Leftover;
+use andreas_workloads::adopt::{Kind, Workload, mirror};
 use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -143,7 +143,7 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
     let (kind, meta) = (workload.kind, &workload.metadata);
     let (namespace, name) =
         (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-    let read = async |kind: andreas_adopt::Kind| {
+    let read = async |kind: andreas_workloads::adopt::Kind| {
         shared
             .writer
             .get_object(&kind.url(namespace), name)
@@ -158,7 +158,8 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
     };
     if workload.suspended && was_released(&object) {
         // Its label was removed while it ran, and set again. The attempt and the nodes of then are not those of the new TrainingJob.
-        let key = ObjectKey { namespace: namespace.to_owned(), name: andreas_adopt::name(&workload) };
+        let key =
+            ObjectKey { namespace: namespace.to_owned(), name: andreas_workloads::adopt::name(&workload) };
         let known = shared.writer.get::<SlimTrainingJob>(&key).await;
         if known.map_err(|error| Failure::Later(error.into()))?.is_some() {
             return Ok(()); // The watch shows it soon.
@@ -231,7 +232,7 @@ async fn restored(
         let url = holder.url(namespace);
         if let Some(mut templates) = shared.writer.get_object(&url, name).await? {
             job_set = uid_of(&templates);
-            if andreas_adopt::restore(&mut templates) {
+            if andreas_workloads::adopt::restore(&mut templates) {
                 shared.writer.replace(&url, name, &templates).await?;
             }
         }
@@ -239,7 +240,7 @@ async fn restored(
     if kind == Kind::JobSet {
         job_set = uid_of(&object);
     }
-    if andreas_adopt::restore(&mut object) {
+    if andreas_workloads::adopt::restore(&mut object) {
         object = shared.writer.replace(&kind.url(namespace), name, &object).await?;
     }
     if let Some(uid) = job_set {

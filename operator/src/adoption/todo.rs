@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use andreas_adopt::{Kind, Workload};
 use andreas_api::names::GATE_NODE;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_runtime::watch::ObjectKey;
+use andreas_workloads::adopt::{Kind, Workload};
 use serde_json::{Value, json};
 
 use crate::index::{ClusterIndex, adopted_job, is_adopted, owner};
@@ -60,7 +60,7 @@ fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
         return None;
     }
     let namespace = workload.metadata.namespace.clone().unwrap_or_default();
-    let key = ObjectKey { namespace, name: andreas_adopt::name(workload) };
+    let key = ObjectKey { namespace, name: andreas_workloads::adopt::name(workload) };
     let Some(job) = index.jobs().get(&key) else {
         return Some(match workload.suspended {
             true => Todo::Make(Arc::clone(workload)),
@@ -83,7 +83,7 @@ fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
     match workload.request() {
         Err(error) => Some(Todo::Refuse(Arc::clone(workload), error.to_string())),
         Ok(request) => {
-            let mut changes = andreas_adopt::mirror::changes(&request);
+            let mut changes = andreas_workloads::adopt::mirror::changes(&request);
             let spec = serde_json::to_value(&job.spec).ok()?;
             let fields = changes.as_object_mut()?;
             if fields["weight"].is_null() {
@@ -103,8 +103,8 @@ fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
 
 #[cfg(test)]
 mod tests {
-    use andreas_adopt::workload::{Job, Watched};
     use andreas_runtime::watch::Index;
+    use andreas_workloads::adopt::workload::{Job, Watched};
 
     use super::*;
 

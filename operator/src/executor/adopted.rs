@@ -4,12 +4,14 @@
 
 use std::sync::Arc;
 
-use andreas_adopt::release::Leftover;
-use andreas_adopt::{Directives, Kind, Workload, groups, hold as stop, release as start, write_directives};
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT as FORMER, GATE_NODE, LABEL_HOSTNAME};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::AdoptedJob;
 use andreas_runtime::watch::ObjectKey;
+use andreas_workloads::adopt::release::Leftover;
+use andreas_workloads::adopt::{
+    Directives, Kind, Workload, groups, hold as stop, release as start, write_directives,
+};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 //! before, and takes nothing away: a node selector or a scheduling gate of an earlier attempt stays. Such Jobs are
 //! deleted while they are suspended; the controller makes them again from the JobSet.
 
-use andreas_adopt::release::Leftover;
 use andreas_runtime::watch::ObjectKey;
+use andreas_workloads::adopt::release::Leftover;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use andreas_adopt::Workload;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::LABEL_GPU_MEMORY;
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
 use andreas_runtime::watch::ObjectKey;
+use andreas_workloads::adopt::Workload;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 

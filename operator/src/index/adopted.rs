@@ -4,7 +4,6 @@
 //! template. Who may create pods in a namespace can write them otherwise: such a pod counts as a job's only within the GPUs that the job
 //! was given on that node ([`super::beyond`]).
 
-use andreas_adopt::Kind;
 use andreas_api::names::{
     GROUP, LABEL_ADOPTED, LABEL_ADOPTED_ATTEMPT, LABEL_ATTEMPT, LABEL_INDEX, LABEL_JOB, LABEL_JOB_UID,
     VERSION,
@@ -12,6 +11,7 @@ use andreas_api::names::{
 use andreas_api::pod_owner::controlling_job;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::AdoptedJob;
+use andreas_workloads::adopt::Kind;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// Gives a pod of an adopted workload the labels and the owner of a member.

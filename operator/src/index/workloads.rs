@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use andreas_adopt::workload::{Tag, Watched};
-use andreas_adopt::{Kind, Workload};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_runtime::watch::{Index, ObjectKey};
+use andreas_workloads::adopt::workload::{Tag, Watched};
+use andreas_workloads::adopt::{Kind, Workload};
 
 use super::ClusterIndex;
 use super::store::version;
@@ -64,7 +64,7 @@ fn key_of(workload: &Workload) -> ObjectKey {
 fn mirror_of(workload: &Workload) -> ObjectKey {
     ObjectKey {
         namespace: workload.metadata.namespace.clone().unwrap_or_default(),
-        name: andreas_adopt::name(workload),
+        name: andreas_workloads::adopt::name(workload),
     }
 }
 

@@ -4,11 +4,11 @@
 //! The workload's own end decides the outcome. What its pods do in between is its controller's affair: a failed pod that is
 //! replaced is no failure here.
 
-use andreas_adopt::Workload;
 use andreas_api::names::{GATE_NODE, LABEL_ATTEMPT};
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
+use andreas_workloads::adopt::Workload;
 use jiff::Timestamp;
 
 use super::action::Action;

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_adopt::Workload;
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
 use andreas_model::same_nodes;
+use andreas_workloads::adopt::Workload;
 use jiff::Timestamp;
 
 use super::first_seen::{FirstSeen, TimedFact};

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use andreas_api::{names, quantity};
-use andreas_slurm::{BATCH, FOLDER, PROGRAMS, Program};
+use andreas_workloads::slurm::{BATCH, FOLDER, PROGRAMS, Program};
 use k8s_openapi::api::core::v1::{
     Container, DownwardAPIVolumeFile, DownwardAPIVolumeSource, EnvVar, ObjectFieldSelector, PodSpec, Volume,
     VolumeMount,
 };
 
-pub use andreas_slurm::Place;
+pub use andreas_workloads::slurm::Place;
 
 const VOLUME: &str = "andreas-slurm";
 /// Read and run by all.
@@ -31,7 +31,7 @@ pub fn prepare(
     let env = container.env.get_or_insert_default();
     let ours = {
         let given = |name: &str| env.iter().find(|e| e.name == name)?.value.as_deref();
-        andreas_slurm::environment(place, cpus(container.resources.as_ref()), given)
+        andreas_workloads::slurm::environment(place, cpus(container.resources.as_ref()), given)
     };
     env.retain(|e| ours.iter().all(|(name, _)| e.name != *name));
     let ours = ours.into_iter().map(|(name, value)| EnvVar {

@@ -1,7 +1,7 @@
 //! What the workload of another kind says, for which a job stands (`spec.adopts`).
 
-use andreas_adopt::End;
 use andreas_api::{Outcome, Reason};
+use andreas_workloads::adopt::End;
 
 use super::draft::Draft;
 use super::end;

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_adopt::Kind;
-use andreas_adopt::workload::{Job, JobSet, PyTorchJob, RayJob, Tag, TrainJob, Watched};
 use andreas_api::names::LABEL_ADOPT;
 use andreas_runtime::health::Health;
 use andreas_runtime::watch::{WatchConfig, WatchMetrics, Watcher, feed};
+use andreas_workloads::adopt::Kind;
+use andreas_workloads::adopt::workload::{Job, JobSet, PyTorchJob, RayJob, Tag, TrainJob, Watched};
 use kube::Client;
 use parking_lot::Mutex;
 use serde_json::Value;

@@ -3,7 +3,6 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use andreas_adopt::{Directives, Kind, Workload};
 use andreas_api::quantity;
 use andreas_api::query::{CanRequest, WhatIfRequest};
 use andreas_api::slim::{
@@ -25,6 +24,7 @@ use andreas_runtime::certificates::{self, Authority, AuthorityPem};
 use andreas_runtime::tls::{Tls, TlsPem};
 use andreas_runtime::watch::check_line;
 use andreas_runtime::watch::list_splitter::{Lines, ListItem, ListSplitter};
+use andreas_workloads::adopt::{Directives, Kind, Workload};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use prost::Message as _;
@@ -47,25 +47,25 @@ pub fn adopted_workloads(bytes: &[u8]) {
             workload.wants_adoption(),
             workload.attempt(),
             workload.controller(),
-            andreas_adopt::name(&workload),
+            andreas_workloads::adopt::name(&workload),
         );
-        if let Ok(job) = andreas_adopt::mirror(&workload, &object, &object) {
+        if let Ok(job) = andreas_workloads::adopt::mirror(&workload, &object, &object) {
             assert!(job["spec"]["gpus"]["min"].as_i64().is_some_and(|gpus| gpus > 0), "{job}");
         }
-        let groups = andreas_adopt::groups(kind.template_kind(), &object);
+        let groups = andreas_workloads::adopt::groups(kind.template_kind(), &object);
         for (hostname, pods) in [(Some("node-1".to_owned()), None), (None, Some(3))] {
             let (job, uid) = ("job".to_owned(), "uid".to_owned());
             let mut changed = object.clone();
-            andreas_adopt::write_directives(
+            andreas_workloads::adopt::write_directives(
                 &mut changed,
                 &groups,
                 &Directives { job, uid, attempt: 1, hostname, pods },
             );
-            andreas_adopt::release(kind, &mut changed, 1);
-            andreas_adopt::hold(kind, &mut changed);
-            andreas_adopt::restore(&mut changed);
+            andreas_workloads::adopt::release(kind, &mut changed, 1);
+            andreas_workloads::adopt::hold(kind, &mut changed);
+            andreas_workloads::adopt::restore(&mut changed);
         }
-        andreas_adopt::restore(&mut object.clone());
+        andreas_workloads::adopt::restore(&mut object.clone());
     }
 }
 
@@ -126,7 +126,7 @@ fn parts(bytes: &[u8]) -> [&[u8]; 3] {
 /// Manifests and sbatch scripts that become TrainingJobs: each has a spec, and can be written and read again.
 pub fn job_manifests(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    for one in andreas_convert::convert(text, Some("image"), &[]).unwrap_or_default() {
+    for one in andreas_workloads::convert::convert(text, Some("image"), &[]).unwrap_or_default() {
         assert!(one.job["kind"] == "TrainingJob", "{}", one.source);
         serde_json::to_vec(&one.job).expect("what was converted can be written");
     }

@@ -1,8 +1,8 @@
 //! Jobs that stand for a workload of another kind, whose pods its own controller makes.
 
-use andreas_adopt::{End, Kind, Workload};
 use andreas_api::names::{GATE_NODE, LABEL_ADOPTED, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID};
 use andreas_api::{Outcome, Phase, Reason};
+use andreas_workloads::adopt::{End, Kind, Workload};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! What nobody saw is neither run time nor energy: an attempt ends with the last sign of its nodes.
 
-use andreas_adopt::{Kind, Workload};
 use andreas_api::{Outcome, Phase};
+use andreas_workloads::adopt::{Kind, Workload};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 

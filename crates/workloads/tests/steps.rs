@@ -310,7 +310,7 @@ fn variables_that_are_named_are_there() {
         .given("SLURM_GPUS_PER_TASK", "1")
         .run("env; srun -n1 --gpus=1 env")
         .remove(0);
-    for name in andreas_slurm::VARIABLES.split(' ') {
+    for name in andreas_workloads::slurm::VARIABLES.split(' ') {
         assert!(ended.stdout.contains(&format!("\n{name}=")), "{name}");
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use andreas_convert::{Converted, Level, convert};
+use andreas_workloads::convert::{Converted, Level, convert};
 use serde_json::{Value, json};
 
 fn of(object: &Value) -> Converted {

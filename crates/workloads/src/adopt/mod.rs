@@ -22,7 +22,7 @@ pub mod mirror;
 pub mod release;
 pub mod workload;
 
-pub use andreas_convert::found::restore;
+pub use crate::convert::found::restore;
 pub use groups::{Group, groups};
 pub use kind::Kind;
 pub use mirror::{mirror, name};
@@ -34,7 +34,7 @@ pub use workload::{End, Workload};
 pub enum AdoptError {
     /// An annotation has an invalid value.
     #[error(transparent)]
-    Annotation(#[from] andreas_convert::AnnotationError),
+    Annotation(#[from] crate::convert::AnnotationError),
     /// The workload is another program's to start.
     #[error("{0}")]
     ManagedByOther(String),
@@ -43,7 +43,7 @@ pub enum AdoptError {
     Gpus(String),
     /// It could not be read.
     #[error("it cannot be read: {0}")]
-    Unreadable(#[from] andreas_convert::ConvertError),
+    Unreadable(#[from] crate::convert::ConvertError),
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, LABEL_ADOPT};
-use andreas_convert::{AnnotationError, Request};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::groups::groups;
-use crate::kind::Kind;
+use crate::adopt::groups::groups;
+use crate::adopt::kind::Kind;
+use crate::convert::{AnnotationError, Request};
 
 /// How a workload ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

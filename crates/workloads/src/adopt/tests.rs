@@ -182,7 +182,7 @@ fn a_number_of_gpus_that_cannot_follow_the_plan_is_refused_with_the_annotation()
 /// With the same numbers as the mirror, or without the annotation where that is refused.
 #[test]
 fn a_file_with_the_annotation_asks_for_what_the_job_would_get() {
-    let converted = |object: &Value| andreas_convert::object(object, &[]).expect("read").expect("a job");
+    let converted = |object: &Value| crate::convert::object(object, &[]).expect("read").expect("a job");
     for (gpus, may) in [(2, "2-8"), (2, "3-8"), (2, "2,3,4"), (4, "4"), (1, "1-4"), (1, "1,2,4")] {
         let object = elastic(2, gpus, may);
         let made = mirror(&workload(Kind::Job, &object), &object, &object).expect("adopted");
@@ -218,7 +218,7 @@ fn a_node_selector_by_instance_type_is_no_gpu_type() {
 
 #[test]
 fn a_job_that_ran_is_converted_as_it_was_found() {
-    let converted = |object: &Value| andreas_convert::object(object, &[]).expect("read").expect("a job");
+    let converted = |object: &Value| crate::convert::object(object, &[]).expect("read").expect("a job");
     let mut cases = all();
     cases.push((Kind::Job, elastic(2, 2, "2-6")));
     for (kind, found) in cases {

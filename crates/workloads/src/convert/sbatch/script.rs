@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use andreas_slurm::{INPUTS, VARIABLES};
+use crate::slurm::{INPUTS, VARIABLES};
 
 use super::super::error::ConvertError;
 use super::super::launch::{CONTAINER_LAUNCHERS, base, is_among, without_comment};

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use andreas_slurm::{BATCH, PROGRAMS, Place, environment};
+use andreas_workloads::slurm::{BATCH, PROGRAMS, Place, environment};
 use tempfile::TempDir;
 
 /// Programs of an image: each writes its arguments and what it knows of its place into a file.

@@ -1,13 +1,13 @@
 //! The TrainingJob that stands for a workload.
 
 use andreas_api::names::{ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
-use andreas_convert::{MAX_GPUS, MAX_NODES, Request, Totals, may_follow, per_gpu};
 use serde_json::{Map, Value, json};
 
-use crate::AdoptError;
-use crate::groups::{Group, groups};
-use crate::kind::Kind;
-use crate::workload::Workload;
+use crate::adopt::AdoptError;
+use crate::adopt::groups::{Group, groups};
+use crate::adopt::kind::Kind;
+use crate::adopt::workload::Workload;
+use crate::convert::{MAX_GPUS, MAX_NODES, Request, Totals, may_follow, per_gpu};
 
 /// Label by which Kueue manages an object.
 const KUEUE: &str = "kueue.x-k8s.io/queue-name";
@@ -38,7 +38,7 @@ pub fn name(workload: &Workload) -> String {
 }
 
 /// The mirror of a workload. `object` is the workload; `templates` is the object that holds its pod templates, the same one for
-/// most kinds ([`crate::Kind::template_kind`]).
+/// most kinds ([`crate::adopt::Kind::template_kind`]).
 ///
 /// # Errors
 /// Why it is not adopted.
@@ -48,7 +48,7 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     let kind = workload.kind;
     let found = groups(kind.template_kind(), templates);
     let mut size = Size::from_groups(&found)?;
-    let draft = andreas_convert::object(templates, &[])?.map(|made| made.job).unwrap_or_default();
+    let draft = crate::convert::object(templates, &[])?.map(|made| made.job).unwrap_or_default();
     let mut spec = Map::new();
     let mut gpus = json!({"min": size.gpus});
     if let Some(totals) = &request.gpus {

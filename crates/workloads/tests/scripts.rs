@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use andreas_convert::convert;
+use andreas_workloads::convert::convert;
 use common::Job;
 use serde_json::Value;
 

@@ -1,15 +1,15 @@
 //! The changes of a workload: released on nodes, stopped. What of its templates changes, and how that is restored, is in
-//! [`andreas_convert::found`].
+//! [`crate::convert::found`].
 
 use andreas_api::names::{
     ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND, GATE_NODE, GPU_RESOURCE, LABEL_ADOPTED,
     LABEL_ADOPTED_ATTEMPT, LABEL_HOSTNAME as HOSTNAME, LABEL_JOB,
 };
-use andreas_convert::found::fields_before_release;
 use serde_json::{Value, json};
 
-use crate::groups::Group;
-use crate::kind::Kind;
+use crate::adopt::groups::Group;
+use crate::adopt::kind::Kind;
+use crate::convert::found::fields_before_release;
 
 /// What a release writes into the pod templates of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Converted, Level, convert};
+use crate::convert::{Converted, Level, convert};
 
 fn of(file: &Value) -> Converted {
     convert(&file.to_string(), Some("i"), &[]).unwrap_or_else(|error| panic!("{error}")).remove(0)

@@ -4,7 +4,7 @@ use andreas_api::names::GPU_RESOURCE;
 use andreas_api::quantity;
 use serde_json::Value;
 
-use crate::kind::Kind;
+use crate::adopt::kind::Kind;
 
 /// Pods that one template makes at once.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -341,7 +341,7 @@ mod tests {
                     {"name": "train", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 2}}},
                 ]}}},
             });
-            crate::object(&object, &[]).map(|made| made.unwrap().job)
+            crate::convert::object(&object, &[]).map(|made| made.unwrap().job)
         };
         let made = job(json!({
             "note": "kept", "andreas.dev/found": "x",

@@ -6,7 +6,6 @@ mod script;
 mod size;
 mod units;
 
-use andreas_slurm as slurm;
 use serde_json::{Map, Value, json};
 
 use self::options::Options;
@@ -18,6 +17,7 @@ use super::error::ConvertError;
 use super::fields::Fields;
 use super::notes::Notes;
 use super::template::Template;
+use crate::slurm;
 
 /// Name of the container that trains.
 const CONTAINER: &str = "train";
