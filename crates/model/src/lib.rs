@@ -1,7 +1,7 @@
 //! Types shared by all crates of ANDREAS.
 //!
 //! **Contents**: units as types ([`Watts`], [`Joules`], [`Seconds`], [`Time`], [`Money`], ...), names
-//! ([`JobId`], [`NodeName`], [`GpuType`], ...), a job's [`Configuration`], step functions of time
+//! ([`JobId`], [`NodeName`], [`GpuType`], [`ObjectKey`], ...), the door between a watch and a state ([`Index`]), a job's [`Configuration`], step functions of time
 //! ([`StepFunction`]): tariffs and power budgets, daily windows in a time zone ([`windows`]), the [`normal`] distribution, and enums
 //! whose variants have names ([`names!`]).
 //!
@@ -26,6 +26,7 @@ mod hosts;
 mod names;
 mod nodes;
 pub mod normal;
+mod objects;
 mod order;
 mod stable_hash;
 mod steps;
@@ -38,6 +39,7 @@ pub use configuration::Configuration;
 pub use hosts::HostPower;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
 pub use nodes::same_nodes;
+pub use objects::{Index, ObjectKey};
 pub use order::order_key;
 pub use stable_hash::stable_hash;
 pub use steps::{StepFunction, StepFunctionError, Tariff};

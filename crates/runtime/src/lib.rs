@@ -30,7 +30,7 @@
 //!
 //! # Not allowed
 //!
-//! Knowledge of `TrainingJob`s. This crate depends on no other crate of the workspace.
+//! Knowledge of `TrainingJob`s. Of the workspace, this crate uses the vocabulary alone.
 
 pub mod access;
 pub mod admin;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, ANNOTATION_FOUND};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
-use andreas_api::{Reason, TrainingJob};
+use andreas_api::{Reason, TrainingJob, key_of};
 use andreas_runtime::watch::ObjectKey;
 use andreas_workloads::adopt::release::Leftover;
 use andreas_workloads::adopt::{Kind, Workload, mirror};
@@ -205,7 +205,7 @@ async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError
             restored(shared, kind, namespace, &adopts.name, object).await?;
         }
     }
-    let key = ObjectKey::from_object(job);
+    let key = key_of(job);
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
     shared.writer.delete::<TrainingJob>(&key, uid, None, None).await.map(drop)
 }
@@ -258,7 +258,7 @@ async fn ungate(shared: &Shared, pod: &SlimPod) -> Result<(), WriteError> {
     if live.is_some_and(|live| live.metadata.uid.as_deref() == Some(mirror_uid)) {
         return Ok(());
     }
-    let key = ObjectKey::from_object(pod);
+    let key = key_of(pod);
     let url = <SlimPod as kube::Resource>::url_path(&(), Some(&key.namespace));
     let live = shared.writer.get_object(&url, &key.name).await?;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::SlimTrainingJob;
+use andreas_model::ObjectKey;
 use andreas_model::{EnergyPrice, Seconds, Time, Watts};
-use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use super::rules;

@@ -11,8 +11,8 @@ use andreas_api::energy_policy::PowerState;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
+use andreas_model::ObjectKey;
 use andreas_model::Time;
-use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use super::draws::{self, ProfileDraws};
@@ -206,7 +206,7 @@ impl Enforcement {
 mod tests {
     use super::*;
     use andreas_api::slim::{SlimNode, SlimTrainingJob};
-    use andreas_runtime::watch::Index;
+    use andreas_model::Index;
     use serde_json::json;
 
     use crate::testing::{at, gpu_node};

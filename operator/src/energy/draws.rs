@@ -17,9 +17,9 @@ use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
+use andreas_model::ObjectKey;
 use andreas_model::{GpuCount, GpuType, Watts};
 use andreas_planner::{Estimate, LimitsCount};
-use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
 use super::boards::Board;

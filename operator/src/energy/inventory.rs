@@ -29,8 +29,8 @@ use andreas_api::names::{
 };
 use andreas_api::slim::{SlimGpuNode, SlimNode};
 use andreas_cluster::policy::type_label;
+use andreas_model::ObjectKey;
 use andreas_model::Watts;
-use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 

@@ -10,7 +10,7 @@ use andreas_api::gpu_node::ReleasedEnergy;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_profile::Observation;
 use andreas_model::Joules;
-use andreas_runtime::watch::ObjectKey;
+use andreas_model::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -192,7 +192,7 @@ impl PendingEnergy {
 mod tests {
     use super::*;
     use andreas_api::slim::SlimGpuNode;
-    use andreas_runtime::watch::Index;
+    use andreas_model::Index;
     use serde_json::{Value, json};
 
     fn report(index: &mut ClusterIndex, node: &str, version: u32, released: Value) {

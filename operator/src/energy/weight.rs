@@ -1,7 +1,7 @@
 //! The weight that counts for a job.
 
 use andreas_api::names::ANNOTATION_MAX_WEIGHT;
-use andreas_runtime::watch::ObjectKey;
+use andreas_model::ObjectKey;
 use kube::ResourceExt;
 
 use crate::index::ClusterIndex;
@@ -22,7 +22,7 @@ mod tests {
     #[test]
     fn a_namespace_bounds_the_weight_of_its_jobs() {
         use crate::index::SlimNamespace;
-        use andreas_runtime::watch::Index;
+        use andreas_model::Index;
 
         let mut index = ClusterIndex::new();
         let mut namespace = |version: u32, bound: &str| {

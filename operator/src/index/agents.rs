@@ -12,10 +12,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use andreas_api::GpuNodeStatus;
 use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::slim::SlimGpuNode;
-use andreas_runtime::watch::ObjectKey;
+use andreas_api::{GpuNodeStatus, key_of};
+use andreas_model::ObjectKey;
 
 use super::store::{Change, Origin};
 use super::{ClusterIndex, agent_status};
@@ -100,7 +100,7 @@ impl ClusterIndex {
 
     /// Stores a state of a GpuNode.
     pub(super) fn apply_gpu_node(&mut self, node: SlimGpuNode, origin: Origin) {
-        let key = ObjectKey::from_object(&node);
+        let key = key_of(&node);
         let old = match self.gpu_nodes.apply(node, origin) {
             Change::Nothing => return,
             Change::New { .. } => None,
@@ -173,7 +173,7 @@ fn same_gpu(a: &GpuState, b: &GpuState) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use andreas_runtime::watch::Index;
+    use andreas_model::Index;
     use serde_json::{Value, json};
 
     use super::*;

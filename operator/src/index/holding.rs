@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use andreas_api::gpu_node::namespaced_pod_name;
 use andreas_api::slim::SlimPod;
-use andreas_runtime::clock;
-use andreas_runtime::watch::ObjectKey;
+use andreas_model::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 
@@ -135,14 +134,14 @@ impl ClusterIndex {
         let ended = seen_ended(pod);
         let ours = owner(&pod.metadata).is_some().then(|| Arc::clone(pod));
         let node = pod.spec.node_name.clone();
-        let grace = grace(&pod.metadata, pod.spec.termination_grace_period_seconds);
+        let grace = grace(&pod.metadata, pod.spec.termination_grace_period_seconds, (self.clock.0)());
         self.vanish(node, &pod.metadata, ours, amounts::pod(&pod.spec), grace, ended);
     }
 
     /// A foreign pod left the watch: it has ended or was deleted.
     pub(super) fn hold_deleted_foreign(&mut self, pod: &ForeignPod) {
         let Some((node, amounts)) = pod.takes.clone() else { return };
-        let grace = grace(&pod.metadata, pod.grace);
+        let grace = grace(&pod.metadata, pod.grace, (self.clock.0)());
         self.vanish(Some(node), &pod.metadata, None, amounts, grace, false);
     }
 
@@ -311,13 +310,13 @@ fn may_run(deleted: &DeletedPod, now: Instant) -> bool {
 }
 
 /// Remaining grace period of a pod: of its requested deletion, else all of it.
-fn grace(meta: &ObjectMeta, of_pod: Option<i64>) -> Duration {
+fn grace(meta: &ObjectMeta, of_pod: Option<i64>, now: Timestamp) -> Duration {
     let whole = of_pod.unwrap_or(GRACE).max(0);
     let asked = meta.deletion_timestamp.as_ref().filter(|_| meta.deletion_grace_period_seconds != Some(0));
-    let left = asked.map_or(whole, |until| seconds_until(until.0).clamp(0, whole));
+    let left = asked.map_or(whole, |until| seconds_until(until.0, now).clamp(0, whole));
     Duration::from_secs(left.unsigned_abs())
 }
 
-fn seconds_until(at: Timestamp) -> i64 {
-    at.duration_since(clock::now()).max(SignedDuration::ZERO).as_secs()
+fn seconds_until(at: Timestamp, now: Timestamp) -> i64 {
+    at.duration_since(now).max(SignedDuration::ZERO).as_secs()
 }

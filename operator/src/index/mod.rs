@@ -1,6 +1,6 @@
 //! In-memory state of the cluster: synchronous, rebuilt from the API server at every start.
 //!
-//! **In**: lists and watches, one [`andreas_runtime::watch::feed`] per kind, and responses to our own writes.
+//! **In**: lists and watches, one feed per kind, and responses to our own writes.
 //! **Out**: the objects by name ([`store::Store`]), each job's members, foreign use per node, the set of
 //! dirty jobs ([`ClusterIndex::take_dirty`]), and [`Signals`] such as "a job is dirty" and "plan again".
 //!
@@ -42,8 +42,9 @@ use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
-use andreas_api::{TrainingJobStatus, names};
-use andreas_runtime::watch::ObjectKey;
+use andreas_api::{TrainingJobStatus, key_of, names};
+use andreas_model::ObjectKey;
+use jiff::Timestamp;
 use kube::api::ObjectMeta;
 use tokio::sync::Notify;
 
@@ -94,6 +95,17 @@ pub struct ClusterIndex {
     gangs: Gangs,
     by_node: ByNode,
     changes: Changes,
+    clock: Clock,
+}
+
+/// Where the present comes from.
+#[derive(Clone, Copy)]
+struct Clock(fn() -> Timestamp);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self(Timestamp::now)
+    }
 }
 
 /// Objects by which administrators set rules.
@@ -169,9 +181,14 @@ pub struct DeletedPod {
 }
 
 impl ClusterIndex {
-    /// An empty index.
+    /// An empty index, by this machine's clock.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty index, by another clock: the API server's, which sets what objects say.
+    pub fn with_clock(now: fn() -> Timestamp) -> Self {
+        Self { clock: Clock(now), ..Self::default() }
     }
 
     /// A copy for planning: objects are shared, foreign pods are included as sums only, and it sends no
@@ -203,6 +220,7 @@ impl ClusterIndex {
                 vanished: self.by_node.vanished.clone(),
                 ..ByNode::default()
             },
+            clock: self.clock,
             ..Self::default()
         }
     }
@@ -287,7 +305,7 @@ impl ClusterIndex {
     }
 
     fn apply_job(&mut self, mut job: SlimTrainingJob, origin: Origin) {
-        let key = ObjectKey::from_object(&job);
+        let key = key_of(&job);
         job.status = job.status.map(TrainingJobStatus::with_a_known_phase);
         let known = self.jobs.get(&key).map(|held| &held.spec.template);
         if !known.is_some_and(|known| job.spec.template.share(known)) {
@@ -339,7 +357,7 @@ impl ClusterIndex {
 
     fn apply_pod(&mut self, mut pod: SlimPod, origin: Origin) {
         adopted::as_member(&mut pod);
-        let key = ObjectKey::from_object(&pod);
+        let key = key_of(&pod);
         let mut was_on = None;
         match self.pods.apply(pod, origin) {
             Change::Nothing => return,

@@ -6,7 +6,7 @@ use andreas_api::GpuNodeStatus;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{GPU_RESOURCE, LABEL_GPU_MEMORY};
 use andreas_api::slim::SlimNode;
-use andreas_runtime::watch::ObjectKey;
+use andreas_model::ObjectKey;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 

@@ -8,7 +8,7 @@ use andreas_api::names;
 use andreas_api::pod_owner::{PodOwner, pod_owner};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
-use andreas_runtime::watch::ObjectKey;
+use andreas_model::ObjectKey;
 use kube::api::ObjectMeta;
 
 use super::adopted::is_adopted;

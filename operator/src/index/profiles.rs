@@ -4,7 +4,7 @@ use andreas_api::energy_policy::Switch;
 use andreas_api::names::LABEL_PROFILE;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{ProfileMatching, ProfileSource, UsedProfile};
-use andreas_runtime::watch::ObjectKey;
+use andreas_model::ObjectKey;
 use kube::ResourceExt;
 
 use super::ClusterIndex;
@@ -62,7 +62,7 @@ fn object_name(label: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use andreas_api::slim::{SlimEnergyPolicy, SlimTrainingProfile};
-    use andreas_runtime::watch::Index;
+    use andreas_model::Index;
     use serde_json::{Value, json};
 
     use super::*;

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use andreas_runtime::watch::ObjectKey;
+use andreas_api::key_of;
+use andreas_model::ObjectKey;
 use kube::Resource;
 use kube::api::ObjectMeta;
 
@@ -80,7 +81,7 @@ pub fn version(meta: &ObjectMeta) -> u64 {
 impl<T: Resource<DynamicType = ()>> Store<T> {
     /// Stores this state of an object.
     pub fn apply(&mut self, object: T, origin: Origin) -> Change<T> {
-        let key = ObjectKey::from_object(&object);
+        let key = key_of(&object);
         let version = version(object.meta());
         if self
             .tombstones

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use andreas_runtime::watch::Index;
+use andreas_model::Index;
 use serde_json::json;
 
 use super::*;

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 
+use andreas_api::key_of;
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
-use andreas_runtime::watch::{Index, ObjectKey};
+use andreas_model::{Index, ObjectKey};
 
 use super::ClusterIndex;
 use super::foreign::{ForeignPod, SlimNamespace};
@@ -62,7 +63,7 @@ impl Index<ForeignPod> for ClusterIndex {
     }
 
     fn apply(&mut self, pod: ForeignPod) {
-        let key = ObjectKey::from_object(&pod);
+        let key = key_of(&pod);
         let old = match self.by_node.foreign.apply(pod, Origin::Watched) {
             Change::Nothing => return,
             Change::New { replaced } => replaced,
@@ -110,7 +111,7 @@ impl Index<SlimNode> for ClusterIndex {
     }
 
     fn apply(&mut self, node: SlimNode) {
-        let key = ObjectKey::from_object(&node);
+        let key = key_of(&node);
         self.by_node.unreadable.remove(&key.name);
         let change = self.nodes.apply(node, Origin::Watched);
         self.node_seen(&key);
@@ -176,7 +177,7 @@ macro_rules! planned_from {
             }
 
             fn apply(&mut self, object: $kind) {
-                let key = ObjectKey::from_object(&object);
+                let key = key_of(&object);
                 match self.$($store).+.apply(object, Origin::Watched) {
                     Change::Nothing => return,
                     Change::Newer { old } if self.$($store).+.get(&key).is_some_and(|new| $same(&old, new)) => {
@@ -242,7 +243,7 @@ impl Index<SlimQuota> for ClusterIndex {
     }
 
     fn apply(&mut self, quota: SlimQuota) {
-        let key = ObjectKey::from_object(&quota);
+        let key = key_of(&quota);
         let allowed = match self.rules.quotas.apply(quota, Origin::Watched) {
             Change::Nothing => return,
             Change::New { .. } => true,

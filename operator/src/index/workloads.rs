@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use andreas_api::slim::SlimTrainingJob;
-use andreas_runtime::watch::{Index, ObjectKey};
+use andreas_model::{Index, ObjectKey};
 use andreas_workloads::adopt::workload::{Tag, Watched};
 use andreas_workloads::adopt::{Kind, Workload};
 

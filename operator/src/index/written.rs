@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use andreas_api::key_of;
 use andreas_api::shared_template::MAX_TEMPLATE;
 use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob, SlimTrainingProfile,
 };
-use andreas_runtime::watch::ObjectKey;
+use andreas_model::ObjectKey;
 
 use super::ClusterIndex;
 use super::store::{Change, Origin, version};
@@ -20,7 +21,7 @@ impl ClusterIndex {
     /// Stores a live read of a job that had version `before` when the read began. `false`: the response is
     /// older, so the server went back to an older state and cached data is invalid.
     pub fn read_job(&mut self, job: SlimTrainingJob, before: u64) -> bool {
-        let key = ObjectKey::from_object(&job);
+        let key = key_of(&job);
         let same = self.jobs.get(&key).is_some_and(|held| held.metadata.uid == job.metadata.uid);
         let version = version(&job.metadata);
         let rewound = same && version != 0 && version < before;
@@ -48,7 +49,7 @@ impl ClusterIndex {
 
     /// A live read of a job whose template was left out: it is kept now, if there is room.
     pub fn read_template(&mut self, job: SlimTrainingJob) {
-        let key = ObjectKey::from_object(&job);
+        let key = key_of(&job);
         let Some(known) = self.jobs.get(&key) else { return };
         if known.metadata.uid != job.metadata.uid || !known.spec.template.has_no_room() {
             return;
@@ -70,7 +71,7 @@ impl ClusterIndex {
 
     /// Stores a live read of a node; `true`: it is newer than the known state.
     pub fn wrote_node(&mut self, node: SlimNode) -> bool {
-        let key = ObjectKey::from_object(&node);
+        let key = key_of(&node);
         let newer = !matches!(self.nodes.apply(node, Origin::Written), Change::Nothing);
         self.node_seen(&key);
         newer
@@ -121,7 +122,7 @@ impl ClusterIndex {
 
     /// A live read found the pod: it is known not from our own creation alone.
     pub fn confirm_pod(&mut self, pod: SlimPod) {
-        let key = ObjectKey::from_object(&pod);
+        let key = key_of(&pod);
         self.wrote_pod(pod);
         self.pods.confirm(&key);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use andreas_api::key_of;
 use andreas_api::names::{
     ANNOTATION_DEADLINE, ANNOTATION_DEADLINE_AFTER, ANNOTATION_GPU_TYPES, ANNOTATION_WEIGHT,
 };
@@ -13,7 +14,6 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
 use andreas_model::JobId;
 use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
-use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ pub fn explain(
     always: bool,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<Explanation, QueryError> {
-    let key = ObjectKey::from_object(job.as_ref());
+    let key = key_of(job.as_ref());
     let id = job_id(&key);
     let place = view.position(&id);
     let ahead = place.map(|place| visible(view.order()[..place].iter().rev(), &key.namespace, MAX_NAMES));
@@ -134,7 +134,7 @@ struct Help<'a> {
 
 impl Help<'_> {
     fn id(&self) -> JobId {
-        job_id(&ObjectKey::from_object(self.job.as_ref()))
+        job_id(&key_of(self.job.as_ref()))
     }
 
     /// All changes that help, and why not all were tried.
@@ -301,7 +301,7 @@ pub(super) fn to_try(view: &View, job: &SlimTrainingJob) -> Vec<Try> {
     if spec.adopts.is_none() {
         all.extend(sizes(&spec.gpus));
     }
-    let namespace = ObjectKey::from_object(job).namespace;
+    let namespace = key_of(job).namespace;
     let weight = bounded_weight(&view.latest.index, &namespace, (spec.weight * 4).min(1_000));
     if weight > spec.weight {
         all.push((

@@ -4,13 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use andreas_api::TrainingJobSpec;
 use andreas_api::names::{LABEL_PROFILE, is_job_name};
 use andreas_api::query::{AddedNodes, JobObject};
 use andreas_api::slim::SlimTrainingJob;
+use andreas_api::{TrainingJobSpec, key_of};
 use andreas_model::{GpuCount, NodeName, StepFunction, Watts};
 use andreas_planner::{Job, JobState, Node, Snapshot, SnapshotError};
-use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
@@ -115,7 +114,7 @@ impl Hypothetical {
     /// The job for the planner, with the cluster as it was for a plan. A job without a status waits.
     /// `None`: it would not be planned, because it is held or no prediction is possible.
     pub fn planned(&self, latest: &Latest, job: SlimTrainingJob, now: Timestamp) -> Option<(Job, Snapshot)> {
-        let key = ObjectKey::from_object(&job);
+        let key = key_of(&job);
         let uid = job.metadata.uid.clone().unwrap_or_default();
         let known = latest.ledger.get(&key).filter(|memory| memory.uid() == uid).cloned();
         let mut ledger = Ledger::new(now);

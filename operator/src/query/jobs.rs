@@ -5,11 +5,10 @@ use std::sync::Arc;
 use andreas_api::query::{Ahead, CostParts, Expected, Interval, MAX_QUEUE, Queue, QueuedJob};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
-use andreas_api::{Phase, TrainingJobStatus};
+use andreas_api::{Phase, TrainingJobStatus, key_of};
 use andreas_forecast::{JobForecast, Quantiles};
 use andreas_model::JobId;
 use andreas_planner::{Decision, Plan};
-use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -105,7 +104,7 @@ pub fn queued(
     ahead: Option<Ahead>,
     now: Timestamp,
 ) -> QueuedJob {
-    let key = ObjectKey::from_object(job);
+    let key = key_of(job);
     let id = job_id(&key);
     let unwritten = TrainingJobStatus::default();
     let status = job.status.as_ref().unwrap_or(&unwritten);
@@ -158,7 +157,7 @@ pub fn queue(
         .iter()
         .filter(|job| !phase(job).is_terminal())
         .map(|job| {
-            let id = job_id(&ObjectKey::from_object(job.as_ref()));
+            let id = job_id(&key_of(job.as_ref()));
             (queue_rank(phase(job)), view.position(&id).unwrap_or(usize::MAX), job)
         })
         .collect();

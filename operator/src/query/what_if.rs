@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use andreas_api::Phase;
 use andreas_api::query::{Affected, Can, CanRequest, OthersAffected, QueuedJob, WhatIf, WhatIfRequest};
 use andreas_api::slim::SlimTrainingJob;
+use andreas_api::{Phase, key_of};
 use andreas_forecast::{Forecast, sample};
 use andreas_model::JobId;
 use andreas_planner::{Plan, Snapshot, plan};
@@ -56,7 +56,7 @@ pub fn currency(view: &View) -> String {
 
 /// A job that does not exist, as an answer.
 fn outcome(view: &View, changed: &Changed, job: &SlimTrainingJob) -> QueuedJob {
-    let key = ObjectKey::from_object(job);
+    let key = key_of(job);
     let id = job_id(&key);
     let order = order(&changed.snapshot, &changed.plan, &changed.forecast);
     let place = order.iter().position(|other| *other == id);
@@ -124,7 +124,7 @@ pub fn what_if(
         hypothetical::set_budget(&view.latest, &mut snapshot, watts as f64);
     }
     let changed = Changed::new(view, snapshot)?;
-    let posted_id = posted.as_ref().map(|job| job_id(&ObjectKey::from_object(job)));
+    let posted_id = posted.as_ref().map(|job| job_id(&key_of(job)));
     let (affected, own, others, cost) = compare(view, &changed, namespace, posted_id.as_ref());
     Ok(WhatIf {
         namespace: namespace.to_owned(),

@@ -1,37 +1,15 @@
-//! The interface between watches and a server's state.
+//! From a watch to a server's state.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use andreas_model::Index;
 use kube::Resource;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, ObjectKey, Watcher};
+use super::{Event, Watcher};
 use crate::health::ReadyHandle;
-
-/// A synchronous view of one kind. Implementations must do no I/O and return soon: they run in the watch's
-/// task.
-pub trait Index<T> {
-    /// The object exists in this state. Repeats are normal, as is a new UID under a known name.
-    fn apply(&mut self, object: T);
-
-    /// The object was deleted; `last` is its last state, if readable.
-    fn delete(&mut self, key: &ObjectKey, last: Option<T>);
-
-    /// Every object that is not `present` was deleted, without a `delete` call.
-    fn reset(&mut self, present: &HashSet<ObjectKey>);
-
-    /// The server was restored to an older state. All later events are newer than the known state, whatever
-    /// their version.
-    fn rewound(&mut self) {}
-
-    /// The object exists but cannot be decoded. By default its last known state is kept.
-    fn undecodable(&mut self, key: Option<&ObjectKey>, error: &str) {
-        let _ = (key, error);
-    }
-}
 
 /// Passes events to `index` until `shutdown`; sets `ready` after the first complete list.
 pub async fn feed<T, I>(

@@ -39,7 +39,8 @@ mod state;
 mod watcher;
 mod wire;
 
-pub use index::{Index, feed};
+pub use andreas_model::{Index, ObjectKey};
+pub use index::feed;
 pub use metrics::{WATCHES, WatchMetrics};
 pub use watcher::{Watcher, check_line};
 
@@ -99,35 +100,10 @@ impl WatchConfig {
     }
 }
 
-/// Namespace (empty for cluster-scoped kinds) and name of an object.
-///
-/// Another object may reuse a name; compare UIDs where that matters.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectKey {
-    /// Empty for cluster-scoped kinds.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-}
-
-impl ObjectKey {
-    /// The key of an object; missing metadata gives empty strings.
-    pub fn from_object(object: &impl Resource) -> Self {
-        let meta = object.meta();
-        Self {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name: meta.name.clone().unwrap_or_default(),
-        }
-    }
-}
-
-impl std::fmt::Display for ObjectKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.namespace.is_empty() {
-            return f.write_str(&self.name);
-        }
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
+/// The key of an object; missing metadata gives empty strings.
+fn key_of(object: &impl Resource) -> ObjectKey {
+    let meta = object.meta();
+    ObjectKey::of(meta.namespace.as_deref(), meta.name.as_deref())
 }
 
 /// A change of a collection.

@@ -16,7 +16,7 @@ use super::list_splitter::{Lines, ListItem};
 use super::metrics::{KindMetrics, WatchMetrics};
 use super::state::{State, WatchFailure};
 use super::wire::{Decoded, ErrorStatus, Identity, Line, Page, decode};
-use super::{Event, ObjectKey, WatchConfig};
+use super::{Event, ObjectKey, WatchConfig, key_of};
 use crate::jitter::{Backoff, spread};
 
 /// Objects of the first page, while their size is unknown.
@@ -212,7 +212,7 @@ where
     fn apply_object(&mut self, deleted: bool, decoded: Decoded<T>) {
         match decoded {
             Decoded::Good(object) => {
-                let key = ObjectKey::from_object(&object);
+                let key = key_of(&object);
                 self.release(&key);
                 self.advance(object.meta().resource_version.clone());
                 self.pending.push_back(if deleted {

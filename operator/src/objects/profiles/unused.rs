@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use andreas_api::names::{FIELD_MANAGER, LABEL_MADE_BY};
 use andreas_api::slim::SlimTrainingProfile;
-use andreas_api::{TrainingProfile, TrainingProfileSpec};
+use andreas_api::{TrainingProfile, TrainingProfileSpec, key_of};
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
@@ -79,7 +79,7 @@ pub(crate) async fn remove(shared: &Shared) {
         unused(index.profiles().iter(), &used, clock::now(), (KEPT_FOR, MAX_CREATED_PROFILES))
     };
     for profile in gone.into_iter().take(AT_ONCE) {
-        let key = ObjectKey::from_object(&*profile);
+        let key = key_of(&*profile);
         let uid = profile.uid().unwrap_or_default();
         match shared.writer.delete::<TrainingProfile>(&key, &uid, profile.resource_version(), None).await {
             Ok(_) => tracing::info!(profile = %key, "removed: no job has used it for long"),
@@ -112,8 +112,7 @@ mod tests {
     }
 
     fn unneeded(profiles: Vec<SlimTrainingProfile>, used: &[&str], most: usize) -> Vec<String> {
-        let held: BTreeMap<_, _> =
-            profiles.into_iter().map(|p| (ObjectKey::from_object(&p), Arc::new(p))).collect();
+        let held: BTreeMap<_, _> = profiles.into_iter().map(|p| (key_of(&p), Arc::new(p))).collect();
         let used =
             used.iter().map(|name| ObjectKey { namespace: "a".into(), name: (*name).to_owned() }).collect();
         let now = Timestamp::from_second(100 * DAY).expect("a time");

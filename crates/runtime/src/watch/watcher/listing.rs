@@ -11,7 +11,7 @@ use super::Watcher;
 use crate::watch::list_splitter::{ListError, ListItem, ListSplitter};
 use crate::watch::state::{Listing, Reading, State, WatchFailure};
 use crate::watch::wire::{Decoded, Identity, Page, PageMeta, decode};
-use crate::watch::{Event, ObjectKey};
+use crate::watch::{Event, ObjectKey, key_of};
 
 /// Target maximum bytes of a page; it arrives within a second or two.
 const PAGE_BYTES: usize = 32 << 20;
@@ -65,7 +65,7 @@ where
         for decoded in arrived {
             match decoded {
                 Decoded::Good(object) => {
-                    self.release(&ObjectKey::from_object(&object));
+                    self.release(&key_of(&object));
                     self.pending.push_back(Event::Applied(object));
                 }
                 Decoded::Bad { identity, error } => {
@@ -165,7 +165,7 @@ fn read<T: DeserializeOwned + Resource>(item: ListItem<'_>) -> Decoded<T> {
 
 fn key<T: Resource<DynamicType = ()>>(decoded: &Decoded<T>) -> Option<ObjectKey> {
     match decoded {
-        Decoded::Good(object) => Some(ObjectKey::from_object(object)),
+        Decoded::Good(object) => Some(key_of(object)),
         Decoded::Bad { identity, .. } => identity.as_ref().map(Identity::key),
     }
 }
