@@ -17,9 +17,6 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`instants`] | instants as whole seconds, deadlines |
-//! | [`index`] | what is seen: the cluster in memory, synchronous, never older than our own last write |
-//! | [`energy`] | the policy in force: prices, limits, what nodes and runs draw, whether the budget is met, bills |
 //! | [`predict`] | the fit of the predictor on its own thread, tables of predictions, forecasts of each job |
 //! | [`lifecycle`] | the pure core: `step(observed) -> status, actions, events, next, claim` |
 //! | [`ledger`] | per-job memory between steps, where the two loops meet; all of it can be lost |
@@ -43,10 +40,7 @@
 
 pub mod adoption;
 pub mod args;
-pub mod energy;
 pub mod executor;
-pub mod index;
-pub mod instants;
 pub mod ledger;
 pub mod lifecycle;
 pub mod metrics;

@@ -4,9 +4,9 @@
 
 use std::sync::{Arc, Weak};
 
+use andreas_cluster::index::ClusterIndex;
 use parking_lot::Mutex;
 
-use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
 use crate::metrics::Metrics;

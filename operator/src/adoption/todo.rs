@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use andreas_api::names::GATE_NODE;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_cluster::index::{ClusterIndex, adopted_job, is_adopted, owner};
 use andreas_runtime::watch::ObjectKey;
 use andreas_workloads::adopt::{Kind, Workload};
 use serde_json::{Value, json};
-
-use crate::index::{ClusterIndex, adopted_job, is_adopted, owner};
 
 /// One thing to do.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT as FORMER, GATE_NODE, LABEL_HOSTNAME};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::AdoptedJob;
+use andreas_cluster::index::adopted_job;
 use andreas_runtime::watch::ObjectKey;
 use andreas_workloads::adopt::release::Leftover;
 use andreas_workloads::adopt::{
@@ -18,7 +19,6 @@ use serde_json::{Value, json};
 use super::children;
 use super::outcomes::{failed, job_generation, refused, uid};
 use super::requeue::Requeue;
-use crate::index::adopted_job;
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError};
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
+use andreas_cluster::index::{ClusterIndex, number};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::index::{ClusterIndex, number};
 use crate::lifecycle::pods::{WorkerDigest, unplaced_worker, worker_digest};
 use crate::lifecycle::{Admitted, DryRunResult, Settings};
 use crate::snapshot::worker;
@@ -224,7 +224,7 @@ mod tests {
             let found = of_live_worker(&index, &key, &settings, now).expect("a worker");
             assert_eq!((found.gpus, found.refusal), (2, None));
             let more = found.admitted.map(|admitted| {
-                let cpu = |spec| crate::index::amounts::pod(spec).cpu_milli;
+                let cpu = |spec| andreas_cluster::index::amounts::pod(spec).cpu_milli;
                 cpu(&admitted.kept) - cpu(&admitted.sent)
             });
             assert_eq!(more, injected.then_some(500));

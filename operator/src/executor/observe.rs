@@ -9,17 +9,17 @@ use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::LABEL_GPU_MEMORY;
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
+use andreas_cluster::energy::bill;
+use andreas_cluster::energy::measured::{self, LateEnergy, PendingEnergy};
+use andreas_cluster::energy::weight::bounded_weight;
+use andreas_cluster::index::{
+    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, takes,
+};
 use andreas_runtime::watch::ObjectKey;
 use andreas_workloads::adopt::Workload;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::energy::bill;
-use crate::energy::measured::{self, LateEnergy, PendingEnergy};
-use crate::energy::weight::bounded_weight;
-use crate::index::{
-    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, takes,
-};
 use crate::ledger::{JobMemory, Ledger};
 use crate::lifecycle::{
     AgentFact, AttemptEnds, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen,

@@ -3,6 +3,7 @@
 
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPodSpec, SlimTrainingJob};
+use andreas_cluster::index::ClusterIndex;
 use andreas_runtime::watch::Index;
 use http::Method;
 use jiff::Timestamp;
@@ -11,7 +12,6 @@ use kube::runtime::events::Reporter;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
 use crate::objects::profiles;

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use andreas_cluster::instants::after;
 use jiff::Timestamp;
 
-use crate::instants::after;
 use crate::lifecycle::Backoff;
 
 /// The failed operation.

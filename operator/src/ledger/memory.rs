@@ -7,10 +7,10 @@ use std::time::Instant;
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{Allocation, Prediction};
+use andreas_cluster::energy::measured::PendingEnergy;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::energy::measured::PendingEnergy;
 use crate::lifecycle::{
     Announced, Claim, Creation, DecisionFor, DryRunResult, EventNote, FirstSeen, Planned, TimedFact,
 };

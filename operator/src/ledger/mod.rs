@@ -20,13 +20,13 @@ pub mod memory;
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_api::TrainingJobStatus;
+use andreas_cluster::index::ClusterIndex;
 use andreas_forecast::Calibration;
 use andreas_model::Time;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::index::ClusterIndex;
 use crate::lifecycle::{Backoff, DecisionFor, Planned};
 use crate::predict::sampled::Sampled;
 use backoff::{Backoffs, Cause};

@@ -8,6 +8,8 @@ use andreas_api::names::{GATE_NODE, LABEL_ATTEMPT};
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
+use andreas_cluster::index::is_member;
+use andreas_cluster::instants::after;
 use andreas_workloads::adopt::Workload;
 use jiff::Timestamp;
 
@@ -21,8 +23,6 @@ use super::observed::Observed;
 use super::readiness::{self, Readiness};
 use super::workload::judged;
 use super::{end, run, start, stop};
-use crate::index::is_member;
-use crate::instants::after;
 
 /// Seconds that the pods of a workload that ended usually need at most to end too.
 const LAST_PODS: i64 = 10;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use andreas_api::phase::condition;
 use andreas_api::training_job::{Allocation, NodeBackoff, Prediction, StopRequest};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
+use andreas_cluster::instants;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -16,7 +17,6 @@ use super::member::{Member, Members};
 use super::observed::{NodeFact, Observed};
 use super::phase_conditions::phase_conditions;
 use super::status::{self, ConditionUpdate, ConditionValue};
-use crate::instants;
 
 /// Minimum seconds between two texts of the same waiting reason.
 const MESSAGE_INTERVAL: i64 = 60;

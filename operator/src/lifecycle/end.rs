@@ -8,6 +8,7 @@ use andreas_api::slim::SlimPod;
 use andreas_api::training_job::{Allocation, AttemptRecord, Consumption, Progress};
 use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
 use andreas_api::{Outcome, Phase, Reason};
+use andreas_cluster::instants::{self, after, seconds_between};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::action::{Action, DeleteReason, ProfileUpdate};
@@ -16,7 +17,6 @@ use super::ends;
 use super::judge::Judgement;
 use super::member::{Members, is_over, number};
 use super::status::{self, ConditionValue, energy_text, money_text};
-use crate::instants::{self, after, seconds_between};
 
 /// Maximum attempts in a status's history.
 const HISTORY: usize = 16;

@@ -6,6 +6,7 @@
 
 use andreas_api::slim::{SlimPod, SlimPodCondition};
 use andreas_api::training_job::Allocation;
+use andreas_cluster::instants::{CLOCK_SKEW, after};
 use jiff::Timestamp;
 
 use super::first_seen::TimedFact;
@@ -13,7 +14,6 @@ use super::judge::NEARLY_DONE;
 use super::member::{Member, Members, is_over, proof_of_death};
 use super::observed::Observed;
 use super::words::lost_by_runtime;
-use crate::instants::{CLOCK_SKEW, after};
 
 /// When an attempt stopped. All instants are within its time up to now.
 #[derive(Clone, Debug, PartialEq, Eq)]

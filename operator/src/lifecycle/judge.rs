@@ -11,6 +11,8 @@
 use andreas_api::slim::{SlimPod, SlimTerminated};
 use andreas_api::training_job::{Allocation, Progress, StopRequest};
 use andreas_api::{Outcome, Reason};
+use andreas_cluster::index::containers_seen_ended;
+use andreas_cluster::instants::{CLOCK_SKEW, after};
 use jiff::Timestamp;
 
 use super::first_seen::TimedFact;
@@ -19,8 +21,6 @@ use super::member::{Member, Members, booted_since, given_up, is_over, proof_of_d
 use super::observed::Observed;
 use super::status::{last_line, percent_text};
 use super::words::{lost_by_runtime, mentions_gpu_fault, mentions_gpu_memory, not_started_by_its_node};
-use crate::index::containers_seen_ended;
-use crate::instants::{CLOCK_SKEW, after};
 
 /// Progress at which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;

@@ -8,6 +8,7 @@
 //! user's into the cluster's.
 
 use andreas_api::slim::SlimPod;
+use andreas_cluster::instants::after;
 use jiff::Timestamp;
 
 use super::first_seen::TimedFact;
@@ -15,7 +16,6 @@ use super::member::Member;
 use super::observed::Observed;
 use super::pod_events::PodEvent;
 use super::status::last_line;
-use crate::instants::after;
 
 /// What made a kubelet end a pod or its training container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

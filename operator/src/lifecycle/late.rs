@@ -3,6 +3,7 @@
 use andreas_api::slim::{SlimContainerStatus, SlimPodCondition};
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
+use andreas_cluster::instants::after;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
@@ -16,7 +17,6 @@ use super::observed::Observed;
 use super::pods::MAX_GRACE_SECONDS;
 use super::status::{self, duration_text, last_line};
 use super::words::waits_for_its_user;
-use crate::instants::after;
 
 /// Maximum `startTimeout`, s; the schema has the same limit.
 const MAX_START: i64 = 4 * 3600;

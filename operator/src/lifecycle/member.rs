@@ -6,12 +6,12 @@ use andreas_api::names;
 use andreas_api::pod_owner::controlling_job;
 use andreas_api::slim::{SlimContainerState, SlimPod, SlimTerminated, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
+use andreas_cluster::index::{containers_seen_ended, is_adopted, is_member, name_of};
+use andreas_cluster::instants::{CLOCK_SKEW, after, seconds_between};
 use jiff::Timestamp;
 
 use super::observed::{DeletedPodView, NodeFact, Observed};
 use super::pods::ANNOTATION_BOOT_ID;
-use crate::index::{containers_seen_ended, is_adopted, is_member, name_of};
-use crate::instants::{CLOCK_SKEW, after, seconds_between};
 
 /// A pod of an older object of the same name. It may still write the checkpoint and hold GPUs.
 fn is_of_older(pod: &SlimPod, job: &SlimTrainingJob) -> bool {

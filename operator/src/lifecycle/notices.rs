@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use andreas_api::phase::condition;
 use andreas_api::training_job::Prediction;
 use andreas_api::{Phase, Reason, TrainingJobStatus};
+use andreas_cluster::instants::{after, seconds_between};
 use jiff::Timestamp;
 
 use super::action::EventNote;
 use super::status::{bounded, condition as find_condition, duration_text};
-use crate::instants::{after, seconds_between};
 
 /// Minimum seconds between two events of one kind about one job.
 const INTERVAL: i64 = 600;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPod, SlimPodSpec, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
+use andreas_cluster::energy::LateEnergy;
+use andreas_cluster::energy::bill::Bill;
 use andreas_model::same_nodes;
 use andreas_workloads::adopt::Workload;
 use jiff::Timestamp;
 
 use super::first_seen::{FirstSeen, TimedFact};
 use super::pod_events::KubeletEvents;
-use crate::energy::LateEnergy;
-use crate::energy::bill::Bill;
 
 /// One job and everything its next step depends on.
 #[derive(Clone, Debug)]

@@ -3,13 +3,13 @@
 use andreas_api::phase::condition;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Phase, Reason};
+use andreas_cluster::instants::{self, after};
 use jiff::Timestamp;
 
 use super::draft::Draft;
 use super::judge::Judgement;
 use super::member::{Members, is_over, may_restart, proof_of_death};
 use super::status::{ConditionValue, allocation_text};
-use crate::instants::{self, after};
 
 /// The result of checking for nodes that are not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

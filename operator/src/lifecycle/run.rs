@@ -3,6 +3,7 @@
 use andreas_api::phase::condition;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Phase, Reason};
+use andreas_cluster::instants::{self, CLOCK_SKEW, after};
 use jiff::Timestamp;
 
 use super::draft::Draft;
@@ -14,7 +15,6 @@ use super::observed::Planned;
 use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text, duration_text};
 use super::stop;
-use crate::instants::{self, CLOCK_SKEW, after};
 
 /// Seconds that members may run after the first of their gang has finished.
 const FINISHED_APART: i64 = 600;

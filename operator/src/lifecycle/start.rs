@@ -6,6 +6,7 @@ use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Phase, Reason};
+use andreas_cluster::instants::after;
 
 use super::action::Action;
 use super::draft::Draft;
@@ -16,7 +17,6 @@ use super::observed::{CreationOutcome, Planned};
 use super::readiness::{self, Readiness};
 use super::status::{self, ConditionValue, allocation_text};
 use super::{late, pods, run, stop, template, workload};
-use crate::instants::after;
 
 /// An agent without an answer for this long, s, is dead and its settings are restored. Its setter restores
 /// them after half a minute without a heartbeat.

@@ -2,10 +2,9 @@
 
 use andreas_api::Reason;
 use andreas_api::training_job::Allocation;
+use andreas_cluster::instants::time;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
-use crate::instants::time;
 
 /// Longest text in a status, bytes.
 const MAX_TEXT_BYTES: usize = 1024;

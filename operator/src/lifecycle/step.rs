@@ -1,12 +1,12 @@
 //! One step: runs the phases until none changes anything.
 
 use andreas_api::Phase;
+use andreas_cluster::instants;
 
 use super::action::Step;
 use super::draft::Draft;
 use super::observed::Observed;
 use super::{adopted, cancel, end, run, start, stop};
-use crate::instants;
 
 /// Maximum phases in one step: Pending, Starting, Running, Stopping, Pending again, Suspended.
 const MAX_PHASES: usize = 8;

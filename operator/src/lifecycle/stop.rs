@@ -2,6 +2,7 @@
 
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
+use andreas_cluster::instants::after;
 use jiff::Timestamp;
 
 use super::action::DeleteReason;
@@ -11,7 +12,6 @@ use super::judge::Case;
 use super::member::{Member, Members, is_over};
 use super::observed::Planned;
 use super::{end, readiness};
-use crate::instants::after;
 
 /// Seconds that the kubelet has for the last phase of a pod whose containers have ended.
 const LAST_PHASE_TIMEOUT: i64 = 10;

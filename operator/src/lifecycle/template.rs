@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use andreas_api::phase::condition;
 use andreas_api::shared_template::MAX_TEMPLATE;
 use andreas_api::{Reason, TrainingJobSpec};
+use andreas_cluster::instants::{self, after};
 use jiff::Timestamp;
 
 use super::action::Action;
 use super::draft::Draft;
 use super::pods;
 use super::status::{self, ConditionValue};
-use crate::instants::{self, after};
 
 /// Seconds between dry runs of a refused template: initial and maximum.
 const FIRST_RETRY: i64 = 1;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use andreas_api::training_job::Progress;
 use andreas_api::{Outcome, Phase, Reason};
+use andreas_cluster::instants::after;
 use jiff::Timestamp;
 
 use super::judge::{Case, Judgement, NEARLY_DONE};
@@ -13,7 +14,6 @@ use super::member::{Member, Members};
 use super::observed::Observed;
 use super::pod_events::{EventsUnread, PodEvent};
 use super::status::percent_text;
-use crate::instants::after;
 
 /// Seconds for which an Event may come later than the end that it explains.
 const LATE_EVENTS: i64 = 5;

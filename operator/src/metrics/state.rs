@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use andreas_api::{Phase, Reason};
+use andreas_cluster::energy::Exclusion;
+use andreas_cluster::energy::bill::Bill;
 use andreas_runtime::clock;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -13,8 +15,6 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::learning::Learning;
 use super::totals::{Attempt, Totals};
 use super::{LastValues, list};
-use crate::energy::Exclusion;
-use crate::energy::bill::Bill;
 
 /// Risks of a job as in its prediction; `Unknown` before the first one.
 pub const RISKS: [&str; 6] = ["None", "Low", "Medium", "High", "Late", "Unknown"];

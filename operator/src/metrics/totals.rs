@@ -7,9 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use andreas_cluster::energy::bill::Bill;
 use jiff::Timestamp;
-
-use crate::energy::bill::Bill;
 
 /// Maximum distinct namespaces.
 const MAX_NAMESPACES: usize = 200;

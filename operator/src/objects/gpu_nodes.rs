@@ -6,6 +6,10 @@ use std::time::Duration;
 use andreas_api::gpu_node::ExcludedNode;
 use andreas_api::slim::{SlimGpuNode, SlimNode};
 use andreas_api::{EnergyPolicySpec, GpuNode, GpuNodeSpec};
+use andreas_cluster::energy::inventory::{gpu_node_of, kept_type};
+use andreas_cluster::energy::{Exclusion, Inventory, NodeUse};
+use andreas_cluster::index::{ClusterIndex, agent_status};
+use andreas_cluster::instants;
 use andreas_cluster::policy::type_label;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
@@ -16,10 +20,6 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::patches::{AT_ONCE, patch_specs};
-use crate::energy::inventory::{gpu_node_of, kept_type};
-use crate::energy::{Exclusion, Inventory, NodeUse};
-use crate::index::{ClusterIndex, agent_status};
-use crate::instants;
 use crate::shared::Shared;
 use crate::writes::Refusal;
 

@@ -9,6 +9,10 @@ use andreas_api::gpu_node::PodPowerLimit;
 use andreas_api::names::DEFAULT_POLICY;
 use andreas_api::slim::{SlimEnergyPolicy, SlimPod, SlimTrainingJob};
 use andreas_api::{EnergyPolicySpec, Reason};
+use andreas_cluster::energy::budget::{self, BudgetState, Enforcement};
+use andreas_cluster::energy::{Exclusion, Inventory, inventory};
+use andreas_cluster::index::{ClusterIndex, is_worker, name_of, takes};
+use andreas_cluster::policy::rules;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -19,9 +23,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::gpu_nodes;
 use super::patches::{AT_ONCE, patch_specs};
-use crate::energy::budget::{self, BudgetState, Enforcement};
-use crate::energy::{Exclusion, Inventory, inventory, rules};
-use crate::index::{ClusterIndex, is_worker, name_of, takes};
 use crate::shared::Shared;
 use crate::writes::patch;
 
@@ -241,10 +242,11 @@ fn power_known(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::testing;
     use andreas_api::slim::SlimGpuNode;
     use andreas_runtime::watch::Index;
+
+    use super::*;
+    use crate::testing;
 
     #[test]
     fn power_limits_of_running_pods_are_written_to_their_node_once() {

@@ -1,7 +1,7 @@
 //! TrainingProfiles maintained by the operator: observations are merged without losing others' writes.
 //!
 //! A job without `spec.profileRef` shares one with runs of the same program
-//! ([`ClusterIndex::used_profile`](crate::index::ClusterIndex::used_profile)). That profile is *virtual* until its first
+//! ([`ClusterIndex::used_profile`](andreas_cluster::index::ClusterIndex::used_profile)). That profile is *virtual* until its first
 //! observation creates it, so a thousand waiting jobs cost no object.
 
 use std::collections::BTreeMap;

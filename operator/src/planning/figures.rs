@@ -1,9 +1,9 @@
 //! The figures of a plan for the metrics.
 
+use andreas_cluster::policy::rules;
 use andreas_planner::Plan;
 use andreas_runtime::clock;
 
-use crate::energy::rules;
 use crate::metrics::LastPlan;
 
 /// The figures of a plan that was made just now.
@@ -19,12 +19,12 @@ pub fn figures(plan: &Plan) -> LastPlan {
 #[cfg(test)]
 mod tests {
     use andreas_api::slim::{SlimEnergyPolicy, SlimNode};
+    use andreas_cluster::index::ClusterIndex;
     use andreas_planner::Options;
     use andreas_runtime::watch::Index;
     use serde_json::json;
 
     use super::*;
-    use crate::index::ClusterIndex;
     use crate::ledger::Ledger;
     use crate::planning::{FromLastPlan, make};
     use crate::snapshot::Caches;

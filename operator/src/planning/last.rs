@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use andreas_cluster::energy::draws::MeasuredDraws;
+use andreas_cluster::index::ClusterIndex;
 use andreas_planner::{Options, Plan, Snapshot};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use crate::energy::draws::MeasuredDraws;
-use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 
 /// A plan and everything that it was made from.

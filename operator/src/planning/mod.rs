@@ -24,6 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Reason;
+use andreas_cluster::energy::inventory::largest_node;
+use andreas_cluster::index::ClusterIndex;
 use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
@@ -32,8 +34,6 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::energy::inventory::largest_node;
-use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::predict::Tables;

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_api::slim::SlimTrainingProfile;
+use andreas_cluster::index::ClusterIndex;
 use andreas_predictor::{GpuModel, Predictor, Profile};
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
-
-use crate::index::ClusterIndex;
 
 /// Maximum rows per namespace that a fit reads, and in total: the most recently observed profiles. The fit
 /// itself uses fewer.

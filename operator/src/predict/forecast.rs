@@ -5,6 +5,8 @@
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
+use andreas_cluster::energy::bill::whole;
+use andreas_cluster::instants::deadline;
 use andreas_model::normal::QUANTILE_90;
 use andreas_model::{Seconds, Watts};
 use andreas_predictor::on_time_probability;
@@ -14,8 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::outlook::outlook;
 use super::sampled::Sampled;
 use super::table::Table;
-use crate::energy::bill::whole;
-use crate::instants::deadline;
 
 /// Maximum distance of a forecast instant, s; beyond it none is given.
 const FURTHEST: f64 = 3.2e8;

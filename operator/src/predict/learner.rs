@@ -10,10 +10,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use andreas_cluster::index::Signals;
 use parking_lot::{Condvar, Mutex};
 
 use super::fit::{Basis, Fit, FitRequest, Model};
-use crate::index::Signals;
 
 /// A fit that takes longer is logged.
 const SLOW: Duration = Duration::from_secs(5);

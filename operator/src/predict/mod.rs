@@ -1,6 +1,6 @@
 //! What is known of runs that have not happened: time and watts of every configuration, and when a run ends.
 //!
-//! **In**: profiles and policy from the index and [`energy`](crate::energy); a job's spec, status and reports.
+//! **In**: profiles and policy from the index and [`energy`](andreas_cluster::energy); a job's spec, status and reports.
 //! **Out**: [`Table`]s for the planner, [`Outlook`]s of runs, forecasts for statuses.
 //!
 //! | file | what |

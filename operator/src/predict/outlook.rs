@@ -2,6 +2,7 @@
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
+use andreas_cluster::instants::since;
 use andreas_model::Seconds;
 use andreas_model::normal::QUANTILE_95;
 use andreas_predictor::progress::{FASTEST, Pace, blended, max_plausible_progress, remaining_epochs};
@@ -9,7 +10,6 @@ use andreas_predictor::{LogNormal, Source};
 use jiff::Timestamp;
 
 use super::table::Table;
-use crate::instants::since;
 
 /// Standard deviation of the log pace between reports of one attempt, if only their mean is known.
 const PACE_SIGMA: f64 = 0.15;

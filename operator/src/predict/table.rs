@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
+use andreas_cluster::energy::Types;
 use andreas_model::{GpuCount, GpuType, Seconds, Watts};
 use andreas_planner as planner;
 use andreas_predictor::estimates::{self, PredictionContext};
 use andreas_predictor::{LogNormal, Prediction, Prior, Source};
-
-use crate::energy::Types;
 
 /// Predictions for one job.
 #[derive(Debug)]

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Allocation;
+use andreas_cluster::energy::{TypeFacts, Types};
+use andreas_cluster::index::ClusterIndex;
+use andreas_cluster::policy::boards::board;
 use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_predictor::estimates::PredictionContext;
 use andreas_predictor::progress::Pace;
@@ -15,9 +18,6 @@ use kube::ResourceExt;
 use super::fit::{FitRequest, Model};
 use super::learner::Learner;
 use super::table::{self, Table, count};
-use crate::energy::boards::board;
-use crate::energy::{TypeFacts, Types};
-use crate::index::ClusterIndex;
 
 /// Cache of predictions by model, profile and context.
 #[derive(Default)]

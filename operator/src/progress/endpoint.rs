@@ -6,6 +6,8 @@ use std::sync::Arc;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::names::{HEADER_ENERGY, LABEL_ATTEMPT, progress_audience};
 use andreas_api::slim::SlimTrainingJob;
+use andreas_cluster::energy::{bill, measured};
+use andreas_cluster::index::{ClusterIndex, number};
 use andreas_runtime::access::bearer;
 use andreas_runtime::clock;
 use andreas_runtime::server::RequestConnection;
@@ -20,8 +22,6 @@ use serde_json::json;
 use super::token::{ReviewError, names_audience};
 use super::wire::ReportBody;
 use super::{Progress, RejectedReports};
-use crate::energy::{bill, measured};
-use crate::index::{ClusterIndex, number};
 
 /// Maximum body: 256 metrics of some hundred bytes.
 const MAX_BODY: usize = 64 * 1024;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::SlimPod;
+use andreas_cluster::index::{ClusterIndex, number, owner};
 use andreas_runtime::buckets::Buckets;
 use andreas_runtime::remembered::Remembered;
 use andreas_runtime::watch::ObjectKey;
@@ -18,7 +19,6 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::token::{PodIdentity, ReviewError};
-use crate::index::{ClusterIndex, number, owner};
 use crate::writes::writer::get;
 
 /// Maximum concurrent live reads.

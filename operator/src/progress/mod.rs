@@ -30,6 +30,7 @@ use std::time::Duration;
 use andreas_api::Phase;
 use andreas_api::names::FIELD_MANAGER;
 use andreas_api::slim::SlimTrainingJob;
+use andreas_cluster::index::ClusterIndex;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -40,7 +41,6 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::index::ClusterIndex;
 use crate::metrics::Metrics;
 use crate::writes::patch::{by_operations, progress_fields, progress_operations, status_body};
 use crate::writes::refusal::is_failed_test;

@@ -12,6 +12,7 @@ use andreas_api::query::{
 };
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
+use andreas_cluster::energy::weight::bounded_weight;
 use andreas_model::JobId;
 use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
 use jiff::Timestamp;
@@ -23,7 +24,6 @@ use super::hypothetical::{self, Hypothetical};
 use super::jobs::{expected, micros, percent, queued};
 use super::view::{View, visible};
 use super::what_if::{Changed, currency};
-use crate::energy::weight::bounded_weight;
 use crate::predict::sampled::timestamp;
 use crate::snapshot::job_id;
 

@@ -8,6 +8,7 @@ use andreas_api::names::{LABEL_PROFILE, is_job_name};
 use andreas_api::query::{AddedNodes, JobObject};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{TrainingJobSpec, key_of};
+use andreas_cluster::policy::rules;
 use andreas_model::{GpuCount, NodeName, StepFunction, Watts};
 use andreas_planner::{Job, JobState, Node, Snapshot, SnapshotError};
 use jiff::Timestamp;
@@ -18,7 +19,6 @@ use serde_json::{Value, json};
 use super::QueryError;
 use super::live::State;
 use super::view::{View, options_of_question};
-use crate::energy::rules;
 use crate::ledger::Ledger;
 use crate::lifecycle::{Claim, template_problem};
 use crate::planning::last::Latest;
@@ -270,11 +270,11 @@ mod tests {
     use std::time::Duration;
 
     use andreas_api::slim::SlimNode;
+    use andreas_cluster::index::ClusterIndex;
     use andreas_planner::Options;
     use andreas_runtime::watch::Index;
 
     use super::*;
-    use crate::index::ClusterIndex;
     use crate::testing::{at, gpu_node, planned};
 
     #[test]

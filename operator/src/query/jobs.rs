@@ -6,6 +6,8 @@ use andreas_api::query::{Ahead, CostParts, Expected, Interval, MAX_QUEUE, Queue,
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::GpuRequest;
 use andreas_api::{Phase, TrainingJobStatus, key_of};
+use andreas_cluster::energy::weight::bounded_weight;
+use andreas_cluster::instants::deadline;
 use andreas_forecast::{JobForecast, Quantiles};
 use andreas_model::JobId;
 use andreas_planner::{Decision, Plan};
@@ -13,8 +15,6 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::view::{View, visible};
-use crate::energy::weight::bounded_weight;
-use crate::instants::deadline;
 use crate::predict::sampled::timestamp;
 use crate::snapshot::job_id;
 

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use andreas_api::slim::SlimTrainingJob;
+use andreas_cluster::index::ClusterIndex;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
 use crate::shared::Leader;

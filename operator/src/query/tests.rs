@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use andreas_api::query::{AddedNodes, CanRequest, DEFAULT_QUEUE, JobObject, WhatIfRequest};
 use andreas_api::slim::{SlimEnergyPolicy, SlimNode, SlimTrainingJob, SlimTrainingProfile};
+use andreas_cluster::index::ClusterIndex;
 use andreas_planner::Options;
 use andreas_runtime::watch::{Index, ObjectKey};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::index::ClusterIndex;
 use crate::snapshot::Caches;
 use crate::testing::{at, gpu_node, planned, stepped};
 
@@ -135,7 +135,8 @@ fn a_run_that_has_begun_began_when_it_did() {
     let mut begun = SlimTrainingJob::clone(&starting);
     let status = begun.status.as_mut().expect("a status");
     status.phase = andreas_api::Phase::Running;
-    status.allocation.as_mut().expect("an allocation").running_time = Some(crate::instants::time(at(52)));
+    status.allocation.as_mut().expect("an allocation").running_time =
+        Some(andreas_cluster::instants::time(at(52)));
     assert_eq!(start(&Arc::new(begun)), at(52));
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use andreas_api::query::{Affected, Can, CanRequest, OthersAffected, QueuedJob, WhatIf, WhatIfRequest};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{Phase, key_of};
+use andreas_cluster::instants::{after, deadline};
 use andreas_forecast::{Forecast, sample};
 use andreas_model::JobId;
 use andreas_planner::{Plan, Snapshot, plan};
@@ -15,7 +16,6 @@ use super::QueryError;
 use super::hypothetical::{self, Hypothetical};
 use super::jobs::{expected, micros, percent, range};
 use super::view::{View, options, options_of_question, order, visible};
-use crate::instants::{after, deadline};
 use crate::snapshot::job_id;
 
 /// A shift of less is not reported.

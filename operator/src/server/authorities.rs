@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use andreas_api::names;
+use andreas_cluster::index::{ClusterIndex, owner};
 use andreas_runtime::certificates::verifies;
 use jiff::Timestamp;
-
-use crate::index::{ClusterIndex, owner};
 
 /// Maximum CA bundles of running pods that are read. A handful exists: one per authority.
 const MAX_BUNDLES: usize = 64;

@@ -7,6 +7,7 @@ use andreas_api::slim::{
     SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
     SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
+use andreas_cluster::index::{ClusterIndex, ForeignPod, SlimNamespace};
 use andreas_runtime::health::{Health, ReadyHandle};
 use andreas_runtime::watch::{Event, Index, WatchConfig, WatchMetrics, Watcher, feed};
 use kube::{Client, Resource};
@@ -14,8 +15,6 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-use crate::index::{ClusterIndex, ForeignPod, SlimNamespace};
 
 /// Caches that are being filled.
 pub struct Cached {

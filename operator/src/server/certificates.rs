@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use andreas_cluster::index::ClusterIndex;
 use andreas_runtime::certificates::{
     AuthorityPem, CertificateLifetime, CertificateMetrics, CertificatesError, RenewalInput,
     ServingCertificate, Subject, renew, validity,
@@ -32,7 +33,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::authorities::{bundles, untrusting_jobs};
 use crate::args::ProgressArgs;
-use crate::index::ClusterIndex;
 use crate::lifecycle::{ProgressEndpoint, Settings};
 use crate::progress::RejectedReports;
 use crate::shared::Shared;

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::{EnergyPolicySpec, Phase, Reason, TrainingJobStatus};
+use andreas_cluster::energy::bill::energy_so_far;
+use andreas_cluster::energy::{Exclusion, Inventory, NodeUse, budget};
+use andreas_cluster::index::{Amounts, ClusterIndex, agent_status, reporting_agent, usable, whole_gpus};
+use andreas_cluster::instants;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::energy::bill::energy_so_far;
-use crate::energy::{Exclusion, Inventory, NodeUse, budget};
-use crate::index::{Amounts, ClusterIndex, agent_status, reporting_agent, usable, whole_gpus};
-use crate::instants;
 use crate::metrics::state::{RISKS, STATES, View, default_reason};
 use crate::metrics::totals::{Attempt, MAX_TYPES, OTHER};
 

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_cluster::index::ClusterIndex;
 use andreas_planner::Options;
 use andreas_runtime::access::Access;
 use andreas_runtime::certificates::CertificateMetrics;
@@ -41,7 +42,6 @@ use crate::executor::dry_runs::DryRunCache;
 use crate::executor::events::Events;
 use crate::executor::rate_limits::RateLimits;
 use crate::executor::{self, Executor};
-use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Settings;
 use crate::metrics::Metrics;

@@ -25,18 +25,18 @@ async fn snapshot(State(latest): State<LatestPlan>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use andreas_cluster::index::ClusterIndex;
     use andreas_planner::{MethodName, Options, Snapshot};
     use axum::body::Body;
     use http::Request;
     use http_body_util::BodyExt;
+    use jiff::Timestamp;
     use serde_json::json;
     use tower::ServiceExt;
 
     use super::*;
-    use crate::index::ClusterIndex;
     use crate::ledger::Ledger;
     use crate::planning::last::Latest;
-    use jiff::Timestamp;
 
     async fn ask(state: &LatestPlan) -> (StatusCode, Vec<u8>) {
         let request = Request::get("/snapshot").body(Body::empty()).unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::LABEL_ADOPT;
+use andreas_cluster::index::ClusterIndex;
 use andreas_runtime::health::Health;
 use andreas_runtime::watch::{WatchConfig, WatchMetrics, Watcher, feed};
 use andreas_workloads::adopt::Kind;
@@ -15,8 +16,6 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-use crate::index::ClusterIndex;
 
 /// Interval of checking for kinds that are not there.
 const CHECK_EVERY: Duration = Duration::from_secs(15);

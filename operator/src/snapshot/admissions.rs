@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use andreas_api::slim::SlimNode;
+use andreas_cluster::index::ClusterIndex;
 use andreas_model::NodeName;
 use andreas_runtime::watch::ObjectKey;
 
 use super::nodes::Cluster;
 use super::worker::Digest;
-use crate::index::ClusterIndex;
 
 /// Nodes by workers' demands.
 #[derive(Default)]

@@ -2,8 +2,7 @@
 //! them.
 
 use andreas_api::training_job::GpuRequest;
-
-use crate::energy::{TypeFacts, Types};
+use andreas_cluster::energy::{TypeFacts, Types};
 
 /// Configurations beyond which a job is offered only 1, 2, 4, 8... nodes: one with 64 totals on up to 64 nodes would have thousands.
 const MAX_FOR_ANY_NODES: usize = 512;

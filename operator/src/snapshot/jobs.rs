@@ -6,6 +6,11 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
+use andreas_cluster::energy::weight::bounded_weight;
+use andreas_cluster::energy::{Types, draws};
+use andreas_cluster::index::{ClusterIndex, gpu_memory, is_member};
+use andreas_cluster::instants;
+use andreas_cluster::policy::rules;
 use andreas_model::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{
     Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption, Worker,
@@ -22,10 +27,6 @@ use super::nodes::Cluster;
 use super::volumes::Volumes;
 use super::worker::{self, Digest, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};
-use crate::energy::weight::bounded_weight;
-use crate::energy::{Types, draws, rules};
-use crate::index::{ClusterIndex, gpu_memory, is_member};
-use crate::instants;
 use crate::lifecycle::pods;
 use crate::lifecycle::{Admitted, Claim};
 use crate::predict::{Outlook, Table};

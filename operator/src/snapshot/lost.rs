@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 
 use andreas_api::TrainingJobStatus;
+use andreas_cluster::index::ClusterIndex;
 use andreas_runtime::watch::ObjectKey;
-
-use crate::index::ClusterIndex;
 
 /// Observed epochs lost by stops, per job.
 #[derive(Debug, Default)]

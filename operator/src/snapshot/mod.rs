@@ -38,14 +38,15 @@ use std::sync::Arc;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Phase, TrainingJobStatus};
+use andreas_cluster::energy::{Inventory, draws, inventory};
+use andreas_cluster::index::ClusterIndex;
+use andreas_cluster::policy::rules;
 use andreas_model::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Time};
 use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
-use crate::energy::{Inventory, draws, inventory, rules};
-use crate::index::ClusterIndex;
 use crate::ledger::Ledger;
 use crate::lifecycle::Claim;
 use crate::predict::outlook::{Outlook, outlook};

@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use andreas_cluster::energy::draws::foreign_power;
+use andreas_cluster::energy::{Exclusion, Inventory, Types, limits};
+use andreas_cluster::index::amounts::HOST_PORT;
+use andreas_cluster::index::{
+    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
+    usable, whole_gpus,
+};
+use andreas_cluster::policy::boards::Board;
 use andreas_model::{GpuType, Watts};
 use andreas_planner::{Node, Resources, Worker};
 
 use super::holders::Holders;
 use super::{gpus, node_name, worker};
-use crate::energy::boards::Board;
-use crate::energy::draws::foreign_power;
-use crate::energy::{Exclusion, Inventory, Types, limits};
-use crate::index::amounts::HOST_PORT;
-use crate::index::{
-    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
-    usable, whole_gpus,
-};
 
 /// Maximum names of resources and host ports in a plan, besides GPUs, CPU, memory and pods: those that most workers ask for.
 /// Of others the scheduler finds out.

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use andreas_api::names::PRIORITY_CLASS;
+use andreas_api::quantity::{thousandths, units};
 use andreas_api::slim::{SlimPodSpec, SlimQuota, SlimResources, SlimScopeExpression};
+use andreas_cluster::index::ClusterIndex;
+use andreas_cluster::index::amounts::{at_most, of_whole_pods};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
-
-use crate::index::ClusterIndex;
-use crate::index::amounts::{at_most, of_whole_pods};
-use andreas_api::quantity::{thousandths, units};
 
 /// Amounts by `<quota>/<resource>`: CPU in thousandths, everything else in whole units.
 pub type Amounts = BTreeMap<Arc<str>, u64>;

@@ -1,11 +1,10 @@
 //! Restarts that the planner made: how many in the last day, and what one takes.
 
 use andreas_api::{Outcome, TrainingJobStatus};
+use andreas_cluster::index::ClusterIndex;
 use andreas_model::Seconds;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
-
-use crate::index::ClusterIndex;
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 

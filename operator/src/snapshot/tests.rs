@@ -250,7 +250,7 @@ fn a_worker_must_fit_by_everything_it_asks_for() {
             json!(null),
             waiting(),
         );
-    let foreign: crate::index::ForeignPod = serde_json::from_value(json!({
+    let foreign: andreas_cluster::index::ForeignPod = serde_json::from_value(json!({
         "metadata": {"name": "x", "namespace": "kube-system", "resourceVersion": "1"},
         "spec": {"nodeName": "fabric", "resources": {"requests": {"cpu": "10"}},
             "containers": [{"name": "c", "ports": [{"containerPort": 7_000, "hostPort": 7_000}],
@@ -391,7 +391,7 @@ fn a_broken_gpu_is_left_out_exactly_once_whoever_says_so() {
             json!({"allocatable": allocatable, "capacity": {"nvidia.com/gpu": "8"}, "conditions": ready});
         world.node("n1", json!({}), json!({ "status": status }));
         if foreign > 0 {
-            let pod: crate::index::ForeignPod = serde_json::from_value(json!({
+            let pod: andreas_cluster::index::ForeignPod = serde_json::from_value(json!({
                 "metadata": {"name": "x", "namespace": "other", "uid": "foreign", "resourceVersion": "901"},
                 "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": foreign.to_string()}}}]}}))
             .expect("a pod");

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use andreas_api::slim::{SlimNode, SlimPersistentVolume};
 use andreas_api::training_job::TrainingJobSpec;
+use andreas_cluster::index::ClusterIndex;
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
 use super::admits;
-use crate::index::ClusterIndex;
 
 /// Zone labels set by drivers before CSI; several values are joined by two underscores.
 const ZONES: [&str; 4] = [

@@ -7,13 +7,13 @@ use andreas_api::names::{GPU_RESOURCE, is_extended_resource};
 use andreas_api::quantity::thousandths;
 use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort, SlimResources, SlimTrainingJob};
 use andreas_api::training_job::ResourcesPer;
+use andreas_cluster::index::ClusterIndex;
+use andreas_cluster::index::amounts::{self, Amounts};
 use andreas_planner::{Resources, Worker};
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 
 use super::quota;
-use crate::index::ClusterIndex;
-use crate::index::amounts::{self, Amounts};
 use crate::lifecycle::{Admitted, Settings, pods};
 
 /// SHA-256 of JSON: what jobs say may be long, and is kept for each.

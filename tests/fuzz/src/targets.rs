@@ -11,12 +11,12 @@ use andreas_api::slim::{
 };
 use andreas_api::{EnergyPolicy, TrainingProfile};
 use andreas_cli::jobs::{Line, log_lines, printable};
+use andreas_cluster::index::amounts;
+use andreas_cluster::index::foreign::{ForeignPod, SlimNamespace};
 use andreas_extender::wire::{ExtenderArgs, ExtenderBindingArgs};
 use andreas_node_agent::podresources::messages::ListPodResourcesResponse;
 use andreas_node_agent::setter::record::Record;
 use andreas_node_agent::setting::{SettingsRequest, SettingsResponse};
-use andreas_operator::index::amounts;
-use andreas_operator::index::foreign::{ForeignPod, SlimNamespace};
 use andreas_operator::progress::wire::ReportBody;
 use andreas_predictor::estimates::{MAX_DESCRIPTION, RunDescription};
 use andreas_runtime::access::bearer;

@@ -1,8 +1,8 @@
+use andreas_cluster::index::SlimNamespace;
 use andreas_runtime::watch::Index;
 use serde_json::json;
 
 use super::*;
-use crate::index::SlimNamespace;
 use crate::testing::{self, at, key};
 
 /// Given a namespace that allows a weight of 20; when two jobs of different weights end late, then their

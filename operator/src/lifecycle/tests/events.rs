@@ -3,11 +3,11 @@
 use andreas_api::slim::{SlimContainerState, SlimPod, SlimRunning, SlimWaiting};
 use andreas_api::training_job::{FirstReport, Progress};
 use andreas_api::{Reason, names};
+use andreas_cluster::instants::after;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use super::world::*;
-use crate::instants::after;
 use crate::lifecycle::*;
 
 impl World {

@@ -1,8 +1,8 @@
 use andreas_api::{Outcome, Phase};
+use andreas_cluster::index::is_member;
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::index::is_member;
 use crate::lifecycle::*;
 use crate::testing;
 

@@ -1,11 +1,11 @@
 use andreas_api::training_profile::FinishedRun;
 use andreas_api::{Outcome, Phase, Reason};
+use andreas_cluster::energy::LateEnergy;
+use andreas_cluster::energy::bill::Bill;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::world::*;
-use crate::energy::LateEnergy;
-use crate::energy::bill::Bill;
 use crate::lifecycle::*;
 
 #[test]

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{AttemptRecord, Prediction, ProfileSource, UsedProfile};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus, names};
+use andreas_cluster::instants::after;
 use andreas_workloads::adopt::Workload;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
 pub use super::parts::*;
-use crate::instants::after;
 use crate::lifecycle::*;
 
 /// Seconds since the start of the test.

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
+use andreas_cluster::energy::{TypeFacts, Types};
+use andreas_cluster::index::ClusterIndex;
 use andreas_model::Watts;
 use andreas_predictor::GpuModel;
 use andreas_runtime::watch::Index;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::energy::{TypeFacts, Types};
-use crate::index::ClusterIndex;
 use crate::predict::Tables;
 
 fn boards() -> Vec<GpuModel> {

@@ -1,6 +1,7 @@
 //! Given the query API; when callers of several kinds ask; then each gets what its rights allow, and none stops another.
 
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_cluster::index::ClusterIndex;
 use andreas_planner::Options;
 use andreas_runtime::watch::Index;
 use axum::body::Body;
@@ -10,7 +11,6 @@ use serde_json::{Value, json};
 use tower::{ServiceExt, service_fn};
 
 use super::*;
-use crate::index::ClusterIndex;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::query::background::Sources;

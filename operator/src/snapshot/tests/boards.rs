@@ -1,7 +1,8 @@
 //! Draw of undescribed GPUs, and the bounds on agents' reports.
 
+use andreas_cluster::energy::{Exclusion, Inventory, NodeUse};
+
 use super::*;
-use crate::energy::{Exclusion, Inventory, NodeUse};
 
 const NEW: &str = "NVIDIA-X900";
 
@@ -130,7 +131,7 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
     // Eight A100 of at most 400 W, beside a host of 1 kW.
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(3_200.0)));
     let policy = world.index.policy().expect("a policy").spec.clone();
-    let (whole, _) = crate::energy::budget::counted(&world.index, &policy, at(100));
+    let (whole, _) = andreas_cluster::energy::budget::counted(&world.index, &policy, at(100));
     assert!(whole <= 8.0 * (400.0 + 52.0) + 1_000.0, "{whole}");
     // A possible value is accepted.
     world.agent("n1", json!([{"uuid": "0", "state": "Held", "holder": "other", "watts": 250}]));

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use andreas_cluster::energy::TypeDraw;
+use andreas_cluster::energy::draws::{limit_in_force, measured, reported};
 use andreas_model::{GpuType, Watts};
 use andreas_planner::{Decision, LimitsCount, Options};
 
 use super::*;
-use crate::energy::TypeDraw;
-use crate::energy::draws::{limit_in_force, measured, reported};
 
 /// A job that claims 1 W per GPU, on a node whose agent reports `watts` per GPU.
 fn world(status: Value, watts: i64) -> World {
@@ -272,7 +272,7 @@ fn a_pod_that_has_ended_draws_nothing_though_the_last_report_names_it() {
     world.pod("a", 1, "n1", 8, "Failed");
     assert_eq!(foreign(&mut world), Some(0.0));
     // Its object is gone too.
-    <crate::index::ClusterIndex as Index<SlimPod>>::delete(&mut world.index, &key("a-1-0"), None);
+    <andreas_cluster::index::ClusterIndex as Index<SlimPod>>::delete(&mut world.index, &key("a-1-0"), None);
     assert_eq!(foreign(&mut world), Some(0.0));
     // Nobody has ever seen this one.
     let held =
@@ -283,7 +283,7 @@ fn a_pod_that_has_ended_draws_nothing_though_the_last_report_names_it() {
 
 /// A pod of others on node n1.
 fn other(world: &mut World, name: &str, gpus: u32) {
-    let pod: crate::index::ForeignPod = serde_json::from_value(json!({
+    let pod: andreas_cluster::index::ForeignPod = serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "other", "uid": name, "resourceVersion": world.version()},
         "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]}}))
     .expect("a pod");

@@ -1,7 +1,8 @@
 //! The planner's view of a job: weight, length, and loss by a stop.
 
+use andreas_cluster::index::SlimNamespace;
+
 use super::*;
-use crate::index::SlimNamespace;
 
 #[test]
 fn weights_beyond_what_the_namespace_allows_are_planned_as_the_bound() {

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
+use andreas_cluster::energy::budget::counted;
+use andreas_cluster::energy::inventory::{node_use, summary};
+use andreas_cluster::energy::{Exclusion, NodeUse};
+
 use super::*;
-use crate::energy::budget::counted;
-use crate::energy::inventory::{node_use, summary};
-use crate::energy::{Exclusion, NodeUse};
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -164,7 +165,7 @@ fn a_node_draws_as_much_while_its_device_plug_in_restarts() {
     world.policy(budget);
     let mut draws = |used: u64, expected: f64| {
         if used > 0 {
-            let pod: crate::index::ForeignPod = serde_json::from_value(json!({
+            let pod: andreas_cluster::index::ForeignPod = serde_json::from_value(json!({
                 "metadata": {"name": "x", "namespace": "other", "uid": "foreign", "resourceVersion": "901"},
                 "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": used.to_string()}}}]}}))
             .expect("a pod");

@@ -64,7 +64,7 @@ fn a_port_of_the_node_counts_where_workers_compete_for_it() {
     let pod = json!({"metadata": {"name": "proxy", "namespace": "other", "uid": "proxy", "resourceVersion": world.version()},
         "spec": {"nodeName": "n1", "containers": [{"name": "x", "ports": [{"containerPort": 1, "hostPort": 3}],
             "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}, "status": {"phase": "Running"}});
-    world.index.apply(serde_json::from_value::<crate::index::ForeignPod>(pod).expect("a pod"));
+    world.index.apply(serde_json::from_value::<andreas_cluster::index::ForeignPod>(pod).expect("a pod"));
     assert_eq!(columns(&world.snapshot()), [["hostPort:TCP/3", "hostPort:TCP/9400"]]);
     // However many ports there are.
     for job in 0..40 {
@@ -124,7 +124,11 @@ fn different_demands_are_held_against_each_node_once_and_again_when_it_changes()
     // and jobs that are gone leave nothing behind.
     for job in 0..30 {
         let key = key(&format!("j{job:02}"));
-        <crate::index::ClusterIndex as Index<SlimTrainingJob>>::delete(&mut world.index, &key, None);
+        <andreas_cluster::index::ClusterIndex as Index<SlimTrainingJob>>::delete(
+            &mut world.index,
+            &key,
+            None,
+        );
     }
     plan(&world, &mut caches);
     assert_eq!(caches.admissions.names(), 0);

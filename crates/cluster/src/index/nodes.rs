@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use andreas_api::GpuNodeStatus;
 use andreas_api::gpu_node::GpuCondition;
 use andreas_api::names::{GPU_RESOURCE, LABEL_GPU_MEMORY};
+use andreas_api::quantity;
 use andreas_api::slim::SlimNode;
 use andreas_model::ObjectKey;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -12,7 +13,6 @@ use kube::ResourceExt;
 
 use super::ClusterIndex;
 use super::amounts::Amounts;
-use andreas_api::quantity;
 
 /// A worker may be placed there now: ready, not cordoned, not being deleted.
 pub fn usable(node: &SlimNode) -> bool {

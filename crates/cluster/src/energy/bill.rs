@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_model::ObjectKey;
-use andreas_model::{EnergyPrice, Seconds, Time, Watts};
+use andreas_model::{EnergyPrice, ObjectKey, Seconds, Time, Watts};
 use jiff::Timestamp;
 
-use super::rules;
 use crate::index::ClusterIndex;
 use crate::instants::{deadline, since};
+use crate::policy::rules;
 
 /// Energy of one or more attempts and its price, J and millionths of the currency. The GPUs' may be measured; hosts' never is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,14 +11,14 @@ use andreas_api::energy_policy::PowerState;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{EnergyPolicySpec, Phase, Reason};
-use andreas_model::ObjectKey;
-use andreas_model::Time;
+use andreas_model::{ObjectKey, Time};
 use jiff::{SignedDuration, Timestamp};
 
+use super::Inventory;
 use super::draws::{self, ProfileDraws};
-use super::{Inventory, rules};
 use crate::index::{self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
 use crate::instants;
+use crate::policy::rules;
 
 /// Least time between two writes of a draw.
 const WRITE_EVERY: SignedDuration = SignedDuration::from_secs(60);

@@ -21,8 +21,9 @@ mod tests {
 
     #[test]
     fn a_namespace_bounds_the_weight_of_its_jobs() {
-        use crate::index::SlimNamespace;
         use andreas_model::Index;
+
+        use crate::index::SlimNamespace;
 
         let mut index = ClusterIndex::new();
         let mut namespace = |version: u32, bound: &str| {

@@ -28,15 +28,14 @@ use andreas_api::names::{
     LABEL_MIG_CAPABLE, MIG_PREFIX,
 };
 use andreas_api::slim::{SlimGpuNode, SlimNode};
-use andreas_cluster::policy::type_label;
-use andreas_model::ObjectKey;
-use andreas_model::Watts;
+use andreas_model::{ObjectKey, Watts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::boards::{self, Board};
 use super::limits;
 use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, reporting_agent, whole_gpus};
+use crate::policy::boards::{self, Board};
+use crate::policy::type_label;
 
 /// Resource name of shared GPUs if the device plug-in renames them.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
@@ -340,7 +339,7 @@ fn kept_exclusion(index: &ClusterIndex, node: &SlimNode, policy: &EnergyPolicySp
 
 /// The GPU type of a node: by its labels, or the one that it keeps.
 fn gpu_type<'a>(index: &'a ClusterIndex, node: &'a SlimNode, policy: &EnergyPolicySpec) -> Option<&'a str> {
-    kept_type(index, node, policy).or_else(|| andreas_cluster::policy::gpu_type(node, policy))
+    kept_type(index, node, policy).or_else(|| crate::policy::gpu_type(node, policy))
 }
 
 /// Boards that a node's agent has seen. One that has seen none waits for the driver.
@@ -350,9 +349,9 @@ fn boards_seen(index: &ClusterIndex, node: &SlimNode) -> Option<u64> {
 }
 
 /// How a node without a GpuNode is used, by its labels and resources.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
-    let gpu_type = andreas_cluster::policy::gpu_type(node, policy);
+    let gpu_type = crate::policy::gpu_type(node, policy);
     use_of(node, policy, Witness { gpu_type, ..Witness::default() })
 }
 

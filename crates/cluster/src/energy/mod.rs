@@ -1,11 +1,10 @@
-//! The energy policy in force and what it says of the cluster: prices, power, use so far.
+//! What the energy policy in force says of the cluster: power, use so far. Its [rules](crate::policy::rules) are applied here.
 //!
 //! **In**: the [`ClusterIndex`](crate::index::ClusterIndex) (nodes, agents' reports, jobs' allocations), the
 //! policy, the instant. **Out**: plain values for all that come later.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`rules`], [`boards`], [`gpu_type`] | of `andreas_cluster::policy`: prices and budget over time, power of GPU types and hosts |
 //! | [`weight`] | the weight of a job within its namespace's bound |
 //! | [`inventory`] | which nodes are planned, as which GPU type, and why others are excluded |
 //! | [`types`] | facts of the cluster's GPU types; what one GPU counts for against the budget |
@@ -26,7 +25,6 @@ pub mod measured;
 pub mod types;
 pub mod weight;
 
-pub use andreas_cluster::policy::{boards, rules};
 pub use inventory::{Exclusion, Inventory, NodeUse};
 pub use measured::LateEnergy;
 pub use types::{TypeDraw, TypeFacts, Types};

@@ -9,13 +9,12 @@ use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::ReleasedEnergy;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_profile::Observation;
-use andreas_model::Joules;
-use andreas_model::ObjectKey;
+use andreas_model::{Joules, ObjectKey};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::rules;
 use crate::index::{ClusterIndex, name_of};
+use crate::policy::rules;
 
 /// Tolerance for comparing instants of agents with those of the API server, whose time agents take: whole seconds plus a delay.
 const SLACK: SignedDuration = SignedDuration::from_secs(5);

@@ -138,7 +138,7 @@ impl ClusterIndex {
     }
 
     /// For tests: all that was seen of agents was seen so much earlier.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn age_reports(&mut self, by: Duration) {
         let agents = &mut self.by_node.agents;
         let taken = agents.taken.values_mut().flatten().map(|taken| &mut taken.at);

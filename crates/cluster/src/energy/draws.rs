@@ -17,15 +17,14 @@ use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
-use andreas_model::ObjectKey;
-use andreas_model::{GpuCount, GpuType, Watts};
+use andreas_model::{GpuCount, GpuType, ObjectKey, Watts};
 use andreas_planner::{Estimate, LimitsCount};
 use jiff::{SignedDuration, Timestamp};
 
-use super::boards::Board;
 use super::inventory::Inventory;
 use super::types::{REPORT_MARGIN, TypeDraw, Types};
 use crate::index::{ClusterIndex, MOST_GPUS, agent_status, is_worker, name_of, reporting_agent, whole_gpus};
+use crate::policy::boards::Board;
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
 /// may show an idle GPU.
