@@ -11,6 +11,8 @@
 //!  training container --> progress (HTTPS, every replica) --> status.progress
 //! ```
 //!
+//! The index is of the crate `cluster`, the step of the crate `lifecycle`: neither calls or waits.
+//!
 //! # Modules, in order
 //!
 //! Each module imports only modules above it in this table. A test reads the imports.
@@ -18,7 +20,6 @@
 //! | module | what |
 //! |---|---|
 //! | [`predict`] | the fit of the predictor on its own thread, tables of predictions, forecasts of each job |
-//! | [`lifecycle`] | the pure core: `step(observed) -> status, actions, events, next, claim` |
 //! | [`ledger`] | per-job memory between steps, where the two loops meet; all of it can be lost |
 //! | [`snapshot`] | index, claims and predictions to the planner's `Snapshot` |
 //! | [`metrics`] | Prometheus: it is given values |
@@ -42,7 +43,6 @@ pub mod adoption;
 pub mod args;
 pub mod executor;
 pub mod ledger;
-pub mod lifecycle;
 pub mod metrics;
 pub mod objects;
 pub mod planning;

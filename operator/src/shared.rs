@@ -5,10 +5,10 @@
 use std::sync::{Arc, Weak};
 
 use andreas_cluster::index::ClusterIndex;
+use andreas_lifecycle::Settings;
 use parking_lot::Mutex;
 
 use crate::ledger::Ledger;
-use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
 use crate::writes::Writer;
 

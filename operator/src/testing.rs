@@ -7,6 +7,7 @@ use std::sync::Arc;
 use andreas_api::Phase;
 use andreas_cluster::index::ClusterIndex;
 pub use andreas_cluster::testing::*;
+use andreas_lifecycle::Claim;
 use andreas_planner::Options;
 use andreas_runtime::testing::always_leading;
 use http::{Method, Request, Response};
@@ -21,7 +22,6 @@ use serde_json::{Value, json};
 use tower::service_fn;
 
 use crate::ledger::Ledger;
-use crate::lifecycle::Claim;
 use crate::metrics::Metrics;
 use crate::planning::last::Latest;
 use crate::planning::{self, FromLastPlan};

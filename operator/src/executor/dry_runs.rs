@@ -10,14 +10,14 @@ use std::time::Duration;
 use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_cluster::index::{ClusterIndex, number};
+use andreas_lifecycle::pods::{WorkerDigest, unplaced_worker, worker_digest};
+use andreas_lifecycle::{Admitted, DryRunResult, Settings};
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::lifecycle::pods::{WorkerDigest, unplaced_worker, worker_digest};
-use crate::lifecycle::{Admitted, DryRunResult, Settings};
 use crate::snapshot::worker;
 
 /// Validity of an acceptance. Changes that are not watched (a LimitRange, a service account) are noticed this

@@ -2,14 +2,13 @@
 //! a pod.
 
 use andreas_api::slim::SlimTrainingJob;
+use andreas_lifecycle::EventNote;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-
-use crate::lifecycle::EventNote;
 
 /// Maximum queued events; more are dropped.
 const QUEUE: usize = 4_096;

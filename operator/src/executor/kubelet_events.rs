@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use andreas_lifecycle::{EventsUnread, KubeletEvents, PodEvent};
 use futures::StreamExt;
 use http_body_util::{BodyExt, Limited};
 use jiff::Timestamp;
@@ -15,8 +16,6 @@ use kube::api::ListParams;
 use kube::client::Body;
 use kube::core::Request;
 use serde::Deserialize;
-
-use crate::lifecycle::{EventsUnread, KubeletEvents, PodEvent};
 
 /// Most Events of a pod. A kubelet writes 25 at once, and one in five minutes after that.
 const MOST_EVENTS: u32 = 200;

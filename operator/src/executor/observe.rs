@@ -15,16 +15,16 @@ use andreas_cluster::energy::weight::bounded_weight;
 use andreas_cluster::index::{
     ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, takes,
 };
+use andreas_lifecycle::{
+    AgentFact, AttemptEnds, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen,
+    KubeletEvents, NodeFact, Observed, Planned, PolicyView, Settings, attempt_ends, questions,
+};
 use andreas_runtime::watch::ObjectKey;
 use andreas_workloads::adopt::Workload;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::ledger::{JobMemory, Ledger};
-use crate::lifecycle::{
-    AgentFact, AttemptEnds, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen,
-    KubeletEvents, NodeFact, Observed, Planned, PolicyView, Settings, attempt_ends, questions,
-};
 use crate::predict::outlook::{Outlook, off_plan};
 use crate::snapshot::single_node_claim;
 
@@ -136,7 +136,7 @@ impl JobInput {
     pub fn pending_energy(
         &self,
         index: &ClusterIndex,
-        step: &crate::lifecycle::Step,
+        step: &andreas_lifecycle::Step,
     ) -> Option<PendingEnergy> {
         let allocation = self.job.status.as_ref()?.allocation.as_ref()?;
         let record = step.status.history.last().filter(|record| record.attempt == allocation.attempt)?;
@@ -153,7 +153,7 @@ impl JobInput {
             joules: record.joules,
             micros: self.energy.attempt.micros,
             observation: step.learned.iter().find_map(|update| match update {
-                crate::lifecycle::ProfileUpdate::Observation(observation) => Some(observation.clone()),
+                andreas_lifecycle::ProfileUpdate::Observation(observation) => Some(observation.clone()),
                 _ => None,
             }),
         })
@@ -183,8 +183,8 @@ impl JobInput {
     }
 
     /// Runs the step.
-    pub fn step(&self) -> crate::lifecycle::Step {
-        self.observe(crate::lifecycle::step)
+    pub fn step(&self) -> andreas_lifecycle::Step {
+        self.observe(andreas_lifecycle::step)
     }
 
     fn observe<T>(&self, see: impl FnOnce(&Observed<'_>) -> T) -> T {

@@ -1,10 +1,10 @@
 //! What an action came to: kept for the next step, tried again, or shown to the user.
 
 use andreas_api::slim::SlimTrainingJob;
+use andreas_lifecycle::CreationOutcome;
 use andreas_runtime::watch::ObjectKey;
 
 use super::requeue::{Requeue, back_off};
-use crate::lifecycle::CreationOutcome;
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError};
 

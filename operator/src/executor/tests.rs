@@ -4,6 +4,7 @@
 use andreas_api::Reason;
 use andreas_api::slim::{SlimPodSpec, SlimTrainingJob};
 use andreas_cluster::index::ClusterIndex;
+use andreas_lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
 use andreas_runtime::watch::Index;
 use http::Method;
 use jiff::Timestamp;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::ledger::Ledger;
-use crate::lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
 use crate::objects::profiles;
 use crate::testing::{self, Answer, ApiServer, Call, failure, key, pod, slim_job};
 
@@ -366,7 +366,7 @@ async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_
     ]);
     for run in ["a-1", "b-1"] {
         let seen = serde_json::from_value(row(run)).expect("an observation");
-        let update = crate::lifecycle::ProfileUpdate::Observation(seen);
+        let update = andreas_lifecycle::ProfileUpdate::Observation(seen);
         world.executor.profile_updates.add(key("family"), vec![update]);
     }
     // When updates of two jobs are written, and the refused write is repeated.
@@ -434,7 +434,7 @@ async fn pods_of_a_deleted_job_end_though_its_status_cannot_be_written() {
     assert_eq!(world.sent(Method::DELETE)[0].body["preconditions"]["uid"], "p0");
     let ledger = world.shared.ledger.lock();
     let claim = ledger.get(&key("bert")).and_then(|memory| memory.claim().cloned());
-    assert!(matches!(claim, Some(crate::lifecycle::Claim::Stopping { goes_on: false, .. })), "{claim:?}");
+    assert!(matches!(claim, Some(andreas_lifecycle::Claim::Stopping { goes_on: false, .. })), "{claim:?}");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{Outcome, Phase, TrainingJobStatus};
 use andreas_cluster::index::{ClusterIndex, number};
+use andreas_lifecycle::{Claim, ProfileUpdate, Step};
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
@@ -20,7 +21,6 @@ use super::rate_limits::Edit;
 use super::requeue::{Requeue, back_off, earlier};
 use super::{Executor, actions, dry_runs, kubelet_events};
 use crate::ledger::Ledger;
-use crate::lifecycle::{Claim, ProfileUpdate, Step};
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError, patch};
 

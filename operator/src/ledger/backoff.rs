@@ -7,9 +7,8 @@
 use std::collections::BTreeMap;
 
 use andreas_cluster::instants::after;
+use andreas_lifecycle::Backoff;
 use jiff::Timestamp;
-
-use crate::lifecycle::Backoff;
 
 /// The failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,12 @@ use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{Allocation, Prediction};
 use andreas_cluster::energy::measured::PendingEnergy;
+use andreas_lifecycle::{
+    Announced, Claim, Creation, DecisionFor, DryRunResult, EventNote, FirstSeen, Planned, TimedFact,
+};
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::lifecycle::{
-    Announced, Claim, Creation, DecisionFor, DryRunResult, EventNote, FirstSeen, Planned, TimedFact,
-};
 use crate::predict::forecast::{self, Waiting};
 use crate::predict::sampled::Sampled;
 use crate::predict::{Outlook, Table};

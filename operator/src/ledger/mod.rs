@@ -3,7 +3,7 @@
 //! Here the two loops meet: planning writes decisions, and the executor claims and outcomes. Both read the
 //! other's part; neither calls the other.
 //!
-//! **In**: results of steps, plans and writes. **Out**: the parts of [`Observed`](crate::lifecycle::Observed)
+//! **In**: results of steps, plans and writes. **Out**: the parts of [`Observed`](andreas_lifecycle::Observed)
 //! that no object holds, and the claims for the next snapshot.
 //!
 //! | file | what |
@@ -22,12 +22,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use andreas_api::TrainingJobStatus;
 use andreas_cluster::index::ClusterIndex;
 use andreas_forecast::Calibration;
+use andreas_lifecycle::{Backoff, DecisionFor, Planned};
 use andreas_model::Time;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::lifecycle::{Backoff, DecisionFor, Planned};
 use crate::predict::sampled::Sampled;
 use backoff::{Backoffs, Cause};
 pub use memory::{JobMemory, NextPlacement, Predictions};
@@ -223,8 +223,8 @@ mod tests {
     use super::*;
     use andreas_api::Reason;
     use andreas_api::training_job::Allocation;
+    use andreas_lifecycle::Claim;
 
-    use crate::lifecycle::Claim;
     use crate::testing::key;
 
     fn run(node: &str) -> DecisionFor {

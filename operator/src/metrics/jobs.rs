@@ -6,6 +6,7 @@ use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::AttemptRecord;
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use andreas_cluster::energy::bill::Bill;
+use andreas_lifecycle::ENDS;
 use andreas_runtime::metrics::Labels;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -17,7 +18,6 @@ use prometheus_client::registry::Registry;
 
 use super::list;
 use super::totals::{self, Totals};
-use crate::lifecycle::ENDS;
 
 /// Attempts and ends of jobs, by the statuses that are written.
 #[derive(Clone, Debug)]

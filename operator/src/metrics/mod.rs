@@ -23,6 +23,7 @@ use std::sync::Arc;
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_profile::Observation;
+use andreas_lifecycle::ProfileUpdate;
 use andreas_predictor::{LogNormal, Source};
 use andreas_runtime::metrics::{Labels, register_process};
 use jiff::Timestamp;
@@ -33,7 +34,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::lifecycle::ProfileUpdate;
 use crate::predict::sampled::Sampled;
 use crate::predict::{Fit, Table};
 use jobs::JobMetrics;

@@ -11,13 +11,13 @@ use std::time::Duration;
 use andreas_api::names::{ANNOTATION_PROGRAM, FIELD_MANAGER, LABEL_MADE_BY};
 use andreas_api::slim::SlimTrainingProfile;
 use andreas_api::{TrainingProfile, TrainingProfileSpec, TrainingProfileStatus};
+use andreas_lifecycle::ProfileUpdate;
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::lifecycle::ProfileUpdate;
 use crate::shared::Shared;
 use crate::writes::{Refusal, WriteError, patch};
 

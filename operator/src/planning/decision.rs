@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use andreas_api::Reason;
+use andreas_lifecycle::Planned;
 use andreas_model::{JobId, NodeName};
 use andreas_planner::{Decision, Job, JobPlan, Node, Placement, WaitReason};
 
-use crate::lifecycle::Planned;
 use crate::snapshot::job_key;
 
 /// The plan's decision for one job in the lifecycle's types.

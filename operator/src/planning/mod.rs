@@ -26,6 +26,7 @@ use std::time::Duration;
 use andreas_api::Reason;
 use andreas_cluster::energy::inventory::largest_node;
 use andreas_cluster::index::ClusterIndex;
+use andreas_lifecycle::{DecisionFor, Planned, Settings};
 use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
@@ -35,7 +36,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::ledger::Ledger;
-use crate::lifecycle::{DecisionFor, Planned, Settings};
 use crate::predict::Tables;
 use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;

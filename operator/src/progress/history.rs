@@ -2,12 +2,12 @@
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
+use andreas_lifecycle::judge::NEARLY_DONE;
 use andreas_model::Time;
 use andreas_predictor::progress::{Pace, ProgressWindow, Report};
 use jiff::Timestamp;
 
 use super::wire::ReportedProgress;
-use crate::lifecycle::judge::NEARLY_DONE;
 
 /// A plain 100 is accepted if the program, this many times faster than before, could be done by now,
 const FASTER: f64 = 2.0;

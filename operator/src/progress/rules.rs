@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::{FirstReport, Progress, TrainingJobSpec};
+use andreas_lifecycle::judge::NEARLY_DONE;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use super::history::ReportHistory;
 use super::wire::ReportedProgress;
-use crate::lifecycle::judge::NEARLY_DONE;
 
 /// A report is written only if progress moved by this much, thousandths of a percent.
 const STEP: i32 = 1_000;

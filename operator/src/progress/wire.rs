@@ -1,8 +1,7 @@
 //! Kubeflow Trainer's wire format (KEP-2779), as its own callbacks send it.
 
+use andreas_lifecycle::judge::NEARLY_DONE;
 use serde::{Deserialize, Serialize};
-
-use crate::lifecycle::judge::NEARLY_DONE;
 
 /// Maximum metrics read of one report (KEP-2779's limit).
 pub const MAX_METRICS: usize = 256;

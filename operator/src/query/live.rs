@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_cluster::index::ClusterIndex;
+use andreas_lifecycle::Claim;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::ledger::Ledger;
-use crate::lifecycle::Claim;
 use crate::shared::Leader;
 
 /// Reads the cluster's state.

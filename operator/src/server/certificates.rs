@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use andreas_cluster::index::ClusterIndex;
+use andreas_lifecycle::{ProgressEndpoint, Settings};
 use andreas_runtime::certificates::{
     AuthorityPem, CertificateLifetime, CertificateMetrics, CertificatesError, RenewalInput,
     ServingCertificate, Subject, renew, validity,
@@ -33,7 +34,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::authorities::{bundles, untrusting_jobs};
 use crate::args::ProgressArgs;
-use crate::lifecycle::{ProgressEndpoint, Settings};
 use crate::progress::RejectedReports;
 use crate::shared::Shared;
 use crate::writes::writer::{WriteError, Writer, get};

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_cluster::index::ClusterIndex;
+use andreas_lifecycle::Settings;
 use andreas_planner::Options;
 use andreas_runtime::access::Access;
 use andreas_runtime::certificates::CertificateMetrics;
@@ -43,7 +44,6 @@ use crate::executor::events::Events;
 use crate::executor::rate_limits::RateLimits;
 use crate::executor::{self, Executor};
 use crate::ledger::Ledger;
-use crate::lifecycle::Settings;
 use crate::metrics::Metrics;
 use crate::objects::nodes;
 use crate::objects::profiles::{self, ProfileUpdates};

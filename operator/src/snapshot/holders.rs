@@ -6,10 +6,10 @@ use std::sync::Arc;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_cluster::index::{ClusterIndex, beyond, is_worker, job_label, name_of};
+use andreas_lifecycle::Claim;
 use andreas_runtime::watch::ObjectKey;
 
 use crate::ledger::NextPlacement;
-use crate::lifecycle::Claim;
 
 /// What a job holds in the snapshot.
 pub(super) struct Holding {

@@ -11,6 +11,8 @@ use andreas_cluster::energy::{Types, draws};
 use andreas_cluster::index::{ClusterIndex, gpu_memory, is_member};
 use andreas_cluster::instants;
 use andreas_cluster::policy::rules;
+use andreas_lifecycle::pods;
+use andreas_lifecycle::{Admitted, Claim};
 use andreas_model::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{
     Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption, Worker,
@@ -27,8 +29,6 @@ use super::nodes::Cluster;
 use super::volumes::Volumes;
 use super::worker::{self, Digest, WorkerSpecs};
 use super::{admits, job_id, node_name, restarts};
-use crate::lifecycle::pods;
-use crate::lifecycle::{Admitted, Claim};
 use crate::predict::{Outlook, Table};
 
 fn placement(allocation: &Allocation) -> Placement {

@@ -41,6 +41,7 @@ use andreas_api::{Phase, TrainingJobStatus};
 use andreas_cluster::energy::{Inventory, draws, inventory};
 use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::policy::rules;
+use andreas_lifecycle::Claim;
 use andreas_model::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Time};
 use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
@@ -48,7 +49,6 @@ use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
 
 use crate::ledger::Ledger;
-use crate::lifecycle::Claim;
 use crate::predict::outlook::{Outlook, outlook};
 use crate::predict::{Table, Tables};
 use admissions::Admissions;

@@ -431,14 +431,14 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
     );
     let key = key("moves");
     let mut ledger = world.ledger.take().expect("a ledger");
-    let planned = crate::lifecycle::Planned::Run {
+    let planned = andreas_lifecycle::Planned::Run {
         gpu_type: GPU.into(),
         nodes: vec!["n2".into()],
         gpus_per_worker: 4,
         limit_watts: None,
         watts: 1_000,
     };
-    ledger.decide(&key, "moves", crate::lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
+    ledger.decide(&key, "moves", andreas_lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
     let stopping = Claim::Stopping { gone_by: Some(at(160)), goes_on: true };
     let memory = ledger.entry(&key, "moves");
     let held = serde_json::from_value::<andreas_api::TrainingJobStatus>(holds(1, "n1", 2))
@@ -470,7 +470,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
     let mut ledger = Ledger::new(at(0));
     let key = key("edited");
     ledger.entry(&key, "edited");
-    let planned = crate::lifecycle::Planned::Run {
+    let planned = andreas_lifecycle::Planned::Run {
         gpu_type: GPU.into(),
         nodes: vec!["n1".into()],
         gpus_per_worker: 2,
@@ -478,7 +478,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
         watts: 600,
     };
     // The last plan's decision was to continue there.
-    ledger.decide(&key, "edited", crate::lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
+    ledger.decide(&key, "edited", andreas_lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
     let memory = ledger.entry(&key, "edited");
     memory.keep_target(&Claim::Stopping { gone_by: None, goes_on: true }, held.as_ref(), at(100));
     assert_eq!(memory.target(), None);

@@ -9,12 +9,12 @@ use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort, SlimResources, Sli
 use andreas_api::training_job::ResourcesPer;
 use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::index::amounts::{self, Amounts};
+use andreas_lifecycle::{Admitted, Settings, pods};
 use andreas_planner::{Resources, Worker};
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 
 use super::quota;
-use crate::lifecycle::{Admitted, Settings, pods};
 
 /// SHA-256 of JSON: what jobs say may be long, and is kept for each.
 pub type Digest = [u8; 32];

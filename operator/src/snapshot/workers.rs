@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use andreas_api::slim::SlimTrainingJob;
+use andreas_lifecycle::pods::{self, WorkerDigest};
 
 use super::worker::WorkerSpecs;
-use crate::lifecycle::pods::{self, WorkerDigest};
 
 /// Specs of jobs' workers.
 #[derive(Default)]

@@ -2,14 +2,13 @@
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
+use andreas_lifecycle::status::percent_text;
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use kube::api::{Patch, PatchParams};
 use kube::core::Request;
 use kube::core::request::Error;
 use serde_json::{Map, Value, json};
-
-use crate::lifecycle::status::percent_text;
 
 /// The content type of RFC 6902.
 const JSON_PATCH: &str = "application/json-patch+json";

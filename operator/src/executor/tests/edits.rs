@@ -1,11 +1,11 @@
 //! Given a job whose `spec` was edited; when it is stepped; then a plan is asked for, and the end of a run is not late.
 
 use andreas_api::slim::{SlimNode, SlimPod};
+use andreas_lifecycle::{Claim, DecisionFor, Planned};
 use futures::FutureExt;
 
 use super::*;
 use crate::executor::rate_limits::Edit;
-use crate::lifecycle::{Claim, DecisionFor, Planned};
 
 #[tokio::test]
 async fn an_edit_asks_for_a_plan_and_other_writes_of_a_waiting_job_do_not() {

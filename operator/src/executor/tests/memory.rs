@@ -1,10 +1,10 @@
 //! Given nodes with different GPU memory; when a job is planned and stepped; then both allow the same nodes.
 
 use andreas_api::slim::SlimNode;
+use andreas_lifecycle::{Claim, DecisionFor, DryRunResult, Planned};
 
 use super::*;
 use crate::executor::observe::JobInput;
-use crate::lifecycle::{Claim, DecisionFor, DryRunResult, Planned};
 use crate::snapshot::{Caches, build};
 use crate::testing::{at, gpu_node};
 

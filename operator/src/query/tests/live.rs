@@ -2,6 +2,7 @@
 
 use andreas_api::query::WhatIf;
 use andreas_api::slim::{SlimGpuNode, SlimPod};
+use andreas_lifecycle::Claim;
 use andreas_model::{Time, Watts};
 use andreas_planner::{IntendedChange, Job};
 use jiff::Timestamp;
@@ -9,7 +10,6 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::ledger::Ledger;
-use crate::lifecycle::Claim;
 use crate::planning::last::LatestPlan;
 use crate::predict::sampled::Forecasts;
 use crate::query::background::Sources;

@@ -3,6 +3,7 @@
 
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimTrainingJob};
 use andreas_api::training_profile::Observation;
+use andreas_lifecycle::ProfileUpdate;
 use andreas_runtime::testing::classic;
 use andreas_runtime::testing::{deviations, ill_named};
 use andreas_runtime::watch::Index;
@@ -13,7 +14,6 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::lifecycle::ProfileUpdate;
 use crate::metrics::{LastPlan, Metrics, list};
 use crate::predict::{Fit, Table};
 use crate::testing::{at, boards, gpu_node};

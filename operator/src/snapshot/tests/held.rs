@@ -148,7 +148,7 @@ fn a_target_whose_gpus_nobody_gives_up_is_no_commitment_any_more() {
             .job("stays", json!({}), running(&["n1"], 6, GPU), Claim::Running { since: at(20) })
             .job("waits", json!({}), json!({"phase": "Pending", "decisions": 4}), waiting());
         let mut ledger = world.ledger.take().expect("a ledger");
-        let planned = crate::lifecycle::Planned::Run {
+        let planned = andreas_lifecycle::Planned::Run {
             gpu_type: GPU.into(),
             nodes: vec!["n1".into()],
             gpus_per_worker: per_worker,
@@ -156,7 +156,7 @@ fn a_target_whose_gpus_nobody_gives_up_is_no_commitment_any_more() {
             watts: 1_000,
         };
         let after = vec![(key("stays"), 4)];
-        ledger.decide(&key("waits"), "waits", crate::lifecycle::DecisionFor { basis: 4, planned }, after);
+        ledger.decide(&key("waits"), "waits", andreas_lifecycle::DecisionFor { basis: 4, planned }, after);
         world.ledger = Some(ledger);
         let snapshot = world.snapshot();
         snapshot.jobs.iter().find(|job| job.id.as_str() == "team/waits").expect("planned").state.clone()

@@ -115,7 +115,7 @@ fn a_target_is_given_up_when_the_job_in_its_way_falls_silent() {
         let decision = memory(&mut world, "heavy").plan().decision.clone();
         let waits = matches!(
             decision.map(|d| d.planned),
-            Some(crate::lifecycle::Planned::Wait { reason: Reason::PowerBudget, .. })
+            Some(andreas_lifecycle::Planned::Wait { reason: Reason::PowerBudget, .. })
         );
         assert!(waits, "{gone_by:?}");
     }
@@ -135,7 +135,7 @@ fn a_new_leader_starts_nobody_beside_a_job_that_leaves() {
     plan(&mut world);
     let starts = matches!(
         memory(&mut world, "heavy").plan().decision.clone().map(|d| d.planned),
-        Some(crate::lifecycle::Planned::Run { .. })
+        Some(andreas_lifecycle::Planned::Run { .. })
     );
     assert!(!starts || !after(&mut world).is_empty());
 }

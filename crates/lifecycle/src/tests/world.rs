@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
 pub use super::parts::*;
-use crate::lifecycle::*;
+use crate::*;
 
 /// Seconds since the start of the test.
 pub fn at(seconds: i64) -> Timestamp {

@@ -2,7 +2,7 @@ use andreas_api::{Outcome, Phase};
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::Claim;
+use crate::Claim;
 
 fn restart(world: &mut World) {
     world.policy.node_loss_restart = true;
@@ -220,7 +220,7 @@ fn with_restart_a_job_goes_on_elsewhere_while_the_silent_node_keeps_its_gpus() {
     );
     // The old pod is deleted for when the node returns; until then it counts.
     assert!(world.pods["bert-1-0"].metadata.deletion_timestamp.is_some());
-    assert!(crate::lifecycle::pod_in_use(&world.pods["bert-1-0"], &world.nodes));
+    assert!(crate::pod_in_use(&world.pods["bert-1-0"], &world.nodes));
     world.wait(60).plan_run(&["n2"], 1).bind_all().run_all();
     assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 2));
 }
@@ -242,7 +242,7 @@ fn a_stop_on_a_silent_node_does_not_end_by_itself() {
     world.silence("n1");
     world.edit(json!({"suspend": true})).wait(5000);
     assert_eq!((world.phase(), world.reason().as_str()), (Phase::Stopping, "NodeNotReady"));
-    assert!(matches!(world.claim, Some(crate::lifecycle::Claim::Stopping { gone_by: None, .. })));
+    assert!(matches!(world.claim, Some(crate::Claim::Stopping { gone_by: None, .. })));
     world.nodes.remove("n1");
     world.step_until_stable();
     assert_eq!((world.phase(), world.last().0), (Phase::Suspended, Outcome::ClusterFailure));

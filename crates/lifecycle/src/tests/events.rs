@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 impl World {
     pub fn wait(&mut self, seconds: i64) -> &mut Self {

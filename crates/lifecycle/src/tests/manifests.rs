@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 fn allocation(nodes: &[&str], gpus: i32) -> Allocation {
     Allocation {

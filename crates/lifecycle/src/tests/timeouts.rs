@@ -2,7 +2,7 @@ use andreas_api::{Outcome, Phase};
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 #[test]
 fn a_gang_not_wholly_bound_in_time_goes_back_and_the_node_is_left_out_ever_longer() {

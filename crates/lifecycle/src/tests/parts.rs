@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use crate::lifecycle::NodeFact;
+use crate::NodeFact;
 
 pub fn node() -> NodeFact {
     NodeFact { boot_id: "boot-1".into(), free_gpus: 8, ..NodeFact::default() }

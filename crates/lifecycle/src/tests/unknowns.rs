@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 fn forecast(finish: i64, percent: Option<i32>, risk: &str) -> Prediction {
     Prediction {

@@ -2,7 +2,7 @@ use andreas_api::{Outcome, Phase, Reason};
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 /// Checks that a deleted job without pods needs no more work.
 fn holds_nothing(world: &World) {

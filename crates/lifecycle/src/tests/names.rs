@@ -1,10 +1,10 @@
 use andreas_api::{Outcome, Phase};
 use andreas_cluster::index::is_member;
+use andreas_cluster::testing;
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::lifecycle::*;
-use crate::testing;
+use crate::*;
 
 fn owner(uid: &str) -> Value {
     json!([testing::owner("bert", uid)])

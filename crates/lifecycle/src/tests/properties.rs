@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 /// An event.
 #[derive(Clone, Debug)]

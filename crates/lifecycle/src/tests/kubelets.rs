@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 const EMPTY_DIR: &str = "Usage of EmptyDir volume \"cache\" exceeds the limit \"50Mi\". ";
 const NODE_LOW: &str = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. ";

@@ -172,5 +172,5 @@ fn a_pod_bound_before_a_boot_and_started_after_it_is_alive() {
     assert_eq!(world.phase(), Phase::Starting);
     world.run_all();
     assert_eq!((world.phase(), world.status().attempts), (Phase::Running, 1));
-    assert!(crate::lifecycle::pod_in_use(&world.pods["bert-1-0"], &world.nodes));
+    assert!(crate::pod_in_use(&world.pods["bert-1-0"], &world.nodes));
 }

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 #[test]
 fn from_apply_to_succeeded_in_three_writes() {

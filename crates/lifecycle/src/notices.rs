@@ -160,7 +160,7 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
     use super::*;
-    use crate::testing::at;
+    use andreas_cluster::testing::at;
 
     fn pending(reason: Reason) -> TrainingJobStatus {
         let scheduled = Condition {

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 const HOUR: i64 = 3_600;
 

@@ -3,7 +3,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 /// The pod of a worker on these nodes with four GPUs, of a job with this spec.
 fn worker(spec: Value, nodes: &[&str], index: usize) -> Value {

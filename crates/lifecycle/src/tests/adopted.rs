@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 /// A suspended Job with so many pods of one GPU, and the TrainingJob that stands for it.
 fn adopted(pods: i32) -> World {

@@ -2,7 +2,7 @@ use andreas_api::{Outcome, Phase};
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 fn gang() -> serde_json::Value {
     json!({"gpus": {"min": 4, "max": 8, "maxNodes": 2}, "checkpoint": {"claimName": "ckpt", "graceSeconds": 60}})

@@ -3,7 +3,7 @@ use andreas_api::{Outcome, Phase};
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 /// Restarts the job as soon as it may.
 fn again(world: &mut World) {

@@ -2,7 +2,7 @@ use andreas_api::{Outcome, Phase, Reason};
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 #[test]
 fn the_template_is_tried_once_with_the_largest_worker() {

@@ -2,7 +2,7 @@ use andreas_api::{Outcome, Phase, Reason};
 use serde_json::json;
 
 use super::world::*;
-use crate::lifecycle::*;
+use crate::*;
 
 fn with_checkpoint() -> serde_json::Value {
     json!({"checkpoint": {"claimName": "ckpt", "graceSeconds": 120}})
