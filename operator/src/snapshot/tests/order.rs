@@ -39,7 +39,7 @@ fn two() -> World {
     let board =
         json!({"name": GPU, "idleWatts": 50, "maxWatts": 400, "hostIdleWatts": 100, "hostBusyWatts": 200});
     world
-        .policy(json!({"preemption": {"minRunTime": "1s"}, "powerBudget": {"watts": 5_500, "marginPercent": 0}, "gpuTypes": [board]}))
+        .policy(json!({"preemption": {"minRunTime": "1s", "restartTime": "60s"}, "powerBudget": {"watts": 5_500, "marginPercent": 0}, "gpuTypes": [board]}))
         .node("n1", json!({}), json!({}))
         .node("n2", json!({"zone": "b"}), json!({}))
         .profile("known", json!(null))
