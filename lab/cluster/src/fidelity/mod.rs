@@ -49,7 +49,7 @@ pub struct FidelityArgs {
     #[arg(long, default_value = "lab/docs/fidelity.jsonl", value_name = "FILE")]
     pub results: PathBuf,
     /// The page to write.
-    #[arg(long, default_value = "docs/fidelity.md", value_name = "FILE")]
+    #[arg(long, default_value = "lab/docs/fidelity.md", value_name = "FILE")]
     pub page: PathBuf,
     /// Where snapshots of the last run are kept.
     #[arg(long, default_value = "target/fidelity-snapshots", value_name = "FOLDER")]
