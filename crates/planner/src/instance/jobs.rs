@@ -215,7 +215,7 @@ impl<'a> JobContext<'a, '_> {
             JobState::Running { placement, since } => {
                 let assignment = self.assignment(job, placement, configs);
                 let known = assignment.nodes.as_slice().len() == placement.nodes.len();
-                let settled = *since + job.least_run(self.snapshot) <= self.snapshot.now;
+                let settled = *since + job.min_run <= self.snapshot.now;
                 let free_to_move = known && settled && job.may_restart();
                 Holding::Running { assignment, free_to_move }
             }

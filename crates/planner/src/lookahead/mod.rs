@@ -187,12 +187,12 @@ fn decide_at(
 
 /// By job: its present assignment, and whether it may be moved now.
 fn present(instance: &Instance<'_>) -> (Vec<Option<Assignment>>, Vec<bool>) {
-    let movable = |holding: &Holding| match holding {
+    let movable = |data: &JobData<'_>| match &data.holding {
         Holding::Nothing | Holding::Leaving { .. } => true,
-        Holding::Running { free_to_move, .. } => *free_to_move,
+        Holding::Running { free_to_move, .. } => *free_to_move && data.job.is_settled(instance.snapshot),
         Holding::Committed { .. } => false,
     };
-    instance.jobs.iter().map(|data| (data.current().cloned(), movable(&data.holding))).unzip()
+    instance.jobs.iter().map(|data| (data.current().cloned(), movable(data))).unzip()
 }
 
 /// A plan against the initial state.

@@ -264,15 +264,18 @@ fn a_run_is_not_stopped_before_it_has_run_as_long_as_its_restart_takes() {
         let JobState::Running { since, .. } = snapshot.jobs[1].state else {
             panic!("{what}: it does not run")
         };
-        snapshot.jobs[1].restart = Some(Seconds(120.0));
-        for (age, stays) in [(60.0, true), (121.0, false)] {
+        snapshot.restart = Seconds(100.0);
+        for (restart, age, stays) in
+            [(120.0, 60.0, true), (120.0, 121.0, false), (7_200.0, 199.0, true), (7_200.0, 201.0, false)]
+        {
+            snapshot.jobs[1].restart = Some(Seconds(restart));
             snapshot.now = since + Seconds(age);
             let plan = decide(&snapshot, methods::PREEMPTS);
-            // then it is left alone until that time is over,
+            // then it is left alone until that time is over, or twice what is usual,
             assert_eq!(place(&plan, "team/light").is_some(), stays, "{what}, {age}");
         }
         // but for a budget that it does not fit.
-        snapshot.now = since + Seconds(60.0);
+        snapshot.now = since + Seconds(10.0);
         snapshot.budget = budget(1_000.0);
         assert!(place(&decide(&snapshot, methods::PREEMPTS), "team/light").is_none(), "{what}");
     }
