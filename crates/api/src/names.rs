@@ -214,6 +214,11 @@ pub fn master_port(host_network: bool, uid: &str, attempt: i64) -> u16 {
     first + u16::try_from(hash % u64::from(count)).unwrap_or(0)
 }
 
+/// URL path of a job's progress reports, as in Kubeflow Trainer's protocol, so its clients work unchanged.
+pub fn progress_path(namespace: &str, job: &str) -> String {
+    format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{job}/status")
+}
+
 /// Audience of the progress token of one TrainingJob.
 pub fn progress_audience(uid: &str) -> String {
     format!("{PROGRESS_AUDIENCE_PREFIX}{uid}")

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use andreas_api::names;
+use andreas_api::names::{self, progress_path};
 use andreas_api::quantity;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{Allocation, Rendezvous, ResourcesPer, TrainingJobSpec};
@@ -40,11 +40,6 @@ pub const MAX_GRACE_SECONDS: i64 = 3600;
 /// Seconds between SIGTERM and SIGKILL of the job's pods.
 pub fn grace_seconds(spec: &TrainingJobSpec) -> i64 {
     spec.checkpoint.as_ref().map_or(GRACE_WITHOUT_CHECKPOINT, |c| i64::from(c.grace_seconds))
-}
-
-/// URL path of a job's progress reports, as in Kubeflow Trainer's protocol, so its clients work unchanged.
-pub fn progress_path(namespace: &str, job: &str) -> String {
-    format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{job}/status")
 }
 
 /// The gang's Service; `None` for a single worker.

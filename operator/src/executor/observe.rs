@@ -13,7 +13,7 @@ use andreas_cluster::energy::bill;
 use andreas_cluster::energy::measured::{self, LateEnergy, PendingEnergy};
 use andreas_cluster::energy::weight::bounded_weight;
 use andreas_cluster::index::{
-    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, takes,
+    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, pods_of, takes,
 };
 use andreas_lifecycle::{
     AgentFact, AttemptEnds, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen,
@@ -140,7 +140,7 @@ impl JobInput {
     ) -> Option<PendingEnergy> {
         let allocation = self.job.status.as_ref()?.allocation.as_ref()?;
         let record = step.status.history.last().filter(|record| record.attempt == allocation.attempt)?;
-        let (pods, gpus_per_pod) = pods(&self.job, allocation);
+        let (pods, gpus_per_pod) = pods_of(&self.job, allocation);
         let complete = record.measured || pods != self.members.len();
         let agents = self.members.iter().all(|member| {
             let node = ObjectKey { namespace: String::new(), name: member.node.clone() };
@@ -227,17 +227,6 @@ impl JobInput {
     }
 }
 
-/// Pods of an attempt, and GPUs of each. Those of an adopted workload may share nodes.
-fn pods(job: &SlimTrainingJob, allocation: &Allocation) -> (usize, i32) {
-    match &job.spec.adopts {
-        Some(adopts) => {
-            let pods = adopts.pods_on(allocation.gpus);
-            (usize::try_from(pods).unwrap_or(0), allocation.gpus / pods.max(1))
-        }
-        None => (allocation.nodes.len(), allocation.gpus_per_worker),
-    }
-}
-
 /// The job still holds what it held in that attempt.
 fn still_holds(index: &ClusterIndex, ledger: &Ledger, job: &ObjectKey, attempt: i64) -> bool {
     let memory = ledger.get(job);
@@ -285,7 +274,8 @@ fn energy(
         ..EnergyView::default()
     };
     let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let pods = allocation.map(|allocation| pods(job, allocation)).filter(|(pods, _)| *pods == members.len());
+    let pods =
+        allocation.map(|allocation| pods_of(job, allocation)).filter(|(pods, _)| *pods == members.len());
     if let Some(used) = pods.and_then(|(_, gpus_per_pod)| measured::used_by(index, members, gpus_per_pod)) {
         let at = each.into_iter().max().unwrap_or(now);
         view.attempt.joules = used.joules;

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::names::{HEADER_ENERGY, LABEL_ATTEMPT, progress_audience};
+use andreas_api::names::{HEADER_ENERGY, LABEL_ATTEMPT, progress_audience, progress_path};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_cluster::energy::{bill, measured};
-use andreas_cluster::index::{ClusterIndex, number};
+use andreas_cluster::index::{ClusterIndex, number, pods_of};
 use andreas_runtime::access::bearer;
 use andreas_runtime::clock;
 use andreas_runtime::server::RequestConnection;
@@ -30,8 +30,7 @@ const DENIED: &str = "the token does not belong to a pod of this job's present a
 
 /// The routes.
 pub fn router(progress: Arc<Progress>) -> Router {
-    const PATH: &str = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status";
-    Router::new().route(PATH, post(report)).with_state(progress)
+    Router::new().route(&progress_path("{namespace}", "{name}"), post(report)).with_state(progress)
 }
 
 fn refuse(progress: &Progress, code: StatusCode, message: &'static str) -> Response {
@@ -135,13 +134,13 @@ fn energy_so_far(index: &ClusterIndex, key: &ObjectKey, job: &SlimTrainingJob, a
     let ended = status.consumption.as_ref().map_or(0, |total| total.joules);
     let mut pods = index.members(key);
     pods.retain(|pod| number(&pod.metadata, LABEL_ATTEMPT) == Some(attempt));
-    let per_worker = status.allocation.as_ref().map_or(0, |allocation| allocation.gpus_per_worker);
+    let gpus_of_each = status.allocation.as_ref().map_or(0, |allocation| pods_of(job, allocation).1);
     let predicted = || {
         let default = EnergyPolicySpec::default();
         let policy = index.policy().map_or(&default, |policy| &policy.spec);
         bill::energy_so_far(index, job, policy, clock::now()).joules
     };
-    ended.saturating_add(measured::so_far(index, &pods, per_worker).unwrap_or_else(predicted))
+    ended.saturating_add(measured::so_far(index, &pods, gpus_of_each).unwrap_or_else(predicted))
 }
 
 /// The job's attempt that the token's pod belongs to; `None` if there is none or the token is invalid.

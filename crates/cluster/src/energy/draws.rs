@@ -9,11 +9,10 @@
 //! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 use andreas_api::energy_policy::Limits;
 use andreas_api::gpu_node::{GpuCondition, GpuState};
-use andreas_api::slim::{SlimNode, SlimPod, SlimTrainingJob};
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
@@ -23,7 +22,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::inventory::Inventory;
 use super::types::{REPORT_MARGIN, TypeDraw, Types};
-use crate::index::{ClusterIndex, MOST_GPUS, agent_status, is_worker, name_of, reporting_agent, whole_gpus};
+use crate::index::{
+    ClusterIndex, MOST_GPUS, agent_status, is_worker, name_of, pods_of, reporting_agent, whole_gpus,
+};
 use crate::policy::boards::Board;
 
 /// Time from the first report that shows a step until a run counts as measured. Agents report at least once a minute, and the first reports
@@ -116,10 +117,9 @@ pub fn with_measured(
 /// Draw of all GPUs of a run, W, by its agents' last reports; `None` if one of them reports nothing, or no longer.
 pub fn reported(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation) -> Option<f64> {
     let mut sum = 0.0;
-    for (node, pod) in workers(index, key, allocation)? {
+    for (node, pods) in workers(index, key, allocation)? {
         let status = reporting_agent(index, &node_key(node))?;
-        let name = name_of(&pod.metadata);
-        let held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name));
+        let held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| pods.contains(pod)));
         let answering = held.filter(|gpu| gpu.state != GpuCondition::Unhealthy);
         // Many virtual GPUs do not report their draw.
         let watts: Vec<i32> = answering.map(|gpu| gpu.watts).filter(|watts| *watts > 0).collect();
@@ -164,34 +164,39 @@ pub fn limit_in_force(
     if policy.limits != Limits::On {
         return false;
     }
-    let in_force = |(node, pod): (&str, &SlimPod)| {
+    let in_force = |node: &str, pod: &String| {
         let node = node_key(node);
-        let (name, gpu_node) = (name_of(&pod.metadata), index.gpu_nodes().get(&node)?);
+        let gpu_node = index.gpu_nodes().get(&node)?;
         let status = reporting_agent(index, &node)?;
-        let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == name && limit.watts == watts);
+        let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == *pod && limit.watts == watts);
         let carried_out = gpu_node.metadata.generation.is_some_and(|g| status.observed_generation >= Some(g));
-        let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&name)).peekable();
+        let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(pod)).peekable();
         let taken = held.peek().is_some()
             && held.all(|gpu| {
                 gpu.state != GpuCondition::Unhealthy && gpu.min_limit_watts.is_some_and(|low| low <= watts)
             });
         Some(known && carried_out && taken)
     };
-    workers(index, key, allocation)
-        .is_some_and(|workers| workers.into_iter().all(|(node, pod)| in_force((node, &pod)) == Some(true)))
+    let all =
+        |(node, pods): &(&str, BTreeSet<String>)| pods.iter().all(|pod| in_force(node, pod) == Some(true));
+    workers(index, key, allocation).is_some_and(|workers| workers.iter().all(all))
 }
 
-/// The bound pods of an allocation by node; `None` unless all exist.
+/// The names of an allocation's bound pods by node: one of each, or those among which an adopted workload divides a node's GPUs. `None`
+/// unless all exist.
 fn workers<'a>(
     index: &ClusterIndex,
     key: &ObjectKey,
     allocation: &'a Allocation,
-) -> Option<Vec<(&'a str, Arc<SlimPod>)>> {
+) -> Option<Vec<(&'a str, BTreeSet<String>)>> {
     let job = index.jobs().get(key)?;
-    let own = |pod: &&Arc<SlimPod>| is_worker(pod, job, allocation.attempt);
-    let of_node = |node: &'a String| Some((node.as_str(), Arc::clone(index.pods_on(node).find(own)?)));
-    let workers: Option<Vec<_>> = allocation.nodes.iter().map(of_node).collect();
-    workers.filter(|workers| !workers.is_empty())
+    let on = |node: &'a String| {
+        let own = index.pods_on(node).filter(|pod| is_worker(pod, job, allocation.attempt));
+        (node.as_str(), own.map(|pod| name_of(&pod.metadata)).collect::<BTreeSet<_>>())
+    };
+    let workers: Vec<_> = allocation.nodes.iter().map(on).collect();
+    let are_all = workers.iter().map(|(_, pods)| pods.len()).sum::<usize>() >= pods_of(job, allocation).0;
+    (!workers.is_empty() && are_all && workers.iter().all(|(_, pods)| !pods.is_empty())).then_some(workers)
 }
 
 /// Draw of GPUs held by foreign pods, as reported by the agent; `None` if it does not know all holders or draws, or is silent. A pod that

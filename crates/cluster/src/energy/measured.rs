@@ -107,7 +107,7 @@ pub fn used_by(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -
 
 /// Energy of a running attempt, J, from the counters of the GPUs that these pods hold, as agents wrote them last: at most a minute ago,
 /// if they live. `None` where one is not known.
-pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32) -> Option<i64> {
+pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_of_each: i32) -> Option<i64> {
     let mut total: i64 = 0;
     for pod in pods {
         let member = Member::from_pod(pod)?;
@@ -117,7 +117,7 @@ pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_per_worker: i32)
         let own = own.filter(|gpu| !member.seen_late(gpu.held_since.as_ref()));
         let used: Vec<i64> =
             own.filter_map(|gpu| Some(gpu.joules.saturating_sub(gpu.held_from?).max(0))).collect();
-        if i32::try_from(used.len()) != Ok(gpus_per_worker) {
+        if i32::try_from(used.len()) != Ok(gpus_of_each) {
             return None;
         }
         total = used.into_iter().fold(total, i64::saturating_add);

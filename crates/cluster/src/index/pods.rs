@@ -40,6 +40,17 @@ pub fn is_worker(pod: &SlimPod, job: &SlimTrainingJob, attempt: i64) -> bool {
     is_member(pod, job) && number(&pod.metadata, names::LABEL_ATTEMPT) == Some(attempt)
 }
 
+/// Pods of an attempt, and GPUs of each. Those of an adopted workload may share nodes.
+pub fn pods_of(job: &SlimTrainingJob, allocation: &Allocation) -> (usize, i32) {
+    match &job.spec.adopts {
+        Some(adopts) => {
+            let pods = adopts.pods_on(allocation.gpus);
+            (usize::try_from(pods).unwrap_or(0), allocation.gpus / pods.max(1))
+        }
+        None => (allocation.nodes.len(), allocation.gpus_per_worker),
+    }
+}
+
 /// Of a job's pods, those that say they work for this allocation and hold what it does not have: bound to another node, or to one of
 /// its own beyond its GPUs there. Their names. Whoever may create pods in a namespace can label them so.
 pub fn beyond<'a>(

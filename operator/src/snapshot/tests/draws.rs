@@ -281,6 +281,51 @@ fn a_pod_that_has_ended_draws_nothing_though_the_last_report_names_it() {
     assert_eq!(foreign(&mut world), Some(960.0));
 }
 
+/// Their controller divides the GPUs of a node among its pods as it likes.
+#[test]
+fn pods_of_an_adopted_job_that_share_a_node_are_measured_and_limited_together() {
+    let policy: EnergyPolicySpec = serde_json::from_value(json!({"limits": "On"})).expect("a policy");
+    let mut world = World::default();
+    world.node("n1", json!({}), json!({})).policy(json!({"powerBudget": {"watts": 100_000}, "limits": "On"}));
+    let mut status = holds(1, "n1", 2);
+    status["allocation"]["powerLimitWatts"] = json!(220);
+    let adopts = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "x", "pods": 2});
+    let spec = json!({"gpus": {"min": 2, "max": 2}, "adopts": adopts});
+    world.job("a", spec, status, Claim::Running { since: at(20) });
+    for name in ["x-0", "x-1"] {
+        let pod: SlimPod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": world.version(),
+                "labels": {"andreas.dev/job": "a", "andreas.dev/adopted": "a", "andreas.dev/adopted-attempt": "1"}},
+            "spec": {"nodeName": "n1", "containers": [{"name": "t", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            "status": {"phase": "Running"}}))
+        .expect("a pod");
+        world.index.apply(pod);
+    }
+    // How many of the two pods have a limit, and the draw of each of their GPUs.
+    let mut seen = |limited: usize, watts: [i32; 2]| {
+        let gpu = |n: usize| {
+            json!({"uuid": format!("GPU-{n}"), "state": "Held", "holder": format!("team/x-{n}"), "watts": watts[n],
+            "minLimitWatts": 100, "maxLimitWatts": 400})
+        };
+        let limits =
+            (0..limited).map(|n| json!({"pod": format!("team/x-{n}"), "watts": 220})).collect::<Vec<_>>();
+        let node: SlimGpuNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "resourceVersion": world.version(), "generation": 1}, "spec": {"limits": limits},
+            "status": {"agentVersion": "1", "observedGeneration": 1, "gpus": [gpu(0), gpu(1)]}}))
+        .expect("a gpu node");
+        world.index.apply(node);
+        let job = world.index.jobs().get(&key("a")).expect("the job");
+        let allocation = job.status.as_ref().and_then(|status| status.allocation.as_ref()).expect("one");
+        (
+            limit_in_force(&world.index, &key("a"), allocation, &policy),
+            reported(&world.index, &key("a"), allocation),
+        )
+    };
+    assert_eq!(seen(2, [200, 210]), (true, Some(410.0)));
+    assert_eq!(seen(1, [200, 390]), (false, Some(590.0)), "nothing limits the second pod");
+    assert_eq!(seen(2, [200, 0]), (true, None));
+}
+
 /// A pod of others on node n1.
 fn other(world: &mut World, name: &str, gpus: u32) {
     let pod: andreas_cluster::index::ForeignPod = serde_json::from_value(json!({
