@@ -11,7 +11,7 @@ use andreas_api::slim::{SlimEnergyPolicy, SlimPod, SlimTrainingJob};
 use andreas_api::{EnergyPolicySpec, Reason};
 use andreas_cluster::energy::budget::{self, BudgetState, Enforcement};
 use andreas_cluster::energy::{Exclusion, Inventory, inventory};
-use andreas_cluster::index::{ClusterIndex, is_worker, name_of, takes};
+use andreas_cluster::index::{ClusterIndex, is_member, is_worker, name_of, owner, takes};
 use andreas_cluster::policy::rules;
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
@@ -59,7 +59,8 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// Power limits of pods that run under one, by node, for each GpuNode's spec. Only changed nodes.
+/// Power limits of pods that run under one, by node, for each GpuNode's spec. Only changed nodes. The limit of a pod whose job was deleted
+/// stays as long as the pod: it may draw power for its whole grace period.
 fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
     let mut wanted: BTreeMap<&str, Vec<PodPowerLimit>> = BTreeMap::new();
     let limited = index.jobs().iter().filter_map(|(key, job)| {
@@ -76,9 +77,17 @@ fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
             }
         }
     }
+    let outlives_its_job = |limit: &&PodPowerLimit| {
+        let (namespace, name) = limit.pod.split_once('/')?;
+        let pod = index.pods().get(&ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() })?;
+        let (job, _) = owner(&pod.metadata)?;
+        takes(pod)?;
+        (!index.jobs().get(&job).is_some_and(|job| is_member(pod, job))).then_some(())
+    };
     let mut news = Vec::new();
     for (key, gpu_node) in index.gpu_nodes().iter() {
         let mut limits = wanted.remove(key.name.as_str()).unwrap_or_default();
+        limits.extend(gpu_node.spec.limits.iter().filter(|l| outlives_its_job(l).is_some()).cloned());
         limits.sort_by(|a, b| a.pod.cmp(&b.pod));
         limits.truncate(MAX_LIMITS);
         if gpu_node.spec.limits != limits {
@@ -284,8 +293,8 @@ mod tests {
         let mut pod = testing::pod(0, 9, "j2");
         pod["spec"]["nodeName"] = json!("n1");
         index.apply(again(8, Some(180)));
-        // Nothing of the former job's limit is the other's.
-        assert_eq!(limits(&index), [("n1".to_owned(), vec![])]);
+        // The former job's pod is there, and keeps its limit as long as it is. Nothing of that is the other's.
+        assert_eq!(limits(&index), []);
         index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
         let limit = PodPowerLimit { pod: "team/bert-1-0".into(), watts: 180 };
         assert_eq!(limits(&index), [("n1".to_owned(), vec![limit])]);

@@ -14,7 +14,7 @@ pub(super) const AT_ONCE: usize = 32;
 pub(super) async fn patch_specs(shared: &Arc<Shared>, specs: Vec<(String, Value)>, not_written: &str) {
     let writes = specs.into_iter().map(|(name, spec)| async move {
         let key = ObjectKey { namespace: String::new(), name };
-        match shared.writer.patch("wake", &key, &json!({ "spec": spec })).await {
+        match shared.writer.patch("node", &key, &json!({ "spec": spec })).await {
             Ok(answer) => shared.index.lock().wrote_gpu_node(answer),
             Err(error) => {
                 tracing::warn!(node = key.name, error = &error as &dyn std::error::Error, "{not_written}");
