@@ -1,7 +1,8 @@
 //! Parts of answers as people read them.
 
 use andreas_api::query::{
-    Ahead, CostParts, Expected, Explanation, Interval, MAX_TRIED, NotTried, OthersAffected, QueuedJob,
+    Ahead, CostParts, Expected, Explanation, Interval, MAX_TRIED, NEVER_SECONDS, NotTried, OthersAffected,
+    QueuedJob,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -82,14 +83,13 @@ pub fn expected_or_never(job: &QueuedJob, currency: &str, now: Timestamp) -> Str
     text
 }
 
-/// Shifts (`laterSeconds`) of a job that has no end any more, or had none before: ten years.
-const NEVER: i64 = 320_000_000;
-const LEAST: i64 = -NEVER;
+/// Shift of the end of a job that had none before.
+const LEAST: i64 = -NEVER_SECONDS;
 
 /// A shift of an end in words: `12m later`, `3h sooner`, `never`.
 pub fn shift(later_seconds: i64) -> String {
     match later_seconds {
-        NEVER.. => return "never".to_owned(),
+        NEVER_SECONDS.. => return "never".to_owned(),
         ..=LEAST => return "at all".to_owned(),
         _ => {}
     }

@@ -27,6 +27,8 @@ const OPERATOR_REASONS: [&str; 3] = ["NotReady", "Timeout", NOT_LEADING];
 /// pause.
 const MAX_TRIES: usize = 12;
 const PAUSE: Duration = Duration::from_millis(30);
+/// Pause after the operator's answer that it is busy with an earlier question of the same person.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
 /// Labels of the operator's pods.
 const OPERATOR: &str = "app.kubernetes.io/name=andreas,app.kubernetes.io/component=operator";
 /// Account that the chart makes for readers of all namespaces.
@@ -113,7 +115,17 @@ impl<'a> Operator<'a> {
             }
             Err(_) => ClusterError::Failed(format!("no answer within {:.0} s", within.as_secs_f64())),
         };
-        self.by_port_forward(method, path, body).await.map_err(|by_port_forward| {
+        let started = tokio::time::Instant::now();
+        let limit = Duration::from_secs(self.args.cluster.request_timeout);
+        let mut reply = self.by_port_forward(method, path, body.clone()).await;
+        // A question that went through the proxy after all is still being answered, and the operator takes one at a time of each person.
+        while reply.as_ref().is_ok_and(|reply| reply.status == StatusCode::TOO_MANY_REQUESTS)
+            && started.elapsed() < limit
+        {
+            tokio::time::sleep(BUSY_PAUSE).await;
+            reply = self.by_port_forward(method, path, body.clone()).await;
+        }
+        reply.map_err(|by_port_forward| {
             // The exit code is that of the way that should work.
             anyhow::Error::new(by_proxy)
                 .context(format!("port-forward to the operator: {by_port_forward}\nthe API server's proxy"))

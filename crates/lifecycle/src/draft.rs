@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use andreas_api::phase::condition;
-use andreas_api::training_job::{Allocation, NodeBackoff, Prediction, StopRequest};
+use andreas_api::training_job::{Allocation, KEPT_PERCENT, NodeBackoff, Prediction, StopRequest};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use andreas_cluster::instants;
 use jiff::Timestamp;
@@ -369,7 +369,7 @@ impl<'a> Draft<'a> {
         }
         let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else { return };
         self.show_on_time(format!("{percent}%"));
-        if percent >= 50 {
+        if percent >= KEPT_PERCENT {
             self.set_on_time(true, "the deadline is predicted to be kept");
         } else {
             self.set_on_time(false, &format!("on time with a probability of {percent} %"));

@@ -363,10 +363,9 @@ fn written(
         shared.metrics.forecast_came_true(&first, end);
         ledger.forecast_came_true(&first, end);
     }
-    let before = job.status.as_ref().map(|status| status.phase).unwrap_or_default();
-    if before != step.status.phase {
+    if was != step.status.phase {
         let (to, reason) = (step.status.phase.as_str(), step.status.reason.as_deref().unwrap_or_default());
-        tracing::info!(job = %key, from = before.as_str(), to, reason, "phase");
+        tracing::info!(job = %key, from = was.as_str(), to, reason, "phase");
     }
     index.wrote_job(answer);
     Ok(())

@@ -4,7 +4,7 @@
 
 use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::Prediction;
+use andreas_api::training_job::{KEPT_PERCENT, Prediction, SAFE_PERCENT};
 use andreas_cluster::energy::bill::whole;
 use andreas_cluster::instants::deadline;
 use andreas_model::normal::QUANTILE_90;
@@ -57,6 +57,7 @@ pub fn prediction(
         Some(sampled) => sampled.on_time,
         None => if_started_now.unwrap_or_else(|| on_time_probability(left, sigma, available)),
     });
+    let on_time_percent = probability.map(percent);
     let late = due.is_some_and(|due| due <= now);
     let finish = |z: f64| {
         if let Some(sampled) = sampled {
@@ -81,8 +82,8 @@ pub fn prediction(
         finish_time: finish(0.0),
         finish_p10: finish(-1.0),
         finish_p90: finish(1.0),
-        on_time_percent: probability.map(|p| (p.clamp(0.0, 1.0) * 100.0).round() as i32),
-        risk: risk(probability, late).to_owned(),
+        on_time_percent,
+        risk: risk(on_time_percent, late).to_owned(),
         source: outlook.epoch.source.as_str().to_owned(),
         epoch_millis: epoch.map(|epoch| millis(epoch.median)),
         epoch_millis_low: epoch.map(|epoch| millis(epoch.low())),
@@ -91,12 +92,17 @@ pub fn prediction(
     }
 }
 
-fn risk(probability: Option<f64>, late: bool) -> &'static str {
-    match probability {
+/// A probability as whole percent, which is what is written and compared everywhere.
+pub fn percent(probability: f64) -> i32 {
+    (probability.clamp(0.0, 1.0) * 100.0).round() as i32
+}
+
+fn risk(percent: Option<i32>, late: bool) -> &'static str {
+    match percent {
         None => "None",
         Some(_) if late => "Late",
-        Some(p) if p >= 0.9 => "Low",
-        Some(p) if p >= 0.5 => "Medium",
+        Some(SAFE_PERCENT..) => "Low",
+        Some(KEPT_PERCENT..) => "Medium",
         Some(_) => "High",
     }
 }

@@ -11,7 +11,7 @@ use andreas_api::query::{
     Obstacle as InTheWay, QueuedJob,
 };
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::GpuRequest;
+use andreas_api::training_job::{GpuRequest, SAFE_PERCENT};
 use andreas_cluster::energy::weight::bounded_weight;
 use andreas_model::JobId;
 use andreas_planner::{Considered, Decision, Obstacle, WaitReason, consider};
@@ -21,9 +21,10 @@ use serde_json::{Value, json};
 
 use super::QueryError;
 use super::hypothetical::{self, Hypothetical};
-use super::jobs::{expected, micros, percent, queued};
+use super::jobs::{expected, micros, queued};
 use super::view::{View, visible};
 use super::what_if::{Changed, currency};
+use crate::predict::forecast::percent;
 use crate::predict::sampled::timestamp;
 use crate::snapshot::job_id;
 
@@ -35,8 +36,6 @@ const MAX_CHANGES: usize = 3;
 const MIN_SOONER: i64 = 60;
 /// A probability of being on time that is higher by less is no help, percent.
 const MIN_MORE: i32 = 10;
-/// A job with this probability of being on time needs no help to be so.
-const SAFE: f64 = 0.9;
 
 fn candidate(c: &Considered, has_deadline: bool) -> Candidate {
     Candidate {
@@ -141,7 +140,11 @@ impl Help<'_> {
     fn changes(&self, always: bool, goes_on: &dyn Fn() -> bool) -> (Vec<Change>, Option<NotTried>) {
         let mut found: Vec<Change> = self.later_deadline().into_iter().collect();
         let needed = self.shown.position.is_some()
-            || self.shown.expected.as_ref().is_some_and(|e| e.on_time_percent.is_some_and(|p| p < 90));
+            || self
+                .shown
+                .expected
+                .as_ref()
+                .is_some_and(|e| e.on_time_percent.is_some_and(|p| p < SAFE_PERCENT));
         let not_tried = if !self.view.latest.plan.jobs.contains_key(&self.id()) {
             Some(NotTried::NotPlanned)
         } else if !needed {
@@ -180,12 +183,12 @@ impl Help<'_> {
         }
     }
 
-    /// A deadline that is met with [`SAFE`].
+    /// A deadline that is met with [`SAFE_PERCENT`].
     fn later_deadline(&self) -> Option<Change> {
         let id = self.id();
         let forecast = self.view.forecast.job(&id)?;
         self.shown.deadline.as_ref()?;
-        let p90 = timestamp(forecast.finish.p90).filter(|_| forecast.on_time < SAFE)?;
+        let p90 = timestamp(forecast.finish.p90).filter(|_| percent(forecast.on_time) < SAFE_PERCENT)?;
         // To the next whole minute.
         let at = jiff::Timestamp::from_second((p90.as_second() / 60 + 1) * 60).ok()?;
         let mut then = expected(forecast, true)?;

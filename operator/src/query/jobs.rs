@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::view::{View, visible};
+use crate::predict::forecast::percent;
 use crate::predict::sampled::timestamp;
 use crate::snapshot::job_id;
 
@@ -33,11 +34,6 @@ fn instant(at: Timestamp) -> Time {
 fn interval(quantiles: Quantiles) -> Option<Interval> {
     let at = |time| timestamp(time).map(Time);
     Some(Interval { p10: at(quantiles.p10)?, p50: at(quantiles.p50)?, p90: at(quantiles.p90) })
-}
-
-/// A probability as whole percent.
-pub fn percent(probability: f64) -> i32 {
-    (probability.clamp(0.0, 1.0) * 100.0).round() as i32
 }
 
 /// What is expected of a job; `None` if half of the futures never end it.

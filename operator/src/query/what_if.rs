@@ -2,9 +2,12 @@
 
 use std::collections::HashSet;
 
-use andreas_api::query::{Affected, Can, CanRequest, OthersAffected, QueuedJob, WhatIf, WhatIfRequest};
+use andreas_api::query::{
+    Affected, Can, CanRequest, NEVER_SECONDS, OthersAffected, QueuedJob, WhatIf, WhatIfRequest,
+};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{Phase, key_of};
+use andreas_cluster::energy::weight::bounded_weight;
 use andreas_cluster::instants::{after, deadline};
 use andreas_forecast::{Forecast, sample};
 use andreas_model::JobId;
@@ -14,8 +17,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::QueryError;
 use super::hypothetical::{self, Hypothetical};
-use super::jobs::{expected, micros, percent, range};
+use super::jobs::{expected, micros, range};
 use super::view::{View, options, options_of_question, order, visible};
+use crate::predict::forecast::percent;
 use crate::snapshot::job_id;
 
 /// A shift of less is not reported.
@@ -74,7 +78,7 @@ fn outcome(view: &View, changed: &Changed, job: &SlimTrainingJob) -> QueuedJob {
         phase: Phase::Pending,
         reason,
         message,
-        weight: job.spec.weight,
+        weight: bounded_weight(&view.latest.index, &key.namespace, job.spec.weight),
         gpus: range(&job.spec.gpus),
         gpu_type: decision.and_then(|d| d.placement()).map(|place| place.gpu_type.as_str().to_owned()),
         created: Time(view.instant()),
@@ -175,7 +179,7 @@ fn compare(
         if shift.abs() < MIN_SHIFT {
             continue;
         }
-        let seconds = shift.clamp(-3.2e8, 3.2e8) as i64;
+        let seconds = shift.clamp(-(NEVER_SECONDS as f64), NEVER_SECONDS as f64) as i64;
         match id.as_str().split_once('/') {
             Some((of, name)) if of == namespace => {
                 let due = due.contains(id);

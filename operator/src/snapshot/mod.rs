@@ -313,7 +313,7 @@ pub fn build(
     let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
     let expected = open.filter_map(|(key, job)| {
         let table = tables.table_of(index, job, &cluster.types)?;
-        let outlook = outlook(job, job.status.as_ref(), &table, now);
+        let outlook = outlook(job, ledger.status(index, key), &table, now);
         Some(Expected { key: key.clone(), table, outlook })
     });
     let expected = expected.collect();

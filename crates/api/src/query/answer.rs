@@ -287,13 +287,17 @@ pub struct WhatIf {
     pub currency: String,
 }
 
+/// Shift of the end of a job that has none any more, seconds: ten years.
+pub const NEVER_SECONDS: i64 = 320_000_000;
+
 /// A job whose expected end moves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Affected {
     /// Its name.
     pub name: String,
-    /// Shift of its median end, seconds; negative: sooner. 320000000: it would never end; -320000000: it never would have before.
+    /// Shift of its median end, seconds; negative: sooner. 320000000 ([`NEVER_SECONDS`]): it would never end;
+    /// -320000000: it never would have before.
     pub later_seconds: i64,
     /// Probability of being on time before, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,7 @@ pub mod request;
 
 pub use answer::{
     Affected, Ahead, Can, Candidate, Change, ChangeKind, CostParts, Decided, Expected, Explanation, Failure,
-    Interval, NotTried, Obstacle, OthersAffected, Queue, QueuedJob, WhatIf,
+    Interval, NEVER_SECONDS, NotTried, Obstacle, OthersAffected, Queue, QueuedJob, WhatIf,
 };
 pub use request::{AddedNodes, CanRequest, JobObject, WhatIfRequest};
 

@@ -311,6 +311,11 @@ pub struct FirstReport {
     pub milli_percent: i32,
 }
 
+/// A deadline that is met with at least this probability, percent, is predicted to be kept.
+pub const KEPT_PERCENT: i32 = 50;
+/// One that is met with at least this probability, percent, is at low risk, and needs no help.
+pub const SAFE_PERCENT: i32 = 90;
+
 /// What is expected of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
