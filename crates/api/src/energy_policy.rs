@@ -249,7 +249,7 @@ pub struct PreemptionRules {
     /// last 24 hours: prices change, and plans that move jobs for small gains move them back. Default: `10m`. Shorter where runs
     /// take minutes.
     pub restart_wear: DurationText,
-    /// A run is not moved before it has run this long, nor before it has run as long as its restart takes. Default: `5m`.
+    /// A run is not moved before it has run this long. Default: `5m`.
     pub min_run_time: DurationText,
 }
 

@@ -277,8 +277,7 @@ pub struct Job {
     /// Time that a stop takes at most, >= 0: a lower window of the budget counts for it from so long before.
     #[serde(default)]
     pub grace: Seconds,
-    /// Minimum run time before it may be stopped, >= 0; at least what its restart takes, up to twice the
-    /// snapshot's.
+    /// Minimum run time before it may be stopped, >= 0.
     #[serde(default)]
     pub min_run: Seconds,
     /// Work since the last checkpoint, in seconds on its present GPUs; lost by a stop, >= 0.
@@ -310,29 +309,15 @@ pub struct Job {
 /// Restarts per job and day after which the planner leaves it where it is.
 pub const MAX_RESTARTS_PER_DAY: u32 = 8;
 
-/// A run is kept for as long as its own restart takes, up to so many times the snapshot's.
-const MOST_RESTARTS: f64 = 2.0;
-
 impl Job {
     /// Seconds that a change costs it.
     pub(crate) fn restart_time(&self, snapshot: &Snapshot) -> Seconds {
         self.restart.unwrap_or(snapshot.restart)
     }
 
-    /// Seconds that it runs at least before it may be moved: a start is a promise, and a stop sooner than it takes to start again buys
-    /// nothing that the start has not just cost. What its own restarts take is what a tenant's programs showed: it counts up to twice
-    /// the snapshot's, or a slow start would keep others away for as long as it likes.
-    pub(crate) fn least_run(&self, snapshot: &Snapshot) -> Seconds {
-        let restart = self.restart_time(snapshot).0.min(MOST_RESTARTS * snapshot.restart.0);
-        Seconds(self.min_run.0.max(restart))
-    }
-
-    /// Whether it has run for as long as it does at least.
-    pub(crate) fn is_settled(&self, snapshot: &Snapshot) -> bool {
-        match &self.state {
-            JobState::Running { since, .. } => *since + self.least_run(snapshot) <= snapshot.now,
-            _ => true,
-        }
+    /// Whether it has not run as long as its restart takes.
+    pub(crate) fn has_just_started(&self, snapshot: &Snapshot) -> bool {
+        matches!(&self.state, JobState::Running { since, .. } if *since + self.restart_time(snapshot) > snapshot.now)
     }
 
     /// Whether a run of it may ever be stopped for another placement; a lower budget may stop it all the same.

@@ -248,6 +248,17 @@ fn a_change_that_is_worth_a_restart_but_not_its_wear_is_not_made() {
         let there = place(&decided, "team/slow").map(|place| &place.nodes) == Some(&on(&["n1"], 8).nodes);
         assert_eq!(there, stays, "after {restarts}");
     }
+    // or one that is worth it once, but not of a run that has just started,
+    snapshot.jobs[0].restarts_last_day = 0;
+    snapshot.wear = Seconds(8.0 * HOUR);
+    let JobState::Running { since, .. } = snapshot.jobs[0].state else { panic!("it does not run") };
+    snapshot.restart = Seconds(120.0);
+    for (age, stays) in [(100.0, true), (130.0, false)] {
+        snapshot.now = since + Seconds(age);
+        let decided = plan(&snapshot, &Options::default()).unwrap();
+        let there = place(&decided, "team/slow").map(|place| &place.nodes) == Some(&on(&["n1"], 8).nodes);
+        assert_eq!(there, stays, "{age} s old");
+    }
     // or eight restarts within the last day, then it stays.
     (snapshot.wear, snapshot.jobs[0].restarts_last_day) = (Seconds::ZERO, 8);
     let stays = plan(&snapshot, &Options::default()).unwrap();

@@ -10,6 +10,8 @@ use super::feasible::Feasible;
 use super::periods::Periods;
 use crate::instance::{Config, Instance, JobData, NodeData, TypeData};
 
+/// A stop of a run that has not run as long as its restart takes wears as so many restarts more.
+const YOUNG: f64 = 2.0;
 /// A newly opened node is assumed to stay fragmented for this part of the first period.
 const FRAGMENTED_PART: f64 = 1.0 / 3.0;
 
@@ -262,9 +264,12 @@ impl CostTable {
 
     /// Money for the wear of a restart: that of as many seconds lost by the job, without the miss that they
     /// could cause; once more for each of its restarts of the last day. A job that has moved again and again is
-    /// one at which prices turn: where a cluster is overloaded all the time, this leaves half of the restarts.
+    /// one at which prices turn: where a cluster is overloaded all the time, this leaves half of the restarts. A run that
+    /// has just started counts as [`YOUNG`] more: its start has cost as much as a stop would save soon. It may be stopped all the
+    /// same, for a gang would wait for ever where some of those in its way have always just started.
     pub fn wear(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column) -> f64 {
-        let wear = instance.snapshot.wear.0 * (1.0 + f64::from(data.job.restarts_last_day));
+        let young = if data.job.has_just_started(instance.snapshot) { YOUNG } else { 0.0 };
+        let wear = instance.snapshot.wear.0 * (1.0 + f64::from(data.job.restarts_last_day) + young);
         let late = if data.deadline < instance.now + item.time { 1.0 } else { 0.0 };
         let per_second = data.weight * (late + data.waiting);
         instance.prices.energy_cost(item.billed, wear) + per_second * wear

@@ -187,12 +187,12 @@ fn decide_at(
 
 /// By job: its present assignment, and whether it may be moved now.
 fn present(instance: &Instance<'_>) -> (Vec<Option<Assignment>>, Vec<bool>) {
-    let movable = |data: &JobData<'_>| match &data.holding {
+    let movable = |holding: &Holding| match holding {
         Holding::Nothing | Holding::Leaving { .. } => true,
-        Holding::Running { free_to_move, .. } => *free_to_move && data.job.is_settled(instance.snapshot),
+        Holding::Running { free_to_move, .. } => *free_to_move,
         Holding::Committed { .. } => false,
     };
-    instance.jobs.iter().map(|data| (data.current().cloned(), movable(data))).unzip()
+    instance.jobs.iter().map(|data| (data.current().cloned(), movable(&data.holding))).unzip()
 }
 
 /// A plan against the initial state.
@@ -398,7 +398,7 @@ fn movable_after(
         if data.leaving().is_some() {
             return false;
         }
-        data.job.may_restart() && data.job.least_run(instance.snapshot).0 <= 0.0
+        data.job.may_restart() && data.job.min_run.0 <= 0.0
     };
     (0..assignments.len()).map(movable).collect()
 }

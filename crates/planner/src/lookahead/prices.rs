@@ -166,7 +166,7 @@ impl ShadowPrices {
         let (delay, begin) = (cost_table.delay[job], cost_table.periods.starts()[later.start]);
         if !data.job.may_restart()
             || begin <= delay
-            || begin < data.job.least_run(instance.snapshot).0
+            || begin < data.job.min_run.0
             || delay + now.time <= begin
         {
             return f64::INFINITY;

@@ -258,30 +258,6 @@ fn a_promise_is_withdrawn_before_a_run_is_stopped() {
 }
 
 #[test]
-fn a_run_is_not_stopped_before_it_has_run_as_long_as_its_restart_takes() {
-    for (what, mut snapshot) in obstacles() {
-        // Given a run that takes two minutes to start again, and a job that needs its place more,
-        let JobState::Running { since, .. } = snapshot.jobs[1].state else {
-            panic!("{what}: it does not run")
-        };
-        snapshot.restart = Seconds(100.0);
-        for (restart, age, stays) in
-            [(120.0, 60.0, true), (120.0, 121.0, false), (7_200.0, 199.0, true), (7_200.0, 201.0, false)]
-        {
-            snapshot.jobs[1].restart = Some(Seconds(restart));
-            snapshot.now = since + Seconds(age);
-            let plan = decide(&snapshot, methods::PREEMPTS);
-            // then it is left alone until that time is over, or twice what is usual,
-            assert_eq!(place(&plan, "team/light").is_some(), stays, "{what}, {age}");
-        }
-        // but for a budget that it does not fit.
-        snapshot.now = since + Seconds(10.0);
-        snapshot.budget = budget(1_000.0);
-        assert!(place(&decide(&snapshot, methods::PREEMPTS), "team/light").is_none(), "{what}");
-    }
-}
-
-#[test]
 fn a_late_end_is_waited_for_a_minute() {
     let (_, mut snapshot) = obstacles().remove(0);
     promised(&mut snapshot.jobs[0], h100());

@@ -133,8 +133,7 @@ proptest! {
                 _ => continue,
             };
             let running = matches!(job.state, JobState::Running { .. });
-            let restart = job.restart.unwrap_or(snapshot.restart).0.min(2.0 * snapshot.restart.0);
-            let settled = since + Seconds(job.min_run.0.max(restart)) <= snapshot.now;
+            let settled = since + job.min_run <= snapshot.now;
             let moves = !methods::moves_nothing(method);
             let free = running && moves && job.movable && settled
                 && job.preemption == Preemption::Allowed;
