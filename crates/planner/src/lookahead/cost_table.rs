@@ -259,17 +259,25 @@ impl CostTable {
     ) -> f64 {
         let item = &self.items[item];
         let more = self.cost(instance, data, item, start, lost) - self.cost(instance, data, item, start, 0.0);
-        more.max(0.0) + self.wear(instance, data, item)
+        more.max(0.0) + self.wear_now(instance, data, item)
     }
 
     /// Money for the wear of a restart: that of as many seconds lost by the job, without the miss that they
     /// could cause; once more for each of its restarts of the last day. A job that has moved again and again is
-    /// one at which prices turn: where a cluster is overloaded all the time, this leaves half of the restarts. A run that
-    /// has just started counts as [`YOUNG`] more: its start has cost as much as a stop would save soon. It may be stopped all the
-    /// same, for a gang would wait for ever where some of those in its way have always just started.
+    /// one at which prices turn: where a cluster is overloaded all the time, this leaves half of the restarts.
     pub fn wear(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column) -> f64 {
+        self.wear_of(instance, data, item, f64::from(data.job.restarts_last_day))
+    }
+
+    /// The same of a restart now. A run that has just started counts as [`YOUNG`] more: its start has cost as much as a stop would save
+    /// soon. It may be stopped all the same, for a gang would wait for ever where some of those in its way have always just started.
+    pub fn wear_now(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column) -> f64 {
         let young = if data.job.has_just_started(instance.snapshot) { YOUNG } else { 0.0 };
-        let wear = instance.snapshot.wear.0 * (1.0 + f64::from(data.job.restarts_last_day) + young);
+        self.wear_of(instance, data, item, f64::from(data.job.restarts_last_day) + young)
+    }
+
+    fn wear_of(&self, instance: &Instance<'_>, data: &JobData<'_>, item: &Column, before: f64) -> f64 {
+        let wear = instance.snapshot.wear.0 * (1.0 + before);
         let late = if data.deadline < instance.now + item.time { 1.0 } else { 0.0 };
         let per_second = data.weight * (late + data.waiting);
         instance.prices.energy_cost(item.billed, wear) + per_second * wear

@@ -240,7 +240,7 @@ impl<'a, 'b> Step<'a, 'b> {
         let (data, lost) = (&self.instance.jobs[job], self.lost(job, item));
         let (column, delay) = (&self.cost_table.items[item], self.cost_table.delay[job]);
         let cost = self.cost_table.cost(self.instance, data, column, delay, lost);
-        cost.max(stays) + self.cost_table.wear(self.instance, data, column)
+        cost.max(stays) + self.cost_table.wear_now(self.instance, data, column)
     }
 
     fn until(&self, job: usize, config: usize, moved: bool) -> f64 {
