@@ -62,6 +62,9 @@ fn spread(mut scenario: Scenario, two: f64, four: f64) -> Scenario {
 
 /// More waiting jobs than this are an overload.
 const OVERLOAD: usize = 20;
+/// How much dearer one run of such a trace may be than another one by chance: two standard deviations of perturbed runs. Prices that do
+/// not clear make it 1.8 to 3.3 times as dear.
+const NOISE: f64 = 1.1;
 /// Most of GPU time that may be idle under overload. Prices that leave a type alone leave a fifth idle; gangs that do not fit what is
 /// free leave up to a twentieth.
 const IDLE: f64 = 0.08;
@@ -111,7 +114,7 @@ fn a_faster_network_never_costs_more_and_leaves_no_gpu_idle_while_jobs_wait() {
             let fast = run(&spread(scenario.clone(), two, four), Knowledge::Tables, 0);
             // then the cost is no higher but for noise, no job is moved all the time, and GPUs are in use.
             let (cost, of) = (fast.sum.total.0, usual.sum.total.0);
-            assert!(cost <= 1.03 * of, "seed {seed}, {two}: {cost} instead of {of}");
+            assert!(cost <= NOISE * of, "seed {seed}, {two}: {cost} instead of {of}");
             assert!(fast.sum.restarts <= 3 * 160, "seed {seed}, {two}: {} restarts", fast.sum.restarts);
             assert!(fast.idle <= IDLE, "seed {seed}, {two}: {} of GPU time idle", fast.idle);
         }
