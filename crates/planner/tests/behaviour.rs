@@ -41,7 +41,7 @@ fn a_job_that_has_time_waits_for_cheap_energy() {
 }
 
 #[test]
-fn who_waits_for_watts_is_told_how_many_it_needs_and_how_many_are_free() {
+fn a_job_that_waits_for_power_is_told_the_watts_it_needs_and_those_free() {
     // Given two nodes of eight GPUs, and a budget for both idle and one at work,
     let mut snapshot = cluster(2);
     snapshot.jobs = vec![Job { weight: CostRate(0.01), ..job("first", 8) }, job("second", 8)];

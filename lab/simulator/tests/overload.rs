@@ -105,10 +105,12 @@ fn run(scenario: &Scenario, knowledge: Knowledge, seed: u64) -> Run {
 
 #[test]
 fn a_faster_network_never_costs_more_and_leaves_no_gpu_idle_while_jobs_wait() {
-    for seed in [1, 2] {
+    let (mut ratios, mut idle) = (Vec::new(), Vec::new());
+    for seed in 1..=6 {
         // Given gangs that take as long as on a usual network,
         let scenario = weeks(seed, 160);
         let usual = run(&spread(scenario.clone(), 1.1, 1.25), Knowledge::Tables, 0);
+        idle.push(usual.idle);
         // when they take less, or no longer than on one node,
         for (two, four) in [(1.05, 1.1), (1.0, 1.0)] {
             let fast = run(&spread(scenario.clone(), two, four), Knowledge::Tables, 0);
@@ -116,10 +118,16 @@ fn a_faster_network_never_costs_more_and_leaves_no_gpu_idle_while_jobs_wait() {
             let (cost, of) = (fast.sum.total.0, usual.sum.total.0);
             assert!(cost <= NOISE * of, "seed {seed}, {two}: {cost} instead of {of}");
             assert!(fast.sum.restarts <= 3 * 160, "seed {seed}, {two}: {} restarts", fast.sum.restarts);
-            assert!(fast.idle <= IDLE, "seed {seed}, {two}: {} of GPU time idle", fast.idle);
+            ratios.push(cost / of);
+            idle.push(fast.idle);
         }
-        assert!(usual.idle <= IDLE, "seed {seed}: {} of GPU time idle", usual.idle);
     }
+    assert!(mean(&ratios) <= 1.03, "{ratios:?}");
+    assert!(mean(&idle) <= 0.03 && idle.iter().all(|idle| *idle <= IDLE), "of GPU time idle: {idle:?}");
+}
+
+fn mean(of: &[f64]) -> f64 {
+    of.iter().sum::<f64>() / of.len() as f64
 }
 
 /// On 160 jobs, where the first, unknown ones are a large share. On 450 it is about half of that (`docs/results.md`).
@@ -129,7 +137,7 @@ fn learning_costs_about_a_seventh_more_than_knowing_all_and_stops_jobs_no_more_o
     let all_known = run(&scenario, Knowledge::Tables, 0).sum;
     let learning = [1, 2, 3].map(|noise| run(&scenario, Knowledge::Learning, noise).sum);
     let ratios = learning.each_ref().map(|sum| sum.total.0 / all_known.total.0);
-    let mean = ratios.iter().sum::<f64>() / 3.0;
+    let mean = mean(&ratios);
     // Prices that do not clear cost more than 1.4 times as much, with some noise or other.
     assert!(mean <= 1.18 && ratios.iter().all(|ratio| *ratio <= 1.3), "{ratios:?}");
     let restarts = learning.each_ref().map(|sum| sum.restarts);

@@ -200,8 +200,9 @@ fn workers<'a>(
 }
 
 /// Draw of GPUs held by foreign pods, as reported by the agent; `None` if it does not know all holders or draws, or is silent. A pod that
-/// has ended draws nothing any more, though the last report names it: what takes its watts would be stopped for them. GPUs of foreign pods that it does not name count for the board's maximum: an agent of an idle node may have ended unnoticed. Bounded by
-/// the node's number of GPUs and the board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
+/// has ended draws nothing any more, though the last report names it: what takes its watts would be stopped for them. GPUs of foreign
+/// pods that it does not name count for the board's maximum: an agent of an idle node may have ended unnoticed. Bounded by the node's
+/// number of GPUs and the board's maximum, so a faulty or compromised agent cannot exhaust the power budget.
 pub fn foreign_power(
     index: &ClusterIndex,
     key: &ObjectKey,
