@@ -84,6 +84,31 @@ fn room_that_is_free_is_used_by_a_job_that_means_to_change() {
 }
 
 #[test]
+fn a_gang_that_is_worth_more_than_those_in_its_way_starts_however_soon_it_could_start_later() {
+    // Given two nodes full of jobs of one GPU with twenty hours to go, one of which ends each quarter of an hour,
+    let mut snapshot = cluster(2);
+    let hours = |epochs: f64, job: Job| Job { epochs_left: epochs, weight: CostRate(1e-5), ..job };
+    let small = |i: usize| {
+        let left = if i < 4 { 2.5 * (i + 1) as f64 } else { 200.0 };
+        running(hours(left, job(&format!("small{i:02}"), 1)), &[["n0", "n1"][i % 2]], 1)
+    };
+    // others that wait for what they leave, and a gang that needs both nodes and is late by the hour,
+    let waiting = (0..8).map(|i| hours(200.0, job(&format!("waiting{i}"), 1)));
+    let gang = |weight: f64| Job {
+        spread: vec![MultiNodeEffect { nodes: 2, time_factor: 1.0 }],
+        deadline: Some(Time(HOUR)),
+        weight: CostRate(weight),
+        ..job("gang", 16)
+    };
+    // then it waits where it is worth no more than they are, and else starts, however little a quarter of an hour costs.
+    for (weight, starts) in [(2e-5, false), (1.5e-4, true)] {
+        snapshot.jobs = (0..16).map(small).chain(waiting.clone()).chain([gang(weight)]).collect();
+        let plan = decide(&snapshot, MethodName::RandomizedGreedy);
+        assert_eq!(place(&plan, "team/gang").is_some(), starts, "{weight}: {plan:?}");
+    }
+}
+
+#[test]
 fn a_job_whose_turn_has_come_takes_idle_gpus_before_those_of_others() {
     // Given a job that runs on one of two nodes and would lose days, and one whose turn it is by age,
     let mut snapshot = cluster(2);

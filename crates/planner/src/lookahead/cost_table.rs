@@ -258,8 +258,20 @@ impl CostTable {
         lost: f64,
     ) -> f64 {
         let item = &self.items[item];
+        self.lost_cost(instance, data, item, start, lost) + self.wear_now(instance, data, item)
+    }
+
+    /// The same without the wear.
+    pub fn lost_cost(
+        &self,
+        instance: &Instance<'_>,
+        data: &JobData<'_>,
+        item: &Column,
+        start: f64,
+        lost: f64,
+    ) -> f64 {
         let more = self.cost(instance, data, item, start, lost) - self.cost(instance, data, item, start, 0.0);
-        more.max(0.0) + self.wear_now(instance, data, item)
+        more.max(0.0)
     }
 
     /// Money for the wear of a restart: that of as many seconds lost by the job, without the miss that they

@@ -4,6 +4,7 @@ use super::classes::{Classes, Mask};
 use super::cost_table::CostTable;
 use super::periods::{self, PERIODS};
 use super::prices::{DeferredStart, ShadowPrices};
+use super::room::Room;
 use crate::instance::Instance;
 use crate::snapshot::IntendedChange;
 
@@ -30,13 +31,14 @@ struct ChangeStart {
 impl DeferredCosts {
     pub fn new(
         instance: &Instance<'_>,
-        classes: &Classes,
-        cost_table: &CostTable,
+        (classes, cost_table): (&Classes, &CostTable),
         shadow_prices: &ShadowPrices,
+        mut room: Room<'_, '_>,
     ) -> Self {
         let tables = (classes, cost_table);
-        let later: Vec<_> =
-            (0..instance.jobs.len()).map(|job| shadow_prices.best_later(instance, tables, job)).collect();
+        let later: Vec<_> = (0..instance.jobs.len())
+            .map(|job| shadow_prices.best_later(instance, tables, &mut room, job))
+            .collect();
         let news = News::new(instance, classes, cost_table, shadow_prices);
         let mut changing = vec![f64::INFINITY; cost_table.items.len()];
         let mut starts = vec![ChangeStart::default(); cost_table.items.len()];

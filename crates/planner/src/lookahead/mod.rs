@@ -28,6 +28,7 @@ mod improve;
 mod periods;
 mod price_search;
 mod prices;
+mod room;
 mod search_state;
 mod step;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use cost_table::CostTable;
 use deferred::DeferredCosts;
 use improve::Improver;
 use prices::ShadowPrices;
+use room::Room;
 use search_state::SearchState;
 use step::{Choice, Step};
 
@@ -63,7 +65,7 @@ struct Context<'a, 'b> {
     options: &'a Options,
     classes: &'a Classes,
     cost_table: &'a CostTable,
-    priced: &'a Priced,
+    priced: &'a Priced<'a>,
 }
 
 /// Makes one decision.
@@ -71,8 +73,8 @@ pub(crate) fn decide(instance: &Instance<'_>, options: &Options) -> Outcome {
     let classes = Classes::new(instance);
     let cost_table = CostTable::new(instance, &classes);
     let tables = (&classes, &cost_table);
-    let priced = |kept: &Kept| ShadowPrices::new(instance, tables, kept, options.gap);
-    let outcome = decide_at(instance, options, tables, &priced);
+    let prices = |kept: &Kept| ShadowPrices::new(instance, tables, kept, options.gap);
+    let outcome = decide_at(instance, options, tables, &prices);
     if !waits_for_nothing(instance, &cost_table, &outcome) {
         return outcome;
     }
@@ -90,20 +92,24 @@ fn kept(instance: &Instance<'_>, assignments: &[Option<Assignment>]) -> Vec<Opti
     instance.jobs.iter().zip(assignments).map(kept).collect()
 }
 
-/// Prices, and what follows from them.
-struct Priced {
-    shadow_prices: ShadowPrices,
+/// Prices, and what follows from them beside what is held.
+struct Priced<'p> {
+    shadow_prices: &'p ShadowPrices,
     deferred: DeferredCosts,
 }
 
-impl Priced {
+impl<'p> Priced<'p> {
     fn new(
         instance: &Instance<'_>,
         (classes, cost_table): (&Classes, &CostTable),
-        shadow_prices: ShadowPrices,
+        shadow_prices: &'p ShadowPrices,
+        current: &[Option<Assignment>],
     ) -> Self {
-        let deferred = DeferredCosts::new(instance, classes, cost_table, &shadow_prices);
-        Self { shadow_prices, deferred }
+        let room = Room::new(instance, (classes, cost_table), current);
+        Self {
+            shadow_prices,
+            deferred: DeferredCosts::new(instance, (classes, cost_table), shadow_prices, room),
+        }
     }
 }
 
@@ -125,17 +131,18 @@ fn decide_at(
     prices: &dyn Fn(&Kept) -> ShadowPrices,
 ) -> Outcome {
     let (classes, cost_table) = tables;
-    let priced = |kept: &Kept| Priced::new(instance, tables, prices(kept));
     let (mut current, mut movable) = present(instance);
     let mut fixed = kept(instance, &current);
-    let priced_first = priced(&fixed);
-    let mut priced_again = None;
+    let first_prices = prices(&fixed);
+    let priced_first = Priced::new(instance, tables, &first_prices, &current);
+    let mut prices_again = None;
     let context = Context { instance, options, classes, cost_table, priced: &priced_first };
     let first = context.round(&current, &movable, Vec::new());
     let (mut bound, mut waiting_cost) = (first.bound, first.waiting_cost);
     let aged = fully_aged(instance, &first.assignments);
     let mut last = first;
     let (mut stopped, mut trials) = (Vec::new(), 0);
+    let mut later = priced_first.deferred.later.clone();
     for _ in 1..ROUNDS {
         stopped.append(&mut last.stopped);
         trials += last.trials;
@@ -147,16 +154,19 @@ fn decide_at(
         let fixed_now = kept(instance, &last.assignments);
         let again = fixed_now != fixed;
         if again {
-            priced_again = Some(priced(&fixed_now));
+            prices_again = Some(prices(&fixed_now));
             fixed = fixed_now;
         }
-        // The options of a job that waits, as before, are the same: they depend on nobody else.
+        let shadow_prices = prices_again.as_ref().unwrap_or(&first_prices);
+        let priced = Priced::new(instance, tables, shadow_prices, &last.assignments);
+        // The options of a job that waits, as before, are the same where waiting costs the same: they depend on nobody else.
         let waits = |job: usize| current[job].is_none() && last.assignments[job].is_none();
+        let same = |job: usize| !again && waits(job) && priced.deferred.later[job] == later[job];
         let known = std::mem::take(&mut last.options).into_iter().enumerate();
-        let known = known.map(|(job, options)| options.filter(|_| !again && waits(job))).collect();
+        let known = known.map(|(job, options)| options.filter(|_| same(job))).collect();
         current.clone_from(&last.assignments);
-        let priced = priced_again.as_ref().unwrap_or(&priced_first);
-        last = Context { priced, ..context }.round(&current, &movable, known);
+        last = Context { priced: &priced, ..context }.round(&current, &movable, known);
+        later = priced.deferred.later;
     }
     let aged_at_last = fully_aged(instance, &last.assignments);
     if aged_at_last != aged {
@@ -165,11 +175,12 @@ fn decide_at(
     // The bound is of the first prices, so the cost is as well. What is meant for later is of the last.
     let PricedFromTheStart { cost, mut wake, mut intended } =
         context.priced_from_the_start(&last.assignments);
-    if let Some(priced) = &priced_again {
-        let again = Context { priced, ..context }.priced_from_the_start(&last.assignments);
+    let shadow_prices = prices_again.as_ref().unwrap_or(&first_prices);
+    if prices_again.is_some() {
+        let priced = Priced::new(instance, tables, shadow_prices, &present(instance).0);
+        let again = Context { priced: &priced, ..context }.priced_from_the_start(&last.assignments);
         (wake, intended) = (again.wake, again.intended);
     }
-    let priced = priced_again.as_ref().unwrap_or(&priced_first);
     Outcome {
         assignments: last.assignments,
         objective: Some(cost),
@@ -179,8 +190,8 @@ fn decide_at(
         bound: Some(bound),
         waiting_cost: Some(waiting_cost),
         intended,
-        prices: Some(priced.shadow_prices.publish(instance, classes)),
-        asked: priced.shadow_prices.asked,
+        prices: Some(shadow_prices.publish(instance, classes)),
+        asked: shadow_prices.asked,
         wake,
     }
 }
@@ -219,7 +230,7 @@ struct RoundResult {
 impl<'b> Context<'_, 'b> {
     fn step<'s>(&'s self, current: &'s [Option<Assignment>], base: &PartialPlan) -> Step<'s, 'b> {
         let Priced { shadow_prices, deferred } = self.priced;
-        let tables = (self.cost_table, self.classes, shadow_prices, deferred);
+        let tables = (self.cost_table, self.classes, *shadow_prices, deferred);
         Step::new(self.instance, tables, current, base)
     }
 

@@ -9,6 +9,7 @@ use super::classes::{Classes, Mask, classes_in};
 use super::cost_table::{CostTable, time_in_system};
 use super::periods::{PERIODS, Periods, Price};
 use super::price_search::{Searched, search};
+use super::room::Room;
 use crate::instance::{Instance, JobData};
 use crate::snapshot::Prices;
 
@@ -105,6 +106,7 @@ impl ShadowPrices {
         &self,
         instance: &Instance<'_>,
         (classes, cost_table): (&Classes, &CostTable),
+        room: &mut Room<'_, '_>,
         job: usize,
     ) -> Option<DeferredStart> {
         let mut best: Option<DeferredStart> = None;
@@ -119,6 +121,8 @@ impl ShadowPrices {
             {
                 continue;
             }
+            let config = &instance.jobs[job].configs[i - cost_table.columns_of(job).start];
+            let room = room.cost(item, config);
             for (s, begin) in cost_table.periods.starts().iter().enumerate().skip(1) {
                 let base = cost_table.cost_at(instance, job, i, s) + item.fragmentation;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
@@ -136,7 +140,7 @@ impl ShadowPrices {
                 let watt = self.watt.between(s, end, until);
                 let wake = cost_table.wake_cost(instance, &instance.jobs[job], &classes.list[class]);
                 let extra = self.unknown_cost(&instance.jobs[job], item.gpus, class, *begin);
-                let cost = base + wake + extra + item.gpus * gpu + item.watts * watt;
+                let cost = base + wake + extra + room[s] + item.gpus * gpu + item.watts * watt;
                 if best.as_ref().is_none_or(|best| cost < best.cost) {
                     best = Some(DeferredStart { cost, item: i, start: s, class });
                 }
@@ -194,7 +198,7 @@ impl ShadowPrices {
 }
 
 /// A later start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DeferredStart {
     pub cost: f64,
     pub item: usize,

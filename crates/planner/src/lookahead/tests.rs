@@ -50,7 +50,7 @@ fn decision<T>(
     let (current, movable) = super::present(&instance);
     let tables = (&classes, &cost_table);
     let prices = ShadowPrices::new(&instance, tables, &super::kept(&instance, &current), 0.0);
-    let priced = Priced::new(&instance, tables, prices);
+    let priced = Priced::new(&instance, tables, &prices, &current);
     let context = Context {
         instance: &instance,
         options: &options,

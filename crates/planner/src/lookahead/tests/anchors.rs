@@ -32,7 +32,8 @@ fn problem(jobs: usize, nodes: usize, seed: u64) -> Value {
     let (current, _) = crate::lookahead::present(&prepared);
     let tables = (&classes, &cost_table);
     let kept = crate::lookahead::kept(&prepared, &current);
-    let priced = Priced::new(&prepared, tables, ShadowPrices::new(&prepared, tables, &kept, 0.0));
+    let prices = ShadowPrices::new(&prepared, tables, &kept, 0.0);
+    let priced = Priced::new(&prepared, tables, &prices, &current);
     let context = Context {
         instance: &prepared,
         options: &options,
