@@ -51,6 +51,7 @@ pub(crate) fn assemble(
         gap: None,
         missed_saving: None,
         asked_over_available: outcome.asked,
+        gpus_left_free: 0,
         bound_invalid: false,
         budgeted_power: instance.in_scope(budgeted),
         allowed_power: instance.budget_mw.map(|mw| instance.in_scope(mw)),
@@ -75,6 +76,7 @@ pub(crate) fn assemble(
         total += expected.cost;
         jobs.push((data.job.id.clone(), expected));
     }
+    plan.gpus_left_free = explainer.gpus_left_free();
     // Already sorted by name: the map is built in one pass.
     plan.jobs = jobs.into_iter().collect();
     plan.cost = outcome.objective.map_or(total, Money);

@@ -1,6 +1,6 @@
 //! The reason why a job waits, with the blocking jobs as a list.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::collections::hash_map::Entry;
 
 use andreas_model::{JobId, Seconds, Time};
@@ -29,6 +29,8 @@ pub(crate) struct Explainer<'a, 'b> {
     stopped: Vec<usize>,
     /// Whether the method may defer a start although capacity is free.
     deferred: bool,
+    /// Nodes on which a job could start that waits for no better hour.
+    left_free: BTreeSet<u32>,
     /// By type: how many nodes have so many GPUs.
     gpus: HashMap<usize, Vec<usize>>,
     /// Number of each different worker.
@@ -77,10 +79,17 @@ impl<'a, 'b> Explainer<'a, 'b> {
             reserved_for: outcome.reserved_for,
             stopped: outcome.stopped.clone(),
             deferred: outcome.prices.is_some(),
+            left_free: BTreeSet::new(),
             gpus: HashMap::new(),
             workers: HashMap::new(),
             fitting: HashMap::new(),
         }
+    }
+
+    /// Free GPUs of nodes on which a job could start that was asked about and waits for no better hour.
+    pub fn gpus_left_free(&self) -> u64 {
+        let free = |node: &u32| u64::try_from(self.partial.ledger.free_gpus(*node)).unwrap_or(0);
+        self.left_free.iter().map(free).sum()
     }
 
     pub fn wait(&mut self, job: usize) -> Decision {
@@ -144,22 +153,27 @@ impl<'a, 'b> Explainer<'a, 'b> {
         let instance = self.instance;
         let data = &instance.jobs[job];
         let none = Vec::new();
-        let (mut power, mut quota, mut room) = (false, false, false);
+        let (mut power, mut quota, mut room) = (false, false, BTreeSet::new());
         for config in (0..data.configs.len()).filter(|c| data.configs[*c].offered) {
             match self.partial.ledger.find(instance, job, config) {
-                Ok(_) => room = true,
+                Ok(nodes) => room.extend(nodes.as_slice().iter().copied()),
                 Err(Obstacle::Power) => power = true,
                 Err(Obstacle::Quota) => quota = true,
                 Err(Obstacle::Nodes) => {}
             }
         }
-        if room && let Some(longest) = self.reserved_for {
+        if !room.is_empty()
+            && let Some(longest) = self.reserved_for {
             let message = "room is kept for the job that has waited longest".to_owned();
             return (WaitReason::WaitingForCapacity, vec![longest], message);
         }
         let held = matches!(data.holding, Holding::Running { .. } | Holding::Committed { .. });
-        if room && self.deferred {
-            return match (self.better_hour(), held) {
+        if !room.is_empty() && self.deferred {
+            let better = self.better_hour();
+            if better.is_none() {
+                self.left_free.append(&mut room);
+            }
+            return match (better, held) {
                 (Some(message), _) => (WaitReason::DeferredForEnergy, none, message),
                 (None, true) => (WaitReason::Preempted, none, MAKES_ROOM.to_owned()),
                 (None, false) => {

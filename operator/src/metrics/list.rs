@@ -62,6 +62,8 @@ andreas_runtime::metrics! {
     PLAN_TIME = histogram("andreas_plan_duration_seconds", &[], "Time to make a plan");
     PLAN_ASKED = gauge("andreas_plan_asked_over_available_ratio", &[],
         "GPUs or watts that TrainingJobs ask for at the prices of the last plan over what is there, of the GPU type or watts of which most is asked for: about 1 where something is scarce, far more where prices are wrong; not there where the method has no prices");
+    PLAN_LEFT_FREE = gauge("andreas_plan_gpus_left_free", &[],
+        "Free GPUs of nodes on which a TrainingJob could start now that the last plan lets wait, though neither tariff nor power budget gets better: a part of a node, or for some minutes, is usual");
     PLAN_AT = gauge("andreas_last_plan_timestamp_seconds", &[], "When the last plan was made, seconds since 1970");
     PREDICTION_ERROR = histogram("andreas_prediction_error_ratio", &["source"],
         "How far the time of an epoch was from its prediction, as a part of it, for each attempt that was timed, by what it rested on");

@@ -48,6 +48,8 @@ pub struct LastPlan {
     pub at: Timestamp,
     /// What jobs ask for at its prices over what is there, if the method has prices.
     pub asked_over_available: Option<f64>,
+    /// GPUs that it leaves free although a job that waits for no better hour fits there.
+    pub gpus_left_free: u64,
     /// Power in the plan, W.
     pub budgeted: f64,
     /// The power budget, W, if any.

@@ -165,6 +165,7 @@ fn encode_last_values(last: LastValues, encoder: &mut DescriptorEncoder<'_>) -> 
     if let Some(asked) = plan.asked_over_available {
         list::PLAN_ASKED.encode(encoder, |values| values.plain(asked))?;
     }
+    list::PLAN_LEFT_FREE.encode(encoder, |values| values.plain(plan.gpus_left_free as f64))?;
     let at = plan.at.as_millisecond() as f64 / 1_000.0;
     list::PLAN_AT.encode(encoder, |values| values.plain(at))
 }

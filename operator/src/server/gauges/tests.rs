@@ -82,6 +82,7 @@ fn everything(metrics: &Metrics) {
     metrics.planned(LastPlan {
         at: at(1),
         asked_over_available: Some(1.2),
+        gpus_left_free: 3,
         budgeted: 10.0,
         allowed: Some(5.0),
     });
@@ -178,6 +179,7 @@ fn a_scrape_tells_what_there_is_now() {
         r#"andreas_gpus{gpu_type="A",state="unavailable"} 4"#,
         r#"andreas_gpus{gpu_type="B",state="free"} 2"#,
         "andreas_plan_asked_over_available_ratio 1.2",
+        "andreas_plan_gpus_left_free 3",
         "andreas_planned_budget_violations_total 1",
         r#"andreas_attempts_ended_total{outcome="Finished",reason="Completed"} 1"#,
         r#"andreas_jobs_ended_total{phase="Succeeded",deadline="missed"} 1"#,
