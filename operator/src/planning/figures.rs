@@ -12,7 +12,7 @@ pub fn figures(plan: &Plan) -> LastPlan {
         at: clock::now(),
         asked_over_available: plan.asked_over_available,
         budgeted: plan.budgeted_power.0,
-        allowed: plan.allowed_power.filter(|watts| rules::limits(*watts)).map(|watts| watts.0),
+        allowed: plan.allowed_power.filter(|watts| rules::is_limit(*watts)).map(|watts| watts.0),
     }
 }
 

@@ -78,16 +78,6 @@ fn widened(predicted: LogNormal, observed: Pace) -> LogNormal {
     }
 }
 
-/// What is seen of a run that deviates enough from what was `planned` for a new plan. A job that has ended waits for none.
-pub fn off_plan(job: &SlimTrainingJob, table: &Table, planned: &Outlook, now: Timestamp) -> Option<Outlook> {
-    let status = job.status.as_ref();
-    if status.is_some_and(|status| status.phase.is_terminal()) {
-        return None;
-    }
-    let seen = outlook(job, status, table, now);
-    seen.deviates_from(planned).then_some(seen)
-}
-
 /// Remaining work of a run.
 pub fn outlook(
     job: &SlimTrainingJob,
