@@ -22,7 +22,7 @@ build: ## Every program of the product (2 min from scratch)
 check: ## Lints and unit tests: before every commit (3 min)
 	@hack/make/lint
 	$(CARGO) test --workspace --lib --locked --no-fail-fast
-	$(CARGO) test --workspace --test files --locked -- imports:: lengths::
+	$(CARGO) test --workspace --test files --locked -- lengths::
 
 .PHONY: test
 test: ## Everything that must hold, on a real control plane and real nodes (root; 24 min), or WHAT="crates files"

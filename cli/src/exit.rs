@@ -15,7 +15,7 @@ pub const NOT_FOUND: u8 = 4;
 /// The command did what it was asked, and what it found is not good: a check that failed, a manifest that lost something.
 pub const NOT_GOOD: u8 = 5;
 
-/// For `--help` and the manual page.
+/// For `--help`.
 pub const CODES: &str = "Exit codes: 0 done; 1 something failed; 2 the arguments make no sense; 3 a right is missing, or the \
 credentials are not accepted; 4 there is no such object; 5 done, and what was found is not good (can --at-least, convert, doctor, wait).";
 

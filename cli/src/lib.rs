@@ -9,7 +9,7 @@
 //! | `submit`, `logs`, `suspend`, `resume`, `cancel` | they read and write TrainingJobs and their pods (`jobs`) |
 //! | `convert` | files ([`convert`]) |
 //! | `profile`, `snapshot` | the API server and the operator, as files |
-//! | `completion`, `man` | the definition of the commands (`shell`) |
+//! | `completion` | the definition of the commands (`shell`) |
 //!
 //! **Flows**: arguments, files and standard input in; tables and JSON out.
 //!
@@ -78,7 +78,6 @@ enum Command {
     Profile(profile::ProfileArgs),
     Snapshot(snapshot::SnapshotArgs),
     Completion(shell::CompletionArgs),
-    Man(shell::ManArgs),
 }
 
 /// The program's arguments; ends the program where they make no sense, or ask for help.
@@ -120,7 +119,6 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Profile(args) => profile::run(&args),
         Command::Snapshot(args) => snapshot::run(&args),
         Command::Completion(args) => shell::completion(&args, Cli::command()),
-        Command::Man(args) => shell::man(&args, Cli::command()),
     }
 }
 

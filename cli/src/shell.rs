@@ -1,6 +1,4 @@
-//! `kubectl-andreas completion` and `man`: what shells and manual readers need, from the definition of the commands.
-
-use std::path::{Path, PathBuf};
+//! `kubectl-andreas completion`: what shells need, from the definition of the commands.
 
 use anyhow::{Context, Result};
 use clap::{Args, Command};
@@ -22,14 +20,6 @@ pub struct CompletionArgs {
     shell: Shell,
 }
 
-/// Man: print the manual page, or write the pages of all commands into a folder.
-#[derive(Debug, Args)]
-pub struct ManArgs {
-    /// Write a page for each command into this folder
-    #[arg(long, value_name = "FOLDER")]
-    out: Option<PathBuf>,
-}
-
 /// Runs `completion`.
 ///
 /// # Errors
@@ -40,68 +30,11 @@ pub fn completion(args: &CompletionArgs, mut command: Command) -> Result<()> {
     output::print(&String::from_utf8(script).context("the script")?)
 }
 
-/// Runs `man`.
-///
-/// # Errors
-/// When a page cannot be written.
-pub fn man(args: &ManArgs, command: Command) -> Result<()> {
-    let pages = pages(command)?;
-    let Some(folder) = &args.out else {
-        return output::print(pages.first().map_or("", |(_, text)| text));
-    };
-    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    for (name, text) in &pages {
-        write(&folder.join(format!("{name}.1")), text)?;
-    }
-    output::print_error(&format!("{} pages in {}", pages.len(), folder.display()));
-    Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| path.display().to_string())
-}
-
-/// Name and text of the page of each command, the program's own first.
-fn pages(command: Command) -> Result<Vec<(String, String)>> {
-    let mut pages = Vec::new();
-    page(command.name(PROGRAM), PROGRAM, &mut pages)?;
-    Ok(pages)
-}
-
-fn page(command: Command, name: &str, pages: &mut Vec<(String, String)>) -> Result<()> {
-    let mut text = Vec::new();
-    clap_mangen::Man::new(command.clone())
-        .title(name.to_owned())
-        .render(&mut text)
-        .context("a manual page")?;
-    pages.push((name.to_owned(), String::from_utf8(text).context("a manual page")?));
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-        page(below.clone(), &format!("{name}-{}", below.get_name()), pages)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
-
-    #[test]
-    fn every_command_has_a_page() {
-        let pages = pages(crate::Cli::command()).unwrap();
-        let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
-        for name in [
-            "kubectl-andreas",
-            "kubectl-andreas-queue",
-            "kubectl-andreas-submit",
-            "kubectl-andreas-profile-export",
-        ] {
-            assert!(names.contains(&name), "{names:?}");
-        }
-        let submit = &pages.iter().find(|(name, _)| name == "kubectl-andreas-submit").unwrap().1;
-        assert!(submit.contains("torchrun") && submit.contains(".TH"), "{submit}");
-    }
 
     #[test]
     fn shells_complete_commands_and_flags() {

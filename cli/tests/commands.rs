@@ -110,8 +110,6 @@ fn a_manifest_is_printed_without_a_cluster() {
         let refused = andreas(&[&words[..], &wrong[..]].concat());
         assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     }
-    let page = andreas(&["man"]);
-    assert!(text(&page.stdout).contains(".TH kubectl-andreas"), "{}", text(&page.stdout));
     assert!(text(&andreas(&["completion", "bash"]).stdout).contains("_kubectl"));
 }
 

@@ -68,7 +68,7 @@ pub struct RunArgs {
     /// Name of the leader Lease.
     #[arg(long, env = "ANDREAS_LEASE", default_value = "andreas-operator", value_name = "NAME", value_parser = arguments::object)]
     pub lease: String,
-    /// Planning method: randomized-greedy, exact, edf or fifo.
+    /// Planning method: randomized-greedy, edf or fifo.
     #[arg(long, env = "ANDREAS_METHOD", default_value_t = MethodName::default(), value_name = "METHOD")]
     pub method: MethodName,
     /// Seed of the randomised planning methods.

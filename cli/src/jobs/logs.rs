@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
 
 pub use self::lines::{Line, lines, printable};
-use self::workers::{Worker, has_ended, selector, workers};
+use self::workers::{Worker, selector, workers};
 use crate::cluster::{Cluster, ClusterError, ConnectArgs, Right, Selection, block_on};
 use crate::name;
 use crate::output::plain;
@@ -175,7 +175,7 @@ fn of_worker<'a>(
                 let waits = params.follow && !ended && may_begin(&error);
                 if waits {
                     ended = match cluster.get::<SlimPod>(Some(namespace), &worker.pod).await {
-                        Ok(pod) => has_ended(&pod),
+                        Ok(pod) => pod.has_ended(),
                         Err(ClusterError::NotFound(_)) => true,
                         Err(error) => return Some((one(Line::Refused(error)), None)),
                     };
@@ -216,7 +216,7 @@ async fn open(
     while !bound {
         // The log of such a pod is empty and ends at once.
         let pod: SlimPod = cluster.get(Some(namespace), &worker.pod).await?;
-        bound = pod.spec.node_name.is_some() || has_ended(&pod);
+        bound = pod.spec.node_name.is_some() || pod.has_ended();
         if !bound {
             tokio::time::sleep(AGAIN).await;
         }

@@ -89,6 +89,13 @@ impl Default for EnergyPolicySpec {
     }
 }
 
+impl EnergyPolicySpec {
+    /// Seconds of one of its durations, at least 0; of the default where the text cannot be read.
+    pub fn seconds(&self, duration: fn(&Self) -> &DurationText) -> i64 {
+        duration(self).seconds().or_else(|| duration(&Self::default()).seconds()).unwrap_or(0)
+    }
+}
+
 /// Prices of energy and of lateness, in the policy's currency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

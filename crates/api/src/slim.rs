@@ -144,6 +144,13 @@ pub struct SlimPod {
 }
 resource_like!(SlimPod, Pod);
 
+impl SlimPod {
+    /// Its phase says that all its containers have ended.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+}
+
 /// A scheduling gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SlimGate {

@@ -34,7 +34,7 @@ pub(super) fn number(pod: &SlimPod, key: &str) -> Option<i64> {
 /// bound. The API server refuses to bind such a pod. A finalizer may keep its object.
 pub(super) fn is_over(pod: &SlimPod) -> bool {
     let never_bound = pod.spec.node_name.is_none() && pod.metadata.deletion_timestamp.is_some();
-    never_bound || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
+    never_bound || pod.has_ended()
 }
 
 /// Proof that a pod's node no longer runs it: the Node was deleted, is declared out of service, or rebooted

@@ -220,8 +220,8 @@ impl PolicyView {
     /// Reads a policy's spec.
     pub fn from_spec(spec: &andreas_api::EnergyPolicySpec) -> Self {
         Self {
-            placement_timeout: spec.placement_timeout.seconds_or(120),
-            node_loss_after: spec.node_loss.after.seconds_or(900),
+            placement_timeout: spec.seconds(|spec| &spec.placement_timeout),
+            node_loss_after: spec.seconds(|spec| &spec.node_loss.after),
             node_loss_restart: spec.node_loss.action == andreas_api::energy_policy::NodeLossAction::Restart,
             currency: spec.currency.clone(),
         }

@@ -14,10 +14,12 @@ use crate::Source;
 /// Reports kept of an attempt. When full, every second one is dropped, so the window spans the
 /// whole attempt.
 const CAPACITY: usize = 64;
+/// Minimum standard deviation of the log of one observed epoch.
+const MIN_SIGMA: f64 = 0.1;
 
-/// One report.
+/// The progress of one report.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct Sample {
     /// Time of receipt (the receiver's clock).
     pub at: Time,
     /// Progress of the whole run, 0 to 1.
@@ -27,7 +29,7 @@ pub struct Report {
 /// Reports of one attempt, bounded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressWindow {
-    reports: VecDeque<Report>,
+    reports: VecDeque<Sample>,
 }
 
 /// Speed of a run.
@@ -41,10 +43,17 @@ pub struct Pace {
     pub sigma: f64,
 }
 
+impl Pace {
+    /// Standard deviation of the log of the mean over its epochs.
+    pub fn noise(self) -> f64 {
+        self.sigma.max(MIN_SIGMA) / libm::sqrt(self.epochs.max(0.1))
+    }
+}
+
 impl ProgressWindow {
     /// Adds a report unless it is unusable: 0, 1 or beyond, not later, or not further than the one
     /// before. Returns whether it was added.
-    pub fn push(&mut self, report: Report) -> bool {
+    pub fn push(&mut self, report: Sample) -> bool {
         let is_usable = report.at.is_finite() && report.fraction > 0.0 && report.fraction < 1.0;
         let moves_on = self.reports.back().is_none_or(|l| report.at > l.at && report.fraction > l.fraction);
         if !(is_usable && moves_on) {
@@ -62,7 +71,7 @@ impl ProgressWindow {
     }
 
     /// The last report added.
-    pub fn last(&self) -> Option<Report> {
+    pub fn last(&self) -> Option<Sample> {
         self.reports.back().copied()
     }
 
@@ -135,8 +144,7 @@ pub fn remaining_epochs(expected: f64, since: f64, whole: f64, by_pace: f64, lon
 /// Like an observation of a finished attempt, the pace has weight `tau^2 / (tau^2 + sigma^2 / k)`.
 /// `tau` is the prediction's spread, `k` the epochs observed.
 pub fn blended(predicted: crate::LogNormal, pace: Pace) -> crate::LogNormal {
-    let noise = pace.sigma.max(0.1) / libm::sqrt(pace.epochs.max(0.1));
-    let (tau2, noise2) = (predicted.sigma * predicted.sigma, noise * noise);
+    let (tau2, noise2) = (predicted.sigma * predicted.sigma, pace.noise() * pace.noise());
     let trust = tau2 / (tau2 + noise2);
     let (a, b) = (libm::log(predicted.median), libm::log(pace.epoch.0));
     if !(a.is_finite() && b.is_finite() && trust.is_finite()) {
@@ -157,7 +165,7 @@ mod tests {
     fn window(reports: &[(f64, f64)]) -> ProgressWindow {
         let mut window = ProgressWindow::default();
         for (at, fraction) in reports {
-            window.push(Report { at: Time(*at), fraction: *fraction });
+            window.push(Sample { at: Time(*at), fraction: *fraction });
         }
         window
     }
@@ -193,7 +201,7 @@ mod tests {
         for (at, fraction) in
             [(f64::NAN, 0.3), (20.0, f64::NAN), (20.0, 0.1), (5.0, 0.3), (20.0, 7.0), (20.0, -1.0)]
         {
-            assert!(!w.push(Report { at: Time(at), fraction }));
+            assert!(!w.push(Sample { at: Time(at), fraction }));
         }
         assert_eq!(w.pace(10.0), None);
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -10,10 +11,68 @@ use tokio::time::Instant;
 /// Maximum number of clients remembered.
 const MAX_KEPT: usize = 10_000;
 
+/// How many uses there are at once, and how many come back in a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Uses at once.
+    pub burst: f64,
+    /// Uses that are regained per second.
+    pub per_second: f64,
+}
+
+/// Token bucket with a steady refill rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    rate: Rate,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// A full one.
+    #[must_use]
+    pub fn full(rate: Rate, now: Instant) -> Self {
+        Self { rate, tokens: rate.burst, at: now }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let since = now.duration_since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + since * self.rate.per_second).min(self.rate.burst);
+        self.at = now;
+    }
+
+    /// Takes a token.
+    ///
+    /// # Errors
+    /// The time until one is available.
+    pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        self.fill(now);
+        if self.tokens >= 1.0 {
+            self.tokens -= 1.0;
+            return Ok(());
+        }
+        Err(Duration::from_secs_f64((1.0 - self.tokens) / self.rate.per_second))
+    }
+
+    /// Takes a token in advance and returns the time until it is available, at most `longest`. Later callers
+    /// wait longer.
+    pub fn take_in_advance(&mut self, now: Instant, longest: Duration) -> Duration {
+        self.fill(now);
+        let least = -longest.as_secs_f64() * self.rate.per_second;
+        self.tokens = (self.tokens - 1.0).max(least);
+        Duration::from_secs_f64((-self.tokens).max(0.0) / self.rate.per_second)
+    }
+
+    /// Whether it is full, and so need not be stored.
+    pub fn is_full(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.tokens >= self.rate.burst
+    }
+}
+
 /// Token buckets of equal size, by key.
 pub struct Buckets<K> {
-    burst: f64,
-    per_second: f64,
+    rate: Rate,
     known: Mutex<HashMap<K, Bucket>>,
 }
 
@@ -32,48 +91,30 @@ impl Reviews {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Bucket {
-    left: f64,
-    seen: Instant,
-}
-
 impl<K: Eq + Hash> Buckets<K> {
     /// Full buckets of `burst` uses that regain `per_second` uses per second.
     #[must_use]
     pub fn new(burst: u32, per_second: u32) -> Self {
-        Self { burst: burst.into(), per_second: per_second.into(), known: Mutex::default() }
+        let rate = Rate { burst: burst.into(), per_second: per_second.into() };
+        Self { rate, known: Mutex::default() }
     }
 
     /// Takes one use of a client; `false` if none is left.
     #[must_use]
     pub fn admit(&self, client: K, now: Instant) -> bool {
-        let at = |bucket: &Bucket| {
-            let back = now.duration_since(bucket.seen).as_secs_f64() * self.per_second;
-            Bucket { left: (bucket.left + back).min(self.burst), seen: now }
-        };
         let mut known = self.known.lock();
         if known.len() >= MAX_KEPT && !known.contains_key(&client) {
-            // Full buckets need not be stored.
-            known.retain(|_, bucket| at(bucket).left < self.burst);
+            known.retain(|_, bucket| !bucket.is_full(now));
             if known.len() >= MAX_KEPT {
                 return false;
             }
         }
-        let bucket = known.entry(client).or_insert(Bucket { left: self.burst, seen: now });
-        *bucket = at(bucket);
-        let enough = bucket.left >= 1.0;
-        if enough {
-            bucket.left -= 1.0;
-        }
-        enough
+        known.entry(client).or_insert_with(|| Bucket::full(self.rate, now)).take(now).is_ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

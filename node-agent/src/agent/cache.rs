@@ -98,19 +98,17 @@ impl ObjectCache {
     pub fn policy(&self, rest_parked: bool) -> Policy {
         let defaults = EnergyPolicySpec::default();
         let spec = self.policy.as_ref().unwrap_or(&defaults);
-        let seconds = |text: &andreas_api::DurationText, default| {
-            Duration::from_secs(u64::try_from(text.seconds_or(default)).unwrap_or(0))
-        };
+        let seconds = |duration| Duration::from_secs(spec.seconds(duration).unsigned_abs());
         // GPUs outside planning belong to other workloads.
         let excluded = self.node.as_ref().is_some_and(|node| node.spec.excluded.is_some());
         let off = self.node.as_ref().and_then(|node| node.metadata.annotations.as_ref());
         let off = off.and_then(|all| all.get(ANNOTATION_REST)).is_some_and(|mode| mode == "Off");
-        let rest_after = seconds(&spec.rest.after, 60);
+        let rest_after = seconds(|spec| &spec.rest.after);
         Policy {
             rest: spec.rest.mode == Switch::On && !off && !excluded,
             rest_after,
             // A placement may take this long to start its pods.
-            awake_for: rest_after.max(seconds(&spec.placement_timeout, 120)),
+            awake_for: rest_after.max(seconds(|spec| &spec.placement_timeout)),
             limits: spec.limits == Limits::On,
             rest_parked,
         }

@@ -273,7 +273,7 @@ async fn delete_pod(
     grace: Option<i64>,
     why: DeleteReason,
 ) -> Result<(), Requeue> {
-    let known = shared.index.lock().pods().get(pod).map(|pod| pod.status.phase.clone());
+    let known_ended = shared.index.lock().pods().get(pod).is_some_and(|pod| pod.has_ended());
     let live = match shared.writer.get::<SlimPod>(pod).await {
         Ok(live) => live,
         Err(error) => return failed(shared, key, job, "read before delete", &error.into()),
@@ -285,8 +285,7 @@ async fn delete_pod(
         }
         return Ok(());
     };
-    let ended = |phase: &str| matches!(phase, "Succeeded" | "Failed");
-    let newly_ended = ended(&live.status.phase) && !known.as_deref().is_some_and(ended);
+    let newly_ended = live.has_ended() && !known_ended;
     let going = live.metadata.deletion_timestamp.is_some();
     let shorter =
         grace.is_some_and(|grace| live.metadata.deletion_grace_period_seconds.is_none_or(|now| grace < now));

@@ -13,7 +13,7 @@ use andreas_cluster::energy::bill;
 use andreas_cluster::energy::measured::{self, LateEnergy, PendingEnergy};
 use andreas_cluster::energy::weight::bounded_weight;
 use andreas_cluster::index::{
-    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, pods_of, takes,
+    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, pods_of,
 };
 use andreas_lifecycle::{
     AgentFact, AttemptEnds, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen,
@@ -25,7 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use crate::ledger::{JobMemory, Ledger};
-use crate::predict::outlook::{Outlook, off_plan};
+use crate::predict::Outlook;
 use crate::snapshot::single_node_claim;
 
 /// Input of a reconcile, owned: the index is unlocked meanwhile.
@@ -41,6 +41,7 @@ pub struct JobInput {
     memory: JobMemory,
     energy: EnergyView,
     members: Vec<measured::Member>,
+    outlook: Option<Outlook>,
     forecast: Option<Prediction>,
     profile: UsedProfile,
     backoff: Option<Backoff>,
@@ -67,7 +68,8 @@ impl JobInput {
         let memory = memory(&uid);
         let nodes = node_facts(index, key, &job, &pods, &deleted, memory.plan().decision.as_ref(), now);
         let members = own_pods(&job, &pods, &deleted);
-        let forecast = memory.forecast(&job, now);
+        let outlook = memory.outlook(&job, now);
+        let forecast = outlook.map(|outlook| memory.forecast(&job, &outlook, now));
         let profile = index.used_profile(&job);
         let over_nodes = job.spec.gpus.max_nodes > 1;
         let single_node_claim =
@@ -84,6 +86,7 @@ impl JobInput {
             memory,
             energy: EnergyView::default(),
             members,
+            outlook,
             forecast,
             profile,
             backoff: None,
@@ -176,10 +179,8 @@ impl JobInput {
 
     /// Planned and observed outlook if the run deviates enough for a new plan.
     pub fn off_plan(&self) -> Option<(Outlook, Outlook)> {
-        let predictions = &self.memory.plan().predictions;
-        let planned = predictions.outlook?;
-        let seen = off_plan(&self.job, predictions.table.as_ref()?, &planned, self.now)?;
-        Some((planned, seen))
+        let (planned, seen) = (self.memory.plan().predictions.outlook?, self.outlook?);
+        seen.deviates_from(&planned).then_some((planned, seen))
     }
 
     /// Runs the step.
@@ -384,13 +385,7 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     let name = node.name_any();
     let own = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let present = |pod: &SlimPod| own.is_some_and(|own| is_worker(pod, job, own.attempt));
-    let mut used = index.foreign_use(&name).gpus.saturating_add(index.vanished_use(&name, present).gpus);
-    for pod in index.pods_on(&name) {
-        // Orphans are included in foreign use.
-        if !present(pod) && owner(&pod.metadata).is_some() {
-            used = used.saturating_add(takes(pod).map_or(0, |(_, amounts)| amounts.gpus));
-        }
-    }
+    let mut used = index.taken(&name, present).gpus;
     for (_, their) in index.allocated_on(&name).filter(|(other, _)| *other != key) {
         // A job that is being deleted holds what its pods hold and gets nothing new.
         if their.metadata.deletion_timestamp.is_some() {
@@ -430,8 +425,7 @@ fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
         pods.any(|pod| name_of(&pod.metadata) == name)
     };
     let broken = broken_gpus(index, key, node, of_jobs);
-    let foreign = index.foreign_use(&key.name).gpus.saturating_add(index.vanished_foreign_gpus(&key.name));
-    let lost = foreign.saturating_add(broken);
+    let lost = index.taken(&key.name, |_| true).gpus.saturating_add(broken);
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(lost).unwrap_or(i32::MAX)
 }
 

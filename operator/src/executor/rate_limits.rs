@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
+use andreas_runtime::buckets::{Bucket, Rate};
 use andreas_runtime::watch::ObjectKey;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -47,56 +48,6 @@ const NOTICES: Rate = Rate { burst: 50.0, per_second: 1.0 };
 /// of a job at a time, however often it fails and starts again, is suspended or is evicted. An attempt has two or three of them, and a job
 /// that fails waits for up to five minutes before the next one.
 const EVENTS: Rate = Rate { burst: 60.0, per_second: 0.1 };
-
-#[derive(Clone, Copy, Debug)]
-struct Rate {
-    burst: f64,
-    per_second: f64,
-}
-
-/// Token bucket with a steady refill rate.
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    rate: Rate,
-    tokens: f64,
-    at: Instant,
-}
-
-impl Bucket {
-    fn full(rate: Rate, now: Instant) -> Self {
-        Self { rate, tokens: rate.burst, at: now }
-    }
-
-    fn fill(&mut self, now: Instant) {
-        let since = now.duration_since(self.at).as_secs_f64();
-        self.tokens = (self.tokens + since * self.rate.per_second).min(self.rate.burst);
-        self.at = now;
-    }
-
-    /// Takes a token; else returns the time until one is available.
-    fn take(&mut self, now: Instant) -> Result<(), Duration> {
-        self.fill(now);
-        if self.tokens >= 1.0 {
-            self.tokens -= 1.0;
-            return Ok(());
-        }
-        Err(Duration::from_secs_f64((1.0 - self.tokens) / self.rate.per_second))
-    }
-
-    /// Takes a token in advance and returns the time until it is available, at most `longest`. Later callers
-    /// wait longer.
-    fn take_in_advance(&mut self, now: Instant, longest: Duration) -> Duration {
-        self.fill(now);
-        let least = -longest.as_secs_f64() * self.rate.per_second;
-        self.tokens = (self.tokens - 1.0).max(least);
-        Duration::from_secs_f64((-self.tokens).max(0.0) / self.rate.per_second)
-    }
-
-    fn is_full(&mut self, now: Instant) -> bool {
-        self.fill(now);
-        self.tokens >= self.rate.burst
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Buckets {

@@ -348,7 +348,7 @@ fn written(
     let first_sampled = memory.plan().predictions.first_sampled;
     executor.rate_limits.written(key);
     if claims.is_none_or(|(before, after)| differs(&before, &after)) {
-        requeue_dependents(&mut index, &ledger, key);
+        claim_changed(&mut index, &ledger, key);
     } else if is_edited(job, &step.status) && step.claim != Claim::Nothing {
         // No plan has a job that claims nothing, and an edit gives nothing to those that wait for the job.
         index.replan();
@@ -420,12 +420,12 @@ fn store_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: C
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return };
     let before = memory.claim_by_step(claim.clone(), held(job), clock::now());
     if before.is_none_or(|before| differs(&before, &claim)) {
-        requeue_dependents(&mut index, &ledger, key);
+        claim_changed(&mut index, &ledger, key);
     }
 }
 
 /// The job's claim changed: requests a plan and requeues jobs that may wait for it.
-fn requeue_dependents(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
+fn claim_changed(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
     index.replan();
     for waits in ledger.waiting_for(key) {
         index.mark(waits);

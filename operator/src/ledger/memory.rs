@@ -14,9 +14,10 @@ use andreas_lifecycle::{
 use andreas_runtime::watch::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::predict::Table;
 use crate::predict::forecast::{self, Waiting};
+use crate::predict::outlook::{Outlook, outlook};
 use crate::predict::sampled::Sampled;
-use crate::predict::{Outlook, Table};
 
 /// Predictions of a job with the last plan.
 #[derive(Clone, Debug, Default)]
@@ -183,14 +184,18 @@ impl JobMemory {
             .collect()
     }
 
-    /// The job's current forecast; `None` before its first plan and after its end.
-    pub fn forecast(&self, job: &SlimTrainingJob, now: Timestamp) -> Option<Prediction> {
+    /// What is seen of the job now; `None` before its first plan and after its end.
+    pub fn outlook(&self, job: &SlimTrainingJob, now: Timestamp) -> Option<Outlook> {
         let status = job.status.as_ref();
         if status.is_some_and(|status| status.phase.is_terminal()) {
             return None;
         }
-        let Predictions { table, waiting, .. } = &self.plan.predictions;
-        Some(forecast::prediction(job, status, table.as_ref()?, now, *waiting))
+        Some(outlook(job, status, self.plan.predictions.table.as_ref()?, now))
+    }
+
+    /// The job's forecast by that outlook.
+    pub fn forecast(&self, job: &SlimTrainingJob, outlook: &Outlook, now: Timestamp) -> Prediction {
+        forecast::prediction(job, outlook, now, self.plan.predictions.waiting)
     }
 
     /// Records that exactly these facts hold.

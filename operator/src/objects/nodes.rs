@@ -49,8 +49,7 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         set_limits(&shared).await;
         request_holders(&shared).await;
         read_templates(&shared).await;
-        let (met, power) = check_budget(&shared, &mut enforcement);
-        write_policy_status(&shared, &met, power).await;
+        write_policy_status(&shared, &mut enforcement).await;
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             () = signals.holders.notified() => {}
@@ -137,26 +136,19 @@ async fn read_templates(shared: &Arc<Shared>) {
     futures::future::join_all(reads).await;
 }
 
-/// Whether the stops for the power budget have begun in time, and what is drawn.
-fn check_budget(shared: &Shared, enforcement: &mut Enforcement) -> (BudgetState, PowerState) {
-    let now = clock::now();
-    let index = shared.index.lock();
-    let default = EnergyPolicySpec::default();
-    let policy = index.policy().map_or(&default, |policy| &policy.spec);
-    let draw = budget::draw(&index, policy, now);
-    let met = enforcement.judge(draw, policy, now);
-    shared.metrics.set_budget_met(met.met);
-    (met, budget::power_state(draw, policy, now))
-}
-
-/// Writes the policy's status: the generation in force, what is drawn, excluded nodes, and whether the budget is met.
-async fn write_policy_status(shared: &Arc<Shared>, met: &BudgetState, power: PowerState) {
+/// Judges whether the stops for the power budget have begun in time, and writes the policy's status: the generation in force, what is
+/// drawn, excluded nodes, and whether the budget is met.
+async fn write_policy_status(shared: &Arc<Shared>, enforcement: &mut Enforcement) {
     let Some(changes) = ({
-        let index = shared.index.lock();
+        let (index, now) = (shared.index.lock(), clock::now());
         let inventory = Inventory::from_index(&index);
+        let draw = budget::draw(&inventory, now);
+        let met = enforcement.judge(draw, inventory.policy(), now);
+        shared.metrics.set_budget_met(met.met);
+        let power = budget::power_state(draw, inventory.policy(), now);
         let excluded = without_plan(&index, &inventory);
         let policy = index.policy();
-        policy.and_then(|policy| changes(policy, &excluded, inventory.unknown(), (met, power), clock::now()))
+        policy.and_then(|policy| changes(policy, &excluded, inventory.unknown(), (&met, power), now))
     }) else {
         return;
     };

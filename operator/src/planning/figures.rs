@@ -13,7 +13,7 @@ pub fn figures(plan: &Plan) -> LastPlan {
         asked_over_available: plan.asked_over_available,
         gpus_left_free: plan.gpus_left_free,
         budgeted: plan.budgeted_power.0,
-        allowed: plan.allowed_power.filter(|watts| rules::limits(*watts)).map(|watts| watts.0),
+        allowed: plan.allowed_power.filter(|watts| rules::is_limit(*watts)).map(|watts| watts.0),
     }
 }
 

@@ -345,7 +345,7 @@ fn next_plan_at(built: &Built, plan: &Plan) -> Option<Instant> {
     let back_off = built.not_before.map(|at| at.as_millisecond() as f64 / 1_000.0);
     let expected = plan.next_event.map(|at| at.0.max(now + EXPECTED_NOT_BEFORE));
     let overdue =
-        built.expected.iter().any(|expected| expected.outlook.overdue).then_some(now + OVERDUE_WITHIN);
+        built.expected.values().any(|expected| expected.outlook.overdue).then_some(now + OVERDUE_WITHIN);
     let first = exact
         .chain(back_off)
         .chain(expected)
@@ -366,7 +366,7 @@ fn forecasts(
 ) {
     let now = clock::now();
     let sampled = sampled.fresh(now);
-    for Expected { key, table, outlook } in &built.expected {
+    for (key, Expected { table, outlook }) in &built.expected {
         let Some(job) = index.jobs().get(key) else { continue };
         let Some(memory) = ledger.get_mut(key, job.metadata.uid.as_deref().unwrap_or_default()) else {
             continue;
@@ -377,7 +377,8 @@ fn forecasts(
             sampled: sampled.as_ref().and_then(|sampled| sampled.job(&id)),
         };
         memory.set_predictions(Arc::clone(table), *outlook, waiting);
-        let Some(new) = memory.forecast(job, now) else { continue };
+        let Some(seen) = memory.outlook(job, now) else { continue };
+        let new = memory.forecast(job, &seen, now);
         let written = job.status.as_ref().and_then(|status| status.prediction.as_ref());
         // A first forecast or another risk class is worth a step, which decides on the write.
         if written.is_none_or(|written| written.risk != new.risk || written.source != new.source) {

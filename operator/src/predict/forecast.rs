@@ -2,7 +2,6 @@
 //!
 //! The lifecycle decides whether a prediction is worth a write.
 
-use andreas_api::TrainingJobStatus;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::{KEPT_PERCENT, Prediction, SAFE_PERCENT};
 use andreas_cluster::energy::bill::whole;
@@ -13,9 +12,8 @@ use andreas_predictor::on_time_probability;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::outlook::outlook;
+use super::outlook::Outlook;
 use super::sampled::Sampled;
-use super::table::Table;
 
 /// Maximum distance of a forecast instant, s; beyond it none is given.
 const FURTHEST: f64 = 3.2e8;
@@ -36,15 +34,9 @@ pub struct Waiting {
     pub sampled: Option<Sampled>,
 }
 
-/// The prediction in a status.
-pub fn prediction(
-    job: &SlimTrainingJob,
-    status: Option<&TrainingJobStatus>,
-    table: &Table,
-    now: Timestamp,
-    waiting: Waiting,
-) -> Prediction {
-    let outlook = outlook(job, status, table, now);
+/// The prediction in a status, from the job's outlook.
+pub fn prediction(job: &SlimTrainingJob, outlook: &Outlook, now: Timestamp, waiting: Waiting) -> Prediction {
+    let status = job.status.as_ref();
     let allocation = status.and_then(|status| status.allocation.as_ref());
     let due = deadline(&job.spec, job.metadata.creation_timestamp.as_ref()).map(|deadline| deadline.0);
     let available = due.map(|due| Seconds(due.duration_since(now).as_secs_f64()));

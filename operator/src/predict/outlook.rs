@@ -13,8 +13,6 @@ use super::table::Table;
 
 /// Standard deviation of the log pace between reports of one attempt, if only their mean is known.
 const PACE_SIGMA: f64 = 0.15;
-/// Minimum standard deviation of the log of one observed epoch, as used by [`blended`].
-const MIN_SIGMA: f64 = 0.1;
 /// A pace that differs by more than this from the last plan's is news for the planner, however wide the
 /// interval.
 const OFF_PLAN: f64 = 0.2;
@@ -51,7 +49,7 @@ impl Outlook {
     pub fn deviates_from(&self, planned: &Outlook) -> bool {
         let outside = match (self.observed, self.attempt == planned.attempt) {
             (Some(observed), true) => {
-                let sigma = planned.epoch.sigma.hypot(spread(observed));
+                let sigma = planned.epoch.sigma.hypot(observed.noise());
                 (observed.epoch.0 / planned.epoch.median).ln().abs() > QUANTILE_95 * sigma
             }
             _ => false,
@@ -60,32 +58,17 @@ impl Outlook {
     }
 }
 
-/// Standard deviation of the log pace after the observed epochs.
-fn spread(observed: Pace) -> f64 {
-    observed.sigma.max(MIN_SIGMA) / observed.epochs.max(0.1).sqrt()
-}
-
 /// A prediction with its uncertainty adjusted to the observation. If the deviation exceeds chance, the spread
 /// is the maximum-likelihood one. So a table that is wrong by a factor of two does not win by its narrow
 /// interval.
 fn widened(predicted: LogNormal, observed: Pace) -> LogNormal {
     let off = (observed.epoch.0 / predicted.median).ln();
-    let likeliest = (off * off - spread(observed) * spread(observed)).max(0.0).sqrt();
+    let likeliest = (off * off - observed.noise() * observed.noise()).max(0.0).sqrt();
     if likeliest.is_finite() {
         LogNormal { sigma: predicted.sigma.max(likeliest), ..predicted }
     } else {
         predicted
     }
-}
-
-/// What is seen of a run that deviates enough from what was `planned` for a new plan. A job that has ended waits for none.
-pub fn off_plan(job: &SlimTrainingJob, table: &Table, planned: &Outlook, now: Timestamp) -> Option<Outlook> {
-    let status = job.status.as_ref();
-    if status.is_some_and(|status| status.phase.is_terminal()) {
-        return None;
-    }
-    let seen = outlook(job, status, table, now);
-    seen.deviates_from(planned).then_some(seen)
 }
 
 /// Remaining work of a run.

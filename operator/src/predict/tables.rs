@@ -56,7 +56,7 @@ impl Default for RunTimes {
 
 impl RunTimes {
     fn from_index(index: &ClusterIndex, policy: &EnergyPolicySpec) -> Self {
-        let default = Seconds(policy.unknown_jobs.run_time.seconds_or(14_400).max(1) as f64);
+        let default = Seconds(policy.seconds(|policy| &policy.unknown_jobs.run_time).max(1) as f64);
         let mut finished: BTreeMap<&str, Vec<Seconds>> = BTreeMap::new();
         for (key, profile) in index.profiles().iter() {
             let runs = profile.status.iter().flat_map(|status| &status.finished_runs);

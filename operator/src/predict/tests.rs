@@ -1,5 +1,7 @@
 //! Given a run's reports; when its remaining work and its forecast are asked for; then both follow them.
 
+use std::sync::Arc;
+
 use andreas_api::phase::Phase;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Prediction;
@@ -10,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::Table;
 use super::forecast::{Waiting, prediction};
-use super::outlook::{Outlook, off_plan, outlook};
+use super::outlook::{Outlook, outlook};
 use super::sampled::Sampled;
+use crate::ledger::JobMemory;
 use crate::testing::at;
 
 fn job(spec: Value, status: Value) -> SlimTrainingJob {
@@ -75,7 +78,7 @@ fn a_pace_that_is_seen_corrects_what_was_predicted() {
     let out = outlook(&job, job.status.as_ref(), &table(), at(1_000));
     assert!(out.pace_factor > 1.7 && out.pace_factor <= 2.0, "{}", out.pace_factor);
     assert_eq!(out.epochs_left, 5.0);
-    let shown = prediction(&job, job.status.as_ref(), &table(), at(1_000), Waiting::default());
+    let shown = prediction(&job, &out, at(1_000), Waiting::default());
     assert_eq!((shown.risk.as_str(), shown.source.as_str()), ("Low", "Observed"));
     assert!(shown.finish_p10 < shown.finish_time && shown.finish_time < shown.finish_p90);
 }
@@ -93,8 +96,9 @@ fn after_two_epochs(seconds: i64) -> (Outlook, Outlook, Prediction) {
     let before = job(json!({}), running(json!(null)));
     let after = job(json!({}), running(progress));
     let outlook = |job: &SlimTrainingJob, second| outlook(job, job.status.as_ref(), &sure, at(second));
-    let shown = prediction(&after, after.status.as_ref(), &sure, at(2 * seconds), Waiting::default());
-    (outlook(&before, 1), outlook(&after, 2 * seconds), shown)
+    let seen = outlook(&after, 2 * seconds);
+    let shown = prediction(&after, &seen, at(2 * seconds), Waiting::default());
+    (outlook(&before, 1), seen, shown)
 }
 
 #[test]
@@ -116,10 +120,13 @@ fn a_job_that_has_ended_asks_for_no_plan() {
     let progress = json!({"milliPercent": 20_000, "attempt": 1, "at": at(400),
         "millisPerEpoch": 200_000, "timedMilliEpochs": 2_000, "stepwise": true});
     let mut run = job(json!({}), running(progress));
-    assert!(off_plan(&run, &sure(), &planned, at(400)).is_some(), "twice as slow as planned");
+    let mut memory = JobMemory::new("u", at(0));
+    memory.set_predictions(Arc::new(sure()), planned, Waiting::default());
+    let seen = memory.outlook(&run, at(400));
+    assert!(seen.is_some_and(|seen| seen.deviates_from(&planned)), "twice as slow as planned");
     for phase in [Phase::Succeeded, Phase::Failed] {
         run.status.as_mut().expect("a status").phase = phase;
-        assert_eq!(off_plan(&run, &sure(), &planned, at(400)), None, "{phase:?}");
+        assert_eq!(memory.outlook(&run, at(400)), None, "{phase:?}");
     }
 }
 
@@ -222,7 +229,8 @@ fn only_a_checkpoint_carries_work_over() {
 #[test]
 fn a_waiting_job_has_a_start_and_an_end_once_they_were_sampled() {
     let job = job(json!({"deadlineAfter": "1h"}), json!(null));
-    let shown = |sampled| prediction(&job, None, &table(), at(0), Waiting { on_time: Some(1.0), sampled });
+    let seen = outlook(&job, None, &table(), at(0));
+    let shown = |sampled| prediction(&job, &seen, at(0), Waiting { on_time: Some(1.0), sampled });
     let before = shown(None);
     assert_eq!((before.risk.as_str(), before.start_time, before.finish_time), ("Low", None, None));
     let finish = (Some(at(3_000)), Some(at(3_400)), Some(at(4_000)));
@@ -236,9 +244,10 @@ fn a_waiting_job_has_a_start_and_an_end_once_they_were_sampled() {
 #[test]
 fn a_passed_deadline_is_late_and_no_deadline_is_no_risk() {
     let late = job(json!({"deadlineAfter": "1m"}), json!(null));
-    assert_eq!(prediction(&late, None, &table(), at(100), Waiting::default()).risk, "Late");
+    let seen = |job: &SlimTrainingJob| outlook(job, None, &table(), at(100));
+    assert_eq!(prediction(&late, &seen(&late), at(100), Waiting::default()).risk, "Late");
     let free = job(json!({}), json!(null));
-    let shown =
-        prediction(&free, None, &table(), at(100), Waiting { on_time: Some(1.0), ..Waiting::default() });
+    let waiting = Waiting { on_time: Some(1.0), ..Waiting::default() };
+    let shown = prediction(&free, &seen(&free), at(100), waiting);
     assert_eq!((shown.risk.as_str(), shown.on_time_percent, shown.finish_time), ("None", None, None));
 }

@@ -4,7 +4,7 @@ use andreas_api::TrainingJobStatus;
 use andreas_api::training_job::Progress;
 use andreas_lifecycle::judge::NEARLY_DONE;
 use andreas_model::Time;
-use andreas_predictor::progress::{Pace, ProgressWindow, Report};
+use andreas_predictor::progress::{Pace, ProgressWindow, Sample};
 use jiff::Timestamp;
 
 use super::wire::ReportedProgress;
@@ -85,7 +85,7 @@ impl ReportHistory {
             }
             self.best = Some((claim.milli_percent, at));
             let fraction = f64::from(claim.milli_percent) / 100_000.0;
-            self.window.push(Report { at: Time(at.as_millisecond() as f64 / 1_000.0), fraction });
+            self.window.push(Sample { at: Time(at.as_millisecond() as f64 / 1_000.0), fraction });
         }
         moved || ends
     }

@@ -220,9 +220,7 @@ impl Help<'_> {
         let mut spec = serde_json::to_value(&job.spec).ok()?;
         merge(&mut spec, &patch);
         job.spec = serde_json::from_value(spec).ok()?;
-        let (planned, built) = self.hypothetical.planned(&self.view.latest, job, self.view.instant())?;
-        let mut snapshot = self.view.snapshot().clone();
-        hypothetical::put(&mut snapshot, planned, &built);
+        let snapshot = self.hypothetical.with_job(self.view, job).ok()?;
         let annotation = if kind == ChangeKind::Types { ANNOTATION_GPU_TYPES } else { ANNOTATION_WEIGHT };
         let (text, patch) = self.made_by(text, annotation, json!({"spec": patch}));
         self.judge(kind, text, patch, snapshot)

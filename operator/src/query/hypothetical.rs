@@ -3,15 +3,18 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use andreas_api::names::{LABEL_PROFILE, is_job_name};
 use andreas_api::query::{AddedNodes, JobObject};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{TrainingJobSpec, key_of};
+use andreas_cluster::energy::draws::MeasuredDraws;
+use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::policy::rules;
 use andreas_lifecycle::{Claim, template_problem};
-use andreas_model::{GpuCount, NodeName, StepFunction, Watts};
-use andreas_planner::{Job, JobState, Node, Snapshot, SnapshotError};
+use andreas_model::{GpuCount, JobId, NodeName, StepFunction, Watts};
+use andreas_planner::{JobState, Node, Prices, Snapshot, SnapshotError};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
@@ -23,7 +26,7 @@ use super::view::{View, options_of_question};
 use crate::ledger::Ledger;
 use crate::planning::last::Latest;
 use crate::planning::plan_valid;
-use crate::snapshot::{self, Caches, Runs};
+use crate::snapshot::{self, Built, Caches};
 
 /// Name of a posted job without one.
 const UNNAMED: &str = "asked";
@@ -34,18 +37,17 @@ const MAX_GPUS: i32 = 4_096;
 const MAX_COUNTS: usize = 64;
 const MAX_TYPES: usize = 32;
 
-/// Converts jobs that do not exist, by the same code as the operator's plans.
+/// Plans of a cluster that does not exist, by the same code as the operator's.
 pub struct Hypothetical {
-    /// For the whole cluster: its tables would push out those of one job, and a build takes long.
-    whole: Mutex<Caches>,
-    /// For one job, with the number of the last posted one.
-    single: Mutex<(Caches, u64)>,
+    caches: Mutex<Caches>,
+    /// Number of the last posted job.
+    posted: AtomicU64,
 }
 
 impl Hypothetical {
     /// With predictions by these caches.
-    pub fn new(caches: impl Fn() -> Caches) -> Self {
-        Self { whole: Mutex::new(caches()), single: Mutex::new((caches(), 0)) }
+    pub fn new(caches: Caches) -> Self {
+        Self { caches: Mutex::new(caches), posted: AtomicU64::new(0) }
     }
 
     /// A posted job as the operator would see it, submitted at `now`.
@@ -63,11 +65,7 @@ impl Hypothetical {
             return Err(QueryError::invalid("metadata.name", "is no name of a TrainingJob"));
         }
         let spec = spec(&job.spec)?;
-        let number = {
-            let mut single = self.single.lock();
-            single.1 += 1;
-            single.1
-        };
+        let number = self.posted.fetch_add(1, Ordering::Relaxed);
         let profile = job.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_PROFILE));
         let labels: BTreeMap<&str, &String> =
             profile.map(|profile| (LABEL_PROFILE, profile)).into_iter().collect();
@@ -96,13 +94,8 @@ impl Hypothetical {
     /// # Errors
     /// [`QueryError::NotPlanned`] if the planner refuses the snapshot.
     pub fn view(&self, State { at, index, ledger }: State, last: &Latest) -> Result<View, QueryError> {
-        let built = {
-            let mut caches = self.whole.lock();
-            // What was seen before counts.
-            caches.draws = last.draws.clone();
-            snapshot::build(&index, &ledger, &mut caches, last.plan.prices.clone(), at)
-        };
-        let (mut snapshot, draws) = (built.snapshot, built.draws);
+        let Built { mut snapshot, draws, .. } =
+            self.build(&index, &ledger, (last.plan.prices.clone(), &last.draws), at);
         snapshot.intended = last.plan.intended.clone();
         let options = last.options.clone();
         let with = options_of_question(&options, snapshot.jobs.len());
@@ -111,29 +104,45 @@ impl Hypothetical {
         View::new(Arc::new(latest)).map_err(unplanned)
     }
 
-    /// The job for the planner, with the cluster as it was for a plan. A job without a status waits.
-    /// `None`: it would not be planned, because it is held or no prediction is possible.
-    pub fn planned(&self, latest: &Latest, job: SlimTrainingJob, now: Timestamp) -> Option<(Job, Snapshot)> {
-        let key = key_of(&job);
-        let uid = job.metadata.uid.clone().unwrap_or_default();
-        let known = latest.ledger.get(&key).filter(|memory| memory.uid() == uid).cloned();
-        let mut ledger = Ledger::new(now);
+    /// The cluster of a view with this job: new, or in the place of the one with its name. A job without a status waits.
+    ///
+    /// # Errors
+    /// [`QueryError::Refused`]: the job would not be planned.
+    pub fn with_job(&self, view: &View, job: SlimTrainingJob) -> Result<Snapshot, QueryError> {
+        let latest = &view.latest;
+        let (key, uid) = (key_of(&job), job.metadata.uid.clone().unwrap_or_default());
+        let index = latest.index.with_job(job);
+        let mut ledger = latest.ledger.clone();
         let memory = ledger.entry(&key, &uid);
-        match known {
-            Some(known) => *memory = known,
-            None => drop(memory.set_claim(Claim::Waiting { not_before: None })),
+        if memory.claim().is_none() {
+            memory.set_claim(Claim::Waiting { not_before: None });
         }
-        let index = latest.index.with_one_job(job);
-        let mut seen = latest.draws.clone();
-        // They are not in that index, and count for this job as for any other.
-        let others = Runs::beside(&key, &latest.index, &latest.ledger, &mut seen, latest.at);
-        let mut single = self.single.lock();
-        let caches = &mut single.0;
-        (caches.draws, caches.others) = (seen, others);
-        let built = snapshot::build(&index, &ledger, caches, None, now);
-        drop(single);
-        let found = built.snapshot.jobs.iter().find(|job| job.id == snapshot::job_id(&key)).cloned()?;
-        Some((found, built.snapshot))
+        let seen = (latest.snapshot.prices.clone(), &latest.draws);
+        let Built { mut snapshot, queued, .. } = self.build(&index, &ledger, seen, latest.at);
+        snapshot.intended = latest.snapshot.intended.clone();
+        let id = snapshot::job_id(&key);
+        // What could not be planned was left out of the view.
+        let planned: HashSet<&JobId> = latest.snapshot.jobs.iter().map(|job| &job.id).collect();
+        snapshot.jobs.retain(|job| job.id == id || planned.contains(&job.id));
+        if snapshot.jobs.iter().any(|job| job.id == id) {
+            return Ok(view.moved(snapshot));
+        }
+        let beyond = queued.iter().find(|(queued, ..)| *queued == key);
+        let unknown = || "nothing is known of GPU types yet".to_owned();
+        Err(QueryError::Refused(beyond.map_or_else(unknown, |(.., place)| place.message())))
+    }
+
+    fn build(
+        &self,
+        index: &ClusterIndex,
+        ledger: &Ledger,
+        (prices, seen): (Option<Prices>, &MeasuredDraws),
+        at: Timestamp,
+    ) -> Built {
+        let mut caches = self.caches.lock();
+        // What was seen before counts.
+        caches.draws = seen.clone();
+        snapshot::build(index, ledger, &mut caches, prices, at)
     }
 }
 
@@ -158,30 +167,6 @@ fn spec(posted: &Value) -> Result<TrainingJobSpec, QueryError> {
 fn unplanned(error: SnapshotError) -> QueryError {
     tracing::error!(%error, "the present state cannot be planned for a question");
     QueryError::NotPlanned
-}
-
-/// Puts a job into a snapshot, in the place of one with its name. `built` is the snapshot that it was made for, without the
-/// other jobs.
-pub fn put(snapshot: &mut Snapshot, mut job: Job, built: &Snapshot) {
-    let nodes: BTreeMap<&NodeName, &Node> = built.nodes.iter().map(|node| (&node.name, node)).collect();
-    // A closed node is there only for the jobs that it runs: not for this one, which may have all nodes that it knows.
-    if job.candidates.is_none() && !snapshot.nodes.iter().all(|node| nodes.contains_key(&node.name)) {
-        job.candidates = Some(built.nodes.iter().map(|node| node.name.clone()).collect());
-    }
-    // What no other job names is not counted in the snapshot.
-    for node in &mut snapshot.nodes {
-        let Some(alone) = nodes.get(&node.name) else { continue };
-        for (resource, amount) in &alone.free.others {
-            node.free.others.entry(Arc::clone(resource)).or_insert(*amount);
-        }
-    }
-    if !snapshot.namespaces.iter().any(|known| known.name == job.namespace) {
-        snapshot.namespaces.extend(built.namespaces.iter().filter(|new| new.name == job.namespace).cloned());
-    }
-    match snapshot.jobs.iter_mut().find(|known| known.id == job.id) {
-        Some(known) => *known = job,
-        None => snapshot.jobs.push(job),
-    }
 }
 
 /// Adds nodes like those of the cluster.
@@ -261,40 +246,4 @@ pub fn set_budget(latest: &Latest, snapshot: &mut Snapshot, watts: f64) {
         budget.watts = StepFunction::flat(Watts(watts));
     }
     snapshot.budget = budget;
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-    use std::time::Duration;
-
-    use andreas_api::slim::SlimNode;
-    use andreas_cluster::index::ClusterIndex;
-    use andreas_planner::Options;
-    use andreas_runtime::watch::Index;
-
-    use super::*;
-    use crate::testing::{at, gpu_node, planned};
-
-    #[test]
-    fn a_question_about_one_job_does_not_wait_while_the_cluster_is_built() {
-        let mut index = ClusterIndex::new();
-        let node = gpu_node("n0", "NVIDIA-A100-SXM4-80GB", 8);
-        index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
-        let latest = planned(&index, &Options::default(), at(0));
-        let spec = json!({"epochs": 10, "gpus": {"min": 1, "max": 1},
-            "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}});
-        let job = JobObject { metadata: Default::default(), spec };
-
-        let hypothetical = Arc::new(Hypothetical::new(Caches::default));
-        let _being_built = hypothetical.whole.lock();
-        let (answers, answer) = mpsc::channel();
-        let asked = Arc::clone(&hypothetical);
-        thread::spawn(move || {
-            let posted = asked.posted("team", &job, at(0)).expect("a job");
-            answers.send(asked.planned(&latest, posted, at(0)).is_some())
-        });
-        assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok(true));
-    }
 }

@@ -172,7 +172,7 @@ fn an_answer_between_two_plans_counts_from_now() {
     let view = planned.later(at(150)).expect("a view");
     let (before, after) = (start(&planned, "first", at(50)).p50.0, start(&view, "first", at(150)).p50.0);
     assert!(after.duration_since(before).abs() < jiff::SignedDuration::from_secs(30), "{before} {after}");
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let job = JobObject { metadata: Default::default(), spec: spec(1, 1, json!({"deadlineAfter": "10m"})) };
     let ask = |view: &View| {
         let nodes = vec![AddedNodes { count: 1, gpu_type: "a100".into(), gpus: 8 }];
@@ -195,7 +195,7 @@ fn an_answer_between_two_plans_counts_from_now() {
 #[test]
 fn a_change_tells_whom_it_moves_by_name_or_by_number() {
     let view = view(&contended());
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let ask = |asked: WhatIfRequest| what_if::what_if(&view, &hypothetical, "team", &asked);
     // One more node: all that wait start sooner.
     let nodes = vec![AddedNodes { count: 1, gpu_type: "a100".into(), gpus: 8 }];
@@ -235,7 +235,7 @@ fn a_power_budget_below_the_draw_leaves_no_start() {
     let view = view(&index);
     let asked = WhatIfRequest { budget_watts: Some(1_000), ..WhatIfRequest::default() };
     let answer =
-        what_if::what_if(&view, &Hypothetical::new(Caches::default), "team", &asked).expect("an answer");
+        what_if::what_if(&view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer");
     assert_eq!(answer.currency, "CHF");
     assert!(answer.affected.iter().any(|job| job.name == "runs" && job.later_seconds > 0), "{answer:?}");
 }
@@ -250,7 +250,7 @@ fn jobs_of_others_that_would_never_end_are_counted_apart_from_the_mean() {
     let view = view(&index);
     let asked = WhatIfRequest { budget_watts: Some(1_000), ..WhatIfRequest::default() };
     let answer =
-        what_if::what_if(&view, &Hypothetical::new(Caches::default), "team", &asked).expect("an answer");
+        what_if::what_if(&view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer");
     let others = answer.others;
     assert_eq!((others.never, others.later, others.mean_later_seconds), (1, 0, 0), "{answer:?}");
     no_name_of_others(&answer);
@@ -259,7 +259,7 @@ fn jobs_of_others_that_would_never_end_are_counted_apart_from_the_mean() {
 #[test]
 fn a_job_submitted_now_is_on_time_as_far_as_its_deadline_leaves_room() {
     let view = view(&contended());
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let percent = |after: &str| {
         let job = JobObject { metadata: Default::default(), spec: spec(8, 8, json!({})) };
         let asked =
@@ -275,7 +275,7 @@ fn a_job_submitted_now_is_on_time_as_far_as_its_deadline_leaves_room() {
 
 #[test]
 fn a_posted_job_that_a_plan_could_not_bear_is_refused_with_its_field() {
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let posted = |name: Option<&str>, spec: Value| {
         let metadata =
             andreas_api::query::request::JobMetadata { name: name.map(str::to_owned), labels: None };
@@ -330,7 +330,7 @@ fn answers_about_ten_thousand_jobs_come_in_time() {
         .filter(|(key, _)| key.namespace == "team")
         .map(|(_, job)| Arc::clone(job))
         .collect();
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let ledger = stepped(&index, at(80));
     let p95 = |what: &str, goal: Duration, times: usize, ask: &dyn Fn(usize)| {
         let mut all: Vec<Duration> = (0..times)

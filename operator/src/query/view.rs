@@ -88,9 +88,13 @@ impl View {
     /// If the planner refuses the snapshot.
     pub fn later(&self, now: Timestamp) -> Result<Self, SnapshotError> {
         let latest = Arc::clone(&self.latest);
-        let instant = Time(now.as_millisecond() as f64 / 1_000.0);
-        let moved = andreas_forecast::advanced_to(&latest.snapshot, &latest.plan, instant);
+        let moved = advanced(&latest.snapshot, &latest.plan, now);
         Self::at_instant(now.max(latest.at), Some(moved), latest)
+    }
+
+    /// A snapshot of the plan's instant as it is at the view's.
+    pub fn moved(&self, snapshot: Snapshot) -> Snapshot {
+        if self.moved.is_some() { advanced(&snapshot, &self.latest.plan, self.at) } else { snapshot }
     }
 
     fn at_instant(
@@ -127,6 +131,10 @@ impl View {
     pub fn position(&self, id: &JobId) -> Option<usize> {
         self.place.get(id).copied()
     }
+}
+
+fn advanced(snapshot: &Snapshot, plan: &Plan, now: Timestamp) -> Snapshot {
+    andreas_forecast::advanced_to(snapshot, plan, Time(now.as_millisecond() as f64 / 1_000.0))
 }
 
 /// Jobs as a reader of a namespace may see them: its own by name, `names` at most, others by number.

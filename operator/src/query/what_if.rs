@@ -104,21 +104,20 @@ pub fn what_if(
             "nodes, budgetWatts and without are all absent: nothing would change",
         ));
     }
-    let mut snapshot = view.snapshot().clone();
+    let posted = match &asked.job {
+        Some(job) => Some(hypothetical.posted(namespace, job, view.instant())?),
+        None => None,
+    };
+    let mut snapshot = match &posted {
+        Some(job) => hypothetical.with_job(view, job.clone())?,
+        None => view.snapshot().clone(),
+    };
     if let Some(name) = &asked.without {
         let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
         if view.latest.index.jobs().get(&key).is_none() {
             return Err(QueryError::NoSuchJob(name.clone()));
         }
         snapshot.jobs.retain(|job| job.id != job_id(&key));
-    }
-    let posted = match &asked.job {
-        Some(job) => Some(hypothetical.posted(namespace, job, view.instant())?),
-        None => None,
-    };
-    // Before the nodes, so that they are for this job too.
-    if let Some(job) = &posted {
-        add(view, hypothetical, &mut snapshot, job)?;
     }
     hypothetical::add_nodes(&mut snapshot, &asked.nodes)?;
     if let Some(watts) = asked.budget_watts {
@@ -140,20 +139,6 @@ pub fn what_if(
         added_cost_micros: cost,
         currency: currency(view),
     })
-}
-
-/// Puts a posted job into a snapshot.
-fn add(
-    view: &View,
-    hypothetical: &Hypothetical,
-    snapshot: &mut Snapshot,
-    job: &SlimTrainingJob,
-) -> Result<(), QueryError> {
-    let refused = || QueryError::Refused("nothing is known of GPU types yet".to_owned());
-    let (planned, built) =
-        hypothetical.planned(&view.latest, job.clone(), view.instant()).ok_or_else(refused)?;
-    hypothetical::put(snapshot, planned, &built);
-    Ok(())
 }
 
 /// Jobs whose median end moves, and the additional cost for all jobs but the posted one.
@@ -235,9 +220,7 @@ pub fn can(
         }
         (None, None) => {}
     }
-    let mut snapshot = view.snapshot().clone();
-    add(view, hypothetical, &mut snapshot, &job)?;
-    let changed = Changed::new(view, snapshot)?;
+    let changed = Changed::new(view, hypothetical.with_job(view, job.clone())?)?;
     let shown = outcome(view, &changed, &job);
     Ok(Can {
         namespace: namespace.to_owned(),

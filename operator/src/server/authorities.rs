@@ -17,8 +17,7 @@ pub type Bundles = BTreeMap<String, BTreeSet<String>>;
 pub fn bundles(index: &ClusterIndex) -> Bundles {
     let mut given: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (_, pod) in index.pods().iter() {
-        let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-        let Some((_, job)) = owner(&pod.metadata).filter(|_| !ended) else { continue };
+        let Some((_, job)) = owner(&pod.metadata).filter(|_| !pod.has_ended()) else { continue };
         let annotations = pod.metadata.annotations.as_ref();
         if let Some(bundle) = annotations.and_then(|all| all.get(names::ANNOTATION_PROGRESS_CA)) {
             given.entry(bundle).or_default().insert(job);

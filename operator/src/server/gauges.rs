@@ -33,7 +33,7 @@ pub fn view(index: &ClusterIndex, now: Timestamp) -> View {
         let held = held.get(key.name.as_str()).map_or(0, Held::gpus);
         add_node(&mut view, index, key, node, held, &inventory);
     }
-    view.draw = budget::draw(index, policy, now).whole;
+    view.draw = budget::draw(&inventory, now).whole;
     view
 }
 

@@ -146,10 +146,9 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
             let pages = snapshot::router(&latest);
             let access = Access::new(client.clone());
             let pages = pages::protected(pages, Arc::clone(&access));
-            let caches = || Caches::new(Tables::learning(learner.clone()));
             let sources = Sources { latest: latest.clone(), forecasts: sampled.clone() };
             let background = Background::start(sources).context("no thread to forecast on")?;
-            let hypothetical = Hypothetical::new(caches);
+            let hypothetical = Hypothetical::new(Caches::new(Tables::learning(learner.clone())));
             let live = Live::new(Arc::clone(&index), leader.clone());
             let api = QueryApi::new(access, live, background, hypothetical, metrics.clone());
             let pages = pages.merge(query::router(api));

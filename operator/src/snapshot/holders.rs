@@ -50,8 +50,7 @@ impl Holders {
     /// The planner accounts for this pod itself: it belongs to its job's current attempt, and is within what that was given.
     pub fn accounts_for(&self, pod: &SlimPod) -> bool {
         let Some(key) = job_label(&pod.metadata) else { return false };
-        let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-        !over
+        !pod.has_ended()
             && self.attempts.get(&key).is_some_and(|(job, attempt)| is_worker(pod, job, *attempt))
             && !self.beyond.contains(&name_of(&pod.metadata))
     }

@@ -262,7 +262,7 @@ pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, admissions: &mut Ad
         },
         movable: unknown.movable && open,
         grace: Seconds(pods::grace_seconds(spec) as f64),
-        min_run: Seconds(policy.preemption.min_run_time.seconds_or(0).max(0) as f64),
+        min_run: Seconds(policy.seconds(|policy| &policy.preemption.min_run_time) as f64),
         // At most the attempt's own progress is lost.
         lost: match spec.checkpoint {
             Some(_) => Seconds((given.lost_epochs * outlook.epoch.median).clamp(0.0, running_for)),

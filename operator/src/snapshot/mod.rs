@@ -85,7 +85,7 @@ pub struct Built {
     /// Waiting jobs outside the snapshot.
     pub queued: Vec<(ObjectKey, JobBasis, places::Queued)>,
     /// Predictions for every job that has not ended.
-    pub expected: Vec<Expected>,
+    pub expected: BTreeMap<ObjectKey, Expected>,
     /// Earliest end of a backoff: the time of the next plan.
     pub not_before: Option<Timestamp>,
     /// Human-readable text: GPU nodes that are not planned, and why; `None` if there are none.
@@ -102,8 +102,6 @@ pub struct Caches {
     admissions: Admissions,
     /// Observed draw of runs.
     pub draws: draws::MeasuredDraws,
-    /// Runs that the next build's index has not: it has one job alone.
-    pub others: Runs,
 }
 
 impl Caches {
@@ -115,8 +113,6 @@ impl Caches {
 
 /// Predictions for one job.
 pub struct Expected {
-    /// The job.
-    pub key: ObjectKey,
     /// Its predictions.
     pub table: Arc<Table>,
     /// Its progress and pace in the snapshot.
@@ -178,42 +174,19 @@ fn claims_of<'a>(index: &'a ClusterIndex, ledger: &Ledger) -> BTreeMap<&'a Objec
     claims
 }
 
-/// What the runs of a cluster show, which counts for other jobs too.
-#[derive(Default)]
-pub struct Runs {
-    /// Measured draw of one GPU, W, and its type, by job.
-    measured: BTreeMap<ObjectKey, (GpuType, f64)>,
-}
-
-impl Runs {
-    fn from_claims(
-        claims: &BTreeMap<&ObjectKey, (Claim, Holding)>,
-        index: &ClusterIndex,
-        seen: &mut draws::MeasuredDraws,
-        now: Timestamp,
-    ) -> Self {
-        let mut runs = Self::default();
-        for (key, (_, holding)) in claims {
-            let (Some(job), Some(held)) = (index.jobs().get(key), &holding.allocation) else { continue };
-            if let Some(each) = seen.measured(index, key, job, held, now) {
-                runs.measured.insert(ObjectKey::clone(key), (held.gpu_type.as_str().into(), each));
-            }
-        }
-        runs
-    }
-
-    /// Those of all jobs but this one.
-    pub fn beside(
-        key: &ObjectKey,
-        index: &ClusterIndex,
-        ledger: &Ledger,
-        seen: &mut draws::MeasuredDraws,
-        now: Timestamp,
-    ) -> Self {
-        let mut claims = claims_of(index, ledger);
-        claims.remove(key);
-        Self::from_claims(&claims, index, seen, now)
-    }
+/// Measured draw of one GPU, W, and its type, by job: it counts for other jobs too.
+fn measured_runs(
+    claims: &BTreeMap<&ObjectKey, (Claim, Holding)>,
+    index: &ClusterIndex,
+    seen: &mut draws::MeasuredDraws,
+    now: Timestamp,
+) -> BTreeMap<ObjectKey, (GpuType, f64)> {
+    let measured = claims.iter().filter_map(|(key, (_, holding))| {
+        let (job, held) = (index.jobs().get(key)?, holding.allocation.as_ref()?);
+        let each = seen.measured(index, key, job, held, now)?;
+        Some((ObjectKey::clone(key), (held.gpu_type.as_str().into(), each)))
+    });
+    measured.collect()
 }
 
 /// Builds a snapshot. The tables take the newest model; `prices` are the last plan's.
@@ -224,8 +197,7 @@ pub fn build(
     prices: Option<Prices>,
     now: Timestamp,
 ) -> Built {
-    let Caches { tables, workers, admissions, draws: seen, others } = caches;
-    let others = std::mem::take(others);
+    let Caches { tables, workers, admissions, draws: seen } = caches;
     let inventory = Inventory::from_index(index);
     let policy = inventory.policy();
     let second = now.as_second();
@@ -233,9 +205,9 @@ pub fn build(
 
     let holders = holders::holders(&claims, index);
     let mut cluster = nodes::gather(index, &inventory, &holders);
-    let Runs { measured } = Runs::from_claims(&claims, index, seen, now);
-    let all = measured.values().chain(others.measured.values());
-    let by_type: Vec<(&str, f64)> = all.map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();
+    let measured = measured_runs(&claims, index, seen, now);
+    let by_type: Vec<(&str, f64)> =
+        measured.values().map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();
     draws::fill(index, &inventory, &by_type, &mut cluster.types);
     tables.refresh(index, policy, &cluster.types);
 
@@ -255,6 +227,17 @@ pub fn build(
     let mut not_before: Option<Timestamp> = None;
     admissions.begin(index, &cluster);
     let lost = lost::LostWork::from_index(index);
+    let mut expected = BTreeMap::new();
+    for (key, job) in index.jobs().iter() {
+        let ended = job.status.as_ref().is_some_and(|status| status.phase.is_terminal());
+        if !ended
+            && !beyond_limits.contains_key(key)
+            && let Some(table) = tables.table_of(index, job, &cluster.types)
+        {
+            let outlook = outlook(job, ledger.status(index, key), &table, now);
+            expected.insert(key.clone(), Expected { table, outlook });
+        }
+    }
     for (key, (claim, holding)) in &claims {
         if let Claim::Waiting { not_before: Some(at) } = claim
             && *at > now
@@ -269,12 +252,11 @@ pub fn build(
             continue;
         }
         let Some(state) = jobs::state(job, claim, holding, now, &cluster, &holders) else { continue };
-        let Some(table) = tables.table_of(index, job, &cluster.types) else { continue };
+        let Some(Expected { table, outlook }) = expected.get(*key) else { continue };
         let specs = workers.specs_of(job);
         let status = ledger.status(index, key);
-        let outlook = outlook(job, status, &table, now);
         let allocation = status.and_then(|status| status.allocation.as_ref());
-        let off = outlook.observed.filter(|_| pace_is_news(&table, allocation, &outlook));
+        let off = outlook.observed.filter(|_| pace_is_news(table, allocation, outlook));
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), JobBasis::new(job, status));
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
@@ -287,9 +269,9 @@ pub fn build(
                 job,
                 promised: holding.promised && matches!(claim, Claim::Waiting { .. }),
                 status,
-                table: &table,
+                table,
                 corrected: corrected.as_deref(),
-                outlook,
+                outlook: *outlook,
                 specs: &specs,
                 lost_epochs: lost.epochs(status, job.spec.epochs, &index.profile_key(job)),
                 measured: measured.get(*key).map(|(_, each)| *each),
@@ -308,15 +290,6 @@ pub fn build(
     admissions.end();
     workers.end();
     let cluster = cluster.limited(planned.iter().map(|job| &job.worker));
-    let open =
-        index.jobs().iter().filter(|(_, job)| !job.status.as_ref().is_some_and(|s| s.phase.is_terminal()));
-    let open = open.filter(|(key, _)| !beyond_limits.contains_key(key));
-    let expected = open.filter_map(|(key, job)| {
-        let table = tables.table_of(index, job, &cluster.types)?;
-        let outlook = outlook(job, ledger.status(index, key), &table, now);
-        Some(Expected { key: key.clone(), table, outlook })
-    });
-    let expected = expected.collect();
     let namespaces: BTreeSet<&str> = planned.iter().map(|job| job.namespace.as_str()).collect();
     let namespaces = namespaces.into_iter().filter_map(|name| namespace(index, name, &holders)).collect();
     let gpu_types = cluster.types.keys().map(|name| info(name, &inventory)).collect();

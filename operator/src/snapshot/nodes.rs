@@ -7,8 +7,7 @@ use andreas_cluster::energy::draws::foreign_power;
 use andreas_cluster::energy::{Exclusion, Inventory, Types, limits};
 use andreas_cluster::index::amounts::HOST_PORT;
 use andreas_cluster::index::{
-    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
-    usable, whole_gpus,
+    ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, usable, whole_gpus,
 };
 use andreas_cluster::policy::boards::Board;
 use andreas_model::{GpuType, Watts};
@@ -89,7 +88,6 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
     let policy = inventory.policy();
     let mut cluster = Cluster::default();
     let mut powers: BTreeMap<&str, Board> = BTreeMap::new();
-    let leftovers = leftovers(index, holders);
     let mut ranges: BTreeMap<GpuType, Option<(i32, i32)>> = BTreeMap::new();
     for (key, node) in index.nodes().iter() {
         let of_node = inventory.node_use(node);
@@ -111,9 +109,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
             .filter(|pod| holders.accounts_for(pod))
             .map(|pod| name_of(&pod.metadata))
             .collect();
-        let foreign = index.foreign_use(&key.name);
-        let vanished = index.vanished_use(&key.name, |pod| holders.accounts_for(pod));
-        let taken = foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default()).plus(vanished);
+        let taken = index.taken(&key.name, |pod| holders.accounts_for(pod));
         cluster.offered.extend(allocatable.others.keys().cloned());
         cluster.others.insert(key.name.clone(), [allocatable.others.clone(), taken.others.clone()]);
         let accounted = |pod: &str| ours.contains(pod);
@@ -188,21 +184,4 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         }
     }
     cluster
-}
-
-/// Use by our pods of jobs that the planner does not account for: deleted jobs, earlier or withdrawn
-/// attempts.
-fn leftovers(index: &ClusterIndex, holders: &Holders) -> BTreeMap<String, Amounts> {
-    let mut sums: BTreeMap<String, Amounts> = BTreeMap::new();
-    for (_, pod) in index.pods().iter() {
-        // Orphans are included in foreign use.
-        if owner(&pod.metadata).is_none() || holders.accounts_for(pod) {
-            continue;
-        }
-        if let Some((node, amounts)) = takes(pod) {
-            let sum = sums.entry(node.to_owned()).or_default();
-            *sum = std::mem::take(sum).plus(amounts);
-        }
-    }
-    sums
 }

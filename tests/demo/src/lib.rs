@@ -172,7 +172,7 @@ pub async fn run(args: &DemoArgs) -> Result<Summary> {
 async fn keep(cluster: &Cluster) -> Result<()> {
     println!();
     println!("  Left running until Ctrl-C. In another terminal:");
-    if cluster.machines.real() > 0 {
+    if cluster.real_nodes.is_some() {
         println!(
             "    sudo nsenter --net --target \"$(pgrep --exact --newest demo)\" bash   # the nodes' network"
         );

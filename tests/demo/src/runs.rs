@@ -366,7 +366,7 @@ impl Seen {
         let billed = self.jobs.values().filter_map(|job| job.status.as_ref()?.consumption.as_ref());
         let summary = Summary {
             run: runs.last().cloned().unwrap_or_default(),
-            real_nodes: cluster.machines.real(),
+            real_nodes: cluster.real_nodes.as_ref().map_or(0, |nodes| nodes.nodes().len()),
             billed_host_kwh: billed.map(|consumption| consumption.host_joules as f64).sum::<f64>() / 3.6e6,
             gpu_hours_at_rest: self.reading.rest_hours,
             joules_saved_by_rest: saved_by_rest(cluster).await?,

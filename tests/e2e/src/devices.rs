@@ -178,7 +178,7 @@ mod tests {
         let gpus: Vec<_> = holders
             .iter()
             .enumerate()
-            .map(|(i, holder)| json!({"uuid": format!("GPU-{name}-{i}"), "healthy": true, "holder": holder}))
+            .map(|(i, holder)| json!({"uuid": format!("GPU-{name}-{i}"), "holder": holder}))
             .collect();
         json!({"name": name, "online": true, "bootId": "b", "gpus": gpus, "refusedForGpus": [], "hardware": []})
     }

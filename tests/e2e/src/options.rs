@@ -88,8 +88,6 @@ pub struct Options {
     pub fault_proxy: bool,
     /// By how many seconds the wall clock of the operator's machine is ahead.
     pub operator_clock: i64,
-    /// The same of all GPU nodes.
-    pub kubelets_clock: i64,
     /// The wall clocks of operator, extender and GPU nodes can be set while they run: [`Cluster::set_clock`].
     pub clocks_can_be_set: bool,
     /// The chart's node agents run on every GPU node, beside plain processes. [`Options::install`] brings them by itself.
@@ -138,7 +136,6 @@ impl Default for Options {
             control_plane_args: Vec::new(),
             fault_proxy: false,
             operator_clock: 0,
-            kubelets_clock: 0,
             clocks_can_be_set: false,
             agents: false,
             gpus_kept_busy: false,

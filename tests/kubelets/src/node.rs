@@ -208,11 +208,6 @@ impl Node {
         self.first() != 0
     }
 
-    /// Whether nothing was broken on that GPU.
-    pub(crate) fn is_whole(&self, uuid: &str) -> bool {
-        !self.broken.lock().contains(uuid)
-    }
-
     async fn join(&self) -> Result<()> {
         self.started.store(jiff::Timestamp::now().as_second(), Ordering::Relaxed);
         let first = self.first_process().await?;

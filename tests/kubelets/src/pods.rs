@@ -120,7 +120,6 @@ impl Pods {
             .iter()
             .map(|gpu| Gpu {
                 uuid: gpu.uuid.clone(),
-                healthy: node.is_whole(&gpu.uuid),
                 holder: held.get(&gpu.uuid).into_iter().flatten().find_map(&mut uid),
             })
             .collect();

@@ -1,6 +1,5 @@
 //! [`NodesClient`]: the control socket from Rust.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,8 +8,6 @@ use tokio::net::UnixStream;
 
 use crate::config::Forward;
 use crate::control::{Answer, Command, NodeInfo, PodInfo};
-use crate::devices::Refusal;
-use crate::entry::Fault;
 
 /// What can go wrong with a command.
 #[derive(Debug, thiserror::Error)]
@@ -109,34 +106,6 @@ impl NodesClient {
         self.done(Command::Reboot { node: node.to_owned(), down_seconds: down.as_secs_f64() }).await
     }
 
-    /// See [`Command::Fault`].
-    pub async fn fault(&self, namespace: &str, pod: &str, fault: Fault) -> Result<(), ClientError> {
-        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
-        self.done(Command::Fault { namespace, pod, fault }).await
-    }
-
-    /// See [`Command::Evict`].
-    pub async fn evict(
-        &self,
-        namespace: &str,
-        pod: &str,
-        why: Refusal,
-        grace: Duration,
-    ) -> Result<(), ClientError> {
-        let (namespace, pod, grace_seconds) = (namespace.to_owned(), pod.to_owned(), grace.as_secs_f64());
-        self.done(Command::Evict { namespace, pod, why, grace_seconds }).await
-    }
-
-    /// See [`Command::Refuse`].
-    pub async fn refuse(&self, node: &str, count: usize, why: Refusal) -> Result<(), ClientError> {
-        self.done(Command::Refuse { node: node.to_owned(), count, why }).await
-    }
-
-    /// See [`Command::GpuFault`].
-    pub async fn gpu_fault(&self, node: &str, gpu: &str) -> Result<(), ClientError> {
-        self.done(Command::GpuFault { node: node.to_owned(), gpu: gpu.to_owned() }).await
-    }
-
     /// See [`Command::GpuHeal`].
     pub async fn gpu_heal(&self, node: &str, gpu: &str) -> Result<(), ClientError> {
         self.done(Command::GpuHeal { node: node.to_owned(), gpu: gpu.to_owned() }).await
@@ -150,10 +119,5 @@ impl NodesClient {
     /// See [`Command::Forward`].
     pub async fn forward(&self, forward: Forward) -> Result<(), ClientError> {
         self.done(Command::Forward(forward)).await
-    }
-
-    /// See [`Command::CloseForward`].
-    pub async fn close_forward(&self, listen: SocketAddr) -> Result<(), ClientError> {
-        self.done(Command::CloseForward { listen }).await
     }
 }

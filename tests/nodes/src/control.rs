@@ -1,6 +1,5 @@
 //! The control socket: one JSON command per line, one JSON answer per line.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::Forward;
-use crate::devices::{Gpu, Refusal, RefusedForGpus};
-use crate::entry::{Fault, Machine, PodHandle};
+use crate::devices::{Gpu, RefusedForGpus};
+use crate::entry::PodHandle;
 use crate::hardware::{GpuHardware, Hardware};
 use crate::node::Node;
 use crate::shared::Shared;
@@ -51,46 +50,7 @@ pub enum Command {
         /// Seconds until it is back.
         down_seconds: f64,
     },
-    /// Does something to the containers of a pod.
-    Fault {
-        /// Namespace of the pod.
-        namespace: String,
-        /// Its name.
-        pod: String,
-        /// What.
-        fault: Fault,
-    },
-    /// The kubelet ends a pod: under pressure, where the message begins with `The node ` (phase Failed, reason `Evicted` or another,
-    /// `DisruptionTarget`), or for the pod's own limits (no condition; Succeeded where all containers exit 0).
-    Evict {
-        /// Namespace of the pod.
-        namespace: String,
-        /// Its name.
-        pod: String,
-        /// Reason and message of the status.
-        #[serde(flatten)]
-        why: Refusal,
-        /// Seconds between SIGTERM and SIGKILL.
-        grace_seconds: f64,
-    },
-    /// The kubelet refuses the next pods.
-    Refuse {
-        /// Node name.
-        node: String,
-        /// How many.
-        count: usize,
-        /// Reason and message of the status.
-        #[serde(flatten)]
-        why: Refusal,
-    },
-    /// A GPU, by UUID or index, fails: not allocatable any more; the pod that holds it fails with a CUDA error.
-    GpuFault {
-        /// Node name.
-        node: String,
-        /// UUID or index.
-        gpu: String,
-    },
-    /// A GPU is allocatable again.
+    /// Calls of the driver on a GPU are answered again.
     GpuHeal {
         /// Node name.
         node: String,
@@ -106,11 +66,6 @@ pub enum Command {
     },
     /// Opens or changes a forward.
     Forward(Forward),
-    /// Closes a forward.
-    CloseForward {
-        /// Address inside.
-        listen: SocketAddr,
-    },
 }
 
 /// A node as its kubelet sees it.
@@ -233,70 +188,24 @@ async fn obey(shared: &Arc<Shared>, command: Command) -> Result<Answer, String> 
                 node.set_online(true);
             });
         }
-        Command::Fault { namespace, pod, fault } => {
-            let _ = entry(shared, &namespace, &pod)?.machine.send(Machine::Fault(fault));
-        }
-        Command::Evict { namespace, pod, why: Refusal { reason, message }, grace_seconds } => {
-            let grace = Duration::from_secs_f64(grace_seconds.clamp(0.0, 1e6));
-            let _ = entry(shared, &namespace, &pod)?.machine.send(Machine::Evict { reason, message, grace });
-        }
-        Command::Refuse { node: name, count, why } => node(&name)?.refuse(std::iter::repeat_n(why, count)),
-        Command::GpuFault { node: name, gpu } => gpu_fault(shared, &*node(&name)?, &gpu)?,
-        Command::GpuHeal { node: name, gpu } => {
-            let node = node(&name)?;
-            let healed = node.devices.lock().mark(&gpu, true).ok_or_else(|| format!("no GPU {gpu}"))?;
-            node.hardware.get().map_or(Ok(()), |gpus| gpus.fault(&healed.uuid, nvidia_ml::Fault::None))?;
-            node.status_changed();
-        }
-        Command::GpuHang { node: name, gpu } => {
-            let node = node(&name)?;
-            let hangs = node.devices.lock().find(&gpu).ok_or_else(|| format!("no GPU {gpu}"))?;
-            let hardware = node.hardware.get().ok_or("there is no simulated driver")?;
-            hardware.fault(&hangs.uuid, nvidia_ml::Fault::Hang)?;
-        }
+        Command::GpuHeal { node: name, gpu } => driver_fault(&*node(&name)?, &gpu, nvidia_ml::Fault::None)?,
+        Command::GpuHang { node: name, gpu } => driver_fault(&*node(&name)?, &gpu, nvidia_ml::Fault::Hang)?,
         Command::Forward(forward) => shared.set_forward(forward.listen, Some(forward)),
-        Command::CloseForward { listen } => shared.set_forward(listen, None),
     }
     Ok(Answer::Done)
-}
-
-fn entry(shared: &Shared, namespace: &str, pod: &str) -> Result<Arc<PodHandle>, String> {
-    let pods = shared.pods.lock();
-    let mut found = pods.values().filter(|entry| {
-        let view = entry.pod.lock();
-        view.namespace() == namespace && view.name() == pod && !entry.facts.lock().ended
-    });
-    found.next().cloned().ok_or_else(|| format!("no pod {namespace}/{pod} runs"))
 }
 
 fn lose_containers(shared: &Shared, node: &str) {
     for entry in shared.pods.lock().values() {
         if entry.pod.lock().spec.node_name == node {
-            let _ = entry.machine.send(Machine::Fault(Fault::Lost));
+            let _ = entry.lose.send(());
         }
     }
 }
 
-fn gpu_fault(shared: &Shared, node: &Node, gpu: &str) -> Result<(), String> {
-    let marked = node.devices.lock().mark(gpu, false).ok_or_else(|| format!("no GPU {gpu}"))?;
-    node.hardware.get().map_or(Ok(()), |gpus| gpus.fault(&marked.uuid, nvidia_ml::Fault::Lost))?;
-    node.status_changed();
-    let Some(holder) = marked.holder else { return Ok(()) };
-    if let Some(entry) = shared.pods.lock().get(&holder) {
-        // What a CUDA program prints when its GPU falls off the bus.
-        let (pod, pids) = (Arc::clone(&entry.pod.lock()), entry.facts.lock().pids.clone());
-        for container in pids.keys() {
-            let log = shared.data_dir.join("logs").join(pod.namespace()).join(pod.name());
-            let line = format!("CUDA error: uncorrectable ECC error encountered ({})\n", marked.uuid);
-            if let Ok(mut file) =
-                std::fs::OpenOptions::new().append(true).open(log.join(format!("{container}.log")))
-            {
-                let _ = std::io::Write::write_all(&mut file, line.as_bytes());
-            }
-        }
-        let _ = entry.machine.send(Machine::Fault(Fault::Fail(1)));
-    }
-    Ok(())
+fn driver_fault(node: &Node, gpu: &str, fault: nvidia_ml::Fault) -> Result<(), String> {
+    let found = node.devices.lock().find(gpu).ok_or_else(|| format!("no GPU {gpu}"))?;
+    node.hardware.get().ok_or("there is no simulated driver")?.fault(&found.uuid, fault)
 }
 
 fn node_info(node: &Node) -> NodeInfo {

@@ -20,8 +20,6 @@ pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
 pub struct Gpu {
     /// `GPU-...`, the same for the life of the node.
     pub uuid: String,
-    /// Whether the device plugin counts it as allocatable.
-    pub healthy: bool,
     /// UID of the pod that holds it.
     pub holder: Option<String>,
 }
@@ -124,8 +122,7 @@ pub(crate) struct Devices {
 
 impl Devices {
     pub fn new(node: &str, gpus: usize, cpu: f64, memory: f64, pods: usize) -> Self {
-        let gpus =
-            (0..gpus).map(|index| Gpu { uuid: gpu_uuid(node, index), healthy: true, holder: None }).collect();
+        let gpus = (0..gpus).map(|index| Gpu { uuid: gpu_uuid(node, index), holder: None }).collect();
         Self { gpus, cpu, memory, pods, held: BTreeMap::new(), refused: Vec::new() }
     }
 
@@ -136,10 +133,6 @@ impl Devices {
     /// Pods that were refused for want of GPUs, the latest last.
     pub fn refused(&self) -> &[RefusedForGpus] {
         &self.refused
-    }
-
-    pub fn healthy(&self) -> usize {
-        self.gpus.iter().filter(|gpu| gpu.healthy).count()
     }
 
     /// Takes what the pod asks for and says which GPUs it got; lowest index first.
@@ -165,24 +158,11 @@ impl Devices {
         if used.memory + demand.memory > self.memory {
             return Err(out_of("memory", demand.memory, used.memory, self.memory));
         }
-        if used.gpus + demand.gpus > self.healthy() {
+        if used.gpus + demand.gpus > self.gpus.len() {
             self.note_refusal(pod_uid);
-            return Err(out_of(GPU_RESOURCE, demand.gpus as f64, used.gpus as f64, self.healthy() as f64));
+            return Err(out_of(GPU_RESOURCE, demand.gpus as f64, used.gpus as f64, self.gpus.len() as f64));
         }
-        let free: Vec<usize> =
-            (0..self.gpus.len()).filter(|&i| self.gpus[i].healthy && self.gpus[i].holder.is_none()).collect();
-        if free.len() < demand.gpus {
-            // A GPU that failed under a pod still counts in the sums above but cannot be given.
-            let (requested, available) = (demand.gpus, free.len());
-            self.note_refusal(pod_uid);
-            return Err(Refusal {
-                reason: "UnexpectedAdmissionError".to_owned(),
-                message: format!(
-                    "Pod was rejected: Allocate failed due to requested number of devices unavailable for \
-                     {GPU_RESOURCE}. Requested: {requested}, Available: {available}, which is unexpected"
-                ),
-            });
-        }
+        let free: Vec<usize> = (0..self.gpus.len()).filter(|&i| self.gpus[i].holder.is_none()).collect();
         self.held.insert(pod_uid.to_owned(), demand.clone());
         let mut uuids = Vec::with_capacity(demand.gpus);
         for &index in free.iter().take(demand.gpus) {
@@ -216,15 +196,6 @@ impl Devices {
         let index: Option<usize> = gpu.parse().ok();
         let mut gpus = self.gpus.iter().enumerate();
         gpus.find(|(i, one)| one.uuid == gpu || Some(*i) == index).map(|(_, one)| one.clone())
-    }
-
-    /// Marks a GPU, by UUID or index, and says who holds it; none where there is no such GPU.
-    pub fn mark(&mut self, gpu: &str, healthy: bool) -> Option<Gpu> {
-        let index: Option<usize> = gpu.parse().ok();
-        let mut gpus = self.gpus.iter_mut().enumerate();
-        let (_, found) = gpus.find(|(i, one)| one.uuid == gpu || Some(*i) == index)?;
-        found.healthy = healthy;
-        Some(found.clone())
     }
 }
 
@@ -274,23 +245,6 @@ mod tests {
         assert_eq!(node.refused(), [refused]);
         node.release("one");
         assert_eq!(node.admit("three", &gpus(1)).unwrap(), first[..1]);
-    }
-
-    #[test]
-    fn a_failed_gpu_is_not_given() {
-        let mut node = node();
-        let held = node.admit("one", &gpus(1)).unwrap();
-        node.mark(&held[0], false).unwrap();
-        node.mark("3", false).unwrap();
-        assert_eq!(node.healthy(), 2);
-        assert_eq!(
-            node.admit("two", &gpus(2)).unwrap_err().reason,
-            "OutOfnvidia.com/gpu",
-            "as a kubelet counts"
-        );
-        assert_eq!(node.admit("two", &gpus(1)).unwrap().len(), 1);
-        node.release("one");
-        assert!(!node.admit("three", &gpus(1)).unwrap().contains(&held[0]));
     }
 
     #[test]

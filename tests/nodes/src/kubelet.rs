@@ -132,11 +132,11 @@ impl Shared {
             return;
         }
         let (orders, ordered) = mpsc::unbounded_channel();
-        let (machine, done) = mpsc::unbounded_channel();
+        let (lose, lost) = mpsc::unbounded_channel();
         let pod_cell = Mutex::new(Arc::clone(&pod));
-        let entry = Arc::new(PodHandle { pod: pod_cell, orders, machine, facts: Mutex::default() });
+        let entry = Arc::new(PodHandle { pod: pod_cell, orders, lose, facts: Mutex::default() });
         pods.insert(pod.uid().to_owned(), Arc::clone(&entry));
-        tokio::spawn(worker::run(Arc::clone(self), Arc::clone(node), pod, entry, ordered, done));
+        tokio::spawn(worker::run(Arc::clone(self), Arc::clone(node), pod, entry, ordered, lost));
     }
 
     async fn follow_services(self: Arc<Self>) {

@@ -40,8 +40,7 @@ mod time;
 
 pub use client::{ClientError, NodesClient};
 pub use config::{Containers, Forward, NodeGroup, NodesConfig};
-pub use devices::{GPU_RESOURCE, Gpu, Refusal, RefusedForGpus};
-pub use entry::Fault;
+pub use devices::{GPU_RESOURCE, Gpu, RefusedForGpus};
 pub use hardware::{GPU_WATTS, GpuHardware, training_process};
 pub use objects::ANNOTATIONS;
 pub use recorded::Recorded;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::config::{NodeGroup, NodesConfig, parse_taint};
-use crate::devices::{Devices, GPU_RESOURCE, Refusal, uuid};
+use crate::devices::{Devices, GPU_RESOURCE, uuid};
 use crate::hardware::Hardware;
 use crate::quantity;
 use crate::time::whole_seconds;
@@ -43,7 +43,6 @@ struct State {
     boots: u32,
     ready_since: Timestamp,
     registered: bool,
-    refusals: Vec<Refusal>,
 }
 
 impl Node {
@@ -51,13 +50,8 @@ impl Node {
         let name = format!("{}{index}", group.name_prefix);
         let cpu = quantity(&group.cpu).unwrap_or(1.0);
         let memory = quantity(&group.memory).unwrap_or(1e9);
-        let state = State {
-            boot_id: String::new(),
-            boots: 0,
-            ready_since: Timestamp::now(),
-            registered: false,
-            refusals: Vec::new(),
-        };
+        let state =
+            State { boot_id: String::new(), boots: 0, ready_since: Timestamp::now(), registered: false };
         let node = Self {
             address: format!("10.243.{}.{}", number / 250 % 256, number % 250 + 1),
             devices: Mutex::new(Devices::new(&name, group.gpus, cpu, memory, group.pods as usize)),
@@ -105,16 +99,6 @@ impl Node {
         let now = Timestamp::now();
         state.boot_id = uuid(&[&self.name, "boot", &state.boots.to_string(), &now.to_string()]);
         state.ready_since = now;
-    }
-
-    /// Refuses the next pods, one per entry.
-    pub fn refuse(&self, refusals: impl IntoIterator<Item = Refusal>) {
-        self.state.lock().refusals.extend(refusals);
-    }
-
-    pub fn next_refusal(&self) -> Option<Refusal> {
-        let mut state = self.state.lock();
-        if state.refusals.is_empty() { None } else { Some(state.refusals.remove(0)) }
     }
 
     pub fn forget(&self) {
@@ -181,7 +165,7 @@ impl Node {
         if group.gpus > 0 {
             let devices = self.devices.lock();
             capacity[GPU_RESOURCE] = json!(devices.gpus().len().to_string());
-            allocatable[GPU_RESOURCE] = json!(devices.healthy().to_string());
+            allocatable[GPU_RESOURCE] = json!(devices.gpus().len().to_string());
         }
         let condition = |kind: &str, status: &str, reason: &str, message: &str| {
             json!({
@@ -404,10 +388,9 @@ mod tests {
         ] {
             assert_eq!(labels[name], value, "{name}");
         }
-        node.devices.lock().mark("0", false).unwrap();
         let status = &node.status()["status"];
         assert_eq!(status["capacity"][GPU_RESOURCE], "4");
-        assert_eq!(status["allocatable"][GPU_RESOURCE], "3");
+        assert_eq!(status["allocatable"][GPU_RESOURCE], "4");
         let first = node.boot_id();
         node.new_boot();
         assert_ne!(first, node.boot_id());

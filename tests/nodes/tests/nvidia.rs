@@ -15,7 +15,7 @@ use andreas_test_nodes::Recorded;
 use andreas_test_nodes::sandbox::{Container, ContainerSpec, Mount, Sandbox};
 use andreas_testbed::wait::until;
 use hyper_util::rt::TokioIo;
-use nvidia_ml::{ENV_SPEC, Fault, GpuSpec, Sim, Spec};
+use nvidia_ml::{ENV_SPEC, GpuSpec, Spec};
 use tokio::net::UnixStream;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -45,7 +45,6 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
 /// A node with simulated GPUs, and its folders for programs.
 struct Node {
     dir: tempfile::TempDir,
-    sim: Sim,
     sandbox: Sandbox,
 }
 
@@ -62,9 +61,8 @@ impl Node {
         let spec = Spec { gpus: (0..gpus).map(gpu).collect(), ..Spec::of(&[]) };
         spec.write(&at("driver/node.json")).unwrap();
         spec.write_pci_devices(&at("pci")).unwrap();
-        let sim = Sim::open(&at("driver/node.json")).unwrap();
         let sandbox = Sandbox::start(Path::new(env!("CARGO_BIN_EXE_pretend-kubelets"))).unwrap();
-        Self { dir, sim, sandbox }
+        Self { dir, sandbox }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -149,42 +147,6 @@ fn feature_discovery_writes_the_recorded_labels() {
     }
 }
 
-#[test]
-fn the_device_plugin_offers_the_gpus_and_withdraws_a_lost_one() {
-    let node = Node::new("Tesla-T4", 4, 15_360);
-    runtime().block_on(async {
-        // Given the device plug-in with the GPU operator's strategy. It does not register: gRPC's Go library sends the
-        // socket's path as the name of the server, which the Rust library refuses.
-        let arguments = ["--kubelet-socket=", "--mig-strategy=single"];
-        let _container = node.run("nvidia-device-plugin", &arguments, PLUGINS).await;
-        let socket = node.file("out/nvidia-gpu.sock");
-        until("it serves its socket", LIMIT, async || Ok(socket.exists())).await.unwrap();
-        until("it waits for events", LIMIT, async || Ok(node.log().contains("Ignoring the following XIDs")))
-            .await
-            .unwrap();
-        let mut plugin = Plugin::connect(socket).await;
-
-        // When it lists its devices, then all are healthy
-        let mut lists = plugin.list_and_watch().await;
-        let first = lists.message().await.unwrap().unwrap();
-        let uuids = ["GPU-0", "GPU-1", "GPU-2", "GPU-3"];
-        assert_eq!(first.health(), BTreeMap::from(uuids.map(|uuid| (uuid, "Healthy"))));
-
-        // When containers ask for two of three, then it gives two by its own choice
-        let available = uuids[1..].iter().map(|&uuid| uuid.to_owned()).collect();
-        let preferred = plugin.prefer(available, 2).await;
-        assert!(preferred.len() == 2 && preferred.iter().all(|uuid| uuids[1..].contains(&uuid.as_str())));
-        let given = plugin.allocate(preferred.clone()).await;
-        assert_eq!(given["NVIDIA_VISIBLE_DEVICES"], preferred.join(","));
-
-        // When a GPU falls off the bus, then it alone is withdrawn
-        node.sim.set_fault("GPU-2", Fault::Lost).unwrap();
-        let next = tokio::time::timeout(LIMIT, lists.message()).await.expect("news").unwrap().unwrap();
-        let health = |uuid| if uuid == "GPU-2" { "Unhealthy" } else { "Healthy" };
-        assert_eq!(next.health(), BTreeMap::from(uuids.map(|uuid| (uuid, health(uuid)))), "{}", node.log());
-    });
-}
-
 /// As the node agent reads them (`node-agent/src/agent/holders.rs`).
 #[test]
 fn the_device_plugin_offers_a_time_sliced_gpu_as_replicas_that_begin_with_its_uuid() {
@@ -227,15 +189,6 @@ impl Plugin {
         self.0.server_streaming(tonic::Request::new(()), path, codec).await.unwrap().into_inner()
     }
 
-    async fn prefer(&mut self, available: Vec<String>, size: i32) -> Vec<String> {
-        self.0.ready().await.unwrap();
-        let path = PathAndQuery::from_static("/v1beta1.DevicePlugin/GetPreferredAllocation");
-        let codec = ProstCodec::<PreferenceRequest, PreferenceResponse>::default();
-        let request = PreferenceRequest { containers: vec![Preference { available, size }] };
-        let answer = self.0.unary(tonic::Request::new(request), path, codec).await.unwrap().into_inner();
-        answer.containers.into_iter().flat_map(|container| container.ids).collect()
-    }
-
     async fn allocate(&mut self, ids: Vec<String>) -> HashMap<String, String> {
         self.0.ready().await.unwrap();
         let path = PathAndQuery::from_static("/v1beta1.DevicePlugin/Allocate");
@@ -265,26 +218,6 @@ impl Devices {
     fn health(&self) -> BTreeMap<&str, &str> {
         self.devices.iter().map(|device| (device.id.as_str(), device.health.as_str())).collect()
     }
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct PreferenceRequest {
-    #[prost(message, repeated, tag = "1")]
-    containers: Vec<Preference>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct Preference {
-    #[prost(string, repeated, tag = "1")]
-    available: Vec<String>,
-    #[prost(int32, tag = "3")]
-    size: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct PreferenceResponse {
-    #[prost(message, repeated, tag = "1")]
-    containers: Vec<Ids>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -43,12 +43,6 @@ impl Builder {
         self
     }
 
-    /// The scheduler's configuration.
-    pub fn scheduler(mut self, config: SchedulerConfig) -> Self {
-        self.scheduler = Some(config);
-        self
-    }
-
     /// How long a node may be silent before it is NotReady (Kubernetes' default and ours: 50 s).
     pub fn node_monitor_grace_period(mut self, period: Duration) -> Self {
         self.node_monitor_grace_period = period;

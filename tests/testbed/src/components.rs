@@ -12,28 +12,19 @@ use crate::process::ProcessSpec;
 use crate::programs::Programs;
 
 /// One of the processes a test bed itself starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     /// etcd.
     Etcd,
     /// kube-apiserver.
-    #[serde(rename = "kube-apiserver")]
     ApiServer,
     /// kube-controller-manager.
-    #[serde(rename = "kube-controller-manager")]
     ControllerManager,
     /// kube-scheduler.
-    #[serde(rename = "kube-scheduler")]
     Scheduler,
     /// The pretend kubelets.
     Kubelets,
 }
-
-/// No component has this name.
-#[derive(Debug, thiserror::Error)]
-#[error("no component {0:?}; there are: etcd, apiserver, controller-manager, scheduler, kubelets")]
-pub struct UnknownComponent(String);
 
 impl Component {
     /// All of them, in the order they start.
@@ -55,21 +46,6 @@ impl Component {
 impl std::fmt::Display for Component {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Component {
-    type Err = UnknownComponent;
-
-    fn from_str(name: &str) -> Result<Self, UnknownComponent> {
-        Ok(match name {
-            "etcd" => Self::Etcd,
-            "apiserver" | "api-server" | "kube-apiserver" => Self::ApiServer,
-            "controller-manager" | "kube-controller-manager" => Self::ControllerManager,
-            "scheduler" | "kube-scheduler" => Self::Scheduler,
-            "kubelets" | "nodes" | "pretend-kubelets" => Self::Kubelets,
-            _ => return Err(UnknownComponent(name.to_owned())),
-        })
     }
 }
 

@@ -7,18 +7,9 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
-use crate::kubeconfig::{self, IdentityError, make_folder, user_kubeconfig, write_kubeconfig};
-use crate::pki::{file_name, write};
+use crate::kubeconfig::{self, IdentityError, user_kubeconfig, write_kubeconfig};
+use crate::pki::file_name;
 use crate::testbed::Testbed;
-
-/// The three files a pod finds at `/var/run/secrets/kubernetes.io/serviceaccount`.
-#[derive(Debug, Clone)]
-pub struct ServiceAccountMount {
-    /// The folder with `token`, `ca.crt` and `namespace`.
-    pub folder: PathBuf,
-    /// The token itself.
-    pub token: String,
-}
 
 impl Testbed {
     /// The administrator's kubeconfig (group `system:masters`).
@@ -113,21 +104,5 @@ impl Testbed {
         let answer =
             accounts.create_token_request(name, &PostParams::default(), &request).await.map_err(failed)?;
         Ok(answer.status.and_then(|status| status.token).unwrap_or_default())
-    }
-
-    /// The files a pod of this service account would find mounted, in a folder of the test bed.
-    pub async fn service_account_mount(
-        &self,
-        namespace: &str,
-        name: &str,
-        audiences: &[&str],
-    ) -> Result<ServiceAccountMount, IdentityError> {
-        let token = self.service_account_token(namespace, name, audiences).await?;
-        let folder = self.data_dir().join("serviceaccounts").join(file_name(&format!("{namespace}-{name}")));
-        make_folder(&folder)?;
-        write(&folder.join("token"), &token)?;
-        write(&folder.join("ca.crt"), self.pki().ca())?;
-        write(&folder.join("namespace"), namespace)?;
-        Ok(ServiceAccountMount { folder, token })
     }
 }

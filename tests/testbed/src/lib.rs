@@ -30,7 +30,6 @@ mod binaries;
 mod boot;
 mod builder;
 mod components;
-pub mod control;
 mod error;
 pub mod faults;
 mod identity;
@@ -50,9 +49,8 @@ pub mod wait;
 
 pub use binaries::{BinaryNotFound, workspace_binary, workspace_library};
 pub use builder::Builder;
-pub use components::{Component, Kubelets, UnknownComponent};
+pub use components::{Component, Kubelets};
 pub use error::TestbedError;
-pub use identity::ServiceAccountMount;
 pub use kubeconfig::IdentityError;
 pub use pki::{Pki, PkiError};
 pub use ports::{NoFreePort, PortLease};

@@ -65,7 +65,6 @@ pub enum SandboxError {
 pub struct Sandbox {
     folder: PathBuf,
     mark: String,
-    kept: bool,
     janitor: Mutex<Option<(Child, ChildStdin)>>,
 }
 
@@ -106,17 +105,12 @@ impl Sandbox {
             .spawn()
             .map_err(SandboxError::Janitor)?;
         let pipe = janitor.stdin.take().expect("the janitor's standard input is piped");
-        Ok(Self { folder, mark, kept, janitor: Mutex::new(Some((janitor, pipe))) })
+        Ok(Self { folder, mark, janitor: Mutex::new(Some((janitor, pipe))) })
     }
 
     /// The sandbox's folder (absolute).
     pub fn folder(&self) -> &Path {
         &self.folder
-    }
-
-    /// Whether the folder stays when the sandbox ends.
-    pub fn is_kept(&self) -> bool {
-        self.kept
     }
 
     /// Name and value of the variable that every process of this sandbox must carry to be cleaned up.

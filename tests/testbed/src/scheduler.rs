@@ -10,31 +10,13 @@ pub enum SchedulerConfig {
     /// kube-scheduler's own defaults.
     #[default]
     Default,
-    /// A `KubeSchedulerConfiguration` file (YAML or JSON), such as the chart's rendered one.
-    File(PathBuf),
-    /// The same as a value.
+    /// A `KubeSchedulerConfiguration`, such as the chart's rendered one.
     Inline(Value),
 }
 
 /// A scheduler configuration could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerConfigError {
-    /// The file could not be read.
-    #[error("cannot read the scheduler configuration {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not YAML.
-    #[error("the scheduler configuration {path} is not YAML: {reason}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
     /// It is not a `KubeSchedulerConfiguration`.
     #[error("the scheduler configuration is of kind {0}, not KubeSchedulerConfiguration")]
     Kind(String),
@@ -59,14 +41,6 @@ impl SchedulerConfig {
                 "clientConnection": {"qps": 500, "burst": 1000},
             }),
             Self::Inline(value) => value.clone(),
-            Self::File(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|source| SchedulerConfigError::Read { path: path.clone(), source })?;
-                serde_saphyr::from_str(&text).map_err(|error| SchedulerConfigError::Parse {
-                    path: path.clone(),
-                    reason: error.to_string(),
-                })?
-            }
         };
         if config["kind"] != "KubeSchedulerConfiguration" {
             return Err(SchedulerConfigError::Kind(config["kind"].to_string()));

@@ -16,8 +16,7 @@ use crate::sandbox::Sandbox;
 use crate::scheduler::SchedulerConfig;
 
 /// What a component does at the moment.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone)]
 pub struct ComponentStatus {
     /// Which one.
     pub component: Component,
@@ -161,13 +160,6 @@ impl Testbed {
             Component::Kubelets => ready::wait_kubelets(&process, &self.layout).await,
             other => ready::wait_serving(&process, other, &self.ports).await,
         }
-    }
-
-    /// Gives the scheduler another configuration and restarts it.
-    pub async fn set_scheduler_config(&self, config: &SchedulerConfig) -> Result<(), TestbedError> {
-        let name = Component::Scheduler.name();
-        config.write(&self.layout.scheduler_config(name), &self.layout.kubeconfig("scheduler"))?;
-        self.restart(Component::Scheduler).await
     }
 
     /// Starts a second kube-scheduler beside the test bed's own (which serves `default-scheduler`), speaking with the given

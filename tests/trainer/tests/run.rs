@@ -1,4 +1,4 @@
-//! The trainer as a process: its exit codes, checkpoints, gang and posts.
+//! The trainer as a process: its checkpoints and posts. Faults on request and gangs are those of the scenarios.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -48,24 +48,6 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether it goes on for a while: an end that must not come needs this time to come in.
-fn stays(child: &mut Child) -> bool {
-    std::thread::sleep(Duration::from_millis(300));
-    child.try_wait().unwrap().is_none()
-}
-
-/// Reads what a trainer prints up to a line with this text.
-fn wait_for_line(child: &mut Child, text: &str) {
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains(text) {
-        line.clear();
-        assert!(stdout.read_line(&mut line).unwrap() > 0, "it ended before it printed {text:?}");
-    }
-    // What it prints later is read by nobody, and fits into the pipe.
-    child.stdout = Some(stdout.into_inner());
-}
-
 #[test]
 fn a_stop_saves_and_the_next_attempt_goes_on_from_there() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,95 +70,6 @@ fn a_stop_saves_and_the_next_attempt_goes_on_from_there() {
     assert!(began.elapsed() < Duration::from_millis(1600), "not from the beginning: {text}");
     assert_eq!(epochs_done(dir.path()), 8.0);
     assert!(text.contains("attempt 2:"), "{text}");
-}
-
-#[test]
-fn requested_faults_happen() {
-    let base =
-        [("TRAINER_EPOCHS", "4"), ("TRAINER_SECONDS_PER_EPOCH", "0.05"), ("ANDREAS_GPU_TYPE", "Tesla-T4")];
-    let with = |more: &[(&'static str, &'static str)]| run(&[&base, more].concat());
-    let (code, text) =
-        with(&[("TRAINER_FAIL_AT", "0.5"), ("TRAINER_EXIT_CODE", "7"), ("ANDREAS_ATTEMPT", "1")]);
-    assert!(
-        code == 7 && text.trim_end().lines().last().unwrap().starts_with("RuntimeError"),
-        "{code} {text}"
-    );
-    let later = [("TRAINER_FAIL_AT", "0.5"), ("TRAINER_FAIL_ATTEMPTS", "1"), ("ANDREAS_ATTEMPT", "2")];
-    assert_eq!(with(&later).0, 0);
-    let (code, text) = with(&[("TRAINER_OOM_AT", "0"), ("TRAINER_OOM_TYPES", "V100, T4")]);
-    assert!(
-        code == 1 && text.contains("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"),
-        "{text}"
-    );
-    assert_eq!(with(&[("TRAINER_OOM_AT", "0"), ("TRAINER_OOM_TYPES", "V100")]).0, 0);
-    assert_eq!(with(&[("TRAINER_STOP_AT", "0.5")]).0, 0);
-    assert_eq!(with(&[("TRAINER_EPOCHS", "no")]).0, 2);
-}
-
-#[test]
-fn hung_and_deaf_trainers_behave_so() {
-    let hung = [("TRAINER_HANG_AT", "0"), ("TRAINER_SECONDS_PER_EPOCH", "0.05")];
-    let mut child = trainer(&hung).spawn().unwrap();
-    wait_for_line(&mut child, "hanging at step");
-    assert!(stays(&mut child), "hangs");
-    terminate(&child);
-    assert_eq!(finish(child).0, 143);
-
-    let dir = tempfile::tempdir().unwrap();
-    let staying = [
-        ("TRAINER_STAY_AT", "0"),
-        ("TRAINER_FAIL_ATTEMPTS", "1"),
-        ("TRAINER_SECONDS_PER_EPOCH", "0.05"),
-        ("CHECKPOINT_DIR", dir.path().to_str().unwrap()),
-    ];
-    let mut child = trainer(&staying).spawn().unwrap();
-    wait_for_line(&mut child, "attempt");
-    assert!(stays(&mut child), "stays");
-    assert!(saved(dir.path()).is_none(), "no epoch is over");
-    terminate(&child);
-    assert_eq!(finish(child).0, 143);
-    assert!(saved(dir.path()).is_some(), "saved when it was stopped");
-
-    let deaf = [("TRAINER_IGNORE_TERM", "1"), ("TRAINER_SECONDS_PER_EPOCH", "30")];
-    let mut child = trainer(&deaf).spawn().unwrap();
-    wait_for_line(&mut child, "attempt");
-    terminate(&child);
-    assert!(stays(&mut child), "deaf");
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-#[test]
-fn a_gang_stops_together_and_fails_together() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let gang = |more: &[(&'static str, &'static str)]| -> Vec<Child> {
-        ["1", "0"]
-            .iter()
-            .map(|rank| {
-                let env = [("PET_NNODES", "2"), ("PET_NODE_RANK", *rank), ("PET_MASTER_PORT", &port)];
-                let pace = [("TRAINER_EPOCHS", "50"), ("TRAINER_SECONDS_PER_EPOCH", "0.1")];
-                trainer(&env).envs(pace).envs(more.iter().copied()).spawn().unwrap()
-            })
-            .collect()
-    };
-    let dir = tempfile::tempdir().unwrap();
-    let folder: &'static str = dir.path().to_str().unwrap().to_owned().leak();
-    let members = gang(&[("CHECKPOINT_DIR", folder)]);
-    until("they have trained an epoch together", || saved(dir.path()).is_some());
-    // The second hears of it only after it has lost the first, and within the time in which it expects to.
-    terminate(&members[0]);
-    std::thread::sleep(Duration::from_millis(300));
-    terminate(&members[1]);
-    let ends: Vec<(i32, String)> = members.into_iter().map(finish).collect();
-    assert!(ends.iter().all(|(code, _)| *code == 143), "{ends:?}");
-
-    let ends: Vec<(i32, String)> =
-        gang(&[("TRAINER_FAIL_AT", "0.02"), ("TRAINER_FAIL_RANK", "1"), ("TRAINER_EXIT_CODE", "9")])
-            .into_iter()
-            .map(finish)
-            .collect();
-    assert_eq!((ends[0].0, ends[1].0), (9, 1), "{ends:?}");
-    assert!(ends[1].1.contains("lost peer: rank 1"), "{ends:?}");
 }
 
 /// A server that answers every post with this status, and what it was sent.

@@ -41,11 +41,6 @@ fn attempt_label(job: &SlimTrainingJob) -> &'static str {
     if job.spec.adopts.is_some() { LABEL_ADOPTED_ATTEMPT } else { LABEL_ATTEMPT }
 }
 
-/// Whether a pod has ended.
-pub fn has_ended(pod: &SlimPod) -> bool {
-    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
-}
-
 /// The workers of `attempt`, or of the newest attempt that has pods: the one that failed first, others that failed, the rest by
 /// rank. Pods that another kind's controller made are ranked by their number, else by their name.
 ///
@@ -99,7 +94,7 @@ fn worker(pod: &SlimPod, rank: usize, container: &str) -> Worker {
         rank,
         pod: pod.metadata.name.clone().unwrap_or_default(),
         bound: pod.spec.node_name.is_some(),
-        ended: has_ended(pod),
+        ended: pod.has_ended(),
         failed_at: end.and_then(|end| end.finished_at.as_ref()).map(|at| at.0),
         failure,
     }

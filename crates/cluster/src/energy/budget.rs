@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Inventory;
 use super::draws::{self, ProfileDraws};
-use crate::index::{self, ClusterIndex, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
+use crate::index::{self, MOST_GPUS, is_member, name_of, owner, takes, whole_gpus};
 use crate::instants;
 use crate::policy::rules;
 
@@ -40,12 +40,13 @@ pub struct Draw {
 /// minutes of a run, they count at least for the most that a measured profile drew, or the boards' maximum: a
 /// user's own watts are no evidence. Added are idle GPUs, the nodes without their GPUs, and foreign GPUs as
 /// measured, else at their maximum.
-pub fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Draw {
+pub fn draw(inventory: &Inventory<'_>, now: Timestamp) -> Draw {
+    let policy = inventory.policy();
     let budget = rules::budget(policy, now.as_second());
     let allowed = budget.and_then(|budget| budget.watts.at(Time(now.as_second() as f64)));
-    let (whole, floor) = counted(index, policy, now);
+    let (whole, floor) = counted(inventory, now);
     let scope = rules::scope_factor(policy);
-    let allowed = allowed.filter(|watts| rules::limits(*watts)).map(|watts| watts.0);
+    let allowed = allowed.filter(|watts| rules::is_limit(*watts)).map(|watts| watts.0);
     Draw { whole: whole * scope, floor: floor * scope, allowed }
 }
 
@@ -55,7 +56,7 @@ pub fn power_state(draw: Draw, policy: &EnergyPolicySpec, now: Timestamp) -> Pow
     let budget = rules::budget(policy, now.as_second());
     let present = Time(now.as_second() as f64);
     let change = budget.as_ref().and_then(|budget| budget.watts.next_edge(present));
-    let then = change.and_then(|at| budget.as_ref()?.watts.at(at)).filter(|watts| rules::limits(*watts));
+    let then = change.and_then(|at| budget.as_ref()?.watts.at(at)).filter(|watts| rules::is_limit(*watts));
     PowerState {
         time: instants::time(now),
         budget_watts: draw.allowed.map(whole),
@@ -81,8 +82,8 @@ pub fn is_news(old: Option<&PowerState>, new: &PowerState) -> bool {
 
 /// All draw as counted by [`draw`], without a budget's scope, and the part that remains when every job has
 /// stopped, W.
-pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> (f64, f64) {
-    let inventory = Inventory::with(index, policy);
+fn counted(inventory: &Inventory<'_>, now: Timestamp) -> (f64, f64) {
+    let index = inventory.index;
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut beyond: BTreeSet<String> = BTreeSet::new();
     let profiles = ProfileDraws::from_index(index);
@@ -93,7 +94,7 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
         let members = index.members(key);
         beyond.extend(index::beyond(members.iter().map(AsRef::as_ref), job, allocation));
         if matches!(status.phase, Phase::Starting | Phase::Running) {
-            jobs += of_run(index, &profiles, key, allocation, &inventory, now);
+            jobs += of_run(&profiles, key, allocation, inventory, now);
             for node in &allocation.nodes {
                 *held.entry(node).or_default() += u64::try_from(allocation.gpus_per_worker).unwrap_or(0);
             }
@@ -129,14 +130,13 @@ pub fn counted(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) 
 
 /// Draw of a job's allocation, W.
 fn of_run(
-    index: &ClusterIndex,
     profiles: &ProfileDraws<'_>,
     key: &ObjectKey,
     allocation: &Allocation,
     inventory: &Inventory<'_>,
     now: Timestamp,
 ) -> f64 {
-    let policy = inventory.policy();
+    let (index, policy) = (inventory.index, inventory.policy());
     let (power, gpus) = (inventory.board(&allocation.gpu_type), f64::from(allocation.gpus.max(0)));
     // A report counts up to the boards' maximum.
     let reported = draws::reported(index, key, allocation).map(|watts| watts.min(power.max.0 * gpus));
@@ -184,7 +184,7 @@ impl Enforcement {
             return fine("what runs is within the budget");
         }
         let since = *self.over.get_or_insert(now);
-        let within = policy.power_budget.enforce_within.seconds_or(120);
+        let within = policy.seconds(|policy| &policy.power_budget.enforce_within);
         if now.duration_since(since).as_secs() < within {
             return fine(&format!(
                 "what runs draws more than the budget of {allowed:.0} W, and is to be asked to stop within {}",
@@ -205,11 +205,16 @@ impl Enforcement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::ClusterIndex;
     use andreas_api::slim::{SlimNode, SlimTrainingJob};
     use andreas_model::Index;
     use serde_json::json;
 
     use crate::testing::{at, gpu_node};
+
+    fn draw(index: &ClusterIndex, policy: &EnergyPolicySpec, now: Timestamp) -> Draw {
+        super::draw(&Inventory::with(index, policy), now)
+    }
 
     fn policy(watts: i64) -> EnergyPolicySpec {
         serde_json::from_value(json!({"powerBudget": {"watts": watts, "enforceWithin": "30s"},

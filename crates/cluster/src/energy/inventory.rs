@@ -173,7 +173,7 @@ static DEFAULT: LazyLock<EnergyPolicySpec> = LazyLock::new(EnergyPolicySpec::def
 
 /// The policy in force and the power of the cluster's GPU types.
 pub struct Inventory<'a> {
-    index: &'a ClusterIndex,
+    pub(super) index: &'a ClusterIndex,
     policy: Cow<'a, EnergyPolicySpec>,
     unknown: BTreeSet<String>,
     /// GPU types beyond the maximum.

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 
 use super::foreign::ForeignPod;
-use super::{Amounts, ClusterIndex, DeletedPod, amounts, containers_seen_ended, name_of, owner};
+use super::{Amounts, ClusterIndex, DeletedPod, amounts, containers_seen_ended, name_of, owner, takes};
 
 /// Grace period of a pod without one, s.
 const GRACE: i64 = 30;
@@ -28,22 +28,16 @@ fn cluster_key(name: &str) -> ObjectKey {
 }
 
 impl ClusterIndex {
-    /// A node's use by pods without an object, except ours for which `accounted` is true.
-    pub fn vanished_use(&self, node: &str, accounted: impl Fn(&SlimPod) -> bool) -> Amounts {
+    /// A node's use by all pods, with an object and without, except ours for which `accounted` is true.
+    pub fn taken(&self, node: &str, accounted: impl Fn(&SlimPod) -> bool) -> Amounts {
         let now = Instant::now();
-        let all = self
-            .by_node
-            .vanished
-            .on(node)
-            .filter(|pod| !pod.of.ours.as_ref().is_some_and(|ours| accounted(ours)));
-        all.filter_map(|pod| pod.takes(now)).fold(Amounts::default(), Amounts::plus)
-    }
-
-    /// GPUs of a node held by foreign pods without an object.
-    pub fn vanished_foreign_gpus(&self, node: &str) -> u64 {
-        let now = Instant::now();
-        let foreign = self.by_node.vanished.on(node).filter(|pod| pod.of.ours.is_none());
-        foreign.filter_map(|pod| pod.takes(now)).map(|amounts| amounts.gpus).sum()
+        let vanished = self.by_node.vanished.on(node);
+        let vanished = vanished.filter(|pod| !pod.of.ours.as_ref().is_some_and(|ours| accounted(ours)));
+        // Foreign use includes orphans.
+        let ours = self.pods_on(node).filter(|pod| owner(&pod.metadata).is_some() && !accounted(pod));
+        let ours = ours.filter_map(|pod| Some(takes(pod)?.1));
+        let taken = vanished.filter_map(|pod| pod.takes(now)).chain(ours);
+        taken.fold(self.foreign_use(node), Amounts::plus)
     }
 
     /// Whether a pod that a node's agent may still name as a holder has ended: agents report that a moment later.
@@ -52,7 +46,7 @@ impl ClusterIndex {
             .split_once('/')
             .map(|(namespace, name)| ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() });
         match key.and_then(|key| self.pods.get(&key)) {
-            Some(pod) => matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
+            Some(pod) => pod.has_ended(),
             None => self.by_node.vanished.just_ended(node, pod, Instant::now()),
         }
     }
@@ -298,7 +292,7 @@ impl ClusterIndex {
 
 /// The pod, or every started container of it, was seen to have ended.
 fn seen_ended(pod: &SlimPod) -> bool {
-    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") || containers_seen_ended(pod)
+    pod.has_ended() || containers_seen_ended(pod)
 }
 
 /// Containers of a deleted pod may still run: nothing has shown their end, and its grace period is not over.

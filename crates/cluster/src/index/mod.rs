@@ -197,9 +197,11 @@ impl ClusterIndex {
         self.with_jobs(self.jobs.clone())
     }
 
-    /// A copy for planning with that job alone.
-    pub fn with_one_job(&self, job: SlimTrainingJob) -> Self {
-        let mut jobs = Store::default();
+    /// A copy for planning with this job: new, or in the place of the one with its name.
+    pub fn with_job(&self, job: SlimTrainingJob) -> Self {
+        let mut jobs = self.jobs.clone();
+        // It takes that place whatever its version.
+        jobs.rewound();
         jobs.apply(job, Origin::Watched);
         self.with_jobs(jobs)
     }

@@ -6,7 +6,7 @@ use andreas_api::energy_policy::{BudgetWindow, PowerBudgetScope, TariffWindow};
 use andreas_api::{Decimal, EnergyPolicySpec};
 use andreas_model::windows::{self, Window, daily, mean_beyond};
 use andreas_model::{CostRate, EnergyPrice, Seconds, Tariff, Time, Watts};
-use andreas_planner::{DEFAULT_WEAR, Lateness, PowerBudget};
+use andreas_planner::{Lateness, PowerBudget};
 use jiff::tz::TimeZone;
 
 /// The budget between windows if only windows limit power: above any cluster's draw.
@@ -15,7 +15,7 @@ const UNLIMITED: Watts = Watts(1e12);
 const MOST: Watts = Watts(1e9);
 
 /// Whether what a budget allows is a limit, and not [`UNLIMITED`] less a margin.
-pub fn limits(allowed: Watts) -> bool {
+pub fn is_limit(allowed: Watts) -> bool {
     allowed.0 <= MOST.0
 }
 
@@ -82,22 +82,22 @@ pub fn scope_factor(policy: &EnergyPolicySpec) -> f64 {
 /// Cost of lateness and time in the system besides the weights.
 pub fn lateness(policy: &EnergyPolicySpec) -> Lateness {
     let prices = &policy.prices;
-    let aging = prices.aging_period.seconds_or(86_400);
+    let aging = policy.seconds(|policy| &policy.prices.aging_period);
     Lateness {
         turnaround_share: prices.turnaround_share.value_or(0.1),
-        late_fixed: Seconds(prices.missed_deadline_as.seconds_or(900).max(0) as f64),
+        late_fixed: Seconds(policy.seconds(|policy| &policy.prices.missed_deadline_as) as f64),
         aging: (aging > 0).then_some(Seconds(aging as f64)),
     }
 }
 
 /// Time lost by a stop and a resume.
 pub fn restart_time(policy: &EnergyPolicySpec) -> Seconds {
-    Seconds(policy.preemption.restart_time.seconds_or(120).max(0) as f64)
+    Seconds(policy.seconds(|policy| &policy.preemption.restart_time) as f64)
 }
 
 /// What a restart must gain beyond the time that it loses, as seconds of the job's weight and draw.
 pub fn restart_wear(policy: &EnergyPolicySpec) -> Seconds {
-    Seconds(policy.preemption.restart_wear.seconds_or(DEFAULT_WEAR.0 as i64).max(0) as f64)
+    Seconds(policy.seconds(|policy| &policy.preemption.restart_wear) as f64)
 }
 
 /// Cost per second of lateness of a job with this weight.
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(budget.watts.at(Time(NOON as f64)), Some(Watts(5_000.0)));
         let later = budget.watts.at(Time((NOON + 3_600) as f64)).expect("within the day");
         // The greatest margin leaves a tenth.
-        assert!(limits(Watts(5_000.0)) && !limits(later) && !limits(later * 0.1), "{later:?}");
+        assert!(is_limit(Watts(5_000.0)) && !is_limit(later) && !is_limit(later * 0.1), "{later:?}");
         assert_eq!((budget.margin, budget.scope_factor), (0.05, 1.0));
     }
 
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(lateness(&policy(json!({"prices": {"agingPeriod": "0s"}}))).aging, None);
         assert_eq!(late_rate(&EnergyPolicySpec::default(), 10), CostRate(0.2 / 3_600.0));
         assert_eq!(restart_time(&EnergyPolicySpec::default()), Seconds(120.0));
-        assert_eq!(restart_wear(&EnergyPolicySpec::default()), DEFAULT_WEAR);
+        assert_eq!(restart_wear(&EnergyPolicySpec::default()), andreas_planner::DEFAULT_WEAR);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::*;
 #[test]
 fn an_explanation_has_costs_by_part_what_is_in_the_way_and_what_would_help() {
     let view = view(&contended());
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let shown = explain::explain(&view, &hypothetical, &job(&view, "second"), at(50), false, &|| true)
         .expect("explained");
     let decided = shown.decided.as_ref().expect("decided");
@@ -38,7 +38,7 @@ fn a_smaller_minimum_helps_where_a_few_gpus_are_free() {
     let view = view(&index);
     let shown = explain::explain(
         &view,
-        &Hypothetical::new(Caches::default),
+        &Hypothetical::new(Caches::default()),
         &job(&view, "waits"),
         at(50),
         false,
@@ -65,7 +65,7 @@ fn with_many_jobs_changes_are_tried_when_that_is_asked_and_as_long_as_there_is_t
         add(&mut index, "rival", &format!("j{n}"), &spec(8, 8, more), json!(null));
     }
     let view = view(&index);
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let explained = |always: bool, goes_on: &dyn Fn() -> bool| {
         let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), always, goes_on);
         shown.expect("explained")
@@ -89,7 +89,7 @@ fn with_few_jobs_the_time_is_limited_too() {
     let mut index = six_of_eight_held();
     add(&mut index, "team", "waits", &spec(4, 4, json!({})), json!(null));
     let view = view(&index);
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let tried = std::cell::Cell::new(0);
     let once = || tried.replace(tried.get() + 1) == 0;
     let shown = explain::explain(&view, &hypothetical, &job(&view, "waits"), at(50), false, &once)
@@ -102,7 +102,7 @@ fn help(index: &ClusterIndex, kind: ChangeKind) -> Option<Change> {
     let view = view(index);
     let shown = explain::explain(
         &view,
-        &Hypothetical::new(Caches::default),
+        &Hypothetical::new(Caches::default()),
         &job(&view, "waits"),
         at(50),
         false,
@@ -238,7 +238,7 @@ fn a_larger_power_budget_is_named_where_it_does_not_even_cover_idle_nodes() {
 
 fn explained(index: &ClusterIndex, name: &str) -> Explanation {
     let view = view(index);
-    explain::explain(&view, &Hypothetical::new(Caches::default), &job(&view, name), at(50), false, &|| true)
+    explain::explain(&view, &Hypothetical::new(Caches::default()), &job(&view, name), at(50), false, &|| true)
         .expect("explained")
 }
 
@@ -264,7 +264,7 @@ fn an_adopted_job_is_changed_by_annotations_of_its_workload_alone() {
     add(&mut index, "team", "waits", &waits, json!(null));
     let view = view(&index);
     let job = job(&view, "waits");
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let shown = explain::explain(&view, &hypothetical, &job, at(50), false, &|| true).expect("explained");
     assert!(shown.job.position.is_some() && shown.not_tried.is_none(), "{shown:?}");
     assert!(shown.changes.iter().all(|change| change.patch.is_none()), "{:?}", shown.changes);

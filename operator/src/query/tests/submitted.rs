@@ -15,13 +15,13 @@ fn posted(gpus: u32, epochs: u32, pod: &Value) -> JobObject {
 
 fn can(view: &View, job: JobObject) -> Can {
     let asked = CanRequest { job, deadline: None, deadline_after: None };
-    what_if::can(view, &Hypothetical::new(Caches::default), "team", &asked).expect("an answer")
+    what_if::can(view, &Hypothetical::new(Caches::default()), "team", &asked).expect("an answer")
 }
 
 fn what_if_added(view: &View, job: JobObject) -> QueuedJob {
     let nodes = vec![AddedNodes { count: 1, gpu_type: "a100".into(), gpus: 8 }];
     let asked = WhatIfRequest { job: Some(job), nodes, ..WhatIfRequest::default() };
-    let answer = what_if::what_if(view, &Hypothetical::new(Caches::default), "team", &asked);
+    let answer = what_if::what_if(view, &Hypothetical::new(Caches::default()), "team", &asked);
     answer.expect("an answer").job.expect("the job")
 }
 

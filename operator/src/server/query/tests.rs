@@ -67,7 +67,7 @@ fn following() -> (Arc<QueryApi>, Leader, Arc<Shared>) {
     latest.keep(planned(&index.lock(), &options, clock::now()));
     let sources = Sources { latest, forecasts: Forecasts::default() };
     let background = Background::start(sources).expect("a thread");
-    let hypothetical = Hypothetical::new(Caches::default);
+    let hypothetical = Hypothetical::new(Caches::default());
     let leader = Leader::default();
     let live = Live::new(index, leader.clone());
     (QueryApi::new(Access::new(reviewer()), live, background, hypothetical, metrics), leader, shared)

@@ -130,8 +130,7 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
     world.agent("n1", (0..64).map(lie).collect());
     // Eight A100 of at most 400 W, beside a host of 1 kW.
     assert_eq!(world.snapshot().nodes[0].foreign_power, Some(Watts(3_200.0)));
-    let policy = world.index.policy().expect("a policy").spec.clone();
-    let (whole, _) = andreas_cluster::energy::budget::counted(&world.index, &policy, at(100));
+    let whole = andreas_cluster::energy::budget::draw(&Inventory::from_index(&world.index), at(100)).whole;
     assert!(whole <= 8.0 * (400.0 + 52.0) + 1_000.0, "{whole}");
     // A possible value is accepted.
     world.agent("n1", json!([{"uuid": "0", "state": "Held", "holder": "other", "watts": 250}]));

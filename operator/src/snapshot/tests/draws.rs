@@ -167,18 +167,6 @@ fn nobody_counts_for_less_than_measured_families_draw_once_enough_are_known() {
     );
 }
 
-/// A question builds one job alone.
-#[test]
-fn the_other_runs_of_a_cluster_show_their_draw() {
-    let mut runs = world(holds(1, "n1", 8), 250);
-    let ledger = runs.ledger.take().expect("a ledger");
-    let beside =
-        |name: &str| Runs::beside(&key(name), &runs.index, &ledger, &mut Default::default(), at(200));
-    let others = beside("b");
-    assert_eq!(others.measured, BTreeMap::from([(key("a"), (GpuType::from(GPU), 250.0))]));
-    assert!(beside("a").measured.is_empty());
-}
-
 /// A profile whose run with four GPUs lasted so many minutes and drew so many watts.
 fn lasting(minutes: i64, watts: i64) -> Value {
     json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 60_000,

@@ -31,7 +31,7 @@ fn a_job_that_no_gpu_type_fits_is_expected_to_take_the_policys_run_time_or_its_n
         let ledger = world.ledger.as_ref().expect("a ledger");
         let built = build(&world.index, ledger, &mut Caches::default(), None, at(100));
         let of = |name: &str| {
-            let found = built.expected.iter().find(|one| one.key.name == name).expect("expected");
+            let (_, found) = built.expected.iter().find(|(key, _)| key.name == name).expect("expected");
             found.outlook.seconds_left
         };
         of("fits-nowhere")

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use andreas_cluster::energy::budget::counted;
+use andreas_cluster::energy::budget::draw;
 use andreas_cluster::energy::inventory::{node_use, summary};
-use andreas_cluster::energy::{Exclusion, NodeUse};
+use andreas_cluster::energy::{Exclusion, Inventory, NodeUse};
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn a_node_that_offers_more_gpus_than_a_machine_has_takes_neither_the_plan_nor_th
 
     let mut world = World::default();
     world.index.apply(node("honest", 8));
-    let floor = |world: &World| counted(&world.index, &policy, at(1)).1;
+    let floor = |world: &World| draw(&Inventory::with(&world.index, &policy), at(1)).floor;
     let before = floor(&world);
     world.index.apply(node("liar", 2_000));
     let built = build(&world.index, &Ledger::new(at(0)), &mut Caches::default(), None, at(1));
@@ -178,7 +178,7 @@ fn a_node_draws_as_much_while_its_device_plug_in_restarts() {
             world.node("n1", json!({}), json!({ "status": status }));
             let plan = andreas_planner::plan(&world.snapshot(), &andreas_planner::Options::default());
             let planned = plan.expect("a plan").budgeted_power.0;
-            let seen = counted(&world.index, &policy, at(100)).1;
+            let seen = draw(&Inventory::with(&world.index, &policy), at(100)).floor;
             assert_eq!((planned, seen), (expected, expected), "{used} in use, {offered} offered");
         }
     };

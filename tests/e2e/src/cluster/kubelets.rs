@@ -69,7 +69,7 @@ pub(super) async fn start_kubelets(
     let clock = if options.clocks_can_be_set {
         wrong_clock::settable(&Clock::Kubelets.file(testbed))?
     } else {
-        wrong_clock::environment(options.kubelets_clock)?
+        Vec::new()
     };
     let program = wrong_clock::wrapped(program, &clock, testbed.data_dir())?;
     let kubelets = Kubelets { program, args: vec!["--config".into(), path.into()] };

@@ -5,7 +5,6 @@ mod boards;
 mod chart_golden;
 mod chart_platforms;
 mod examples;
-mod imports;
 mod lengths;
 mod links;
 mod metrics_files;

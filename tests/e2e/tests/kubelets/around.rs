@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::ListParams;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::both::{ended_well, ends_well, node_of, small};
+use crate::gangs::{ended_well, ends_well, node_of, small};
 use crate::{nodes, real};
 
 /// The processes of a container of the pods whose names begin so.

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::both::{ends_well, small, went_on};
+use crate::gangs::{ends_well, small, went_on};
 use crate::{nodes, real};
 
 const HOUR: i32 = 3_600;

@@ -9,7 +9,7 @@ use andreas_e2e::scenario::scenario;
 use andreas_kubelets::{Fault, Service};
 use anyhow::{Context as _, Result, ensure};
 
-use crate::both::{self, ended_well, ends_well, node_of, small, went_on};
+use crate::gangs::{ended_well, ends_well, node_of, small, went_on};
 use crate::{nodes, real};
 
 /// For how long a node has no power: nobody notices, and its kubelet finds its pods in the API when it is back.
@@ -66,11 +66,6 @@ async fn services_of_a_node_restart_under_a_job_and_it_notices_nothing() -> Resu
         Ok(())
     })
     .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gang_survives_a_power_cut() -> Result<()> {
-    both::a_gang_survives_a_power_cut(real(2)).await
 }
 
 /// Given a job whose node is without power for a moment; when it has it again; then the attempt ends for one of [`CAUSES`], whichever the
@@ -147,19 +142,4 @@ async fn a_node_that_lost_a_gpu_costs_no_job_its_retries() -> Result<()> {
         Ok(())
     })
     .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_that_fails_under_a_job_costs_its_user_nothing() -> Result<()> {
-    both::a_gpu_that_fails_under_a_job_costs_its_user_nothing(real(2)).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn our_own_programs_are_killed_under_a_gang() -> Result<()> {
-    both::our_own_programs_are_killed_under_a_gang(real(2)).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_drained_node_sends_its_job_to_another() -> Result<()> {
-    both::a_drained_node_sends_its_job_to_another(real(2)).await
 }

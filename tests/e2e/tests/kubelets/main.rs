@@ -4,10 +4,9 @@
 //! `make kubelets` runs them, two at a time, each in namespaces of its own.
 
 mod around;
-#[path = "../both/mod.rs"]
-mod both;
 mod clocks;
 mod faults;
+mod gangs;
 mod machine;
 mod pods;
 mod policies;

@@ -13,7 +13,7 @@ use andreas_test_nodes::GPU_WATTS;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::both::{ended_well, ends_well, node_of, small};
+use crate::gangs::{ended_well, ends_well, node_of, small};
 use crate::{nodes, real};
 
 /// Until when a start counts as failed. A kubelet of a busy machine has asked the registry by then: one was seen to need more than 8 s to

@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
-use crate::both::{ended_well, small};
+use crate::gangs::{ended_well, small};
 use crate::{nodes, real};
 
 const LIMIT: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! `testbed up --kubelets`: real nodes at the prompt.
+//! `testbed --kubelets`: real nodes at the prompt.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,16 +13,6 @@ use tokio::process::Command;
 
 /// Until three nodes are Ready, or gone.
 const LIMIT: Duration = Duration::from_secs(180);
-const NAME: &str = "prompt";
-
-/// What `testbed COMMAND --name prompt ARGUMENT...` prints.
-async fn testbed(program: &Path, arguments: &str) -> Result<String> {
-    let (command, rest) = arguments.split_once(' ').unwrap_or((arguments, ""));
-    let arguments = [command, "--name", NAME].into_iter().chain(rest.split_whitespace());
-    let output = Command::new(program).args(arguments).output().await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
-}
 
 /// Programs of nodes and control planes that run here; the test has processes of its own alone.
 fn left() -> Vec<String> {
@@ -37,22 +27,32 @@ async fn nodes_at_the_prompt_offer_gpus_and_leave_nothing() -> Result<()> {
     let program = workspace_binary("testbed")?;
     // Given a test bed with three real nodes, as a person starts it
     let mut up = Command::new(&program)
-        .args(["up", "--kubelets", "3", "--name", NAME])
+        .args(["--kubelets", "3", "--name", "prompt"])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
     let mut lines = BufReader::new(up.stdout.take().context("its output")?).lines();
     let said = async {
+        let mut said = Vec::new();
         while let Some(line) = lines.next_line().await? {
-            if line.starts_with("in another terminal") {
-                return Ok(line);
+            let last = line.starts_with("in another terminal");
+            said.push(line);
+            if last {
+                return Ok(said);
             }
         }
         anyhow::bail!("it ended before its nodes were ready")
     };
-    tokio::time::timeout(LIMIT, said).await.context("three nodes in time")??;
+    let said = tokio::time::timeout(LIMIT, said).await.context("three nodes in time")??;
+    let last_word = |line: &str| line.rsplit([' ', '=']).next().map(PathBuf::from);
+    let data = said.first().and_then(|line| last_word(line)).context("its folder")?;
+    let kubeconfig = said.get(1).and_then(|line| last_word(line)).context("its kubeconfig")?;
+    let kubectl = said.get(2).and_then(|line| line.split_whitespace().next()).context("its kubectl")?;
     // When it says so, then the nodes are Ready and offer their GPUs
-    let nodes: Value = serde_json::from_str(&testbed(&program, "kubectl get nodes -o json").await?)?;
+    let mut get = Command::new(kubectl);
+    let output = get.args(["get", "nodes", "-o", "json"]).env("KUBECONFIG", kubeconfig).output().await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let nodes: Value = serde_json::from_slice(&output.stdout)?;
     let nodes = nodes["items"].as_array().context("a list")?;
     ensure!(nodes.len() == 3, "{nodes:#?}");
     for node in nodes {
@@ -61,14 +61,12 @@ async fn nodes_at_the_prompt_offer_gpus_and_leave_nothing() -> Result<()> {
         ensure!(ready && node["status"]["allocatable"]["nvidia.com/gpu"] == "4", "{node:#}");
         ensure!(node["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-80GB", "{node:#}");
     }
-    let status: Value = serde_json::from_str(&testbed(&program, "status --json").await?)?;
-    let data = PathBuf::from(status["dataDir"].as_str().context("its folder")?);
     let cgroup = Path::new("/sys/fs/cgroup");
     let name = data.file_name().context("a name")?;
     // Version 1 has a folder for each controller.
     let folders = [cgroup.join(name), cgroup.join("memory").join(name)];
     ensure!(folders.iter().any(|folder| folder.exists()), "{folders:?}");
-    ensure!(data.is_dir() && left().iter().any(|name| name == "kubelet"), "{status:#}: {:?}", left());
+    ensure!(data.is_dir() && left().iter().any(|name| name == "kubelet"), "{said:?}: {:?}", left());
     // When Ctrl-C ends it, then nothing stays
     let pid = up.id().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).context("it runs")?;
     kill_process(pid, Signal::INT)?;

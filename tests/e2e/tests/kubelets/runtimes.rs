@@ -15,7 +15,7 @@ use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::both::{ended_well, small};
+use crate::gangs::{ended_well, small};
 use crate::real;
 
 /// What the agent says of its node: the condition `Ready`, how many GPUs there are.

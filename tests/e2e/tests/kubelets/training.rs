@@ -20,13 +20,8 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::both::{self, ended_well, small};
+use crate::gangs::{ended_well, small};
 use crate::{nodes, real};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gang_over_two_nodes_stops_and_resumes_from_its_checkpoint() -> Result<()> {
-    both::a_gang_over_two_nodes_stops_and_resumes_from_its_checkpoint(real(2)).await
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gangs_members_find_each_other_on_nodes_that_nvidias_programs_labelled() -> Result<()> {

@@ -13,13 +13,10 @@ mod api_poison;
 mod api_policies;
 mod api_rights;
 mod api_rules;
-#[path = "../both/mod.rs"]
-mod both;
 mod certificates;
 mod faults;
 mod install;
 mod lifecycle;
 mod metrics;
-mod nodes;
 mod power;
 mod python;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Container;
 use rustix::process::Signal;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::env::{self, ConfigProblem, Environment, Place};
@@ -20,6 +19,8 @@ use crate::objects::{ANNOTATIONS, PodView};
 use crate::sandbox::{self, ContainerSpec, Ended, Mount, Sandbox, SandboxError};
 use crate::shared::Shared;
 
+/// How long a simulated container takes to stop.
+const STOPS_WITHIN: Duration = Duration::from_millis(100);
 const SEARCH_PATH: &str = "/.pretend/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What all containers of one pod share.
@@ -64,7 +65,7 @@ pub(crate) enum StartProblem {
 /// A started container.
 pub(crate) enum Program {
     Process { container: sandbox::Container, sandbox: Arc<Sandbox> },
-    Simulated { end: Option<(Instant, Ended)>, stop_after: Duration },
+    Simulated { end: Option<(Instant, Ended)> },
 }
 
 impl Program {
@@ -82,21 +83,13 @@ impl Program {
     }
 
     fn simulated(ctx: &PodContext) -> Self {
-        let number = |name: &str| {
-            let text = ctx.pod.annotation(&format!("{ANNOTATIONS}/{name}"))?;
-            text.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)
-        };
-        let code = number("exit-code").unwrap_or(0.0) as i32;
-        let end = number("run-seconds").map(|seconds| {
-            (
-                Instant::now() + Duration::from_secs_f64(seconds.min(1e9)),
-                Ended { code: Some(code), signal: None },
-            )
+        let seconds = ctx.pod.annotation(&format!("{ANNOTATIONS}/run-seconds"));
+        let seconds = seconds.and_then(|text| text.parse::<f64>().ok());
+        let end = seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0).map(|seconds| {
+            let at = Instant::now() + Duration::from_secs_f64(seconds.min(1e9));
+            (at, Ended { code: Some(0), signal: None })
         });
-        Self::Simulated {
-            end,
-            stop_after: Duration::from_secs_f64(number("stop-seconds").unwrap_or(0.1).min(1e9)),
-        }
+        Self::Simulated { end }
     }
 
     pub fn pid(&self) -> Option<i32> {
@@ -119,31 +112,16 @@ impl Program {
         }
     }
 
-    /// Starts the container's `preStop` hook (`exec` or `sleep`), which SIGTERM has to wait for.
-    pub fn pre_stop(&self, container: &Container) -> Option<JoinHandle<()>> {
-        let Self::Process { container: process, sandbox } = self else { return None };
-        let hook = container.lifecycle.as_ref()?.pre_stop.clone()?;
-        let (sandbox, id) = (Arc::clone(sandbox), process.id);
-        Some(tokio::spawn(async move {
-            if let Some(sleep) = hook.sleep {
-                tokio::time::sleep(Duration::from_secs(sleep.seconds.unsigned_abs())).await;
-            } else if let Some(command) = hook.exec.and_then(|exec| exec.command) {
-                // Its own limit is the pod's grace: it ends with the container.
-                let _ = sandbox.exec(id, command, Duration::from_secs(3600)).await;
-            }
-        }))
-    }
-
     /// Resolves when it has ended. Cancel safe; not to be asked again afterwards.
     pub async fn ended(&mut self) -> Ended {
         const LOST: Ended = Ended { code: Some(255), signal: None };
         match self {
             Self::Process { container, .. } => (&mut container.ended).await.unwrap_or(LOST),
-            Self::Simulated { end: Some((at, ended)), .. } => {
+            Self::Simulated { end: Some((at, ended)) } => {
                 tokio::time::sleep_until(*at).await;
                 *ended
             }
-            Self::Simulated { end: None, .. } => std::future::pending().await,
+            Self::Simulated { end: None } => std::future::pending().await,
         }
     }
 
@@ -154,15 +132,14 @@ impl Program {
                     tracing::debug!(pid = container.pid, ?signal, %error, "signal");
                 }
             }
-            Self::Simulated { end, stop_after } => match signal {
+            Self::Simulated { end } => match signal {
                 Signal::TERM => {
-                    let at = Instant::now() + *stop_after;
+                    let at = Instant::now() + STOPS_WITHIN;
                     if end.is_none_or(|(earlier, _)| at < earlier) {
                         *end = Some((at, Ended { code: Some(143), signal: None }));
                     }
                 }
                 Signal::KILL => *end = Some((Instant::now(), Ended { code: None, signal: Some(9) })),
-                Signal::STOP => *end = None,
                 _ => {}
             },
         }

@@ -61,10 +61,8 @@ pub(crate) struct StatusTracker {
     pub started: Timestamp,
     pub pod_ip: String,
     pub host_ip: String,
-    /// Reason and message of a pod that was refused or evicted.
+    /// Reason and message of a pod that was refused.
     pub refusal: Option<Refusal>,
-    /// `DisruptionTarget` with this reason and message.
-    pub disruption: Option<(String, String)>,
     /// All that may run has ended, and no more will.
     pub over: bool,
     never_restarts: bool,
@@ -98,7 +96,6 @@ impl StatusTracker {
             pod_ip: pod_ip.to_owned(),
             host_ip: host_ip.to_owned(),
             refusal: None,
-            disruption: None,
             over: false,
             never_restarts: pod.spec.restart_policy == "Never",
             since: BTreeMap::new(),
@@ -127,12 +124,6 @@ impl StatusTracker {
             })
     }
 
-    /// A pod that is evicted for its own limits, and whose containers all exit 0, has another phase than that of its eviction:
-    /// a kubelet drops the reason.
-    fn shown_refusal(&self) -> Option<&Refusal> {
-        self.refusal.as_ref().filter(|_| self.disruption.is_some() || !self.over || !self.succeeded())
-    }
-
     fn succeeded(&self) -> bool {
         let clean =
             |slot: &ContainerState| matches!(&slot.state, State::Terminated(end) if end.exit_code == 0);
@@ -140,7 +131,7 @@ impl StatusTracker {
     }
 
     pub fn phase(&self) -> &'static str {
-        if self.shown_refusal().is_some() {
+        if self.refusal.is_some() {
             return "Failed";
         }
         if self.over {
@@ -184,7 +175,7 @@ impl StatusTracker {
     pub fn patch(&mut self, uid: &str) -> Value {
         let phase = self.phase();
         let mut status = json!({"phase": phase, "startTime": whole_seconds(self.started)});
-        if let Some(refusal) = self.shown_refusal() {
+        if let Some(refusal) = &self.refusal {
             status["reason"] = json!(refusal.reason);
             status["message"] = json!(refusal.message);
         }
@@ -242,12 +233,6 @@ impl StatusTracker {
                 "lastProbeTime": null,
                 "reason": if reason.is_empty() { Value::Null } else { json!(reason) },
                 "message": if message.is_empty() { Value::Null } else { json!(message) },
-            }));
-        }
-        if let Some((reason, message)) = &self.disruption {
-            list.push(json!({
-                "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
-                "lastTransitionTime": whole_seconds(Timestamp::now()),
             }));
         }
         Value::Array(list)

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::probe::Verdict;
 use super::run::{PodContext, Program, StartProblem};
 use super::status::{Kind, State, Terminated};
-use crate::entry::Fault;
 use crate::sandbox::Ended;
 
 /// A program needs a moment to install its signal handlers; process 1 of a PID namespace loses what comes before.
@@ -46,7 +45,8 @@ pub(crate) struct ContainerUpdate {
 pub(crate) struct Handle {
     /// When it must be dead; SIGTERM is sent when this is first set.
     pub stop: watch::Sender<Option<Instant>>,
-    pub faults: mpsc::UnboundedSender<Fault>,
+    /// Its machine has lost its power.
+    pub lose: mpsc::UnboundedSender<()>,
     task: JoinHandle<()>,
 }
 
@@ -65,27 +65,16 @@ pub(crate) fn start(
     news: mpsc::UnboundedSender<ContainerUpdate>,
 ) -> Handle {
     let (stop, stopping) = watch::channel(None);
-    let (faults, faulty) = mpsc::unbounded_channel();
+    let (lose, lost) = mpsc::unbounded_channel();
     let restart = match (kind, ctx.pod.spec.restart_policy.as_str()) {
         (Kind::Sidecar, _) => Restart::Always,
         (_, "Never") => Restart::Never,
         (Kind::Init, _) | (_, "OnFailure") => Restart::OnFailure,
         _ => Restart::Always,
     };
-    let task = Task {
-        ctx,
-        container,
-        index,
-        restart,
-        news,
-        stopping,
-        faulty,
-        deaf: false,
-        ready: false,
-        restarts: 0,
-        last: None,
-    };
-    Handle { stop, faults, task: tokio::spawn(task.run()) }
+    let task =
+        Task { ctx, container, index, restart, news, stopping, lost, ready: false, restarts: 0, last: None };
+    Handle { stop, lose, task: tokio::spawn(task.run()) }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +91,7 @@ struct Task {
     restart: Restart,
     news: mpsc::UnboundedSender<ContainerUpdate>,
     stopping: watch::Receiver<Option<Instant>>,
-    faulty: mpsc::UnboundedReceiver<Fault>,
-    deaf: bool,
+    lost: mpsc::UnboundedReceiver<()>,
     ready: bool,
     restarts: u32,
     last: Option<Terminated>,
@@ -233,7 +221,7 @@ impl Task {
                         return None;
                     }
                     // What broke meanwhile, a machine that lost its power among it, met no program.
-                    while self.faulty.try_recv().is_ok() {}
+                    while self.lost.try_recv().is_ok() {}
                 }
                 Err(problem) => {
                     let text = format!("failed to create containerd task: {problem}");
@@ -249,18 +237,11 @@ impl Task {
         );
         let running = State::Running { since, container_id: container_id.clone() };
         self.record_event("Started", &format!("Started container {}", self.container.name));
-        let (ended, verdict) = self.watch(&mut program, &running).await;
-        let exit_code = match verdict {
-            Some(Fault::Fail(code)) => code,
-            Some(Fault::Oom) => 137,
-            Some(Fault::Lost) => 255,
-            _ => ended.exit_code(),
-        };
-        let reason = match verdict {
-            Some(Fault::Oom) => "OOMKilled",
-            Some(Fault::Lost) => "Unknown",
-            _ if exit_code == 0 => "Completed",
-            _ => "Error",
+        let (ended, lost) = self.watch(&mut program, &running).await;
+        let (exit_code, reason) = match ended.exit_code() {
+            _ if lost => (255, "Unknown"),
+            0 => (0, "Completed"),
+            code => (code, "Error"),
         };
         Some(Terminated {
             exit_code,
@@ -270,7 +251,7 @@ impl Task {
             message: self.message(exit_code),
             started: Some(since),
             // What goes with the machine's power is found when it is back.
-            finished: (!matches!(verdict, Some(Fault::Lost))).then(Timestamp::now),
+            finished: (!lost).then(Timestamp::now),
             container_id,
         })
     }
@@ -288,13 +269,12 @@ impl Task {
         }
     }
 
-    /// Waits for the end; stops the program when asked to. The fault that ended it, if one did.
-    async fn watch(&mut self, program: &mut Program, running: &State) -> (Ended, Option<Fault>) {
+    /// Waits for the end; stops the program when asked to. Whether it was lost with its machine.
+    async fn watch(&mut self, program: &mut Program, running: &State) -> (Ended, bool) {
         let started = Instant::now();
-        let (mut verdict, mut warned, mut killed) = (None, false, false);
+        let (mut lost, mut warned, mut killed) = (false, false, false);
         // A container found dead by its probes gets the pod's grace to end, and is restarted.
         let mut condemned: Option<Instant> = None;
-        let mut hook: Option<JoinHandle<()>> = None;
         let (tell, mut probed) = mpsc::unbounded_channel();
         let probing = program.probing(&self.ctx, &self.container);
         self.ready = probing.is_none();
@@ -302,7 +282,7 @@ impl Task {
         let _probes = AbortOnDrop(probing.map(|probing| tokio::spawn(probing.run(tell))));
         loop {
             let deadline = [*self.stopping.borrow_and_update(), condemned].into_iter().flatten().min();
-            let warn_at = deadline.filter(|_| !warned && !self.deaf).map(|_| started + SIGNAL_HANDLER_DELAY);
+            let warn_at = deadline.filter(|_| !warned).map(|_| started + SIGNAL_HANDLER_DELAY);
             let kill_at = deadline.filter(|_| !killed);
             let at = |when: Option<Instant>| async move {
                 match when {
@@ -311,7 +291,7 @@ impl Task {
                 }
             };
             tokio::select! {
-                ended = program.ended() => return (ended, verdict),
+                ended = program.ended() => return (ended, lost),
                 () = at(kill_at) => {
                     killed = true;
                     program.signal(Signal::KILL).await;
@@ -319,13 +299,6 @@ impl Task {
                 () = at(warn_at) => {
                     warned = true;
                     self.record_event("Killing", &format!("Stopping container {}", self.container.name));
-                    hook = program.pre_stop(&self.container);
-                    if hook.is_none() {
-                        program.signal(Signal::TERM).await;
-                    }
-                }
-                () = over(&mut hook) => {
-                    hook = None;
                     program.signal(Signal::TERM).await;
                 }
                 Ok(()) = self.stopping.changed() => {}
@@ -348,16 +321,10 @@ impl Task {
                         condemned = Some(Instant::now() + Duration::from_secs(grace));
                     }
                 },
-                Some(fault) = self.faulty.recv() => match fault {
-                    Fault::Oom | Fault::Fail(_) | Fault::Lost => {
-                        verdict = Some(fault);
-                        killed = true;
-                        program.signal(Signal::KILL).await;
-                    }
-                    Fault::Hang => program.signal(Signal::STOP).await,
-                    Fault::Resume => program.signal(Signal::CONT).await,
-                    Fault::Deaf => self.deaf = true,
-                },
+                Some(()) = self.lost.recv() => {
+                    (lost, killed) = (true, true);
+                    program.signal(Signal::KILL).await;
+                }
             }
         }
     }
@@ -370,13 +337,6 @@ impl Task {
             return tail(&self.ctx.log(&self.container.name), LOG_TAIL.0, LOG_TAIL.1);
         }
         file
-    }
-}
-
-async fn over(hook: &mut Option<JoinHandle<()>>) {
-    match hook {
-        Some(hook) => drop(hook.await),
-        None => std::future::pending().await,
     }
 }
 

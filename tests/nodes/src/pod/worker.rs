@@ -19,9 +19,9 @@ use super::status::{Kind, State, StatusTracker};
 use super::task::{self, ContainerUpdate, Handle};
 use super::volumes::{self, MountProblem, Volumes};
 use crate::devices::{Demand, Refusal, gpus_of_container};
-use crate::entry::{Fault, Machine, Order, PodHandle};
+use crate::entry::{Order, PodHandle};
 use crate::node::Node;
-use crate::objects::{ANNOTATIONS, PodView};
+use crate::objects::PodView;
 use crate::shared::Shared;
 
 type Preparation = Pin<Box<dyn Future<Output = Result<Volumes, MountProblem>> + Send>>;
@@ -33,7 +33,7 @@ pub(crate) async fn run(
     pod: Arc<PodView>,
     entry: Arc<PodHandle>,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    mut machine: mpsc::UnboundedReceiver<Machine>,
+    mut lost: mpsc::UnboundedReceiver<()>,
 ) {
     let mut online = node.online();
     let _ = online.wait_for(|online| *online).await;
@@ -59,7 +59,7 @@ pub(crate) async fn run(
                 worker.hear(one);
                 while let Ok(more) = received.try_recv() { worker.hear(more); }
             }
-            Some(doing) = machine.recv() => worker.suffer(doing),
+            Some(()) = lost.recv() => worker.lose(),
             Some(order) = orders.recv(), if worker.node.is_online() => worker.obey(order),
             Ok(()) = online.changed() => {}
             outcome = prepared(&mut preparing) => {
@@ -73,7 +73,6 @@ pub(crate) async fn run(
                 renew_at = None;
                 preparing = worker.prepare();
             }
-            () = at(worker.fault_at.as_ref().map(|(when, _)| *when)) => worker.due_fault(),
             () = at(writable) => {}
         }
     }
@@ -108,13 +107,12 @@ struct Worker {
     retry_at: Option<Instant>,
     /// Writes that failed in a row.
     failures: u32,
-    fault_at: Option<(Instant, Fault)>,
 }
 
 impl Worker {
     async fn admit(shared: Arc<Shared>, node: Arc<Node>, pod: Arc<PodView>, entry: Arc<PodHandle>) -> Self {
         let refused = |refusal: Refusal| (Vec::new(), String::new(), Some(refusal));
-        let (gpus, ip, refusal) = match node.next_refusal().or_else(|| affinity_refusal(&node, &pod)) {
+        let (gpus, ip, refusal) = match affinity_refusal(&node, &pod) {
             Some(refusal) => refused(refusal),
             None => match node.devices.lock().admit(pod.uid(), &Demand::of(&pod)) {
                 Ok(gpus) => {
@@ -170,7 +168,6 @@ impl Worker {
             written: Value::Null,
             retry_at: None,
             failures: 0,
-            fault_at: None,
         };
         worker.obey(Order::Update(pod));
         worker
@@ -308,10 +305,6 @@ impl Worker {
         if slot.kind == Kind::Init && matches!(&news.state, State::Terminated(end) if end.exit_code == 0) {
             slot.ready = true;
         }
-        let running = matches!(news.state, State::Running { .. });
-        if running && slot.kind == Kind::Main && self.fault_at.is_none() {
-            self.fault_at = annotated_fault(&self.pod);
-        }
         slot.state = news.state;
         slot.last = news.last;
         slot.restarts = news.restarts;
@@ -338,32 +331,9 @@ impl Worker {
         self.pod = pod;
     }
 
-    fn suffer(&mut self, doing: Machine) {
-        match doing {
-            Machine::Fault(fault) => {
-                for handle in self.tasks.values() {
-                    let _ = handle.faults.send(fault);
-                }
-            }
-            Machine::Evict { reason, message, grace } => {
-                if !self.tracker.over {
-                    self.shared.event(&self.pod, "Warning", &reason, &message);
-                    // For a pod's own limits a kubelet sets no condition.
-                    if message.starts_with("The node ") {
-                        self.tracker.disruption = Some(("TerminationByKubelet".to_owned(), message.clone()));
-                    }
-                    self.tracker.refusal = Some(Refusal { reason, message });
-                    self.deadline = Some(Instant::now() + grace);
-                }
-            }
-        }
-    }
-
-    fn due_fault(&mut self) {
-        if let Some((_, fault)) = self.fault_at.take() {
-            // Far away, so that it happens once.
-            self.fault_at = Some((Instant::now() + Duration::from_secs(1 << 30), fault));
-            self.suffer(Machine::Fault(fault));
+    fn lose(&mut self) {
+        for handle in self.tasks.values() {
+            let _ = handle.lose.send(());
         }
     }
 
@@ -388,12 +358,4 @@ fn affinity_refusal(node: &Node, pod: &PodView) -> Option<Refusal> {
         message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
             .to_owned(),
     })
-}
-
-/// `testbed.andreas.dev/fault` and `testbed.andreas.dev/fault-after-seconds` (0).
-fn annotated_fault(pod: &PodView) -> Option<(Instant, Fault)> {
-    let fault = Fault::parse(pod.annotation(&format!("{ANNOTATIONS}/fault"))?)?;
-    let after = pod.annotation(&format!("{ANNOTATIONS}/fault-after-seconds"));
-    let after = after.and_then(|text| text.parse::<f64>().ok()).filter(|after| after.is_finite());
-    Some((Instant::now() + Duration::from_secs_f64(after.unwrap_or(0.0).clamp(0.0, 1e6)), fault))
 }

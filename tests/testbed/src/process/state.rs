@@ -60,8 +60,7 @@ pub enum ProcessError {
 }
 
 /// What a process does at the moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessState {
     /// Running.
     Running,

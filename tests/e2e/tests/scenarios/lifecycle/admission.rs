@@ -135,21 +135,6 @@ async fn forged_and_relabelled_pods_are_refused() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_name_in_use_is_said_and_waited_for() -> Result<()> {
-    scenario(Options::default(), async |c| {
-        c.kubectl("run taken-1-0 --image=missing/x --restart=Never").await?;
-        let tj = job("taken").epochs(4, 0.3);
-        c.submit(&tj).await?;
-        c.wait_for_reason(&tj, Reason::NameInUse).await?;
-        let words = c.observer.seen().message(&tj.key(), Reason::NameInUse);
-        ensure!(words.contains("taken-1-0"), "{words}");
-        c.kubectl("delete pod taken-1-0 --grace-period=0 --force").await?;
-        c.wait_for_phase(&tj, Phase::Succeeded).await
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn names_deadlines_and_ranges_are_checked_when_applied() -> Result<()> {
     scenario(Options::default(), async |c| {
         let refused = [

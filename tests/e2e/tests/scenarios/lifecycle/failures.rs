@@ -1,12 +1,9 @@
 //! Attempts that fail: by the user's own making, by time-outs, by what the trainer claims.
 
-use std::time::Duration;
-
 use andreas_api::phase::{Outcome, Phase, Reason};
 use andreas_e2e::cluster::{Options, T4, a100, t4};
 use andreas_e2e::job::{job, measured, profile};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
-use andreas_test_nodes::Refusal;
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -34,54 +31,6 @@ async fn a_user_failure_is_tried_again_until_the_retries_are_used() -> Result<()
         ensure!(status.attempts == 2 && status.user_failures == 2, "{status:?}");
         let last = status.history.last().context("no history")?;
         ensure!(last.exit_code == Some(9) && !last.message.is_empty(), "{last:?}");
-        Ok(())
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn exit_0_below_99_percent_is_a_finish_that_says_so() -> Result<()> {
-    scenario(Options::default(), async |c| {
-        let tj = job("early").epochs(10, 0.4).env("TRAINER_STOP_AT", 0.5);
-        c.submit(&tj).await?;
-        c.wait_for_phase(&tj, Phase::Succeeded).await?;
-        c.wait_for_reason(&tj, Reason::CompletedEarly).await?;
-        let seen = c.observer.seen();
-        ensure!(seen.status(&tj.key()).attempts == 1, "never another attempt");
-        let message = seen.message(&tj.key(), Reason::CompletedEarly);
-        ensure!(message.contains('%'), "the figure is missing: {message}");
-        Ok(())
-    })
-    .await
-}
-
-/// A program that saves and exits 0 on SIGTERM, whoever sends it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_its_kubelet_ends_for_a_limit_or_a_probe_is_tried_again_from_its_checkpoint()
--> Result<()> {
-    scenario(Options::default(), async |c| {
-        let saves = |name: &str| job(name).epochs(40, 0.3).checkpoint(5).env("TRAINER_TERM_EXIT", 0).stays_at(0.5);
-        let full = saves("full");
-        let probe = json!({"tcpSocket": {"port": 9}, "initialDelaySeconds": 2, "periodSeconds": 1, "failureThreshold": 1});
-        let probed = saves("probed").spec("retries", json!(0)).container("livenessProbe", probe);
-        c.submit(&full).await?;
-        c.submit(&probed).await?;
-        c.wait_for_percent(&full, 20).await?;
-        let words = "Usage of EmptyDir volume \"cache\" exceeds the limit \"50Mi\". ";
-        let why = Refusal { reason: "Evicted".into(), message: words.into() };
-        andreas_e2e::nodes::client(&c.testbed).evict("default", "full-1-0", why, Duration::from_secs(1)).await?;
-        // then the eviction used a retry, and the run goes on where it was
-        c.wait_for_phase(&full, Phase::Succeeded).await?;
-        let status = c.observer.seen().status(&full.key());
-        let first = &status.history[0];
-        ensure!(first.outcome == Outcome::UserFailure && first.message.contains(words.trim()), "{first:?}");
-        ensure!((status.attempts, status.user_failures, status.cluster_failures) == (2, 1, 0), "{status:?}");
-        ensure!(status.progress.as_ref().is_some_and(|p| p.attempt_start >= 10_000), "{status:?}");
-        // and where no retry is left, the probe's words say why it failed
-        c.wait_for_phase(&probed, Phase::Failed).await?;
-        let first = c.observer.seen().status(&probed.key()).history[0].clone();
-        ensure!(first.message.contains("Liveness probe failed"), "{first:?}");
-        ensure!(first.outcome == Outcome::UserFailure && first.exit_code == Some(0), "{first:?}");
         Ok(())
     })
     .await
@@ -128,44 +77,6 @@ async fn hangs_and_runaways_are_ended() -> Result<()> {
         c.wait_for_phase(&hangs, Phase::Failed).await?;
         let status = c.observer.seen().status(&hangs.key());
         ensure!(status.history[0].reason == Reason::ProgressTimeout.as_str(), "{:?}", status.history);
-        Ok(())
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_cannot_be_had_is_the_users_failure() -> Result<()> {
-    scenario(Options::default(), async |c| {
-        let tj = job("no-image")
-            .container("image", json!("missing/trainer:none"))
-            // Time for the kubelet to say that there is no such image: otherwise it would be the cluster's failure.
-            .spec("startTimeout", json!("20s"))
-            .spec("retries", json!(0));
-        c.submit(&tj).await?;
-        c.wait_for_phase(&tj, Phase::Failed).await?;
-        let status = c.observer.seen().status(&tj.key());
-        ensure!(status.history[0].reason == Reason::StartTimeout.as_str(), "{:?}", status.history);
-        ensure!(status.history[0].outcome == Outcome::UserFailure);
-        Ok(())
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_failing_member_ends_the_whole_gang() -> Result<()> {
-    scenario(Options::default(), async |c| {
-        let tj = job("gang")
-            .gpus(8, 2)
-            .epochs(10, 0.4)
-            .spec("retries", json!(1))
-            .env("TRAINER_FAIL_AT", 0.3)
-            .env("TRAINER_FAIL_RANK", 1)
-            .env("TRAINER_FAIL_ATTEMPTS", 1);
-        let key = tj.key();
-        c.submit(&tj).await?;
-        c.observer.until("a second attempt", DEFAULT_TIMEOUT, |s| s.status(&key).attempts == 2).await?;
-        c.wait_for_phase(&tj, Phase::Succeeded).await?;
-        ensure!(c.observer.seen().status(&key).user_failures == 1);
         Ok(())
     })
     .await

@@ -1,42 +1,13 @@
 //! Stops that are asked for: suspend, delete, edits, moves.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_api::phase::{Phase, Reason};
 use andreas_e2e::cluster::{Options, a100};
 use andreas_e2e::job::job;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use anyhow::{Result, ensure};
 use serde_json::json;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn suspend_saves_and_resume_goes_on_even_after_exit_0() -> Result<()> {
-    scenario(Options::default(), async |c| {
-        // given a run with a checkpoint that exits 0 when it is told to stop
-        let tj = job("held").epochs(60, 0.4).checkpoint(10).env("TRAINER_TERM_EXIT", 0).stays_at(0.5);
-        let key = tj.key();
-        c.submit(&tj).await?;
-        c.wait_for_percent(&tj, 25).await?;
-        // when it is suspended
-        c.edit(&key, &json!({"suspend": true})).await?;
-        // then it is stopped, not finished
-        c.wait_for_phase(&tj, Phase::Suspended).await?;
-        let status = c.observer.seen().status(&key);
-        ensure!(status.history.last().is_some_and(|a| a.outcome == Outcome::Stopped), "{:?}", status.history);
-        let done = c.observer.seen().milli_percent(&key);
-        c.assert_holds("suspended", Duration::from_secs(3), |s| s.phase(&key) == Phase::Suspended).await?;
-        // when it is resumed, then it goes on from its checkpoint
-        c.edit(&key, &json!({"suspend": false})).await?;
-        c.wait_for_phase(&tj, Phase::Running).await?;
-        c.wait_for_phase(&tj, Phase::Succeeded).await?;
-        let status = c.observer.seen().status(&key);
-        ensure!(status.attempts == 2 && status.restarts == 1 && status.user_failures == 0, "{status:?}");
-        let went_on = status.progress.as_ref().map_or(0, |p| p.attempt_start);
-        ensure!(done >= 20_000 && went_on >= done - 5_000, "stopped at {done}, went on from {went_on}");
-        Ok(())
-    })
-    .await
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delete_cancels_with_grace_and_frees_the_gpus() -> Result<()> {
@@ -51,27 +22,6 @@ async fn delete_cancels_with_grace_and_frees_the_gpus() -> Result<()> {
         c.wait_for_reason(&second, Reason::WaitingForCapacity).await?;
         c.kubectl("delete trainingjob first --wait=false").await?;
         c.wait_for_phase(&second, Phase::Succeeded).await
-    })
-    .await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_job_made_again_under_its_name_waits_for_the_old_pods() -> Result<()> {
-    scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
-        // given a running job that holds every GPU and takes its whole grace to leave
-        c.collect_garbage().await?;
-        let old = job("again").gpus(4, 1).epochs(1000, 0.5).checkpoint(12).env("TRAINER_IGNORE_TERM", 1);
-        c.submit(&old).await?;
-        c.wait_for_phase(&old, Phase::Running).await?;
-        // when it is deleted and made again at once
-        let deleted = Instant::now();
-        c.kubectl("delete trainingjob again --cascade=background --wait=true").await?;
-        let new = job("again").gpus(4, 1).epochs(4, 0.3);
-        c.submit(&new).await?;
-        // then the new one runs when the old pods have ended (the observer forbids two pods on one GPU)
-        c.wait_for_phase(&new, Phase::Succeeded).await?;
-        ensure!(deleted.elapsed() > Duration::from_secs(12), "it did not wait for the grace of the old one");
-        Ok(())
     })
     .await
 }

@@ -20,14 +20,10 @@ impl Worker {
         if self.node.is_online() {
             self.tracker.date_lost(Timestamp::now());
         }
-        // A refusal of an evicted pod is told when its containers have ended.
         let patch = self.tracker.patch(self.pod.uid());
         let quiet = self.shared.sandbox.is_none() && self.tracker.phase() == "Pending";
         let waits = self.retry_at.is_some_and(|at| at > Instant::now());
         if self.gone || patch == self.written || quiet || waits || !self.node.is_online() {
-            return;
-        }
-        if self.tracker.refusal.is_some() && !self.tracker.over {
             return;
         }
         let pods: Api<PodView> = Api::namespaced(self.shared.client.clone(), self.pod.namespace());
