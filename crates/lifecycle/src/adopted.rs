@@ -21,7 +21,7 @@ use super::late::{self, unbound_condition};
 use super::member::{Member, Members, is_over, number};
 use super::observed::Observed;
 use super::readiness::{self, Readiness};
-use super::workload::judged;
+use super::workload::{judged, suspended_by};
 use super::{end, run, start, stop};
 
 /// Seconds that the pods of a workload that ended usually need at most to end too.
@@ -233,7 +233,7 @@ fn stopped_otherwise(d: &mut Draft<'_>, workload: &Workload, allocation: &Alloca
     let judgement = match &workload.end {
         Some(end) => judged(end),
         None if released && workload.suspended => {
-            Judgement::new(Outcome::Withdrawn, Reason::NotAdopted, "it was suspended by somebody else")
+            Judgement::new(Outcome::Withdrawn, Reason::NotAdopted, suspended_by(workload))
         }
         None if !released && !workload.suspended => {
             Judgement::new(Outcome::Withdrawn, Reason::NotAdopted, "it was started by somebody else")

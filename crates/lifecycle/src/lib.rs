@@ -90,5 +90,5 @@ pub use observed::{
 };
 pub use pod_events::{EventsUnread, KubeletEvents, PodEvent};
 pub use step::step;
-pub use template::problem as template_problem;
+pub use template::{largest_admitted, problem as template_problem};
 pub use unexplained::questions;

@@ -266,6 +266,9 @@ pub struct Job {
     /// Nodes where its placement failed recently.
     #[serde(default)]
     pub forbidden: Vec<NodeName>,
+    /// Sizes of workers that it is not given anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_workers: Vec<RefusedWorkers>,
     /// Whether it may be preempted.
     #[serde(default)]
     pub preemption: Preemption,
@@ -304,6 +307,18 @@ pub struct Job {
     pub promised: bool,
     /// Its current state.
     pub state: JobState,
+}
+
+/// Sizes of workers that are refused: by admission, or by kubelets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedWorkers {
+    /// On nodes of this type; `None`: of all.
+    #[serde(default)]
+    pub gpu_type: Option<GpuType>,
+    /// Fewest GPUs.
+    pub least: GpuCount,
+    /// Most GPUs.
+    pub most: GpuCount,
 }
 
 /// Restarts per job and day after which the planner leaves it where it is.

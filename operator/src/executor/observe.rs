@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
-use andreas_api::names::LABEL_GPU_MEMORY;
+use andreas_api::names::{LABEL_ARCHITECTURE, LABEL_GPU_MEMORY};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
 use andreas_cluster::energy::bill;
 use andreas_cluster::energy::measured::{self, LateEnergy, PendingEnergy};
 use andreas_cluster::energy::weight::bounded_weight;
 use andreas_cluster::index::{
-    ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, pods_of, takes,
+    ClusterIndex, DeletedPod, agent_status, broken_gpus, claimed_gpus, is_worker, name_of, offered, owner,
+    pods_of, takes,
 };
 use andreas_lifecycle::{
     AgentFact, AttemptEnds, Backoff, Claim, DecisionFor, DeletedPodView, EnergyView, FirstSeen,
@@ -342,6 +343,7 @@ fn fact(node: &SlimNode, agent: Option<AgentFact>, free_gpus: i32, open_gpus: i3
         out_of_service: node.spec.taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service"),
         free_gpus,
         open_gpus,
+        architecture: node.labels().get(LABEL_ARCHITECTURE).cloned().unwrap_or_default(),
         gpu_memory_mib: node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()),
         agent,
     }
@@ -373,6 +375,12 @@ fn agent(node: &SlimGpuNode, index: &ClusterIndex, now: Timestamp) -> Option<Age
         awake: status.observed_wake_generation,
         unanswered_since,
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
+        strangers_beside: status
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.parked.iter().any(|context| context.pod.is_none()))
+            .map(|gpu| gpu.holder.clone().unwrap_or_default())
+            .collect(),
         holders_observed: status.observed_holders_generation,
         unhealthy_since: since.max(),
     })
@@ -384,7 +392,9 @@ fn free_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey, job: &SlimT
     let name = node.name_any();
     let own = job.status.as_ref().and_then(|status| status.allocation.as_ref());
     let present = |pod: &SlimPod| own.is_some_and(|own| is_worker(pod, job, own.attempt));
+    let node_key = ObjectKey { namespace: String::new(), name: name.clone() };
     let mut used = index.foreign_use(&name).gpus.saturating_add(index.vanished_use(&name, present).gpus);
+    used = used.saturating_add(claimed_gpus(index, &node_key));
     for pod in index.pods_on(&name) {
         // Orphans are included in foreign use.
         if !present(pod) && owner(&pod.metadata).is_some() {
@@ -431,7 +441,7 @@ fn open_gpus(index: &ClusterIndex, node: &SlimNode, key: &ObjectKey) -> i32 {
     };
     let broken = broken_gpus(index, key, node, of_jobs);
     let foreign = index.foreign_use(&key.name).gpus.saturating_add(index.vanished_foreign_gpus(&key.name));
-    let lost = foreign.saturating_add(broken);
+    let lost = foreign.saturating_add(broken).saturating_add(claimed_gpus(index, key));
     i32::try_from(has).unwrap_or(i32::MAX) - i32::try_from(lost).unwrap_or(i32::MAX)
 }
 

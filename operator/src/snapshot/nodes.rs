@@ -7,8 +7,8 @@ use andreas_cluster::energy::draws::foreign_power;
 use andreas_cluster::energy::{Exclusion, Inventory, Types, limits};
 use andreas_cluster::index::amounts::HOST_PORT;
 use andreas_cluster::index::{
-    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, owner, takes,
-    usable, whole_gpus,
+    Amounts, ClusterIndex, MOST_GPUS, agent_status, broken_gpus, claimed_gpus, gpu_memory, name_of, offered,
+    owner, takes, usable, whole_gpus,
 };
 use andreas_cluster::policy::boards::Board;
 use andreas_model::{GpuType, Watts};
@@ -113,7 +113,9 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
             .collect();
         let foreign = index.foreign_use(&key.name);
         let vanished = index.vanished_use(&key.name, |pod| holders.accounts_for(pod));
-        let taken = foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default()).plus(vanished);
+        let claimed = Amounts { gpus: claimed_gpus(index, key), ..Amounts::default() };
+        let taken =
+            foreign.plus(leftovers.get(&key.name).cloned().unwrap_or_default()).plus(vanished).plus(claimed);
         cluster.offered.extend(allocatable.others.keys().cloned());
         cluster.others.insert(key.name.clone(), [allocatable.others.clone(), taken.others.clone()]);
         let accounted = |pod: &str| ours.contains(pod);

@@ -106,7 +106,7 @@ pub(super) fn name_of_key(key: &ObjectKey) -> String {
 pub fn takes(pod: &SlimPod) -> Option<(&str, Amounts)> {
     let node = pod.spec.node_name.as_deref()?;
     let ended = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-    (!ended).then(|| (node, amounts::pod(&pod.spec)))
+    (!ended).then(|| (node, amounts::bound_pod(&pod.spec, &pod.status)))
 }
 
 /// Every started container was seen terminated.

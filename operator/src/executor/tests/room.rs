@@ -44,6 +44,7 @@ impl Room {
     fn finds_room(&mut self, name: &str) -> bool {
         let memory = self.ledger.entry(&key(name), &format!("uid-of-{name}"));
         memory.record_dry_run(DryRunResult {
+            smaller: None,
             gpus: 1,
             at: Timestamp::UNIX_EPOCH,
             refusal: None,
