@@ -126,13 +126,12 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };
     if case.all_ended() {
         let decided = || {
-            let reason = Reason::parse(&stop.reason).unwrap_or(Reason::Stopping);
-            let outcome = match stop.outcome? {
-                // Only its own end counts. Until then it is started again, as its kind would do.
-                Outcome::UserFailure => Outcome::Withdrawn,
-                outcome => outcome,
-            };
-            Some(Judgement::new(outcome, reason, stop.message.clone()))
+            let mut decided = case.decided_before(&stop)?;
+            // Only its own end counts. Until then it is started again, as its kind would do.
+            if decided.outcome == Outcome::UserFailure {
+                decided.outcome = Outcome::Withdrawn;
+            }
+            Some(decided)
         };
         let judgement = end.map(judged).or_else(decided).unwrap_or_else(|| case.stopped(&stop));
         return end::close_attempt(d, &allocation, &members, &judgement);

@@ -69,13 +69,14 @@ pub const ENDS: [(Outcome, &[Reason]); 5] = [
         Outcome::ClusterFailure,
         &[Reason::ClusterFailure, Reason::NodeNotReady, Reason::StartTimeout, Reason::Vanished],
     ),
-    // StartTimeout and ContainerFailed: of adopted jobs, whose own end alone counts as their user's failure.
+    // StartTimeout, ContainerFailed and UnsupportedHardware: of adopted jobs, whose own end alone counts as their user's failure.
     (
         Outcome::Withdrawn,
         &[
             Reason::PlacementTimeout,
             Reason::StartTimeout,
             Reason::ContainerFailed,
+            Reason::UnsupportedHardware,
             Reason::QuotaExceeded,
             Reason::TemplateRejected,
             Reason::NameInUse,

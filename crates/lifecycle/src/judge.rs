@@ -140,7 +140,7 @@ impl<'a> Case<'a> {
     }
 
     /// The outcome recorded in the status when the stop was requested.
-    fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
+    pub(super) fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
         let reason = Reason::parse(&stop.reason).unwrap_or(Reason::ContainerFailed);
         let mut judgement = Judgement::new(stop.outcome?, reason, stop.message.clone());
         // The excluded nodes were written with the stop.

@@ -176,6 +176,7 @@ pub(super) fn demands(
 }
 
 /// Choices that failed for a job's profile, and what of them counts for it.
+#[derive(Default)]
 pub(super) struct Barred<'a> {
     /// Architectures of nodes.
     architectures: Vec<&'a str>,
@@ -185,8 +186,13 @@ pub(super) struct Barred<'a> {
 
 impl<'a> Barred<'a> {
     /// Of a job. Where no other architecture or size is left, they are tried again.
-    pub fn from_index(index: &'a ClusterIndex, job: &SlimTrainingJob, now: Timestamp) -> Self {
-        let profile = index.profiles().get(&index.profile_key(job));
+    pub fn from_index(
+        index: &'a ClusterIndex,
+        profile: &ObjectKey,
+        job: &SlimTrainingJob,
+        now: Timestamp,
+    ) -> Self {
+        let profile = index.profiles().get(profile);
         let all = profile.and_then(|profile| profile.status.as_ref()).map(|status| status.barred.as_slice());
         let all = all.unwrap_or_default();
         let mut architectures: Vec<&str> = all.iter().filter_map(|one| one.architecture.as_deref()).collect();

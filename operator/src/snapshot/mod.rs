@@ -246,13 +246,8 @@ pub fn build(
         let configurations = configurations::configurations(&job.spec.gpus, &cluster.types);
         let admitted = admitted(ledger, key);
         let volumes = Volumes::from_spec(index, &key.namespace, &job.spec, admitted);
-        let demands = jobs::demands(
-            &workers.specs_of(job),
-            job,
-            &volumes,
-            admitted,
-            &jobs::Barred::from_index(index, job, now),
-        );
+        let none = jobs::Barred::default();
+        let demands = jobs::demands(&workers.specs_of(job), job, &volumes, admitted, &none);
         Some(places::Waiting { key, made, configurations, demands })
     });
     let beyond_limits = places::beyond_limits(waiting, cluster.nodes.len(), &places::LIMITS);
@@ -285,6 +280,7 @@ pub fn build(
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), JobBasis::new(job, status));
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
+        let profile = index.profile_key(job);
         planned.push(jobs::job(
             &jobs::JobFacts {
                 index,
@@ -298,11 +294,11 @@ pub fn build(
                 corrected: corrected.as_deref(),
                 outlook,
                 specs: &specs,
-                lost_epochs: lost.epochs(status, job.spec.epochs, &index.profile_key(job)),
+                lost_epochs: lost.epochs(status, job.spec.epochs, &profile),
                 measured: measured.get(*key).map(|(_, each)| *each),
                 limits,
                 admitted: admitted(ledger, key),
-                barred: &jobs::Barred::from_index(index, job, now),
+                barred: &jobs::Barred::from_index(index, &profile, job, now),
                 service: ledger.get(key).and_then(|memory| memory.admission().service),
                 now,
             },

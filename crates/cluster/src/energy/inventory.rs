@@ -8,6 +8,8 @@
 //!    `nvidia.com/mig.strategy` is no evidence. GPU feature discovery writes it on every node of a cluster
 //!    with NVIDIA's GPU operator (`internal/lm/mig-strategy.go` of k8s-device-plugin). Not all that share GPUs
 //!    say so in labels: more GPUs than the node has boards, by `nvidia.com/gpu.count` or by its agent, are shared.
+//!    Nor are boards planned that differ by a factor of two in what they may draw, if all are offered: a display board is no GPU of the
+//!    type that the labels name.
 //! 4. The device plug-in must offer `nvidia.com/gpu`, in `allocatable` or `capacity`.
 //! 5. The GPU type is the value of the first of `EnergyPolicy.spec.typeLabels` that the node has. A label may be
 //!    gone for minutes, as while GPU feature discovery is upgraded; the next one then names another type, such as
@@ -70,6 +72,11 @@ pub enum Exclusion {
         /// Boards of the node.
         boards: u64,
     },
+    /// It offers boards of several models under the one type that its labels name: a worker may get any of them.
+    MixedBoards {
+        /// Highest power limits of the least and the largest, W.
+        watts: (i32, i32),
+    },
     /// No `nvidia.com/gpu`: no device plug-in, or GPUs offered by dynamic resource allocation only.
     NoWholeGpus,
     /// It has none of the policy's type labels.
@@ -86,9 +93,10 @@ pub enum Exclusion {
 
 impl Exclusion {
     /// Names of all reasons.
-    pub const ALL: [&str; 8] = [
+    pub const ALL: [&str; 9] = [
         Self::MigInUse.as_str(),
         Self::SharedGpus.as_str(),
+        Self::MixedBoards { watts: (0, 0) }.as_str(),
         Self::NoWholeGpus.as_str(),
         Self::NoTypeLabel.as_str(),
         Self::UnknownBoard.as_str(),
@@ -102,6 +110,7 @@ impl Exclusion {
         match self {
             Self::MigInUse => "MigInUse",
             Self::SharedGpus | Self::MoreThanBoards { .. } => "SharedGpus",
+            Self::MixedBoards { .. } => "MixedBoards",
             Self::NoWholeGpus => "NoWholeGpus",
             Self::NoTypeLabel => "NoTypeLabel",
             Self::UnknownBoard => "UnknownBoard",
@@ -118,6 +127,9 @@ impl Exclusion {
             Self::SharedGpus => "GPUs are shared by time slicing or MPS; only whole GPUs are planned".into(),
             Self::MoreThanBoards { offered, boards } => format!(
                 "{offered} {GPU_RESOURCE} in allocatable, and {boards} boards: GPUs are shared; only whole GPUs are planned"
+            ),
+            Self::MixedBoards { watts: (least, largest) } => format!(
+                "its boards are of several models, of {least} W and of {largest} W: let the device plug-in offer those of one alone"
             ),
             Self::NoWholeGpus => format!(
                 "no {GPU_RESOURCE} in allocatable: is the device plug-in running? GPUs of DRA alone are not planned"
@@ -286,6 +298,7 @@ impl<'a> Inventory<'a> {
         let witness = Witness {
             gpu_type: self.gpu_type(node),
             boards: boards_seen(self.index, node),
+            mixed: mixed_boards(self.index, node),
             excluded: kept_exclusion(self.index, node, &self.policy),
         };
         match use_of(node, &self.policy, witness) {
@@ -307,6 +320,8 @@ struct Witness<'a> {
     gpu_type: Option<&'a str>,
     /// Boards that its agent has seen, if any.
     boards: Option<u64>,
+    /// Highest power limits of the least and the largest of them, W, if these are of different models.
+    mixed: Option<(i32, i32)>,
     /// Why it was not planned while it had its labels.
     excluded: Option<Exclusion>,
 }
@@ -348,6 +363,15 @@ fn boards_seen(index: &ClusterIndex, node: &SlimNode) -> Option<u64> {
     Some(status.gpus.len() as u64).filter(|boards| *boards > 0)
 }
 
+/// The highest power limits of a node's least and largest board, W, if no two boards of one model differ so much and the device plug-in
+/// offers all of them.
+fn mixed_boards(index: &ClusterIndex, node: &SlimNode) -> Option<(i32, i32)> {
+    let gpus = &gpu_node_of(index, node)?.status.as_ref()?.gpus;
+    let watts = || gpus.iter().filter_map(|gpu| gpu.board_watts);
+    let (least, largest) = (watts().min()?, watts().max()?);
+    (largest > least.saturating_mul(2) && whole_gpus(node) >= gpus.len() as u64).then_some((least, largest))
+}
+
 /// How a node without a GpuNode is used, by its labels and resources.
 #[cfg(any(test, feature = "testing"))]
 pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
@@ -377,6 +401,8 @@ fn use_of<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec, witness: Witness<'a
         Exclusion::NoWholeGpus
     } else if let Some(boards) = fewer_boards(node, witness.boards) {
         Exclusion::MoreThanBoards { offered: allocatable_gpus(node), boards }
+    } else if let Some(watts) = witness.mixed {
+        Exclusion::MixedBoards { watts }
     } else if let Some(why) = witness.excluded {
         why
     } else if gpus > MOST_GPUS {

@@ -145,6 +145,20 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
 }
 
 #[test]
+fn boards_of_several_models_are_not_planned_as_one_type_unless_the_device_plug_in_leaves_the_others_out() {
+    for (last, boards, mixed) in [(50, 8, true), (300, 8, false), (50, 9, false)] {
+        let mut world = World::default();
+        world.node("n1", json!({}), json!({}));
+        let board = |n: i32| json!({"uuid": n.to_string(), "state": "Free", "boardWatts": if n == 0 { last } else { 400 }});
+        world.agent("n1", (0..boards).map(board).collect());
+        let key = ObjectKey { namespace: String::new(), name: "n1".into() };
+        let node = world.index.nodes().get(&key).expect("the node");
+        let excluded = Inventory::from_index(&world.index).node_use(node).exclusion().map(Exclusion::as_str);
+        assert_eq!(excluded, mixed.then_some("MixedBoards"), "{last} W of {boards}");
+    }
+}
+
+#[test]
 fn a_board_that_is_gone_and_gpus_that_pods_have_by_claims_are_taken_off_once() {
     let free = |uuid: &str| json!({"uuid": uuid, "state": "Free"});
     let lost = json!({"uuid": "h", "state": "Unhealthy", "problems": [{"reason": "GpuLost", "fatal": true}]});
