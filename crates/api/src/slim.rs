@@ -45,9 +45,11 @@ macro_rules! resource_like {
 }
 
 mod meta;
+mod places;
 mod volumes;
 
 pub use meta::{metadata, own_metadata};
+pub use places::{SlimAffinity, SlimClaimName, SlimNodeAffinity, SlimVolume};
 pub use volumes::{
     SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPersistentVolumeClaimSpec, SlimPersistentVolumeSpec,
 };
@@ -182,7 +184,7 @@ pub struct SlimPodSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
     /// Volumes that are claims; others are skipped.
-    #[serde(rename = "volumes", deserialize_with = "claims", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "volumes", deserialize_with = "places::claims", skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<SlimVolume>,
 }
 
@@ -191,46 +193,6 @@ impl SlimPodSpec {
     pub fn required_nodes(&self) -> Option<&NodeSelector> {
         self.affinity.as_ref()?.node_affinity.as_ref()?.required.as_ref()
     }
-}
-
-/// The affinity of a pod to nodes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimAffinity {
-    /// To nodes.
-    pub node_affinity: Option<SlimNodeAffinity>,
-}
-
-/// What a pod's node must be like.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SlimNodeAffinity {
-    /// Alternatives, of which one must hold.
-    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
-    pub required: Option<NodeSelector>,
-}
-
-/// A volume that is a claim.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimVolume {
-    /// The claim.
-    pub persistent_volume_claim: Option<SlimClaimName>,
-}
-
-/// The name of a claim.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimClaimName {
-    /// Its name.
-    pub claim_name: String,
-}
-
-fn claims<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SlimVolume>, D::Error> {
-    let mut volumes = Option::<Vec<SlimVolume>>::deserialize(deserializer)?.unwrap_or_default();
-    volumes.retain(|volume| volume.persistent_volume_claim.is_some());
-    volumes.shrink_to_fit();
-    Ok(volumes)
 }
 
 /// A container's name and resources.

@@ -12,18 +12,19 @@ use andreas_api::slim::{SlimPod, SlimTerminated};
 use andreas_api::training_job::{Allocation, Progress, StopRequest};
 use andreas_api::training_profile::Barred;
 use andreas_api::{Outcome, Reason};
-use andreas_cluster::index::{containers_seen_ended, name_of};
-use andreas_cluster::instants::{self, CLOCK_SKEW, after};
+use andreas_cluster::index::containers_seen_ended;
+use andreas_cluster::instants::{CLOCK_SKEW, after};
 use jiff::Timestamp;
 
+use super::choices::{FailedChoice, failed_choice};
 use super::first_seen::TimedFact;
 use super::kubelet::{Cause, CauseKind};
-use super::member::{Member, Members, booted_since, given_up, is_over, proof_of_death};
+use super::member::{
+    Member, Members, booted_since, failed_before_training, given_up, is_over, proof_of_death,
+};
 use super::observed::Observed;
 use super::status::{self, last_line, percent_text};
-use super::words::{
-    FailedChoice, failed_choice, lost_by_runtime, mentions_gpu_fault, not_started_by_its_node,
-};
+use super::words::{lost_by_runtime, mentions_gpu_fault, not_started_by_its_node};
 
 /// Progress at which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;
@@ -151,30 +152,6 @@ impl<'a> Case<'a> {
             || self.members.gang.iter().find_map(|member| self.refused_size(member.pod()?, member.node));
         judgement.barred = platform.or_else(refused);
         Some(judgement)
-    }
-
-    /// What is barred where a choice failed for a worker on that node. `None`: the node does not say.
-    pub(super) fn barred(&self, choice: FailedChoice, node: &str) -> Option<Barred> {
-        let Allocation { gpu_type, gpus, gpus_per_worker, .. } = self.allocation;
-        let architecture =
-            || self.o.nodes.get(node).map(|fact| fact.architecture.clone()).filter(|a| !a.is_empty());
-        let mut barred = Barred {
-            gpu_type: Some(gpu_type.clone()),
-            most_gpus: (choice == FailedChoice::GpuMemory).then_some(*gpus),
-            gpus_per_worker: (choice == FailedChoice::WorkerSize).then_some(*gpus_per_worker),
-            architecture: None,
-            at: instants::time(self.o.now),
-        };
-        if choice == FailedChoice::Architecture {
-            (barred.gpu_type, barred.architecture) = (None, Some(architecture()?));
-        }
-        Some(barred)
-    }
-
-    /// What was learned, and how it is forgotten.
-    pub(super) fn barred_text(&self, barred: &Barred) -> String {
-        let profile = &self.o.profile.name;
-        format!("from now on plans leave out {barred}, until TrainingProfile {profile} is deleted")
     }
 
     pub fn stopped(&self, stop: &StopRequest) -> Judgement {
@@ -391,16 +368,8 @@ impl<'a> Case<'a> {
                 return Some(failure(message, member.node).explained(true));
             }
         }
-        let exhausted = bad.iter().find_map(|b| {
-            let (choice, words) = failed_choice(&b.terminated?.message)?;
-            let agent = self.o.nodes.get(b.member.node)?.agent.as_ref()?;
-            let pod = b.member.pod().map(|pod| name_of(&pod.metadata)).unwrap_or_default();
-            // Of the GPUs that its agent sees with the pod, or none where that has ended.
-            let beside = |holder: &str| agent.strangers_beside.contains(holder);
-            let strangers = beside(&pod) || !agent.holders.contains(&pod) && beside("");
-            (choice == FailedChoice::GpuMemory && strangers).then_some((b.member.node, words))
-        });
-        if let Some((node, words)) = exhausted {
+        let ends = || bad.iter().filter_map(|b| Some((&b.member, b.terminated?.message.as_str())));
+        if let Some((node, words)) = self.memory_of_strangers(ends()) {
             let message = format!("processes of no pod have memory on GPUs of {node}: {words}");
             return Some(failure(message, node));
         }
@@ -409,13 +378,6 @@ impl<'a> Case<'a> {
             let words = b.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
             failure(format!("GPU error on {}: {words}", b.member.node), b.member.node)
         })
-    }
-
-    /// The size of a worker that the kubelet's topology manager could not place, if a smaller one may fit there.
-    fn refused_size(&self, pod: &SlimPod, node: &str) -> Option<Barred> {
-        let refused = ["TopologyAffinityError", "SMTAlignmentError"].contains(&pod.status.reason.as_str());
-        let smaller = || self.o.job.spec.gpus.worker_sizes(self.allocation.gpus_per_worker - 1);
-        (refused && !smaller().is_empty()).then(|| self.barred(FailedChoice::WorkerSize, node))?
     }
 
     /// The node is not Ready or is being taken out of use, so its pods are moved away.
@@ -536,16 +498,4 @@ fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Timesta
     let deletion = pod.metadata.deletion_timestamp.as_ref()?;
     let requested = after(deletion.0, -pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
     stop.is_none_or(|stop| after(requested, CLOCK_SKEW) <= stop.since.0).then_some(requested)
-}
-
-/// The failed init container of a pod that never started its training container.
-fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
-    if pod.status.phase != "Failed" {
-        return None;
-    }
-    pod.status
-        .init_container_statuses
-        .iter()
-        .filter_map(|s| s.state.terminated.as_ref())
-        .find(|t| t.exit_code != 0)
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
 use super::action::Action;
+use super::choices::{FailedChoice, failed_choice};
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
@@ -16,7 +17,7 @@ use super::member::{Member, Members};
 use super::observed::Observed;
 use super::pods::MAX_GRACE_SECONDS;
 use super::status::{self, duration_text, last_line};
-use super::words::{FailedChoice, failed_choice, waits_for_its_user};
+use super::words::waits_for_its_user;
 
 /// Maximum `startTimeout`, s; the schema has the same limit.
 const MAX_START: i64 = 4 * 3600;

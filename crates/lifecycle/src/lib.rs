@@ -51,6 +51,7 @@
 pub mod action;
 mod adopted;
 mod cancel;
+mod choices;
 mod draft;
 mod end;
 mod ends;

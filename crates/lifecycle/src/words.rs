@@ -8,68 +8,6 @@ pub(super) fn lost_by_runtime(t: &SlimTerminated) -> bool {
     t.reason == "Unknown" && t.exit_code == 255
 }
 
-/// The plan's choice that failed, as a program or a container runtime says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FailedChoice {
-    /// So many GPUs of the type have too little memory.
-    GpuMemory,
-    /// The image has no code for the GPU type.
-    GpuType,
-    /// The image has no code for the processor.
-    Architecture,
-    /// The kubelet cannot place a worker of that size.
-    WorkerSize,
-}
-
-/// Messages of PyTorch, CUDA, JAX, TensorFlow and NCCL for exhausted GPU memory; of CUDA, PyTorch, Triton and FlashAttention for a GPU
-/// type that the program has no code for; of Linux and containerd for another processor.
-const CHOICES: [(FailedChoice, &[&str]); 3] = [
-    (
-        FailedChoice::GpuMemory,
-        &[
-            "CUDA out of memory",
-            "CUDA error: out of memory",
-            "CUDA_ERROR_OUT_OF_MEMORY",
-            "cudaErrorMemoryAllocation",
-            "torch.OutOfMemoryError",
-            "torch.cuda.OutOfMemoryError",
-            "RESOURCE_EXHAUSTED: Out of memory",
-            "OOM when allocating tensor",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "Cuda failure 'out of memory'",
-            "Cuda failure 2 'out of memory'",
-        ],
-    ),
-    (
-        FailedChoice::GpuType,
-        &[
-            "no kernel image is available for execution on the device",
-            "CUDA_ERROR_NO_BINARY_FOR_GPU",
-            "cudaErrorNoKernelImageForDevice",
-            "is not defined for option 'gpu-name'",
-            "FlashAttention only supports",
-            "is only supported on GPUs with compute capability",
-        ],
-    ),
-    (
-        FailedChoice::Architecture,
-        &[
-            "exec format error",
-            "Exec format error",
-            "no match for platform in manifest",
-            "no matching manifest for",
-        ],
-    ),
-];
-
-/// The choice that a message blames, and the line that does.
-pub(super) fn failed_choice(message: &str) -> Option<(FailedChoice, &str)> {
-    CHOICES.iter().find_map(|(choice, words)| {
-        let says = |line: &&str| words.iter().any(|words| line.contains(words));
-        message.lines().rev().map(str::trim).find(says).map(|line| (*choice, line))
-    })
-}
-
 /// A container that its node could not start for what is broken there: the driver, or the runtime's hook or CDI specification for its GPUs.
 /// A program that is not in the image is its user's.
 pub(super) fn not_started_by_its_node(pod: &SlimPod) -> Option<&SlimTerminated> {

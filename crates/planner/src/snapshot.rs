@@ -17,7 +17,7 @@ use andreas_model::{
 use serde::{Deserialize, Serialize};
 
 pub use lateness::{Charges, Lateness};
-pub use state::JobState;
+pub use state::{JobState, RefusedWorkers};
 
 /// A cluster, its policy settings and its jobs at one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -307,18 +307,6 @@ pub struct Job {
     pub promised: bool,
     /// Its current state.
     pub state: JobState,
-}
-
-/// Sizes of workers that are refused: by admission, or by kubelets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedWorkers {
-    /// On nodes of this type; `None`: of all.
-    #[serde(default)]
-    pub gpu_type: Option<GpuType>,
-    /// Fewest GPUs.
-    pub least: GpuCount,
-    /// Most GPUs.
-    pub most: GpuCount,
 }
 
 /// Restarts per job and day after which the planner leaves it where it is.

@@ -351,7 +351,7 @@ async fn dry_run(
 ) -> Result<(), Requeue> {
     let shared = &executor.shared;
     let before = shared.ledger.lock().get(key).and_then(|memory| memory.admission().dry_run.clone());
-    let refused_before = before.as_ref().is_some_and(|run| run.refusal.is_some());
+    let refused_before = before.as_ref().is_some_and(|run| run.refusal.is_some() || run.smaller.is_some());
     let admitted_before = before.and_then(|run| run.admitted);
     if refused_before {
         executor.rate_limits.admit_dry_run(&key.namespace).map_err(Requeue::After)?;
