@@ -118,10 +118,8 @@ fn joined(here: TrainingProfileStatus, brought: TrainingProfileStatus) -> Traini
             all.finished_runs.push(run);
         }
     }
-    for gpu_type in brought.out_of_memory_types {
-        if !all.out_of_memory_types.contains(&gpu_type) && all.out_of_memory_types.len() < 32 {
-            all.out_of_memory_types.push(gpu_type);
-        }
+    for barred in brought.barred {
+        andreas_cluster::profiles::bar(&mut all.barred, barred);
     }
     all
 }

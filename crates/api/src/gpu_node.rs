@@ -58,7 +58,7 @@ pub struct GpuNodeSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExcludedNode {
-    /// `MigInUse`, `SharedGpus`, `NoWholeGpus`, `NoTypeLabel`, `UnknownBoard`, `TooManyGpus`, `TooManyTypes`, `NotSelected`.
+    /// `MigInUse`, `SharedGpus`, `MixedBoards`, `NoWholeGpus`, `NoTypeLabel`, `UnknownBoard`, `TooManyGpus`, `TooManyTypes`, `NotSelected`.
     #[schemars(length(min = 1, max = 63))]
     pub reason: String,
     /// What is wrong, and what to change.

@@ -27,6 +27,8 @@ pub const LABEL_GPU_PRESENT: &str = "nvidia.com/gpu.present";
 pub const LABEL_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Label of GPU feature discovery: memory of one GPU, MiB.
 pub const LABEL_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+/// Processor architecture of a node, by its kubelet.
+pub const LABEL_ARCHITECTURE: &str = "kubernetes.io/arch";
 /// Label of GPU feature discovery: GPUs on the node.
 pub const LABEL_GPU_COUNT: &str = "nvidia.com/gpu.count";
 /// Label of GPU feature discovery: how many pods share one GPU; 0 where MIG mode is on.

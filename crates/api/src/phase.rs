@@ -98,6 +98,8 @@ andreas_model::names! {
         ContainerFailed,
         /// A member ran out of memory.
         OutOfMemory,
+        /// The image has no code for the GPU type or for the node's processor.
+        UnsupportedHardware,
         /// The cluster failed the attempt: drain, node lost, kubelet refused, GPU error.
         ClusterFailure,
         /// A member vanished without its end having been seen.

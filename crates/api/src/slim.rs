@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota, Service};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, Pod, ResourceQuota, Service, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -45,9 +45,11 @@ macro_rules! resource_like {
 }
 
 mod meta;
+mod places;
 mod volumes;
 
 pub use meta::{metadata, own_metadata};
+pub use places::{SlimAffinity, SlimClaimName, SlimNodeAffinity, SlimVolume};
 pub use volumes::{
     SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPersistentVolumeClaimSpec, SlimPersistentVolumeSpec,
 };
@@ -179,6 +181,25 @@ pub struct SlimPodSpec {
     pub resources: Option<SlimResources>,
     /// Resources beside those of containers.
     pub overhead: BTreeMap<String, Quantity>,
+    /// Labels that its node must have.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// What its node must be like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<SlimAffinity>,
+    /// Taints that it tolerates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// Volumes that are claims; others are skipped.
+    #[serde(rename = "volumes", deserialize_with = "places::claims", skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<SlimVolume>,
+}
+
+impl SlimPodSpec {
+    /// Its required node affinity.
+    pub fn required_nodes(&self) -> Option<&NodeSelector> {
+        self.affinity.as_ref()?.node_affinity.as_ref()?.required.as_ref()
+    }
 }
 
 /// A container's name and resources.
@@ -273,6 +294,18 @@ pub struct SlimContainerStatus {
     pub started: Option<bool>,
     /// Waiting, running or terminated.
     pub state: SlimContainerState,
+    /// What its node has set aside for it, while a resize is under way.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub allocated_resources: BTreeMap<String, Quantity>,
+    /// What it has.
+    #[serde(deserialize_with = "requests", skip_serializing_if = "Option::is_none")]
+    pub resources: Option<SlimResources>,
+}
+
+/// Limits are not read.
+fn requests<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SlimResources>, D::Error> {
+    let resources = Option::<SlimResources>::deserialize(deserializer)?;
+    Ok(resources.map(|of| SlimResources { requests: of.requests, limits: BTreeMap::new() }))
 }
 
 /// Waiting, running or terminated.

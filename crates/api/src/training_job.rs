@@ -260,6 +260,17 @@ impl GpuRequest {
         totals.dedup();
         totals
     }
+
+    /// GPUs of a worker that its totals allow on nodes with that many GPUs, descending.
+    pub fn worker_sizes(&self, largest_node: i32) -> Vec<i32> {
+        let totals = self.totals();
+        let on = |nodes: i32| {
+            let each = totals.iter().filter(move |total| *total % nodes == 0).map(move |total| total / nodes);
+            each.filter(|each| (1..=largest_node).contains(each))
+        };
+        let sizes: std::collections::BTreeSet<i32> = (1..=self.max_nodes.max(1)).flat_map(on).collect();
+        sizes.into_iter().rev().collect()
+    }
 }
 
 /// What the requests of the template mean.

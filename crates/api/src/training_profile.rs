@@ -106,10 +106,10 @@ pub struct TrainingProfileStatus {
     #[serde(deserialize_with = "crate::known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub observations: Vec<Observation>,
-    /// GPU types whose memory a run with this profile exhausted. Its jobs are not placed there while they may use another type.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
-    pub out_of_memory_types: Vec<String>,
+    /// Choices of plans that failed for runs with this profile. They are not made again while another one is left.
+    #[serde(deserialize_with = "crate::known::items", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub barred: Vec<Barred>,
     /// How long finished runs with this profile took, newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -118,6 +118,50 @@ pub struct TrainingProfileStatus {
     #[serde(deserialize_with = "crate::known::items", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub restarts: Vec<ObservedRestart>,
+}
+
+/// A choice of a plan that failed: what has all that the fields name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Barred {
+    /// GPU type. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub gpu_type: Option<String>,
+    /// GPUs in total whose memory was exhausted: so many and fewer, also of types with no more memory. Default: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub most_gpus: Option<i32>,
+    /// GPUs of one worker that a kubelet could not place: workers of that size, for an hour. Default: any size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub gpus_per_worker: Option<i32>,
+    /// Processor architecture of nodes (their label `kubernetes.io/arch`) for which the image has no code. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub architecture: Option<String>,
+    /// When it failed last.
+    pub at: Time,
+}
+
+impl Barred {
+    /// Whether both are about the same choice, but for the number of GPUs and the time.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (&self.gpu_type, self.gpus_per_worker, &self.architecture, self.most_gpus.is_some())
+            == (&other.gpu_type, other.gpus_per_worker, &other.architecture, other.most_gpus.is_some())
+    }
+}
+
+impl std::fmt::Display for Barred {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let of = self.gpu_type.as_deref().map(|name| format!(" of {name}")).unwrap_or_default();
+        match (self.most_gpus, self.gpus_per_worker, &self.architecture) {
+            (Some(most), ..) => write!(f, "{most} and fewer GPUs{of}"),
+            (_, Some(each), _) => write!(f, "workers with {each} GPUs{of}"),
+            (.., Some(architecture)) => write!(f, "nodes of architecture {architecture}"),
+            _ => write!(f, "GPUs{of}"),
+        }
+    }
 }
 
 /// What a restart took: the stop of one attempt and the start of the next one, without the time between them.

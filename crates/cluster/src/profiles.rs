@@ -7,10 +7,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use andreas_api::training_profile::{Observation as StatusObservation, Precision};
+use andreas_api::training_profile::{Barred, Observation as StatusObservation, Precision};
 use andreas_api::{TrainingProfileSpec, TrainingProfileStatus};
 use andreas_model::{Configuration, GpuCount, Seconds, Time, Watts};
 use andreas_predictor::{Features, Observation, Profile, TableRow};
+use jiff::Timestamp;
 
 /// Converts a profile. `name` identifies it for the predictor: `namespace/name` within a cluster. Rows that
 /// the schema would reject are clamped to valid values.
@@ -93,6 +94,43 @@ pub fn trim_observations(rows: &mut Vec<StatusObservation>) {
         };
         rows.remove(oldest);
     }
+}
+
+/// Maximum number of barred choices in a profile, as in the schema.
+const MAX_BARRED: usize = 32;
+/// Seconds for which a size of workers that a kubelet could not place is left out: what others hold there changes.
+const SIZE_BARRED: i64 = 3_600;
+
+/// Adds a choice that failed. Of memory that was exhausted, the most GPUs count.
+pub fn bar(all: &mut Vec<Barred>, new: Barred) {
+    match all.iter_mut().find(|old| old.is_like(&new)) {
+        Some(old) => {
+            old.most_gpus = old.most_gpus.max(new.most_gpus);
+            old.at = old.at.clone().max(new.at);
+        }
+        None => all.push(new),
+    }
+    let over = all.len().saturating_sub(MAX_BARRED);
+    all.drain(..over);
+}
+
+/// Whether that many GPUs of a type with this memory, MiB (0: unknown), are barred; `memory_of`: of another type.
+#[must_use]
+pub fn bars_gpus(all: &[Barred], gpu_type: &str, gpus: i32, memory_of: impl Fn(&str) -> i64) -> bool {
+    all.iter().filter(|barred| barred.gpus_per_worker.is_none()).any(|barred| {
+        let Some(of) = barred.gpu_type.as_deref() else { return false };
+        let no_larger = || (1..=memory_of(of)).contains(&memory_of(gpu_type));
+        match barred.most_gpus {
+            Some(most) => gpus <= most && (of == gpu_type || no_larger()),
+            None => of == gpu_type,
+        }
+    })
+}
+
+/// Sizes of workers that are barred at this instant, with their type.
+pub fn barred_sizes(all: &[Barred], now: Timestamp) -> impl Iterator<Item = (&str, i32)> {
+    let holds = move |barred: &&Barred| now.as_second().saturating_sub(barred.at.0.as_second()) < SIZE_BARRED;
+    all.iter().filter(holds).filter_map(|barred| Some((barred.gpu_type.as_deref()?, barred.gpus_per_worker?)))
 }
 
 /// Restarts that must have been observed before their time counts.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
+use andreas_api::training_profile::{Barred, FinishedRun, Observation, ObservedRestart};
 use andreas_api::{Outcome, Phase, Reason, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -106,6 +106,8 @@ pub enum Action {
         gpus: i32,
         /// The pod.
         pod: Box<Pod>,
+        /// GPUs of the job's smaller workers, largest first: the largest of them that is accepted counts if this one is refused.
+        smaller: Vec<i32>,
     },
     /// Stop planning this namespace for a while: the API server does not create its pods.
     BackOff {
@@ -148,11 +150,8 @@ pub struct EventNote {
 pub enum ProfileUpdate {
     /// Epoch time and power of a configuration.
     Observation(Observation),
-    /// The memory of this GPU type is too small for the job's model.
-    OutOfMemory {
-        /// The type.
-        gpu_type: String,
-    },
+    /// A choice of the plan failed.
+    Barred(Barred),
     /// A run finished.
     Finished(FinishedRun),
     /// A run was stopped by the plan and started again.

@@ -21,7 +21,7 @@ use super::late::{self, unbound_condition};
 use super::member::{Member, Members, is_over, number};
 use super::observed::Observed;
 use super::readiness::{self, Readiness};
-use super::workload::judged;
+use super::workload::{judged, suspended_by};
 use super::{end, run, start, stop};
 
 /// Seconds that the pods of a workload that ended usually need at most to end too.
@@ -126,13 +126,12 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: Some(&stop), known_bound };
     if case.all_ended() {
         let decided = || {
-            let reason = Reason::parse(&stop.reason).unwrap_or(Reason::Stopping);
-            let outcome = match stop.outcome? {
-                // Only its own end counts. Until then it is started again, as its kind would do.
-                Outcome::UserFailure => Outcome::Withdrawn,
-                outcome => outcome,
-            };
-            Some(Judgement::new(outcome, reason, stop.message.clone()))
+            let mut decided = case.decided_before(&stop)?;
+            // Only its own end counts. Until then it is started again, as its kind would do.
+            if decided.outcome == Outcome::UserFailure {
+                decided.outcome = Outcome::Withdrawn;
+            }
+            Some(decided)
         };
         let judgement = end.map(judged).or_else(decided).unwrap_or_else(|| case.stopped(&stop));
         return end::close_attempt(d, &allocation, &members, &judgement);
@@ -233,7 +232,7 @@ fn stopped_otherwise(d: &mut Draft<'_>, workload: &Workload, allocation: &Alloca
     let judgement = match &workload.end {
         Some(end) => judged(end),
         None if released && workload.suspended => {
-            Judgement::new(Outcome::Withdrawn, Reason::NotAdopted, "it was suspended by somebody else")
+            Judgement::new(Outcome::Withdrawn, Reason::NotAdopted, suspended_by(workload))
         }
         None if !released && !workload.suspended => {
             Judgement::new(Outcome::Withdrawn, Reason::NotAdopted, "it was started by somebody else")

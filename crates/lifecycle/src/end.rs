@@ -57,6 +57,7 @@ pub const ENDS: [(Outcome, &[Reason]); 5] = [
         &[
             Reason::ContainerFailed,
             Reason::OutOfMemory,
+            Reason::UnsupportedHardware,
             Reason::StartTimeout,
             Reason::ProgressTimeout,
             Reason::MaxRunTime,
@@ -68,13 +69,14 @@ pub const ENDS: [(Outcome, &[Reason]); 5] = [
         Outcome::ClusterFailure,
         &[Reason::ClusterFailure, Reason::NodeNotReady, Reason::StartTimeout, Reason::Vanished],
     ),
-    // StartTimeout and ContainerFailed: of adopted jobs, whose own end alone counts as their user's failure.
+    // StartTimeout, ContainerFailed and UnsupportedHardware: of adopted jobs, whose own end alone counts as their user's failure.
     (
         Outcome::Withdrawn,
         &[
             Reason::PlacementTimeout,
             Reason::StartTimeout,
             Reason::ContainerFailed,
+            Reason::UnsupportedHardware,
             Reason::QuotaExceeded,
             Reason::TemplateRejected,
             Reason::NameInUse,
@@ -96,6 +98,7 @@ pub(super) fn close_attempt(
 ) {
     let ended = instants::time(ends::ends(d.o, allocation, members).at);
     update_profile(d, allocation, judgement, &ended);
+    let teaches_more = teaches_more(d, allocation, judgement);
     record_attempt(d, allocation, judgement, ended.clone());
     add_consumption(d);
     d.exclude(&judgement.exclude);
@@ -110,6 +113,7 @@ pub(super) fn close_attempt(
     match judgement.outcome {
         Outcome::Finished => return succeed(d, judgement, ended),
         Outcome::Stopped => d.status.restarts = d.status.restarts.saturating_add(i32::from(ran)),
+        Outcome::UserFailure if teaches_more => {}
         Outcome::UserFailure => d.status.user_failures = d.status.user_failures.saturating_add(1),
         Outcome::ClusterFailure => d.status.cluster_failures = d.status.cluster_failures.saturating_add(1),
         Outcome::Withdrawn => {}
@@ -135,6 +139,21 @@ fn ends_unexplained(d: &Draft<'_>, allocation: &Allocation, outcome: Outcome, en
         Outcome::UserFailure => d.status.unexplained_failures < MAX_UNEXPLAINED,
         Outcome::ClusterFailure | Outcome::Withdrawn => false,
     }
+}
+
+/// Whether another choice of the plan failed than in earlier attempts: what is learned so uses one retry in all.
+fn teaches_more(d: &Draft<'_>, allocation: &Allocation, judgement: &Judgement) -> bool {
+    let of_choice = |record: &&AttemptRecord| {
+        let reasons = [Reason::OutOfMemory, Reason::UnsupportedHardware].map(Reason::as_str);
+        record.outcome == Outcome::UserFailure && reasons.contains(&record.reason.as_str())
+    };
+    let same = |record: &AttemptRecord| {
+        record.reason == judgement.reason.as_str()
+            && record.gpu_type == allocation.gpu_type
+            && (record.gpus >= allocation.gpus || judgement.reason != Reason::OutOfMemory)
+    };
+    let mut earlier = d.status.history.iter().filter(of_choice).peekable();
+    judgement.barred.is_some() && earlier.peek().is_some() && !earlier.any(same)
 }
 
 fn record_attempt(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: Time) {
@@ -230,9 +249,7 @@ pub(super) fn correct_energy(d: &mut Draft<'_>) {
 
 /// Records what the attempt shows about the job's profile.
 fn update_profile(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgement, ended: &Time) {
-    if judgement.gpu_memory_exhausted {
-        d.learned.push(ProfileUpdate::OutOfMemory { gpu_type: allocation.gpu_type.clone() });
-    }
+    d.learned.extend(judgement.barred.clone().map(ProfileUpdate::Barred));
     let Some(started) = allocation.running_time.clone() else { return };
     let epochs = i64::from(d.o.job.spec.epochs.max(1));
     let seconds = seconds_between(started.0, ended.0);
@@ -274,7 +291,9 @@ fn update_profile(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
     if let Some(restart) = observed_restart(d, allocation, &run) {
         d.learned.push(ProfileUpdate::Restart(restart));
     }
-    if finished && judgement.reason != Reason::CompletedEarly {
+    // Of attempts that left the history nobody knows how long they ran.
+    let all_known = d.status.history.len() < HISTORY;
+    if finished && judgement.reason != Reason::CompletedEarly && all_known {
         let earlier = d
             .status
             .history
@@ -393,6 +412,8 @@ fn wait_again(d: &mut Draft<'_>, judgement: &Judgement) {
         Outcome::ClusterFailure => doubling(AFTER_CLUSTER, row),
         // The first failure is retried at once; repeated failures back off.
         Outcome::UserFailure if row > 1 => doubling(AFTER_USER, row - 1),
+        // The profile is written meanwhile, so that the next plan knows what is barred.
+        Outcome::UserFailure if judgement.barred.is_some() => AFTER_CLUSTER,
         Outcome::Withdrawn => match judgement.reason {
             // The next plan already accounts for the change.
             Reason::PlacementTimeout | Reason::WaitingForCapacity | Reason::ClusterFailure => 0,

@@ -10,17 +10,21 @@
 
 use andreas_api::slim::{SlimPod, SlimTerminated};
 use andreas_api::training_job::{Allocation, Progress, StopRequest};
+use andreas_api::training_profile::Barred;
 use andreas_api::{Outcome, Reason};
 use andreas_cluster::index::containers_seen_ended;
 use andreas_cluster::instants::{CLOCK_SKEW, after};
 use jiff::Timestamp;
 
+use super::choices::{FailedChoice, failed_choice};
 use super::first_seen::TimedFact;
 use super::kubelet::{Cause, CauseKind};
-use super::member::{Member, Members, booted_since, given_up, is_over, proof_of_death};
+use super::member::{
+    Member, Members, booted_since, failed_before_training, given_up, is_over, proof_of_death,
+};
 use super::observed::Observed;
-use super::status::{last_line, percent_text};
-use super::words::{lost_by_runtime, mentions_gpu_fault, mentions_gpu_memory, not_started_by_its_node};
+use super::status::{self, last_line, percent_text};
+use super::words::{lost_by_runtime, mentions_gpu_fault, not_started_by_its_node};
 
 /// Progress at which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;
@@ -42,8 +46,8 @@ pub struct Judgement {
     pub exit_code: Option<i32>,
     /// Nodes to exclude for a while.
     pub exclude: Vec<String>,
-    /// GPU memory was exhausted.
-    pub gpu_memory_exhausted: bool,
+    /// The choice of the plan that failed.
+    pub barred: Option<Barred>,
     /// A fault of a node, GPU or kubelet explains the failure. It was reported independently of the program
     /// and its user.
     pub fault_reported: bool,
@@ -58,7 +62,7 @@ impl Judgement {
             message,
             exit_code: None,
             exclude: Vec::new(),
-            gpu_memory_exhausted: false,
+            barred: None,
             fault_reported: false,
         }
     }
@@ -115,7 +119,7 @@ impl<'a> Case<'a> {
             // Other members may have reported the cause more precisely since.
             return Some(
                 self.user_failure()
-                    .filter(|u| u.gpu_memory_exhausted && is_own_exit(kept.reason))
+                    .filter(|u| u.barred.is_some() && is_own_exit(kept.reason))
                     .unwrap_or(kept),
             );
         }
@@ -137,11 +141,16 @@ impl<'a> Case<'a> {
     }
 
     /// The outcome recorded in the status when the stop was requested.
-    fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
+    pub(super) fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
         let reason = Reason::parse(&stop.reason).unwrap_or(Reason::ContainerFailed);
         let mut judgement = Judgement::new(stop.outcome?, reason, stop.message.clone());
         // The excluded nodes were written with the stop.
         judgement.exit_code = stop.exit_code;
+        let platform = failed_choice(&stop.message).filter(|_| reason == Reason::UnsupportedHardware);
+        let platform = platform.and_then(|(choice, _)| self.barred(choice, self.members.gang.first()?.node));
+        let refused =
+            || self.members.gang.iter().find_map(|member| self.refused_size(member.pod()?, member.node));
+        judgement.barred = platform.or_else(refused);
         Some(judgement)
     }
 
@@ -300,7 +309,16 @@ impl<'a> Case<'a> {
             if pod.status.phase == "Failed" && member.never_started() && !asked {
                 let words = last_line(&pod.status.message);
                 let message = format!("{worker} was refused by its node: {} {words}", pod.status.reason);
-                return Some(failure(message.trim_end().to_owned(), member.node));
+                let mut refused = failure(message.trim_end().to_owned(), member.node);
+                refused.barred = self.refused_size(pod, member.node);
+                if refused.barred.is_some() {
+                    refused.exclude.clear();
+                    refused.message = status::bounded(&format!(
+                        "{}; smaller workers are tried for an hour",
+                        refused.message
+                    ));
+                }
+                return Some(refused);
             }
             if let Some(cause) = cause
                 && !too_late(member.ending(self.container()).and_then(|ending| ending.at))
@@ -349,6 +367,11 @@ impl<'a> Case<'a> {
                 let message = format!("a GPU of node {} is unhealthy", member.node);
                 return Some(failure(message, member.node).explained(true));
             }
+        }
+        let ends = || bad.iter().filter_map(|b| Some((&b.member, b.terminated?.message.as_str())));
+        if let Some((node, words)) = self.memory_of_strangers(ends()) {
+            let message = format!("processes of no pod have memory on GPUs of {node}: {words}");
+            return Some(failure(message, node));
         }
         let broken = bad.iter().find(|b| b.terminated.is_some_and(|t| mentions_gpu_fault(&t.message)));
         broken.map(|b| {
@@ -431,33 +454,42 @@ impl<'a> Case<'a> {
     fn user_failure(&self) -> Option<Judgement> {
         let bad = self.failed_containers();
         let first = bad.first()?;
-        let exhausted = bad.iter().find(|b| b.terminated.is_some_and(|t| mentions_gpu_memory(&t.message)));
+        let chosen = bad.iter().find_map(|b| Some((b, failed_choice(&b.terminated?.message)?)));
         let by_kubelet = bad.iter().find(|b| b.cause.is_some());
-        let shown = exhausted.or(by_kubelet).unwrap_or(first);
-        let words = shown.terminated.map(|t| last_line(&t.message)).unwrap_or_default();
+        let shown = chosen.map(|(b, _)| b).or(by_kubelet).unwrap_or(first);
+        let words = match chosen {
+            Some((_, (_, line))) => last_line(line),
+            None => shown.terminated.map(|t| last_line(&t.message)).unwrap_or_default(),
+        };
         let killed = shown.terminated.is_some_and(|t| t.reason == "OOMKilled");
-        let reason =
-            if exhausted.is_some() || killed { Reason::OutOfMemory } else { Reason::ContainerFailed };
+        let reason = match chosen {
+            Some((_, (FailedChoice::GpuMemory, _))) => Reason::OutOfMemory,
+            Some(_) => Reason::UnsupportedHardware,
+            None if killed => Reason::OutOfMemory,
+            None => Reason::ContainerFailed,
+        };
         let worker = format!("worker {}", shown.member.index);
         let message = match (&shown.cause, shown.exit_code) {
             _ if killed => format!("{worker} ran out of memory and was killed"),
-            (Some(cause), _) if exhausted.is_none() => {
+            (Some(cause), _) if chosen.is_none() => {
                 format!("{worker} was ended by its kubelet: {}", cause.words)
             }
             (_, Some(code)) => format!("{worker} exited with {code}"),
             (_, None) => format!("{worker} has failed"),
         };
+        let barred = chosen.and_then(|(b, (choice, _))| self.barred(choice, b.member.node));
+        let learned = barred.as_ref().map(|barred| format!(" ({})", self.barred_text(barred)));
+        let message = message + learned.as_deref().unwrap_or_default();
         let message = if words.is_empty() { message } else { format!("{message}: {words}") };
         let mut judgement = Judgement::new(Outcome::UserFailure, reason, message);
-        judgement.exit_code = shown.exit_code;
-        judgement.gpu_memory_exhausted = exhausted.is_some();
+        (judgement.exit_code, judgement.barred) = (shown.exit_code, barred);
         Some(judgement)
     }
 }
 
 /// Reasons from a container's own exit; its message may be re-read at the end.
 fn is_own_exit(reason: Reason) -> bool {
-    matches!(reason, Reason::ContainerFailed | Reason::OutOfMemory)
+    matches!(reason, Reason::ContainerFailed | Reason::OutOfMemory | Reason::UnsupportedHardware)
 }
 
 /// When the deletion of a pod by somebody else was requested. A deletion that comes with or after the stop in the status is ours; what was
@@ -466,16 +498,4 @@ fn foreign_deletion(pod: &SlimPod, stop: Option<&StopRequest>) -> Option<Timesta
     let deletion = pod.metadata.deletion_timestamp.as_ref()?;
     let requested = after(deletion.0, -pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
     stop.is_none_or(|stop| after(requested, CLOCK_SKEW) <= stop.since.0).then_some(requested)
-}
-
-/// The failed init container of a pod that never started its training container.
-fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
-    if pod.status.phase != "Failed" {
-        return None;
-    }
-    pod.status
-        .init_container_statuses
-        .iter()
-        .filter_map(|s| s.state.terminated.as_ref())
-        .find(|t| t.exit_code != 0)
 }

@@ -20,7 +20,7 @@ use super::status::last_line;
 /// What made a kubelet end a pod or its training container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CauseKind {
-    /// The pod exceeded a limit that its user set.
+    /// The pod exceeded a limit that its user set, or asks for what kubelets do not allow.
     Limit,
     /// A probe or a hook of the training container failed.
     Probe,
@@ -82,7 +82,7 @@ fn in_status(pod: &SlimPod) -> Option<Cause> {
     }
     let kind = match status.reason.as_str() {
         "Evicted" => of_eviction(&status.message),
-        "DeadlineExceeded" => CauseKind::Limit,
+        "DeadlineExceeded" | "SysctlForbidden" | "AppArmor" => CauseKind::Limit,
         _ => CauseKind::Node,
     };
     Some(Cause { kind, words: format!("{}: {}", status.reason, last_line(&status.message)) })
@@ -130,15 +130,24 @@ fn in_event<'a>(
     Some(Cause { kind, words: format!("{}: {words}", event.reason) })
 }
 
-/// What a user forgot to make, by a kubelet that could not mount a volume.
-pub(super) fn missing_volume(reported: &[PodEvent]) -> Option<String> {
-    const KINDS: [&str; 3] = ["configmap", "secret", "serviceaccount"];
+/// What a user named and nobody has made, by a kubelet that could not mount a volume or attach a network. `drivers`: CSI drivers that
+/// the template names.
+pub(super) fn missing_object(reported: &[PodEvent], drivers: &[&str]) -> Option<String> {
+    const KINDS: [&str; 4] = ["configmap", "secret", "serviceaccount", "network-attachment-definition"];
     let missing = |message: &str| {
         // Every namespace gets that one by itself, a moment after it is made.
         let named = KINDS.iter().any(|kind| message.contains(kind)) && !message.contains("kube-root-ca.crt");
+        let without_driver = || {
+            let named = |driver: &&str| message.contains(&format!("driver name {driver} not found"));
+            drivers.iter().any(named)
+        };
         named && (message.contains("not found") || message.contains("references non-existent"))
+            || message.contains("hostPath type check failed")
+            || without_driver()
     };
-    let event = reported.iter().find(|event| event.reason == "FailedMount" && missing(&event.message))?;
+    let tried =
+        |event: &&PodEvent| ["FailedMount", "FailedCreatePodSandBox"].contains(&event.reason.as_str());
+    let event = reported.iter().filter(tried).find(|event| missing(&event.message))?;
     Some(last_line(&event.message))
 }
 

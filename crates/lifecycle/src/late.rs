@@ -8,9 +8,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
 use super::action::Action;
+use super::choices::{FailedChoice, failed_choice};
 use super::draft::Draft;
 use super::first_seen::TimedFact;
-use super::judge::Judgement;
+use super::judge::{Case, Judgement};
 use super::kubelet;
 use super::member::{Member, Members};
 use super::observed::Observed;
@@ -99,18 +100,26 @@ pub(super) fn withdraw_unbound(d: &mut Draft<'_>, members: &Members<'_>, seconds
     let unbound: Vec<&Member<'_>> = members.gang.iter().filter(|m| !m.bound()).collect();
     let conditions =
         unbound.iter().filter_map(|m| unbound_condition(m)).filter(|condition| !condition.message.is_empty());
-    let words = conditions
-        .max_by_key(|condition| condition.reason == "Unschedulable")
-        .map(|condition| condition.message.clone());
+    let shown = conditions.max_by_key(|condition| condition.reason == "Unschedulable");
+    // Who refuses the binding refuses it on every node.
+    let refused = shown.is_some_and(|condition| {
+        let says = |words: &&str| condition.message.contains(words);
+        condition.reason == "SchedulerError" && ["denied", "forbidden"].iter().any(says)
+    });
+    let words = shown.map(|condition| condition.message.clone());
     let message = format!(
         "{} of {} workers not bound within {}: {}",
         unbound.len(),
         members.gang.len(),
         duration_text(seconds),
-        words.unwrap_or_else(|| "the scheduler has said nothing".into()),
+        words.as_deref().unwrap_or("the scheduler has said nothing"),
     );
     let mut judgement = Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message);
-    judgement.exclude = unbound.iter().map(|m| m.node.to_owned()).collect();
+    if refused {
+        d.actions.extend(words.map(|words| Action::BackOff { message: status::bounded(&words) }));
+    } else {
+        judgement.exclude = unbound.iter().map(|m| m.node.to_owned()).collect();
+    }
     d.stop_judged(&judgement);
     d.actions.push(Action::ForgetDryRuns);
 }
@@ -123,8 +132,8 @@ pub(super) fn first_minute(o: &Observed<'_>, attempt: i64) -> Option<Timestamp> 
     Some(after(*o.first_seen.get(&TimedFact::Bound { attempt })?, FIRST_MINUTE.min(start_limit(o))))
 }
 
-/// What a volume of a member that does not start needs and nobody has made: its user's mistake.
-pub(super) fn missing_volume(
+/// What a member that does not start needs and its user has not made: the user's mistake, which no time mends.
+pub(super) fn never_starts(
     d: &mut Draft<'_>,
     allocation: &Allocation,
     members: &Members<'_>,
@@ -132,10 +141,37 @@ pub(super) fn missing_volume(
     if let Some(at) = first_minute(d.o, allocation.attempt) {
         d.requeue_at(at);
     }
-    let words =
-        members.gang.iter().find_map(|member| kubelet::missing_volume(kubelet::events(d.o, member)))?;
+    let case = Case { o: d.o, allocation, members, stop: None, known_bound: true };
+    let other_platform = members.gang.iter().find_map(|member| {
+        let says = |(_, message): (String, String)| Some(failed_choice(&message)?.1.to_owned());
+        Some((
+            waiting(member).into_iter().find_map(says)?,
+            case.barred(FailedChoice::Architecture, member.node),
+        ))
+    });
+    if let Some((words, barred)) = other_platform {
+        let learned =
+            barred.as_ref().map(|barred| format!(" ({})", case.barred_text(barred))).unwrap_or_default();
+        let message = format!("bound but not running{learned}: {words}");
+        let mut judgement = Judgement::new(Outcome::UserFailure, Reason::UnsupportedHardware, message);
+        judgement.barred = barred;
+        return Some(judgement);
+    }
+    let volumes = d.o.job.spec.template.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let drivers: Vec<&str> =
+        volumes.filter_map(|volume| Some(volume.csi.as_ref()?.driver.as_str())).collect();
+    let missing = |member: &Member<'_>| kubelet::missing_object(kubelet::events(d.o, member), &drivers);
+    let words = members.gang.iter().find_map(missing)?;
     let message = format!("bound but not running: {words}");
     Some(Judgement::new(Outcome::UserFailure, Reason::StartTimeout, message))
+}
+
+/// Reasons and messages of a member's containers that wait.
+fn waiting(member: &Member<'_>) -> Vec<(String, String)> {
+    let statuses = member.pod().map(|pod| &pod.status);
+    let statuses =
+        statuses.into_iter().flat_map(|s| s.init_container_statuses.iter().chain(&s.container_statuses));
+    statuses.filter_map(|s| s.state.waiting.as_ref()).map(|w| (w.reason.clone(), w.message.clone())).collect()
 }
 
 /// Seconds that an attempt may take from bound to running.
@@ -186,15 +222,6 @@ fn own_container_in_the_way(d: &Draft<'_>, member: &Member<'_>) -> Option<String
 pub(super) fn start_timeout(d: &mut Draft<'_>, members: &Members<'_>) {
     let container = d.o.training_container();
     let late: Vec<&Member<'_>> = members.gang.iter().filter(|m| m.started_at(container).is_none()).collect();
-    let waiting = |m: &Member<'_>| -> Vec<(String, String)> {
-        let statuses = m.pod().map(|p| &p.status);
-        statuses
-            .into_iter()
-            .flat_map(|s| s.init_container_statuses.iter().chain(&s.container_statuses))
-            .filter_map(|s| s.state.waiting.as_ref())
-            .map(|w| (w.reason.clone(), w.message.clone()))
-            .collect()
-    };
     let all: Vec<_> = late.iter().flat_map(|m| waiting(m)).collect();
     let users = all.iter().find(|(reason, message)| waits_for_its_user(reason, message));
     let hanging = late.iter().find_map(|m| own_container_in_the_way(d, m));

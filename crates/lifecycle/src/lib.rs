@@ -51,6 +51,7 @@
 pub mod action;
 mod adopted;
 mod cancel;
+mod choices;
 mod draft;
 mod end;
 mod ends;
@@ -90,5 +91,5 @@ pub use observed::{
 };
 pub use pod_events::{EventsUnread, KubeletEvents, PodEvent};
 pub use step::step;
-pub use template::problem as template_problem;
+pub use template::{largest_admitted, problem as template_problem};
 pub use unexplained::questions;

@@ -237,6 +237,18 @@ fn deleted_busy_until(deleted: &DeletedPodView<'_>, o: &Observed<'_>) -> Option<
     (until > o.now).then_some(until)
 }
 
+/// The failed init container of a pod that never started its training container.
+pub(super) fn failed_before_training(pod: &SlimPod) -> Option<&SlimTerminated> {
+    if pod.status.phase != "Failed" {
+        return None;
+    }
+    pod.status
+        .init_container_statuses
+        .iter()
+        .filter_map(|s| s.state.terminated.as_ref())
+        .find(|t| t.exit_code != 0)
+}
+
 /// How a training container ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending<'a> {

@@ -165,6 +165,8 @@ pub struct NodeFact {
     pub open_gpus: i32,
     /// Memory of one GPU, MiB, if known.
     pub gpu_memory_mib: Option<i64>,
+    /// Its processors' architecture, by its label; empty without one.
+    pub architecture: String,
     /// The agent's state. Without an agent the GPUs count as awake.
     pub agent: Option<AgentFact>,
 }
@@ -181,6 +183,7 @@ impl Default for NodeFact {
             free_gpus: i32::MAX,
             open_gpus: i32::MAX,
             gpu_memory_mib: None,
+            architecture: String::new(),
             agent: None,
         }
     }
@@ -199,6 +202,8 @@ pub struct AgentFact {
     pub holders: BTreeSet<String>,
     /// `GpuNode.status.observedHoldersGeneration`: the request that `holders` answers.
     pub holders_observed: i64,
+    /// Holders of GPUs on which processes of no pod have memory; empty: of GPUs without a holder.
+    pub strangers_beside: BTreeSet<String>,
     /// When the last of its unhealthy GPUs became unhealthy.
     pub unhealthy_since: Option<Timestamp>,
 }
@@ -374,6 +379,8 @@ pub enum CreationOutcome {
 pub struct DryRunResult {
     /// GPUs of the tested worker.
     pub gpus: i32,
+    /// GPUs of a smaller one, to which the rest refers, and why all larger ones are refused.
+    pub smaller: Option<(i32, String)>,
     /// When.
     pub at: Timestamp,
     /// `None`: accepted. Else `QuotaExceeded` or `TemplateRejected`, with the server's message.
@@ -382,12 +389,12 @@ pub struct DryRunResult {
     pub admitted: Option<Arc<Admitted>>,
 }
 
-/// A worker's quantities before and after admission (LimitRange defaults, injected containers).
+/// A worker before and after admission: quantities (LimitRange defaults, injected containers), and which nodes take it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admitted {
     /// As sent.
     pub sent: SlimPodSpec,
-    /// As the API server would store it.
+    /// As the API server would store it; without affinity where that is the template's.
     pub kept: SlimPodSpec,
 }
 

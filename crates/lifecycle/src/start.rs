@@ -60,7 +60,8 @@ pub(super) fn waiting(d: &mut Draft<'_>) {
     if let Some(until) = until {
         return d.requeue_at(until.0);
     }
-    if d.o.job.status.is_none() && d.status.reason.is_none() && d.decision().is_none() {
+    let plans_must_know = template::largest_admitted(&d.status).is_some();
+    if d.o.job.status.is_none() && d.status.reason.is_none() && d.decision().is_none() && !plans_must_know {
         // A plan usually follows soon; a write that users hardly see is not worth it.
         let created = d.o.job.metadata.creation_timestamp.as_ref().map_or(d.o.now, |t| t.0);
         let patience = after(created, d.o.settings.first_plan_seconds);
@@ -395,7 +396,7 @@ pub(super) fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &
         }
         return;
     }
-    if let Some(judgement) = late::missing_volume(d, allocation, members) {
+    if let Some(judgement) = late::never_starts(d, allocation, members) {
         return d.stop_judged(&judgement);
     }
     let bound = d.first_seen(TimedFact::Bound { attempt: allocation.attempt });

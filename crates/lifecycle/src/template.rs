@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use andreas_api::phase::condition;
 use andreas_api::shared_template::MAX_TEMPLATE;
-use andreas_api::{Reason, TrainingJobSpec};
+use andreas_api::{Reason, TrainingJobSpec, TrainingJobStatus};
 use andreas_cluster::instants::{self, after};
 use jiff::Timestamp;
 
 use super::action::Action;
 use super::draft::Draft;
+use super::observed::{DryRunResult, Observed};
 use super::pods;
 use super::status::{self, ConditionValue};
 
@@ -49,7 +50,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
         return false;
     }
     let most = spec.gpus.totals().last().copied().unwrap_or(1);
-    let gpus = d.o.settings.largest_node_gpus.map_or(most, |largest| most.min(largest.max(1)));
+    let gpus = largest_worker(d.o);
     let shown = status::condition(&d.status.conditions, condition::TEMPLATE_ACCEPTED);
     // Nodes without GPUs for a moment, for example during a device plug-in restart, cost no dry run: a larger
     // worker was admitted.
@@ -64,14 +65,14 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             d.status.history.last().filter(|last| last.reason == Reason::PlacementTimeout.as_str());
         let since = found_none.map(|last| last.ended.0);
         if d.o.dry_run.is_none_or(|run| since.is_some_and(|since| run.at < since)) {
-            try_worker(d, gpus);
+            try_worker(d);
         }
         d.not_plannable = awaits_dry_run(d);
         return true;
     }
     let dry_run = d.o.dry_run.filter(|v| v.gpus == gpus || v.refusal.is_none() && enough(v.gpus));
     let Some(dry_run) = dry_run else {
-        try_worker(d, gpus);
+        try_worker(d);
         // Unknown yet: a refused template stays refused. While dry runs get no verdict, untested templates
         // are not planned.
         let refused = was_refused || d.o.backoff.is_some_and(|backoff| backoff.untried);
@@ -80,8 +81,8 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
     };
     match &dry_run.refusal {
         None => {
-            let accepted = accepted(dry_run.gpus);
-            if was_refused || shown_true {
+            let accepted = accepted(dry_run);
+            if was_refused || shown_true || dry_run.smaller.is_some() {
                 d.clear_condition(condition::TEMPLATE_ACCEPTED);
                 d.set_condition(
                     condition::TEMPLATE_ACCEPTED,
@@ -95,6 +96,9 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             if was_refused && d.reason() == Some(Reason::TemplateRejected) {
                 d.wait_for(Reason::NotPlannedYet, "waits for the next plan");
             }
+            if dry_run.smaller.is_some() {
+                retry_at(d, after(dry_run.at, MAX_RETRY));
+            }
             true
         }
         Some((Reason::QuotaExceeded, words)) => {
@@ -104,7 +108,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             if matches!(d.reason(), None | Some(Reason::NotPlannedYet | Reason::TemplateRejected)) {
                 d.wait_for(Reason::QuotaExceeded, words);
             }
-            retry(d, dry_run.at, refused_since, gpus);
+            retry(d, dry_run.at, refused_since);
             true
         }
         Some((_, words)) => {
@@ -117,9 +121,9 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
                 Reason::TemplateRejected,
                 words,
             );
-            d.wait_for(Reason::TemplateRejected, words);
+            d.wait_for(Reason::TemplateRejected, &format!("{words}; it is tried again within 5 minutes"));
             d.not_plannable = true;
-            retry(d, dry_run.at, refused_since, gpus);
+            retry(d, dry_run.at, refused_since);
             false
         }
     }
@@ -133,13 +137,31 @@ fn awaits_dry_run(d: &Draft<'_>) -> bool {
 
 const ADMITS: &str = "the API server admits a worker with ";
 
-fn accepted(gpus: i32) -> String {
-    format!("{ADMITS}{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
+/// After the number of GPUs, where larger workers are refused.
+const NO_LARGER: &str = "; larger ones are refused, and tried again after 5 minutes: ";
+
+fn accepted(dry_run: &DryRunResult) -> String {
+    let gpus = dry_run.smaller.as_ref().map_or(dry_run.gpus, |(gpus, _)| *gpus);
+    let larger = dry_run.smaller.as_ref().map(|(_, words)| format!("{NO_LARGER}{words}"));
+    format!("{ADMITS}{gpus} GPU{}{}", if gpus == 1 { "" } else { "s" }, larger.unwrap_or_default())
 }
 
 /// GPUs of the worker named in [`accepted`]'s text.
 fn admitted(message: &str) -> Option<i32> {
     message.strip_prefix(ADMITS)?.split(' ').next()?.parse().ok()
+}
+
+/// GPUs of the largest worker that the API server admits, if it refuses larger ones. As its status says, which outlives this process.
+pub fn largest_admitted(status: &TrainingJobStatus) -> Option<i32> {
+    let shown = status::condition(&status.conditions, condition::TEMPLATE_ACCEPTED)?;
+    admitted(&shown.message).filter(|_| shown.status == "True" && shown.message.contains(NO_LARGER))
+}
+
+/// GPUs of the largest worker that may come to be.
+fn largest_worker(o: &Observed<'_>) -> i32 {
+    let gpus = &o.job.spec.gpus;
+    let most = gpus.totals().last().copied().unwrap_or(1);
+    o.settings.largest_node_gpus.map_or(most, |largest| most.min(largest.max(1)))
 }
 
 /// What of a template the API server would accept and we do not.
@@ -201,14 +223,19 @@ fn single_node_claim(d: &mut Draft<'_>) -> Option<String> {
 
 /// Retries after as long as it has been refused, 1 s to 5 min. A refusal in a namespace without its service
 /// account yet may be accepted soon.
-fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp, gpus: i32) {
+fn retry(d: &mut Draft<'_>, tried: Timestamp, since: Timestamp) {
     let pause = instants::seconds_between(since, tried).clamp(FIRST_RETRY, MAX_RETRY);
-    let due = after(tried, pause);
-    if due <= d.o.now { try_worker(d, gpus) } else { d.requeue_at(due) }
+    retry_at(d, after(tried, pause));
 }
 
-fn try_worker(d: &mut Draft<'_>, gpus: i32) {
+fn retry_at(d: &mut Draft<'_>, due: Timestamp) {
+    if due <= d.o.now { try_worker(d) } else { d.requeue_at(due) }
+}
+
+fn try_worker(d: &mut Draft<'_>) {
+    let gpus = largest_worker(d.o);
     let attempt = d.status.attempts.saturating_add(1);
     let pod = pods::unplaced_worker(d.o.job, attempt, gpus, d.o.settings);
-    d.actions.push(Action::DryRun { gpus, pod: Box::new(pod) });
+    let smaller = d.o.job.spec.gpus.worker_sizes(gpus - 1);
+    d.actions.push(Action::DryRun { gpus, pod: Box::new(pod), smaller });
 }

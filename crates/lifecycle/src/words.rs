@@ -8,18 +8,6 @@ pub(super) fn lost_by_runtime(t: &SlimTerminated) -> bool {
     t.reason == "Unknown" && t.exit_code == 255
 }
 
-/// Messages of PyTorch, CUDA, JAX and TensorFlow for exhausted GPU memory.
-pub(super) fn mentions_gpu_memory(message: &str) -> bool {
-    const WORDS: [&str; 5] = [
-        "CUDA out of memory",
-        "CUDA error: out of memory",
-        "CUDA_ERROR_OUT_OF_MEMORY",
-        "torch.OutOfMemoryError",
-        "RESOURCE_EXHAUSTED: Out of memory",
-    ];
-    WORDS.iter().any(|w| message.contains(w)) || message.contains("torch.cuda.OutOfMemoryError")
-}
-
 /// A container that its node could not start for what is broken there: the driver, or the runtime's hook or CDI specification for its GPUs.
 /// A program that is not in the image is its user's.
 pub(super) fn not_started_by_its_node(pod: &SlimPod) -> Option<&SlimTerminated> {
@@ -79,9 +67,14 @@ const REGISTRY_AWAY: [&str; 18] = [
     "toomanyrequests",
 ];
 
+/// What container runtimes say of a container that they cannot make because of its image and specification.
+const NOT_MADE: [&str; 4] =
+    ["no command specified", "unable to find user", "no matching entries in", "executable file not found"];
+
 /// Whether a container waits because of what its user wrote. A registry that is away is the cluster's failure; as nobody sees more of
 /// it than these words, the tenth in a row counts as the user's.
 pub(super) fn waits_for_its_user(reason: &str, message: &str) -> bool {
     let registry_away = REGISTRY_AWAY.iter().any(|words| message.contains(words));
-    OF_THE_USER.contains(&reason) && !registry_away
+    let not_made = reason == "CreateContainerError" && NOT_MADE.iter().any(|words| message.contains(words));
+    OF_THE_USER.contains(&reason) && !registry_away || not_made
 }

@@ -47,7 +47,7 @@ pub use plan::{Decision, JobPlan, Plan, WaitReason};
 pub use snapshot::{
     Charges, DEFAULT_WEAR, Estimate, GpuTypeInfo, IntendedChange, Job, JobState, Lateness, LimitEffect,
     LimitsCount, MAX_RESTARTS_PER_DAY, MultiNodeEffect, Namespace, Node, NodePower, NodeSleep, Placement,
-    PowerBudget, Preemption, Prices, Resources, Snapshot, UnknownRun, Worker,
+    PowerBudget, Preemption, Prices, RefusedWorkers, Resources, Snapshot, UnknownRun, Worker,
 };
 
 use instance::Instance;

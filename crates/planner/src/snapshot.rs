@@ -17,7 +17,7 @@ use andreas_model::{
 use serde::{Deserialize, Serialize};
 
 pub use lateness::{Charges, Lateness};
-pub use state::JobState;
+pub use state::{JobState, RefusedWorkers};
 
 /// A cluster, its policy settings and its jobs at one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -266,6 +266,9 @@ pub struct Job {
     /// Nodes where its placement failed recently.
     #[serde(default)]
     pub forbidden: Vec<NodeName>,
+    /// Sizes of workers that it is not given anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_workers: Vec<RefusedWorkers>,
     /// Whether it may be preempted.
     #[serde(default)]
     pub preemption: Preemption,

@@ -83,6 +83,7 @@ async fn done(shared: &Shared, events: &Events, refused: &mut BTreeMap<String, R
             }
             (make(shared, &workload).await, workload)
         }
+        Todo::Stop(workload) => (stop(shared, &workload).await.map_err(Failure::from_error), workload),
         Todo::Refuse(workload, message) => (Err(Failure::Owner(Reason::NotAdopted, message)), workload),
         Todo::Change(job, workload, body) => {
             let changed = shared.writer.patch("adopted", &job, &body).await;
@@ -191,18 +192,46 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
     }
 }
 
+/// Suspends a workload that runs without its TrainingJob: whoever deleted that meant to end the run. It is planned anew.
+async fn stop(shared: &Shared, workload: &Workload) -> Result<(), WriteError> {
+    let (kind, meta) = (workload.kind, &workload.metadata);
+    let namespace = meta.namespace.clone().unwrap_or_default();
+    let key = ObjectKey { namespace: namespace.clone(), name: andreas_workloads::adopt::name(workload) };
+    if shared.writer.get::<SlimTrainingJob>(&key).await?.is_some() {
+        return Ok(()); // The watch shows it soon.
+    }
+    let (url, name) = (kind.url(&namespace), meta.name.as_deref().unwrap_or_default());
+    let Some(mut object) = shared.writer.get_object(&url, name).await? else { return Ok(()) };
+    let live = Workload::from_object(kind, &object).filter(|live| {
+        live.metadata.uid == meta.uid && live.wants_adoption() && live.attempt().is_some() && !live.suspended
+    });
+    if live.is_some() {
+        andreas_workloads::adopt::hold(kind, &mut object);
+        object = shared.writer.replace(&url, name, &object).await?;
+        if let Some(stopped) = Workload::from_object(kind, &object) {
+            shared.index.lock().wrote_workload(stopped);
+        }
+    }
+    Ok(())
+}
+
 /// Gives a workload back: its templates become what they were if it is suspended, and its TrainingJob goes.
 async fn remove(shared: &Shared, job: &SlimTrainingJob) -> Result<(), WriteError> {
     let Some((kind, adopts)) = adopted_job(job) else { return Ok(()) };
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let url = kind.url(namespace);
     let object = shared.writer.get_object(&url, &adopts.name).await?;
-    if let Some(object) = object.filter(|object| object["metadata"]["uid"] == adopts.uid.as_str()) {
+    if let Some(mut object) = object.filter(|object| object["metadata"]["uid"] == adopts.uid.as_str()) {
         if Workload::from_object(kind, &object).is_some_and(|workload| workload.wants_adoption()) {
             return Ok(());
         }
         if kind.is_suspended(&object) {
             restored(shared, kind, namespace, &adopts.name, object).await?;
+        } else if let Some(annotations) = object["metadata"]["annotations"].as_object_mut()
+            && annotations.remove(ANNOTATION_ADOPTED_ATTEMPT).is_some()
+        {
+            // It runs on, and is nobody's run of ours if it gets the label again.
+            shared.writer.replace(&url, &adopts.name, &object).await?;
         }
     }
     let key = key_of(job);

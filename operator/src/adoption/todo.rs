@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 pub enum Todo {
     /// Make the TrainingJob of a workload.
     Make(Arc<Workload>),
+    /// Stop a workload whose TrainingJob was deleted while it ran.
+    Stop(Arc<Workload>),
     /// Tell a workload's owner why it is not adopted.
     Refuse(Arc<Workload>, String),
     /// Patch the TrainingJob of a workload: its annotations changed.
@@ -63,6 +65,7 @@ fn of_workload(index: &ClusterIndex, workload: &Arc<Workload>) -> Option<Todo> {
     let Some(job) = index.jobs().get(&key) else {
         return Some(match workload.suspended {
             true => Todo::Make(Arc::clone(workload)),
+            false if workload.attempt().is_some() => Todo::Stop(Arc::clone(workload)),
             false => Todo::Refuse(
                 Arc::clone(workload),
                 "it runs already; it is planned when it is suspended".to_owned(),
@@ -152,5 +155,27 @@ mod tests {
         let key = ObjectKey { namespace: "team".into(), name: "job-tune".into() };
         Index::<SlimTrainingJob>::delete(&mut index, &key, None);
         assert_eq!(ungated(&index), ["former", "present"]);
+    }
+
+    #[test]
+    fn a_workload_that_runs_is_stopped_if_its_training_job_was_deleted_and_else_left_alone() {
+        for (attempt, stopped) in [(Some("3"), true), (None, false)] {
+            let mut index = ClusterIndex::new();
+            let mut job = json!({
+                "metadata": {"name": "tune", "namespace": "team", "uid": "w", "resourceVersion": "1",
+                    "labels": {"andreas.dev/adopt": "true"}},
+                "spec": {"suspend": false},
+            });
+            job["metadata"]["annotations"]["andreas.dev/adopted-attempt"] = json!(attempt);
+            if attempt.is_none() {
+                job["metadata"]["annotations"] = json!({});
+            }
+            index.apply(object::<Watched<Job>>(job));
+            let todo = all(&index);
+            assert!(
+                matches!((&todo[..], stopped), ([Todo::Stop(_)], true) | ([Todo::Refuse(..)], false)),
+                "{todo:?}"
+            );
+        }
     }
 }

@@ -7,6 +7,7 @@ use andreas_api::names::LABEL_ATTEMPT;
 use andreas_api::slim::{SlimPod, SlimTrainingJob};
 use andreas_api::{Reason, TrainingJob};
 use andreas_cluster::index::{number, owner};
+use andreas_lifecycle::pods::unplaced_worker;
 use andreas_lifecycle::{Action, Admitted, CreationOutcome, DeleteReason, DryRunResult};
 use andreas_runtime::clock;
 use andreas_runtime::watch::ObjectKey;
@@ -79,7 +80,7 @@ async fn one(
             adopted::place(shared, key, job, &pod, &uid, &node).await
         }
         Action::Wake { node, value } => wake(shared, key, job, &node, value).await,
-        Action::DryRun { gpus, pod } => dry_run(executor, key, job, gpus, &pod).await,
+        Action::DryRun { gpus, pod, smaller } => dry_run(executor, key, job, gpus, &pod, &smaller).await,
         Action::ForgetDryRuns => {
             executor.dry_runs.forget(&key.namespace);
             Ok(())
@@ -345,19 +346,23 @@ async fn dry_run(
     job: &SlimTrainingJob,
     gpus: i32,
     pod: &Pod,
+    smaller: &[i32],
 ) -> Result<(), Requeue> {
     let shared = &executor.shared;
     let before = shared.ledger.lock().get(key).and_then(|memory| memory.admission().dry_run.clone());
-    let refused_before = before.as_ref().is_some_and(|run| run.refusal.is_some());
+    let refused_before = before.as_ref().is_some_and(|run| run.refusal.is_some() || run.smaller.is_some());
     let admitted_before = before.and_then(|run| run.admitted);
     if refused_before {
         executor.rate_limits.admit_dry_run(&key.namespace).map_err(Requeue::After)?;
     }
-    let accepted = |answer: &Answer| answer.clone().ok();
-    let answer = match executor.dry_runs.find(job, gpus, try_pod(shared, key, pod), accepted).await {
-        DryRunLookup::Accepted(admitted) => Ok(Ok(admitted)),
-        DryRunLookup::Tried(answer) => answer,
-        DryRunLookup::Refused => try_pod(shared, key, pod).await,
+    let (answer, smaller) = match try_worker(executor, key, job, gpus, pod).await {
+        Ok(Err((Reason::TemplateRejected, words))) => {
+            let found = largest_accepted(executor, key, job, smaller).await;
+            found.map_or((Ok(Err((Reason::TemplateRejected, words.clone()))), None), |(gpus, answer)| {
+                (Ok(answer), Some((gpus, words)))
+            })
+        }
+        answer => (answer, None),
     };
     let (refusal, admitted) = match answer {
         Ok(Ok(admitted)) => (None, admitted),
@@ -374,7 +379,7 @@ async fn dry_run(
     end_backoff(shared, Cause::DryRun, &key.namespace);
     let more = admitted.is_some();
     if let Some(memory) = shared.ledger.lock().get_mut(key, uid(job)) {
-        memory.record_dry_run(DryRunResult { gpus, at: clock::now(), refusal, admitted });
+        memory.record_dry_run(DryRunResult { gpus, smaller, at: clock::now(), refusal, admitted });
     }
     let mut index = shared.index.lock();
     index.mark(key.clone());
@@ -382,6 +387,52 @@ async fn dry_run(
         index.replan();
     }
     Ok(())
+}
+
+/// Dry-runs a worker of the job with so many GPUs, unless an equal one was accepted just now.
+async fn try_worker(
+    executor: &Executor,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    gpus: i32,
+    pod: &Pod,
+) -> Result<Answer, WriteError> {
+    let shared = &executor.shared;
+    let accepted = |answer: &Answer| answer.clone().ok();
+    match executor.dry_runs.find(job, gpus, try_pod(shared, key, pod), accepted).await {
+        DryRunLookup::Accepted(admitted) => Ok(Ok(admitted)),
+        DryRunLookup::Tried(answer) => answer,
+        DryRunLookup::Refused => try_pod(shared, key, pod).await,
+    }
+}
+
+/// The largest of these workers, largest first, whose template is accepted, and the answer. Which sizes a policy refuses is a matter of
+/// a maximum. `None`: not even the smallest, or there is no answer.
+async fn largest_accepted(
+    executor: &Executor,
+    key: &ObjectKey,
+    job: &SlimTrainingJob,
+    sizes: &[i32],
+) -> Option<(i32, Answer)> {
+    let settings = Arc::clone(&executor.shared.settings.lock());
+    let attempt = job.status.as_ref().map_or(0, |status| status.attempts).saturating_add(1);
+    let ask = async |gpus: i32| {
+        let pod = unplaced_worker(job, attempt, gpus, &settings);
+        let answer = try_worker(executor, key, job, gpus, &pod).await.ok()?;
+        // Quota comes last in admission: all else was accepted.
+        (!matches!(answer, Err((Reason::TemplateRejected, _)))).then_some((gpus, answer))
+    };
+    let (smallest, rest) = sizes.split_last()?;
+    let mut accepted = ask(*smallest).await?;
+    let (mut refused, mut from) = (0, rest.len());
+    while refused < from {
+        let middle = refused + (from - refused) / 2;
+        match ask(rest[middle]).await {
+            Some(larger) => (accepted, from) = (larger, middle),
+            None => refused = middle + 1,
+        }
+    }
+    Some(accepted)
 }
 
 /// The worker after admission if it requests more, or the API server's refusal.

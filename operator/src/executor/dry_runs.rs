@@ -123,11 +123,16 @@ pub fn of_live_worker(
     let allocation = job.status.as_ref()?.allocation.as_ref()?;
     let of_attempt = |pod: &&Arc<SlimPod>| number(&pod.metadata, LABEL_ATTEMPT) == Some(allocation.attempt);
     let members = index.members(key);
-    let kept = members.iter().find(of_attempt)?.spec.clone();
+    let mut kept = worker::unpinned(members.iter().find(of_attempt)?.spec.clone());
     let gpus = allocation.gpus_per_worker;
     let sent = unplaced_worker(job, allocation.attempt, gpus, settings);
+    let as_sent = sent.spec.as_ref().map(worker::slim).unwrap_or_default();
+    if worker::unpinned(as_sent.clone()) != as_sent {
+        // Of a user's own pin the pod says nothing.
+        kept.affinity = as_sent.affinity;
+    }
     let admitted = worker::admitted(sent.spec.as_ref(), kept);
-    Some(DryRunResult { gpus, at: now, refusal: None, admitted })
+    Some(DryRunResult { gpus, smaller: None, at: now, refusal: None, admitted })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use andreas_api::EnergyPolicySpec;
 use andreas_api::gpu_node::GpuCondition;
-use andreas_api::names::LABEL_GPU_MEMORY;
+use andreas_api::names::{LABEL_ARCHITECTURE, LABEL_GPU_MEMORY};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
 use andreas_cluster::energy::bill;
@@ -343,6 +343,7 @@ fn fact(node: &SlimNode, agent: Option<AgentFact>, free_gpus: i32, open_gpus: i3
         out_of_service: node.spec.taints.iter().any(|taint| taint.key == "node.kubernetes.io/out-of-service"),
         free_gpus,
         open_gpus,
+        architecture: node.labels().get(LABEL_ARCHITECTURE).cloned().unwrap_or_default(),
         gpu_memory_mib: node.labels().get(LABEL_GPU_MEMORY).and_then(|text| text.parse().ok()),
         agent,
     }
@@ -374,6 +375,12 @@ fn agent(node: &SlimGpuNode, index: &ClusterIndex, now: Timestamp) -> Option<Age
         awake: status.observed_wake_generation,
         unanswered_since,
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
+        strangers_beside: status
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.parked.iter().any(|context| context.pod.is_none()))
+            .map(|gpu| gpu.holder.clone().unwrap_or_default())
+            .collect(),
         holders_observed: status.observed_holders_generation,
         unhealthy_since: since.max(),
     })

@@ -138,8 +138,11 @@ async fn a_pod_that_is_there_is_ours_or_in_the_way() {
 
 #[tokio::test]
 async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
-    let dry =
-        || Action::DryRun { gpus: 1, pod: Box::new(serde_json::from_value(pod(0, 1, "j1")).expect("a pod")) };
+    let dry = || Action::DryRun {
+        gpus: 1,
+        pod: Box::new(serde_json::from_value(pod(0, 1, "j1")).expect("a pod")),
+        smaller: Vec::new(),
+    };
     let dry_run = |world: &World| {
         world
             .shared
@@ -155,7 +158,13 @@ async fn contention_for_a_quota_is_no_verdict_and_is_tried_again_later() {
     assert_eq!(dry_run(&world), None);
     let world = World::new(vec![(Method::POST, "/pods", 409, exists("bert-1-0"))]);
     let known = Arc::new(Admitted { sent: SlimPodSpec::default(), kept: SlimPodSpec::default() });
-    let earlier = DryRunResult { gpus: 1, at: Timestamp::UNIX_EPOCH, refusal: None, admitted: Some(known) };
+    let earlier = DryRunResult {
+        gpus: 1,
+        smaller: None,
+        at: Timestamp::UNIX_EPOCH,
+        refusal: None,
+        admitted: Some(known),
+    };
     let memory = |world: &World, result: DryRunResult| {
         world.shared.ledger.lock().entry(&key("bert"), "j1").record_dry_run(result);
     };
@@ -327,7 +336,7 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
     ]);
     let dry = || {
         let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");
-        vec![Action::DryRun { gpus: 1, pod: Box::new(pod) }]
+        vec![Action::DryRun { gpus: 1, pod: Box::new(pod), smaller: Vec::new() }]
     };
     let refusal = || {
         let ledger = world.shared.ledger.lock();
@@ -472,7 +481,7 @@ async fn what_the_api_server_gives_no_verdict_on_is_remembered_in_its_words_and_
     // A dry run; an answered one ends the backoff.
     let dry = || {
         let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");
-        vec![Action::DryRun { gpus: 1, pod: Box::new(pod) }]
+        vec![Action::DryRun { gpus: 1, pod: Box::new(pod), smaller: Vec::new() }]
     };
     let world = World::new(vec![
         (Method::POST, "/pods", 500, failure(500, words)),

@@ -46,7 +46,7 @@ andreas_runtime::metrics! {
     USABLE_NODES = gauge("andreas_usable_nodes", &[],
         "Nodes whose GPUs are planned and that take workers now: ready, not cordoned");
     EXCLUDED_NODES = gauge("andreas_excluded_nodes", &["reason"],
-        "Nodes with GPUs that are not planned, by reason: MigInUse, SharedGpus, NoWholeGpus, NoTypeLabel, UnknownBoard, TooManyGpus, TooManyTypes, NotSelected");
+        "Nodes with GPUs that are not planned, by reason: MigInUse, SharedGpus, MixedBoards, NoWholeGpus, NoTypeLabel, UnknownBoard, TooManyGpus, TooManyTypes, NotSelected");
     WITHOUT_AGENT = gauge("andreas_nodes_without_agent", &[],
         "Planned nodes that are ready and have no node agent, or one that has been silent for three minutes while a pod held a GPU: their GPUs neither rest nor take power limits, and their energy is not measured");
     DRAW = gauge("andreas_power_watts", &[],

@@ -3,7 +3,7 @@
 //! A running attempt is counted at each scrape by its prediction. At its end, the value in its status counts;
 //! late measurements are added. If less was measured than predicted, the counter stays constant until the
 //! true value catches up. Use before this process was the leader is not counted: the previous leader counted
-//! it.
+//! it. What is used while nobody leads is in the bills of the jobs alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,6 +75,8 @@ pub struct Totals {
     since: Option<Timestamp>,
     /// Use of running attempts that is counted already.
     running: BTreeMap<(String, i64), Bill>,
+    /// Attempts that have ended, and that a view from before may still have.
+    ended: BTreeSet<(String, i64)>,
     /// Known namespaces.
     namespaces: BTreeSet<String>,
     /// Known GPU types.
@@ -115,6 +117,9 @@ impl Totals {
     /// Records a running attempt's use so far.
     pub fn running(&mut self, attempt: &Attempt, used: Bill) {
         let key = (attempt.uid.clone(), attempt.attempt);
+        if self.ended.contains(&key) {
+            return;
+        }
         let before =
             self.running.get(&key).copied().unwrap_or_else(|| self.use_before_leading(attempt, used));
         self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
@@ -123,7 +128,9 @@ impl Totals {
 
     /// Records an ended attempt's use.
     pub fn ended(&mut self, attempt: &Attempt, used: Bill) {
-        let known = self.running.remove(&(attempt.uid.clone(), attempt.attempt));
+        let key = (attempt.uid.clone(), attempt.attempt);
+        let known = self.running.remove(&key);
+        self.ended.insert(key);
         let before = known.unwrap_or_else(|| self.use_before_leading(attempt, used));
         self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
     }
@@ -141,6 +148,7 @@ impl Totals {
 
     /// Drops attempts that no longer run: their jobs were deleted.
     pub fn keep(&mut self, running: &BTreeSet<(String, i64)>) {
+        self.ended.retain(|key| running.contains(key));
         self.running.retain(|key, _| running.contains(key));
     }
 
@@ -262,6 +270,22 @@ mod tests {
         totals.keep(&BTreeSet::new());
         assert!(totals.running.is_empty());
         assert_eq!(joules(&totals), 100.0);
+    }
+
+    #[test]
+    fn an_attempt_that_ends_during_a_scrape_counts_once() {
+        let mut totals = Totals::default();
+        totals.lead(at(0));
+        totals.running(&attempt("a", 1, 10), used(100, 0));
+        // A scrape has taken its view; the end is written before it is encoded.
+        totals.ended(&attempt("a", 1, 10), used(120, 0));
+        for _ in 0..2 {
+            totals.running(&attempt("a", 1, 10), used(110, 0));
+            totals.keep(&BTreeSet::from([("a".to_owned(), 1)]));
+            assert_eq!(joules(&totals), 120.0);
+        }
+        totals.keep(&BTreeSet::new());
+        assert!(totals.ended.is_empty());
     }
 
     #[test]

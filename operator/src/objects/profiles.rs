@@ -28,8 +28,6 @@ pub(crate) use unused::remove as remove_unused;
 const MAX_FINISHED: usize = 16;
 /// Maximum restarts kept, newest last.
 const MAX_RESTARTS: usize = 16;
-/// Maximum GPU types kept as too small.
-const MAX_TYPES: usize = 32;
 /// Maximum pending updates of one profile; more would not be kept.
 const MAX_WAITING: usize = 256;
 /// Interval of writing updates.
@@ -47,12 +45,7 @@ pub fn merge(status: &mut TrainingProfileStatus, learned: &[ProfileUpdate]) {
                 status.observations.push(new.clone());
                 andreas_cluster::profiles::trim_observations(&mut status.observations);
             }
-            ProfileUpdate::OutOfMemory { gpu_type } => {
-                if !status.out_of_memory_types.contains(gpu_type) {
-                    status.out_of_memory_types.push(gpu_type.clone());
-                    trim(&mut status.out_of_memory_types, MAX_TYPES);
-                }
-            }
+            ProfileUpdate::Barred(new) => andreas_cluster::profiles::bar(&mut status.barred, new.clone()),
             ProfileUpdate::Finished(new) => {
                 if !status.finished_runs.iter().any(|old| old.run == new.run && old.at == new.at) {
                     status.finished_runs.push(new.clone());
@@ -174,7 +167,7 @@ async fn try_learn(shared: &Shared, key: &ObjectKey, learned: &[ProfileUpdate]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use andreas_api::training_profile::{FinishedRun, Observation, ObservedRestart};
+    use andreas_api::training_profile::{Barred, FinishedRun, Observation, ObservedRestart};
     use jiff::Timestamp;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -243,12 +236,24 @@ mod tests {
         for n in 0..100 {
             merge(&mut status, &[observation(&format!("a-{n}"), n)]);
         }
-        merge(&mut status, &[observation("a-99", 7), ProfileUpdate::OutOfMemory { gpu_type: "T4".into() }]);
-        merge(&mut status, &[ProfileUpdate::OutOfMemory { gpu_type: "T4".into() }]);
+        let exhausted = |most_gpus| {
+            let at = Time(Timestamp::UNIX_EPOCH);
+            let of_type = Some("T4".to_owned());
+            ProfileUpdate::Barred(Barred {
+                gpu_type: of_type,
+                most_gpus,
+                gpus_per_worker: None,
+                architecture: None,
+                at,
+            })
+        };
+        merge(&mut status, &[observation("a-99", 7), exhausted(Some(2)), exhausted(None)]);
+        merge(&mut status, &[exhausted(Some(4)), exhausted(Some(1))]);
         assert_eq!(status.observations.len(), 64);
         assert_eq!(status.observations.last().map(|o| o.millis_per_epoch), Some(7));
         assert_eq!(status.observations[0].run, "a-36");
-        assert_eq!(status.out_of_memory_types, ["T4"]);
+        let barred: Vec<String> = status.barred.iter().map(ToString::to_string).collect();
+        assert_eq!(barred, ["4 and fewer GPUs of T4", "GPUs of T4"]);
     }
 
     #[test]

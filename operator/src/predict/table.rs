@@ -58,15 +58,15 @@ impl Table {
     }
 }
 
-/// The table of a job for `totals` GPUs of the `allowed` types on up to `max_nodes` nodes.
+/// The table of a job for `asked` types and totals, of the `allowed` types, on up to `max_nodes` nodes.
 pub(super) fn predicted(
     context: PredictionContext<'_>,
     allowed: &[&GpuType],
-    totals: &[i32],
+    asked: &[(&GpuType, i32)],
     max_nodes: u32,
     types: &Types,
 ) -> Table {
-    let asked = allowed.iter().flat_map(|name| totals.iter().map(|total| (*name, GpuCount(count(*total)))));
+    let asked = asked.iter().map(|(name, total)| (*name, GpuCount(count(*total))));
     let predicted = context.on_one_node(asked);
     let with_draw = |row: planner::Estimate| {
         let draw = types.get(&row.gpu_type).and_then(|facts| facts.draw);

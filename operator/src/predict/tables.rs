@@ -9,6 +9,7 @@ use andreas_api::training_job::Allocation;
 use andreas_cluster::energy::{TypeFacts, Types};
 use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::policy::boards::board;
+use andreas_cluster::profiles::bars_gpus;
 use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_predictor::estimates::PredictionContext;
 use andreas_predictor::progress::Pace;
@@ -150,31 +151,34 @@ impl Tables {
         if let Some(held) = held.filter(|held| !totals.contains(&held.gpus)) {
             totals.push(held.gpus);
         }
-        let exhausted = profile.and_then(|p| p.status.as_ref()).map(|s| s.out_of_memory_types.as_slice());
-        let exhausted = exhausted.unwrap_or_default();
-        let allowed: Vec<&GpuType> = types
-            .iter()
-            .filter(|(name, facts)| {
-                let name = name.as_str();
-                let named = gpus.allows_type(name);
-                // By the type's largest boards; candidates are checked for their own memory.
-                let roomy = gpus.memory_fits(facts.memory_mib);
-                named && roomy || held.is_some_and(|held| held.gpu_type == name)
-            })
-            .map(|(name, _)| name)
-            .collect();
-        // Where no other type is left, it is tried again: the program may need less now, and if not it uses its retries and says so.
+        let barred = profile.and_then(|p| p.status.as_ref()).map(|s| s.barred.as_slice()).unwrap_or_default();
         let is_held = |name: &GpuType| held.is_some_and(|held| held.gpu_type == name.as_str());
-        let roomy = |name: &&GpuType| is_held(name) || !exhausted.iter().any(|t| t == name.as_str());
-        let others: Vec<&GpuType> = allowed.iter().copied().filter(roomy).collect();
-        let least = gpus.totals().first().map_or(1, |total| u64::from(count(*total)));
-        let gives = |name: &&GpuType| {
+        let allowed = types.iter().filter(|(name, facts)| {
+            // By the type's largest boards; candidates are checked for their own memory.
+            gpus.allows_type(name.as_str()) && gpus.memory_fits(facts.memory_mib) || is_held(name)
+        });
+        let all: Vec<(&GpuType, i32)> =
+            allowed.flat_map(|(name, _)| totals.iter().map(move |total| (name, *total))).collect();
+        let memory_of = |name: &str| types.get(name).map_or(0, |facts| facts.memory_mib);
+        let open = |(name, total): &&(&GpuType, i32)| !bars_gpus(barred, name.as_str(), *total, memory_of);
+        let of_held =
+            |(name, total): &(&GpuType, i32)| is_held(name) && held.is_some_and(|held| held.gpus == *total);
+        // Where no other choice is left, they are made again: the program may need less now, and if not it uses its retries and says so.
+        let gives = |(name, total): &(&GpuType, i32)| {
             let most = |facts: &TypeFacts| {
                 facts.gpus.min(facts.per_node.saturating_mul(u64::from(count(gpus.max_nodes))))
             };
-            is_held(name) || types.get(*name).is_some_and(|facts| most(facts) >= least)
+            gpus.totals().contains(total)
+                && types.get(*name).is_some_and(|facts| most(facts) >= u64::from(count(*total)))
         };
-        let allowed = if others.iter().any(gives) { others } else { allowed };
+        let asked: Vec<(&GpuType, i32)> = if barred.is_empty() || !all.iter().filter(open).any(gives) {
+            all
+        } else {
+            all.iter().filter(|pair| open(pair) || of_held(pair)).copied().collect()
+        };
+        let mut allowed: Vec<&GpuType> = asked.iter().map(|(name, _)| *name).collect();
+        allowed.dedup();
+        let least = gpus.totals().first().map_or(1, |total| u64::from(count(*total)));
         let version = profile.and_then(|profile| profile.resource_version()).unwrap_or_default();
         let levels: Vec<&[i32]> =
             allowed.iter().filter_map(|name| Some(types.get(*name)?.levels.as_slice())).collect();
@@ -190,7 +194,7 @@ impl Tables {
         // Without a profile, all jobs of the namespace with the same options share a table.
         let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
         let cache_key = format!(
-            "{subject} {version} {totals:?} {allowed:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?}"
+            "{subject} {version} {asked:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?}"
         );
         let used = self.refreshes;
         if let Some(cached) = self.tables.get_mut(&cache_key) {
@@ -210,7 +214,7 @@ impl Tables {
             gpus: GpuCount(u32::try_from(least).unwrap_or(1)),
         };
         let context = PredictionContext { predictor, profile: &input, prior: &prior };
-        let table = Arc::new(table::predicted(context, &allowed, &totals, count(gpus.max_nodes), types));
+        let table = Arc::new(table::predicted(context, &allowed, &asked, count(gpus.max_nodes), types));
         self.tables.insert(cache_key, CachedTable { table: Arc::clone(&table), used });
         Some(table)
     }

@@ -1,30 +1,16 @@
 //! Which nodes admit a worker by taints, node selector and node affinity, with kube-scheduler's rules.
 
 use andreas_api::names::GPU_RESOURCE;
-use andreas_api::slim::{SlimNode, SlimTaint};
-use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration,
-};
+use andreas_api::slim::{SlimNode, SlimPodSpec, SlimTaint};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use kube::ResourceExt;
 
 /// Whether the node admits a pod with this spec. Cordon and readiness are checked elsewhere.
-pub fn admits(spec: &PodSpec, node: &SlimNode) -> bool {
-    selected(spec, node) && matches_node_affinity(spec, node) && tolerates_taints(spec, node)
-}
-
-fn selected(spec: &PodSpec, node: &SlimNode) -> bool {
+pub fn admits(spec: &SlimPodSpec, node: &SlimNode) -> bool {
     let labels = node.labels();
-    spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
-}
-
-fn matches_node_affinity(spec: &PodSpec, node: &SlimNode) -> bool {
-    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let Some(required) =
-        affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
-    else {
-        return true;
-    };
-    selects(required, node)
+    spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        && spec.required_nodes().is_none_or(|required| selects(required, node))
+        && tolerates_taints(&spec.tolerations, node)
 }
 
 /// Whether a node selector (alternative terms) matches the node.
@@ -73,11 +59,11 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     }
 }
 
-fn tolerates_taints(spec: &PodSpec, node: &SlimNode) -> bool {
+fn tolerates_taints(tolerations: &[Toleration], node: &SlimNode) -> bool {
     let hard =
         node.spec.taints.iter().filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
     let mut hard = hard.filter(|taint| !is_node_condition(taint) && taint.key != GPU_RESOURCE);
-    hard.all(|taint| spec.tolerations.iter().flatten().any(|toleration| tolerates(toleration, taint)))
+    hard.all(|taint| tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
 /// Our pods tolerate these taints (LIFECYCLE section 3); the node's conditions decide whether it is used.
@@ -112,7 +98,7 @@ mod tests {
         .expect("a node")
     }
 
-    fn spec(json: Value) -> PodSpec {
+    fn spec(json: Value) -> SlimPodSpec {
         let mut whole = json!({"containers": []});
         whole.as_object_mut().expect("object").extend(json.as_object().expect("object").clone());
         serde_json::from_value(whole).expect("a spec")

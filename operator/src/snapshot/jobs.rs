@@ -1,26 +1,30 @@
 //! Converts one job for the planner.
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::slim::{SlimNode, SlimTrainingJob};
+use andreas_api::names::LABEL_ARCHITECTURE;
+use andreas_api::slim::{SlimNode, SlimPodSpec, SlimTrainingJob};
 use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
 use andreas_cluster::energy::weight::bounded_weight;
 use andreas_cluster::energy::{Types, draws};
-use andreas_cluster::index::{ClusterIndex, gpu_memory, is_member};
+use andreas_cluster::index::{ClusterIndex, gpu_memory, is_member, usable, whole_gpus};
 use andreas_cluster::instants;
 use andreas_cluster::policy::rules;
+use andreas_cluster::profiles;
 use andreas_lifecycle::pods;
-use andreas_lifecycle::{Admitted, Claim};
+use andreas_lifecycle::{Admitted, Claim, largest_admitted};
 use andreas_model::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{
-    Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption, Worker,
+    Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption, RefusedWorkers, Worker,
 };
 use andreas_predictor::estimates::{RunFacts, unknown_rule};
 use andreas_predictor::mean_over_median;
 use andreas_runtime::watch::ObjectKey;
 use jiff::Timestamp;
+use kube::ResourceExt;
 
 use super::admissions::Admissions;
 use super::configurations::any_number_of_nodes;
@@ -146,14 +150,85 @@ pub(super) struct JobFacts<'a> {
     pub limits: Option<LimitsCount>,
     /// What admission adds to a worker.
     pub admitted: Option<&'a Admitted>,
+    /// Choices that are not made for it again.
+    pub barred: &'a Barred<'a>,
     /// Whether its Service is there, if this process knows.
     pub service: Option<bool>,
     pub now: Timestamp,
 }
 
 /// Equal for jobs whose workers the same nodes admit.
-pub(super) fn demands(specs: &WorkerSpecs, job: &SlimTrainingJob, volumes: &Volumes<'_>) -> Digest {
-    worker::digest(&(specs.demands, job.spec.gpus.memory_gib, volumes.versions()))
+pub(super) fn demands(
+    specs: &WorkerSpecs,
+    job: &SlimTrainingJob,
+    volumes: &Volumes<'_>,
+    admitted: Option<&Admitted>,
+    barred: &Barred<'_>,
+) -> Digest {
+    let admitted = admitted.map(|admitted| worker::demands(&admitted.kept));
+    worker::digest(&(
+        specs.demands,
+        admitted,
+        job.spec.gpus.memory_gib,
+        volumes.versions(),
+        &barred.architectures,
+    ))
+}
+
+/// Choices that failed for a job's profile, and what of them counts for it.
+#[derive(Default)]
+pub(super) struct Barred<'a> {
+    /// Architectures of nodes.
+    architectures: Vec<&'a str>,
+    /// Sizes of workers, with their type.
+    sizes: Vec<(&'a str, i32)>,
+}
+
+impl<'a> Barred<'a> {
+    /// Of a job. Where no other architecture or size is left, they are tried again.
+    pub fn from_index(
+        index: &'a ClusterIndex,
+        profile: &ObjectKey,
+        job: &SlimTrainingJob,
+        now: Timestamp,
+    ) -> Self {
+        let profile = index.profiles().get(profile);
+        let all = profile.and_then(|profile| profile.status.as_ref()).map(|status| status.barred.as_slice());
+        let all = all.unwrap_or_default();
+        let mut architectures: Vec<&str> = all.iter().filter_map(|one| one.architecture.as_deref()).collect();
+        let other = |node: &SlimNode| usable(node) && !architectures.contains(&architecture(node));
+        if !architectures.is_empty()
+            && !index.nodes().iter().any(|(_, node)| whole_gpus(node) > 0 && other(node))
+        {
+            architectures.clear();
+        }
+        let mut sizes: Vec<(&str, i32)> = profiles::barred_sizes(all, now).collect();
+        if !sizes.is_empty() {
+            let possible = job.spec.gpus.worker_sizes(i32::MAX);
+            let barred = sizes.clone();
+            sizes.retain(|(of, _)| !possible.iter().all(|size| barred.contains(&(*of, *size))));
+        }
+        Self { architectures, sizes }
+    }
+
+    fn refused_workers(&self, largest_admitted: Option<i32>) -> Vec<RefusedWorkers> {
+        let count = |gpus: i32| GpuCount(u32::try_from(gpus).unwrap_or(0));
+        let sizes = self.sizes.iter().map(|(of, size)| RefusedWorkers {
+            gpu_type: Some(GpuType::new(*of)),
+            least: count(*size),
+            most: count(*size),
+        });
+        let larger = largest_admitted.map(|gpus| RefusedWorkers {
+            gpu_type: None,
+            least: count(gpus.saturating_add(1)),
+            most: GpuCount(u32::MAX),
+        });
+        sizes.chain(larger).collect()
+    }
+}
+
+fn architecture(node: &SlimNode) -> &str {
+    node.labels().get(LABEL_ARCHITECTURE).map_or("", String::as_str)
 }
 
 /// Nodes that admit a worker of the job; `None`: all of them.
@@ -170,12 +245,22 @@ fn candidates(
         Some(Vec::new().into())
     } else {
         let gpus = &job.spec.gpus;
-        let volumes = Volumes::from_spec(given.index, &given.key.namespace, &job.spec);
-        let demands = demands(given.specs, job, &volumes);
-        let template = job.spec.template.spec.as_ref();
+        let volumes = Volumes::from_spec(given.index, &given.key.namespace, &job.spec, given.admitted);
+        let demands = demands(given.specs, job, &volumes, given.admitted, given.barred);
+        // What is admitted has the template's affinity, unless it says another one.
+        let spec = LazyCell::new(|| {
+            let own = job.spec.template.spec.as_ref().map(worker::slim).unwrap_or_default();
+            match given.admitted.map(|admitted| admitted.kept.clone()) {
+                Some(kept) => SlimPodSpec { affinity: kept.affinity.clone().or(own.affinity), ..kept },
+                None => own,
+            }
+        });
+        let barred = &given.barred.architectures;
         let admits = |node: &SlimNode| {
-            let placed = template.is_none_or(|spec| admits::admits(spec, node));
-            gpus.memory_fits(gpu_memory(node)) && placed && volumes.admit(node)
+            gpus.memory_fits(gpu_memory(node))
+                && admits::admits(&spec, node)
+                && volumes.admit(node)
+                && !barred.contains(&architecture(node))
         };
         admissions.of(demands, admits)
     };
@@ -255,6 +340,7 @@ pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, admissions: &mut Ad
         requested_gpus: Some(GpuCount(u32::try_from(spec.gpus.max_total()).unwrap_or(1).max(1))),
         candidates: candidates(admissions, given, &worker, held),
         worker,
+        refused_workers: given.barred.refused_workers(status.and_then(largest_admitted)),
         forbidden: excluded.iter().filter(|a| a.until.0 > now).map(|a| node_name(&a.node)).collect(),
         preemption: match spec.preemption {
             training_job::Preemption::Allowed => Preemption::Allowed,

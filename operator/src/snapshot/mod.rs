@@ -41,7 +41,7 @@ use andreas_api::{Phase, TrainingJobStatus};
 use andreas_cluster::energy::{Inventory, draws, inventory};
 use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::policy::rules;
-use andreas_lifecycle::Claim;
+use andreas_lifecycle::{Admitted, Claim};
 use andreas_model::{GpuCount, GpuType, JobId, NamespaceName, NodeName, Time};
 use andreas_planner::{GpuTypeInfo, Namespace, Prices, Snapshot};
 use andreas_predictor::mean_over_median;
@@ -216,8 +216,10 @@ pub fn build(
         let job = index.jobs().get(key).filter(|_| waits && holding.target.is_none())?;
         let made = job.metadata.creation_timestamp.as_ref().map_or(now, |made| made.0);
         let configurations = configurations::configurations(&job.spec.gpus, &cluster.types);
-        let volumes = Volumes::from_spec(index, &key.namespace, &job.spec);
-        let demands = jobs::demands(&workers.specs_of(job), job, &volumes);
+        let admitted = admitted(ledger, key);
+        let volumes = Volumes::from_spec(index, &key.namespace, &job.spec, admitted);
+        let none = jobs::Barred::default();
+        let demands = jobs::demands(&workers.specs_of(job), job, &volumes, admitted, &none);
         Some(places::Waiting { key, made, configurations, demands })
     });
     let beyond_limits = places::beyond_limits(waiting, cluster.nodes.len(), &places::LIMITS);
@@ -260,6 +262,7 @@ pub fn build(
         let corrected = off.and_then(|seen| tables.corrected(index, job, &cluster.types, seen));
         basis.insert((*key).clone(), JobBasis::new(job, status));
         let limits = seen.limits_count(index, key, job, allocation, policy, now);
+        let profile = index.profile_key(job);
         planned.push(jobs::job(
             &jobs::JobFacts {
                 index,
@@ -273,12 +276,11 @@ pub fn build(
                 corrected: corrected.as_deref(),
                 outlook: *outlook,
                 specs: &specs,
-                lost_epochs: lost.epochs(status, job.spec.epochs, &index.profile_key(job)),
+                lost_epochs: lost.epochs(status, job.spec.epochs, &profile),
                 measured: measured.get(*key).map(|(_, each)| *each),
                 limits,
-                admitted: ledger
-                    .get(key)
-                    .and_then(|memory| memory.admission().dry_run.as_ref()?.admitted.as_deref()),
+                admitted: admitted(ledger, key),
+                barred: &jobs::Barred::from_index(index, &profile, job, now),
                 service: ledger.get(key).and_then(|memory| memory.admission().service),
                 now,
             },
@@ -316,6 +318,11 @@ pub fn build(
         excluded: inventory::summary(&cluster.excluded, policy),
         draws: seen.of_runs(index),
     }
+}
+
+/// What admission makes of a job's worker.
+fn admitted<'a>(ledger: &'a Ledger, key: &ObjectKey) -> Option<&'a Admitted> {
+    ledger.get(key)?.admission().dry_run.as_ref()?.admitted.as_deref()
 }
 
 fn info(name: &GpuType, inventory: &Inventory<'_>) -> GpuTypeInfo {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::testing::{at, boards as all_boards, gpu_node, key, owner};
 
+mod admission;
 mod boards;
 mod draws;
 mod held;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use andreas_api::slim::{SlimNode, SlimPersistentVolume};
 use andreas_api::training_job::TrainingJobSpec;
 use andreas_cluster::index::ClusterIndex;
+use andreas_lifecycle::Admitted;
 use andreas_runtime::watch::ObjectKey;
 use kube::ResourceExt;
 
@@ -28,10 +29,19 @@ const ZONES: [&str; 4] = [
 pub struct Volumes<'a>(Vec<&'a Arc<SlimPersistentVolume>>);
 
 impl<'a> Volumes<'a> {
-    /// From the claims of a job's workers: the template's and the checkpoint's.
-    pub fn from_spec(index: &'a ClusterIndex, namespace: &str, spec: &TrainingJobSpec) -> Self {
+    /// From the claims of a job's workers: the template's and the checkpoint's, and those that admission adds.
+    pub fn from_spec(
+        index: &'a ClusterIndex,
+        namespace: &str,
+        spec: &TrainingJobSpec,
+        admitted: Option<&Admitted>,
+    ) -> Self {
+        let added = admitted.iter().flat_map(|admitted| &admitted.kept.claims);
+        let added = added.filter_map(|volume| Some(&volume.persistent_volume_claim.as_ref()?.claim_name));
         let mut bound: Vec<_> = claims(spec)
-            .filter_map(|(_, name)| {
+            .map(|(_, name)| name)
+            .chain(added)
+            .filter_map(|name| {
                 let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
                 let name = index.storage().claims.get(&key)?.spec.volume_name.clone();
                 index.storage().volumes.get(&ObjectKey { namespace: String::new(), name })
@@ -130,7 +140,7 @@ mod tests {
         .expect("a spec");
         let node: SlimNode =
             serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}})).expect("a node");
-        Volumes::from_spec(index, "team", &spec).admit(&node)
+        Volumes::from_spec(index, "team", &spec, None).admit(&node)
     }
 
     #[test]

@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use andreas_api::names::{GPU_RESOURCE, is_extended_resource};
 use andreas_api::quantity::thousandths;
-use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort, SlimResources, SlimTrainingJob};
+use andreas_api::slim::{
+    SlimAffinity, SlimClaimName, SlimContainer, SlimNodeAffinity, SlimPodSpec, SlimPort, SlimResources,
+    SlimTrainingJob, SlimVolume,
+};
 use andreas_api::training_job::ResourcesPer;
 use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::index::amounts::{self, Amounts};
 use andreas_lifecycle::{Admitted, Settings, pods};
 use andreas_planner::{Resources, Worker};
 use andreas_runtime::watch::ObjectKey;
-use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements, Volume};
 
 use super::quota;
 
@@ -76,15 +79,10 @@ impl WorkerSpecs {
         let shared = shares.iter().map(|(name, share)| (Arc::clone(name), of_one_gpu(*share)));
         let shared = Amounts { others: shared.collect(), ..Amounts::default() };
         let fixed = first.minus(each.clone()).minus(shared);
-        let placed = job.spec.template.spec.as_ref();
-        let demands = placed.map(|spec| {
-            let node_affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-            (&spec.node_selector, node_affinity, &spec.tolerations)
-        });
         Self {
-            demands: digest(&demands),
-            few,
-            many,
+            demands: demands(&few),
+            few: without_places(few),
+            many: without_places(many),
             more,
             fixed: resources(fixed),
             per_gpu: resources(each),
@@ -129,7 +127,37 @@ fn resources(amounts: Amounts) -> Resources {
     }
 }
 
-/// A worker after admission, if it requests more of its node or a quota than `sent`.
+/// The digest of what decides which nodes admit a pod.
+pub fn demands(spec: &SlimPodSpec) -> Digest {
+    digest(&(&spec.node_selector, spec.required_nodes(), &spec.tolerations))
+}
+
+/// A pod's quantities alone: what users may say of nodes is long.
+fn without_places(spec: SlimPodSpec) -> SlimPodSpec {
+    let (node_selector, tolerations, claims) = Default::default();
+    SlimPodSpec { node_selector, affinity: None, tolerations, claims, ..spec }
+}
+
+/// A pod's spec without the node that each of ours is pinned to.
+pub fn unpinned(mut spec: SlimPodSpec) -> SlimPodSpec {
+    let affinity = spec.affinity.as_mut().and_then(|affinity| affinity.node_affinity.as_mut());
+    if let Some(of) = affinity
+        && let Some(required) = &mut of.required
+    {
+        let mut any = false;
+        for term in &mut required.node_selector_terms {
+            term.match_fields.get_or_insert_default().retain(|field| field.key != "metadata.name");
+            let none = |all: &Option<Vec<_>>| all.as_ref().is_none_or(Vec::is_empty);
+            any |= none(&term.match_fields) && none(&term.match_expressions);
+        }
+        if any {
+            of.required = None;
+        }
+    }
+    spec
+}
+
+/// A worker after admission, if it requests more of its node or a quota than `sent`, or other nodes.
 pub fn admitted(sent: Option<&PodSpec>, kept: SlimPodSpec) -> Option<Arc<Admitted>> {
     let sent = sent.map(slim).unwrap_or_default();
     let limits = |spec: &SlimPodSpec| {
@@ -143,8 +171,15 @@ pub fn admitted(sent: Option<&PodSpec>, kept: SlimPodSpec) -> Option<Arc<Admitte
             ..spec.clone()
         })
     };
-    let same = amounts::pod(&sent) == amounts::pod(&kept) && limits(&sent) == limits(&kept);
-    (!same).then(|| Arc::new(Admitted { sent, kept }))
+    let same = amounts::pod(&sent) == amounts::pod(&kept)
+        && limits(&sent) == limits(&kept)
+        && (&sent.node_selector, sent.required_nodes(), &sent.tolerations, &sent.claims)
+            == (&kept.node_selector, kept.required_nodes(), &kept.tolerations, &kept.claims);
+    (!same).then(|| {
+        let added = sent.required_nodes() != kept.required_nodes();
+        let affinity = kept.affinity.filter(|_| added);
+        Arc::new(Admitted { sent: without_places(sent), kept: SlimPodSpec { affinity, ..kept } })
+    })
 }
 
 /// A worker's use, with what admission adds to it. The addition is the same for every number of GPUs:
@@ -232,8 +267,8 @@ fn add(to: &mut Resources, more: Amounts) {
     }
 }
 
-/// A pod's spec reduced to its quantities, completed as by the API server.
-fn slim(spec: &PodSpec) -> SlimPodSpec {
+/// A pod's spec reduced to its quantities, completed as by the API server, and to what decides where it may be.
+pub fn slim(spec: &PodSpec) -> SlimPodSpec {
     let resources = |r: &ResourceRequirements| SlimResources {
         requests: r.requests.clone().unwrap_or_default(),
         limits: r.limits.clone().unwrap_or_default(),
@@ -262,8 +297,20 @@ fn slim(spec: &PodSpec) -> SlimPodSpec {
         init_containers: spec.init_containers.iter().flatten().map(container).collect(),
         resources: spec.resources.as_ref().map(resources),
         overhead: spec.overhead.clone().unwrap_or_default(),
+        node_selector: spec.node_selector.clone().unwrap_or_default(),
+        affinity: spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref()).map(|of| {
+            let required = of.required_during_scheduling_ignored_during_execution.clone();
+            SlimAffinity { node_affinity: Some(SlimNodeAffinity { required }) }
+        }),
+        tolerations: spec.tolerations.clone().unwrap_or_default(),
+        claims: spec.volumes.iter().flatten().filter_map(claim).collect(),
         ..SlimPodSpec::default()
     }
+}
+
+fn claim(volume: &Volume) -> Option<SlimVolume> {
+    let claim_name = volume.persistent_volume_claim.as_ref()?.claim_name.clone();
+    Some(SlimVolume { persistent_volume_claim: Some(SlimClaimName { claim_name }) })
 }
 
 /// Names of the resources and host ports that a worker uses besides GPUs, CPU, memory and pods.

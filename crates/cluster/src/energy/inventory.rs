@@ -8,6 +8,8 @@
 //!    `nvidia.com/mig.strategy` is no evidence. GPU feature discovery writes it on every node of a cluster
 //!    with NVIDIA's GPU operator (`internal/lm/mig-strategy.go` of k8s-device-plugin). Not all that share GPUs
 //!    say so in labels: more GPUs than the node has boards, by `nvidia.com/gpu.count` or by its agent, are shared.
+//!    Nor are boards planned that differ by a factor of two in what they may draw, if all are offered: a display board is no GPU of the
+//!    type that the labels name.
 //! 4. The device plug-in must offer `nvidia.com/gpu`, in `allocatable` or `capacity`.
 //! 5. The GPU type is the value of the first of `EnergyPolicy.spec.typeLabels` that the node has. A label may be
 //!    gone for minutes, as while GPU feature discovery is upgraded; the next one then names another type, such as
@@ -32,6 +34,7 @@ use andreas_model::{ObjectKey, Watts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
+use super::exclusion::{Exclusion, MAX_TYPES};
 use super::limits;
 use crate::index::{ClusterIndex, MOST_GPUS, agent_status, ready, reporting_agent, whole_gpus};
 use crate::policy::boards::{self, Board};
@@ -49,96 +52,8 @@ const TRACES: [&str; 5] = [
     "kubernetes.azure.com/accelerator",
 ];
 
-/// Maximum GPU types that are planned, those with the most GPUs; fewer than a plan may have, since jobs keep the types that they
-/// run on.
-const MAX_TYPES: usize = 100;
-
 /// Maximum names of excluded nodes in one message.
 const NAMED: usize = 3;
-
-/// Why a GPU node is excluded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Exclusion {
-    /// MIG instances are offered instead of or besides whole GPUs.
-    MigInUse,
-    /// Several pods share a GPU, by its labels: time slicing or MPS.
-    SharedGpus,
-    /// It offers more GPUs than it has boards: several pods share one, without labels that say so.
-    MoreThanBoards {
-        /// GPUs in `allocatable`.
-        offered: u64,
-        /// Boards of the node.
-        boards: u64,
-    },
-    /// No `nvidia.com/gpu`: no device plug-in, or GPUs offered by dynamic resource allocation only.
-    NoWholeGpus,
-    /// It has none of the policy's type labels.
-    NoTypeLabel,
-    /// A power budget is set, and the draw of its boards is unknown.
-    UnknownBoard,
-    /// More GPUs than a machine has: the kubelet is mistaken or not to be trusted.
-    TooManyGpus,
-    /// The cluster has more GPU types than a plan may have, and more GPUs of each of the others.
-    TooManyTypes,
-    /// The policy's node selector does not match.
-    NotSelected,
-}
-
-impl Exclusion {
-    /// Names of all reasons.
-    pub const ALL: [&str; 8] = [
-        Self::MigInUse.as_str(),
-        Self::SharedGpus.as_str(),
-        Self::NoWholeGpus.as_str(),
-        Self::NoTypeLabel.as_str(),
-        Self::UnknownBoard.as_str(),
-        Self::TooManyGpus.as_str(),
-        Self::TooManyTypes.as_str(),
-        Self::NotSelected.as_str(),
-    ];
-
-    /// Name for objects and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::MigInUse => "MigInUse",
-            Self::SharedGpus | Self::MoreThanBoards { .. } => "SharedGpus",
-            Self::NoWholeGpus => "NoWholeGpus",
-            Self::NoTypeLabel => "NoTypeLabel",
-            Self::UnknownBoard => "UnknownBoard",
-            Self::TooManyGpus => "TooManyGpus",
-            Self::TooManyTypes => "TooManyTypes",
-            Self::NotSelected => "NotSelected",
-        }
-    }
-
-    /// Human-readable text: the problem and its fix.
-    pub fn message(self, policy: &EnergyPolicySpec) -> String {
-        match self {
-            Self::MigInUse => "MIG is in use; only whole GPUs are planned".into(),
-            Self::SharedGpus => "GPUs are shared by time slicing or MPS; only whole GPUs are planned".into(),
-            Self::MoreThanBoards { offered, boards } => format!(
-                "{offered} {GPU_RESOURCE} in allocatable, and {boards} boards: GPUs are shared; only whole GPUs are planned"
-            ),
-            Self::NoWholeGpus => format!(
-                "no {GPU_RESOURCE} in allocatable: is the device plug-in running? GPUs of DRA alone are not planned"
-            ),
-            Self::NoTypeLabel => {
-                let labels: Vec<&str> = policy.type_labels.iter().map(String::as_str).collect();
-                format!("the node has none of the type labels {}", labels.join(", "))
-            }
-            Self::UnknownBoard => "a power budget is set and the draw of this GPU type is not known: run the node agent there, or \
-                                   describe the type in EnergyPolicy.spec.gpuTypes"
-                .into(),
-            Self::TooManyGpus => format!(
-                "more than {MOST_GPUS} GPUs in allocatable: are they shared without the labels that say so?"
-            ),
-            Self::TooManyTypes => format!(
-                "the cluster has more than {MAX_TYPES} GPU types: does a label in EnergyPolicy.spec.typeLabels name nodes?"
-            ),
-            Self::NotSelected => "EnergyPolicy.spec.nodeSelector does not select the node".into(),
-        }
-    }
-}
 
 /// How a node is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,6 +201,7 @@ impl<'a> Inventory<'a> {
         let witness = Witness {
             gpu_type: self.gpu_type(node),
             boards: boards_seen(self.index, node),
+            mixed: mixed_boards(self.index, node),
             excluded: kept_exclusion(self.index, node, &self.policy),
         };
         match use_of(node, &self.policy, witness) {
@@ -307,6 +223,8 @@ struct Witness<'a> {
     gpu_type: Option<&'a str>,
     /// Boards that its agent has seen, if any.
     boards: Option<u64>,
+    /// Highest power limits of the least and the largest of them, W, if these are of different models.
+    mixed: Option<(i32, i32)>,
     /// Why it was not planned while it had its labels.
     excluded: Option<Exclusion>,
 }
@@ -348,6 +266,15 @@ fn boards_seen(index: &ClusterIndex, node: &SlimNode) -> Option<u64> {
     Some(status.gpus.len() as u64).filter(|boards| *boards > 0)
 }
 
+/// The highest power limits of a node's least and largest board, W, if no two boards of one model differ so much and the device plug-in
+/// offers all of them.
+fn mixed_boards(index: &ClusterIndex, node: &SlimNode) -> Option<(i32, i32)> {
+    let gpus = &gpu_node_of(index, node)?.status.as_ref()?.gpus;
+    let watts = || gpus.iter().filter_map(|gpu| gpu.board_watts);
+    let (least, largest) = (watts().min()?, watts().max()?);
+    (largest > least.saturating_mul(2) && whole_gpus(node) >= gpus.len() as u64).then_some((least, largest))
+}
+
 /// How a node without a GpuNode is used, by its labels and resources.
 #[cfg(any(test, feature = "testing"))]
 pub fn node_use<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec) -> NodeUse<'a> {
@@ -377,6 +304,8 @@ fn use_of<'a>(node: &'a SlimNode, policy: &EnergyPolicySpec, witness: Witness<'a
         Exclusion::NoWholeGpus
     } else if let Some(boards) = fewer_boards(node, witness.boards) {
         Exclusion::MoreThanBoards { offered: allocatable_gpus(node), boards }
+    } else if let Some(watts) = witness.mixed {
+        Exclusion::MixedBoards { watts }
     } else if let Some(why) = witness.excluded {
         why
     } else if gpus > MOST_GPUS {

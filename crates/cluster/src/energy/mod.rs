@@ -19,12 +19,14 @@
 pub mod bill;
 pub mod budget;
 pub mod draws;
+mod exclusion;
 pub mod inventory;
 pub mod limits;
 pub mod measured;
 pub mod types;
 pub mod weight;
 
-pub use inventory::{Exclusion, Inventory, NodeUse};
+pub use exclusion::Exclusion;
+pub use inventory::{Inventory, NodeUse};
 pub use measured::LateEnergy;
 pub use types::{TypeDraw, TypeFacts, Types};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::quantity::{thousandths, units};
-use andreas_api::slim::{SlimContainer, SlimPodSpec, SlimPort};
+use andreas_api::slim::{SlimContainer, SlimContainerStatus, SlimPodSpec, SlimPodStatus, SlimPort};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Use of a node by pods, or its capacity.
@@ -186,9 +186,55 @@ pub fn pod(spec: &SlimPodSpec) -> Amounts {
     total
 }
 
+/// A bound pod's use of its node. The scheduler counts the largest of what a container asks for, what its node has set aside for it and what
+/// it has: they differ while its resize is pending.
+pub fn bound_pod(spec: &SlimPodSpec, status: &SlimPodStatus) -> Amounts {
+    let all = || status.container_statuses.iter().chain(&status.init_container_statuses);
+    let counted = |name: &str| ["cpu", "memory"].contains(&name);
+    let larger = |container: &SlimContainer| {
+        let mut container = container.clone();
+        let Some(state) = all().find(|state| state.name == container.name) else { return container };
+        let has = state.resources.iter().flat_map(|resources| &resources.requests);
+        for (name, amount) in has.chain(&state.allocated_resources).filter(|(name, _)| counted(name)) {
+            let asked = container.resources.requests.entry(name.clone()).or_insert_with(|| amount.clone());
+            if thousandths(amount) > thousandths(asked) {
+                asked.clone_from(amount);
+            }
+        }
+        container
+    };
+    let resized =
+        |state: &SlimContainerStatus| state.resources.is_some() || !state.allocated_resources.is_empty();
+    if !all().any(resized) {
+        return pod(spec);
+    }
+    pod(&SlimPodSpec {
+        containers: spec.containers.iter().map(larger).collect(),
+        init_containers: spec.init_containers.iter().map(larger).collect(),
+        ..spec.clone()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_resize_that_is_pending_counts_by_the_largest_figure() {
+        let spec = SlimPodSpec { containers: vec![with("2", "1", false)], ..SlimPodSpec::default() };
+        let of = |containers: serde_json::Value| {
+            let status = serde_json::from_value(serde_json::json!({ "containerStatuses": containers }));
+            bound_pod(&spec, &status.expect("a status")).cpu_milli
+        };
+        let state = |field: &str, value: serde_json::Value| serde_json::json!([{"name": "", field: value}]);
+        assert_eq!(of(serde_json::json!([])), 2_000);
+        assert_eq!(of(state("resources", serde_json::json!({"requests": {"cpu": "12"}}))), 12_000);
+        assert_eq!(
+            of(state("allocatedResources", serde_json::json!({"cpu": "3", "nvidia.com/gpu": "8"}))),
+            3_000
+        );
+        assert_eq!(of(state("resources", serde_json::json!({"requests": {"cpu": "1"}}))), 2_000);
+    }
     use andreas_api::slim::SlimResources;
 
     fn with(cpu: &str, gpus: &str, always: bool) -> SlimContainer {

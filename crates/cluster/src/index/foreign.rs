@@ -1,6 +1,6 @@
 //! Slim views of objects that only the operator watches, and what foreign pods use of each node.
 
-use andreas_api::slim::{SlimPodSpec, metadata, own_metadata};
+use andreas_api::slim::{SlimPodSpec, SlimPodStatus, metadata, own_metadata};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::ObjectMeta;
 use serde::Deserialize;
@@ -31,18 +31,20 @@ struct Read {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: SlimPodSpec,
+    #[serde(default)]
+    status: SlimPodStatus,
 }
 
 impl From<Read> for ForeignPod {
     fn from(read: Read) -> Self {
         let grace = read.spec.termination_grace_period_seconds;
-        Self { metadata: read.metadata, takes: takes(read.spec), grace }
+        Self { metadata: read.metadata, takes: takes(read.spec, &read.status), grace }
     }
 }
 
-fn takes(mut spec: SlimPodSpec) -> Option<(String, Amounts)> {
+fn takes(mut spec: SlimPodSpec, status: &SlimPodStatus) -> Option<(String, Amounts)> {
     let node = spec.node_name.take()?;
-    let mut amounts = amounts::pod(&spec).bounded();
+    let mut amounts = amounts::bound_pod(&spec, status).bounded();
     while amounts.others.len() > MAX_OTHERS {
         amounts.others.pop_last();
     }

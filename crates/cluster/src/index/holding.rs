@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 
 use super::foreign::ForeignPod;
+use super::nodes::claimed_gpus;
 use super::{Amounts, ClusterIndex, DeletedPod, amounts, containers_seen_ended, name_of, owner, takes};
 
 /// Grace period of a pod without one, s.
@@ -28,7 +29,7 @@ fn cluster_key(name: &str) -> ObjectKey {
 }
 
 impl ClusterIndex {
-    /// A node's use by all pods, with an object and without, except ours for which `accounted` is true.
+    /// A node's use by all pods, with an object and without, except ours for which `accounted` is true; and GPUs that claims give away.
     pub fn taken(&self, node: &str, accounted: impl Fn(&SlimPod) -> bool) -> Amounts {
         let now = Instant::now();
         let vanished = self.by_node.vanished.on(node);
@@ -37,7 +38,8 @@ impl ClusterIndex {
         let ours = self.pods_on(node).filter(|pod| owner(&pod.metadata).is_some() && !accounted(pod));
         let ours = ours.filter_map(|pod| Some(takes(pod)?.1));
         let taken = vanished.filter_map(|pod| pod.takes(now)).chain(ours);
-        taken.fold(self.foreign_use(node), Amounts::plus)
+        let claimed = Amounts { gpus: claimed_gpus(self, &cluster_key(node)), ..Amounts::default() };
+        taken.fold(self.foreign_use(node).plus(claimed), Amounts::plus)
     }
 
     /// Whether a pod that a node's agent may still name as a holder has ended: agents report that a moment later.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use andreas_api::GpuNodeStatus;
-use andreas_api::gpu_node::GpuCondition;
+use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::names::{GPU_RESOURCE, LABEL_GPU_MEMORY};
 use andreas_api::quantity;
 use andreas_api::slim::SlimNode;
@@ -13,6 +13,7 @@ use kube::ResourceExt;
 
 use super::ClusterIndex;
 use super::amounts::Amounts;
+use super::{owner, takes};
 
 /// A worker may be placed there now: ready, not cordoned, not being deleted.
 pub fn usable(node: &SlimNode) -> bool {
@@ -56,9 +57,9 @@ pub fn agent_status<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&'a 
 /// GPUs that must not be used but are still allocatable. `ours` says by pod name whether the caller counts a
 /// pod's GPUs as free or held by jobs. All others' GPUs are in use anyway, broken or not.
 ///
-/// The device plug-in removes broken GPUs from `allocatable` and leaves them in `capacity`. The agent names
-/// them too, at another time or for other reasons. Which ones the plug-in removed is unknown, so as many as
-/// possible are assumed the same.
+/// The device plug-in removes broken GPUs from `allocatable` and leaves them in `capacity`; one that starts after a board was lost does
+/// not count that at all. The agent names them too, at another time or for other reasons. Which ones the plug-in removed is unknown, so as
+/// many as possible are assumed the same.
 pub fn broken_gpus(
     index: &ClusterIndex,
     key: &ObjectKey,
@@ -69,10 +70,29 @@ pub fn broken_gpus(
     let broken = gpus.iter().filter(|gpu| gpu.state == GpuCondition::Unhealthy);
     let (of_others, open): (Vec<_>, Vec<_>) =
         broken.partition(|gpu| gpu.holder.as_deref().is_some_and(|pod| !ours(pod)));
+    let is_lost = |gpu: &&GpuState| gpu.problems.iter().any(|problem| problem.reason == "GpuLost");
     let capacity = Amounts::from_resources(&node.status.capacity).gpus;
+    let not_counted = if capacity == 0 { 0 } else { (gpus.len() as u64).saturating_sub(capacity) };
+    let lost = not_counted.min(gpus.iter().filter(is_lost).count() as u64);
     let taken_out = capacity.saturating_sub(Amounts::from_resources(&node.status.allocatable).gpus);
-    let taken_out_of_ours = taken_out.saturating_sub(of_others.len() as u64);
+    let taken_out_of_ours = (taken_out + lost).saturating_sub(of_others.len() as u64);
     (open.len() as u64).saturating_sub(taken_out_of_ours)
+}
+
+/// GPUs in use by nobody knows whom, as those that pods have by claims (DRA): the kubelet does not say which. Not where pods of the device
+/// plug-in have GPUs that the agent cannot tell either.
+pub(super) fn claimed_gpus(index: &ClusterIndex, key: &ObjectKey) -> u64 {
+    let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
+    let held = || gpus.iter().filter(|gpu| gpu.state == GpuCondition::Held);
+    let unexplained = held().filter(|gpu| gpu.holder.is_none() && gpu.shares.is_empty()).count() as u64;
+    if unexplained == 0 {
+        return 0;
+    }
+    let ours = index.pods_on(&key.name).filter(|pod| owner(&pod.metadata).is_some());
+    let ours = ours.filter_map(|pod| Some(takes(pod)?.1.gpus)).fold(0, u64::saturating_add);
+    let asked = index.foreign_use(&key.name).gpus.saturating_add(ours);
+    let told = gpus.iter().filter(|gpu| gpu.holder.is_some()).count() as u64;
+    if asked <= told { unexplained } else { 0 }
 }
 
 /// Whether two states of a node are equal for plans and runs.

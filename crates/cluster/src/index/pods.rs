@@ -105,7 +105,7 @@ pub(super) fn name_of_key(key: &ObjectKey) -> String {
 /// A pod's node and its use there; `None` if it is not bound or has ended.
 pub fn takes(pod: &SlimPod) -> Option<(&str, Amounts)> {
     let node = pod.spec.node_name.as_deref()?;
-    (!pod.has_ended()).then(|| (node, amounts::pod(&pod.spec)))
+    (!pod.has_ended()).then(|| (node, amounts::bound_pod(&pod.spec, &pod.status)))
 }
 
 /// Every started container was seen terminated.

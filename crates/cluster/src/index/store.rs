@@ -15,6 +15,8 @@ use kube::api::ObjectMeta;
 
 /// Lifetime of a tombstone: a late response to a write must not bring a deleted object back.
 const TOMBSTONE_LIFETIME: Duration = Duration::from_secs(600);
+/// Longest time from the state that a list shows to its end.
+const OLDEST_LIST: Duration = TOMBSTONE_LIFETIME;
 
 /// Origin of an object's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,12 +157,13 @@ impl<T: Resource<DynamicType = ()>> Store<T> {
     }
 
     /// Applies a complete list: removes what is not `present` and was not created by us since. Returns the
-    /// removed objects.
+    /// removed objects. No list is older than [`OLDEST_LIST`]: what was seen before, by a write or a live read, is gone.
     pub fn reset(&mut self, present: &HashSet<ObjectKey>) -> Vec<(ObjectKey, Arc<T>)> {
+        let newer = |entry: &Entry<T>| entry.unconfirmed.is_some_and(|since| since.elapsed() < OLDEST_LIST);
         let gone: Vec<ObjectKey> = self
             .items
             .iter()
-            .filter(|(key, entry)| !present.contains(key) && entry.unconfirmed.is_none())
+            .filter(|(key, entry)| !present.contains(key) && !newer(entry))
             .map(|(key, _)| key.clone())
             .collect();
         gone.into_iter().filter_map(|key| self.delete(&key, None).map(|object| (key, object))).collect()
@@ -254,6 +257,17 @@ mod tests {
         assert_eq!(held(&store, "made").as_deref(), Some("100"));
         // Once a watch has shown it, a list without it means that it was deleted.
         store.apply(object("made", "2", 100), Origin::Watched);
+        assert_eq!(store.reset(&HashSet::new()).len(), 1);
+    }
+
+    #[test]
+    fn what_only_a_live_read_has_shown_does_not_outlive_later_lists() {
+        let mut store = Store::default();
+        store.apply(object("read", "1", 5), Origin::Written);
+        assert!(store.reset(&HashSet::new()).is_empty(), "the list may have begun before");
+        if let Some(entry) = store.items.get_mut(&key("read")) {
+            entry.unconfirmed = Instant::now().checked_sub(OLDEST_LIST);
+        }
         assert_eq!(store.reset(&HashSet::new()).len(), 1);
     }
 

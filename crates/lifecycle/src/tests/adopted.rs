@@ -259,6 +259,39 @@ fn what_others_start_or_stop_is_left_alone_for_a_while() {
     assert_eq!((world.reason(), world.claim.clone()), ("NotAdopted".into(), Some(Claim::Nothing)));
 }
 
+#[test]
+fn a_field_manager_that_undoes_each_release_is_named_and_gpus_are_not_taken_for_it_again_and_again() {
+    let mut world = adopted(1);
+    world.workload.as_mut().unwrap().switched_by = Some("argocd-controller".into());
+    for attempt in 1..=2 {
+        world.wait(400).plan_run(&["n1"], 1);
+        assert_eq!(world.phase(), Phase::Starting, "{attempt}");
+        world.workload.as_mut().unwrap().suspended = true;
+        world.step_until_stable();
+        assert_eq!(world.last(), (Outcome::Withdrawn, "NotAdopted".into()));
+    }
+    world.wait(400).plan_run(&["n1"], 1);
+    let words = world.condition("Scheduled").message;
+    assert!(
+        words.contains("suspended by argocd-controller, which owns the field suspend of this Job"),
+        "{words}"
+    );
+    assert_eq!((world.phase(), world.claim.clone()), (Phase::Pending, Some(Claim::Nothing)));
+    // An hour later it is tried once more; at once where the manager gives the field up.
+    for given_up in [false, true] {
+        if given_up {
+            world.workload.as_mut().unwrap().switched_by = None;
+            world.wait(400);
+        } else {
+            world.wait(3_600);
+        }
+        world.plan_run(&["n1"], 1);
+        assert_eq!(world.phase(), Phase::Starting, "{given_up}");
+        world.workload.as_mut().unwrap().suspended = true;
+        world.step_until_stable();
+    }
+}
+
 /// The Job of one pod runs on n1, which is drained; its controller makes another pod, which its selector holds to n1.
 fn drained() -> World {
     let mut world = adopted(1);

@@ -53,27 +53,13 @@ fn no_retries_means_one_attempt() {
 }
 
 #[test]
-fn out_of_gpu_memory_leaves_the_type_out_for_the_family() {
-    for words in [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-        "RuntimeError: CUDA error: out of memory",
-        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
-    ] {
-        let mut world = World::running(json!({}), &["n1"], 1);
-        world.exit("bert-1-0", 1, words);
-        assert_eq!(world.last(), (Outcome::UserFailure, "OutOfMemory".into()), "{words}");
-        assert!(world.learned.contains(&ProfileUpdate::OutOfMemory { gpu_type: "A100".into() }));
-    }
-}
-
-#[test]
 fn out_of_host_memory_says_nothing_of_the_gpu_type() {
     let mut world = World::running(json!({}), &["n1"], 1);
     let pod = world.pods.get_mut("bert-1-0").unwrap();
     end(pod, 137, "OOMKilled", "", at(5));
     world.step_until_stable();
     assert_eq!(world.last(), (Outcome::UserFailure, "OutOfMemory".into()));
-    assert!(!world.learned.iter().any(|l| matches!(l, ProfileUpdate::OutOfMemory { .. })));
+    assert!(!world.learned.iter().any(|l| matches!(l, ProfileUpdate::Barred(_))));
 }
 
 #[test]

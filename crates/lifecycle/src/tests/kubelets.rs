@@ -293,6 +293,41 @@ fn a_volume_that_its_user_forgot_to_make_ends_the_start_after_a_minute() {
 }
 
 #[test]
+fn what_a_template_names_and_no_node_has_ends_the_start_after_a_minute() {
+    let driver = "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name no.such not found in the list of registered CSI drivers";
+    let network = "plugin type=\"multus\" failed (add): cannot find a network-attachment-definition (ib) in namespace (team): network-attachment-definitions.k8s.cni.cncf.io \"ib\" not found";
+    let host = "hostPath type check failed: /scratch is not a directory";
+    let inline = json!({"volumes": [{"name": "v", "csi": {"driver": "no.such"}}]});
+    for (template, reason, words, of_user) in [
+        (inline, "FailedMount", driver, true),
+        // Of a claim: the driver was there when it was attached.
+        (json!({}), "FailedMount", driver, false),
+        (json!({}), "FailedCreatePodSandBox", network, true),
+        (json!({}), "FailedMount", host, true),
+    ] {
+        let mut world = does_not_start(template, vec![event(reason, words, 1)]);
+        world.wait(60);
+        assert_eq!(world.phase() != Phase::Starting, of_user, "{words}");
+        if of_user {
+            world.leave(137);
+            ended(&world, Outcome::UserFailure, words);
+        }
+    }
+}
+
+#[test]
+fn an_image_without_the_nodes_platform_ends_the_start_at_once_and_bars_its_architecture() {
+    let words = "failed to resolve image: no match for platform in manifest: not found";
+    let mut world = World::new(json!({}));
+    world.nodes.get_mut("n1").unwrap().architecture = "arm64".into();
+    world.plan_run(&["n1"], 1).bind_all().waits_with("bert-1-0", "ErrImagePull", words).leave(137);
+    ended(&world, Outcome::UserFailure, words);
+    assert_eq!(world.last().1, "UnsupportedHardware");
+    let [ProfileUpdate::Barred(barred)] = world.learned.as_slice() else { panic!("{:?}", world.learned) };
+    assert_eq!(barred.architecture.as_deref(), Some("arm64"));
+}
+
+#[test]
 fn another_start_that_fails_says_what_the_kubelet_said_and_is_the_clusters() {
     for (reason, message) in [
         ("FailedMount", "MountVolume.SetUp failed for volume \"nfs\" : mount failed: exit status 32"),

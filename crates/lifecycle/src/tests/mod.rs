@@ -5,6 +5,7 @@ mod world;
 
 mod adopted;
 mod cancel;
+mod choices;
 mod clocks;
 mod edits;
 mod events;

@@ -57,7 +57,7 @@ fn a_refused_template_waits_with_the_servers_words_and_is_tried_ever_more_seldom
     assert_eq!(world.condition("TemplateAccepted").status, "False");
     assert_eq!(
         (world.condition("Scheduled").message.as_str(), world.claim.clone()),
-        (words, Some(Claim::Nothing))
+        (format!("{words}; it is tried again within 5 minutes").as_str(), Some(Claim::Nothing))
     );
     // The plan's decision is ignored meanwhile.
     world.plan_run(&["n1"], 1);
@@ -270,4 +270,30 @@ fn a_template_for_which_there_is_no_room_waits_and_is_not_planned() {
     world.job.spec.template = template;
     world.step_until_stable();
     assert_eq!(world.claim, Some(Claim::Waiting { not_before: None }));
+}
+
+#[test]
+fn where_larger_workers_are_refused_smaller_ones_are_planned_and_the_status_says_so_over_a_restart() {
+    let words = "maximum nvidia.com/gpu usage per Container is 4, but limit is 8";
+    let mut world = World::new(json!({"gpus": {"min": 1, "max": 8}}));
+    let step = world.preview();
+    assert!(matches!(&step.actions[..], [Action::DryRun { gpus: 8, smaller, .. }] if *smaller == [4, 2, 1]));
+    let accepted =
+        DryRunResult { gpus: 8, smaller: Some((4, words.into())), at: at(0), refusal: None, admitted: None };
+    world.dry_run = Some(accepted);
+    world.step_until_stable();
+    let accepted = world.condition("TemplateAccepted");
+    assert_eq!(accepted.status, "True");
+    assert!(
+        accepted.message.starts_with("the API server admits a worker with 4 GPUs; larger"),
+        "{accepted:?}"
+    );
+    assert!(accepted.message.ends_with(words) && world.dry_runs == 0, "{accepted:?}");
+    assert_eq!(largest_admitted(&world.status()), Some(4));
+    // A new leader asks, and it is asked again now and then: the rule may be gone.
+    world.dry_run = None;
+    world.now = 100;
+    world.restart_operator();
+    assert_eq!(world.dry_runs, 1);
+    assert_eq!(largest_admitted(&world.status()), None, "all sizes are admitted now");
 }

@@ -208,3 +208,18 @@ fn restarts_of_the_last_day_stay_in_the_history() {
         assert_eq!(history[0].planned_stop.is_some(), kept, "{history:?}");
     }
 }
+
+#[test]
+fn a_run_of_more_attempts_than_the_history_keeps_is_not_learned_as_a_short_one() {
+    for (attempts, learned) in [(3, 1), (16, 0)] {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        world.exit("bert-1-0", 1, "");
+        let status = world.job.status.as_mut().unwrap();
+        let record = status.history[0].clone();
+        status.history = vec![record; attempts];
+        world.wait(400).plan_run(&["n1"], 1).bind_all().run_all().wait(60).exit("bert-2-0", 0, "");
+        assert_eq!(world.phase(), Phase::Succeeded);
+        let finished = world.learned.iter().filter(|update| matches!(update, ProfileUpdate::Finished(_)));
+        assert_eq!(finished.count(), learned, "{attempts} attempts");
+    }
+}

@@ -70,6 +70,28 @@ fn a_gang_that_the_scheduler_refuses_for_a_while_goes_back_before_its_time_to_bi
     assert!(world.condition("Scheduled").message.starts_with("1 of 1 workers not bound within 45s: 0/4"));
 }
 
+#[test]
+fn a_binding_that_admission_refuses_backs_off_the_namespace_and_excludes_no_node() {
+    for (words, refused) in [
+        ("pods/binding: admission webhook \"x\" denied the request: no", true),
+        ("extender: time-out", false),
+    ] {
+        let mut world = World::new(json!({}));
+        world.plan_run(&["n1"], 1).wait(10);
+        let pod = world.pods.get_mut("bert-1-0").unwrap();
+        condition(pod, "PodScheduled", "False", words, None);
+        let conditions = &mut pod.status.conditions;
+        conditions.iter_mut().find(|c| c.type_ == "PodScheduled").unwrap().reason = "SchedulerError".into();
+        world.wait(110);
+        assert_eq!(world.last(), (Outcome::Withdrawn, "PlacementTimeout".into()));
+        assert_eq!(
+            (world.backoff.is_some(), world.status().excluded_nodes.is_empty()),
+            (refused, refused),
+            "{words}"
+        );
+    }
+}
+
 /// A LimitRange or a webhook that came since may be why the workers fit nowhere.
 #[test]
 fn after_a_run_that_found_no_place_admission_is_asked_again() {

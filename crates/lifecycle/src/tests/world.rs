@@ -323,7 +323,7 @@ impl World {
             Action::DryRun { gpus, .. } => {
                 self.dry_runs += 1;
                 let (at, refusal) = (at(self.now), self.server_refuses.clone());
-                self.dry_run = Some(DryRunResult { gpus, at, refusal, admitted: None });
+                self.dry_run = Some(DryRunResult { gpus, smaller: None, at, refusal, admitted: None });
                 true
             }
             Action::ForgetDryRuns => false,

@@ -9,7 +9,9 @@ use super::ahead::{LowerWindow, met_by};
 use super::cluster::{CPU, MEMORY, Names, PODS, QuotaIndex};
 use super::data::{Assignment, Config, Demand, Holding, JobData, TypeData, whole_milliwatts};
 use crate::cost::PriceOverTime;
-use crate::snapshot::{Estimate, IntendedChange, Job, JobState, LimitsCount, Placement, Resources, Snapshot};
+use crate::snapshot::{
+    Estimate, IntendedChange, Job, JobState, LimitsCount, Placement, RefusedWorkers, Resources, Snapshot,
+};
 
 /// Maximum factor by which age raises the planning weight.
 const OLDEST: f64 = 10.0;
@@ -166,7 +168,12 @@ impl<'a> JobContext<'a, '_> {
             let spans = std::iter::once((1, 1.0)).chain(job.spread.iter().map(|s| (s.nodes, s.time_factor)));
             for (nodes, spread) in spans {
                 let gpus = i64::from(total / nodes);
+                let refused = |refused: &RefusedWorkers| {
+                    refused.gpu_type.as_ref().is_none_or(|of| *of == row.gpu_type)
+                        && (i64::from(refused.least.0)..=i64::from(refused.most.0)).contains(&gpus)
+                };
                 let possible = total % nodes == 0
+                    && !job.refused_workers.iter().any(refused)
                     && gpus <= self.types[kind].max_node_gpus
                     && self.types[kind].max_gang >= nodes as usize;
                 if !possible {

@@ -31,6 +31,7 @@ impl Job {
             worker: Worker::default(),
             candidates: None,
             forbidden: Vec::new(),
+            refused_workers: Vec::new(),
             preemption: Preemption::default(),
             movable: true,
             grace: Seconds::ZERO,

@@ -1,6 +1,6 @@
-//! What a job does and holds at the instant of a snapshot.
+//! What a job does and holds at the instant of a snapshot, and what it is not given.
 
-use andreas_model::{Seconds, Time};
+use andreas_model::{GpuCount, GpuType, Seconds, Time};
 use serde::{Deserialize, Serialize};
 
 use super::Placement;
@@ -9,6 +9,18 @@ use super::Placement;
 const OVERDUE: Seconds = Seconds(60.0);
 /// Expected time until an overdue job is gone.
 const UNKNOWN_STOP: Seconds = Seconds(3600.0);
+
+/// Sizes of workers that are refused: by admission, or by kubelets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedWorkers {
+    /// On nodes of this type; `None`: of all.
+    #[serde(default)]
+    pub gpu_type: Option<GpuType>,
+    /// Fewest GPUs.
+    pub least: GpuCount,
+    /// Most GPUs.
+    pub most: GpuCount,
+}
 
 /// State of a job and its holdings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -169,6 +169,7 @@ fn job(i: usize, submit: f64, load: &Load, rng: &mut SeededRng) -> (Job, Vec<f64
         worker: Worker::default(),
         candidates: None,
         forbidden: vec![],
+        refused_workers: vec![],
         preemption: Preemption::Allowed,
         movable: true,
         grace: Seconds::ZERO,

@@ -176,6 +176,7 @@ impl Case {
             worker: Worker::default(),
             candidates: None,
             forbidden,
+            refused_workers: vec![],
             preemption: if numbers.random_bool(0.2) { Preemption::Never } else { Preemption::Allowed },
             movable: !numbers.random_bool(0.2),
             grace: Seconds::ZERO,

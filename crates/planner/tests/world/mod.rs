@@ -90,6 +90,7 @@ fn job(i: usize) -> impl Strategy<Value = (Job, u8, usize)> {
             },
             candidates: candidates.map(names),
             forbidden: forbidden.into_iter().map(|n| NodeName::from(format!("n{n:02}"))).collect(),
+            refused_workers: vec![],
             preemption: if never { Preemption::Never } else { Preemption::Allowed },
             movable,
             grace: Seconds([0.0, 60.0, 120.0][i % 3]),

@@ -344,3 +344,24 @@ fn the_end_of_each_kind_is_read() {
         assert_eq!(end(Kind::RayJob, json!({"jobDeploymentStatus": goes_on})), None, "{goes_on}");
     }
 }
+
+#[test]
+fn who_owns_the_switch_besides_us_is_read_from_the_managed_fields() {
+    for (kind, fields) in [
+        (Kind::Job, json!({"f:spec": {"f:suspend": {}}})),
+        (Kind::PyTorchJob, json!({"f:spec": {"f:runPolicy": {"f:suspend": {}}}})),
+    ] {
+        let mut one = object(kind, json!({"suspend": true}));
+        let entry = |manager: &str, time: &str, fields: &Value| json!({"manager": manager, "operation": "Apply", "time": time, "fieldsV1": fields});
+        let ours = entry("andreas-operator", "2026-01-03T00:00:00Z", &fields);
+        one["metadata"]["managedFields"] = json!([
+            entry("kubectl", "2026-01-01T00:00:00Z", &fields),
+            entry("argocd-controller", "2026-01-02T00:00:00Z", &fields),
+            entry("kube-controller-manager", "2026-01-02T00:00:00Z", &json!({"f:status": {"f:suspend": {}}})),
+            ours,
+        ]);
+        assert_eq!(workload(kind, &one).switched_by.as_deref(), Some("argocd-controller"));
+        one["metadata"]["managedFields"] = json!([ours, null, 7]);
+        assert_eq!(workload(kind, &one).switched_by, None);
+    }
+}

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
-use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, LABEL_ADOPT};
+use andreas_api::names::{ANNOTATION_ADOPTED_ATTEMPT, FIELD_MANAGER, LABEL_ADOPT};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,6 +33,8 @@ pub struct Workload {
     pub metadata: ObjectMeta,
     /// Its switch `suspend` is set.
     pub suspended: bool,
+    /// Who besides us owns that switch: the field manager that wrote it last.
+    pub switched_by: Option<String>,
     /// Its end.
     pub end: Option<End>,
     /// Pods of a Job that have not succeeded, or pods with GPUs of the child Jobs of a JobSet that have not: its controller makes no
@@ -54,6 +56,7 @@ impl Workload {
             kind,
             metadata,
             suspended: kind.is_suspended(object),
+            switched_by: switched_by(kind, object),
             end: end(kind, &object["status"]),
             pods_left: pods_left(kind, object),
             pods_failed: if kind == Kind::Job { object["status"]["failed"].as_i64().unwrap_or(0) } else { 0 },
@@ -89,6 +92,15 @@ impl Workload {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
         owners.iter().find(|owner| owner.controller == Some(true))
     }
+}
+
+fn switched_by(kind: Kind, object: &Value) -> Option<String> {
+    let path = format!("/fieldsV1{}/f:suspend", kind.suspend_parent().replace('/', "/f:"));
+    let managers = object["metadata"]["managedFields"].as_array()?;
+    let others = managers.iter().filter(|entry| entry["manager"] != FIELD_MANAGER);
+    let owner =
+        others.filter(|entry| entry.pointer(&path).is_some()).max_by_key(|entry| entry["time"].as_str())?;
+    owner["manager"].as_str().map(str::to_owned)
 }
 
 fn pods_left(kind: Kind, object: &Value) -> Option<i64> {

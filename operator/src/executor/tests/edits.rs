@@ -36,7 +36,7 @@ async fn an_edit_asks_for_a_plan_and_other_writes_of_a_waiting_job_do_not() {
             let memory = ledger.entry(&key("bert"), "j1");
             memory.set_claim(claim);
             let at = Timestamp::now();
-            memory.record_dry_run(DryRunResult { gpus: 1, at, refusal: None, admitted: None });
+            memory.record_dry_run(DryRunResult { gpus: 1, smaller: None, at, refusal: None, admitted: None });
             // Another job waits for its GPUs.
             ledger.entry(&key("other"), "j2");
             let planned = Planned::Wait { reason: Reason::WaitingForCapacity, message: String::new() };

@@ -41,7 +41,7 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
     };
     let mut memory = ledger.entry(&key("bert"), "j1").clone();
     memory.decide(DecisionFor { basis: 0, planned }, Vec::new(), at(100));
-    memory.record_dry_run(DryRunResult { gpus: 1, at: at(90), refusal: None, admitted: None });
+    memory.record_dry_run(DryRunResult { gpus: 1, smaller: None, at: at(90), refusal: None, admitted: None });
     let seen = JobInput::gather(&index, |_| memory, &key("bert"), Arc::default(), at(100));
     let status = seen.expect("the job").step().status;
     assert_eq!(status.allocation.map(|a| a.nodes), Some(vec!["full".to_owned()]), "{:?}", status.reason);

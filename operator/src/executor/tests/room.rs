@@ -1,6 +1,6 @@
 //! Given jobs with the same GPUs allocated; when each checks for free GPUs; then exactly one finds them.
 
-use andreas_api::slim::{SlimNode, SlimQuota};
+use andreas_api::slim::{SlimNode, SlimPod, SlimQuota};
 use andreas_runtime::clock;
 use jiff::SignedDuration;
 
@@ -44,6 +44,7 @@ impl Room {
     fn finds_room(&mut self, name: &str) -> bool {
         let memory = self.ledger.entry(&key(name), &format!("uid-of-{name}"));
         memory.record_dry_run(DryRunResult {
+            smaller: None,
             gpus: 1,
             at: Timestamp::UNIX_EPOCH,
             refusal: None,
@@ -73,6 +74,21 @@ fn of_two_allocations_of_the_same_second_the_older_job_has_the_gpus_whatever_its
         room.starts(older, EARLY, LATE, json!({})).starts(younger, LATE, LATE, json!({}));
         assert_eq!((room.finds_room(older), room.finds_room(younger)), (true, false));
     }
+}
+
+#[test]
+fn pods_that_ask_for_more_gpus_than_a_sum_can_hold_leave_no_room() {
+    let mut room = Room::new();
+    room.starts("a", EARLY, EARLY, json!({}));
+    assert!(room.finds_room("a"));
+    for n in 0..3 {
+        let mut pod = testing::pod(n, 5, "other");
+        pod["spec"]["nodeName"] = "n1".into();
+        let requests = json!({"requests": {"nvidia.com/gpu": "9223372036854775807"}});
+        pod["spec"]["containers"] = json!([{"name": "t", "resources": requests}]);
+        room.index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
+    }
+    assert!(!room.finds_room("a"));
 }
 
 #[test]

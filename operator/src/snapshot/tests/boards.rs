@@ -143,6 +143,56 @@ fn what_an_agent_says_of_others_counts_up_to_the_maxima_of_the_boards_that_are_t
     assert_eq!(world.snapshot().nodes[0].foreign_power, None);
 }
 
+#[test]
+fn boards_of_several_models_are_not_planned_as_one_type_unless_the_device_plug_in_leaves_the_others_out() {
+    for (last, boards, mixed) in [(50, 8, true), (300, 8, false), (50, 9, false)] {
+        let mut world = World::default();
+        world.node("n1", json!({}), json!({}));
+        let board = |n: i32| json!({"uuid": n.to_string(), "state": "Free", "boardWatts": if n == 0 { last } else { 400 }});
+        world.agent("n1", (0..boards).map(board).collect());
+        let key = ObjectKey { namespace: String::new(), name: "n1".into() };
+        let node = world.index.nodes().get(&key).expect("the node");
+        let excluded = Inventory::from_index(&world.index).node_use(node).exclusion().map(Exclusion::as_str);
+        assert_eq!(excluded, mixed.then_some("MixedBoards"), "{last} W of {boards}");
+    }
+}
+
+#[test]
+fn a_board_that_is_gone_and_gpus_that_pods_have_by_claims_are_taken_off_once() {
+    let free = |uuid: &str| json!({"uuid": uuid, "state": "Free"});
+    let lost = json!({"uuid": "h", "state": "Unhealthy", "problems": [{"reason": "GpuLost", "fatal": true}]});
+    let xid = json!({"uuid": "h", "state": "Unhealthy", "problems": [{"reason": "Xid", "fatal": true}]});
+    let by_claim = |uuid: &str| json!({"uuid": uuid, "state": "Held"});
+    let with = |last: &serde_json::Value| -> Vec<_> {
+        ["a", "b", "c", "d", "e", "f", "g"].map(free).into_iter().chain([last.clone()]).collect()
+    };
+    let claims: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(by_claim).into();
+    // Capacity and allocatable of the node, its agent's boards, a pod of ours there, and the GPUs that are free.
+    for (capacity, offered, boards, ours, expected) in [
+        ("8", "8", with(&lost), false, 7),
+        ("8", "7", with(&lost), false, 7),
+        // The plug-in was started after the board was lost.
+        ("7", "7", with(&lost), false, 7),
+        // It does not offer another board than the broken one.
+        ("7", "7", with(&xid), false, 6),
+        ("8", "8", claims.clone(), false, 0),
+        // The agent does not know the GPUs of the device plug-in's pods either.
+        ("8", "8", claims, true, 6),
+    ] {
+        let amounts =
+            |gpus: &str| json!({"nvidia.com/gpu": gpus, "cpu": "64", "memory": "512Gi", "pods": "110"});
+        let status = json!({"capacity": amounts(capacity), "allocatable": amounts(offered),
+            "conditions": [{"type": "Ready", "status": "True"}]});
+        let mut world = World::default();
+        world.node("n1", json!({}), json!({ "status": status }));
+        world.agent("n1", boards.into());
+        if ours {
+            world.pod("gone", 1, "n1", 2, "Running");
+        }
+        assert_eq!(world.snapshot().nodes[0].free_gpus, GpuCount(expected), "{capacity} {offered}");
+    }
+}
+
 /// Given a node of eight GPUs; when its device plug-in takes six broken ones out; then they are nobody's, and a job with the other two
 /// is billed for a quarter of the host as before.
 #[test]

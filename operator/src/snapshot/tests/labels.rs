@@ -131,6 +131,18 @@ fn a_node_that_offers_more_gpus_than_it_has_boards_is_shared() {
 }
 
 #[test]
+fn where_a_label_makes_a_type_of_each_node_most_are_planned_and_the_others_excluded() {
+    let mut world = World::default();
+    for n in 0..129 {
+        world.node(&format!("n{n:03}"), json!({"nvidia.com/gpu.product": format!("rack-{n}")}), json!({}));
+    }
+    world.job("any", json!({}), json!(null), waiting());
+    assert_eq!(world.snapshot().nodes.len(), 100);
+    let built = build(&world.index, &Ledger::new(at(0)), &mut Caches::default(), None, at(1));
+    assert!(built.excluded.is_some_and(|words| words.contains("29 TooManyTypes")));
+}
+
+#[test]
 fn the_first_type_label_that_a_node_has_names_its_type() {
     let node: SlimNode = serde_json::from_value(json!({
         "metadata": {"name": "n", "labels": {"example.com/board": "b300", "node.kubernetes.io/instance-type": "p6.48xlarge"}},

@@ -93,41 +93,78 @@ fn tables_hold_what_the_user_knows_and_leave_out_types_that_are_too_small() {
     assert!(!unknown.movable);
 }
 
+/// Types with the totals that a job is offered.
+fn offered(job: &andreas_planner::Job) -> Vec<(&str, u32)> {
+    job.estimates.iter().map(|row| (row.gpu_type.as_str(), row.gpus.0)).collect()
+}
+
 #[test]
-fn a_type_whose_memory_a_run_exhausted_is_left_out_while_there_is_another() {
-    let mut world = World::default();
-    let small = json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"});
-    world
-        .node("n1", json!({}), json!({}))
-        .node("small", small.clone(), json!({}))
-        .profile("bert", json!({"outOfMemoryTypes": ["Tesla-T4"]}))
-        .job("any", json!({"profileRef": {"name": "bert"}}), json!(null), waiting())
-        .job(
-            "small",
-            json!({"profileRef": {"name": "bert"}, "gpus": {"types": ["Tesla-T4"]}}),
-            json!(null),
-            waiting(),
-        );
-    let snapshot = world.snapshot();
-    let types = |job: usize| {
-        let mut types: Vec<&str> =
-            snapshot.jobs[job].estimates.iter().map(|row| row.gpu_type.as_str()).collect();
-        types.dedup();
-        types
+fn choices_that_failed_are_left_out_while_there_are_others() {
+    let (large, small) =
+        (json!({}), json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}));
+    let old = json!({"nvidia.com/gpu.product": "Tesla-M60", "nvidia.com/gpu.memory": "8192"});
+    let barred = |fields: Value| {
+        let mut barred = fields;
+        barred["at"] = at(50).to_string().into();
+        json!({ "barred": [barred] })
     };
-    // One that may use no other would wait for ever.
-    assert_eq!((types(0), types(1)), (vec![GPU], vec!["Tesla-T4"]));
-    // So would one that another type has too few GPUs for.
-    let many = json!({"profileRef": {"name": "bert"}, "gpus": {"min": 16, "maxNodes": 2}});
+    let (few, t4) = (json!({"gpuType": "Tesla-T4", "mostGpus": 2}), json!({"gpuType": "Tesla-T4"}));
+    let all = |name| [(name, 1), (name, 2), (name, 4), (name, 8)];
+    for (what, spec, others, expected) in [
+        (&few, json!({}), vec![&large], [&all(GPU)[..], &[("Tesla-T4", 4), ("Tesla-T4", 8)]].concat()),
+        (&few, json!({}), vec![], vec![("Tesla-T4", 4), ("Tesla-T4", 8)]),
+        // Nothing else is left.
+        (&few, json!({"gpus": {"min": 1, "max": 2}}), vec![], vec![("Tesla-T4", 1), ("Tesla-T4", 2)]),
+        // A type with even less memory.
+        (&few, json!({"gpus": {"min": 1, "max": 2}}), vec![&old, &large], vec![(GPU, 1), (GPU, 2)]),
+        (&t4, json!({}), vec![&large], all(GPU).to_vec()),
+        (&t4, json!({"gpus": {"types": ["Tesla-T4"]}}), vec![&large], vec![("Tesla-T4", 1)]),
+        // The other type has too few GPUs.
+        (
+            &t4,
+            json!({"gpus": {"min": 16, "maxNodes": 2}}),
+            vec![&small, &large],
+            vec![(GPU, 16), ("Tesla-T4", 16)],
+        ),
+    ] {
+        let mut world = World::default();
+        world.node("small", small.clone(), json!({})).profile("bert", barred(what.clone()));
+        for (n, labels) in others.into_iter().enumerate() {
+            world.node(&format!("n{n}"), labels.clone(), json!({}));
+        }
+        let mut with = spec.clone();
+        with["profileRef"] = json!({"name": "bert"});
+        world.job("any", with, json!(null), waiting());
+        assert_eq!(offered(&world.snapshot().jobs[0]), expected, "{what} {spec}");
+    }
+}
+
+#[test]
+fn an_architecture_and_a_size_that_failed_are_left_out_while_there_are_others() {
     let mut world = World::default();
-    world
-        .node("n1", json!({}), json!({}))
-        .node("small-1", small.clone(), json!({}))
-        .node("small-2", small, json!({}))
-        .profile("bert", json!({"outOfMemoryTypes": ["Tesla-T4"]}))
-        .job("many", many, json!(null), waiting());
+    let arm = json!({"kubernetes.io/arch": "arm64"});
+    let failed = |second: i64| {
+        json!({"barred": [{"architecture": "arm64", "at": at(50).to_string()},
+            {"gpuType": GPU, "gpusPerWorker": 8, "at": at(second).to_string()}]})
+    };
+    world.node("arm", arm, json!({})).profile("bert", failed(50)).job(
+        "any",
+        json!({"profileRef": {"name": "bert"}}),
+        json!(null),
+        waiting(),
+    );
+    let candidates = |snapshot: &Snapshot| snapshot.jobs[0].candidates.as_ref().map(|all| all.to_vec());
     let snapshot = world.snapshot();
-    assert!(snapshot.jobs[0].estimates.iter().any(|row| row.gpu_type.as_str() == "Tesla-T4"));
+    assert_eq!(candidates(&snapshot), None, "there are no others");
+    let refused = &snapshot.jobs[0].refused_workers;
+    assert_eq!(refused.iter().map(|r| (r.least.0, r.most.0)).collect::<Vec<_>>(), [(8, 8)]);
+    let plan = andreas_planner::plan(&snapshot, &andreas_planner::Options::default()).expect("a plan");
+    let placement = plan.jobs[&snapshot.jobs[0].id].decision.placement().expect("it runs");
+    assert!(placement.gpus_per_node.0 < 8, "{placement:?}");
+    world.node("x86", json!({"kubernetes.io/arch": "amd64"}), json!({})).profile("bert", failed(-3_600));
+    let snapshot = world.snapshot();
+    assert_eq!(candidates(&snapshot), Some(vec!["x86".into()]));
+    assert!(snapshot.jobs[0].refused_workers.is_empty(), "an hour ago");
 }
 
 #[test]

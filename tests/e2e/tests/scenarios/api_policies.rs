@@ -126,6 +126,12 @@ async fn deadlines_lie_after_creation(s: &Stage) -> Result<()> {
     for past in ["1970-01-01T00:00:00Z", "2001-01-01T00:00:00+02:00"] {
         let late = job("team", "late", &format!("spec: {{deadline: '{past}'}}"))?;
         refused_with(create(&s.tenant, &late, true).await?, words)?;
+        // What a backup brings back is late, and accepted.
+        for mark in ["labels: {velero.io/restore-name: r1}", "annotations: {andreas.dev/restored: ''}"] {
+            let mut restored = late.clone();
+            merge(&mut restored, &yaml(&format!("metadata: {{{mark}}}"))?);
+            create(&s.tenant, &restored, true).await?.accepted()?;
+        }
     }
     let to_the_past = yaml("spec: {deadline: '2001-01-01T00:00:00Z'}")?;
     refused_with(patch(&s.tenant, &on_time, &to_the_past, true).await?, words)?;

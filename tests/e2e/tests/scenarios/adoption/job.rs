@@ -127,6 +127,24 @@ async fn an_adopted_job_on_a_drained_node_goes_on_elsewhere() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_adopted_job_whose_training_job_is_deleted_is_stopped_and_planned_anew() -> Result<()> {
+    scenario(options(1, JOB), async |c| {
+        let tune = workload("Job", "tune").pods(1, 2).epochs(1000, 0.3);
+        c.apply(&tune.build()).await?;
+        wait_for(c, &tune, Phase::Running).await?;
+        let key = tune.mirror();
+        let first = c.observer.seen().job(&key).and_then(|job| job.metadata.uid.clone());
+        c.kubectl("delete trainingjob job-tune --wait=false").await?;
+        let again = |seen: &andreas_e2e::seen::ClusterHistory| {
+            let uid = seen.job(&key).and_then(|job| job.metadata.uid.clone());
+            uid.is_some() && uid != first && seen.phase(&key) == Phase::Running
+        };
+        c.observer.until("another TrainingJob runs it", DEFAULT_TIMEOUT, again).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_adopted_job_gives_way_to_a_heavier_one_and_goes_on_later() -> Result<()> {
     scenario(options(1, JOB), async |c| {
         // given an adopted Job on all GPUs of the only node

@@ -217,6 +217,42 @@ async fn a_default_request_of_a_limit_range_is_planned_with() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_admission_refuses_and_adds_decides_sizes_and_nodes_before_gpus_are_held() -> Result<()> {
+    scenario(Options::default(), async |c| {
+        // given a namespace whose containers may have two GPUs, and a class of runtimes that has its own nodes
+        c.make_namespace("small").await?;
+        c.apply(&json!({
+            "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "gpus", "namespace": "small"},
+            "spec": {"limits": [{"type": "Container", "max": {"nvidia.com/gpu": "2"}}]},
+        }))
+        .await?;
+        c.apply(&json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "own"}, "handler": "own",
+            "scheduling": {"nodeSelector": {"pool": "own"}}, "overhead": {"podFixed": {"cpu": "1"}},
+        }))
+        .await?;
+        c.kubectl("label node a100-1 pool=own").await?;
+        let elastic = job("elastic").namespace("small").epochs(4, 0.3).spec("gpus", json!({"min": 1, "max": 4}));
+        let classed = job("classed").epochs(4, 0.3).pod("runtimeClassName", json!("own"));
+        c.submit(&elastic).await?;
+        c.submit(&classed).await?;
+        // then both run in their first attempts, on what is allowed
+        for tj in [&elastic, &classed] {
+            c.wait_for_phase(tj, Phase::Succeeded).await?;
+            ensure!(c.observer.seen().status(&tj.key()).attempts == 1, "{:?}", tj.key());
+        }
+        let status = c.observer.seen().status(&elastic.key());
+        ensure!(status.history[0].gpus <= 2, "{:?}", status.history);
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == "TemplateAccepted");
+        ensure!(accepted.is_some_and(|accepted| accepted.message.contains("usage per Container is 2")), "{accepted:?}");
+        let status = c.observer.seen().status(&classed.key());
+        ensure!(status.history[0].placement == "a100-1", "{:?}", status.history);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_status_counts_jobs_of_other_namespaces_and_does_not_name_them() -> Result<()> {
     scenario(Options { groups: vec![a100(1)], ..Options::default() }, async |c| {
         // given a job of one namespace that holds all GPUs

@@ -53,7 +53,7 @@ async fn gpu_memory_exhausted_on_a_type_leaves_that_type_out() -> Result<()> {
             status.history
         );
         ensure!(status.history.last().is_some_and(|a| a.gpu_type != T4), "{:?}", status.history);
-        let types = "get trainingprofile big -o jsonpath={.status.outOfMemoryTypes}";
+        let types = "get trainingprofile big -o jsonpath={.status.barred[*].gpuType}";
         until("the profile knows it", DEFAULT_TIMEOUT, async || Ok(c.kubectl(types).await?.contains(T4)))
             .await?;
         Ok(())
