@@ -11,31 +11,20 @@ use clap::Args;
 use http::{Request, header};
 use http_body_util::Full;
 use k8s_openapi::api::core::v1::Pod;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::cluster::{Cluster, ConnectArgs, PodPort, Selection, block_on};
-use crate::exit::Usage;
 use crate::name;
 
 /// Save what the operator's last plan was made from; `plan --snapshot FILE` makes that plan again.
 ///
 /// Makes a token of the chart's account andreas-plan-reader that is good for ten minutes, and asks the operator's pods by port-forward.
-/// Needs the rights to list pods, to create pods/portforward and serviceaccounts/token in the operator's namespace. Or directly, with
-/// --url. The file names jobs of all namespaces.
+/// Needs the rights to list pods, to create pods/portforward and serviceaccounts/token in the operator's namespace. The file names jobs of
+/// all namespaces.
 #[derive(Debug, Args)]
 pub struct SnapshotArgs {
     /// Where to write it; standard output without
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The operator's port with certificates, such as https://andreas-operator.andreas-system.svc:8443, instead of port-forward
-    #[arg(long, value_name = "URL", conflicts_with_all = ["namespace", "context", "kubeconfig"])]
-    url: Option<String>,
-    /// File with a bearer token whose owner may get the non-resource URL /snapshot
-    #[arg(long, value_name = "FILE", requires = "url")]
-    token_file: Option<PathBuf>,
-    /// File with the authority of the operator's certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "url")]
-    ca_file: Option<PathBuf>,
     /// Namespace of the operator
     #[arg(long, short, value_name = "NAME", default_value = "andreas-system", value_parser = name::namespace)]
     namespace: String,
@@ -61,10 +50,7 @@ const MAX_BYTES: usize = 2 << 30;
 
 /// Runs the subcommand.
 pub fn run(args: &SnapshotArgs) -> Result<()> {
-    let text = match &args.url {
-        Some(url) => read_from_url(args, url)?,
-        None => block_on(read_through_cluster(args))?,
-    };
+    let text = block_on(read(args))?;
     // Nothing that cannot be planned is saved as a snapshot.
     let snapshot: Snapshot =
         serde_json::from_slice(&text).context("what the operator answered is not a snapshot")?;
@@ -83,57 +69,8 @@ pub fn run(args: &SnapshotArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads the snapshot from `--url`.
-fn read_from_url(args: &SnapshotArgs, url: &str) -> Result<Vec<u8>> {
-    let read = |file: &PathBuf| fs::read(file).with_context(|| file.display().to_string());
-    let token = match &args.token_file {
-        Some(file) => Some(String::from_utf8(read(file)?).context("the token is not text")?),
-        None => None,
-    };
-    let mut tls = TlsConfig::builder();
-    if let Some(file) = &args.ca_file {
-        let mut authorities: Vec<Certificate<'static>> = Vec::new();
-        let text = read(file)?;
-        for item in parse_pem(&text) {
-            if let PemItem::Certificate(certificate) = item.with_context(|| file.display().to_string())? {
-                authorities.push(certificate);
-            }
-        }
-        tls = tls.root_certs(RootCerts::from(authorities));
-    }
-    get_snapshot(args, url, token.as_deref(), tls.build())
-}
-
-/// `GET /snapshot`.
-fn get_snapshot(args: &SnapshotArgs, url: &str, token: Option<&str>, tls: TlsConfig) -> Result<Vec<u8>> {
-    let url = format!("{}/snapshot", url.trim_end_matches('/'));
-    let timeout = Some(Duration::from_secs(args.cluster.request_timeout));
-    let config = ureq::Agent::config_builder()
-        .timeout_global(timeout)
-        .tls_config(tls)
-        .http_status_as_error(false)
-        .build();
-    let mut request = ureq::Agent::new_with_config(config).get(&url);
-    if let Some(token) = token {
-        if !url.starts_with("https://") {
-            bail!(Usage(
-                "--token-file: the token would go to --url in clear text: it must begin with https://".into()
-            ));
-        }
-        request = request.header("Authorization", format!("Bearer {}", token.trim()));
-    }
-    let mut answer = request.call().with_context(|| url.clone())?;
-    let status = answer.status();
-    let body =
-        answer.body_mut().with_config().limit(MAX_BYTES as u64).read_to_vec().with_context(|| url.clone())?;
-    if !status.is_success() {
-        bail!("{url}: {status}: {}", String::from_utf8_lossy(&body).trim());
-    }
-    Ok(body)
-}
-
 /// Asks one pod after the other: only the leader has made a plan.
-async fn read_through_cluster(args: &SnapshotArgs) -> Result<Vec<u8>> {
+async fn read(args: &SnapshotArgs) -> Result<Vec<u8>> {
     let cluster = Cluster::connect(&args.cluster).await?;
     let namespace = args.namespace.as_str();
     let token = cluster.account_token(namespace, &args.service_account).await?;

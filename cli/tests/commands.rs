@@ -14,56 +14,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A saved snapshot: one node, a job that fits and one that cannot.
-const SNAPSHOT: &str = r#"{
-  "now": 1000, "tariff": [[0, 7.2e-8]],
-  "gpu_types": [{"name": "T4", "idle": 10, "max": 70}],
-  "nodes": [{"name": "n1", "gpu_type": "T4", "gpus": 4, "free_gpus": 4, "overhead": 100}],
-  "jobs": [
-    {"id": "a/fits", "namespace": "a", "submit": 900, "deadline": 9000, "weight": 0.001, "epochs_left": 10,
-     "estimates": [{"gpu_type": "T4", "gpus": 2, "epoch": 60, "power": 130}], "state": "Waiting"},
-    {"id": "b/large", "namespace": "b", "submit": 900, "weight": 0.001, "epochs_left": 10,
-     "estimates": [{"gpu_type": "T4", "gpus": 8, "epoch": 60, "power": 500}], "state": "Waiting"}
-  ]
-}"#;
-
 fn saved(folder: &Path, text: &str) -> String {
     let file = folder.join("snapshot.json");
     std::fs::write(&file, text).unwrap();
     file.to_str().unwrap().to_owned()
-}
-
-#[test]
-fn a_snapshot_is_saved_from_an_operator() {
-    use std::io::{Read, Write};
-    // Given an operator that plans by EDF, when its snapshot is saved, then the file is what it sent.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let body = SNAPSHOT.replacen('{', r#"{"_options": {"method": "edf", "seed": 5}, "#, 1);
-    let answer =
-        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
-    let operator = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = [0; 1024];
-        let length = stream.read(&mut asked).unwrap();
-        stream.write_all(answer.as_bytes()).unwrap();
-        text(&asked[..length])
-    });
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("saved.json").to_str().unwrap().to_owned();
-
-    let saved = andreas(&["snapshot", "--url", &url, "--out", &file]);
-    assert!(saved.status.success(), "{}", text(&saved.stderr));
-    assert!(operator.join().unwrap().starts_with("GET /snapshot "));
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), body);
-    assert!(text(&saved.stderr).contains("2 jobs, 1 nodes"));
-}
-
-#[test]
-fn without_an_operator_it_is_said_whom_was_asked() {
-    let missing = andreas(&["snapshot", "--url", "http://127.0.0.1:9", "--request-timeout", "5"]);
-    assert!(!missing.status.success());
-    assert!(text(&missing.stderr).contains("http://127.0.0.1:9/snapshot"), "{}", text(&missing.stderr));
 }
 
 #[test]
@@ -129,10 +83,6 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_asked() {
             "--volume y:/d: another one has this folder",
         ),
         (&["submit", "a", "--image", "i", "--deadline", "9999999999h", "--dry-run"], "--deadline"),
-        (
-            &["snapshot", "--url", "http://127.0.0.1:1", "--token-file", "/dev/null"],
-            "it must begin with https://",
-        ),
     ] {
         let output = andreas(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));

@@ -190,7 +190,7 @@ async fn obey(shared: &Arc<Shared>, command: Command) -> Result<Answer, String> 
         }
         Command::GpuHeal { node: name, gpu } => driver_fault(&*node(&name)?, &gpu, nvidia_ml::Fault::None)?,
         Command::GpuHang { node: name, gpu } => driver_fault(&*node(&name)?, &gpu, nvidia_ml::Fault::Hang)?,
-        Command::Forward(forward) => shared.set_forward(forward.listen, Some(forward)),
+        Command::Forward(forward) => shared.set_forward(forward),
     }
     Ok(Answer::Done)
 }

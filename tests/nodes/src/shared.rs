@@ -152,27 +152,14 @@ impl Shared {
         Api::namespaced(self.client.clone(), namespace).get_opt(name).await.map_err(|error| error.to_string())
     }
 
-    /// Opens, changes or closes (`to` none) a forward.
-    pub fn set_forward(&self, listen: SocketAddr, forward: Option<Forward>) {
-        let forwards = &mut self.cluster.lock().forwards;
-        match forward {
-            Some(forward) => forwards.insert(listen, forward),
-            None => forwards.remove(&listen),
-        };
+    /// Opens or changes a forward.
+    pub fn set_forward(&self, forward: Forward) {
+        self.cluster.lock().forwards.insert(forward.listen, forward);
         self.cluster_changed.notify_one();
     }
 
     /// An Event about a pod, as its kubelet writes them; dropped when too many wait.
     pub fn event(&self, pod: &PodView, kind: &str, reason: &str, message: &str) {
-        self.event_about(pod, None, kind, reason, message);
-    }
-
-    /// The same about a container of the pod.
-    pub fn container_event(&self, pod: &PodView, container: &str, kind: &str, reason: &str, message: &str) {
-        self.event_about(pod, Some(format!("spec.containers{{{container}}}")), kind, reason, message);
-    }
-
-    fn event_about(&self, pod: &PodView, path: Option<String>, kind: &str, reason: &str, message: &str) {
         let now = k8s_openapi::jiff::Timestamp::now();
         let mut message = message.to_owned();
         message.truncate(message.floor_char_boundary(1000));
@@ -181,7 +168,6 @@ impl Shared {
             "metadata": {"name": name, "namespace": pod.namespace()},
             "involvedObject": {
                 "kind": "Pod", "apiVersion": "v1", "name": pod.name(), "namespace": pod.namespace(), "uid": pod.uid(),
-                "fieldPath": path,
             },
             "type": kind, "reason": reason, "message": message, "count": 1,
             "firstTimestamp": whole_seconds(now), "lastTimestamp": whole_seconds(now),

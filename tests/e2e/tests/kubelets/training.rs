@@ -214,5 +214,11 @@ async fn queries_use_port_forward_without_the_service_proxy(c: &Cluster) -> Resu
     ] {
         c.kubectl(line).await?;
     }
-    until("the queue is answered", DEFAULT_TIMEOUT, async || Ok(ask().await?.0)).await.map(drop)
+    until("the queue is answered", DEFAULT_TIMEOUT, async || Ok(ask().await?.0)).await?;
+    let mut command = Command::new(workspace_binary("kubectl-andreas")?);
+    let saved = command.args(["snapshot", "--kubeconfig"]).arg(c.testbed.kubeconfig()).output().await?;
+    let snapshot = serde_json::from_slice::<serde_json::Value>(&saved.stdout);
+    let has_jobs = snapshot.is_ok_and(|snapshot| snapshot["jobs"].is_array());
+    ensure!(has_jobs, "{}", String::from_utf8_lossy(&saved.stderr));
+    Ok(())
 }

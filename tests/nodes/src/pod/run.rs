@@ -102,13 +102,13 @@ impl Program {
     /// What must be asked before it counts as ready; none where it always does.
     pub fn probing(&self, ctx: &PodContext, container: &Container) -> Option<Probing> {
         match self {
-            Self::Process { container: process, sandbox } if Probing::is_needed(container) => Some(Probing {
+            Self::Process { sandbox, .. } => Some(Probing {
                 sandbox: Arc::clone(sandbox),
-                id: process.id,
                 pod_ip: ctx.place.pod_ip.clone(),
                 container: container.clone(),
+                probe: container.readiness_probe.clone()?,
             }),
-            _ => None,
+            Self::Simulated { .. } => None,
         }
     }
 

@@ -22,7 +22,6 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Terminated {
     pub exit_code: i32,
-    pub signal: Option<i32>,
     pub reason: String,
     pub message: String,
     pub started: Option<Timestamp>,
@@ -149,7 +148,6 @@ impl StatusTracker {
                 slot.ready = false;
                 slot.state = State::Terminated(Terminated {
                     exit_code: 137,
-                    signal: None,
                     reason: "ContainerStatusUnknown".to_owned(),
                     message: "The container could not be located when the pod was terminated".to_owned(),
                     started: None,
@@ -277,9 +275,6 @@ impl State {
 impl Terminated {
     fn json(&self) -> Value {
         let mut json = json!({"exitCode": self.exit_code, "reason": self.reason});
-        if let Some(signal) = self.signal {
-            json["signal"] = json!(signal);
-        }
         if !self.message.is_empty() {
             json["message"] = json!(self.message);
         }
@@ -308,7 +303,6 @@ mod tests {
     fn ended(exit_code: i32) -> State {
         State::Terminated(Terminated {
             exit_code,
-            signal: None,
             reason: "x".into(),
             message: String::new(),
             started: None,
@@ -361,7 +355,6 @@ mod tests {
         ] {
             tracker.slots[0].state = State::Terminated(Terminated {
                 exit_code: 255,
-                signal: None,
                 reason: reason.to_owned(),
                 message: String::new(),
                 started: None,

@@ -12,7 +12,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::probe::Verdict;
 use super::run::{PodContext, Program, StartProblem};
 use super::status::{Kind, State, Terminated};
 use crate::sandbox::Ended;
@@ -21,7 +20,7 @@ use crate::sandbox::Ended;
 const SIGNAL_HANDLER_DELAY: Duration = Duration::from_millis(250);
 /// Between two attempts to start what is not configured yet.
 const CONFIG_RETRY: Duration = Duration::from_secs(3);
-/// A kubelet's back-off for pulls and restarts: 10 s doubling to 5 minutes.
+/// A kubelet's back-off for restarts: 10 s doubling to 5 minutes.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 /// The kubelet's limits for termination messages taken from logs.
 const LOG_TAIL: (u64, usize) = (2048, 80);
@@ -35,7 +34,7 @@ pub(crate) struct ContainerUpdate {
     pub last: Option<Terminated>,
     pub restarts: u32,
     pub pid: Option<i32>,
-    /// It runs and its probes say so.
+    /// It runs and its probe says so.
     pub ready: bool,
     /// It will not start again.
     pub over: bool,
@@ -167,31 +166,12 @@ impl Task {
     async fn pull(&mut self) -> bool {
         let image = self.container.image.clone().unwrap_or_default();
         let Some((reason, message)) = image_problem(&image) else { return true };
-        let mut backoff = BACKOFF.0;
-        loop {
-            let state = State::waiting(reason, message.clone());
-            self.ctx.shared.event(&self.ctx.pod, "Warning", "Failed", &message);
-            self.tell(state.clone(), None, false);
-            if !self.pause(Duration::from_secs(2)).await {
-                self.tell_never_started(state);
-                return false;
-            }
-            if reason == "ErrImagePull" {
-                let state = State::waiting(
-                    "ImagePullBackOff",
-                    format!("Back-off pulling image \"{image}\": {message}"),
-                );
-                self.tell(state.clone(), None, false);
-                if !self.pause(backoff).await {
-                    self.tell_never_started(state);
-                    return false;
-                }
-            } else if !self.pause(backoff).await {
-                self.tell_never_started(state);
-                return false;
-            }
-            backoff = (backoff * 2).min(BACKOFF.1);
-        }
+        let state = State::waiting(reason, message.clone());
+        self.ctx.shared.event(&self.ctx.pod, "Warning", "Failed", &message);
+        self.tell(state.clone(), None, false);
+        while self.pause(BACKOFF.1).await {}
+        self.tell_never_started(state);
+        false
     }
 
     /// Starts the container and waits for its end; none when the pod ended before it could start.
@@ -245,8 +225,6 @@ impl Task {
         };
         Some(Terminated {
             exit_code,
-            // CRI gives no signal beside the code 128 + n.
-            signal: None,
             reason: reason.to_owned(),
             message: self.message(exit_code),
             started: Some(since),
@@ -260,7 +238,6 @@ impl Task {
     fn start_error(&self, message: String) -> Terminated {
         Terminated {
             exit_code: 128,
-            signal: None,
             reason: "StartError".to_owned(),
             message,
             started: Timestamp::from_second(0).ok(),
@@ -273,15 +250,13 @@ impl Task {
     async fn watch(&mut self, program: &mut Program, running: &State) -> (Ended, bool) {
         let started = Instant::now();
         let (mut lost, mut warned, mut killed) = (false, false, false);
-        // A container found dead by its probes gets the pod's grace to end, and is restarted.
-        let mut condemned: Option<Instant> = None;
         let (tell, mut probed) = mpsc::unbounded_channel();
         let probing = program.probing(&self.ctx, &self.container);
         self.ready = probing.is_none();
         self.tell(running.clone(), program.pid(), false);
         let _probes = AbortOnDrop(probing.map(|probing| tokio::spawn(probing.run(tell))));
         loop {
-            let deadline = [*self.stopping.borrow_and_update(), condemned].into_iter().flatten().min();
+            let deadline = *self.stopping.borrow_and_update();
             let warn_at = deadline.filter(|_| !warned).map(|_| started + SIGNAL_HANDLER_DELAY);
             let kill_at = deadline.filter(|_| !killed);
             let at = |when: Option<Instant>| async move {
@@ -302,25 +277,10 @@ impl Task {
                     program.signal(Signal::TERM).await;
                 }
                 Ok(()) = self.stopping.changed() => {}
-                Some(said) = probed.recv() => match said {
-                    Verdict::Ready(ready) => {
-                        self.ready = ready;
-                        self.tell(running.clone(), program.pid(), false);
-                    }
-                    Verdict::Dead => {
-                        let name = &self.container.name;
-                        // A kubelet that restarts nothing of a pod ends the whole pod, and does not say why.
-                        let killed = match self.restart {
-                            Restart::Never => format!("Stopping container {name}"),
-                            _ => format!("Container {name} failed liveness probe"),
-                        };
-                        let shared = &self.ctx.shared;
-                        shared.container_event(&self.ctx.pod, name, "Warning", "Unhealthy", "Liveness probe failed: no answer");
-                        shared.container_event(&self.ctx.pod, name, "Normal", "Killing", &killed);
-                        let grace = self.ctx.pod.grace_seconds().unsigned_abs();
-                        condemned = Some(Instant::now() + Duration::from_secs(grace));
-                    }
-                },
+                Some(ready) = probed.recv() => {
+                    self.ready = ready;
+                    self.tell(running.clone(), program.pid(), false);
+                }
                 Some(()) = self.lost.recv() => {
                     (lost, killed) = (true, true);
                     program.signal(Signal::KILL).await;

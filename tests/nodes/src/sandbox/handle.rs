@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::{
@@ -57,7 +56,6 @@ pub struct Container {
 struct ReplyContent {
     pid: Option<i32>,
     fd: Option<OwnedFd>,
-    ended: Option<Ended>,
 }
 
 type Reply = Result<ReplyContent, String>;
@@ -139,20 +137,6 @@ impl Sandbox {
         self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await.map(drop)
     }
 
-    /// Runs a program inside a container, with the container's environment and files, and waits for its end; killed
-    /// when it takes longer than the limit.
-    pub async fn exec(
-        &self,
-        container: u64,
-        argv: Vec<String>,
-        limit: Duration,
-    ) -> Result<Ended, SandboxError> {
-        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let ask = Operation::Exec { container, argv, limit_ms };
-        let given = self.ask(self.next.fetch_add(1, Ordering::Relaxed), ask).await?;
-        given.ended.ok_or_else(|| SandboxError::Refused("no end was told".to_owned()))
-    }
-
     /// A listener on an address inside.
     pub async fn listen(&self, addr: SocketAddr) -> Result<tokio::net::TcpListener, SandboxError> {
         let fd = self.socket_by(Operation::Listen { addr }).await?;
@@ -204,7 +188,6 @@ fn deliver(waiting: &Mutex<Option<Waiting>>, report: Report, fd: Option<OwnedFd>
     let (id, reply) = match report {
         Report::Started { id, pid } => (id, Ok(ReplyContent { pid: Some(pid), ..ReplyContent::default() })),
         Report::Done { id } => (id, Ok(ReplyContent { fd, ..ReplyContent::default() })),
-        Report::Ran { id, ended } => (id, Ok(ReplyContent { ended: Some(ended), ..ReplyContent::default() })),
         Report::Failed { id, message } => (id, Err(message)),
         Report::Ended { container, ended } => {
             if let Some(tell) = waiting.ends.remove(&container) {

@@ -14,7 +14,6 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -23,10 +22,7 @@ use rustix::net::{
 use rustix::process::{
     Pid, PidfdFlags, Signal, getegid, geteuid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
-use rustix::thread::{
-    LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
-    move_into_thread_name_spaces,
-};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use super::messages::{Ended, Operation, PACKET, Report, Request};
 use super::namespaces::unshare;
@@ -81,18 +77,11 @@ fn enter() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Containers that can be signalled, by the request that started them.
-type Running = Arc<Mutex<BTreeMap<u64, Process>>>;
+/// First processes of containers, to be signalled, by the request that started them.
+type Running = Arc<Mutex<BTreeMap<u64, OwnedFd>>>;
 
 /// Networks of pods, by address.
 type Networks = Arc<Mutex<BTreeMap<Ipv4Addr, OwnedFd>>>;
-
-/// A container's first process.
-struct Process {
-    pidfd: OwnedFd,
-    /// Its [`ContainerSpec`] file.
-    spec: PathBuf,
-}
 
 struct Supervisor {
     socket: Arc<OwnedFd>,
@@ -133,10 +122,6 @@ impl Supervisor {
             }
             Operation::Spawn { spec } => match self.spawn(id, spec) {
                 Ok(()) => return Ok(()), // answered when its program has started
-                Err(error) => Err(error),
-            },
-            Operation::Exec { container, argv, limit_ms } => match self.exec(id, container, argv, limit_ms) {
-                Ok(()) => return Ok(()), // answered when it has ended
                 Err(error) => Err(error),
             },
             Operation::Signal { container, signal } => self.signal(container, signal).map(|()| None),
@@ -189,24 +174,7 @@ impl Supervisor {
         let running = self.running.lock();
         let process = running.get(&container).ok_or(io::ErrorKind::NotFound)?;
         let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(pidfd_send_signal(&process.pidfd, signal)?)
-    }
-
-    fn exec(&self, id: u64, container: u64, argv: Vec<String>, limit_ms: u64) -> io::Result<()> {
-        let (pidfd, spec) = {
-            let running = self.running.lock();
-            let process = running.get(&container).ok_or(io::ErrorKind::NotFound)?;
-            (process.pidfd.try_clone()?, process.spec.clone())
-        };
-        let socket = Arc::clone(&self.socket);
-        std::thread::Builder::new().stack_size(THREAD_STACK).spawn(move || {
-            let report = match exec_inside(&pidfd, &spec, &argv, limit_ms) {
-                Ok(ended) => Report::Ran { id, ended },
-                Err(error) => Report::Failed { id, message: error.to_string() },
-            };
-            let _ = send(&socket, &report, None);
-        })?;
-        Ok(())
+        Ok(pidfd_send_signal(process, signal)?)
     }
 }
 
@@ -232,7 +200,7 @@ fn run_container(id: u64, exe: &Path, spec: &Path, socket: &OwnedFd, running: &R
         .stdout(Stdio::from(OwnedFd::from(writer)))
         .spawn()?;
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    running.lock().insert(id, Process { pidfd, spec: spec.to_owned() });
+    running.lock().insert(id, pidfd);
     let mut said = String::new();
     let _ = reader.read_to_string(&mut said); // ends when the program has started or there will be none
     if said.trim().is_empty() {
@@ -243,41 +211,6 @@ fn run_container(id: u64, exe: &Path, spec: &Path, socket: &OwnedFd, running: &R
         child.wait()?;
         Err(io::Error::other(said.trim().to_owned()))
     }
-}
-
-/// Moves this thread into a container's namespaces and runs a program there; it dies with the container at the latest.
-fn exec_inside(container: &OwnedFd, spec: &Path, argv: &[String], limit_ms: u64) -> io::Result<Ended> {
-    use std::os::unix::process::ExitStatusExt as _;
-    let spec: ContainerSpec = serde_json::from_reader(File::open(spec)?)?;
-    let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    unshare(UnshareFlags::FS)?; // a mount namespace cannot be entered by one of several that share a root
-    let into = ThreadNameSpaceType::MOUNT
-        | ThreadNameSpaceType::NETWORK
-        | ThreadNameSpaceType::PROCESS_ID
-        | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
-        | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
-    move_into_thread_name_spaces(container.as_fd(), into)?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .envs(spec.env)
-        .current_dir(&spec.working_dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-    if let Ok(pidfd) = pidfd {
-        let limit = Timespec {
-            tv_sec: (limit_ms / 1000).cast_signed(),
-            tv_nsec: (limit_ms % 1000 * 1_000_000) as i64,
-        };
-        if poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)) == Ok(0) {
-            child.kill()?;
-        }
-    }
-    let status = child.wait()?;
-    Ok(Ended { code: status.code(), signal: status.signal() })
 }
 
 fn socket() -> io::Result<OwnedFd> {

@@ -38,8 +38,6 @@ pub(crate) enum Operation {
     Spawn { spec: PathBuf },
     /// Send a signal to process 1 of a container.
     Signal { container: u64, signal: i32 },
-    /// Run a program inside a container that runs; answered when it has ended.
-    Exec { container: u64, argv: Vec<String>, limit_ms: u64 },
     /// A listening TCP socket.
     Listen { addr: SocketAddr },
     /// A TCP socket not yet connected.
@@ -65,8 +63,6 @@ pub(crate) enum Report {
     Started { id: u64, pid: i32 },
     /// Done; a socket may come with it.
     Done { id: u64 },
-    /// A program run inside a container has ended.
-    Ran { id: u64, ended: Ended },
     /// It did not work.
     Failed { id: u64, message: String },
     /// A started container has ended.

@@ -1,5 +1,8 @@
 //! Whichever way a test bed's holder ends, no process and no file stays.
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 #[path = "../../tests/common/waiting.rs"]
 mod waiting;
 

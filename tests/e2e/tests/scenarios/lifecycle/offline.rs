@@ -1,7 +1,5 @@
 //! A plan of the live cluster is made again without it.
 
-use std::process::Command;
-
 use andreas_api::phase::Phase;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::job::{Job, job};
@@ -9,28 +7,19 @@ use andreas_e2e::pages;
 use andreas_e2e::replanned::{Recorder, plan_of};
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
 use andreas_testbed::wait::until;
-use andreas_testbed::workspace_binary;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-fn kubectl_andreas(args: &[&str]) -> Result<()> {
-    let output = Command::new(workspace_binary("kubectl-andreas")?).args(args).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
-}
-
 /// Jobs that the offline plan wants elsewhere than the cluster has them, or `None` while the snapshot still has jobs on their way.
-fn differences(c: &Cluster, from: &[&str]) -> Result<Option<Vec<String>>> {
-    let file = c.testbed.data_dir().join("snapshot.json");
-    kubectl_andreas(&[&["snapshot", "--out", &file.display().to_string()], from].concat())?;
-    let text = std::fs::read(&file)?;
-    let saved: Value = serde_json::from_slice(&text)?;
+async fn differences(c: &Cluster) -> Result<Option<Vec<String>>> {
+    let text = pages::read(c, "/snapshot").await?;
+    let saved: Value = serde_json::from_str(&text)?;
     let jobs = saved["jobs"].as_array().context("jobs")?;
     let settled = |job: &Value| job["state"] == "Waiting" || job["state"]["Running"].is_object();
     if jobs.len() != 5 || !jobs.iter().all(settled) {
         return Ok(None);
     }
-    let plan = serde_json::to_value(plan_of(&text)?)?;
+    let plan = serde_json::to_value(plan_of(text.as_bytes())?)?;
     let planned = plan["jobs"].as_object().with_context(|| plan.to_string())?;
     let differs = planned.iter().filter_map(|(key, planned)| {
         let status = c.observer.seen().status(key);
@@ -63,18 +52,10 @@ async fn a_saved_snapshot_is_planned_as_the_cluster_runs() -> Result<()> {
                 running.count() == 2
             })
             .await?;
-        // With a token and an authority of one's own: pretend kubelets forward no ports.
-        let token = c.testbed.data_dir().join("token");
-        std::fs::write(&token, pages::reader(c).await?)?;
-        let ca = c.testbed.pki().ca_file();
-        let [token, ca] = [token, ca].map(|file| file.display().to_string());
-        let url = pages::url(c)?;
-        ensure!(kubectl_andreas(&["snapshot", "--url", &url, "--ca-file", &ca]).is_err(), "no token");
-        let from = ["--url", &url, "--token-file", &token, "--ca-file", &ca];
         // The last plan may be older than what runs now, until the next one.
         let mut last = None;
         let waited = until("the plans are the same", DEFAULT_TIMEOUT, async || {
-            last = differences(c, &from)?;
+            last = differences(c).await?;
             Ok(last.as_ref().is_some_and(Vec::is_empty))
         })
         .await;
