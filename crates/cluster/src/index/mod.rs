@@ -53,9 +53,7 @@ use agents::Agents;
 pub use agents::reporting_agent;
 pub use amounts::Amounts;
 pub use foreign::{ForeignPod, SlimNamespace};
-pub use nodes::{
-    MOST_GPUS, agent_status, broken_gpus, gpu_memory, offered, ready, usable, whole_gpus,
-};
+pub use nodes::{MOST_GPUS, agent_status, broken_gpus, gpu_memory, offered, ready, usable, whole_gpus};
 pub use pods::{
     beyond, containers_seen_ended, is_member, is_worker, job_label, name_of, number, owner, pods_of, takes,
 };

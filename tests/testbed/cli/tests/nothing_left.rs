@@ -18,16 +18,17 @@ use waiting::eventually;
 fn spawn(name: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_testbed"));
     command.args(["--name", name]).process_group(0);
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command")
 }
 
 fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), signal).unwrap();
+    let pid = child.id().try_into().ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, signal).expect("a signal");
 }
 
 /// Processes whose arguments name the folder.
 fn processes(folder: &Path) -> usize {
-    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let all = std::fs::read_dir("/proc").expect("processes").flatten();
     let lines = all.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
     lines.filter(|line| String::from_utf8_lossy(line).contains(&*folder.to_string_lossy())).count()
 }

@@ -228,10 +228,9 @@ async fn what_admission_refuses_and_adds_decides_sizes_and_nodes_before_gpus_are
         .await?;
         c.apply(&json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "own"}, "handler": "own",
-            "scheduling": {"nodeSelector": {"pool": "own"}}, "overhead": {"podFixed": {"cpu": "1"}},
+            "scheduling": {"nodeSelector": {"kubernetes.io/hostname": "a100-1"}}, "overhead": {"podFixed": {"cpu": "1"}},
         }))
         .await?;
-        c.kubectl("label node a100-1 pool=own").await?;
         let elastic = job("elastic").namespace("small").epochs(4, 0.3).spec("gpus", json!({"min": 1, "max": 4}));
         let classed = job("classed").epochs(4, 0.3).pod("runtimeClassName", json!("own"));
         c.submit(&elastic).await?;
