@@ -1,7 +1,7 @@
 //! The reason why a job waits, with the blocking jobs as a list.
 
-use std::collections::{BTreeSet, HashMap};
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 
 use andreas_model::{JobId, Seconds, Time};
 
@@ -163,7 +163,8 @@ impl<'a, 'b> Explainer<'a, 'b> {
             }
         }
         if !room.is_empty()
-            && let Some(longest) = self.reserved_for {
+            && let Some(longest) = self.reserved_for
+        {
             let message = "room is kept for the job that has waited longest".to_owned();
             return (WaitReason::WaitingForCapacity, vec![longest], message);
         }
