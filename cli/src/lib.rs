@@ -36,12 +36,20 @@ mod shell;
 mod snapshot;
 mod when;
 
+use std::ffi::OsString;
+
 use anyhow::Result;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use cluster::{ConnectArgs, Namespaces};
+
+/// Flags that the help of commands leaves out.
+const GLOBAL: &str = "Also as kubectl has them, for every command: --cluster, --user, --server (-s), --token, --as, --as-group, \
+                      --insecure-skip-tls-verify. Flags of the cluster may stand before the command.";
 
 /// Deadline-, weight- and energy-aware scheduling of training jobs: ask, submit, watch, account.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl-andreas", version, disable_help_subcommand = true, after_long_help = exit::CODES)]
+#[command(name = "kubectl-andreas", bin_name = "kubectl andreas", version, disable_help_subcommand = true, after_help = GLOBAL, after_long_help = format!("{GLOBAL}\n\n{}", exit::CODES))]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -82,8 +90,43 @@ enum Command {
 
 /// The program's arguments; ends the program where they make no sense, or ask for help.
 pub fn arguments() -> Cli {
-    let matches = allow_negative_values(Cli::command()).get_matches();
+    let command = allow_negative_values(Cli::command());
+    let given = behind_their_command(std::env::args_os().collect(), &command);
+    let matches = command.get_matches_from(given);
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// As kubectl, takes flags of the cluster and its namespaces before a command too: they are moved behind it.
+fn behind_their_command(mut given: Vec<OsString>, command: &clap::Command) -> Vec<OsString> {
+    let global = ConnectArgs::augment_args(Namespaces::augment_args(clap::Command::new("global")));
+    // How many words a flag takes with its value; 0 for what is none of these flags.
+    let words = |text: &str| {
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let long =
+            |arg: &&clap::Arg| name.strip_prefix("--").is_some_and(|name| arg.get_long() == Some(name));
+        let short = |arg: &&clap::Arg| {
+            let letters = name.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+            letters.is_some_and(|letters| arg.get_short().is_some_and(|short| letters.starts_with(short)))
+        };
+        let of_short = global.get_arguments().find(short);
+        let Some(arg) = global.get_arguments().find(long).or(of_short) else { return 0 };
+        let attached = value.is_some() || (of_short.is_some() && name.len() > 2);
+        1 + usize::from(arg.get_action().takes_values() && !attached)
+    };
+    let mut begin = 1;
+    while let Some(count) = given.get(begin).and_then(|text| text.to_str()).map(words).filter(|n| *n > 0) {
+        begin += count;
+    }
+    let (mut end, mut of) = (begin, command);
+    while let Some(next) =
+        given.get(end).and_then(|text| text.to_str()).and_then(|name| of.find_subcommand(name))
+    {
+        (of, end) = (next, end + 1);
+    }
+    if end > begin {
+        given[1..end].rotate_left(begin - 1);
+    }
+    given
 }
 
 /// Passes values such as that of `--tail -1` to the check of the flag before them; else they would be read as flags.
@@ -127,4 +170,38 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_the_cluster_stand_before_a_command_or_behind_it() {
+        let command = Cli::command();
+        let moved = |text: &str| {
+            let given = text.split(' ').map(OsString::from).collect();
+            let moved = behind_their_command(given, &command);
+            moved.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (given, expected) in [
+            ("k --kubeconfig F -n team queue --wide", "k queue --kubeconfig F -n team --wide"),
+            (
+                "k --context=c -nteam --insecure-skip-tls-verify nodes n1",
+                "k nodes --context=c -nteam --insecure-skip-tls-verify n1",
+            ),
+            ("k --as queue queue", "k queue --as queue"),
+            ("k -A queue", "k queue -A"),
+            ("k --context c profile export p", "k profile export --context c p"),
+            ("k submit j -- -n 3 queue", "k submit j -- -n 3 queue"),
+            ("k --nonsense queue", "k --nonsense queue"),
+            ("k --version", "k --version"),
+            ("k -n", "k -n"),
+        ] {
+            assert_eq!(moved(given), expected, "{given}");
+        }
+        let text =
+            "k queue --as a --as-group g --user u --cluster c -s https://h --token t --request-timeout 30s";
+        assert!(Cli::try_parse_from(text.split(' ')).is_ok());
+    }
 }

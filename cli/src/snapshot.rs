@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use andreas_planner::Snapshot;
 use anyhow::{Context, Result, anyhow, bail};
@@ -83,7 +82,7 @@ async fn read(args: &SnapshotArgs) -> Result<Vec<u8>> {
         let request = Request::get("/snapshot")
             .header(header::AUTHORIZATION, format!("Bearer {token}"))
             .body(Full::default())?;
-        let timeout = Duration::from_secs(args.cluster.request_timeout);
+        let timeout = args.cluster.request_timeout;
         // The certificate names the Service, which is not what is asked here, and the token is good for nothing but these pages.
         match cluster.ask_pod(&to, request, MAX_BYTES, timeout).await {
             Ok(reply) if reply.status.is_success() => return Ok(reply.body.to_vec()),

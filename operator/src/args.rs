@@ -92,6 +92,9 @@ pub struct RunArgs {
     /// How pods are bound.
     #[arg(long, env = "ANDREAS_SCHEDULER_MODE", value_enum, default_value_t = SchedulerMode::Extender)]
     pub scheduler_mode: SchedulerMode,
+    /// The largest weight that counts in namespaces without the annotation andreas.dev/max-weight.
+    #[arg(long, env = "ANDREAS_MAX_WEIGHT", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000), value_name = "N")]
+    pub max_weight: u16,
     /// Kinds of jobs that are adopted, separated by commas: Job, JobSet, TrainJob, PyTorchJob, RayJob. Kinds that the
     /// cluster does not have are waited for.
     #[arg(long, env = "ANDREAS_ADOPT", value_delimiter = ',', value_parser = kind, value_name = "KINDS")]

@@ -116,7 +116,7 @@ impl<'a> Operator<'a> {
             Err(_) => ClusterError::Failed(format!("no answer within {:.0} s", within.as_secs_f64())),
         };
         let started = tokio::time::Instant::now();
-        let limit = Duration::from_secs(self.args.cluster.request_timeout);
+        let limit = self.args.cluster.request_timeout;
         let mut reply = self.by_port_forward(method, path, body.clone()).await;
         // A question that went through the proxy after all is still being answered, and the operator takes one at a time of each person.
         while reply.as_ref().is_ok_and(|reply| reply.status == StatusCode::TOO_MANY_REQUESTS)
@@ -134,7 +134,7 @@ impl<'a> Operator<'a> {
 
     /// The proxy's limit, shorter than that of one request.
     fn proxy_within(&self) -> Duration {
-        PROXY_WITHIN.min(Duration::from_secs(self.args.cluster.request_timeout) * 2 / 3)
+        PROXY_WITHIN.min(self.args.cluster.request_timeout * 2 / 3)
     }
 
     fn request(&self, method: &Method, uri: String) -> Result<http::request::Builder, ClusterError> {
@@ -209,7 +209,7 @@ impl<'a> Operator<'a> {
     ) -> Result<Reply, ClusterError> {
         let namespace = self.args.operator_namespace.as_str();
         let pods = self.cluster.list::<Pod>(Some(namespace), &Selection::labels(OPERATOR)).await?;
-        let timeout = Duration::from_secs(self.args.cluster.request_timeout);
+        let timeout = self.args.cluster.request_timeout;
         let mut last = Err(ClusterError::Failed(format!("namespace {namespace} has no pod of the operator")));
         for pod in pods.items {
             let name = pod.name_any();

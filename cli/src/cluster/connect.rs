@@ -3,20 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use andreas_api::DurationText;
 use andreas_runtime::client::{self, ClientError};
-use andreas_runtime::kubeconfig::{self, innermost};
+use andreas_runtime::kubeconfig::{self, Choice, innermost};
 use anyhow::{Context, Result};
 use clap::Args;
 use http::{Request, Response, header};
 use kube::client::{Body, ConfigExt as _};
-use kube::config::KubeConfigOptions;
+use kube::config::AuthInfo;
 use kube::{Client, Config};
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 
 use super::error::ClusterError;
 use crate::name;
 
-/// Which cluster: kubectl's configuration and its current context, unless these say otherwise.
+/// Which cluster: kubectl's configuration and its current context, unless these say otherwise. Flags that are as kubectl's and hardly needed
+/// are not in the help of each command: [`crate::Cli`] names them.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ConnectArgs {
@@ -26,9 +28,39 @@ pub struct ConnectArgs {
     /// Kubeconfig file; $KUBECONFIG or ~/.kube/config without
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Seconds that one request to the API server may take
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub request_timeout: u64,
+    /// Cluster of the kubeconfig; that of the context without
+    #[arg(hide = true, long, value_name = "NAME", value_parser = name::non_empty)]
+    pub cluster: Option<String>,
+    /// User of the kubeconfig; that of the context without
+    #[arg(hide = true, long, value_name = "NAME", value_parser = name::non_empty)]
+    pub user: Option<String>,
+    /// Address of the API server; that of the cluster without
+    #[arg(hide = true, long, short, value_name = "URL", value_parser = name::non_empty)]
+    pub server: Option<String>,
+    /// Bearer token, in place of the user's credentials
+    #[arg(hide = true, long, value_name = "TOKEN", value_parser = name::non_empty)]
+    pub token: Option<String>,
+    /// User to act as, where your own may impersonate it
+    #[arg(hide = true, long = "as", value_name = "NAME", value_parser = name::non_empty)]
+    pub act_as: Option<String>,
+    /// Group to act as; may be given several times
+    #[arg(hide = true, long = "as-group", value_name = "NAME", requires = "act_as", value_parser = name::non_empty)]
+    pub act_as_groups: Vec<String>,
+    /// Do not check the API server's certificate
+    #[arg(hide = true, long)]
+    pub insecure_skip_tls_verify: bool,
+    /// Time that one request to the API server may take (30s, 2m, or seconds); 0 for any
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = request_timeout)]
+    pub request_timeout: Duration,
+}
+
+/// As kubectl reads it: a duration with units, or whole seconds. None at all is a year.
+fn request_timeout(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().or_else(|| DurationText(text.to_owned()).seconds());
+    let seconds = seconds.and_then(|seconds: i64| u64::try_from(seconds).ok());
+    let seconds = seconds.ok_or_else(|| format!("{text:?} is no duration such as 30s, 2m or 1m30s"))?;
+    let year = 365 * 24 * 3600;
+    Ok(Duration::from_secs(if seconds == 0 { year } else { seconds.min(year) }))
 }
 
 /// Which namespaces, for commands that can show several.
@@ -77,10 +109,10 @@ impl Cluster {
     /// # Errors
     /// When the kubeconfig cannot be read or names no such context.
     pub async fn connect(args: &ConnectArgs) -> Result<Self> {
-        let config = configuration(args).await?;
+        let config = configuration(args)?;
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         let agent = concat!("kubectl-andreas/", env!("CARGO_PKG_VERSION"));
-        let client = client::build(config, agent, Duration::from_secs(args.request_timeout));
+        let client = client::build(config, agent, args.request_timeout);
         let client = client.map_err(|error| match error {
             ClientError::Kubeconfig(unusable) => ClusterError::from(unusable),
             other => ClusterError::Configuration(innermost(&other)),
@@ -120,18 +152,28 @@ impl Cluster {
 
 /// As kubectl chooses: the file of the flag, $KUBECONFIG, ~/.kube/config, and in a pod without any of them its service
 /// account.
-async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
+    let choice = Choice {
+        context: args.context.clone(),
+        cluster: args.cluster.clone(),
+        user: args.user.clone(),
+        server: args.server.clone(),
+    };
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let mut config = match kubeconfig::read(args.kubeconfig.as_deref()).map_err(ClusterError::from) {
         Err(_) if in_pod && args.kubeconfig.is_none() && args.context.is_none() => {
             Config::incluster().map_err(|error| ClusterError::Configuration(innermost(&error)))?
         }
-        read => {
-            let made = Config::from_custom_kubeconfig(read?, &options).await;
-            made.map_err(|error| ClusterError::from(kubeconfig::explained(&error)))?
-        }
+        read => kubeconfig::configuration(&read?, &choice).map_err(ClusterError::from)?,
     };
+    config.accept_invalid_certs |= args.insecure_skip_tls_verify;
+    if let Some(token) = &args.token {
+        config.auth_info = AuthInfo { token: Some(token.clone().into()), ..AuthInfo::default() };
+    }
+    if let Some(name) = &args.act_as {
+        config.auth_info.impersonate = Some(name.clone());
+        config.auth_info.impersonate_groups = Some(args.act_as_groups.clone()).filter(|all| !all.is_empty());
+    }
     // As kubectl reads it.
     if config.default_namespace.is_empty() {
         "default".clone_into(&mut config.default_namespace);
@@ -147,7 +189,12 @@ async fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
 /// # Errors
 /// When the kubeconfig cannot be read, or its authentication plug-in fails.
 pub async fn bearer_token(args: &ConnectArgs) -> Result<Option<String>> {
-    let mut config = configuration(args).await?;
+    if args.act_as.is_some() {
+        let message = "--as: the operator answers by what a token's own user may read, and --as changes no token: give --token, or \
+                       --service-account of that user";
+        return Err(ClusterError::Configuration(message.to_owned()).into());
+    }
+    let mut config = configuration(args)?;
     kubeconfig::clean_token(&mut config).map_err(ClusterError::from)?;
     let plug_in = kubeconfig::plug_in(&config);
     let unusable = |error: &(dyn std::error::Error + 'static)| {
@@ -197,8 +244,11 @@ contexts:
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         std::fs::write(&file, text).unwrap();
-        let args =
-            ConnectArgs { context: context.map(str::to_owned), kubeconfig: Some(file), request_timeout: 1 };
+        let args = ConnectArgs {
+            context: context.map(str::to_owned),
+            kubeconfig: Some(file),
+            ..ConnectArgs::default()
+        };
         block_on(async { Cluster::connect(&args).await })
     }
 
@@ -226,12 +276,31 @@ contexts:
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("config");
             std::fs::write(&file, text).unwrap();
-            let args = ConnectArgs { context: None, kubeconfig: Some(file), request_timeout: 1 };
+            let args = ConnectArgs { kubeconfig: Some(file), ..ConnectArgs::default() };
             block_on(async { bearer_token(&args).await }).unwrap()
         };
         assert_eq!(token(KUBECONFIG).as_deref(), Some("t"));
         assert_eq!(token(&KUBECONFIG.replace("token: t", "username: u, password: p")), None);
         assert_eq!(token(&KUBECONFIG.replace("user: {token: t}", "user: {}")), None);
+    }
+
+    #[test]
+    fn a_time_for_requests_is_written_as_for_kubectl() {
+        let year = 365 * 24 * 3600 * 1000;
+        for (text, milliseconds) in [
+            ("30", 30_000),
+            ("30s", 30_000),
+            ("1m30s", 90_000),
+            ("500ms", 1_000),
+            ("2h", 7_200_000),
+            ("0", year),
+            ("0s", year),
+        ] {
+            assert_eq!(request_timeout(text).unwrap().as_millis(), milliseconds, "{text}");
+        }
+        for wrong in ["", "soon", "1.5", "30 s", "-1s", "-1", "s", "10d"] {
+            assert!(request_timeout(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

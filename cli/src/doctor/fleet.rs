@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use super::facts::Facts;
 use super::{Check, State};
-use crate::inventory::{NO_GPU_NODE, NodeView, Objects};
+use crate::inventory::{NO_GPU_NODE, NodeView, Objects, gpus};
 use crate::output::duration;
 
 /// Nodes that are named in one check.
@@ -51,8 +51,8 @@ fn nodes(objects: &Objects, checks: &mut Vec<Check>) {
     let name = "nodes with GPUs";
     let planned: Vec<&NodeView> =
         views.iter().filter(|view| view.excluded.is_none() && view.gpus > 0).collect();
-    let gpus: u64 = planned.iter().map(|view| view.gpus).sum();
-    let found = format!("{} of {} are planned, with {gpus} GPUs", planned.len(), views.len());
+    let total: u64 = planned.iter().map(|view| view.gpus).sum();
+    let found = format!("{} of {} are planned, with {total} GPUs", planned.len(), views.len());
     if planned.is_empty() {
         let fix =
             "nodes need nvidia.com/gpu in their allocatable: install NVIDIA's device plug-in or GPU operator";
@@ -83,6 +83,20 @@ fn nodes(objects: &Objects, checks: &mut Vec<Check>) {
         let fix = "install GPU feature discovery, or name your label in EnergyPolicy.spec.typeLabels";
         let found = format!("no label names the GPU type of {}", names(&without_type));
         checks.push(Check::not(State::Failed, "GPU types", found, fix));
+    }
+    // MIG devices and shares have names of their own.
+    let plain = |view: &&NodeView| matches!(view.excluded.as_deref(), None | Some("NoWholeGpus"));
+    for view in views.iter().filter(plain) {
+        let Some(offered) = objects.node(&view.name).map(gpus) else { continue };
+        let there = view.devices.iter().filter(|gpu| gpu.state != "Unhealthy").count() as u64;
+        if offered < there {
+            let found = format!(
+                "the agent on {} sees {there} GPUs that are well, its kubelet offers {offered}",
+                view.name
+            );
+            let fix = "see that NVIDIA's device plug-in runs there; if it does, restart it, then the kubelet";
+            checks.push(Check::not(State::Warning, "device plug-in", found, fix));
+        }
     }
     let mut ill: BTreeMap<&str, Vec<&NodeView>> = BTreeMap::new();
     for view in views.iter().filter(|view| !view.healthy && view.excluded.is_none()) {

@@ -151,6 +151,17 @@ fn what_may_not_be_read_is_unknown_with_the_missing_right() {
 }
 
 #[test]
+fn a_kubelet_that_offers_fewer_gpus_than_the_agent_sees_well_is_named() {
+    let mut facts = well();
+    let node = &mut facts.objects.as_mut().unwrap().nodes.as_mut().unwrap()[0];
+    node.status.allocatable = serde_json::from_value(json!({"nvidia.com/gpu": "0"})).unwrap();
+    let found = checks(&facts, now()).into_iter().find(|check| check.name == "device plug-in");
+    let found = found.map(|check| (check.state, check.message));
+    let words = "the agent on gpu-1 sees 4 GPUs that are well, its kubelet offers 0";
+    assert_eq!(found, Some((State::Warning, words.to_owned())));
+}
+
+#[test]
 fn an_old_driver_is_said_by_the_present_and_the_former_labels() {
     let found = |labels: &[serde_json::Value]| {
         let mut facts = well();

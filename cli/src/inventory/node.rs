@@ -30,7 +30,7 @@ pub struct NodeView {
     /// Not to be used.
     pub unhealthy: u64,
     /// Draw of the GPUs, W.
-    pub gpu_watts: i64,
+    pub gpu_watts: Option<i64>,
     /// Pods that hold GPUs.
     pub holders: Vec<Holder>,
     /// Why the node's GPUs are not planned; none where they are.
@@ -60,7 +60,7 @@ pub struct Holder {
     /// GPUs that it holds here.
     pub gpus: u64,
     /// Their draw, W.
-    pub watts: i64,
+    pub watts: Option<i64>,
 }
 
 impl Holder {
@@ -81,7 +81,7 @@ pub struct GpuView {
     /// The job that holds it, else the pod, as `namespace/name`.
     pub holder: Option<String>,
     /// Draw, W.
-    pub watts: i32,
+    pub watts: Option<i32>,
     /// Power limit that is wanted for its holder, W.
     pub limit_watts: Option<i32>,
     /// Since when it is held.
@@ -108,7 +108,7 @@ impl NodeView {
             free: count("Free"),
             resting: count("Resting"),
             unhealthy: count("Unhealthy"),
-            gpu_watts: status.gpus.iter().map(|gpu| i64::from(gpu.watts.max(0))).sum(),
+            gpu_watts: status.gpus.iter().filter_map(|gpu| gpu.watts.map(i64::from)).reduce(|a, b| a + b),
             holders: holders(&status, objects),
             excluded: excluded.map(|why| why.reason.clone()),
             excluded_message: excluded.map(|why| why.message.clone()),
@@ -154,14 +154,15 @@ fn device(gpu: &GpuState, limits: &[andreas_api::gpu_node::PodPowerLimit], objec
 }
 
 fn holders(status: &GpuNodeStatus, objects: &Objects) -> Vec<Holder> {
-    let mut held: BTreeMap<&str, (u64, i64)> = BTreeMap::new();
+    let mut held: BTreeMap<&str, (u64, Option<i64>)> = BTreeMap::new();
     for gpu in &status.gpus {
         if let Some(pod) = gpu.holder.as_deref() {
             let entry = held.entry(pod).or_default();
-            *entry = (entry.0 + 1, entry.1 + i64::from(gpu.watts.max(0)));
+            let watts = gpu.watts.map(i64::from);
+            *entry = (entry.0 + 1, entry.1.zip(watts).map(|(sum, own)| sum + own).or(entry.1).or(watts));
         }
     }
-    let of = |(pod, (gpus, watts)): (&str, (u64, i64))| Holder {
+    let of = |(pod, (gpus, watts)): (&str, (u64, Option<i64>))| Holder {
         pod: pod.to_owned(),
         job: objects.job_of(pod),
         gpus,

@@ -34,7 +34,7 @@ const COLUMNS: [Column<NodeView>; 12] = [
     Column::number("GPUS", |node| node.gpus.to_string()),
     Column::number("HELD", |node| node.held.to_string()),
     Column::number("RESTING", |node| node.resting.to_string()),
-    Column::number("GPU POWER", |node| power(node.gpu_watts as f64)),
+    Column::number("GPU POWER", |node| watts(node.gpu_watts)),
     Column::text("HEALTH", |node| node.health.clone()),
     Column::text("HOLDERS", |node| {
         let holders: Vec<String> =
@@ -50,6 +50,11 @@ const COLUMNS: [Column<NodeView>; 12] = [
     Column::text("NOT PLANNED", |node: &NodeView| node.excluded_message.clone().unwrap_or_default()).wide(),
 ];
 
+/// A draw; nothing where it is not known.
+fn watts(watts: Option<i64>) -> String {
+    watts.map(|watts| power(watts as f64)).unwrap_or_default()
+}
+
 /// A GPU, with the instant that times count from.
 struct Device {
     gpu: GpuView,
@@ -60,7 +65,7 @@ const DEVICES: [Column<Device>; 7] = [
     Column::text("GPU", |row| row.gpu.uuid.clone()),
     Column::text("STATE", |row| row.gpu.state.to_owned()),
     Column::text("HOLDER", |row| row.gpu.holder.clone().unwrap_or_default()),
-    Column::number("POWER", |row| power(f64::from(row.gpu.watts))),
+    Column::number("POWER", |row| watts(row.gpu.watts.map(i64::from))),
     Column::number("LIMIT", |row| row.gpu.limit_watts.map(|w| power(f64::from(w))).unwrap_or_default()),
     Column::text("HELD SINCE", |row| {
         row.gpu.held_since.map(|at| ago(at.as_second() - row.now.as_second())).unwrap_or_default()
@@ -106,7 +111,6 @@ fn text_of(args: &NodesArgs, mut views: Vec<NodeView>, now: Timestamp) -> Result
 
 fn summary(views: &[NodeView]) -> String {
     let sum = |of: fn(&NodeView) -> u64| views.iter().map(of).sum::<u64>();
-    let watts: i64 = views.iter().map(|view| view.gpu_watts).sum();
     format!(
         "{} GPUs on {} nodes: {} held, {} free, {} resting, {} unhealthy; they draw {}\n",
         sum(|view| view.gpus),
@@ -115,7 +119,7 @@ fn summary(views: &[NodeView]) -> String {
         sum(|view| view.free),
         sum(|view| view.resting),
         sum(|view| view.unhealthy),
-        power(watts as f64)
+        power(views.iter().filter_map(|view| view.gpu_watts).sum::<i64>() as f64)
     )
 }
 
@@ -125,7 +129,9 @@ fn one(view: &NodeView, now: Timestamp) -> String {
     if let Some(message) = &view.excluded_message {
         text += &format!("Excluded:  {}\n", plain(message));
     }
-    text += &format!("Power:     GPUs {}\n", power(view.gpu_watts as f64));
+    if view.gpu_watts.is_some() {
+        text += &format!("Power:     GPUs {}\n", watts(view.gpu_watts));
+    }
     let devices: Vec<Device> = view.devices.iter().map(|gpu| Device { gpu: gpu.clone(), now }).collect();
     text + &output::table(&DEVICES, &devices, true, true)
 }

@@ -135,9 +135,10 @@ pub struct GpuTotals {
     /// Those in low power.
     #[schemars(range(min = 0, max = 64))]
     pub resting: i32,
-    /// Draw of all when the status was written, W.
+    /// Draw of those that report it when the status was written, W; absent where none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
-    pub watts: i32,
+    pub watts: Option<i32>,
     /// `Ok`; `Warning` where a GPU has a problem that it works with; `Unhealthy` where one must not be used.
     #[schemars(length(max = 63))]
     pub health: String,
@@ -159,7 +160,7 @@ impl GpuTotals {
             gpus: number(gpus.len()),
             held: number(count(GpuCondition::Held)),
             resting: number(count(GpuCondition::Resting)),
-            watts: gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.watts)),
+            watts: gpus.iter().filter_map(|gpu| gpu.watts).reduce(i32::saturating_add),
             health: health.to_owned(),
         }
     }
@@ -178,18 +179,17 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub holder: Option<String>,
-    /// Draw when the status was written, W; 0 if the GPU does not report it.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
-    pub watts: i32,
-    /// Energy counter at that time, J.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
-    pub joules: i64,
-    /// The part of `joules` from before the driver's counter last began at 0, J: a driver that is loaded again counts
-    /// anew, `joules` goes on. Absent: 0.
+    /// Draw when the status was written, W; absent where the GPU does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
+    pub watts: Option<i32>,
+    /// Energy counter at that time, J; absent where nothing tells the GPU's energy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub joules: Option<i64>,
+    /// `joules` less the driver's counter, J: a driver that is loaded again counts anew, `joules` goes on. Below 0 where the counter moved
+    /// by more than the board can draw. Absent: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter_base: Option<i64>,
     /// Energy counter when the holder took it, J; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -231,12 +231,16 @@ pub struct GpuState {
     pub shares: Vec<GpuShare>,
 }
 
+/// Reason of a problem: the kubelet gave the GPU to several pods at once, though it is not divided.
+pub const TWO_HOLDERS: &str = "TwoHolders";
+
 /// Something that is wrong with a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuProblem {
     /// `GpuLost`, `ResetRequired`, `DriverHangs`, `DriverError`, `Xid`, `RowRemapFailed`, `RowRemapPending`,
-    /// `PageRetirementPending`, `UncorrectedEcc`, `ThermalSlowdown`, `PowerBrake`, `HardwareSlowdown`.
+    /// `PageRetirementPending`, `UncorrectedEcc`, `ThermalSlowdown`, `PowerBrake`, `HardwareSlowdown`,
+    /// `ReadingMissing`, `TwoHolders`.
     #[schemars(length(min = 1, max = 63))]
     pub reason: String,
     /// Whether the GPU is `Unhealthy` because of it. A warning where false.
@@ -277,9 +281,10 @@ pub struct GpuShare {
     #[schemars(range(min = 0, max = 1000))]
     pub thousandths: i32,
     /// Estimate of its energy since the agent first saw it there, J: that part of the GPU's energy, whatever it really
-    /// used.
+    /// used. Absent where nothing tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
-    pub estimated_joules: i64,
+    pub estimated_joules: Option<i64>,
 }
 
 /// What a pod has used of a node's GPUs, by their counters, from when it took them until it let them go.

@@ -36,7 +36,7 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_after: Option<DurationText>,
     /// How much the run's lateness and time in the system count against those of other runs, 1 to 1000. Default: 10. The namespace's
-    /// annotation `andreas.dev/max-weight` may bound it.
+    /// annotation `andreas.dev/max-weight` bounds it; without one the installation does, at 50 by default.
     #[serde(default = "default_weight")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: i32,

@@ -89,6 +89,9 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;
     }
+    if let Some(judgement) = run::doubled(d, &members) {
+        return d.stop_judged(&judgement);
+    }
     if stop_incomplete(d, workload, &allocation, &members) {
         return;
     }

@@ -206,6 +206,8 @@ pub struct AgentFact {
     pub strangers_beside: BTreeSet<String>,
     /// When the last of its unhealthy GPUs became unhealthy.
     pub unhealthy_since: Option<Timestamp>,
+    /// Pods of ours, as `namespace/name`, that give way: their kubelet gave a GPU of theirs to an older or foreign pod too.
+    pub doubled: BTreeSet<String>,
 }
 
 /// The parts of the EnergyPolicy that a job's lifecycle uses.

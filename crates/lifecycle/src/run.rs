@@ -1,5 +1,6 @@
 //! A running attempt: its start, and what ends it early.
 
+use andreas_api::gpu_node::namespaced_pod_name;
 use andreas_api::phase::condition;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Phase, Reason};
@@ -70,7 +71,8 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {
         return;
     }
-    let timed_out = max_run_time(d, &allocation)
+    let timed_out = doubled(d, &members)
+        .or_else(|| max_run_time(d, &allocation))
         .or_else(|| progress_timeout(d, &allocation, &members))
         .or_else(|| finished_apart(d, &members));
     if let Some(judgement) = timed_out {
@@ -81,6 +83,23 @@ pub(super) fn running(d: &mut Draft<'_>) {
     }
     limit(d, &allocation);
     progress_unknown(d, &allocation);
+}
+
+/// The end of a gang with a GPU that its kubelet gave to another pod too: each takes the other one's memory and time.
+pub(super) fn doubled(d: &Draft<'_>, members: &Members<'_>) -> Option<Judgement> {
+    let gives_way = |member: &&Member<'_>| {
+        let metadata = member.pod().map(|pod| &pod.metadata);
+        let name = metadata.and_then(|of| Some((of.namespace.as_deref()?, of.name.as_deref()?)));
+        let agent = d.o.nodes.get(member.node).and_then(|fact| fact.agent.as_ref());
+        name.zip(agent).is_some_and(|((namespace, name), agent)| {
+            agent.doubled.contains(&namespaced_pod_name(namespace, name))
+        })
+    };
+    let member = members.gang.iter().find(gives_way)?;
+    let message =
+        format!("the kubelet of {} gave a GPU of worker {} to another pod too", member.node, member.index);
+    let judgement = Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message);
+    Some(judgement.explained(true))
 }
 
 /// The plan keeps the GPUs and changes their power limit: no restart, no new generation.

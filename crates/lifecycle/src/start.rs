@@ -206,7 +206,7 @@ pub(super) fn starting(d: &mut Draft<'_>) {
         return;
     }
     let case = Case { o: d.o, allocation: &allocation, members: &members, stop: None, known_bound: false };
-    if let Some(judgement) = case.judge() {
+    if let Some(judgement) = case.judge().or_else(|| run::doubled(d, &members)) {
         return d.stop_judged(&judgement);
     }
     if stop::stop_for_user(d, &allocation) || stop::stop_for_plan(d, &allocation) {

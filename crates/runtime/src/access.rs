@@ -3,7 +3,8 @@
 //!
 //! The right to a page is that to `get` its path as a non-resource URL, like Kubernetes' own `/metrics`. A
 //! ClusterRole with `nonResourceURLs` and the verb `get` grants it. Answers are cached for 30 seconds. [`Reviews`] limits the reviews that one
-//! address can cause.
+//! address can cause. Behind one address may be everybody, as behind the API server's proxy: so what forged tokens use up there is closed
+//! neither to a token that was good within the last hour, nor to a first question about each namespace.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +24,7 @@ use kube::api::{Api, PostParams};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::buckets::Reviews;
+use crate::buckets::{Buckets, Reviews};
 use crate::remembered::Remembered;
 use crate::server::RequestConnection;
 
@@ -31,6 +32,12 @@ use crate::server::RequestConnection;
 const REMEMBERED: Duration = Duration::from_secs(30);
 /// Maximum number of cached answers.
 const MAX_KEPT: usize = 4_096;
+/// For how long a token that was good is reviewed again whatever others send from its address.
+const GOOD_FOR: Duration = Duration::from_secs(3600);
+/// Reviews of one such token for further rights: burst, and per second.
+const OF_TOKEN: (u32, u32) = (40, 10);
+/// Reviews for one namespace where its address has used up its share: burst, and per second.
+const OF_NAMESPACE: (u32, u32) = (4, 1);
 /// Maximum reviews in flight.
 const REVIEWS: usize = 4;
 /// Maximum length of a token in bytes; projected tokens have about 1,200 characters.
@@ -122,6 +129,9 @@ pub struct Access {
     client: Client,
     reviews: Semaphore,
     by_address: Reviews,
+    by_token: Buckets<Digest>,
+    by_namespace: Buckets<String>,
+    good: Remembered<Digest, ()>,
     kept: Remembered<Digest, Answer>,
 }
 
@@ -130,7 +140,15 @@ impl Access {
     #[must_use]
     pub fn new(client: Client) -> Arc<Self> {
         let (reviews, kept) = (Semaphore::new(REVIEWS), Remembered::new(MAX_KEPT, REMEMBERED));
-        Arc::new(Self { client, reviews, by_address: Reviews::by_address(), kept })
+        Arc::new(Self {
+            client,
+            reviews,
+            by_address: Reviews::by_address(),
+            by_token: Buckets::new(OF_TOKEN.0, OF_TOKEN.1),
+            by_namespace: Buckets::new(OF_NAMESPACE.0, OF_NAMESPACE.1),
+            good: Remembered::new(MAX_KEPT, GOOD_FOR),
+            kept,
+        })
     }
 
     /// Returns the user of the request if it may `get` the path.
@@ -152,18 +170,22 @@ impl Access {
         peer: IpAddr,
     ) -> Result<String, Denied> {
         let token = authorization.and_then(bearer).ok_or(Denied::Unauthorized)?;
-        let digest = digest(token, &right.to_string());
-        let answer = match self.kept.get(&digest) {
+        let purpose = digest(token, &right.to_string());
+        let answer = match self.kept.get(&purpose) {
             Some(answer) => answer,
             None => {
-                if !self.by_address.admit(peer, Instant::now()) {
+                let of_token = digest(token, "");
+                if !self.may_review(of_token, right, peer) {
                     return Err(Denied::TooMany);
                 }
                 let permit = self.reviews.acquire().await;
                 let answer =
                     self.ask(token, right).await.map_err(|error| Denied::Unavailable(Box::new(error)))?;
                 drop(permit);
-                self.kept.insert(digest, answer.clone());
+                if !matches!(answer, Answer::Unauthorized) {
+                    self.good.insert(of_token, ());
+                }
+                self.kept.insert(purpose, answer.clone());
                 answer
             }
         };
@@ -172,6 +194,19 @@ impl Access {
             Answer::Forbidden(user) => Err(Denied::Forbidden { user, right: right.to_string() }),
             Answer::Unauthorized => Err(Denied::Unauthorized),
         }
+    }
+
+    /// Whether a token is reviewed now, by what it and its like have used up.
+    fn may_review(&self, token: Digest, right: Right<'_>, peer: IpAddr) -> bool {
+        let now = Instant::now();
+        if self.good.get(&token).is_some() {
+            return self.by_token.admit(token, now);
+        }
+        let of_namespace = || match right {
+            Right::Resource { namespace, .. } => self.by_namespace.admit(namespace.to_owned(), now),
+            Right::Path(_) => false,
+        };
+        self.by_address.admit(peer, now) || of_namespace()
     }
 
     async fn ask(&self, token: &str, right: Right<'_>) -> Result<Answer, kube::Error> {
@@ -286,6 +321,8 @@ mod tests {
                         }
                         _ => json!({"authenticated": false}),
                     }
+                } else if spec["resourceAttributes"].is_object() {
+                    json!({"allowed": true})
                 } else {
                     assert_eq!(spec["nonResourceAttributes"], json!({"path": "/page", "verb": "get"}));
                     assert_eq!(spec["groups"], json!(["all"]));
@@ -341,6 +378,40 @@ mod tests {
                 usize::from(matches!(access.check(&headers, "/page", peer).await, Err(Denied::TooMany)));
         }
         assert_eq!((refused, calls.lock().len()), (744, 256));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forged_tokens_of_an_address_close_it_neither_to_good_tokens_nor_to_first_questions() {
+        let access = Access::new(api_server(&Arc::default()));
+        let peer = IpAddr::from([10, 0, 0, 1]);
+        let ask = async |token: &str, right| {
+            let header = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+            access.permit(Some(&header), right, peer).await
+        };
+        let jobs = |namespace| Right::Resource {
+            group: "andreas.dev",
+            resource: "trainingjobs",
+            verb: "list",
+            namespace,
+        };
+        assert!(ask("admin", Right::Path("/page")).await.is_ok());
+        let mut reviewed = 0;
+        for n in 0..1_000 {
+            let answer = ask(&format!("forged-{n}"), jobs("theirs")).await;
+            reviewed += usize::from(matches!(answer, Err(Denied::Unauthorized)));
+        }
+        assert_eq!(reviewed, 255 + 4, "of the address, one of which was good, and of the namespace");
+        // The cached answer is old by then; the token was good an hour ago at most.
+        tokio::time::advance(REMEMBERED).await;
+        for n in 0..1_000 {
+            drop(ask(&format!("new-{n}"), jobs("theirs")).await);
+        }
+        assert!(ask("admin", Right::Path("/page")).await.is_ok());
+        assert!(matches!(ask("forged", Right::Path("/page")).await, Err(Denied::TooMany)));
+        assert!(
+            ask("tenant", jobs("mine")).await.is_ok(),
+            "a first token for a namespace that nobody floods"
+        );
     }
 
     #[test]

@@ -15,12 +15,11 @@ use clap::Args;
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Frame, SizeHint};
 use kube::client::{Body, ClientBuilder};
-use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tower::{BoxError, Layer, Service};
 
-use crate::kubeconfig::Unusable;
+use crate::kubeconfig::{Choice, Unusable};
 use crate::{clock, kubeconfig};
 
 /// Flags that select the API server; flatten them into a server's own flags.
@@ -57,7 +56,7 @@ pub enum ClientError {
 /// # Errors
 /// When no usable configuration is found. The API server itself is not contacted.
 pub async fn connect(args: &ClientArgs, user_agent: &str) -> Result<Client, ClientError> {
-    let config = configuration(args).await?;
+    let config = configuration(args)?;
     tracing::info!(address = %config.cluster_url, "API server");
     build(config, user_agent, Duration::from_secs(args.api_timeout))
 }
@@ -66,14 +65,13 @@ pub async fn connect(args: &ClientArgs, user_agent: &str) -> Result<Client, Clie
 ///
 /// # Errors
 /// When none is found or it does not parse.
-pub async fn configuration(args: &ClientArgs) -> Result<Config, ClientError> {
+pub fn configuration(args: &ClientArgs) -> Result<Config, ClientError> {
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     if args.kubeconfig.is_none() && args.context.is_none() && in_pod {
         return Config::incluster().map_err(ClientError::InCluster);
     }
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let made = Config::from_custom_kubeconfig(kubeconfig::read(args.kubeconfig.as_deref())?, &options).await;
-    Ok(made.map_err(|error| kubeconfig::explained(&error))?)
+    let choice = Choice { context: args.context.clone(), ..Choice::default() };
+    Ok(kubeconfig::configuration(&kubeconfig::read(args.kubeconfig.as_deref())?, &choice)?)
 }
 
 /// A client for `config` with our user agent and a deadline of `per_call` per request.

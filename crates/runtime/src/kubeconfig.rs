@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::client::AuthError;
-use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
+use kube::config::{AuthInfo, ExecAuthCluster, Kubeconfig, KubeconfigError, LoadDataError};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use crate::proxy;
 
 /// Why there is no configuration, or no credentials.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +58,73 @@ fn read_file(file: &Path) -> Result<Kubeconfig, Unusable> {
         };
         Unusable::Configuration(format!("{}: {words}", file.display()))
     })
+}
+
+/// What is used of a kubeconfig in place of what its current context names.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Another context.
+    pub context: Option<String>,
+    /// Another cluster than the context's.
+    pub cluster: Option<String>,
+    /// Another user than the context's.
+    pub user: Option<String>,
+    /// Another address than the cluster's.
+    pub server: Option<String>,
+}
+
+/// The configuration of a client by a kubeconfig. The proxy is the cluster's `proxy-url`, else that of the environment.
+///
+/// # Errors
+/// What it lacks, or what is wrong with it.
+pub fn configuration(kubeconfig: &Kubeconfig, choice: &Choice) -> Result<Config, Unusable> {
+    let wrong = |error: KubeconfigError| explained(&error);
+    let name = choice.context.as_ref().or(kubeconfig.current_context.as_ref());
+    let name = name.ok_or(KubeconfigError::CurrentContextNotSet).map_err(wrong)?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *name);
+    let context = context.and_then(|context| context.context.clone());
+    let context = context.ok_or_else(|| wrong(KubeconfigError::LoadContext(name.clone())))?;
+    let name = choice.cluster.as_ref().unwrap_or(&context.cluster);
+    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == *name);
+    let cluster = cluster.and_then(|cluster| cluster.cluster.clone());
+    let mut cluster = cluster.ok_or_else(|| wrong(KubeconfigError::LoadClusterOfContext(name.clone())))?;
+    cluster.server = choice.server.clone().or(cluster.server);
+    let named = |name: &String| {
+        let user = kubeconfig.auth_infos.iter().find(|user| user.name == *name)?;
+        Some(user.auth_info.clone().unwrap_or_default())
+    };
+    // As in kubectl, a context may name a user that there is not.
+    let mut user = match &choice.user {
+        Some(name) => {
+            named(name).ok_or_else(|| Unusable::Configuration(format!("there is no user {name:?}")))?
+        }
+        None => context.user.as_ref().and_then(named).unwrap_or_else(AuthInfo::default),
+    };
+    let of_cluster = ExecAuthCluster::try_from(&cluster).map_err(wrong)?;
+    let authorities = of_cluster.certificate_authority_data.as_deref().map(|pem| {
+        let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+        read.map(|all| all.into_iter().map(|authority| authority.to_vec()).collect())
+            .map_err(|_| Unusable::Configuration("certificate-authority: is no certificate".to_owned()))
+    });
+    if let Some(exec) = user.exec.as_mut().filter(|exec| exec.provide_cluster_info) {
+        exec.cluster = Some(of_cluster.clone());
+    }
+    let server = cluster.server.ok_or(KubeconfigError::MissingClusterUrl).map_err(wrong)?;
+    let mut config =
+        Config::new(server.parse().map_err(|error| wrong(KubeconfigError::ParseClusterUrl(error)))?);
+    let unusable = |field: &str, problem| Unusable::Configuration(format!("{field}{problem}"));
+    config.proxy_url = match cluster.proxy_url.filter(|proxy| !proxy.is_empty()) {
+        Some(own) => Some(proxy::address(&own).map_err(|problem| unusable("proxy-url: ", problem))?),
+        None => proxy::of_environment(&config.cluster_url, |name| std::env::var(name).ok())
+            .map_err(|problem| unusable("", problem))?,
+    };
+    config.root_cert = authorities.transpose()?;
+    config.default_namespace = context.namespace.unwrap_or_else(|| "default".to_owned());
+    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
+    config.disable_compression = cluster.disable_compression.unwrap_or(false);
+    config.tls_server_name = cluster.tls_server_name;
+    config.auth_info = user;
+    Ok(config)
 }
 
 /// What is wrong with a kubeconfig.
@@ -171,6 +242,49 @@ mod tests {
         assert!(!error.contains("SECRETTOKEN") && error.contains("line"), "{error}");
         let none = read(Some(Path::new("/nope"))).unwrap_err().to_string();
         assert!(none.starts_with("kubeconfig: /nope: No such file"), "{none}");
+    }
+
+    #[test]
+    fn what_is_chosen_stands_in_place_of_what_the_context_names() {
+        let text = "
+current-context: one
+clusters:
+- {name: a, cluster: {server: 'https://10.0.0.1:6443', proxy-url: 'socks5h://10.0.0.9:1080'}}
+- {name: b, cluster: {server: 'https://127.0.0.1:6443', insecure-skip-tls-verify: true}}
+users:
+- {name: u, user: {token: of-u}}
+- {name: v, user: {token: of-v}}
+contexts:
+- {name: one, context: {cluster: a, user: u, namespace: team}}
+";
+        let file = Kubeconfig::from_yaml(text).unwrap();
+        let token = |config: &Config| serde_json::to_value(&config.auth_info).unwrap()["token"].clone();
+        let of = |choice: &Choice| configuration(&file, choice);
+        let plain = of(&Choice::default()).unwrap();
+        assert_eq!((plain.default_namespace.as_str(), token(&plain)), ("team", "of-u".into()));
+        assert_eq!(plain.proxy_url.unwrap().to_string(), "socks5://10.0.0.9:1080/");
+        let some = |name: &str| Some(name.to_owned());
+        let other = Choice {
+            cluster: some("b"),
+            user: some("v"),
+            server: some("https://localhost:1"),
+            ..Choice::default()
+        };
+        let other = of(&other).unwrap();
+        assert_eq!(
+            (other.cluster_url.to_string().as_str(), token(&other)),
+            ("https://localhost:1/", "of-v".into())
+        );
+        assert!(other.accept_invalid_certs && other.proxy_url.is_none());
+        for (wrong, word) in [
+            (Choice { user: some("w"), ..Choice::default() }, "\"w\""),
+            (Choice { cluster: some("c"), ..Choice::default() }, "c"),
+            (Choice { context: some("two"), ..Choice::default() }, "two"),
+            (Choice { server: some("https://a b"), ..Choice::default() }, "uri"),
+        ] {
+            let error = of(&wrong).unwrap_err().to_string().to_lowercase();
+            assert!(error.contains(word), "{error}");
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub mod kubeconfig;
 pub mod lease;
 pub mod listen;
 pub mod metrics;
+pub mod proxy;
 pub mod remembered;
 pub mod server;
 pub mod shutdown;

@@ -32,10 +32,12 @@ pub struct Begin {
 pub struct GpuReading {
     /// The pod that holds it.
     pub holder: Option<PodKey>,
-    /// Energy counter of the GPU, J.
-    pub joules: i64,
+    /// Energy counter of the GPU, J; `None` if it cannot be told now.
+    pub joules: Option<i64>,
     /// Whether a part of the energy since the last observation is an estimate.
     pub estimated: bool,
+    /// Whether energy drawn since the last observation is missing in it.
+    pub lost: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -92,18 +94,24 @@ impl EnergyAttribution {
         // GPUs that a pod releases together make one entry.
         let mut ended: Vec<Share> = Vec::new();
         for (uuid, reading) in gpus {
+            if reading.joules.is_none() && !self.open.contains_key(uuid) && self.earlier.contains_key(uuid) {
+                continue;
+            }
             if let Some(share) = self.open.get_mut(uuid) {
-                share.whole &= share.joules <= reading.joules;
+                let joules = reading.joules.unwrap_or(share.joules);
+                share.whole &= share.joules <= joules && !reading.lost;
                 share.estimated |= reading.estimated;
-                share.joules = reading.joules;
+                share.joules = joules;
             }
             let same = |share: &Share| reading.holder.as_ref() == Some(&share.key);
             if !self.open.get(uuid).is_some_and(same) {
-                ended.extend(self.open.remove(uuid).filter(|share| share.whole));
+                // Without a reading nobody knows what the one used and where the other begins.
+                let whole = reading.joules.is_some();
+                ended.extend(self.open.remove(uuid).filter(|share| share.whole && whole));
                 if let Some(key) = reading.holder.clone() {
-                    let begin = Begin { joules: reading.joules, at: now };
-                    let joules = reading.joules;
-                    let share = Share { key, begin, joules, whole: true, estimated: false };
+                    let joules = reading.joules.unwrap_or(0);
+                    let begin = Begin { joules, at: now };
+                    let share = Share { key, begin, joules, whole, estimated: false };
                     self.open.insert(uuid.clone(), share);
                 }
             }

@@ -9,12 +9,14 @@ use andreas_api::energy_policy::{Limits, Switch};
 use andreas_api::names::DEFAULT_POLICY;
 use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, metadata};
 use andreas_runtime::watch::{Index, ObjectKey};
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::decide::{DesiredSettings, Policy};
+use super::health::ANNOTATION_CLEARED;
 
 /// Annotation of a GpuNode: `Off` keeps the node's GPUs awake.
 pub const ANNOTATION_REST: &str = "andreas.dev/rest";
@@ -91,6 +93,12 @@ impl ObjectCache {
             wake: node.spec.wake_generation,
             limits: limits.map(|limit| (limit.pod.clone(), limit.watts.max(0).unsigned_abs())).collect(),
         })
+    }
+
+    /// Until when Xid errors count no more, by the administrator.
+    #[must_use]
+    pub fn xids_cleared_at(&self) -> Option<Timestamp> {
+        self.node.as_ref()?.metadata.annotations.as_ref()?.get(ANNOTATION_CLEARED)?.parse().ok()
     }
 
     /// The administrator's policy for this node.

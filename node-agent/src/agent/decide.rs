@@ -187,15 +187,12 @@ fn rest(facts: &Facts) -> Setting {
 /// such: in doubt nothing is set.
 #[must_use]
 pub fn is_at_rest(facts: &Facts, sample: &Sample) -> bool {
-    let present = |reading: u32| Some(reading).filter(|reading| *reading > 0);
     match (rest(facts), facts.clock_mhz) {
         (Setting { clock_mhz: Some(lowest), .. }, Some((_, highest))) => {
             let low = lowest + highest.saturating_sub(lowest) / 5;
-            present(sample.clock_mhz).is_none_or(|clock| clock <= low)
+            sample.clock_mhz.is_none_or(|clock| clock <= low)
         }
-        (Setting { limit_mw: Some(limit), .. }, _) => {
-            present(sample.power_mw).is_none_or(|draw| draw <= limit)
-        }
+        (Setting { limit_mw: Some(limit), .. }, _) => sample.power_mw.is_none_or(|draw| draw <= limit),
         _ => true,
     }
 }

@@ -22,6 +22,8 @@ pub struct GpuHolders {
     pub gpus: BTreeMap<Uuid, PodKey>,
     /// GPUs that pods share, or hold a partition of, with the slices of each.
     pub shared: BTreeMap<Uuid, BTreeMap<PodKey, u32>>,
+    /// Whole GPUs among them: the kubelet gave each to several pods at once.
+    pub twice: BTreeSet<Uuid>,
     /// Whether some allocated devices could not be mapped to a GPU.
     pub ambiguous: bool,
     /// Whether processes on a GPU without a holder may be those of a pod that the kubelet dropped.
@@ -94,14 +96,14 @@ pub fn holders_from_kubelet(
 ) -> GpuHolders {
     let mut holders = GpuHolders::default();
     let mut slices: BTreeMap<Uuid, BTreeMap<PodKey, u32>> = BTreeMap::new();
-    let mut partitioned = BTreeSet::new();
+    let (mut partitioned, mut divided) = (BTreeSet::new(), BTreeSet::new());
     for pod in pods {
         let key = || (pod.namespace.clone(), pod.name.clone());
         for container in &pod.containers {
             for (resource, id) in container.devices.iter().flat_map(|devices| {
                 devices.device_ids.iter().map(move |id| (devices.resource_name.as_str(), id))
             }) {
-                let id = whole_id(id);
+                let (named, id) = (id, whole_id(id));
                 let file = by_device_file(id, files);
                 let parent = parents.get(id).map(String::as_str);
                 let parent = parent.or_else(|| file.filter(|(_, part)| *part).map(|(uuid, _)| uuid));
@@ -112,6 +114,10 @@ pub fn holders_from_kubelet(
                     }
                     None => (file.map_or(id, |(uuid, _)| uuid), 1),
                 };
+                // Time slices are `<uuid>::<n>` and `nvidia0/vgpu1`; what is renamed is divided too.
+                if named != id || id.contains('/') || resource.ends_with(".shared") {
+                    divided.insert(uuid.to_owned());
+                }
                 if known.contains(uuid) {
                     *slices.entry(uuid.to_owned()).or_default().entry(key()).or_default() += own;
                 } else if may_be_gpu(resource, id) {
@@ -129,7 +135,12 @@ pub fn holders_from_kubelet(
             Some((only, _)) if pods.len() == 1 && !partitioned.contains(&uuid) => {
                 holders.gpus.insert(uuid, only.clone());
             }
-            _ => drop(holders.shared.insert(uuid, pods)),
+            _ => {
+                if !partitioned.contains(&uuid) && !divided.contains(&uuid) {
+                    holders.twice.insert(uuid.clone());
+                }
+                holders.shared.insert(uuid, pods);
+            }
         }
     }
     holders
@@ -260,6 +271,11 @@ mod tests {
         assert!(holders.gpus.is_empty() && !holders.ambiguous && !holders.is_empty());
         assert_eq!(holders.shared["GPU-a"], BTreeMap::from([(key("x"), 2), (key("y"), 1)]));
         assert_eq!(holders.shared["GPU-b"], BTreeMap::from([(key("z"), 3)]), "a partition is no GPU");
+        assert!(holders.twice.is_empty());
+        // A whole GPU in two pods is none that is divided.
+        let twice = ["x", "y"].map(|name| pod(name, "nvidia.com/gpu", &["GPU-a"]));
+        let twice = holders_from_kubelet(&twice, &known, &parents, &BTreeMap::new());
+        assert_eq!((twice.twice.len(), twice.shared["GPU-a"].len(), twice.gpus.len()), (1, 2, 0));
         assert_eq!(partitions(&pods).collect::<Vec<_>>(), ["MIG-2"]);
         assert_eq!(["mig-7g.80gb", "mig-1g.10gb.me", "gpu", "mig-xg"].map(compute_slices), [7, 1, 1, 1]);
     }

@@ -162,18 +162,19 @@ impl Metrics {
 
     /// Records a sample of a GPU.
     pub fn sampled(&self, gpu: &GpuLabels, sample: &Sample, interval: &Interval) {
-        if sample.power_mw > 0 {
-            self.readings.power.get_or_create(gpu).set(f64::from(sample.power_mw) / 1000.0);
-        }
-        self.readings.limit.get_or_create(gpu).set(f64::from(sample.limit_mw) / 1000.0);
-        if let Some(percent) = sample.util_percent {
-            self.readings.util.get_or_create(gpu).set(f64::from(percent) / 100.0);
-        }
-        self.energy.energy.get_or_create(gpu).inc_by(interval.joules);
+        let set = |family: &Family<GpuLabels, Float>, value: Option<u32>, unit: f64| match value {
+            Some(value) => drop(family.get_or_create(gpu).set(f64::from(value) / unit)),
+            None => drop(family.remove(gpu)),
+        };
+        set(&self.readings.power, sample.power_mw, 1000.0);
+        set(&self.readings.limit, sample.limit_mw, 1000.0);
+        set(&self.readings.util, sample.util_percent, 100.0);
+        let Some(joules) = interval.joules else { return };
+        self.energy.energy.get_or_create(gpu).inc_by(joules);
         self.energy.saved.get_or_create(gpu).inc_by(interval.saved_joules);
         if let Some(namespace) = &interval.namespace {
             let of = NamespaceLabels { job_namespace: namespace.clone(), gpu_type: gpu.gpu_type.clone() };
-            self.energy.held.get_or_create(&of).inc_by(interval.joules);
+            self.energy.held.get_or_create(&of).inc_by(joules);
         }
     }
 
@@ -258,10 +259,17 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry, false);
         let gpu = GpuLabels { uuid: "GPU-1".into(), gpu_type: "A".into() };
-        let interval = Interval { namespace: Some("team".into()), ..Interval::default() };
-        let sample = Sample { power_mw: 1, util_percent: Some(1), ..Sample::default() };
+        let interval = Interval { namespace: Some("team".into()), joules: Some(1.0), ..Interval::default() };
+        let sample =
+            Sample { power_mw: Some(1), limit_mw: Some(1), util_percent: Some(1), ..Sample::default() };
         metrics.sampled(&gpu, &sample, &interval);
-        metrics.set_problems(&gpu, &crate::agent::health::problems(Some(&GpuError::Lost), None, None));
+        metrics.set_problems(
+            &gpu,
+            &crate::agent::health::problems(crate::agent::health::Findings {
+                error: Some(&GpuError::Lost),
+                ..Default::default()
+            }),
+        );
         metrics.xid(&gpu);
         metrics.set_rest_effect("A", true, 20.0);
         metrics.set_state(&gpu, "held");

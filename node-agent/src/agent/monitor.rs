@@ -16,6 +16,9 @@ const SEARCH: Duration = Duration::from_secs(30);
 /// A GPU that fails for this long is unhealthy. A lost one is unhealthy at once.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(8);
 
+/// Interval at which facts are read again that could not be read.
+const FACTS: Duration = Duration::from_secs(30);
+
 /// Most partitions of a node: seven of each GPU.
 const MAX_PARTITIONS: usize = 7 * MAX_GPUS;
 
@@ -40,6 +43,8 @@ pub struct GpuHandle {
     worker: Worker<Box<dyn Gpu>>,
     /// Facts that do not change while the driver is loaded.
     facts: Option<Facts>,
+    /// When they were read.
+    facts_at: Instant,
     /// The last product that was read; it stays that of a GPU that is lost.
     product: Option<String>,
     /// The last number of its device file that was read; it stays that of a GPU that is lost.
@@ -58,6 +63,7 @@ impl GpuHandle {
         Self {
             worker,
             facts: None,
+            facts_at: Instant::now(),
             product: None,
             minor: None,
             sample: None,
@@ -106,7 +112,10 @@ impl GpuHandle {
     }
 
     async fn take_sample(&mut self) {
-        let known = self.facts.is_some();
+        let known = self
+            .facts
+            .as_ref()
+            .is_some_and(|facts| facts.unread.is_empty() || self.facts_at.elapsed() < FACTS);
         let answer = self.worker.call(move |gpu| {
             let facts = if known { None } else { Some(gpu.facts()?) };
             Ok((facts, gpu.sample()?))
@@ -114,9 +123,10 @@ impl GpuHandle {
         match answer.await {
             Ok((facts, sample)) => {
                 if let Some(facts) = facts {
-                    self.product = Some(facts.product.clone());
+                    self.product =
+                        Some(facts.product.clone()).filter(|name| !name.is_empty()).or(self.product.take());
                     self.minor = facts.minor.or(self.minor);
-                    self.facts = Some(facts);
+                    (self.facts, self.facts_at) = (Some(facts), Instant::now());
                 }
                 self.sample = Some(sample);
                 self.failing = None;

@@ -23,6 +23,7 @@ use super::rest::{RestKind, RestTrials};
 use super::setter_client::SetterClient;
 use super::shares::SharedEnergy;
 use super::status::{ConditionUpdate, Report};
+use crate::gpu::Sample;
 use crate::podresources::Kubelet;
 use crate::podresources::messages::PodResources;
 use crate::setting::{Setting, SettingsRequest, Uuid};
@@ -65,8 +66,47 @@ pub struct Dependencies {
     pub parked: ParkedContexts,
 }
 
+/// Longest and shortest interval between two questions to the kubelet.
+const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
+
+/// Processes of each GPU; `None` where they are not known.
+type GpuProcesses = BTreeMap<Uuid, Option<Vec<u32>>>;
+
+/// When the kubelet is asked who holds what: at once when something changed, then less and less often. Each answer makes it count its
+/// devices anew, and one that comes between the end of a pod and the next one's start can give a GPU to two pods.
+#[derive(Default)]
+struct Listing {
+    /// What is compared: processes by GPU, and the spec's generation.
+    seen: Option<(GpuProcesses, Option<i64>)>,
+    /// Time of the last question, and the pause after it.
+    asked: Option<(Duration, Duration)>,
+}
+
+impl Listing {
+    fn is_due(&mut self, processes: GpuProcesses, generation: Option<i64>, now: Duration) -> bool {
+        let seen = Some((processes, generation));
+        let changed = self.seen != seen;
+        self.seen = seen;
+        let (shortest, longest) = LIST_EVERY;
+        let pause = match self.asked {
+            Some((at, pause)) if !changed => {
+                if now.saturating_sub(at) < pause {
+                    return false;
+                }
+                (pause * 2).min(longest)
+            }
+            _ => shortest,
+        };
+        self.asked = Some((now, pause));
+        true
+    }
+}
+
 /// Who uses the GPUs, by the kubelet.
 struct HoldersState {
+    listing: Listing,
+    /// The kubelet's last answer.
+    pods: Vec<PodResources>,
     gpus: GpuHolders,
     lingering: TerminatingHolders,
     /// The last `spec.holdersGeneration` known before the kubelet was asked.
@@ -78,6 +118,8 @@ impl Default for HoldersState {
     /// Until the kubelet has answered, any GPU may be held.
     fn default() -> Self {
         Self {
+            listing: Listing::default(),
+            pods: Vec::new(),
             gpus: GpuHolders { ambiguous: true, ..GpuHolders::default() },
             lingering: TerminatingHolders::default(),
             observed: None,
@@ -157,17 +199,30 @@ impl ReconcileLoop {
     /// Runs one reconcile.
     pub async fn reconcile(&mut self) -> Report {
         // Read before asking the kubelet: its response is at least as new.
-        let requested = self.deps.cache.lock().node().map(|node| node.spec.holders_generation);
+        let (requested, generation) = {
+            let cache = self.deps.cache.lock();
+            let node = cache.node();
+            (node.map(|node| node.spec.holders_generation), node.and_then(|node| node.metadata.generation))
+        };
         self.resume();
-        let ((), pods) = tokio::join!(self.deps.monitor.sample(), self.deps.kubelet.list());
-        match pods {
-            Ok(pods) => {
-                self.update_holders(&pods).await;
+        self.deps.monitor.sample().await;
+        let processes = |(uuid, gpu): (&Uuid, &GpuHandle)| {
+            (uuid.clone(), gpu.sample().and_then(|sample| sample.processes.clone()))
+        };
+        let processes = self.deps.monitor.gpus().iter().map(processes).collect();
+        let due = self.holders.listing.is_due(processes, generation, self.started.elapsed());
+        let due = due || self.holders.kubelet_failing.is_some();
+        let answer = if due { Some(self.deps.kubelet.list().await) } else { None };
+        match answer {
+            None => self.update_holders().await,
+            Some(Ok(pods)) => {
+                self.holders.pods = pods;
+                self.update_holders().await;
                 self.holders.kubelet_failing = None;
                 let unclear = self.holders.gpus.ambiguous || self.holders.gpus.unexplained;
                 self.holders.observed = requested.filter(|_| !unclear);
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 if self.holders.kubelet_failing.is_none() {
                     tracing::warn!(error = error.to_string(), "the kubelet does not answer");
                 }
@@ -176,10 +231,13 @@ impl ReconcileLoop {
             }
         }
         for error in self.deps.monitor.take_errors() {
-            self.deps.xids.add(&error);
+            self.deps.xids.add(&error, clock::now());
             if let Some(gpu) = self.deps.monitor.gpus().get(&error.uuid) {
                 self.deps.metrics.xid(&labels(&error.uuid, gpu));
             }
+        }
+        if let Some(cleared) = self.deps.cache.lock().xids_cleared_at() {
+            self.deps.xids.clear_until(cleared, clock::now());
         }
         let observed = self.observe();
         let (memory, mut decision) =
@@ -194,13 +252,16 @@ impl ReconcileLoop {
         self.report(&observed, &decision)
     }
 
-    async fn update_holders(&mut self, pods: &[PodResources]) {
+    /// Who holds what by the kubelet's last answer and by the processes of now.
+    async fn update_holders(&mut self) {
+        let pods = &self.holders.pods;
         let parents = self.deps.monitor.parents(partitions(pods).map(str::to_owned).collect()).await;
         let known: BTreeSet<Uuid> = self.deps.monitor.gpus().keys().cloned().collect();
         let files = self.deps.monitor.device_files();
         self.holders.gpus = holders_from_kubelet(pods, &known, &parents, &files);
         self.deps.rest_trials.retain(&known);
         let processes = |gpu: &GpuHandle| match gpu.sample() {
+            Some(sample) if sample.unread.contains(Sample::PROCESSES) => Processes::Unread,
             Some(sample) => sample.contexts().map_or(Processes::Hidden, Processes::Number),
             None => Processes::Unread,
         };
@@ -235,7 +296,7 @@ impl ReconcileLoop {
                 facts,
                 holder,
                 at_rest,
-                processes: gpu.sample().and_then(crate::gpu::Sample::contexts),
+                processes: gpu.sample().and_then(Sample::contexts),
                 rest_useless: self.deps.rest_trials.is_useless(&kind, self.started.elapsed()),
                 healthy: gpu.sample().is_some() && self.deps.xids.fatal_error(uuid).is_none(),
             };
@@ -286,7 +347,8 @@ impl ReconcileLoop {
         self.energy.attribution.resume(&status);
         self.deps.xids.resume(&status.gpus, booted());
         for gpu in &status.gpus {
-            let earlier = EarlierCounter { joules: gpu.joules, base: gpu.counter_base.unwrap_or(0) };
+            let Some(joules) = gpu.joules else { continue };
+            let earlier = EarlierCounter { joules, base: gpu.counter_base.unwrap_or(0) };
             self.energy.meters.entry(gpu.uuid.clone()).or_default().resume(earlier);
         }
         let holder = |gpu: &GpuState| {
@@ -338,6 +400,24 @@ fn labels(uuid: &str, gpu: &GpuHandle) -> GpuLabels {
 fn rest_kind(gpu: &GpuHandle) -> RestKind {
     RestKind {
         product: gpu.facts().map(|facts| facts.product.clone()).unwrap_or_default(),
-        context: gpu.sample().and_then(crate::gpu::Sample::contexts).is_some_and(|contexts| contexts > 0),
+        context: gpu.sample().and_then(Sample::contexts).is_some_and(|contexts| contexts > 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kubelet_is_asked_when_something_changed_and_less_and_less_often_else() {
+        let mut listing = Listing::default();
+        let mut asked = |seconds: std::ops::Range<u64>, process: u32, generation| -> Vec<u64> {
+            let processes = || BTreeMap::from([("GPU-a".to_owned(), Some(vec![process]))]);
+            let due = |second: &u64| listing.is_due(processes(), generation, Duration::from_secs(*second));
+            seconds.filter(due).collect()
+        };
+        assert_eq!(asked(0..100, 1, Some(1)), [0, 1, 3, 7, 15, 31, 51, 71, 91]);
+        assert_eq!(asked(100..103, 2, Some(1)), [100, 101], "a process began");
+        assert_eq!(asked(103..106, 2, Some(2)), [103, 104], "the operator wants something");
     }
 }

@@ -31,11 +31,11 @@ pub struct SharedEnergy {
 
 impl SharedEnergy {
     /// Adds the energy of an interval (J) to the pods that held slices at its begin. `slices`: the holders from now on; a pod
-    /// that holds none any more is forgotten.
-    pub fn update(&mut self, uuid: &str, slices: Option<&Slices>, joules: f64) {
+    /// that holds none any more is forgotten. `None`: it cannot be told.
+    pub fn update(&mut self, uuid: &str, slices: Option<&Slices>, joules: Option<f64>) {
         let gpu = self.gpus.entry(uuid.to_owned()).or_default();
         let all: u32 = gpu.slices.values().sum();
-        for (pod, count) in &gpu.slices {
+        for ((pod, count), joules) in gpu.slices.iter().flat_map(|own| Some((own, joules?))) {
             let part = joules * f64::from(*count) / f64::from(all.max(1));
             *gpu.joules.entry(pod.clone()).or_default() += part;
         }
@@ -56,7 +56,7 @@ impl SharedEnergy {
         let share = |(pod, count): (&PodKey, &u32)| GpuShare {
             pod: namespaced_pod_name(&pod.0, &pod.1),
             thousandths: i32::try_from(u64::from(*count) * 1000 / all).unwrap_or(1000),
-            estimated_joules: gpu.joules.get(pod).map_or(0, |joules| *joules as i64),
+            estimated_joules: gpu.joules.get(pod).map(|joules| *joules as i64),
         };
         gpu.slices.iter().take(MAX_PODS).map(share).collect()
     }
@@ -74,16 +74,16 @@ mod tests {
     #[test]
     fn pods_are_charged_by_their_slices_while_they_hold_them() {
         let mut shared = SharedEnergy::default();
-        shared.update("GPU-a", Some(&slices(&[("x", 1)])), 500.0);
-        shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), 100.0);
-        shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), 400.0);
-        let share = |pod: &str, thousandths, estimated_joules| GpuShare {
+        shared.update("GPU-a", Some(&slices(&[("x", 1)])), Some(500.0));
+        shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), Some(100.0));
+        shared.update("GPU-a", Some(&slices(&[("x", 1), ("y", 3)])), Some(400.0));
+        let share = |pod: &str, thousandths, joules| GpuShare {
             pod: format!("team/{pod}"),
             thousandths,
-            estimated_joules,
+            estimated_joules: Some(joules),
         };
         assert_eq!(shared.shares("GPU-a"), [share("x", 250, 200), share("y", 750, 300)]);
-        shared.update("GPU-a", None, 0.0);
+        shared.update("GPU-a", None, Some(0.0));
         assert!(shared.shares("GPU-a").is_empty());
     }
 
@@ -95,8 +95,8 @@ mod tests {
             let pods: Vec<String> = (0..counts.len()).map(|pod| pod.to_string()).collect();
             let by_pod: Vec<(&str, u32)> = pods.iter().map(String::as_str).zip(counts).collect();
             let mut shared = SharedEnergy::default();
-            shared.update("GPU-a", Some(&slices(&by_pod)), 0.0);
-            joules.iter().for_each(|each| shared.update("GPU-a", Some(&slices(&by_pod)), *each));
+            shared.update("GPU-a", Some(&slices(&by_pod)), Some(0.0));
+            joules.iter().for_each(|each| shared.update("GPU-a", Some(&slices(&by_pod)), Some(*each)));
             let sum: f64 = shared.gpus["GPU-a"].joules.values().sum();
             prop_assert!((sum - joules.iter().sum::<f64>()).abs() < 1e-3);
         }

@@ -125,8 +125,8 @@ pub fn differs(old: &GpuNodeStatus, new: &GpuNodeStatus, age: Duration) -> bool 
     let without_figures = |status: &GpuNodeStatus| {
         let mut status = status.clone();
         for gpu in &mut status.gpus {
-            (gpu.watts, gpu.joules, gpu.counter_base) = (0, 0, None);
-            gpu.shares.iter_mut().for_each(|share| share.estimated_joules = 0);
+            (gpu.watts, gpu.joules, gpu.counter_base) = (None, None, None);
+            gpu.shares.iter_mut().for_each(|share| share.estimated_joules = None);
             // Heat comes and goes.
             gpu.problems.retain(|problem| problem.fatal);
             gpu.parked.clear();
@@ -253,8 +253,8 @@ mod tests {
             uuid: "GPU-a".into(),
             state,
             holder: None,
-            watts,
-            joules,
+            watts: Some(watts),
+            joules: Some(joules),
             counter_base: None,
             held_from: None,
             held_since: None,
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(held.report_seconds, Some(60), "so it is missed when it ends");
         // It draws as before, and its energy goes on: that shows that the agent is there.
         let mut even = held.clone();
-        even.gpus[0].joules += 18_000;
+        even.gpus[0].joules = Some(18_300);
         assert!(!differs(&held, &even, Duration::from_secs(59)));
         assert!(differs(&held, &even, Duration::from_secs(60)));
         assert!(!differs(&held, &held, Duration::from_secs(3600)), "a GPU without any reading");
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(blind.conditions[0].last_transition_time.0, later);
         let held = next(&free, report(GpuCondition::Held, 300, true), later);
         assert_eq!(held.empty_since, None);
-        let totals = GpuTotals { gpus: 1, held: 1, resting: 0, watts: 300, health: "Ok".into() };
+        let totals = GpuTotals { gpus: 1, held: 1, resting: 0, watts: Some(300), health: "Ok".into() };
         assert_eq!(held.totals, Some(totals));
     }
 }

@@ -17,7 +17,7 @@ pub mod nvml;
 pub mod reach;
 pub mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub use worker::{Opener, Worker};
@@ -103,16 +103,16 @@ impl GpuError {
 /// Properties that are constant while a driver is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Product name, for example `NVIDIA A100-SXM4-80GB`.
+    /// Product name, for example `NVIDIA A100-SXM4-80GB`; empty if it cannot be read.
     pub product: String,
     /// Lowest and highest settable power limit, mW; `None` if limits are not supported.
     pub limit_mw: Option<(u32, u32)>,
-    /// Power limit after a start of the driver, mW; `None` if limits are not supported.
-    pub default_limit_mw: Option<u32>,
     /// Lowest and highest SM clock, MHz; `None` if the driver lists none.
     pub clock_mhz: Option<(u32, u32)>,
     /// Number in the name of its device file (`/dev/nvidia0`); `None` if not supported.
     pub minor: Option<u32>,
+    /// The driver's calls that failed: what they would say is missing here, and may be there later.
+    pub unread: BTreeSet<&'static str>,
 }
 
 /// Power limits in force on a GPU, mW.
@@ -165,18 +165,18 @@ pub struct ClockEvents {
     pub hardware: bool,
 }
 
-/// One sample of a GPU. Its first three figures are read each time, the others at most every few seconds.
+/// One sample of a GPU. Its first three figures are read each time, the others at most every few seconds. What cannot be read is `None`,
+/// never 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Power draw, mW (mean of the last second on Ampere other than GA100, and on newer GPUs); 0 if not supported, as in
-    /// many virtual GPUs.
-    pub power_mw: u32,
+    /// Power draw, mW (mean of the last second on Ampere other than GA100, and on newer GPUs); `None` in many virtual GPUs.
+    pub power_mw: Option<u32>,
     /// Energy since the driver was loaded, mJ; `None` before Volta.
     pub energy_mj: Option<u64>,
-    /// Enforced power limit, mW; 0 if not supported.
-    pub limit_mw: u32,
-    /// SM clock, MHz; 0 if not supported.
-    pub clock_mhz: u32,
+    /// Enforced power limit, mW.
+    pub limit_mw: Option<u32>,
+    /// SM clock, MHz.
+    pub clock_mhz: Option<u32>,
     /// Utilization, per cent; `None` if not supported, as in MIG mode.
     pub util_percent: Option<u32>,
     /// Process ids with a compute context, in the caller's process namespace; `None` if unknown: not supported, not
@@ -186,9 +186,14 @@ pub struct Sample {
     pub clock_events: ClockEvents,
     /// Errors of its memory.
     pub memory: MemoryErrors,
+    /// The driver's calls that failed: what they would say is missing here.
+    pub unread: BTreeSet<&'static str>,
 }
 
 impl Sample {
+    /// NVML's call for processes.
+    pub const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses";
+
     /// Number of processes with a compute context; `None` if unknown.
     #[must_use]
     pub fn contexts(&self) -> Option<u32> {

@@ -4,7 +4,7 @@
 //! unsafe. It is opened again after a driver reload, which NVML reports as `Uninitialized`. The old copy
 //! leaks a few kilobytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -198,40 +198,78 @@ impl ErrorEvents for NvmlEvents {
 
 struct NvmlGpu {
     device: Device<'static>,
-    /// Whether the GPU has an energy counter; read once.
+    /// Whether the GPU has an energy counter: until it says that it has none.
     counter: bool,
     /// Processes of the last sample.
     processes: Option<Vec<u32>>,
     /// Figures that are read every [`SLOW`], and when they were. A sample with nothing else in it.
     slow: Option<(Instant, Sample)>,
     /// Errors of memory, read every [`MEMORY`].
-    memory: Option<(Instant, MemoryErrors)>,
+    memory: Option<(Instant, MemoryErrors, Unread)>,
+}
+
+/// NVML's names of calls that failed where the GPU has the figure.
+type Unread = BTreeSet<&'static str>;
+
+/// A figure, or `None`: the GPU does not have it, or the call failed, which `unread` notes. One figure says nothing about the GPU, and
+/// a driver may deprecate any call.
+///
+/// # Errors
+/// The GPU is lost or to be reset, or there is no driver.
+fn figure<T>(
+    unread: &mut Unread,
+    call: &'static str,
+    answer: Result<T, NvmlError>,
+) -> Result<Option<T>, GpuError> {
+    match answer.map_err(error) {
+        Ok(value) => Ok(Some(value)),
+        Err(GpuError::NotSupported) => Ok(None),
+        Err(fatal @ (GpuError::Lost | GpuError::ResetRequired | GpuError::NoDriver(_))) => Err(fatal),
+        Err(failed) => {
+            tracing::debug!(call, %failed, "a figure cannot be read");
+            unread.insert(call);
+            Ok(None)
+        }
+    }
 }
 
 impl NvmlGpu {
+    /// Whether a GPU of which figures cannot be read is there at all: its UUID can.
+    fn is_there(&self, unread: &Unread) -> Result<(), GpuError> {
+        if unread.is_empty() { Ok(()) } else { self.device.uuid().map(drop).map_err(error) }
+    }
+
     fn slow(&mut self) -> Result<Sample, GpuError> {
         if let Some((_, slow)) = self.slow.as_ref().filter(|(at, _)| at.elapsed() < SLOW) {
             return Ok(slow.clone());
         }
-        let device = &self.device;
-        let reasons = optional(device.current_throttle_reasons())?;
+        let (device, mut unread) = (&self.device, Unread::new());
+        let reasons = device.current_throttle_reasons();
+        let reasons = figure(&mut unread, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons)?;
+        let (limit, clock) = (device.enforced_power_limit(), device.clock_info(Clock::SM));
+        let limit = figure(&mut unread, "nvmlDeviceGetEnforcedPowerLimit", limit)?;
+        let clock = figure(&mut unread, "nvmlDeviceGetClockInfo", clock)?;
+        let rates = figure(&mut unread, "nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
         let slow = Sample {
-            limit_mw: optional(device.enforced_power_limit())?.unwrap_or(0),
-            clock_mhz: optional(device.clock_info(Clock::SM))?.unwrap_or(0),
-            util_percent: optional(device.utilization_rates())?.map(|rates| rates.gpu),
+            limit_mw: limit.filter(|limit| *limit > 0),
+            clock_mhz: clock.filter(|clock| *clock > 0),
+            util_percent: rates.map(|rates| rates.gpu),
             clock_events: reasons.map(clock_events).unwrap_or_default(),
+            unread,
             ..Sample::default()
         };
         self.slow = Some((Instant::now(), slow.clone()));
         Ok(slow)
     }
 
-    fn memory(&mut self) -> Result<MemoryErrors, GpuError> {
-        if let Some((_, memory)) = self.memory.as_ref().filter(|(at, _)| at.elapsed() < MEMORY) {
+    fn memory(&mut self, unread: &mut Unread) -> Result<MemoryErrors, GpuError> {
+        if let Some((_, memory, missing)) = self.memory.as_ref().filter(|(at, ..)| at.elapsed() < MEMORY) {
+            unread.extend(missing);
             return Ok(memory.clone());
         }
-        let fields = MEMORY_FIELDS.map(FieldId);
-        let values = optional(self.device.field_values_for(&fields))?.unwrap_or_default();
+        let (fields, mut missing) = (MEMORY_FIELDS.map(FieldId), Unread::new());
+        let values = self.device.field_values_for(&fields);
+        let values = figure(&mut missing, "nvmlDeviceGetFieldValues", values)?.unwrap_or_default();
         // A field that the GPU does not have fails for itself.
         let mut values = values.into_iter().map(|value| match value.ok()?.value.ok()? {
             SampleValue::U32(value) => Some(u64::from(value)),
@@ -246,7 +284,8 @@ impl NvmlGpu {
             remap_failed: next().map(|value| value > 0),
             retirement_pending: next().map(|value| value > 0),
         };
-        self.memory = Some((Instant::now(), memory.clone()));
+        unread.extend(&missing);
+        self.memory = Some((Instant::now(), memory.clone(), missing));
         Ok(memory)
     }
 }
@@ -266,22 +305,28 @@ fn clock_events(reasons: ThrottleReasons) -> ClockEvents {
     }
 }
 
-/// Maps "not supported" to `None`.
+/// Maps "not supported" to `None`. Of what a setting depends on, all else is an error: then nothing is set.
 fn optional<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, GpuError> {
     match answer {
         Ok(value) => Ok(Some(value)),
-        Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Ok(None),
-        Err(other) => Err(error(other)),
+        Err(failed) => {
+            Some(error(failed)).filter(|failed| *failed != GpuError::NotSupported).map_or(Ok(None), Err)
+        }
     }
 }
 
 impl Gpu for NvmlGpu {
     fn facts(&mut self) -> Result<Facts, GpuError> {
-        let device = &self.device;
-        let limits = optional(device.power_management_limit_constraints())?;
-        let clocks = optional(device.supported_memory_clocks())?;
+        let (device, mut unread) = (&self.device, Unread::new());
+        let limits = device.power_management_limit_constraints();
+        let limits = figure(&mut unread, "nvmlDeviceGetPowerManagementLimitConstraints", limits)?;
+        let clocks =
+            figure(&mut unread, "nvmlDeviceGetSupportedMemoryClocks", device.supported_memory_clocks())?;
         let listed = match clocks.and_then(|clocks| clocks.into_iter().max()) {
-            Some(memory) => optional(device.supported_graphics_clocks(memory))?,
+            Some(memory) => {
+                let listed = device.supported_graphics_clocks(memory);
+                figure(&mut unread, "nvmlDeviceGetSupportedGraphicsClocks", listed)?
+            }
             None => None,
         };
         let clock_mhz = match listed.as_deref() {
@@ -291,24 +336,24 @@ impl Gpu for NvmlGpu {
                 // The list is not known: the range of the fastest P-state is that of the list.
                 None => match device.min_max_clock_of_pstate(Clock::SM, PerformanceState::Zero) {
                     Err(NvmlError::InvalidArg) => None,
-                    range => optional(range)?.filter(|(lowest, highest)| 0 < *lowest && lowest < highest),
+                    range => figure(&mut unread, "nvmlDeviceGetMinMaxClockOfPState", range)?
+                        .filter(|(lowest, highest)| 0 < *lowest && lowest < highest),
                 },
             },
         };
-        Ok(Facts {
-            product: device.name().map_err(error)?,
-            limit_mw: limits.map(|limits| (limits.min_limit, limits.max_limit)),
-            default_limit_mw: optional(device.power_management_limit_default())?,
-            clock_mhz,
-            minor: optional(device.minor_number())?,
-        })
+        let product = figure(&mut unread, "nvmlDeviceGetName", device.name())?.unwrap_or_default();
+        let minor = figure(&mut unread, "nvmlDeviceGetMinorNumber", device.minor_number())?;
+        self.is_there(&unread)?;
+        let limit_mw = limits.map(|limits| (limits.min_limit, limits.max_limit));
+        Ok(Facts { product, limit_mw, clock_mhz, minor, unread })
     }
 
     fn sample(&mut self) -> Result<Sample, GpuError> {
+        let mut unread = Unread::new();
         // In MIG mode only a privileged caller may see those of all partitions.
         let processes = match self.device.running_compute_processes() {
             Err(NvmlError::NoPermission) => None,
-            answer => optional(answer)?,
+            answer => figure(&mut unread, Sample::PROCESSES, answer)?,
         };
         let ids = |all: Vec<ProcessInfo>| -> Vec<u32> {
             all.into_iter().map(|process| process.pid).take(MAX_PROCESSES).collect()
@@ -319,12 +364,26 @@ impl Gpu for NvmlGpu {
             (self.processes, self.slow) = (processes.clone(), None);
         }
         let slow = self.slow()?;
-        let memory = self.memory()?;
-        let device = &self.device;
-        let energy_mj = if self.counter { optional(device.total_energy_consumption())? } else { None };
-        self.counter = energy_mj.is_some();
-        let power_mw = optional(device.power_usage())?.unwrap_or(0);
-        Ok(Sample { power_mw, energy_mj, processes, memory, ..slow })
+        unread.extend(&slow.unread);
+        let memory = self.memory(&mut unread)?;
+        let mut energy_mj = None;
+        if self.counter {
+            let (call, answer) =
+                ("nvmlDeviceGetTotalEnergyConsumption", self.device.total_energy_consumption());
+            energy_mj = figure(&mut unread, call, answer)?;
+            self.counter = energy_mj.is_some() || unread.contains(call);
+        }
+        // No board that works draws nothing: some virtual ones say 0.
+        let power = figure(&mut unread, "nvmlDeviceGetPowerUsage", self.device.power_usage())?;
+        self.is_there(&unread)?;
+        Ok(Sample {
+            power_mw: power.filter(|power| *power > 0),
+            energy_mj,
+            processes,
+            memory,
+            unread,
+            ..slow
+        })
     }
 
     fn power_limits(&mut self) -> Result<PowerLimits, GpuError> {
@@ -373,7 +432,9 @@ fn error(error: NvmlError) -> GpuError {
         NvmlError::GpuLost => GpuError::Lost,
         NvmlError::ResetRequired => GpuError::ResetRequired,
         NvmlError::NoPermission => GpuError::NoPermission,
-        NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) => GpuError::NotSupported,
+        NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => {
+            GpuError::NotSupported
+        }
         NvmlError::InvalidArg => GpuError::InvalidValue,
         NvmlError::NotFound => GpuError::NotFound,
         NvmlError::Uninitialized

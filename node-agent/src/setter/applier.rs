@@ -321,7 +321,7 @@ impl Slot {
     }
 
     async fn read_facts(&mut self) -> Result<(), GpuError> {
-        if self.facts.is_none() {
+        if self.facts.as_ref().is_none_or(|facts| !facts.unread.is_empty()) {
             self.facts = Some(self.worker.call(|gpu| gpu.facts()).await?);
         }
         Ok(())
@@ -470,7 +470,15 @@ fn restore_limit(gpu: &mut dyn Gpu, before: &OriginalSettings) -> Result<(), Gpu
 
 /// Gives a GPU back the administrator's locked clocks, else unlocks them.
 fn restore_clocks(gpu: &mut dyn Gpu, locked: &[LockedClocks]) -> Result<(), GpuError> {
-    let range = if locked.is_empty() { None } else { clocks::of_product(locked, &gpu.facts()?.product) };
+    let range = if locked.is_empty() {
+        None
+    } else {
+        let product = gpu.facts()?.product;
+        if product.is_empty() {
+            return Err(GpuError::Other("its product cannot be read".into()));
+        }
+        clocks::of_product(locked, &product)
+    };
     if let Some((lowest, highest)) = range {
         match gpu.lock_clocks_mhz(lowest, highest) {
             Err(GpuError::InvalidValue | GpuError::NotSupported) => {

@@ -63,20 +63,21 @@ fn compare(gpus: &[Reading], lines: &str, processes: &str) -> Vec<Row> {
             other.parse::<f64>().is_ok_and(|other| (own - other).abs() <= (other * part).max(least))
         };
         let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
+        let sample = &gpu.sample;
         row("product", gpu.facts.product.clone(), field(1), gpu.facts.product == field(1));
         // Two readings at two times.
-        let draw = watts(gpu.sample.power_mw);
+        let draw = watts(sample.power_mw.unwrap_or_default());
         row("draw, W", format!("{draw:.1}"), field(2), near(draw, field(2), 0.15, 5.0));
-        let limit = watts(gpu.sample.limit_mw);
+        let limit = watts(sample.limit_mw.unwrap_or_default());
         row("power limit, W", format!("{limit:.0}"), field(3), near(limit, field(3), 0.0, 1.0));
         let range = gpu.facts.limit_mw.map(|(lowest, highest)| (watts(lowest), watts(highest)));
         let (lowest, highest) = range.unwrap_or_default();
         row("lowest limit, W", format!("{lowest:.0}"), field(4), near(lowest, field(4), 0.0, 1.0));
         row("highest limit, W", format!("{highest:.0}"), field(5), near(highest, field(5), 0.0, 1.0));
-        let clock = f64::from(gpu.sample.clock_mhz);
+        let clock = f64::from(sample.clock_mhz.unwrap_or_default());
         row("SM clock, MHz", format!("{clock:.0}"), field(6), near(clock, field(6), 0.2, 100.0));
         let theirs = processes.lines().filter(|line| line.starts_with(&gpu.uuid)).count();
-        let own = gpu.sample.contexts().unwrap_or_default() as usize;
+        let own = sample.contexts().unwrap_or_default() as usize;
         row("processes", own.to_string(), &theirs.to_string(), own == theirs);
     }
     rows
@@ -109,7 +110,8 @@ fn phase(gpu: &mut dyn Gpu, name: &'static str, length: Duration) -> Phase {
         std::thread::sleep(READING);
         phase.last = gpu.sample().expect("a sample");
         let seconds = since.elapsed().as_secs_f64();
-        phase.power += f64::from(phase.last.power_mw) / 1000.0 * (seconds - phase.seconds);
+        phase.power +=
+            f64::from(phase.last.power_mw.unwrap_or_default()) / 1000.0 * (seconds - phase.seconds);
         phase.seconds = seconds;
     }
     let ends = first.energy_mj.zip(phase.last.energy_mj);
@@ -322,14 +324,14 @@ fn a_reading_that_differs_is_noticed() {
         facts: Facts {
             product: "NVIDIA T4".into(),
             limit_mw: Some((60_000, 70_000)),
-            default_limit_mw: Some(70_000),
             clock_mhz: None,
             minor: Some(0),
+            ..Facts::default()
         },
         sample: Sample {
-            power_mw,
-            limit_mw: 70_000,
-            clock_mhz: 300,
+            power_mw: Some(power_mw),
+            limit_mw: Some(70_000),
+            clock_mhz: Some(300),
             processes: Some(vec![7]),
             ..Sample::default()
         },

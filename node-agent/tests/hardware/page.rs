@@ -99,7 +99,7 @@ fn table_of_phases(phases: &[Phase]) -> String {
         let slowed = if slowed.is_empty() { "nothing".to_owned() } else { slowed.join(", ") };
         let processes = last.contexts().map_or("unknown".into(), |number| number.to_string());
         let watts = power / seconds;
-        let clock = last.clock_mhz;
+        let clock = last.clock_mhz.unwrap_or_default();
         let _ = writeln!(
             text,
             "| {name} | {seconds:.0} | {by_counter} | {watts:.1} | {difference} | {clock} | {processes} | \

@@ -144,14 +144,9 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
     let (kind, meta) = (workload.kind, &workload.metadata);
     let (namespace, name) =
         (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-    let read = async |kind: andreas_workloads::adopt::Kind| {
-        shared
-            .writer
-            .get_object(&kind.url(namespace), name)
-            .await
-            .map_err(|error| Failure::Later(error.into()))
-    };
-    let Some(mut object) = read(kind).await? else { return Ok(()) };
+    let later = |error: kube::Error| Failure::Later(error.into());
+    let read = shared.writer.get_object(&kind.url(namespace), name).await;
+    let Some(mut object) = read.map_err(later)? else { return Ok(()) };
     let Some(mut workload) = Workload::from_object(kind, &object)
         .filter(|live| live.metadata.uid == meta.uid && live.wants_adoption())
     else {
@@ -162,7 +157,7 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
         let key =
             ObjectKey { namespace: namespace.to_owned(), name: andreas_workloads::adopt::name(&workload) };
         let known = shared.writer.get::<SlimTrainingJob>(&key).await;
-        if known.map_err(|error| Failure::Later(error.into()))?.is_some() {
+        if known.map_err(later)?.is_some() {
             return Ok(()); // The watch shows it soon.
         }
         object = restored(shared, kind, namespace, name, object).await.map_err(Failure::from_error)?;
@@ -171,9 +166,15 @@ async fn make(shared: &Shared, workload: &Workload) -> Result<(), Failure> {
         shared.index.lock().wrote_workload(workload.clone());
     }
     let holder = kind.template_kind();
-    let templates = if holder == kind { Some(object.clone()) } else { read(holder).await? };
+    let templates = if holder == kind {
+        Some(object.clone())
+    } else {
+        let own = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
+        let uid = meta.uid.as_deref().unwrap_or_default();
+        children::templates(&shared.writer, holder, &own, uid).await.map_err(later)?
+    };
     let Some(templates) = templates else {
-        let words = format!("its {} is not there yet", holder.name());
+        let words = format!("its {} is not there yet, or is not its own", holder.name());
         return Err(Failure::Owner(Reason::NotAdopted, words));
     };
     let refusal = |words: String| Failure::Owner(Reason::NotAdopted, words);
@@ -259,7 +260,9 @@ async fn restored(
     let uid_of = |object: &Value| object["metadata"]["uid"].as_str().map(str::to_owned);
     if holder != kind {
         let url = holder.url(namespace);
-        if let Some(mut templates) = shared.writer.get_object(&url, name).await? {
+        let own = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
+        let uid = uid_of(&object).unwrap_or_default();
+        if let Some(mut templates) = children::templates(&shared.writer, holder, &own, &uid).await? {
             job_set = uid_of(&templates);
             if andreas_workloads::adopt::restore(&mut templates) {
                 shared.writer.replace(&url, name, &templates).await?;

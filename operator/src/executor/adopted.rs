@@ -75,7 +75,8 @@ async fn try_release(
         }
     } else {
         let url = holder.url(&key.namespace);
-        let Some(mut templates) = shared.writer.get_object(&url, &adopts.name).await? else { return Ok(()) };
+        let templates = children::templates(&shared.writer, holder, &job_set, &adopts.uid).await?;
+        let Some(mut templates) = templates else { return Ok(()) };
         let found = groups(holder, &templates);
         write_directives(&mut templates, &found, &directives);
         let former = object["metadata"]["annotations"][FORMER].is_string();

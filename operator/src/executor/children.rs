@@ -3,12 +3,32 @@
 //! deleted while they are suspended; the controller makes them again from the JobSet.
 
 use andreas_runtime::watch::ObjectKey;
+use andreas_workloads::adopt::Kind;
 use andreas_workloads::adopt::release::Leftover;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
+use serde_json::Value;
 
 use crate::writes::{WriteError, Writer};
+
+/// The object with a workload's templates, as the JobSet of a TrainJob: only if the workload made it. Anybody may name a TrainJob after
+/// somebody else's JobSet.
+pub async fn templates(
+    writer: &Writer,
+    holder: Kind,
+    workload: &ObjectKey,
+    uid: &str,
+) -> Result<Option<Value>, kube::Error> {
+    let object = writer.get_object(&holder.url(&workload.namespace), &workload.name).await?;
+    Ok(object.filter(|object| is_made_by(object, uid)))
+}
+
+fn is_made_by(object: &Value, uid: &str) -> bool {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    let made = |owner: &Value| owner["uid"] == uid && owner["controller"] == true;
+    !uid.is_empty() && owners.is_some_and(|owners| owners.iter().any(made))
+}
 
 /// Label of the Jobs of a JobSet: its name.
 const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
@@ -49,13 +69,27 @@ fn is_idle(job: &Job) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     fn job(spec: Value, status: Value) -> Job {
         serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec, "status": status}))
             .expect("a Job")
+    }
+
+    #[test]
+    fn an_object_of_the_workloads_name_is_its_own_only_if_it_controls_it() {
+        for (owners, own) in [
+            (json!([{"uid": "u", "controller": true}]), true),
+            (json!([{"uid": "u"}]), false),
+            (json!([{"uid": "v", "controller": true}]), false),
+            (json!(null), false),
+        ] {
+            let object = json!({"metadata": {"name": "train", "ownerReferences": owners}});
+            assert_eq!(is_made_by(&object, "u"), own, "{object}");
+            assert!(!is_made_by(&object, ""));
+        }
     }
 
     #[test]

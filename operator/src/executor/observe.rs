@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use andreas_api::EnergyPolicySpec;
-use andreas_api::gpu_node::GpuCondition;
+use andreas_api::gpu_node::{GpuCondition, GpuState, TWO_HOLDERS};
 use andreas_api::names::{LABEL_ARCHITECTURE, LABEL_GPU_MEMORY};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
@@ -383,7 +383,19 @@ fn agent(node: &SlimGpuNode, index: &ClusterIndex, now: Timestamp) -> Option<Age
             .collect(),
         holders_observed: status.observed_holders_generation,
         unhealthy_since: since.max(),
+        doubled: status.gpus.iter().filter_map(|gpu| gives_way(gpu, index, &node.name_any())).collect(),
     })
+}
+
+/// Of the pods to which a kubelet gave a GPU at once, the younger one of ours. Of one of ours and a foreign one it is ours.
+fn gives_way(gpu: &GpuState, index: &ClusterIndex, node: &str) -> Option<String> {
+    gpu.problems.iter().find(|problem| problem.reason == TWO_HOLDERS)?;
+    let has_it = |pod: &&Arc<SlimPod>| gpu.shares.iter().any(|share| share.pod == name_of(&pod.metadata));
+    let ours = index.pods_on(node).filter(|pod| owner(&pod.metadata).is_some()).filter(has_it);
+    let age = |pod: &&Arc<SlimPod>| {
+        (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), name_of(&pod.metadata))
+    };
+    ours.max_by_key(age).map(|pod| name_of(&pod.metadata))
 }
 
 /// GPUs of a node available to this job's current attempt. Not counted are foreign pods, our other bound

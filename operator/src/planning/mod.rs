@@ -24,8 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Reason;
+use andreas_api::slim::SlimNode;
 use andreas_cluster::energy::inventory::largest_node;
-use andreas_cluster::index::ClusterIndex;
+use andreas_cluster::index::{ClusterIndex, gpu_memory, whole_gpus};
 use andreas_lifecycle::{DecisionFor, Planned, Settings};
 use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
@@ -299,15 +300,28 @@ fn deliver(shared: &Shared, built: &Built, plan: &Plan, number: u64, sampled: &F
     next_plan_at(built, plan)
 }
 
+/// Which nodes are left out where a job says how much memory its GPUs need: theirs may have it.
+fn memory_unknown(index: &ClusterIndex) -> Option<String> {
+    let unlabelled = |node: &SlimNode| whole_gpus(node) > 0 && gpu_memory(node) == 0;
+    let count = index.nodes().iter().filter(|(_, node)| unlabelled(node)).count();
+    let words = "GPU nodes do not say their GPUs' memory (label nvidia.com/gpu.memory), which spec.gpus.memoryGiB needs";
+    (count > 0).then(|| format!("{count} {words}"))
+}
+
 /// Records a plan's decisions in the ledger. Returns the jobs whose decision changed.
 pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &Plan) -> Vec<ObjectKey> {
     let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
     let nodes: BTreeMap<_, _> = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
+    let of_memory = memory_unknown(index);
     let mut changed = Vec::new();
     for (id, job_plan) in &plan.jobs {
         let (Some(key), Some(job)) = (job_key(id), jobs.get(id)) else { continue };
         let Some(basis) = built.basis.get(&key) else { continue };
-        let Some(planned) = planned_of(job_plan, job, built.excluded.as_deref()) else { continue };
+        let asks_memory = index.jobs().get(&key).is_some_and(|job| job.spec.gpus.memory_gib.is_some());
+        let notes = [built.excluded.as_ref(), of_memory.as_ref().filter(|_| asks_memory)];
+        let notes = notes.into_iter().flatten().cloned().collect::<Vec<_>>().join("; ");
+        let notes = Some(notes.as_str()).filter(|notes| !notes.is_empty());
+        let Some(planned) = planned_of(job_plan, job, notes) else { continue };
         let after = job_plan.after.iter().filter_map(|id| holder(index, ledger, job_key(id)?)).collect();
         if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
             // Beside the decision: a new reading of a host makes no new decision.

@@ -121,7 +121,7 @@ fn add_node(
     inventory: &Inventory<'_>,
 ) {
     let of_node = inventory.node_use(node);
-    let open = of_node.planned().is_some() && usable(node);
+    let open = of_node.planned().is_some() && usable(index, key, node);
     view.usable_nodes += u64::from(open);
     // A node that may be off has no agent that could be missed.
     let powered = inventory.powered(node).is_some();

@@ -95,7 +95,9 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
     let user_agent = concat!("andreas-operator/", env!("CARGO_PKG_VERSION"));
     let client = client::connect(&args.client, user_agent).await?;
 
-    let index = Arc::new(Mutex::new(ClusterIndex::with_clock(clock::now)));
+    let index = Arc::new(Mutex::new(
+        ClusterIndex::with_clock(clock::now).with_max_weight(i32::from(args.max_weight)),
+    ));
     let reports: LastReports = Arc::new(Mutex::new(HashMap::new()));
     let leader = Leader::default();
     let latest = LatestPlan::default();

@@ -5,9 +5,10 @@
 //! server's proxy removed the former. The leader answers; any other replica says 503 with the reason `NotLeading`.
 //!
 //! What a caller can use up is bounded: requests per second of each user, one change of each user at a time,
-//! a few answers in total, the size of a question, and the time of an answer.
+//! a few answers in total, the size of a question, and the time of an answer. Users are easily made, so namespaces take turns: of those
+//! asked about, each has one answer computed at a time, and one question in the common queue.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,8 +41,10 @@ const ANSWERS: usize = 2;
 const CHANGES: usize = 1;
 /// Maximum requests that wait for their turn.
 const WAITING: usize = 64;
-/// How long a request waits for its turn, and for the first view.
-const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum requests about one namespace at a time, of which one is computed.
+const OF_NAMESPACE: usize = 16;
+/// How long a request waits for its turn, longer than a change before it may take, and for the first view.
+const TURN_WITHIN: Duration = Duration::from_secs(9);
 const VIEW_WITHIN: Duration = Duration::from_secs(10);
 /// How long an answer may take in all: less than the command gives the API server's proxy (20 s), and the server a request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(18);
@@ -58,8 +61,8 @@ pub struct QueryApi {
     hypothetical: Arc<Hypothetical>,
     metrics: Metrics,
     users: Buckets<String>,
-    answers: Arc<Semaphore>,
-    changes: Arc<Semaphore>,
+    answers: Turns,
+    changes: Turns,
     waiting: Semaphore,
     /// Users with a change in progress.
     changing: Arc<Mutex<HashSet<String>>>,
@@ -81,8 +84,8 @@ impl QueryApi {
             hypothetical: Arc::new(hypothetical),
             metrics,
             users: Buckets::new(BURST, PER_SECOND),
-            answers: Arc::new(Semaphore::new(ANSWERS)),
-            changes: Arc::new(Semaphore::new(CHANGES)),
+            answers: Turns::new(ANSWERS),
+            changes: Turns::new(CHANGES),
             waiting: Semaphore::new(WAITING),
             changing: Arc::default(),
         })
@@ -200,10 +203,40 @@ fn no_plan() -> Refusal {
     Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "NotReady", "there is no plan yet: try again")
 }
 
-async fn turn(api: &QueryApi, semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
-    let _place = api.waiting.try_acquire().map_err(|_| Refusal::busy("too many questions: try again"))?;
-    let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(semaphore).acquire_owned()).await;
-    turn.ok().and_then(Result::ok).ok_or_else(|| Refusal::busy("too many questions: try again"))
+/// Answers that are computed at a time, of which each namespace has one.
+struct Turns {
+    all: Arc<Semaphore>,
+    of: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+/// What an answer holds while it is computed.
+type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+impl Turns {
+    fn new(at_a_time: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(at_a_time)), of: Mutex::default() }
+    }
+
+    /// The namespace's own place, if it has not too many questions.
+    fn place(&self, namespace: &str) -> Option<Arc<Semaphore>> {
+        let mut of = self.of.lock();
+        // Each question holds its namespace's place.
+        of.retain(|_, place| Arc::strong_count(place) > 1);
+        let place = of.entry(namespace.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        (Arc::strong_count(place) <= OF_NAMESPACE).then(|| Arc::clone(place))
+    }
+
+    async fn take(&self, namespace: &str) -> Option<Turn> {
+        let own = self.place(namespace)?.acquire_owned().await.ok()?;
+        Some((own, Arc::clone(&self.all).acquire_owned().await.ok()?))
+    }
+}
+
+async fn turn(api: &QueryApi, turns: &Turns, namespace: &str) -> Result<Turn, Refusal> {
+    let busy = || Refusal::busy("too many questions: try again");
+    let _place = api.waiting.try_acquire().map_err(|_| busy())?;
+    let turn = tokio::time::timeout(TURN_WITHIN, turns.take(namespace)).await;
+    turn.ok().flatten().ok_or_else(busy)
 }
 
 /// Computes an answer off the async threads. The turn is held until it is computed, also when the caller has
@@ -211,7 +244,7 @@ async fn turn(api: &QueryApi, semaphore: &Arc<Semaphore>) -> Result<OwnedSemapho
 async fn answer<T: Serialize + Send + 'static>(
     api: &QueryApi,
     question: &'static str,
-    turn: OwnedSemaphorePermit,
+    turn: Turn,
     compute: impl FnOnce() -> Result<T, QueryError> + Send + 'static,
 ) -> Result<Response, Refusal> {
     let work = move || {
@@ -278,7 +311,7 @@ async fn queue(
         admit(&api, &caller, &namespace, "list").await?;
         let view = api.background.newest(VIEW_WITHIN).await.ok_or_else(no_plan)?;
         let limit = limit?;
-        let turn = turn(&api, &api.answers).await?;
+        let turn = turn(&api, &api.answers, &namespace).await?;
         let found = api.live.jobs(&namespace);
         answer(&api, "queue", turn, move || Ok(jobs::queue(&view, &namespace, &found, limit, clock::now())))
             .await
@@ -309,7 +342,7 @@ async fn explain_job(
         let always = always?;
         // As much work as changes that are asked about one by one.
         let changing = if always { Some(Changing::begin(&api, user)?) } else { None };
-        let turn = turn(&api, if always { &api.changes } else { &api.answers }).await?;
+        let turn = turn(&api, if always { &api.changes } else { &api.answers }, &namespace).await?;
         let key = ObjectKey { namespace, name: name.clone() };
         let job = api.live.job(&key);
         let hypothetical = Arc::clone(&api.hypothetical);
@@ -370,7 +403,7 @@ where
         )
     })?;
     let asked: Q = serde_json::from_slice(&body).map_err(|error| invalid(format!("body: {error}")))?;
-    let turn = turn(api, &api.changes).await?;
+    let turn = turn(api, &api.changes, &namespace).await?;
     let (live, hypothetical) = (api.live.clone(), Arc::clone(&api.hypothetical));
     let compute = move || {
         let _changing = changing;

@@ -196,9 +196,11 @@ impl<'a> Barred<'a> {
         let all = profile.and_then(|profile| profile.status.as_ref()).map(|status| status.barred.as_slice());
         let all = all.unwrap_or_default();
         let mut architectures: Vec<&str> = all.iter().filter_map(|one| one.architecture.as_deref()).collect();
-        let other = |node: &SlimNode| usable(node) && !architectures.contains(&architecture(node));
+        let other = |key: &ObjectKey, node: &SlimNode| {
+            usable(index, key, node) && !architectures.contains(&architecture(node))
+        };
         if !architectures.is_empty()
-            && !index.nodes().iter().any(|(_, node)| whole_gpus(node) > 0 && other(node))
+            && !index.nodes().iter().any(|(key, node)| whole_gpus(node) > 0 && other(key, node))
         {
             architectures.clear();
         }

@@ -97,7 +97,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         // meanwhile.
         let product = holders.type_on(&key.name).filter(|_| held > 0).or_else(|| inventory.gpu_type(node));
         let Some(product) = product else { continue };
-        let open = of_node.planned() == Some(product) && usable(node);
+        let open = of_node.planned() == Some(product) && usable(index, key, node);
         let serves = open || held > 0;
         // A closed node draws power from the budget all the same.
         if !serves && (inventory.powered(node).is_none() || !policy.power_budget.limits_power()) {

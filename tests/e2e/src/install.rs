@@ -67,7 +67,10 @@ pub async fn upgrade_to(testbed: &Testbed, chart: &Path, values: &Value) -> Resu
 /// When the file of values cannot be written.
 pub fn upgrade_args(testbed: &Testbed, chart: &Path, values: &Value) -> Result<Vec<String>> {
     let file = testbed.data_dir().join("values.json");
-    std::fs::write(&file, serde_json::to_vec_pretty(values)?)?;
+    // The tests read metrics without a token, but for the one of who may.
+    let mut given = json!({"monitoring": {"authentication": false}});
+    crate::api::merge(&mut given, values);
+    std::fs::write(&file, serde_json::to_vec_pretty(&given)?)?;
     let (chart, file) = (chart.display().to_string(), file.display().to_string());
     let args = ["upgrade", "--install", RELEASE, &chart, "--namespace", SYSTEM, "--create-namespace"];
     Ok(args.into_iter().chain(["--values", &file]).map(str::to_owned).collect())

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::curve::Curve;
 use crate::shared::Shared;
-use crate::state::{Gpu, Node, Running, read_text};
+use crate::state::{Gpu, Node, Running, read_text, text};
 use crate::{MAX_PROCESSES, SimError};
 
 /// A simulated node, driven from outside. Any number of processes may have it open.
@@ -250,6 +250,11 @@ impl Sim {
     /// When there is no such GPU.
     pub fn set_slow(&self, uuid: &str, milliseconds: u32) -> Result<(), SimError> {
         self.change(uuid, |gpu| gpu.slow = milliseconds)
+    }
+
+    /// Lets these functions fail with this code of NVML, for every GPU, in place of those before: names as in `nvml.h`, with blanks between.
+    pub fn set_failing(&self, functions: &str, code: u32) {
+        self.shared.with(|node| (node.failing, node.failing_code) = (text(functions), code));
     }
 
     /// Refuses every setting with `NO_PERMISSION`, or no longer.

@@ -12,7 +12,7 @@ use crate::{MAX_GPUS, MAX_PROCESSES, TEXT};
 /// Clients whose death is noticed.
 const MAX_CLIENTS: usize = 32;
 /// Says that the file is filled, and in which layout.
-pub const MAGIC: u64 = 0x616e_6472_6561_7338;
+pub const MAGIC: u64 = 0x616e_6472_6561_7339;
 
 /// A node.
 #[repr(C)]
@@ -39,6 +39,10 @@ pub struct Node {
     pub cuda: u32,
     /// The latest critical Xid error of any GPU; 0: none yet.
     pub xid: u32,
+    /// Functions that fail for every GPU, by name, with blanks between.
+    pub failing: [u8; TEXT],
+    /// What they return.
+    pub failing_code: u32,
     /// The GPUs; a GPU keeps its place for ever.
     pub gpu: [Gpu; MAX_GPUS],
 }
@@ -168,7 +172,8 @@ fn milli(value: f64) -> u32 {
     (value * 1000.0).round() as u32
 }
 
-fn text(value: &str) -> [u8; TEXT] {
+/// A text in such a field.
+pub fn text(value: &str) -> [u8; TEXT] {
     let mut bytes = [0; TEXT];
     let length = value.len().min(TEXT - 1);
     bytes[..length].copy_from_slice(&value.as_bytes()[..length]);

@@ -4,13 +4,20 @@ image: {{ include "andreas.image" (list . .Values.agent.image) }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end -}}
 
-{{/* Every GPU of the node, and of the driver's libraries only NVML. */}}
+{{/* Every GPU of the node, and of the driver's libraries only NVML. A runtime that is hardened reads the mount of andreas.agentDevices in
+     place of the variable. */}}
 {{- define "andreas.agentEnv" -}}
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
 {{- with .Values.agent.extraEnv }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* The mount by which NVIDIA's runtime chooses GPUs where the variable counts in privileged containers alone
+     (accept-nvidia-visible-devices-as-volume-mounts): the name of the file says which. Others see an empty file. */}}
+{{- define "andreas.agentDevices" -}}
+- {name: visible-devices, mountPath: /var/run/nvidia-container-devices/all}
 {{- end -}}
 
 {{/* A setter; two of them run, and the lock on the record says which one works. */}}
@@ -35,6 +42,7 @@ securityContext: {{- include "andreas.agentSecurity" (list . "setter") | nindent
 volumeMounts:
   - {name: socket, mountPath: /run/andreas}
   - {name: state, mountPath: /var/lib/andreas}
+  {{- include "andreas.agentDevices" . | nindent 2 }}
   {{- with .Values.agent.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -122,7 +122,7 @@ pub fn reported(index: &ClusterIndex, key: &ObjectKey, allocation: &Allocation) 
         let held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(|pod| pods.contains(pod)));
         let answering = held.filter(|gpu| gpu.state != GpuCondition::Unhealthy);
         // Many virtual GPUs do not report their draw.
-        let watts: Vec<i32> = answering.map(|gpu| gpu.watts).filter(|watts| *watts > 0).collect();
+        let watts: Vec<i32> = answering.filter_map(|gpu| gpu.watts).filter(|watts| *watts > 0).collect();
         if i32::try_from(watts.len()) != Ok(allocation.gpus_per_worker) {
             return None;
         }
@@ -221,8 +221,10 @@ pub fn foreign_power(
     let is_foreign = |pod: &String| !ours.contains(pod) && !index.has_ended(&key.name, pod);
     let foreign = status.gpus.iter().filter(|gpu| gpu.holder.as_ref().is_some_and(is_foreign));
     // No GPU that is held draws nothing: its draw is not reported.
-    let draw = |watts: i32| if watts > 0 { f64::from(watts).min(max.0) } else { max.0 };
-    let mut draws: Vec<f64> = foreign.map(|gpu| draw(gpu.watts)).collect();
+    let draw = |gpu: &GpuState| {
+        gpu.watts.filter(|watts| *watts > 0).map_or(max.0, |watts| f64::from(watts).min(max.0))
+    };
+    let mut draws: Vec<f64> = foreign.map(draw).collect();
     draws.extend(std::iter::repeat_n(max.0, unnamed_foreign(index, key, status)));
     draws.sort_by(|a, b| b.total_cmp(a));
     let there = whole_gpus(node).max(index.foreign_use(&key.name).gpus).min(MOST_GPUS);

@@ -34,7 +34,8 @@ pub struct Used {
 impl Used {
     /// Mean draw, W; `None` for a very short time.
     pub fn watts(self) -> Option<i32> {
-        (self.seconds > 0).then(|| i32::try_from(self.joules / self.seconds).unwrap_or(i32::MAX).max(1))
+        let watts = self.joules.checked_div(self.seconds).filter(|watts| *watts > 0)?;
+        Some(i32::try_from(watts).unwrap_or(i32::MAX))
     }
 }
 
@@ -87,8 +88,11 @@ impl Member {
     }
 }
 
-/// Energy and time that these members used; `None` until agents have reported every GPU of each, and if one saw only a
-/// part of it.
+/// The most that a board draws whose driver does not say it, W.
+const BOARD_WATTS: i64 = 2_000;
+
+/// Energy and time that these members used; `None` until agents have reported every GPU of each, if one saw only a part of it, and if it
+/// is none, or more than the boards draw in that time: a driver's counter may be wrong.
 pub fn used_by(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -> Option<Used> {
     let mut total = Used { joules: 0, seconds: 0 };
     for member in members {
@@ -96,7 +100,14 @@ pub fn used_by(index: &ClusterIndex, members: &[Member], gpus_per_worker: i32) -
         let status = index.gpu_nodes().get(&key)?.status.as_ref()?;
         let own = || status.released.iter().filter(|entry| member.owns(entry));
         let partial = |entry: &ReleasedEnergy| member.seen_late(entry.since.as_ref());
-        if own().map(|entry| entry.gpus).sum::<i32>() != gpus_per_worker || own().any(partial) {
+        let board = status.gpus.iter().filter_map(|gpu| gpu.board_watts).max().map_or(BOARD_WATTS, i64::from);
+        let possible = |entry: &ReleasedEnergy| {
+            let watts = board.saturating_mul(i64::from(entry.gpus));
+            let most = watts.saturating_mul(entry.seconds.saturating_add(SLACK.as_secs()));
+            (0..=most).contains(&entry.joules) && (entry.joules > 0 || entry.seconds == 0)
+        };
+        let whole = own().all(|entry| possible(entry) && !partial(entry));
+        if own().map(|entry| entry.gpus).sum::<i32>() != gpus_per_worker || !whole {
             return None;
         }
         total.joules = total.joules.saturating_add(own().map(|entry| entry.joules.max(0)).sum());
@@ -116,7 +127,7 @@ pub fn so_far(index: &ClusterIndex, pods: &[Arc<SlimPod>], gpus_of_each: i32) ->
         let own = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(&member.pod));
         let own = own.filter(|gpu| !member.seen_late(gpu.held_since.as_ref()));
         let used: Vec<i64> =
-            own.filter_map(|gpu| Some(gpu.joules.saturating_sub(gpu.held_from?).max(0))).collect();
+            own.filter_map(|gpu| Some(gpu.joules?.saturating_sub(gpu.held_from?).max(0))).collect();
         if i32::try_from(used.len()) != Ok(gpus_of_each) {
             return None;
         }
@@ -236,6 +247,27 @@ mod tests {
         assert_eq!(used(10_300, 10_200), None, "it was there before: the node's clock is ahead");
         assert_eq!(used(10_061, 10_063), Some(4_000), "a short boot");
         assert_eq!(used(10_045, 10_063), None, "a shorter one may be a clock that is ahead");
+    }
+
+    /// A counter that jumped while its agent was away, and one that stood still.
+    #[test]
+    fn energy_that_no_board_draws_in_that_time_is_not_measured() {
+        let member = Member { node: "n1".into(), pod: "team/p0".into(), bound: at(1_000), accepted: None };
+        let used = |joules: i64, board: Value| {
+            let mut index = ClusterIndex::new();
+            let entry =
+                json!({"pod": "team/p0", "since": at(1_001), "joules": joules, "seconds": 95, "gpus": 2});
+            let gpus = json!([{"uuid": "a", "state": "Free", "boardWatts": board}]);
+            let node: SlimGpuNode = serde_json::from_value(json!({
+                "metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {},
+                "status": {"released": [entry], "gpus": gpus}}))
+            .expect("a gpu node");
+            index.apply(node);
+            used_by(&index, std::slice::from_ref(&member), 2).map(|used| used.joules)
+        };
+        assert_eq!(used(80_000, json!(400)), Some(80_000));
+        assert_eq!((used(80_001, json!(400)), used(0, json!(400)), used(-1, json!(400))), (None, None, None));
+        assert_eq!((used(400_000, json!(null)), used(400_001, json!(null))), (Some(400_000), None));
     }
 
     #[test]

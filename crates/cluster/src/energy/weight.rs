@@ -7,11 +7,14 @@ use kube::ResourceExt;
 use crate::index::ClusterIndex;
 
 /// Effective weight of a job, in plans and costs. It is the job's own, bounded by the namespace's annotation
-/// `andreas.dev/max-weight`. An annotation that is not a whole number is ignored.
+/// `andreas.dev/max-weight`. Without one, or with one that is not a whole number, by what holds for all namespaces.
 pub fn bounded_weight(index: &ClusterIndex, namespace: &str, weight: i32) -> i32 {
     let key = ObjectKey { namespace: String::new(), name: namespace.to_owned() };
     let annotations = index.rules().namespaces.get(&key).map(|namespace| namespace.annotations());
-    let bound = annotations.and_then(|all| all.get(ANNOTATION_MAX_WEIGHT)).and_then(|text| text.parse().ok());
+    let bound = annotations
+        .and_then(|all| all.get(ANNOTATION_MAX_WEIGHT))
+        .and_then(|text| text.parse().ok())
+        .or(index.rules().max_weight);
     bound.map_or(weight, |bound: i32| weight.min(bound.max(1)))
 }
 
@@ -38,5 +41,7 @@ mod tests {
         assert_eq!(namespace(2, "0"), [1, 1]);
         assert_eq!(namespace(3, "a lot"), [5, 500]);
         assert_eq!(bounded_weight(&index, "other", 500), 500);
+        let index = index.with_max_weight(50);
+        assert_eq!(["team", "other"].map(|namespace| bounded_weight(&index, namespace, 500)), [50, 50]);
     }
 }

@@ -75,7 +75,7 @@ pub fn reporting_agent<'a>(index: &'a ClusterIndex, key: &ObjectKey) -> Option<&
 
 /// Time without any report after which an agent is silent; `None`: it owes none, or does not say how often it reports.
 fn overdue_after(status: &GpuNodeStatus) -> Option<Duration> {
-    let draws = |gpu: &GpuState| gpu.state == GpuCondition::Held && gpu.watts > 0;
+    let draws = |gpu: &GpuState| gpu.state == GpuCondition::Held && gpu.watts > Some(0);
     let each = u64::try_from(status.report_seconds?).ok()?;
     status.gpus.iter().any(draws).then(|| MISSED * Duration::from_secs(each))
 }
@@ -163,7 +163,9 @@ fn same_power(old: Option<&GpuNodeStatus>, new: Option<&GpuNodeStatus>) -> bool 
 }
 
 fn same_gpu(a: &GpuState, b: &GpuState) -> bool {
-    let near = a.watts.abs_diff(b.watts) <= (a.watts.unsigned_abs() / 10).max(5);
+    let watts = |gpu: &GpuState| gpu.watts.unwrap_or(0);
+    let near = watts(a).abs_diff(watts(b)) <= (watts(a).unsigned_abs() / 10).max(5)
+        && a.watts.is_some() == b.watts.is_some();
     a.uuid == b.uuid
         && a.holder == b.holder
         && (a.holder.is_none() || near)
@@ -224,7 +226,7 @@ mod tests {
         for (state, watts) in [("Free", 54), ("Resting", 54), ("Unhealthy", 0), ("Held", 0)] {
             let mut index = ClusterIndex::new();
             let mut node = gpu_node(1, json!({}), 1_000, state);
-            node.status.as_mut().expect("a status").gpus[0].watts = watts;
+            node.status.as_mut().expect("a status").gpus[0].watts = Some(watts).filter(|watts| *watts > 0);
             index.apply(node);
             index.age_reports(Duration::from_secs(240));
             assert!(reports(&index), "{state}, {watts} W");

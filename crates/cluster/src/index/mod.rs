@@ -117,6 +117,8 @@ pub struct Rules {
     pub quotas: Store<SlimQuota>,
     /// Namespaces.
     pub namespaces: Store<SlimNamespace>,
+    /// The largest weight that counts in a namespace that says nothing of it.
+    pub max_weight: Option<i32>,
 }
 
 /// Volumes and claims on them.
@@ -189,6 +191,13 @@ impl ClusterIndex {
     /// An empty index, by another clock: the API server's, which sets what objects say.
     pub fn with_clock(now: fn() -> Timestamp) -> Self {
         Self { clock: Clock(now), ..Self::default() }
+    }
+
+    /// The largest weight that counts in namespaces without the annotation that bounds it.
+    #[must_use]
+    pub fn with_max_weight(mut self, weight: i32) -> Self {
+        self.rules.max_weight = Some(weight);
+        self
     }
 
     /// A copy for planning: objects are shared, foreign pods are included as sums only, and it sends no

@@ -9,15 +9,22 @@ use andreas_api::quantity;
 use andreas_api::slim::SlimNode;
 use andreas_model::ObjectKey;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::ClusterIndex;
 use super::amounts::Amounts;
 use super::{owner, takes};
 
-/// A worker may be placed there now: ready, not cordoned, not being deleted.
-pub fn usable(node: &SlimNode) -> bool {
-    ready(node) && !node.spec.unschedulable && node.metadata.deletion_timestamp.is_none()
+/// A worker may be placed there now: ready, not cordoned, not being deleted, and its agent, if it has one, reaches the driver. A kubelet
+/// offers GPUs for as long as the device plug-in runs, also where the kernel's driver no longer fits its library.
+pub fn usable(index: &ClusterIndex, key: &ObjectKey, node: &SlimNode) -> bool {
+    let conditions = agent_status(index, key).map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let no_driver = |c: &Condition| c.type_ == "Ready" && c.status == "False" && c.reason == "NoDriver";
+    ready(node)
+        && !node.spec.unschedulable
+        && node.metadata.deletion_timestamp.is_none()
+        && !conditions.iter().any(no_driver)
 }
 
 /// Its kubelet answers, so it has power.
@@ -102,4 +109,37 @@ pub(super) fn same_node(a: &SlimNode, b: &SlimNode) -> bool {
         && a.metadata.deletion_timestamp == b.metadata.deletion_timestamp
         && a.spec == b.spec
         && a.status == b.status
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_api::slim::SlimGpuNode;
+    use andreas_model::Index;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_node_whose_agent_reaches_no_driver_takes_no_new_run() {
+        let node: SlimNode = serde_json::from_value(json!({
+            "metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}))
+        .expect("a node");
+        let key = ObjectKey { namespace: String::new(), name: "n1".into() };
+        let mut index = ClusterIndex::new();
+        assert!(usable(&index, &key, &node), "without an agent");
+        for (version, status, reason, expected) in [
+            (1, "False", "NoDriver", false),
+            (2, "False", "SetterNotResponding", true),
+            (3, "True", "Working", true),
+        ] {
+            let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            let agent: SlimGpuNode = serde_json::from_value(json!({
+                "metadata": {"name": "n1", "resourceVersion": version.to_string()}, "spec": {},
+                "status": {"agentVersion": "1", "conditions": [condition]}}))
+            .expect("a GpuNode");
+            index.apply(agent);
+            assert_eq!(usable(&index, &key, &node), expected, "{reason}");
+        }
+    }
 }

@@ -195,6 +195,17 @@ fn an_unknown_container_status_and_a_broken_gpu_are_the_clusters_failure() {
 }
 
 #[test]
+fn a_gang_gives_way_whose_gpu_its_kubelet_gave_to_another_pod_too() {
+    for (doubled, phase) in [("team/bert-1-0", Phase::Stopping), ("team/other-1-0", Phase::Running)] {
+        let mut world = World::running(json!({}), &["n1"], 1);
+        let agent = AgentFact { doubled: [doubled.to_owned()].into(), ..AgentFact::default() };
+        world.nodes.get_mut("n1").unwrap().agent = Some(agent);
+        world.step_until_stable();
+        assert_eq!(world.phase(), phase, "{doubled}");
+    }
+}
+
+#[test]
 fn only_so_many_ended_attempts_keep_their_pods() {
     let mut world = World::running(json!({"historyLimit": 1, "retries": 5}), &["n1"], 1);
     for attempt in 1..=3 {

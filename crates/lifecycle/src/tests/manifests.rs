@@ -141,7 +141,9 @@ fn progress_and_checkpoint_reach_the_training_container_only() {
     );
     assert_eq!(
         json["spec"]["containers"][0],
-        json!({"name": "logs", "image": "l", "terminationMessagePolicy": "FallbackToLogsOnError"})
+        json!({"name": "logs", "image": "l", "terminationMessagePolicy": "FallbackToLogsOnError",
+            "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}),
+        "it has no GPU, whatever its image asks for"
     );
     let train = &json["spec"]["containers"][1];
     assert_eq!(

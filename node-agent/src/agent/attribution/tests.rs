@@ -10,8 +10,9 @@ fn at(seconds: i64) -> Timestamp {
 fn gpus(a: (Option<&str>, i64), b: (Option<&str>, i64)) -> BTreeMap<Uuid, GpuReading> {
     let reading = |(holder, joules): (Option<&str>, i64)| GpuReading {
         holder: holder.map(|name| ("team".to_owned(), name.to_owned())),
-        joules,
+        joules: Some(joules),
         estimated: false,
+        lost: false,
     };
     BTreeMap::from([("GPU-a".to_owned(), reading(a)), ("GPU-b".to_owned(), reading(b))])
 }
@@ -57,8 +58,8 @@ fn an_agent_that_is_started_again_goes_on_with_the_share_of_the_same_pod_only() 
         uuid: uuid.into(),
         state: GpuCondition::Held,
         holder: Some(holder.into()),
-        watts: 0,
-        joules: 0,
+        watts: None,
+        joules: None,
         held_from: Some(from),
         held_since: Some(Time(at(0))),
         counter_base: None,
@@ -102,6 +103,29 @@ fn a_share_survives_what_an_earlier_agent_counted_and_says_where_it_estimates() 
     shares.update(&gpus((None, 1_300), (None, 300)), at(2));
     let estimated = ReleasedEnergy { estimated: true, ..released("team/x", 0, 200, 2, 1) };
     assert_eq!(shares.released(), [estimated, released("team/z", 0, 200, 2, 1)]);
+}
+
+#[test]
+fn a_share_with_energy_that_nothing_tells_is_no_share() {
+    for (at_begin, lost, at_end, reported) in [
+        (true, false, true, true),
+        (false, false, true, false),
+        (true, true, true, false),
+        (true, false, false, false),
+    ] {
+        let mut shares = EnergyAttribution::default();
+        let mut step = |holder, joules, read: bool, lost, second| {
+            let mut readings = gpus((holder, joules), (None, 0));
+            let reading = readings.get_mut("GPU-a").unwrap();
+            (reading.joules, reading.lost) = (reading.joules.filter(|_| read), lost);
+            shares.update(&readings, at(second));
+        };
+        step(Some("x"), 100, at_begin, false, 0);
+        // A reading that is missing in between changes nothing.
+        step(Some("x"), 0, false, lost, 1);
+        step(None, 300, at_end, false, 2);
+        assert_eq!(!shares.released().is_empty(), reported);
+    }
 }
 
 proptest! {

@@ -7,9 +7,8 @@ fn facts() -> Facts {
     Facts {
         product: "A100".into(),
         limit_mw: Some((100_000, 400_000)),
-        default_limit_mw: Some(400_000),
         clock_mhz: Some((210, 1410)),
-        minor: Some(0),
+        ..Facts::default()
     }
 }
 
@@ -135,7 +134,9 @@ fn a_gpu_that_rests_goes_on_though_it_draws_its_bare_idle_by_that() {
 
 #[test]
 fn a_gpu_is_at_rest_by_its_clock_or_by_its_draw_where_clocks_cannot_be_locked() {
-    let at = |clock_mhz, power_mw| Sample { clock_mhz, power_mw, ..Sample::default() };
+    let reading = |value: u32| Some(value).filter(|value| *value > 0);
+    let at =
+        |clock, power| Sample { clock_mhz: reading(clock), power_mw: reading(power), ..Sample::default() };
     assert!(is_at_rest(&facts(), &at(345, 80_000)));
     assert!(!is_at_rest(&facts(), &at(1410, 54_000)));
     assert!(is_at_rest(&facts(), &at(0, 80_000)), "no reading is no reason to set anything");

@@ -11,7 +11,7 @@ use super::{ReconcileLoop, labels, rest_kind};
 use crate::agent::attribution::GpuReading;
 use crate::agent::decide::{Decision, DesiredSettings, GpuObservation, Holder, Observed};
 use crate::agent::energy::{GpuUse, Interval};
-use crate::agent::health::{PROBLEMS, problems};
+use crate::agent::health::{Findings, PROBLEMS, problems};
 use crate::agent::metrics::GpuLabels;
 use crate::agent::monitor::GpuHandle;
 use crate::agent::status::{ConditionUpdate, Report, whole_seconds};
@@ -33,7 +33,15 @@ impl ReconcileLoop {
             let (labels, sample, driver) =
                 (labels(uuid, gpu), gpu.sample().cloned(), gpu.facts().and_then(|facts| facts.limit_mw));
             let settable = observation.facts.as_ref().and_then(|facts| facts.limit_mw);
-            let found = problems(gpu.fault(), self.deps.xids.fatal_error(uuid), sample.as_ref());
+            let xids = &self.deps.xids;
+            let contained = xids.contained_error(uuid, clock::now());
+            let found = problems(Findings {
+                error: gpu.fault(),
+                xid: xids.fatal_error(uuid),
+                contained,
+                twice: self.holders.gpus.twice.contains(uuid),
+                sample: sample.as_ref(),
+            });
             let refused = self.setter.outcome(uuid).and_then(|outcome| outcome.refused.as_deref());
             let overridden = refused == Some("overridden");
             let for_good = overridden || refused.is_some_and(is_final);
@@ -79,9 +87,9 @@ impl ReconcileLoop {
                 uuid: uuid.clone(),
                 state,
                 holder: holder.map(|(namespace, name)| namespaced_pod_name(&namespace, &name)),
-                watts: sample.map_or(0, |s| i32::try_from(s.power_mw / 1000).unwrap_or(i32::MAX)),
+                watts: sample.and_then(|s| i32::try_from(s.power_mw?.div_ceil(1000)).ok()),
                 joules: meter.joules(),
-                counter_base: Some(meter.base_joules()).filter(|base| *base > 0),
+                counter_base: Some(meter.base_joules()).filter(|base| *base != 0),
                 held_from: None,
                 held_since: None,
                 // Rounded up, so that the value is never below the real limit.
@@ -131,7 +139,9 @@ impl ReconcileLoop {
         };
         if let Some(gpu) = self.deps.monitor.gpus().get(uuid) {
             let kind = rest_kind(gpu);
-            if let Some(effect) = self.deps.rest_trials.add(uuid, &kind, &in_use, sample.power_mw, now) {
+            let effect =
+                sample.power_mw.and_then(|power| self.deps.rest_trials.add(uuid, &kind, &in_use, power, now));
+            if let Some(effect) = effect {
                 let watts = effect.saved_mw / 1000.0;
                 tracing::info!(
                     uuid,
@@ -143,15 +153,16 @@ impl ReconcileLoop {
                 self.deps.metrics.set_rest_effect(&labels.gpu_type, kind.context, watts);
             }
         }
+        let most_mw = observation.facts.as_ref().and(self.deps.monitor.gpus().get(uuid)?.facts()?.limit_mw);
         let meter = self.energy.meters.entry(uuid.clone()).or_default();
-        let interval = meter.add(now, sample, in_use);
-        let joules = meter.joules();
+        let interval = meter.add(now, sample, in_use, most_mw.map(|(_, highest)| highest));
+        let joules = meter.joules().filter(|_| interval.counted);
         self.apply_interval(uuid, &interval);
         let slices = self.holders.gpus.shared.get(uuid);
         self.energy.shared.update(uuid, slices, interval.joules);
         self.deps.metrics.sampled(labels, sample, &interval);
         let known = observation.holder != Holder::Unknown || self.holders.gpus.shared.contains_key(uuid);
-        let reading = GpuReading { holder, joules, estimated: interval.estimated };
+        let reading = GpuReading { holder, joules, estimated: interval.estimated, lost: interval.lost };
         known.then_some(reading)
     }
 

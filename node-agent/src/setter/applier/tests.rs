@@ -43,9 +43,8 @@ impl Gpu for FakeGpu {
         Ok(Facts {
             product: "FakeGpu".into(),
             limit_mw: Some((100_000, 400_000)),
-            default_limit_mw: Some(400_000),
             clock_mhz: Some((210, 1410)),
-            minor: Some(0),
+            ..Facts::default()
         })
     }
     fn sample(&mut self) -> Result<crate::gpu::Sample, GpuError> {

@@ -107,7 +107,7 @@ fn what_a_node_used_is_billed_until_its_last_sign() {
 fn measured_energy_of_a_run_that_is_seen_late_costs_what_it_did_at_its_end() {
     let mut index = ClusterIndex::new();
     let released =
-        json!([{"pod": "team/bert-1-0", "since": at(1), "joules": 3_600_000, "seconds": 10, "gpus": 1}]);
+        json!([{"pod": "team/bert-1-0", "since": at(1), "joules": 3_600_000, "seconds": 36_000, "gpus": 1}]);
     let node: SlimGpuNode = serde_json::from_value(json!({
         "metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {}, "status": {"released": released}}))
     .expect("a GpuNode");
@@ -171,6 +171,32 @@ fn a_job_made_again_sees_the_old_pods_that_were_deleted_by_force() {
             assert_eq!((seen.deleted.len(), seen.nodes.len()), (kept, kept), "{phase}");
         }
     }
+}
+
+#[test]
+fn of_two_pods_with_one_gpu_the_younger_of_ours_gives_way() {
+    let pod = |name: &str, created: i64, job: Option<&str>| {
+        let mut pod = testing::pod(0, 2, job.unwrap_or("nobody"));
+        pod["metadata"]["name"] = name.into();
+        pod["metadata"]["creationTimestamp"] = json!(at(created));
+        pod["spec"]["nodeName"] = "n1".into();
+        if job.is_none() {
+            pod["metadata"]["ownerReferences"] = json!([]);
+        }
+        serde_json::from_value::<SlimPod>(pod).expect("a pod")
+    };
+    let shares = json!([{"pod": "team/a", "thousandths": 500}, {"pod": "team/b", "thousandths": 500}]);
+    let gives_way = |pods: [SlimPod; 2], reason: &str| {
+        let mut index = ClusterIndex::new();
+        pods.into_iter().for_each(|pod| index.apply(pod));
+        let gpu = json!({"uuid": "g", "state": "Held", "shares": shares, "problems": [{"reason": reason}]});
+        gives_way(&serde_json::from_value(gpu).expect("a GPU"), &index, "n1")
+    };
+    let ours = || [pod("a", 10, Some("j1")), pod("b", 20, Some("j1"))];
+    assert_eq!(gives_way(ours(), "TwoHolders").as_deref(), Some("team/b"));
+    assert_eq!(gives_way(ours(), "Xid"), None);
+    let [a, _] = ours();
+    assert_eq!(gives_way([a, pod("b", 20, None)], "TwoHolders").as_deref(), Some("team/a"));
 }
 
 #[test]

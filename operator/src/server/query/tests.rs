@@ -203,3 +203,27 @@ async fn an_answer_that_takes_too_long_is_refused_as_the_command_knows_it() {
     let failure: Failure = serde_json::from_slice(&text).expect("a failure");
     assert_eq!((failure.code, failure.reason.as_str()), (504, "Timeout"));
 }
+
+/// Given twenty questions about one namespace, by as many users; then one of them is computed, and another namespace has its turn at once.
+#[tokio::test(start_paused = true)]
+async fn questions_about_one_namespace_keep_no_other_from_its_turn() {
+    let turns = Arc::new(Turns::new(2));
+    let first = turns.take("loud").await.expect("nobody else asks");
+    let ask = |_| {
+        let turns = Arc::clone(&turns);
+        tokio::spawn(async move { turns.take("loud").await.is_some() })
+    };
+    let asked: Vec<_> = (0..20).map(ask).collect();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let refused = asked.iter().filter(|question| question.is_finished()).count();
+    assert_eq!(refused, 20 - (OF_NAMESPACE - 1));
+    let quiet = tokio::time::timeout(Duration::from_millis(1), turns.take("quiet")).await;
+    let _quiet = quiet.expect("at once").expect("its first question");
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // Each answer makes place for the next one of its namespace.
+    let answered =
+        futures::future::join_all(asked).await.into_iter().filter(|answer| matches!(answer, Ok(true)));
+    assert_eq!(answered.count(), OF_NAMESPACE - 1);
+    assert!(turns.of.lock().len() <= 2);
+}

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// A name, and what it is rendered with: the chart's files of values for a platform, and single values.
-pub(super) const SETS: [(&str, &[&str]); 16] = [
+pub(super) const SETS: [(&str, &[&str]); 17] = [
     ("default", &[]),
     ("gke", &["values-gke.yaml"]),
     ("eks", &["values-eks.yaml"]),
@@ -29,7 +29,6 @@ pub(super) const SETS: [(&str, &[&str]); 16] = [
         &[
             "monitoring.podMonitor.enabled=true",
             "monitoring.podMonitor.labels.release=stack",
-            "monitoring.authentication=true",
             "monitoring.authorization.credentials.name=scraper",
             "monitoring.rules.enabled=true",
             "monitoring.rules.disabled={AndreasPredictionsOff}",
@@ -37,7 +36,15 @@ pub(super) const SETS: [(&str, &[&str]); 16] = [
             "scheduler.enabled=false",
         ],
     ),
-    ("service-monitors", &["monitoring.serviceMonitor.enabled=true", "operator.podAnnotations.team=ml"]),
+    ("gpu-operator", &["values-gpu-operator.yaml"]),
+    (
+        "service-monitors",
+        &[
+            "monitoring.serviceMonitor.enabled=true",
+            "monitoring.authentication=false",
+            "operator.podAnnotations.team=ml",
+        ],
+    ),
     (
         "agent-off",
         &[

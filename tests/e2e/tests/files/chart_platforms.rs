@@ -284,6 +284,51 @@ async fn on_openshift_the_constraints_admit_all_pods_and_without_its_values_none
     }
 }
 
+/// What NVIDIA's driver manager and MIG manager write into the labels of a node's other parts, in any order, and nodes of virtual machines.
+#[tokio::test]
+async fn agents_leave_a_node_whose_driver_is_replaced_and_stay_off_those_without_one_for_containers() {
+    let objects = objects("default").await;
+    let pod = pods_of(&objects, true)[0];
+    let required = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let runs = |labels: &[(&str, &str)]| {
+        let label = |key: &Value| labels.iter().find(|(name, _)| key == name).map(|(_, value)| *value);
+        let holds = |expression: &Value| {
+            let value = label(&expression["key"]);
+            let listed = value.is_some_and(|value| list(&expression["values"]).any(|one| one == value));
+            match expression["operator"].as_str() {
+                Some("In") => listed,
+                Some("NotIn") => !listed,
+                _ => value.is_some(),
+            }
+        };
+        list(&required["nodeSelectorTerms"]).any(|term| list(&term["matchExpressions"]).all(holds))
+    };
+    let gpus = ("nvidia.com/gpu.present", "true");
+    assert!(runs(&[gpus, ("nvidia.com/gpu.deploy.dcgm-exporter", "false")]) && !runs(&[]));
+    let (upgrade, mig) = ("paused-for-driver-upgrade", "paused-for-mig-change");
+    for part in ["dcgm-exporter", "device-plugin", "operator-validator", "client"] {
+        let part = format!("nvidia.com/gpu.deploy.{part}");
+        for paused in [upgrade, mig, &format!("{mig}_{upgrade}"), &format!("{upgrade}_{mig}")] {
+            assert!(!runs(&[gpus, (&part, paused)]), "{part} {paused}");
+        }
+    }
+    for config in ["vm-passthrough", "vm-vgpu"] {
+        assert!(!runs(&[gpus, ("nvidia.com/gpu.workload.config", config)]), "{config}");
+    }
+    assert!(runs(&[gpus, ("nvidia.com/gpu.workload.config", "container")]));
+}
+
+/// With the container toolkit's setting against NVIDIA_VISIBLE_DEVICES in pods of tenants, a container names its GPUs by mounts.
+#[tokio::test]
+async fn a_hardened_container_toolkit_gives_agents_and_setters_their_gpus() {
+    let objects = objects("default").await;
+    let pod = pods_of(&objects, true)[0];
+    let null = json!({"name": "visible-devices", "hostPath": {"path": "/dev/null", "type": "CharDevice"}});
+    assert!(list(&pod["volumes"]).any(|volume| *volume == null));
+    let all = json!({"name": "visible-devices", "mountPath": "/var/run/nvidia-container-devices/all"});
+    assert!(containers(pod).all(|container| list(&container["volumeMounts"]).any(|mount| *mount == all)));
+}
+
 /// Where all other nodes have GPUs and a taint of their own, these pods find a node only in a system pool.
 #[tokio::test]
 async fn on_aks_all_pods_beside_the_agents_tolerate_the_taint_of_system_pools() {
@@ -328,8 +373,9 @@ async fn policies_are_left_out_one_by_one() {
         found.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     };
     for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
-        assert_eq!(names(&objects("default").await, kind).len(), 7);
+        assert_eq!(names(&objects("default").await, kind).len(), 9);
         let left = names(&objects("extras").await, kind);
-        assert_eq!(left, ["andreas-adopts", "andreas-gpunode-status", "andreas-max-weight", "andreas-pods"]);
+        let kept = ["adopts", "devices", "gpunode-status", "max-weight", "pods", "scheduler-account"];
+        assert_eq!(left, kept.map(|policy| format!("andreas-{policy}")));
     }
 }

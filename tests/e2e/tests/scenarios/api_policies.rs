@@ -153,7 +153,10 @@ async fn a_namespace_bounds_weights(s: &Stage) -> Result<()> {
     patch(&s.admin, &light, &yaml("spec: {suspend: true}")?, true).await?.accepted()?;
     let muddled = create(&s.admin, &job("muddled", "any", "")?, true).await?;
     refused_with(muddled, "which is not a whole number")?;
-    create(&s.tenant, &job("team", "free", "spec: {weight: 1000}")?, true).await?.accepted()?;
+    // Where nothing is said, the chart's bound holds.
+    create(&s.tenant, &job("team", "free", "spec: {weight: 50}")?, true).await?.accepted()?;
+    let words = "is above 50, the largest that namespace team allows";
+    refused_with(create(&s.tenant, &job("team", "loud", "spec: {weight: 51}")?, true).await?, words)?;
     delete(&s.admin, &light).await
 }
 

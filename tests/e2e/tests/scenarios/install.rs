@@ -172,10 +172,10 @@ async fn a_release_lives_from_install_to_uninstall() -> Result<()> {
     .await
 }
 
-/// Given `monitoring.authentication`; when each program is asked for its metrics; then those with the right alone get them.
+/// Given the chart's own values; when each program is asked for its metrics; then those with the right alone get them.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_for_those_with_the_right_where_the_values_say_so() -> Result<()> {
-    let values = json!({"monitoring": {"authentication": true, "annotations": false}});
+    let values = json!({"monitoring": {"authentication": true}});
     scenario(options(values), async |c| {
         for account in ["scraper", "tenant"] {
             c.kubectl(&format!("create serviceaccount {account}")).await?;

@@ -57,21 +57,28 @@ pub(crate) fn handle_of(place: usize) -> nvmlDevice_t {
 }
 
 /// Runs `work` on the GPU of a handle, unless a fault forbids it. A hang is waited out here.
-pub(crate) fn gpu(handle: nvmlDevice_t, work: impl FnOnce(&mut Gpu) -> nvmlReturn_t) -> nvmlReturn_t {
+pub(crate) fn gpu<F: FnOnce(&mut Gpu) -> nvmlReturn_t>(handle: nvmlDevice_t, work: F) -> nvmlReturn_t {
     on_gpu(handle, false, work)
 }
 
+/// Whether the function that made this closure is among those that fail: its name is a part of the closure's type's.
+fn fails<F>(node: &Node) -> bool {
+    let of = std::any::type_name::<F>();
+    let named = |name: &[u8]| !name.is_empty() && of.split("::").any(|part| part.as_bytes() == name);
+    read_text(&node.failing).split(|byte| *byte == b' ').any(named)
+}
+
 /// Runs `work` on the GPU of a handle; `remembered` is what the driver keeps of a GPU that it has lost.
-pub(crate) fn on_gpu(
+pub(crate) fn on_gpu<F: FnOnce(&mut Gpu) -> nvmlReturn_t>(
     handle: nvmlDevice_t,
     remembered: bool,
-    work: impl FnOnce(&mut Gpu) -> nvmlReturn_t,
+    work: F,
 ) -> nvmlReturn_t {
     let place = place_of(handle);
     let mut waited = false;
     let counted = node(|node| {
         node.calls = node.calls.wrapping_add(1);
-        SUCCESS
+        if fails::<F>(node) { node.failing_code } else { SUCCESS }
     });
     if counted != SUCCESS {
         return counted;

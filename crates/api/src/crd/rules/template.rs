@@ -34,6 +34,20 @@ macro_rules! no_gpus {
     };
 }
 
+/// Ways around the device plug-in to GPUs that others have: NVIDIA's runtime gives what its variable, these mounts or CDI's annotations name.
+macro_rules! no_foreign_devices {
+    ($field:literal, $rule:expr) => {
+        Rule {
+            kind: KIND,
+            path: concat!("spec.template.", $field),
+            rule: $rule,
+            message: "NVIDIA_VISIBLE_DEVICES (but void and none), mounts below /var/run/nvidia-container-devices and annotations under \
+                      cdi.k8s.io/ would give a container GPUs that are others': remove them, and use spec.gpus",
+            field_path: None,
+        }
+    };
+}
+
 /// A field of every container that may not be given.
 macro_rules! refused_in_container {
     ($field:literal) => {
@@ -63,6 +77,10 @@ macro_rules! not_ours {
         }
     };
 }
+
+const VISIBLE: &str =
+    "!self.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES' && !(has(e.value) && e.value in ['void', 'none']))";
+const MOUNTS: &str = "!self.exists(m, m.mountPath.contains('nvidia-container-devices'))";
 
 pub(super) const RULES: &[Rule] = &[
     not_ours!("labels"),
@@ -117,4 +135,9 @@ pub(super) const RULES: &[Rule] = &[
     no_gpus!("containers", "requests"),
     no_gpus!("initContainers", "limits"),
     no_gpus!("initContainers", "requests"),
+    no_foreign_devices!("metadata.annotations", "!self.exists(k, k.startsWith('cdi.k8s.io/'))"),
+    no_foreign_devices!("spec.containers[].env", VISIBLE),
+    no_foreign_devices!("spec.initContainers[].env", VISIBLE),
+    no_foreign_devices!("spec.containers[].volumeMounts", MOUNTS),
+    no_foreign_devices!("spec.initContainers[].volumeMounts", MOUNTS),
 ];
