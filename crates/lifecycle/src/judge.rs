@@ -29,8 +29,7 @@ use super::words::{lost_by_runtime, mentions_gpu_fault, not_started_by_its_node}
 /// Progress at which a run counts as done, thousandths of a percent.
 pub const NEARLY_DONE: i32 = 99_000;
 
-/// Seconds for which a member never seen by this process may still appear. After a start, the caches of jobs
-/// and pods may date from different instants.
+/// Seconds for which a member never seen by this process may still appear: after a start, caches of jobs and pods may differ in age.
 const MISSING_TIMEOUT: i64 = 10;
 
 /// The outcome of an attempt and its reason.
