@@ -143,8 +143,7 @@ impl<'a> Case<'a> {
     pub(super) fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
         let reason = Reason::parse(&stop.reason).unwrap_or(Reason::ContainerFailed);
         let mut judgement = Judgement::new(stop.outcome?, reason, stop.message.clone());
-        // The excluded nodes were written with the stop.
-        judgement.exit_code = stop.exit_code;
+        judgement.exit_code = stop.exit_code; // The excluded nodes were written with the stop.
         let platform = failed_choice(&stop.message).filter(|_| reason == Reason::UnsupportedHardware);
         let platform = platform.and_then(|(choice, _)| self.barred(choice, self.members.gang.first()?.node));
         let refused =
