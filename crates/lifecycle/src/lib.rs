@@ -52,6 +52,7 @@ pub mod action;
 mod adopted;
 mod cancel;
 mod choices;
+mod devices;
 mod draft;
 mod end;
 mod ends;

@@ -22,7 +22,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use ring::digest::{SHA256, digest};
 
 use super::observed::{NodeFact, Settings};
-use super::slurm;
+use super::{devices, slurm};
 
 /// Pod annotation: its node's boot ID at creation. A different one later proves that its containers are gone.
 pub const ANNOTATION_BOOT_ID: &str = "andreas.dev/boot-id";
@@ -30,8 +30,6 @@ pub const ANNOTATION_BOOT_ID: &str = "andreas.dev/boot-id";
 const GRACE_WITHOUT_CHECKPOINT: i64 = 30;
 /// Lifetime of a progress token, s; the kubelet renews it.
 const TOKEN_SECONDS: i64 = 3600;
-/// The variable by which NVIDIA's container runtime chooses a container's GPUs. The device plug-in sets it where GPUs are requested.
-const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 const PROGRESS_VOLUME: &str = "andreas-progress";
 const CHECKPOINT_VOLUME: &str = "andreas-checkpoint";
 const SHARED_MEMORY_VOLUME: &str = "andreas-shared-memory";
@@ -185,13 +183,7 @@ fn worker(job: &SlimTrainingJob, allocation: &Allocation, index: usize, settings
         // Ours first, so that the user's may refer to them as $(NAME).
         env.splice(0..0, ours);
     }
-    // Images of CUDA ask for all GPUs of the node; only the container that trains has some.
-    let others = spec.containers.iter_mut().filter(|c| Some(c.name.as_str()) != trains);
-    for container in others.chain(spec.init_containers.iter_mut().flatten()) {
-        let env = container.env.get_or_insert_default();
-        env.retain(|e| e.name != VISIBLE_DEVICES);
-        env.push(EnvVar { name: VISIBLE_DEVICES.into(), value: Some("void".into()), ..EnvVar::default() });
-    }
+    devices::hide(&mut spec, trains);
     if job.spec.rendezvous == Rendezvous::Slurm {
         slurm::prepare(&mut spec, &mut annotations, trains, &place(job, allocation, index, on_host));
     }
