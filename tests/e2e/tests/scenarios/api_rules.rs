@@ -99,7 +99,7 @@ async fn edits_that_stay_possible(client: &Client) -> Result<()> {
     for change in [
         "spec: {deadline: '2999-01-01T00:00:00Z'}",
         "spec: {deadline: null, deadlineAfter: 2h}",
-        "spec: {weight: 1000}",
+        "spec: {weight: 50}",
         "spec: {suspend: true}",
         "spec: {gpus: {min: 2, max: 16, maxNodes: 4, counts: [2, 8], types: [A100], memoryGiB: 40}}",
         "spec: {retries: 0}",
