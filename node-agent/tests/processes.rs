@@ -161,7 +161,7 @@ async fn a_pod_on_a_broken_gpu_keeps_its_power_limit() {
     let (node, _setter, _agent) = settled().await;
     // The subscription to errors is made in the background.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    node.sim.raise_xid(HELD, 63).expect("an error");
+    node.sim.raise_xid(HELD, 48).expect("an error");
     until("it is unhealthy", SLACK, || node.api.gpu(HELD).0 == "Unhealthy").await;
     stays("its limit", Duration::from_secs(2), || node.gpu(HELD).limit_watts == 250.0).await;
     node.hold("job-1-0", &[]);

@@ -20,6 +20,9 @@ pub const SYSTEM: &str = "andreas-system";
 /// Namespace of the node agents.
 pub const AGENTS: &str = "andreas-node";
 
+/// Scenarios tell jobs apart by any weight that there is.
+pub const MAX_WEIGHT: &str = "1000";
+
 /// ServiceAccount of the operator.
 pub fn operator_account() -> &'static str {
     "andreas-operator"
@@ -69,11 +72,14 @@ pub async fn install(testbed: &Testbed, adopt: &[&str]) -> Result<()> {
     let definitions = render(testbed, &["templates/crds.yaml"], &[]).await?;
     testbed.kubectl_apply(&definitions).await?.checked()?;
     let kinds = format!("{{{}}}", adopt.join(","));
-    let values = [("adoption.kinds", kinds.as_str())];
+    let mut values = vec![("policies.maxWeight", MAX_WEIGHT)];
+    if !adopt.is_empty() {
+        values.push(("adoption.kinds", kinds.as_str()));
+    }
     let rest = render(
         testbed,
         &["templates/rbac/*.yaml", "templates/policies/*.yaml", "templates/priorityclass.yaml"],
-        if adopt.is_empty() { &[] } else { &values },
+        &values,
     )
     .await?;
     testbed.kubectl_apply(&rest).await?.checked()?;

@@ -267,6 +267,7 @@ impl Cluster {
             .args(["--namespace", SYSTEM, "--log-format", "text", "--log", self.options.operator_log])
             .env("NO_COLOR", "1")
             .args(["--identity", &format!("operator-{index}")])
+            .args(["--max-weight", chart::MAX_WEIGHT])
             .args(["--admin-listen", &admin.to_string()])
             .args(["--probe-listen", &probes.to_string()])
             .args(["--progress-listen", &progress.to_string()])

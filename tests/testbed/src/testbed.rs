@@ -162,6 +162,13 @@ impl Testbed {
         }
     }
 
+    /// Gives the scheduler another configuration and restarts it.
+    pub async fn set_scheduler_config(&self, config: &SchedulerConfig) -> Result<(), TestbedError> {
+        let name = Component::Scheduler.name();
+        config.write(&self.layout.scheduler_config(name), &self.layout.kubeconfig("scheduler"))?;
+        self.restart(Component::Scheduler).await
+    }
+
     /// Starts a second kube-scheduler beside the test bed's own (which serves `default-scheduler`), speaking with the given
     /// kubeconfig. Its configuration must name profiles of its own.
     pub async fn spawn_scheduler(
