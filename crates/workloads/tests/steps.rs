@@ -304,23 +304,13 @@ fn the_signal_of_the_script_is_the_one_that_it_asked_for() {
     }
 }
 
-/// All variables of Slurm that a batch script or a task has, and the rendezvous.
-const VARIABLES: &str = "CUDA_VISIBLE_DEVICES MASTER_ADDR MASTER_PORT SLURMD_NODENAME SLURM_CPUS_ON_NODE \
-    SLURM_CPUS_PER_TASK SLURM_GPUS SLURM_GPUS_ON_NODE SLURM_GPUS_PER_NODE SLURM_GTIDS \
-    SLURM_JOBID SLURM_JOB_CPUS_PER_NODE SLURM_JOB_GPUS SLURM_JOB_ID SLURM_JOB_NAME \
-    SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES SLURM_LAUNCH_NODE_IPADDR SLURM_LOCALID SLURM_NNODES \
-    SLURM_NODEID SLURM_NODELIST SLURM_NPROCS SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_PROCID \
-    SLURM_RESTART_COUNT SLURM_SRUN_COMM_HOST SLURM_STEPID SLURM_STEP_GPUS SLURM_STEP_ID \
-    SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE \
-    SLURM_SUBMIT_DIR SLURM_SUBMIT_HOST SLURM_TASKS_PER_NODE SLURM_TASK_PID";
-
 #[test]
 fn variables_that_are_named_are_there() {
     let ended = Job::new("/bin/sh", 1, 1)
         .given("SLURM_GPUS_PER_TASK", "1")
         .run("env; srun -n1 --gpus=1 env")
         .remove(0);
-    for name in VARIABLES.split(' ') {
+    for name in andreas_workloads::slurm::VARIABLES.split(' ') {
         assert!(ended.stdout.contains(&format!("\n{name}=")), "{name}");
     }
 }

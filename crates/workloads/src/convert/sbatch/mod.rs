@@ -46,8 +46,8 @@ pub fn convert(text: &str, arguments: &[String], notes: &mut Notes) -> Result<(S
         draft.set("suspend", true);
     }
     script.take_images(&mut options, notes);
-    let size = Size::new(&options, notes);
-    script.note(size.workers.max, notes);
+    let size = Size::new(&options, &script.steps, &script.counts(), notes);
+    script.note(size.workers.max, size.workers.gpus, !arguments.is_empty(), notes);
     let template = Template {
         value: template(&options, &size, script.command(arguments)),
         gpus: size.workers.gpus,

@@ -1,4 +1,4 @@
-//! Options of sbatch: words to names and values, and what becomes of each of sbatch's.
+//! Options of sbatch and srun: words to names and values, and what becomes of each of sbatch's.
 
 use super::super::error::ConvertError;
 use super::super::notes::Notes;
@@ -17,7 +17,7 @@ fn is_flag(name: &str) -> bool {
 }
 
 /// An option and its value.
-type Pair = (String, Option<String>);
+pub type Pair = (String, Option<String>);
 
 /// What the options ask for.
 #[derive(Debug, Default, PartialEq)]
@@ -143,7 +143,7 @@ fn array_loop(line: usize, rest: &str, value: &str, name: Option<(&str, usize)>)
 ///
 /// # Errors
 /// When an option is not known, so that its value might be the next word.
-fn pairs(words: &[String]) -> Result<(Vec<Pair>, &[String]), String> {
+pub fn pairs(words: &[String]) -> Result<(Vec<Pair>, &[String]), String> {
     let mut pairs: Vec<Pair> = Vec::new();
     let mut rest = words;
     while let [word, after @ ..] = rest {
@@ -340,6 +340,28 @@ fn gres(option: &str, text: &str, notes: &mut Notes) -> Result<Option<i64>, Stri
     }
     // `none` takes back what another option asked for.
     Ok(part_of_gpu.then_some(1).or(none.then_some(0)))
+}
+
+/// The options of a step of srun that say something of its size: without notes, and without values that only a shell knows.
+pub fn of_step(pairs: &[Pair]) -> Options {
+    let mut options = Options::default();
+    for (name, value) in pairs {
+        let size = [
+            "nodes",
+            "ntasks",
+            "ntasks-per-node",
+            "gpus",
+            "gpus-per-node",
+            "gpus-per-task",
+            "gres",
+            "tres-per-task",
+        ];
+        if size.contains(&name.as_str()) {
+            // What cannot be read is not counted.
+            let _ = set(&mut options, name, value.as_deref().unwrap_or_default(), &mut Notes::default());
+        }
+    }
+    options
 }
 
 /// Lines before the first command, with their numbers from 1: sbatch reads its options there.

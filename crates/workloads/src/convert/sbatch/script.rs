@@ -1,13 +1,14 @@
-//! The text of a script, which stays as it is: images that its words name, and programs that will not be there. A shell is not
-//! understood by reading it, so nothing else is read.
+//! The text of a script, which stays as it is: what its words say of GPUs and images, and what of it will not be there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::slurm::{INPUTS, VARIABLES};
 
 use super::super::error::ConvertError;
-use super::super::launch::{CONTAINER_LAUNCHERS, base, without_comment};
+use super::super::launch::{CONTAINER_LAUNCHERS, base, is_among, without_comment};
 use super::super::notes::Notes;
-use super::image;
-use super::options::{Options, header};
+use super::options::{self, Options, header};
+use super::{image, units};
 
 /// Other batch systems, by what their options begin with.
 const OTHERS: [(&str, &str); 6] = [
@@ -22,6 +23,14 @@ const OTHERS: [(&str, &str); 6] = [
 const MPI: &str = "mpirun mpiexec horovodrun";
 /// Those that it does not have on a single node either.
 const ABSENT: &str = "pdsh ssh ibrun jsrun aprun salloc";
+/// Ends of names whose numbers are those of GPUs of a node.
+const COUNTS: &str = "gpus_per_node nproc_per_node ngpus num_gpus gpus_per_host devices";
+/// Parts of names whose numbers a plan may change.
+const SIZES: &str = "nnodes num_nodes nproc_per_node num_machines num_processes world_size num_gpus devices";
+/// Variables that a shell, a login or an image sets.
+const USUAL: &str = "BASHPID BASH_SOURCE BASH_REMATCH BASH_VERSION EPOCHSECONDS EUID FUNCNAME HOME HOSTNAME IFS \
+    LANG LD_LIBRARY_PATH LINENO NVIDIA_VISIBLE_DEVICES OLDPWD OPTARG OPTIND PATH PIPESTATUS PPID \
+    PWD PYTHONPATH RANDOM REPLY SECONDS SHELL UID USER";
 
 /// Whether a file is a script of a batch system.
 pub fn is_script(text: &str) -> bool {
@@ -35,14 +44,25 @@ pub fn in_pod(text: &str) -> String {
     text.replace("$$", "$$$$")
 }
 
+/// A step of srun.
+#[derive(Debug)]
+pub struct Step {
+    /// What it asks for.
+    pub size: Options,
+    /// It runs beside others, and does not say on which nodes.
+    beside: bool,
+}
+
 /// A script and its words.
 #[derive(Debug)]
 pub struct Script<'a> {
     text: &'a str,
     interpreter: Vec<String>,
-    /// Lines without comments, continued ones joined.
+    /// Lines without comments and functions, continued ones joined.
     lines: Vec<String>,
     words: Vec<String>,
+    /// Steps of srun.
+    pub steps: Vec<Step>,
 }
 
 impl<'a> Script<'a> {
@@ -59,10 +79,38 @@ impl<'a> Script<'a> {
         }
         let lines: Vec<String> =
             text.replace("\\\n", " ").lines().map(|line| without_comment(line).to_owned()).collect();
-        let mark = |c: char| c.is_whitespace() || ";|&()`\"'".contains(c);
-        let words = lines.iter().flat_map(|line| line.split(mark)).filter(|word| !word.is_empty());
-        let words = words.map(str::to_owned).collect();
-        Ok(Self { text, interpreter: interpreter(text)?, lines, words })
+        let literal = literals(&lines);
+        let mut script = Self {
+            text,
+            interpreter: interpreter(text)?,
+            lines: Vec::new(),
+            words: Vec::new(),
+            steps: Vec::new(),
+        };
+        for line in &lines {
+            let line = ["&&", "||", "$("]
+                .iter()
+                .fold(line.replace(">&", ">").replace("&>", ">"), |line, mark| line.replace(mark, ";"));
+            for command in line.split([';', '|', '(', '`']) {
+                let mut rest = command.split('&').peekable();
+                while let Some(command) = rest.next() {
+                    script.add(command, rest.peek().is_some(), &literal);
+                }
+            }
+        }
+        script.lines = lines;
+        Ok(script)
+    }
+
+    fn add(&mut self, command: &str, background: bool, literal: &BTreeMap<&str, Option<&str>>) {
+        let words: Vec<String> = words(command).into_iter().map(|word| filled_in(word, literal)).collect();
+        for (at, _) in words.iter().enumerate().filter(|(_, word)| base(word) == "srun") {
+            let pairs = options::pairs(words.get(at + 1..).unwrap_or_default());
+            let pairs = pairs.map(|(pairs, _)| pairs).unwrap_or_default();
+            let placed = pairs.iter().any(|(name, _)| is_among("nodelist relative", name));
+            self.steps.push(Step { size: options::of_step(&pairs), beside: background && !placed });
+        }
+        self.words.extend(words);
     }
 
     /// The command that runs the script with these arguments.
@@ -76,6 +124,29 @@ impl<'a> Script<'a> {
         command
     }
 
+    /// Numbers of GPUs of a node that the script names, each with its words, for example `--nproc_per_node=8`.
+    pub fn counts(&self) -> Vec<String> {
+        let named = |name: &str| COUNTS.split(' ').any(|end| name.ends_with(end));
+        let mut all: Vec<String> =
+            self.numbers().filter(|(name, ..)| named(name)).map(|(.., words)| words).collect();
+        all.dedup();
+        all.truncate(3);
+        all
+    }
+
+    /// Names, in small letters with `_`, their whole numbers, and both as they are written.
+    fn numbers(&self) -> impl Iterator<Item = (String, i64, String)> {
+        self.followed().filter_map(|(word, next)| {
+            let (name, number, written) = match word.split_once('=') {
+                Some((name, number)) => (name, number, word.to_owned()),
+                None if word.starts_with("--") => (word, next, format!("{word} {next}")),
+                None => return None,
+            };
+            let name = name.trim_start_matches('-').replace('-', "_").to_ascii_lowercase();
+            Some((name, units::count(number)?, written))
+        })
+    }
+
     /// Words, each with the next.
     fn followed(&self) -> impl Iterator<Item = (&str, &str)> {
         let words = || self.words.iter().map(String::as_str);
@@ -87,10 +158,7 @@ impl<'a> Script<'a> {
         let mut images = BTreeSet::new();
         for (word, next) in self.followed() {
             let (name, value) = word.split_once('=').unwrap_or((word, next));
-            let value = if value.is_empty() { next } else { value };
             match name {
-                // Only a shell knows a variable's value; that a pod has no image is noted anyway.
-                "--container-image" | "--image" if value.contains('$') => {}
                 "--container-image" => _ = images.insert(value),
                 "--image" if self.words.iter().any(|word| base(word) == "shifter") => {
                     _ = images.insert(value)
@@ -114,8 +182,8 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Notes what of the script will not be there, where it has so many nodes.
-    pub fn note(&self, nodes: i64, notes: &mut Notes) {
+    /// Notes what of the script will not be there, where it has so many nodes and GPUs of each.
+    pub fn note(&self, nodes: i64, gpus: i64, has_arguments: bool, notes: &mut Notes) {
         if !header(self.text).any(|(_, line)| line.starts_with("#SBATCH")) {
             notes.lost("#SBATCH", "the script has no such lines: GPUs, nodes and time are to be given");
         }
@@ -133,11 +201,23 @@ impl<'a> Script<'a> {
             }
         }
         if nodes > 1 && self.interpreter.iter().all(|word| !base(word).starts_with("python")) {
-            self.note_nodes(nodes, notes);
+            self.note_nodes(nodes, gpus, notes);
+        }
+        if !has_arguments && self.uses_arguments() {
+            notes.lost(
+                "$1",
+                "the script takes arguments: give them after --, as in convert -f FILE -- ARGUMENT",
+            );
+        }
+        let unset: Vec<String> = self.unset().into_iter().map(|name| format!("${name}")).take(20).collect();
+        if !unset.is_empty() {
+            let text =
+                "has its value in the shell that submits, or on the cluster: give it in env of the template";
+            notes.lost(unset.join(", "), text);
         }
     }
 
-    fn note_nodes(&self, nodes: i64, notes: &mut Notes) {
+    fn note_nodes(&self, nodes: i64, gpus: i64, notes: &mut Notes) {
         let starter =
             |word: &String| ["srun", "mpirun", "mpiexec", "ibrun", "jsrun", "pdsh"].contains(&base(word));
         if !self.words.iter().any(starter) {
@@ -154,6 +234,95 @@ impl<'a> Script<'a> {
                 "lines without srun ran on the first node alone, and each worker runs them",
             );
         }
+        let fewer = |step: &&Step| step.beside && step.size.nodes.is_some_and(|(count, _)| count < nodes);
+        if self.steps.iter().filter(fewer).count() > 1 {
+            notes.lost("srun", "steps that run at once for some of the nodes all run on the first: submit one TrainingJob for each");
+        }
+        let sizes = [nodes, gpus, nodes * gpus];
+        let fixed = |name: &str, number: i64| {
+            number > 1 && sizes.contains(&number) && SIZES.split(' ').any(|part| name.ends_with(part))
+        };
+        let mut written: Vec<String> = self
+            .numbers()
+            .filter(|(name, number, words)| words.starts_with('-') && fixed(name, *number))
+            .map(|(.., words)| words)
+            .collect();
+        written.dedup();
+        if !written.is_empty() {
+            notes.lost(
+                written.join(" "),
+                "a plan may give other numbers: use $SLURM_NNODES, $SLURM_GPUS_ON_NODE, $SLURM_NTASKS",
+            );
+        }
+    }
+
+    /// Whether the text outside of functions uses its arguments.
+    fn uses_arguments(&self) -> bool {
+        let mut inside = false;
+        self.lines.iter().any(|line| {
+            let start = line.trim_start();
+            inside |= start.starts_with("function ")
+                || line.split_once("()").is_some_and(|(name, _)| is_name(name.trim()));
+            let outside = !inside;
+            inside &= !line.contains('}') || line.trim_end().ends_with('{');
+            let used = || {
+                unquoted_variables(line).any(|(name, _)| {
+                    ["@", "*", "#"].contains(&name) || name.starts_with(|c: char| ('1'..='9').contains(&c))
+                })
+            };
+            outside && (used() || start.starts_with("getopts ") || start.contains("while getopts "))
+        })
+    }
+
+    /// Names that the text uses and nobody sets.
+    fn unset(&self) -> BTreeSet<&str> {
+        if self.interpreter.iter().any(|word| base(word).starts_with("python")) {
+            return BTreeSet::new();
+        }
+        let mut given: BTreeSet<&str> = BTreeSet::new();
+        for line in &self.lines {
+            let words: Vec<&str> =
+                line.split(|c: char| c.is_whitespace() || ";|&(){}\"'`".contains(c)).collect();
+            for (at, word) in words.iter().enumerate() {
+                // Also those of `--export=ALL,NAME=value`.
+                for (name, _) in word.split(',').filter_map(|part| part.split_once('=')) {
+                    given.insert(name.trim_end_matches('+').split('[').next().unwrap_or_default());
+                }
+                if [
+                    "for",
+                    "read",
+                    "mapfile",
+                    "readarray",
+                    "select",
+                    "local",
+                    "declare",
+                    "typeset",
+                    "getopts",
+                    "-v",
+                ]
+                .contains(word)
+                {
+                    given.extend(words.iter().skip(at + 1).take_while(|word| **word != "in"));
+                }
+            }
+        }
+        let mut unset = BTreeSet::new();
+        for (name, fallback) in self.lines.iter().flat_map(|line| unquoted_variables(line)) {
+            if fallback {
+                given.insert(name);
+            } else if is_name(name) {
+                unset.insert(name);
+            }
+        }
+        let set = |name: &str| {
+            given.contains(name)
+                || is_among(USUAL, name)
+                || is_among(VARIABLES, name)
+                || is_among(INPUTS, name)
+                || ["PET_", "ANDREAS_", "MASTER_"].iter().any(|start| name.starts_with(start))
+        };
+        unset.retain(|name| !set(name));
+        unset
     }
 }
 
@@ -170,4 +339,89 @@ fn interpreter(text: &str) -> Result<Vec<String>, ConvertError> {
     }
     let problem = format!("#!{first}: a script of sh, bash, dash, ash, ksh, zsh or python is read");
     Err(ConvertError::Line { line: 1, problem })
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Words of a command without their quotes. A quote behind `--name=` belongs to its word, others part words, so that those of a
+/// variable's text are words too.
+fn words(command: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    for word in command.split(|c: char| c.is_whitespace() || c == ')' || c == '&') {
+        let word = word.trim_matches(['"', '\'']);
+        match word.split_once(['"', '\'']) {
+            Some((name, value)) if !name.starts_with('-') => all.extend([name, value]),
+            _ => all.push(word),
+        }
+    }
+    all.retain(|word| !word.is_empty());
+    all
+}
+
+/// Variables whose only value is a plain text.
+fn literals(lines: &[String]) -> BTreeMap<&str, Option<&str>> {
+    let mut literals: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for line in lines {
+        let line = line.trim_start();
+        let line = line.strip_prefix("export ").unwrap_or(line).trim();
+        // `: "${NAME:=value}"`
+        let fallback = || line.strip_prefix(":")?.trim_matches([' ', '"', '{', '}', '$']).split_once(":=");
+        let assignment = line.split_once('=').filter(|(name, _)| is_name(name));
+        let Some((name, value)) = assignment.or_else(fallback) else { continue };
+        let value = value.trim_matches(['"', '\'']);
+        let value = value.strip_prefix("${").map_or(value, |inner| {
+            inner.split_once(":-").and_then(|(_, value)| value.strip_suffix('}')).unwrap_or("$")
+        });
+        let plain = !value.contains(|c: char| c.is_whitespace() || "$`;&|".contains(c));
+        literals.entry(name).and_modify(|other| *other = None).or_insert(plain.then_some(value));
+    }
+    literals
+}
+
+/// A word with the values of such variables, also quoted.
+fn filled_in(word: &str, literals: &BTreeMap<&str, Option<&str>>) -> String {
+    let Some((before, name)) = word.split_once('$') else { return word.replace(['"', '\''], "") };
+    let before = before.replace(['"', '\''], "");
+    let name = name.trim_matches(['{', '}', '"', '\'']);
+    match literals.get(name) {
+        Some(Some(value)) => format!("{before}{value}"),
+        _ => format!("{before}${name}"),
+    }
+}
+
+/// Names after `$` outside of single quotes, and whether the text gives a value for one that is not set.
+fn unquoted_variables(line: &str) -> impl Iterator<Item = (&str, bool)> {
+    let mut double = false;
+    let mut single = false;
+    let mut before = ' ';
+    line.char_indices().filter_map(move |(at, c)| {
+        let escaped = std::mem::replace(&mut before, c) == '\\';
+        match c {
+            '"' if !single && !escaped => double = !double,
+            '\'' if !double && !escaped => single = !single,
+            '$' if !single && !escaped => {
+                let rest = &line[at + 1..];
+                let braces = rest.starts_with('{');
+                let rest = rest.strip_prefix('{').unwrap_or(rest);
+                let rest = rest
+                    .strip_prefix(['!', '#'])
+                    .filter(|rest| braces && rest.starts_with(|c: char| c.is_alphabetic()))
+                    .unwrap_or(rest);
+                let length =
+                    if rest.starts_with(['@', '*', '#']) || rest.starts_with(|c: char| c.is_ascii_digit()) {
+                        1
+                    } else {
+                        rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len())
+                    };
+                let (name, after) = rest.split_at(length);
+                let fallback = braces && after.trim_start_matches(':').starts_with(['-', '=', '+', '?']);
+                return (length > 0).then_some((name, fallback));
+            }
+            _ => {}
+        }
+        None
+    })
 }

@@ -3,6 +3,7 @@
 use super::super::draft::Workers;
 use super::super::notes::Notes;
 use super::options::Options;
+use super::script::Step;
 
 /// What a script asks for, by node.
 #[derive(Debug, PartialEq)]
@@ -18,11 +19,21 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size that the options ask for. What cannot be the same on every node is noted.
-    pub fn new(options: &Options, notes: &mut Notes) -> Self {
+    /// The size that the options of sbatch ask for, or else the steps of srun. `named` are the numbers of GPUs of a node that the script
+    /// names. What cannot be the same on every node is noted.
+    pub fn new(options: &Options, steps: &[Step], named: &[String], notes: &mut Notes) -> Self {
         let (min, mut max) = nodes(options);
         let tasks = tasks_on_node(options, min, notes);
         let mut gpus = gpus_on_node(options, min, tasks, notes);
+        if gpus.is_none() {
+            gpus = steps.iter().filter_map(|step| gpus_of_step(&step.size, min, tasks)).max();
+            if let Some(gpus) = gpus {
+                notes.changed(
+                    "srun",
+                    format!("asks for {gpus} GPUs of a node, the options of sbatch for none"),
+                );
+            }
+        }
         if options.nodes.is_none() {
             let by_tasks = options.tasks.filter(|tasks| *tasks > 1 && options.tasks_per_node.is_none());
             let more = |tasks: &i64| by_node(options).is_some_and(|gpus| *tasks > gpus) || options.exclusive;
@@ -56,11 +67,13 @@ impl Size {
                 "all CPUs and GPUs of the nodes were the job's: their number is not in the options",
             );
         }
-        if gpus.is_none() && options.exclusive {
-            notes.lost(
-                "gpus",
-                "the number of GPUs of a node is not in the options, so one is written: set gpus.min",
-            );
+        if gpus.is_none() && (options.exclusive || !named.is_empty()) {
+            let named = if named.is_empty() {
+                String::new()
+            } else {
+                format!("; the script names {}", named.join(", "))
+            };
+            notes.lost("gpus", format!("the number of GPUs of a node is not in the options, so one is written{named}: set gpus.min"));
             gpus = Some(1);
         }
         let gpus = gpus.unwrap_or(0);
@@ -147,6 +160,15 @@ fn gpus_on_node(options: &Options, nodes: i64, tasks: Option<i64>, notes: &mut N
     }
     let by_task = options.gpus_per_task.map(|gpus| gpus.saturating_mul(tasks.unwrap_or(1)));
     by_task.or_else(|| Some(tasks? / options.tasks_per_gpu?).filter(|gpus| *gpus > 0))
+}
+
+/// GPUs of a node that a step asks for, with the nodes and tasks of the job where it names none.
+fn gpus_of_step(step: &Options, nodes: i64, tasks: Option<i64>) -> Option<i64> {
+    let nodes = step.nodes.map_or(nodes, |(min, _)| min);
+    let each =
+        step.tasks.map(|tasks| divided_up(tasks, nodes)).or(step.tasks_per_node).or(tasks).unwrap_or(1);
+    let by_task = || Some(step.gpus_per_task?.saturating_mul(each));
+    by_node(step).or_else(|| Some(divided_up(step.gpus?, nodes))).or_else(by_task)
 }
 
 /// One CPU for each task, unless an option says otherwise, as Slurm has it; all of the node for a job that has it alone.

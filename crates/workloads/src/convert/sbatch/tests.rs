@@ -86,6 +86,16 @@ fn gpus_are_counted_whichever_option_names_them() {
         ("--tres-per-task=cpu:16,gres/gpu:4", "srun x", json!({"min": 4})),
         ("-n 8 --ntasks-per-gpu=2", "srun x", json!({"min": 4})),
         ("-G 2 -N 1", "srun x", json!({"min": 2})),
+        ("--nodes=4", "srun --ntasks-per-node=1 --gpus-per-node=8 x", json!({"min": 32, "maxNodes": 4})),
+        ("--nodes=4", "srun --gres gpu:2 x\nsrun --gres=gpu:a100:4 y", json!({"min": 16, "maxNodes": 4})),
+        ("--nodes=2", "srun -G 8 x", json!({"min": 8, "maxNodes": 2})),
+        ("--nodes=2", "srun --ntasks=8 --gpus-per-task=1 x", json!({"min": 8, "maxNodes": 2})),
+        ("--nodes=2 --ntasks-per-node=4", "srun --gpus-per-task 1 x", json!({"min": 8, "maxNodes": 2})),
+        (
+            "--nodes=2",
+            "N=4\nARGS=(--gpus-per-node=$N)\nsrun --gpus-per-node=$N x",
+            json!({"min": 8, "maxNodes": 2}),
+        ),
     ] {
         let one = script(options, text);
         assert_eq!(gpus(&one), &expected, "{options} {text}");
@@ -98,9 +108,23 @@ fn gpus_are_counted_whichever_option_names_them() {
 
 #[test]
 fn a_number_that_is_not_in_the_options_is_said_to_be_so() {
-    let unknown = lost(&script("-N2 --exclusive", "srun x"));
-    let text = "gpus: the number of GPUs of a node is not in the options, so one is written: set gpus.min";
-    assert_eq!(unknown, [text]);
+    for (options, text, part) in [
+        (
+            "-N2 --exclusive",
+            "srun x",
+            "the number of GPUs of a node is not in the options, so one is written: set gpus.min",
+        ),
+        ("-N2 --exclusive", "srun torchrun --nproc_per_node=8 x", "the script names --nproc_per_node=8"),
+        (
+            "-N2",
+            "GPUS_PER_NODE=8\nsrun torchrun --nproc-per-node 8 x",
+            "names GPUS_PER_NODE=8, --nproc-per-node 8",
+        ),
+    ] {
+        let lost = lost(&script(options, text));
+        assert!(lost.iter().any(|note| note.starts_with("gpus: ") && note.contains(part)), "{lost:?}");
+        assert!(!lost.iter().any(|note| note.contains("no GPU")), "{lost:?}");
+    }
     // All CPUs of the node are no request of one.
     let one = script("--nodes=2 --exclusive --ntasks-per-node=1 --gpus-per-node=8", "srun x");
     assert_eq!((&container(&one)["resources"], lost(&one).len()), (&Value::Null, 0));
@@ -255,7 +279,8 @@ fn images_of_steps_are_read_wherever_their_options_stand() {
         "cd /srv\nsrun --container-image=registry.example#team/train:1 --export=ALL,SEED=3 --chdir=/srv torchrun train.py",
         "srun --container-image registry.example#team/train:1 x\nsrun --container-image=registry.example#team/train:1 y",
         "ARGS=(--container-image registry.example#team/train:1)\nsrun \"${ARGS[@]}\" x",
-        "srun --container-image=\"docker://registry.example#team/train:1\" x",
+        "IMAGE=docker://registry.example#team/train:1\nsrun --container-image=\"$IMAGE\" x",
+        "srun --container-image=\"${IMAGE}\" x\nexport IMAGE=\"registry.example#team/train:1\"",
     ] {
         let one = script(options, text);
         assert_eq!(container(&one)["image"], "registry.example/team/train:1", "{text}");
@@ -269,8 +294,6 @@ fn images_of_steps_are_read_wherever_their_options_stand() {
     assert_eq!(container(&shifter)["image"], "team/train:1");
     let step = script("-G1", "srun shifter --image=team/train:1 python train.py");
     assert_eq!(container(&step)["image"], "team/train:1");
-    let variable = script("-G1", "srun --container-image=$IMAGE x");
-    assert_eq!((container(&variable)["image"].as_str(), lost(&variable).len()), (Some("i"), 0));
     for file in ["/images/b.sqsh", "b.sif"] {
         let one = script("-G1", &format!("srun --container-image={file} x"));
         assert_eq!((container(&one)["image"].as_str(), lost(&one).len()), (Some("i"), 1));
@@ -313,7 +336,51 @@ fn launchers_variables_and_arrays_need_no_note() {
 }
 
 #[test]
+fn numbers_that_a_plan_may_change_are_lost() {
+    let lost = |text: &str| lost(&script("-N2 --ntasks-per-node=4 --gpus-per-node=4", text));
+    let fixed = lost(
+        "LAUNCH=\"torchrun --nnodes=2 --nproc_per_node 4 --node_rank=0\"\nsrun $LAUNCH train.py --nnodes=3",
+    );
+    assert!(
+        fixed.len() == 1 && fixed[0].starts_with("--nnodes=2 --nproc_per_node 4: a plan may give other"),
+        "{fixed:?}"
+    );
+    assert_eq!(lost("srun python train.py --trainer.num_nodes=2 --trainer.devices=4").len(), 1);
+    assert!(lost("srun torchrun --nnodes=$SLURM_NNODES train.py --batch 4").is_empty());
+}
+
+#[test]
 fn what_ran_once_and_runs_on_every_worker_is_lost() {
     let once = lost(&script("--nodes=4 --gpus-per-node=4", "./launch-all.sh"));
     assert!(once.len() == 1 && once[0].starts_with("script: ran once, on the first of 4 nodes"), "{once:?}");
+    let steps = lost(&script("--nodes=3 --gpus-per-node=4", "srun --nodes=2 a & srun --nodes=1 b & wait"));
+    assert!(steps.len() == 1 && steps[0].contains("submit one TrainingJob for each"), "{steps:?}");
+    let named = "srun -N1 -w \"$a\" head &\nsrun -N1 -w \"$b\" worker &\nread -r a b\nwait";
+    assert!(lost(&script("--nodes=2 --gpus-per-node=4", named)).is_empty());
+}
+
+#[test]
+fn arguments_and_variables_from_outside_are_lost() {
+    for text in [
+        "CONFIG=${1:?name one}",
+        "shift\npython train.py \"$@\"",
+        "echo \"$#\"",
+        "while getopts a:b o; do :; done",
+    ] {
+        let lost = lost(&script("-G1", text));
+        assert!(lost.len() == 1 && lost[0].starts_with("$1: the script takes arguments"), "{text} {lost:?}");
+    }
+    assert!(lost(&script("-G1", "f() {\n  echo $1\n}\nawk '{print $1}' x # $2\necho \\$3")).is_empty());
+    let outside = lost(&script(
+        "-G1",
+        "cd $SCRATCH/bert\ntorchrun train.py --data $DATA_ROOT --out ${WORK}/out $SLURM_ARRAY_TASK_ID",
+    ));
+    assert!(
+        outside.len() == 1
+            && outside[0].starts_with("$DATA_ROOT, $SCRATCH, $SLURM_ARRAY_TASK_ID, $WORK: has its value"),
+        "{outside:?}"
+    );
+    let given = "A=1\nexport B=$A\nfor C in 1 2; do echo $C; done\nread -r D E\necho ${F:-x} $HOME $SLURM_JOBID $B $D $E '$G' ${F}\n\
+                 mapfile -t H < x\necho \"${H[0]}\" $RANDOM ${#A} ${!A} $$ $? $!";
+    assert!(lost(&script("-G1", given)).is_empty(), "{:?}", lost(&script("-G1", given)));
 }
