@@ -63,23 +63,18 @@ async fn render(testbed: &Testbed, templates: &[&str], values: &[(&str, &str)]) 
     Ok(text)
 }
 
-/// Applies everything but the chart's own pods, with the right to adopt jobs of these kinds, and waits until the definitions are served.
+/// Applies everything but the chart's own pods, with these values, and waits until the definitions are served.
 ///
 /// # Errors
 /// When the chart does not render or the API server refuses an object.
-pub async fn install(testbed: &Testbed, adopt: &[&str]) -> Result<()> {
+pub async fn install(testbed: &Testbed, values: &[(&str, &str)]) -> Result<()> {
     testbed.kubectl(["create", "namespace", SYSTEM]).await?.checked()?;
     let definitions = render(testbed, &["templates/crds.yaml"], &[]).await?;
     testbed.kubectl_apply(&definitions).await?.checked()?;
-    let kinds = format!("{{{}}}", adopt.join(","));
-    let mut values = vec![("policies.maxWeight", MAX_WEIGHT)];
-    if !adopt.is_empty() {
-        values.push(("adoption.kinds", kinds.as_str()));
-    }
     let rest = render(
         testbed,
         &["templates/rbac/*.yaml", "templates/policies/*.yaml", "templates/priorityclass.yaml"],
-        &values,
+        values,
     )
     .await?;
     testbed.kubectl_apply(&rest).await?.checked()?;

@@ -132,7 +132,11 @@ impl Cluster {
                 install::upgrade_to(&testbed, &chart, values).await?;
             }
         } else if inventory.is_none() {
-            chart::install(&testbed, options.adopt).await.context("installing the chart's objects")?;
+            let kinds = format!("{{{}}}", options.adopt.join(","));
+            let adopts = (!options.adopt.is_empty()).then_some(("adoption.kinds", kinds.as_str()));
+            let values: Vec<_> =
+                adopts.into_iter().chain([("policies.maxWeight", chart::MAX_WEIGHT)]).collect();
+            chart::install(&testbed, &values).await.context("installing the chart's objects")?;
         }
         let machines: Arc<dyn Machines> = match &real_nodes {
             Some(nodes) => Arc::new(Arc::clone(nodes)),
