@@ -61,7 +61,7 @@ fn spread(mut scenario: Scenario, two: f64, four: f64) -> Scenario {
 }
 
 /// More waiting jobs than this are an overload.
-const OVERLOAD: usize = 20;
+const OVERLOAD: usize = 12;
 /// How much dearer one run of such a trace may be than another one by chance: two standard deviations of perturbed runs. Prices that do
 /// not clear make it 1.8 to 3.3 times as dear.
 const NOISE: f64 = 1.1;
@@ -99,7 +99,11 @@ fn run(scenario: &Scenario, knowledge: Knowledge, seed: u64) -> Run {
         Ok(plan)
     };
     let replayed = replay(scenario, &conditions, &mut decide, &mut |_| {}).unwrap();
-    assert!(replayed.summary.unfinished == 0 && total > 0.0);
+    assert!(
+        replayed.summary.unfinished == 0 && total > 0.0,
+        "{} unfinished, {total}",
+        replayed.summary.unfinished
+    );
     Run { sum: replayed.summary, idle: idle / total }
 }
 
