@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use http::{Request, Response, header};
 use kube::client::{Body, ConfigExt as _};
-use kube::config::AuthInfo;
+use kube::config::{AuthInfo, Kubeconfig};
 use kube::{Client, Config};
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 
@@ -161,14 +161,21 @@ fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
     };
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let mut config = match kubeconfig::read(args.kubeconfig.as_deref()).map_err(ClusterError::from) {
-        Err(_) if in_pod && args.kubeconfig.is_none() && args.context.is_none() => {
+        // A cluster that is named is never another one.
+        Err(_) if in_pod && args.kubeconfig.is_none() && choice == Choice::default() => {
             Config::incluster().map_err(|error| ClusterError::Configuration(innermost(&error)))?
+        }
+        Err(_) if args.kubeconfig.is_none() && choice.server.is_some() => {
+            kubeconfig::configuration(&Kubeconfig::default(), &choice).map_err(ClusterError::from)?
         }
         read => kubeconfig::configuration(&read?, &choice).map_err(ClusterError::from)?,
     };
     config.accept_invalid_certs |= args.insecure_skip_tls_verify;
     if let Some(token) = &args.token {
-        config.auth_info = AuthInfo { token: Some(token.clone().into()), ..AuthInfo::default() };
+        // Whoever the kubeconfig acts as, it still does.
+        let AuthInfo { impersonate, impersonate_groups, .. } = config.auth_info;
+        let token = Some(token.clone().into());
+        config.auth_info = AuthInfo { token, impersonate, impersonate_groups, ..AuthInfo::default() };
     }
     if let Some(name) = &args.act_as {
         config.auth_info.impersonate = Some(name.clone());
@@ -189,12 +196,12 @@ fn configuration(args: &ConnectArgs) -> Result<Config, ClusterError> {
 /// # Errors
 /// When the kubeconfig cannot be read, or its authentication plug-in fails.
 pub async fn bearer_token(args: &ConnectArgs) -> Result<Option<String>> {
-    if args.act_as.is_some() {
+    let mut config = configuration(args)?;
+    if config.auth_info.impersonate.is_some() {
         let message = "--as: the operator answers by what a token's own user may read, and --as changes no token: give --token, or \
                        --service-account of that user";
         return Err(ClusterError::Configuration(message.to_owned()).into());
     }
-    let mut config = configuration(args)?;
     kubeconfig::clean_token(&mut config).map_err(ClusterError::from)?;
     let plug_in = kubeconfig::plug_in(&config);
     let unusable = |error: &(dyn std::error::Error + 'static)| {
@@ -282,6 +289,19 @@ contexts:
         assert_eq!(token(KUBECONFIG).as_deref(), Some("t"));
         assert_eq!(token(&KUBECONFIG.replace("token: t", "username: u, password: p")), None);
         assert_eq!(token(&KUBECONFIG.replace("user: {token: t}", "user: {}")), None);
+    }
+
+    #[test]
+    fn who_acts_as_another_keeps_doing_so_and_no_token_says_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config");
+        std::fs::write(&file, KUBECONFIG.replace("{token: t}", "{token: t, as: somebody}")).unwrap();
+        let token = Some("other".to_owned());
+        let args = ConnectArgs { kubeconfig: Some(file), token, ..ConnectArgs::default() };
+        let config = configuration(&args).unwrap();
+        assert_eq!(config.auth_info.impersonate.as_deref(), Some("somebody"));
+        let error = block_on(async { bearer_token(&args).await }).unwrap_err().to_string();
+        assert!(error.contains("--as"), "{error}");
     }
 
     #[test]

@@ -111,15 +111,16 @@ fn text_of(args: &NodesArgs, mut views: Vec<NodeView>, now: Timestamp) -> Result
 
 fn summary(views: &[NodeView]) -> String {
     let sum = |of: fn(&NodeView) -> u64| views.iter().map(of).sum::<u64>();
+    let drawn = views.iter().filter_map(|view| view.gpu_watts).reduce(|all, watts| all + watts);
+    let drawn = drawn.map(|watts| format!("; they draw {}", power(watts as f64))).unwrap_or_default();
     format!(
-        "{} GPUs on {} nodes: {} held, {} free, {} resting, {} unhealthy; they draw {}\n",
+        "{} GPUs on {} nodes: {} held, {} free, {} resting, {} unhealthy{drawn}\n",
         sum(|view| view.gpus),
         views.len(),
         sum(|view| view.held),
         sum(|view| view.free),
         sum(|view| view.resting),
         sum(|view| view.unhealthy),
-        power(views.iter().filter_map(|view| view.gpu_watts).sum::<i64>() as f64)
     )
 }
 

@@ -102,14 +102,16 @@ const MAX_BARRED: usize = 32;
 const SIZE_BARRED: i64 = 3_600;
 
 /// Adds a choice that failed. Of memory that was exhausted, the most GPUs count.
-pub fn bar(all: &mut Vec<Barred>, new: Barred) {
-    match all.iter_mut().find(|old| old.is_like(&new)) {
-        Some(old) => {
-            old.most_gpus = old.most_gpus.max(new.most_gpus);
-            old.at = old.at.clone().max(new.at);
-        }
-        None => all.push(new),
+pub fn bar(all: &mut Vec<Barred>, mut new: Barred) {
+    let now = new.at.0;
+    all.retain(|old| old.gpus_per_worker.is_none() || holds(old, now));
+    if let Some(at) = all.iter().position(|old| old.is_like(&new)) {
+        // The last one is the last to go.
+        let old = all.remove(at);
+        new.most_gpus = old.most_gpus.max(new.most_gpus);
+        new.at = old.at.max(new.at);
     }
+    all.push(new);
     let over = all.len().saturating_sub(MAX_BARRED);
     all.drain(..over);
 }
@@ -127,10 +129,16 @@ pub fn bars_gpus(all: &[Barred], gpu_type: &str, gpus: i32, memory_of: impl Fn(&
     })
 }
 
+/// Whether a size of workers is still barred.
+fn holds(barred: &Barred, now: Timestamp) -> bool {
+    now.as_second().saturating_sub(barred.at.0.as_second()) < SIZE_BARRED
+}
+
 /// Sizes of workers that are barred at this instant, with their type.
 pub fn barred_sizes(all: &[Barred], now: Timestamp) -> impl Iterator<Item = (&str, i32)> {
-    let holds = move |barred: &&Barred| now.as_second().saturating_sub(barred.at.0.as_second()) < SIZE_BARRED;
-    all.iter().filter(holds).filter_map(|barred| Some((barred.gpu_type.as_deref()?, barred.gpus_per_worker?)))
+    all.iter()
+        .filter(move |barred| holds(barred, now))
+        .filter_map(|barred| Some((barred.gpu_type.as_deref()?, barred.gpus_per_worker?)))
 }
 
 /// Restarts that must have been observed before their time counts.

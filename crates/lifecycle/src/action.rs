@@ -109,7 +109,7 @@ pub enum Action {
         /// GPUs of the job's smaller workers, largest first: the largest of them that is accepted counts if this one is refused.
         smaller: Vec<i32>,
     },
-    /// Stop planning this namespace for a while: the API server does not create its pods.
+    /// Stop planning this namespace for a while: the API server refuses to bind its pods.
     BackOff {
         /// The API server's message.
         message: String,

@@ -104,7 +104,7 @@ impl<'a> Case<'a> {
     }
 
     /// The node of a worker that ran out of GPU memory, and its words, where processes of no pod have memory on its GPUs.
-    pub(super) fn memory_of_strangers<'b>(
+    pub(super) fn memory_of_parked<'b>(
         &self,
         mut ends: impl Iterator<Item = (&'b Member<'a>, &'b str)>,
     ) -> Option<(&'a str, &'b str)>
@@ -116,9 +116,9 @@ impl<'a> Case<'a> {
             let agent = self.o.nodes.get(member.node)?.agent.as_ref()?;
             let pod = member.pod().map(|pod| name_of(&pod.metadata)).unwrap_or_default();
             // Of the GPUs that its agent sees with the pod, or none where that has ended.
-            let beside = |holder: &str| agent.strangers_beside.contains(holder);
-            let strangers = beside(&pod) || !agent.holders.contains(&pod) && beside("");
-            (choice == FailedChoice::GpuMemory && strangers).then_some((member.node, words))
+            let beside = |holder: &str| agent.beside_parked.contains(holder);
+            let parked = beside(&pod) || !agent.holders.contains(&pod) && beside("");
+            (choice == FailedChoice::GpuMemory && parked).then_some((member.node, words))
         })
     }
 }

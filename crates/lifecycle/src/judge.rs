@@ -143,7 +143,8 @@ impl<'a> Case<'a> {
     pub(super) fn decided_before(&self, stop: &StopRequest) -> Option<Judgement> {
         let reason = Reason::parse(&stop.reason).unwrap_or(Reason::ContainerFailed);
         let mut judgement = Judgement::new(stop.outcome?, reason, stop.message.clone());
-        judgement.exit_code = stop.exit_code; // The excluded nodes were written with the stop.
+        // The excluded nodes were written with the stop.
+        judgement.exit_code = stop.exit_code;
         let platform = failed_choice(&stop.message).filter(|_| reason == Reason::UnsupportedHardware);
         let platform = platform.and_then(|(choice, _)| self.barred(choice, self.members.gang.first()?.node));
         let refused =
@@ -367,7 +368,7 @@ impl<'a> Case<'a> {
             }
         }
         let ends = || bad.iter().filter_map(|b| Some((&b.member, b.terminated?.message.as_str())));
-        if let Some((node, words)) = self.memory_of_strangers(ends()) {
+        if let Some((node, words)) = self.memory_of_parked(ends()) {
             let message = format!("processes of no pod have memory on GPUs of {node}: {words}");
             return Some(failure(message, node));
         }

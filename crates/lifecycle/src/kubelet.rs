@@ -130,25 +130,35 @@ fn in_event<'a>(
     Some(Cause { kind, words: format!("{}: {words}", event.reason) })
 }
 
-/// What a user named and nobody has made, by a kubelet that could not mount a volume or attach a network. `drivers`: CSI drivers that
-/// the template names.
-pub(super) fn missing_object(reported: &[PodEvent], drivers: &[&str]) -> Option<String> {
-    const KINDS: [&str; 4] = ["configmap", "secret", "serviceaccount", "network-attachment-definition"];
-    let missing = |message: &str| {
+/// What a kubelet could not mount or attach, in its words.
+pub(super) enum Missing {
+    /// A user named it and nobody has made it.
+    Object(String),
+    /// This node may lack it, and another one not: a folder of the host, a CSI driver.
+    OnNode(String),
+}
+
+/// What is missing of a pod that does not start. `drivers`: CSI drivers that the template names.
+pub(super) fn missing(reported: &[PodEvent], drivers: &[&str]) -> Option<Missing> {
+    const NAMED_OBJECTS: [&str; 4] =
+        ["configmap", "secret", "serviceaccount", "network-attachment-definition"];
+    let find = |message: &str| {
         // Every namespace gets that one by itself, a moment after it is made.
-        let named = KINDS.iter().any(|kind| message.contains(kind)) && !message.contains("kube-root-ca.crt");
-        let without_driver = || {
-            let named = |driver: &&str| message.contains(&format!("driver name {driver} not found"));
-            drivers.iter().any(named)
-        };
-        named && (message.contains("not found") || message.contains("references non-existent"))
-            || message.contains("hostPath type check failed")
-            || without_driver()
+        let named = NAMED_OBJECTS.iter().any(|kind| message.contains(kind));
+        let object = named && !message.contains("kube-root-ca.crt");
+        let driver = |driver: &&str| message.contains(&format!("driver name {driver} not found"));
+        let words = || last_line(message);
+        if message.contains("hostPath type check failed") || drivers.iter().any(driver) {
+            Some(Missing::OnNode(words()))
+        } else if object && (message.contains("not found") || message.contains("references non-existent")) {
+            Some(Missing::Object(words()))
+        } else {
+            None
+        }
     };
     let tried =
         |event: &&PodEvent| ["FailedMount", "FailedCreatePodSandBox"].contains(&event.reason.as_str());
-    let event = reported.iter().filter(tried).find(|event| missing(&event.message))?;
-    Some(last_line(&event.message))
+    reported.iter().filter(tried).find_map(|event| find(&event.message))
 }
 
 /// The latest warning of a kubelet about a pod that does not start.

@@ -12,7 +12,7 @@ use super::choices::{FailedChoice, failed_choice};
 use super::draft::Draft;
 use super::first_seen::TimedFact;
 use super::judge::{Case, Judgement};
-use super::kubelet;
+use super::kubelet::{self, Missing};
 use super::member::{Member, Members};
 use super::observed::Observed;
 use super::pods::MAX_GRACE_SECONDS;
@@ -160,10 +160,18 @@ pub(super) fn never_starts(
     let volumes = d.o.job.spec.template.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let drivers: Vec<&str> =
         volumes.filter_map(|volume| Some(volume.csi.as_ref()?.driver.as_str())).collect();
-    let missing = |member: &Member<'_>| kubelet::missing_object(kubelet::events(d.o, member), &drivers);
-    let words = members.gang.iter().find_map(missing)?;
-    let message = format!("bound but not running: {words}");
-    Some(Judgement::new(Outcome::UserFailure, Reason::StartTimeout, message))
+    let missing = |member: &Member<'_>| {
+        Some((kubelet::missing(kubelet::events(d.o, member), &drivers)?, member.node.to_owned()))
+    };
+    let (missing, node) = members.gang.iter().find_map(missing)?;
+    let message = |words: &str| format!("bound but not running: {words}");
+    Some(match missing {
+        Missing::Object(words) => Judgement::new(Outcome::UserFailure, Reason::StartTimeout, message(&words)),
+        // On every node it is the user's in the end: a failure of the cluster's without a reported fault counts so after some.
+        Missing::OnNode(words) => {
+            Judgement::new(Outcome::ClusterFailure, Reason::StartTimeout, message(&words)).excluding(&node)
+        }
+    })
 }
 
 /// Reasons and messages of a member's containers that wait.

@@ -202,8 +202,8 @@ pub struct AgentFact {
     pub holders: BTreeSet<String>,
     /// `GpuNode.status.observedHoldersGeneration`: the request that `holders` answers.
     pub holders_observed: i64,
-    /// Holders of GPUs on which processes of no pod have memory; empty: of GPUs without a holder.
-    pub strangers_beside: BTreeSet<String>,
+    /// Holders of GPUs on which an idle process that is in no pod, or not known to be in one, has a context; empty: of GPUs without a holder.
+    pub beside_parked: BTreeSet<String>,
     /// When the last of its unhealthy GPUs became unhealthy.
     pub unhealthy_since: Option<Timestamp>,
     /// Pods of ours, as `namespace/name`, that give way: their kubelet gave a GPU of theirs to an older or foreign pod too.

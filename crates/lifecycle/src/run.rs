@@ -99,7 +99,7 @@ pub(super) fn doubled(d: &Draft<'_>, members: &Members<'_>) -> Option<Judgement>
     let message =
         format!("the kubelet of {} gave a GPU of worker {} to another pod too", member.node, member.index);
     let judgement = Judgement::new(Outcome::ClusterFailure, Reason::ClusterFailure, message);
-    Some(judgement.explained(true))
+    Some(judgement.explained(true).excluding(member.node))
 }
 
 /// The plan keeps the GPUs and changes their power limit: no restart, no new generation.

@@ -221,7 +221,7 @@ pub(super) fn starting(d: &mut Draft<'_>) {
 }
 
 fn backoff_text(words: &str) -> String {
-    format!("the API server does not make pods of this namespace; tried again later: {words}")
+    format!("the API server does not make or bind pods of this namespace; tried again later: {words}")
 }
 
 /// Stops the attempt if the server refused a pod or a name is taken. The executor has deleted the created pods.

@@ -83,13 +83,7 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
         None => {
             let accepted = accepted(dry_run);
             if was_refused || shown_true || dry_run.smaller.is_some() {
-                d.clear_condition(condition::TEMPLATE_ACCEPTED);
-                d.set_condition(
-                    condition::TEMPLATE_ACCEPTED,
-                    ConditionValue::True,
-                    Reason::AsExpected,
-                    &accepted,
-                );
+                show(d, &accepted);
             }
             // Acceptance is not worth a write of its own.
             d.accepted = Some(accepted);
@@ -102,7 +96,10 @@ pub(super) fn fits(d: &mut Draft<'_>) -> bool {
             true
         }
         Some((Reason::QuotaExceeded, words)) => {
-            if was_refused {
+            if dry_run.smaller.is_some() {
+                // Larger ones are refused whatever the quota.
+                show(d, &accepted(dry_run));
+            } else if was_refused {
                 d.clear_condition(condition::TEMPLATE_ACCEPTED);
             }
             if matches!(d.reason(), None | Some(Reason::NotPlannedYet | Reason::TemplateRejected)) {
@@ -139,6 +136,12 @@ const ADMITS: &str = "the API server admits a worker with ";
 
 /// After the number of GPUs, where larger workers are refused.
 const NO_LARGER: &str = "; larger ones are refused, and tried again after 5 minutes: ";
+
+/// Shows what is accepted, as of now.
+fn show(d: &mut Draft<'_>, accepted: &str) {
+    d.clear_condition(condition::TEMPLATE_ACCEPTED);
+    d.set_condition(condition::TEMPLATE_ACCEPTED, ConditionValue::True, Reason::AsExpected, accepted);
+}
 
 fn accepted(dry_run: &DryRunResult) -> String {
     let gpus = dry_run.smaller.as_ref().map_or(dry_run.gpus, |(gpus, _)| *gpus);

@@ -36,6 +36,7 @@ pub struct Plan {
     #[serde(default)]
     pub asked_over_available: Option<f64>,
     /// Free GPUs of nodes on which a job that waits could start now, though neither tariff nor budget gets better.
+    #[serde(default)]
     pub gpus_left_free: u64,
     /// The method computed a bound above the cost, so it has proven nothing, and `bound` is left out. It is an
     /// error of the method, except while a lowered budget makes it stop jobs that the bound takes as given.

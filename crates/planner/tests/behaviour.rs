@@ -10,7 +10,7 @@ mod scenarios;
 
 use andreas_model::{CostRate, EnergyPrice, GpuCount, Seconds, StepFunction, Time, Watts};
 use andreas_planner::{
-    Estimate, Job, MethodName, MultiNodeEffect, Namespace, Preemption, WaitReason, Worker,
+    Estimate, GpuTypeInfo, Job, MethodName, MultiNodeEffect, Namespace, Preemption, WaitReason, Worker,
 };
 use methods::decide;
 use scenarios::{HOUR, budget, cluster, job, message, on, place, reason, running};
@@ -32,6 +32,8 @@ fn a_job_that_has_time_waits_for_cheap_energy() {
     assert_eq!(message(&plan, "team/patient"), "energy costs 90 % less in 1.0 hours");
     assert!(place(&plan, "team/urgent").is_some());
     assert_eq!(plan.next_event, Some(Time(HOUR)));
+    // Its GPUs are not left free for nothing.
+    assert_eq!(plan.gpus_left_free, 0);
     snapshot.now = Time(HOUR);
     assert!(place(&decide(&snapshot, MethodName::RandomizedGreedy), "team/patient").is_some());
     // At a flat price nobody waits beside free GPUs.
@@ -106,6 +108,32 @@ fn a_gang_that_is_worth_more_than_those_in_its_way_starts_however_soon_it_could_
         let plan = decide(&snapshot, MethodName::RandomizedGreedy);
         assert_eq!(place(&plan, "team/gang").is_some(), starts, "{weight}: {plan:?}");
     }
+}
+
+#[test]
+fn gpus_beside_a_job_that_waits_for_better_ones_are_left_free_and_counted() {
+    // Given a node whose GPUs are free in two minutes, and one whose GPUs take a job twenty times as long,
+    let mut snapshot = cluster(2);
+    snapshot.gpu_types.push(GpuTypeInfo { name: "T4".into(), idle: Watts(10.0), max: Watts(70.0) });
+    snapshot.nodes[1].gpu_type = "T4".into();
+    let row = |gpu_type: &str, epoch: f64, watts: f64| {
+        Estimate::new(gpu_type.into(), GpuCount(8), Seconds(epoch), Watts(watts))
+    };
+    let first = Job { epochs_left: 10.0 / 30.0, ..job("first", 8) };
+    snapshot.jobs = vec![
+        running(Job { preemption: Preemption::Never, ..first }, &["n0"], 8),
+        Job {
+            estimates: [row("A100", HOUR / 10.0, 2_400.0), row("T4", 2.0 * HOUR, 560.0)].into(),
+            deadline: Some(Time(1.5 * HOUR)),
+            weight: CostRate(1e-3),
+            preemption: Preemption::Never,
+            ..job("urgent", 8)
+        },
+    ];
+    // then it waits for the first ones, and the others are counted as left free.
+    let plan = decide(&snapshot, MethodName::RandomizedGreedy);
+    assert_eq!(reason(&plan, "team/urgent").0, WaitReason::WaitingForCapacity);
+    assert_eq!(plan.gpus_left_free, 8);
 }
 
 #[test]

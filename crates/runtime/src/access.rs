@@ -103,6 +103,8 @@ pub enum Right<'a> {
         verb: &'a str,
         /// The namespace.
         namespace: &'a str,
+        /// Whether there is that namespace: only then does it have a share of its own of the reviews.
+        exists: bool,
     },
 }
 
@@ -110,7 +112,7 @@ impl fmt::Display for Right<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "get {path}"),
-            Self::Resource { group, resource, verb, namespace } => {
+            Self::Resource { group, resource, verb, namespace, .. } => {
                 write!(f, "{verb} {resource}.{group} in namespace {namespace}")
             }
         }
@@ -203,8 +205,10 @@ impl Access {
             return self.by_token.admit(token, now);
         }
         let of_namespace = || match right {
-            Right::Resource { namespace, .. } => self.by_namespace.admit(namespace.to_owned(), now),
-            Right::Path(_) => false,
+            Right::Resource { namespace, exists: true, .. } => {
+                self.by_namespace.admit(namespace.to_owned(), now)
+            }
+            Right::Resource { .. } | Right::Path(_) => false,
         };
         self.by_address.admit(peer, now) || of_namespace()
     }
@@ -232,7 +236,7 @@ fn review_spec(user: UserInfo, right: Right<'_>) -> SubjectAccessReviewSpec {
     let text = |text: &str| Some(text.to_owned());
     let (path, resource) = match right {
         Right::Path(path) => (Some(NonResourceAttributes { path: text(path), verb: text("get") }), None),
-        Right::Resource { group, resource, verb, namespace } => {
+        Right::Resource { group, resource, verb, namespace, .. } => {
             let attributes = ResourceAttributes {
                 group: text(group),
                 resource: text(resource),
@@ -393,6 +397,7 @@ mod tests {
             resource: "trainingjobs",
             verb: "list",
             namespace,
+            exists: true,
         };
         assert!(ask("admin", Right::Path("/page")).await.is_ok());
         let mut reviewed = 0;
@@ -401,6 +406,17 @@ mod tests {
             reviewed += usize::from(matches!(answer, Err(Denied::Unauthorized)));
         }
         assert_eq!(reviewed, 255 + 4, "of the address, one of which was good, and of the namespace");
+        let nowhere = Right::Resource {
+            group: "andreas.dev",
+            resource: "trainingjobs",
+            verb: "list",
+            namespace: "made-up",
+            exists: false,
+        };
+        for n in 0..100 {
+            let answer = ask(&format!("made-up-{n}"), nowhere).await;
+            assert!(matches!(answer, Err(Denied::TooMany)), "a namespace that there is not has no share");
+        }
         // The cached answer is old by then; the token was good an hour ago at most.
         tokio::time::advance(REMEMBERED).await;
         for n in 0..1_000 {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kube::Config;
 use kube::client::AuthError;
-use kube::config::{AuthInfo, ExecAuthCluster, Kubeconfig, KubeconfigError, LoadDataError};
+use kube::config::{AuthInfo, Cluster, Context, ExecAuthCluster, Kubeconfig, KubeconfigError, LoadDataError};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
@@ -61,7 +61,7 @@ fn read_file(file: &Path) -> Result<Kubeconfig, Unusable> {
 }
 
 /// What is used of a kubeconfig in place of what its current context names.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Another context.
     pub context: Option<String>,
@@ -73,21 +73,32 @@ pub struct Choice {
     pub server: Option<String>,
 }
 
-/// The configuration of a client by a kubeconfig. The proxy is the cluster's `proxy-url`, else that of the environment.
+/// The configuration of a client by a kubeconfig. The proxy is the cluster's `proxy-url`, else that of the environment: kube's own reader
+/// holds NO_PROXY against the proxy's address, and knows no cluster by its address alone.
 ///
 /// # Errors
 /// What it lacks, or what is wrong with it.
 pub fn configuration(kubeconfig: &Kubeconfig, choice: &Choice) -> Result<Config, Unusable> {
     let wrong = |error: KubeconfigError| explained(&error);
     let name = choice.context.as_ref().or(kubeconfig.current_context.as_ref());
-    let name = name.ok_or(KubeconfigError::CurrentContextNotSet).map_err(wrong)?;
-    let context = kubeconfig.contexts.iter().find(|context| context.name == *name);
-    let context = context.and_then(|context| context.context.clone());
-    let context = context.ok_or_else(|| wrong(KubeconfigError::LoadContext(name.clone())))?;
+    let context = match name {
+        // As in kubectl, an address or a cluster needs no context.
+        None if choice.server.is_some() || choice.cluster.is_some() => Context::default(),
+        None => return Err(wrong(KubeconfigError::CurrentContextNotSet)),
+        Some(name) => {
+            let context = kubeconfig.contexts.iter().find(|context| context.name == *name);
+            let context = context.and_then(|context| context.context.clone());
+            context.ok_or_else(|| wrong(KubeconfigError::LoadContext(name.clone())))?
+        }
+    };
     let name = choice.cluster.as_ref().unwrap_or(&context.cluster);
-    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == *name);
-    let cluster = cluster.and_then(|cluster| cluster.cluster.clone());
-    let mut cluster = cluster.ok_or_else(|| wrong(KubeconfigError::LoadClusterOfContext(name.clone())))?;
+    let mut cluster = if name.is_empty() {
+        Cluster::default()
+    } else {
+        let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == *name);
+        let cluster = cluster.and_then(|cluster| cluster.cluster.clone());
+        cluster.ok_or_else(|| wrong(KubeconfigError::LoadClusterOfContext(name.clone())))?
+    };
     cluster.server = choice.server.clone().or(cluster.server);
     let named = |name: &String| {
         let user = kubeconfig.auth_infos.iter().find(|user| user.name == *name)?;
@@ -276,6 +287,13 @@ contexts:
             ("https://localhost:1/", "of-v".into())
         );
         assert!(other.accept_invalid_certs && other.proxy_url.is_none());
+        // An address needs no file, and no context.
+        let alone = Choice { server: some("https://localhost:2"), ..Choice::default() };
+        let alone = configuration(&Kubeconfig::default(), &alone).unwrap();
+        assert_eq!(
+            (alone.cluster_url.to_string().as_str(), token(&alone)),
+            ("https://localhost:2/", serde_json::Value::Null)
+        );
         for (wrong, word) in [
             (Choice { user: some("w"), ..Choice::default() }, "\"w\""),
             (Choice { cluster: some("c"), ..Choice::default() }, "c"),

@@ -69,6 +69,9 @@ pub struct Dependencies {
 /// Longest and shortest interval between two questions to the kubelet.
 const LIST_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(20));
 
+/// The longest pause where the processes of some GPU are not known: nothing else shows that a pod has come or gone.
+const LIST_BLIND: Duration = Duration::from_secs(5);
+
 /// Processes of each GPU; `None` where they are not known.
 type GpuProcesses = BTreeMap<Uuid, Option<Vec<u32>>>;
 
@@ -87,7 +90,11 @@ impl Listing {
         let seen = Some((processes, generation));
         let changed = self.seen != seen;
         self.seen = seen;
-        let (shortest, longest) = LIST_EVERY;
+        let (shortest, mut longest) = LIST_EVERY;
+        let unknown = self.seen.iter().any(|(processes, _)| processes.values().any(Option::is_none));
+        if unknown {
+            longest = LIST_BLIND;
+        }
         let pause = match self.asked {
             Some((at, pause)) if !changed => {
                 if now.saturating_sub(at) < pause {

@@ -356,7 +356,11 @@ impl Gpu for NvmlGpu {
             answer => figure(&mut unread, Sample::PROCESSES, answer)?,
         };
         let ids = |all: Vec<ProcessInfo>| -> Vec<u32> {
-            all.into_iter().map(|process| process.pid).take(MAX_PROCESSES).collect()
+            // In any order.
+            let mut ids: Vec<u32> = all.into_iter().map(|process| process.pid).collect();
+            ids.sort_unstable();
+            ids.truncate(MAX_PROCESSES);
+            ids
         };
         let processes = processes.map(ids);
         // The clock of a GPU whose process has ended says whether it is at rest.

@@ -86,7 +86,7 @@ async fn one(
             Ok(())
         }
         Action::BackOff { message } => {
-            back_off_namespace(shared, Cause::Creation, &key.namespace, &message);
+            back_off_namespace(shared, Cause::Binding, &key.namespace, &message);
             Ok(())
         }
         Action::DeleteJob { uid, version } => {
@@ -96,11 +96,16 @@ async fn one(
     }
 }
 
-/// A dry run or creation got no verdict: the namespace's jobs back off.
+/// A dry run or creation got no verdict, or bindings are refused: the namespace's jobs back off.
 fn back_off_namespace(shared: &Shared, cause: Cause, namespace: &str, message: &str) {
     let mut index = shared.index.lock();
     if shared.ledger.lock().pods_not_created(cause, namespace, message) {
-        tracing::warn!(namespace, reason = message, "the API server does not make pods of this namespace");
+        tracing::warn!(
+            namespace,
+            reason = message,
+            ?cause,
+            "the API server does not make or bind pods of this namespace"
+        );
         index.mark_namespace(namespace);
     }
 }

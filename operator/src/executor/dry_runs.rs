@@ -210,7 +210,11 @@ mod tests {
         let mut index = ClusterIndex::new();
         let allocation = json!({"attempt": 1, "generation": 1, "gpuType": "A", "gpus": 2, "gpusPerWorker": 2, "nodes": ["n1"],
             "since": "2026-01-01T00:00:00Z", "watts": 0});
-        let runs = testing::job(10, &json!({"phase": "Running", "allocation": allocation}));
+        let mut runs = testing::job(10, &json!({"phase": "Running", "allocation": allocation}));
+        let required = |term: serde_json::Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}});
+        let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+        let pool = json!({"key": "pool", "operator": "In", "values": ["b"]});
+        runs["spec"]["template"]["spec"]["affinity"] = required(json!({"matchExpressions": [zone]}));
         let runs: SlimTrainingJob = serde_json::from_value(runs).expect("a job");
         index.apply(runs.clone());
         let (key, settings, now) = (testing::key("bert"), Settings::default(), Timestamp::UNIX_EPOCH);
@@ -224,10 +228,17 @@ mod tests {
             if injected {
                 let proxy = json!({"name": "proxy", "resources": {"requests": {"cpu": "500m"}}});
                 pod["spec"]["containers"].as_array_mut().expect("containers").push(proxy);
+                // It was pinned to its node, and admission has named a pool.
+                let pin = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+                pod["spec"]["affinity"] =
+                    required(json!({"matchExpressions": [zone, pool], "matchFields": [pin]}));
             }
             index.apply(serde_json::from_value::<SlimPod>(pod).expect("a pod"));
             let found = of_live_worker(&index, &key, &settings, now).expect("a worker");
             assert_eq!((found.gpus, found.refusal), (2, None));
+            let kept = found.admitted.as_ref().map(|admitted| serde_json::to_value(&admitted.kept.affinity));
+            let terms = kept.map(|kept| kept.expect("an affinity")["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"].clone());
+            assert_eq!(terms, injected.then(|| json!([{"matchExpressions": [zone, pool]}])));
             let more = found.admitted.map(|admitted| {
                 let cpu = |spec| andreas_cluster::index::amounts::pod(spec).cpu_milli;
                 cpu(&admitted.kept) - cpu(&admitted.sent)

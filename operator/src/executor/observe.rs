@@ -375,7 +375,7 @@ fn agent(node: &SlimGpuNode, index: &ClusterIndex, now: Timestamp) -> Option<Age
         awake: status.observed_wake_generation,
         unanswered_since,
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
-        strangers_beside: status
+        beside_parked: status
             .gpus
             .iter()
             .filter(|gpu| gpu.parked.iter().any(|context| context.pod.is_none()))

@@ -1,7 +1,7 @@
-//! Backoff of namespaces whose pods the API server does not create for reasons unrelated to the pod, such as
+//! Backoff of namespaces whose pods the API server does not create or bind for reasons unrelated to the pod, such as
 //! a failing admission webhook or a time-out.
 //!
-//! **In**: results of dry runs and creations. **Out**: until when no job of the namespace is planned
+//! **In**: results of dry runs, creations and bindings. **Out**: until when no job of the namespace is planned
 //! ([`Backoff`]). Other namespaces are not affected. A restart clears it, so jobs are retried sooner.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ pub enum Cause {
     DryRun,
     /// A gang had GPUs, but its pods could not be created in time.
     Creation,
+    /// Its pods could be created and not be bound. No success ends it: pods of the next gang are created as well.
+    Binding,
 }
 
 impl Cause {
@@ -25,7 +27,7 @@ impl Cause {
     fn pauses(self) -> (i64, i64) {
         match self {
             Self::DryRun => (1, 300),
-            Self::Creation => (60, 1_800),
+            Self::Creation | Self::Binding => (60, 1_800),
         }
     }
 }
@@ -42,6 +44,7 @@ struct Entry {
 pub struct Backoffs {
     dry_runs: BTreeMap<String, Entry>,
     creations: BTreeMap<String, Entry>,
+    bindings: BTreeMap<String, Entry>,
 }
 
 impl Backoffs {
@@ -74,8 +77,8 @@ impl Backoffs {
     /// A namespace's current backoff.
     pub fn get(&self, namespace: &str) -> Option<Backoff> {
         let dry_run = self.dry_runs.get(namespace);
-        let held =
-            dry_run.into_iter().chain(self.creations.get(namespace)).max_by_key(|entry| entry.until)?;
+        let others = [&self.creations, &self.bindings].into_iter().filter_map(|of| of.get(namespace));
+        let held = dry_run.into_iter().chain(others).max_by_key(|entry| entry.until)?;
         Some(Backoff { until: held.until, message: held.message.clone(), untried: dry_run.is_some() })
     }
 
@@ -84,6 +87,7 @@ impl Backoffs {
         match cause {
             Cause::DryRun => &mut self.dry_runs,
             Cause::Creation => &mut self.creations,
+            Cause::Binding => &mut self.bindings,
         }
     }
 }
@@ -113,6 +117,19 @@ mod tests {
         assert_eq!(all.get("team"), None);
         all.failed(Cause::Creation, "team", "webhook down", at(now));
         assert_eq!(all.get("team").expect("held").until, at(now + 60));
+    }
+
+    #[test]
+    fn pods_that_are_created_say_nothing_of_bindings_that_are_refused() {
+        let mut all = Backoffs::default();
+        let mut now = 0;
+        for pause in [60, 120, 240] {
+            assert!(all.failed(Cause::Binding, "team", "denied", at(now)));
+            // The pods of the next gang are created, and not bound either.
+            now += pause;
+            assert_eq!(all.get("team").expect("held").until, at(now));
+            all.done(Cause::Creation, "team");
+        }
     }
 
     #[test]

@@ -130,7 +130,10 @@ impl Totals {
     pub fn ended(&mut self, attempt: &Attempt, used: Bill) {
         let key = (attempt.uid.clone(), attempt.attempt);
         let known = self.running.remove(&key);
-        self.ended.insert(key);
+        // Only a scrape shows running ones, and only the next one forgets those that have ended.
+        if known.is_some() {
+            self.ended.insert(key);
+        }
         let before = known.unwrap_or_else(|| self.use_before_leading(attempt, used));
         self.add(&attempt.namespace, &attempt.gpu_type, difference(before, used));
     }

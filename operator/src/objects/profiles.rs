@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(status.observations.last().map(|o| o.millis_per_epoch), Some(7));
         assert_eq!(status.observations[0].run, "a-36");
         let barred: Vec<String> = status.barred.iter().map(ToString::to_string).collect();
-        assert_eq!(barred, ["4 and fewer GPUs of T4", "GPUs of T4"]);
+        assert_eq!(barred, ["GPUs of T4", "4 and fewer GPUs of T4"]);
     }
 
     #[test]

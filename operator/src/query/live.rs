@@ -57,6 +57,12 @@ impl Live {
         self.leader.shared().is_some()
     }
 
+    /// Whether there is such a namespace, as far as this process has seen.
+    pub fn has_namespace(&self, name: &str) -> bool {
+        let key = ObjectKey { namespace: String::new(), name: name.to_owned() };
+        self.index.lock().rules().namespaces.get(&key).is_some()
+    }
+
     /// A copy of everything; `None` on a replica that does not lead.
     pub fn state(&self, now: Timestamp) -> Option<State> {
         let shared = self.leader.shared()?;

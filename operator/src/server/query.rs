@@ -189,7 +189,8 @@ async fn admit(api: &QueryApi, caller: &Caller, namespace: &str, verb: &str) -> 
     if namespace.is_empty() || namespace.len() > MAX_NAMESPACE {
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "Invalid", "namespace: is no name of a namespace"));
     }
-    let right = Right::Resource { group: names::GROUP, resource: "trainingjobs", verb, namespace };
+    let exists = api.live.has_namespace(namespace);
+    let right = Right::Resource { group: names::GROUP, resource: "trainingjobs", verb, namespace, exists };
     let user = user_of(api, caller, right).await?;
     if api.live.leads() { Ok(user) } else { Err(not_leading()) }
 }

@@ -10,7 +10,7 @@ use andreas_api::training_job::{self, Allocation, AttemptRecord};
 use andreas_api::{Outcome, Reason, TrainingJobSpec, TrainingJobStatus, names};
 use andreas_cluster::energy::weight::bounded_weight;
 use andreas_cluster::energy::{Types, draws};
-use andreas_cluster::index::{ClusterIndex, gpu_memory, is_member, usable, whole_gpus};
+use andreas_cluster::index::{ClusterIndex, gpu_memory, is_member};
 use andreas_cluster::instants;
 use andreas_cluster::policy::rules;
 use andreas_cluster::profiles;
@@ -163,16 +163,10 @@ pub(super) fn demands(
     job: &SlimTrainingJob,
     volumes: &Volumes<'_>,
     admitted: Option<&Admitted>,
-    barred: &Barred<'_>,
+    barred: &[&str],
 ) -> Digest {
     let admitted = admitted.map(|admitted| worker::demands(&admitted.kept));
-    worker::digest(&(
-        specs.demands,
-        admitted,
-        job.spec.gpus.memory_gib,
-        volumes.versions(),
-        &barred.architectures,
-    ))
+    worker::digest(&(specs.demands, admitted, job.spec.gpus.memory_gib, volumes.versions(), barred))
 }
 
 /// Choices that failed for a job's profile, and what of them counts for it.
@@ -185,7 +179,7 @@ pub(super) struct Barred<'a> {
 }
 
 impl<'a> Barred<'a> {
-    /// Of a job. Where no other architecture or size is left, they are tried again.
+    /// Of a job. Where no other size is left, they are tried again.
     pub fn from_index(
         index: &'a ClusterIndex,
         profile: &ObjectKey,
@@ -195,15 +189,7 @@ impl<'a> Barred<'a> {
         let profile = index.profiles().get(profile);
         let all = profile.and_then(|profile| profile.status.as_ref()).map(|status| status.barred.as_slice());
         let all = all.unwrap_or_default();
-        let mut architectures: Vec<&str> = all.iter().filter_map(|one| one.architecture.as_deref()).collect();
-        let other = |key: &ObjectKey, node: &SlimNode| {
-            usable(index, key, node) && !architectures.contains(&architecture(node))
-        };
-        if !architectures.is_empty()
-            && !index.nodes().iter().any(|(key, node)| whole_gpus(node) > 0 && other(key, node))
-        {
-            architectures.clear();
-        }
+        let architectures = all.iter().filter_map(|one| one.architecture.as_deref()).collect();
         let mut sizes: Vec<(&str, i32)> = profiles::barred_sizes(all, now).collect();
         if !sizes.is_empty() {
             let possible = job.spec.gpus.worker_sizes(i32::MAX);
@@ -248,7 +234,6 @@ fn candidates(
     } else {
         let gpus = &job.spec.gpus;
         let volumes = Volumes::from_spec(given.index, &given.key.namespace, &job.spec, given.admitted);
-        let demands = demands(given.specs, job, &volumes, given.admitted, given.barred);
         // What is admitted has the template's affinity, unless it says another one.
         let spec = LazyCell::new(|| {
             let own = job.spec.template.spec.as_ref().map(worker::slim).unwrap_or_default();
@@ -257,14 +242,20 @@ fn candidates(
                 None => own,
             }
         });
-        let barred = &given.barred.architectures;
-        let admits = |node: &SlimNode| {
-            gpus.memory_fits(gpu_memory(node))
-                && admits::admits(&spec, node)
-                && volumes.admit(node)
-                && !barred.contains(&architecture(node))
+        let mut without = |barred: &[&str]| {
+            let demands = demands(given.specs, job, &volumes, given.admitted, barred);
+            let admits = |node: &SlimNode| {
+                gpus.memory_fits(gpu_memory(node))
+                    && admits::admits(&spec, node)
+                    && volumes.admit(node)
+                    && !barred.contains(&architecture(node))
+            };
+            admissions.of(demands, admits)
         };
-        admissions.of(demands, admits)
+        // Where no node of another architecture admits it, the image may have been mended.
+        let others = without(&given.barred.architectures);
+        let none = others.as_ref().is_some_and(|nodes| nodes.is_empty());
+        if none && !given.barred.architectures.is_empty() { without(&[]) } else { others }
     };
     // A job stays where it is, even on a node that would not be chosen today.
     let here = |name: &NodeName| held.iter().any(|held| held == name.as_str());

@@ -218,8 +218,7 @@ pub fn build(
         let configurations = configurations::configurations(&job.spec.gpus, &cluster.types);
         let admitted = admitted(ledger, key);
         let volumes = Volumes::from_spec(index, &key.namespace, &job.spec, admitted);
-        let none = jobs::Barred::default();
-        let demands = jobs::demands(&workers.specs_of(job), job, &volumes, admitted, &none);
+        let demands = jobs::demands(&workers.specs_of(job), job, &volumes, admitted, &[]);
         Some(places::Waiting { key, made, configurations, demands })
     });
     let beyond_limits = places::beyond_limits(waiting, cluster.nodes.len(), &places::LIMITS);

@@ -146,7 +146,10 @@ pub fn unpinned(mut spec: SlimPodSpec) -> SlimPodSpec {
     {
         let mut any = false;
         for term in &mut required.node_selector_terms {
-            term.match_fields.get_or_insert_default().retain(|field| field.key != "metadata.name");
+            if let Some(fields) = &mut term.match_fields {
+                fields.retain(|field| field.key != "metadata.name");
+            }
+            term.match_fields.take_if(|fields| fields.is_empty());
             let none = |all: &Option<Vec<_>>| all.as_ref().is_none_or(Vec::is_empty);
             any |= none(&term.match_fields) && none(&term.match_expressions);
         }

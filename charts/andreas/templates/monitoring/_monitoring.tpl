@@ -5,7 +5,7 @@
 {{- if and $pods $services -}}
 {{- fail "monitoring.podMonitor and monitoring.serviceMonitor would scrape everything twice: enable one of them" -}}
 {{- end -}}
-{{- ternary "PodMonitor" (ternary "ServiceMonitor" (ternary "annotations" "" .Values.monitoring.annotations) $services) $pods -}}
+{{- ternary "PodMonitor" (ternary "ServiceMonitor" (ternary "annotations" "" (and .Values.monitoring.annotations (not .Values.monitoring.authentication))) $services) $pods -}}
 {{- end -}}
 
 {{/* Annotations of the pods, for a Prometheus that looks for prometheus.io/scrape; and the user's: (list . .Values.operator.podAnnotations). */}}

@@ -86,8 +86,8 @@ pub fn broken_gpus(
     (open.len() as u64).saturating_sub(taken_out_of_ours)
 }
 
-/// GPUs in use by nobody knows whom, as those that pods have by claims (DRA): the kubelet does not say which. Not where pods of the device
-/// plug-in have GPUs that the agent cannot tell either.
+/// GPUs that pods may have by claims (DRA): the kubelet does not say which, so with one such pod all GPUs without a known holder count. Not
+/// while the agent has yet to name some that pods of the device plug-in have.
 pub(super) fn claimed_gpus(index: &ClusterIndex, key: &ObjectKey) -> u64 {
     let gpus = agent_status(index, key).map(|status| status.gpus.as_slice()).unwrap_or_default();
     let held = || gpus.iter().filter(|gpu| gpu.state == GpuCondition::Held);

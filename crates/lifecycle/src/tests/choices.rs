@@ -66,8 +66,8 @@ fn memory_that_a_process_of_no_pod_holds_is_the_clusters_failure_and_bars_nothin
     ] {
         let mut world = World::running(json!({}), &["n1"], 1);
         let holders = holder.map(str::to_owned).into_iter().collect();
-        let strangers_beside = [beside.to_owned()].into();
-        let agent = AgentFact { holders, strangers_beside, ..AgentFact::default() };
+        let beside_parked = [beside.to_owned()].into();
+        let agent = AgentFact { holders, beside_parked, ..AgentFact::default() };
         world.nodes.get_mut("n1").unwrap().agent = Some(agent);
         world.exit("bert-1-0", 1, "torch.OutOfMemoryError: CUDA out of memory.");
         let status = world.status();

@@ -202,6 +202,9 @@ fn a_gang_gives_way_whose_gpu_its_kubelet_gave_to_another_pod_too() {
         world.nodes.get_mut("n1").unwrap().agent = Some(agent);
         world.step_until_stable();
         assert_eq!(world.phase(), phase, "{doubled}");
+        // Its kubelet would do it again.
+        let excluded = world.status().excluded_nodes.iter().any(|away| away.node == "n1");
+        assert_eq!(excluded, phase == Phase::Stopping, "{doubled}");
     }
 }
 

@@ -298,19 +298,22 @@ fn what_a_template_names_and_no_node_has_ends_the_start_after_a_minute() {
     let network = "plugin type=\"multus\" failed (add): cannot find a network-attachment-definition (ib) in namespace (team): network-attachment-definitions.k8s.cni.cncf.io \"ib\" not found";
     let host = "hostPath type check failed: /scratch is not a directory";
     let inline = json!({"volumes": [{"name": "v", "csi": {"driver": "no.such"}}]});
-    for (template, reason, words, of_user) in [
-        (inline, "FailedMount", driver, true),
+    for (template, reason, words, outcome) in [
+        // Another node may have it.
+        (inline, "FailedMount", driver, Some(Outcome::ClusterFailure)),
+        (json!({}), "FailedMount", host, Some(Outcome::ClusterFailure)),
         // Of a claim: the driver was there when it was attached.
-        (json!({}), "FailedMount", driver, false),
-        (json!({}), "FailedCreatePodSandBox", network, true),
-        (json!({}), "FailedMount", host, true),
+        (json!({}), "FailedMount", driver, None),
+        (json!({}), "FailedCreatePodSandBox", network, Some(Outcome::UserFailure)),
     ] {
         let mut world = does_not_start(template, vec![event(reason, words, 1)]);
         world.wait(60);
-        assert_eq!(world.phase() != Phase::Starting, of_user, "{words}");
-        if of_user {
+        assert_eq!(world.phase() != Phase::Starting, outcome.is_some(), "{words}");
+        if let Some(outcome) = outcome {
             world.leave(137);
-            ended(&world, Outcome::UserFailure, words);
+            ended(&world, outcome, words);
+            let away = world.status().excluded_nodes.iter().any(|away| away.node == "n1");
+            assert_eq!(away, outcome == Outcome::ClusterFailure, "{words}");
         }
     }
 }

@@ -290,6 +290,11 @@ fn where_larger_workers_are_refused_smaller_ones_are_planned_and_the_status_says
     );
     assert!(accepted.message.ends_with(words) && world.dry_runs == 0, "{accepted:?}");
     assert_eq!(largest_admitted(&world.status()), Some(4));
+    // Larger ones stay refused while the smaller one finds its quota used up.
+    let refusal = Some((Reason::QuotaExceeded, "exceeded quota".to_owned()));
+    world.dry_run = world.dry_run.take().map(|run| DryRunResult { refusal, ..run });
+    world.step_until_stable();
+    assert_eq!(largest_admitted(&world.status()), Some(4));
     // A new leader asks, and it is asked again now and then: the rule may be gone.
     world.dry_run = None;
     world.now = 100;

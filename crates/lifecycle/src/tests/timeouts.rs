@@ -234,7 +234,7 @@ fn a_namespace_whose_pods_are_not_made_says_so_in_jobs_that_no_plan_has_seen() {
     assert_eq!((world.phase(), world.dry_runs), (Phase::Pending, 0));
     assert_eq!(
         world.condition("Scheduled").message,
-        "the API server does not make pods of this namespace; tried again later: webhook down"
+        "the API server does not make or bind pods of this namespace; tried again later: webhook down"
     );
     // Afterwards its worker is dry-run; before a verdict nothing is planned.
     world.now = 60;

@@ -8,7 +8,7 @@ use super::room::Room;
 use crate::instance::Instance;
 use crate::snapshot::IntendedChange;
 
-/// Costs of deferred starts and changes. They do not depend on what this decision moves.
+/// Costs of deferred starts and changes, beside those who hold GPUs in one round of the decision.
 pub(super) struct DeferredCosts {
     /// By job: its best later start.
     pub later: Vec<Option<DeferredStart>>,

@@ -12,10 +12,11 @@
 //! **What is never waited for.** A configuration that an otherwise idle cluster could not hold is not one
 //! ([`feasible`]), and no plan leaves the whole cluster idle for prices alone.
 //!
-//! **Stability.** Costs do not depend on where jobs are that may be moved; migrations are charged on top, against
-//! the present state. A plan must beat "continue and fill free capacity" by a threshold. The decision is repeated on
-//! its own outcome until it changes nothing. Each repetition lowers the cost, so this ends. Where one has started or
-//! stopped a job that may not be moved, prices are searched again first; a job is started so once.
+//! **Stability.** Costs of running do not depend on where jobs are that may be moved; migrations are charged on top,
+//! against the present state. A later start pays for those who would have to leave for it ([`room`]). A plan must beat
+//! "continue and fill free capacity" by a threshold. The decision is repeated on its own outcome, with the room that it
+//! leaves, until it changes nothing, or [`ROUNDS`] times. Where one has started or stopped a job that may not be moved,
+//! prices are searched again first; a job is started so once.
 
 mod aged;
 mod choosers;

@@ -3,6 +3,9 @@
 //! Prices know what is there in all in a period, not on which nodes it is in one piece, nor who runs there. Where a start
 //! needs room that is not there by then, a later one would stop others just as one now does. A gang that did not count that would
 //! be about to start at every decision, at little cost, and would never start.
+//!
+//! GPUs alone count: whoever leaves them leaves the rest that it holds. A job that may not be moved is no exception. Until its end
+//! the prices have no room for others there.
 
 use std::collections::BTreeMap;
 

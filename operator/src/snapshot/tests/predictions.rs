@@ -165,6 +165,13 @@ fn an_architecture_and_a_size_that_failed_are_left_out_while_there_are_others() 
     let snapshot = world.snapshot();
     assert_eq!(candidates(&snapshot), Some(vec!["x86".into()]));
     assert!(snapshot.jobs[0].refused_workers.is_empty(), "an hour ago");
+    // A job that the others do not admit has no others.
+    let selector = json!({"kubernetes.io/arch": "arm64"});
+    let template =
+        json!({"spec": {"nodeSelector": selector, "containers": [{"name": "trainer", "image": "x"}]}});
+    let spec = json!({"profileRef": {"name": "bert"}, "template": template});
+    world.job("any", spec, json!(null), waiting());
+    assert_eq!(candidates(&world.snapshot()), Some(vec!["arm".into()]));
 }
 
 #[test]

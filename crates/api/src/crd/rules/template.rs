@@ -80,7 +80,7 @@ macro_rules! not_ours {
 
 const VISIBLE: &str =
     "!self.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES' && !(has(e.value) && e.value in ['void', 'none']))";
-const MOUNTS: &str = "!self.exists(m, m.mountPath.startsWith('/var/run/nvidia-container-devices'))";
+const MOUNTS: &str = "!self.exists(m, m.mountPath.contains('nvidia-container-devices'))";
 
 pub(super) const RULES: &[Rule] = &[
     not_ours!("labels"),

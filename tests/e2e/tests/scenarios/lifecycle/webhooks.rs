@@ -91,7 +91,8 @@ async fn a_namespace_whose_pods_cannot_be_made_is_given_no_gpus_until_they_can()
         c.submit(&first).await?;
         c.observer
             .until("it says why it waits", DEFAULT_TIMEOUT, |s| {
-                s.message(&key, Reason::NotPlannedYet).contains("does not make pods of this namespace")
+                s.message(&key, Reason::NotPlannedYet)
+                    .contains("does not make or bind pods of this namespace")
             })
             .await?;
         // then another namespace's job runs, and the first one was given nothing
