@@ -53,7 +53,8 @@ pub struct EnergyPolicySpec {
     pub node_loss: NodeLoss,
     /// When GPUs that hold no job rest. Default: that of each of its fields.
     pub rest: Rest,
-    /// Power limits of GPUs that train. `Off`: none. `On`: they are planned and set. Default: `Off`.
+    /// Power limits of GPUs that train. `Off`: none. `Guard`: where there is a power budget, each run has one until its draw is measured.
+    /// `On`: as `Guard`, and lower ones are planned and set. Default: `Guard`.
     #[serde(deserialize_with = "crate::known::or_default")]
     pub limits: Limits,
     /// Power of GPU types and nodes, where the built-in values do not fit. Default: none. A type that neither this list nor the built-in
@@ -339,9 +340,11 @@ pub enum Switch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Limits {
     /// None are set.
-    #[default]
     Off,
-    /// Planned and set.
+    /// Where power is limited, a run has one until its draw is measured: its guard.
+    #[default]
+    Guard,
+    /// As `Guard`, and lower ones are planned where they pay.
     On,
 }
 

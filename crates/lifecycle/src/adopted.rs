@@ -99,7 +99,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if readiness::check(d, &allocation, &members) == Readiness::GivenUp {
         return;
     }
-    run::limit(d, &allocation);
+    run::limit(d);
     run::progress_unknown(d, &allocation);
 }
 

@@ -264,7 +264,7 @@ fn update_profile(d: &mut Draft<'_>, allocation: &Allocation, judgement: &Judgem
         whole && d.status.progress.as_ref().is_none_or(|p| p.attempt_start == 0 && progress.is_some());
     // Epoch time, the timed share, and whether it is self-reported only.
     let observed = match (timed, progress) {
-        _ if allocation.limit_changed => None,
+        _ if allocation.limit_changed || allocation.guard_reached => None,
         (Some(p), _) => Some((p.millis_per_epoch, p.timed_milli_epochs, false)),
         _ if whole => Some(((seconds * 1000 / epochs).max(1), epochs * 1000, false)),
         (None, Some(p)) if p.millis_per_epoch > 0 => {

@@ -88,7 +88,7 @@ pub use member::pod_in_use;
 pub use notices::Announced;
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, DryRunResult,
-    EnergyView, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings,
+    EnergyView, Guard, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings,
 };
 pub use pod_events::{EventsUnread, KubeletEvents, PodEvent};
 pub use step::step;

@@ -198,6 +198,10 @@ pub struct AgentFact {
     pub awake: i64,
     /// Since when a request to wake is unanswered.
     pub unanswered_since: Option<Timestamp>,
+    /// It sets power limits on every GPU that works, and what `GpuNode.spec` says is in force.
+    pub sets_limits: bool,
+    /// `GpuNode.spec.limits`: power limit of a GPU, W, by pod as `namespace/name`.
+    pub limits: BTreeMap<String, i32>,
     /// Pods that hold GPUs, as `namespace/name`.
     pub holders: BTreeSet<String>,
     /// `GpuNode.status.observedHoldersGeneration`: the request that `holders` answers.
@@ -266,6 +270,8 @@ pub enum Planned {
         limit_watts: Option<i32>,
         /// Predicted draw of the whole gang, W.
         watts: i32,
+        /// Power limit of each GPU until its draw is measured.
+        guard: Guard,
     },
     /// Wait; a running job stops.
     Wait {
@@ -274,6 +280,15 @@ pub enum Planned {
         /// Human-readable text that names the blocking jobs.
         message: String,
     },
+}
+
+/// A run's power limit until its draw is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// The limit of each GPU, W; `None`: none.
+    pub watts: Option<i32>,
+    /// The run has drawn as much as a guard of it allowed.
+    pub reached: bool,
 }
 
 impl Planned {

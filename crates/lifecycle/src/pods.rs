@@ -105,6 +105,8 @@ pub fn unplaced_worker(job: &SlimTrainingJob, attempt: i64, gpus: i32, settings:
         nodes: vec![String::new()],
         power_limit_watts: None,
         limit_changed: false,
+        guard_watts: None,
+        guard_reached: false,
         since: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
         bound_time: None,
         running_time: None,

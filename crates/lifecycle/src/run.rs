@@ -81,7 +81,7 @@ pub(super) fn running(d: &mut Draft<'_>) {
     if readiness::check(d, &allocation, &members) == Readiness::GivenUp {
         return;
     }
-    limit(d, &allocation);
+    limit(d);
     progress_unknown(d, &allocation);
 }
 
@@ -103,16 +103,19 @@ pub(super) fn doubled(d: &Draft<'_>, members: &Members<'_>) -> Option<Judgement>
 }
 
 /// The plan keeps the GPUs and changes their power limit: no restart, no new generation.
-pub(super) fn limit(d: &mut Draft<'_>, allocation: &Allocation) {
-    let Some(Planned::Run { limit_watts, watts, .. }) = d.decision() else { return };
+pub(super) fn limit(d: &mut Draft<'_>) {
+    let Some(Planned::Run { limit_watts, watts, guard, .. }) = d.decision().cloned() else { return };
+    let Some(allocation) = &mut d.status.allocation else { return };
     let limit = limit_watts.filter(|w| *w >= 1);
-    if limit != allocation.power_limit_watts
-        && let Some(allocation) = &mut d.status.allocation
-    {
+    if limit != allocation.power_limit_watts {
         allocation.power_limit_watts = limit;
         allocation.limit_changed |= allocation.running_time.is_some();
-        allocation.watts = (*watts).max(0);
+        allocation.watts = watts.max(0);
     }
+    // A guard is raised or lifted; what started without one has none.
+    let raised = allocation.guard_watts.zip(guard.watts).map(|(old, new)| old.max(new));
+    allocation.guard_watts = raised;
+    allocation.guard_reached |= guard.reached;
 }
 
 fn running_since(allocation: &Allocation) -> Timestamp {

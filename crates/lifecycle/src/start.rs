@@ -1,6 +1,7 @@
 //! From Pending to Running: validate the template, write the allocation, wait for room, create the pods,
 //! watch them bind and start.
 
+use andreas_api::gpu_node::namespaced_pod_name;
 use andreas_api::names;
 use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
@@ -141,7 +142,8 @@ fn refused_under_older_rules(d: &Draft<'_>) -> bool {
 
 /// Writes the plan's decision as allocation, if it is still valid for the job.
 fn allocate(d: &mut Draft<'_>) {
-    let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts }) = d.decision().cloned()
+    let Some(Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts, guard }) =
+        d.decision().cloned()
     else {
         return;
     };
@@ -175,6 +177,8 @@ fn allocate(d: &mut Draft<'_>) {
         nodes,
         power_limit_watts: limit_watts.filter(|w| *w >= 1),
         limit_changed: false,
+        guard_watts: guard.watts,
+        guard_reached: false,
         since: d.now(),
         bound_time: None,
         running_time: None,
@@ -301,10 +305,18 @@ pub(super) fn has_room(d: &mut Draft<'_>, allocation: &Allocation, members: &Mem
                 // The second that waking takes has no text of its own: it would be written, and the true one again later.
                 set_starting(d);
                 d.waking = wake_gpus(d, allocation);
-                if !d.waking {
-                    late::is_late(d, allocation);
+                if d.waking {
+                    return false;
                 }
-                return !d.waking;
+                if let Some(node) = unguarded(d, allocation) {
+                    let message =
+                        format!("the agent of {node} has not set the power limit that the budget needs");
+                    let judgement = Judgement::new(Outcome::Withdrawn, Reason::ClusterFailure, message);
+                    d.stop_judged(&judgement.excluding(&node));
+                    return false;
+                }
+                late::is_late(d, allocation);
+                return true;
             }
         },
     };
@@ -348,7 +360,7 @@ fn in_use(d: &Draft<'_>, allocation: &Allocation) -> Option<String> {
     allocation.nodes.iter().find(full).cloned()
 }
 
-/// Asks the agents to wake their GPUs, once per allocation. Whether some have not acknowledged. This
+/// Asks the agents to wake their GPUs and to set the guard, once per allocation. Whether some have not acknowledged. This
 /// is the last step before pods are created: awake, unheld GPUs soon rest again.
 ///
 /// An agent without an answer for [`AGENT_TIMEOUT`] is not waited for: no setting outlives it that long, and a live one answers in
@@ -369,7 +381,7 @@ fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
         let open = agent.wake > agent.awake && !silent;
         let request = asked.unwrap_or(agent.wake.saturating_add(i64::from(!open)));
         let since = d.first_seen(TimedFact::Waking { attempt, node: node.clone(), request });
-        if agent.awake >= request {
+        if agent.awake >= request && is_guarded(d, allocation, node) {
             continue;
         }
         if agent.wake < request {
@@ -382,6 +394,26 @@ fn wake_gpus(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
         }
     }
     asleep
+}
+
+/// Whether the agent of a node has set the guard of its workers: before they have their GPUs, on all GPUs that nobody has.
+fn is_guarded(d: &Draft<'_>, allocation: &Allocation, node: &str) -> bool {
+    let Some(guard) = allocation.guard_watts else { return true };
+    let Some(agent) = d.o.nodes.get(node).and_then(|fact| fact.agent.as_ref()) else { return false };
+    let metadata = &d.o.job.metadata;
+    let (namespace, job) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+    let limited = |index: usize| {
+        let pod = names::pod_name(job.unwrap_or_default(), allocation.attempt, index);
+        let limit = agent.limits.get(&namespaced_pod_name(namespace.unwrap_or_default(), &pod));
+        limit.is_some_and(|watts| *watts <= guard)
+    };
+    let mut here = (0..allocation.nodes.len()).filter(|index| allocation.nodes[*index] == node);
+    agent.sets_limits && here.all(limited)
+}
+
+/// A node that has not set the allocation's guard.
+fn unguarded(d: &Draft<'_>, allocation: &Allocation) -> Option<String> {
+    allocation.nodes.iter().find(|node| !is_guarded(d, allocation, node)).cloned()
 }
 
 /// Watches binding and start of the pods.

@@ -117,7 +117,7 @@ impl ObjectCache {
             rest_after,
             // A placement may take this long to start its pods.
             awake_for: rest_after.max(seconds(|spec| &spec.placement_timeout)),
-            limits: spec.limits == Limits::On,
+            limits: spec.limits != Limits::Off,
             rest_parked,
         }
     }

@@ -14,8 +14,9 @@
 //!    context (EnergyPolicy `rest`, NVML reference: locked clocks). It stays awake if a measurement showed that rest saves
 //!    nothing on its type, and if it draws its bare idle: rest would change nothing then, and clocks that others have locked are not
 //!    known.
-//! 5. A held GPU gets the power limit that the operator wants for its pod, from the lowest one on, if the policy says `On`. One that is
-//!    not below the GPU's ceiling is no limit: nothing is set.
+//! 5. A held GPU gets the power limit that the operator wants for its pod, from the lowest one on, unless the policy says `Off`. One that
+//!    is not below the GPU's ceiling is no limit: nothing is set. While a pod with a limit has no GPU yet, every GPU that nobody holds
+//!    gets the lowest limit of such pods: whichever the kubelet gives it, the limit is in force before the pod runs.
 //! 6. An unhealthy GPU gets no command, except that a pod on it keeps its power limit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,6 +132,9 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     }
     let carries_out = observed.desired.as_ref().map(|desired| (desired.generation, desired.wake));
     let mut decision = Decision { carries_out, ..Decision::default() };
+    let is_there = |pod: &String| observed.gpus.values().any(|gpu| gpu.holder == Holder::Pod(pod.clone()));
+    let to_come = observed.desired.iter().flat_map(|desired| &desired.limits);
+    let to_come = to_come.filter(|(pod, _)| !is_there(pod)).map(|(_, watts)| *watts).min();
     for (uuid, gpu) in &observed.gpus {
         let unused = gpu.holder == Holder::Nobody && (gpu.processes == Some(0) || policy.rest_parked);
         if !unused {
@@ -148,15 +152,17 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
             && now.saturating_sub(memory.woken_at) >= policy.awake_for
             && since.is_some_and(|since| now.saturating_sub(*since) >= policy.rest_after);
         let setting = match &gpu.holder {
-            Holder::Pod(pod) if policy.limits => limit(desired, pod, facts),
-            Holder::Nobody if rests && gpu.healthy => rest(facts),
+            Holder::Pod(pod) if policy.limits => limit(desired.limits.get(pod).copied(), facts),
+            Holder::Nobody if policy.limits && gpu.healthy && to_come.is_some() => limit(to_come, facts),
+            Holder::Nobody if rests && gpu.healthy => {
+                decision.resting.insert(uuid.clone());
+                rest(facts)
+            }
             _ => Setting::default(),
         };
         if setting.is_default() {
+            decision.resting.remove(uuid);
             continue;
-        }
-        if gpu.holder == Holder::Nobody {
-            decision.resting.insert(uuid.clone());
         }
         decision.wanted.insert(uuid.clone(), setting);
     }
@@ -164,8 +170,8 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     (memory, decision)
 }
 
-fn limit(desired: &DesiredSettings, pod: &str, facts: &Facts) -> Setting {
-    let (Some(watts), Some((lowest, highest))) = (desired.limits.get(pod), facts.limit_mw) else {
+fn limit(watts: Option<u32>, facts: &Facts) -> Setting {
+    let (Some(watts), Some((lowest, highest))) = (watts, facts.limit_mw) else {
         return Setting::default();
     };
     let limit = watts.saturating_mul(1000).max(lowest);

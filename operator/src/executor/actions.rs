@@ -23,6 +23,7 @@ use super::dry_runs::DryRunLookup;
 use super::outcomes::{failed, job_generation, not_made, refused, report, uid};
 use super::requeue::Requeue;
 use crate::ledger::backoff::Cause;
+use crate::objects::nodes;
 use crate::shared::Shared;
 use crate::snapshot::worker;
 use crate::writes::{Refusal, WriteError};
@@ -336,7 +337,10 @@ async fn wake(
     if shared.index.lock().gpu_nodes().get(&gpu_node).is_some_and(|held| held.spec.wake_generation >= value) {
         return Ok(());
     }
-    match shared.writer.patch("wake", &gpu_node, &json!({ "spec": { "wakeGeneration": value } })).await {
+    // With the guard of what is to start: it is in force before its pods are there.
+    let limits = nodes::limits_of(&shared.index.lock(), node);
+    let spec = json!({ "wakeGeneration": value, "limits": limits });
+    match shared.writer.patch("wake", &gpu_node, &json!({ "spec": spec })).await {
         Ok(answer) => {
             shared.index.lock().wrote_gpu_node(answer);
             Ok(())

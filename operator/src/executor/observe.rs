@@ -9,9 +9,9 @@ use andreas_api::gpu_node::{GpuCondition, GpuState, TWO_HOLDERS};
 use andreas_api::names::{LABEL_ARCHITECTURE, LABEL_GPU_MEMORY};
 use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
 use andreas_api::training_job::{Allocation, Prediction, UsedProfile};
-use andreas_cluster::energy::bill;
 use andreas_cluster::energy::measured::{self, LateEnergy, PendingEnergy};
 use andreas_cluster::energy::weight::bounded_weight;
+use andreas_cluster::energy::{bill, limits};
 use andreas_cluster::index::{
     ClusterIndex, DeletedPod, agent_status, broken_gpus, is_worker, name_of, offered, owner, pods_of,
 };
@@ -374,6 +374,12 @@ fn agent(node: &SlimGpuNode, index: &ClusterIndex, now: Timestamp) -> Option<Age
         wake: node.spec.wake_generation,
         awake: status.observed_wake_generation,
         unanswered_since,
+        sets_limits: limits::of_node(Some(status)).is_some()
+            && node
+                .metadata
+                .generation
+                .is_some_and(|generation| status.observed_generation >= Some(generation)),
+        limits: node.spec.limits.iter().map(|limit| (limit.pod.clone(), limit.watts)).collect(),
         holders: status.gpus.iter().filter_map(|gpu| gpu.holder.clone()).collect(),
         beside_parked: status
             .gpus

@@ -234,6 +234,7 @@ mod tests {
             gpus_per_worker: 1,
             limit_watts: None,
             watts: 100,
+            guard: andreas_lifecycle::Guard::default(),
         };
         DecisionFor { basis: 0, planned }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::energy_policy::{EnergyPolicyStatus, PowerState};
-use andreas_api::gpu_node::PodPowerLimit;
-use andreas_api::names::DEFAULT_POLICY;
-use andreas_api::slim::{SlimEnergyPolicy, SlimPod, SlimTrainingJob};
-use andreas_api::{EnergyPolicySpec, Reason};
+use andreas_api::gpu_node::{PodPowerLimit, namespaced_pod_name};
+use andreas_api::names::{self, DEFAULT_POLICY};
+use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimPod, SlimTrainingJob};
+use andreas_api::{EnergyPolicySpec, Phase, Reason};
 use andreas_cluster::energy::budget::{self, BudgetState, Enforcement};
 use andreas_cluster::energy::{Exclusion, Inventory, inventory};
 use andreas_cluster::index::{ClusterIndex, is_member, is_worker, name_of, owner, takes};
@@ -58,24 +58,72 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// Power limits of pods that run under one, by node, for each GpuNode's spec. Only changed nodes. The limit of a pod whose job was deleted
-/// stays as long as the pod: it may draw power for its whole grace period.
+/// Power limits and guards of pods, by node, for each GpuNode's spec. Only changed nodes. Those of a worker that starts are there before its
+/// pod. The limit of a pod whose job was deleted stays as long as the pod: it may draw power for its whole grace period.
 fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
     let mut wanted: BTreeMap<&str, Vec<PodPowerLimit>> = BTreeMap::new();
-    let limited = index.jobs().iter().filter_map(|(key, job)| {
-        let allocation = job.status.as_ref()?.allocation.as_ref()?;
-        Some((key, job, allocation, allocation.power_limit_watts?))
-    });
-    for (key, job, allocation, watts) in limited {
-        for pod in index.members(key) {
-            let own = is_worker(&pod, job, allocation.attempt);
-            let node =
-                pod.spec.node_name.as_ref().and_then(|node| allocation.nodes.iter().find(|n| *n == node));
-            if let (true, Some(node), Some(_)) = (own, node, takes(&pod)) {
-                wanted.entry(node).or_default().push(PodPowerLimit { pod: name_of(&pod.metadata), watts });
-            }
+    for (key, job) in index.jobs().iter() {
+        add_limits(index, key, job, &mut wanted);
+    }
+    let mut news = Vec::new();
+    for (key, gpu_node) in index.gpu_nodes().iter() {
+        let limits = complete(index, gpu_node, wanted.remove(key.name.as_str()).unwrap_or_default());
+        if gpu_node.spec.limits != limits {
+            news.push((key.name.clone(), limits));
         }
     }
+    news
+}
+
+/// The same of one node, changed or not.
+pub fn limits_of(index: &ClusterIndex, node: &str) -> Vec<PodPowerLimit> {
+    let mut wanted = BTreeMap::new();
+    for (key, job) in index.allocated_on(node) {
+        add_limits(index, key, job, &mut wanted);
+    }
+    let key = ObjectKey { namespace: String::new(), name: node.to_owned() };
+    let wanted = wanted.remove(node).unwrap_or_default();
+    index.gpu_nodes().get(&key).map_or_else(Vec::new, |gpu_node| complete(index, gpu_node, wanted))
+}
+
+/// Adds the limits of a job's workers: of those that hold GPUs, and with a guard of those that are still to be made.
+fn add_limits<'a>(
+    index: &'a ClusterIndex,
+    key: &ObjectKey,
+    job: &'a SlimTrainingJob,
+    wanted: &mut BTreeMap<&'a str, Vec<PodPowerLimit>>,
+) {
+    let Some(status) = &job.status else { return };
+    let Some(allocation) = &status.allocation else { return };
+    let lowest = [allocation.power_limit_watts, allocation.guard_watts].into_iter().flatten().min();
+    let Some(watts) = lowest else { return };
+    let members = index.members(key);
+    for pod in &members {
+        let node = pod.spec.node_name.as_ref().and_then(|node| allocation.nodes.iter().find(|n| *n == node));
+        if let (true, Some(node), Some(_)) = (is_worker(pod, job, allocation.attempt), node, takes(pod)) {
+            wanted.entry(node).or_default().push(PodPowerLimit { pod: name_of(&pod.metadata), watts });
+        }
+    }
+    if allocation.guard_watts.is_none() || status.phase != Phase::Starting {
+        return;
+    }
+    for (index, node) in allocation.nodes.iter().enumerate() {
+        let pod = names::pod_name(&key.name, allocation.attempt, index);
+        let pod = namespaced_pod_name(&key.namespace, &pod);
+        let bound =
+            |member: &Arc<SlimPod>| name_of(&member.metadata) == pod && member.spec.node_name.is_some();
+        if !members.iter().any(bound) {
+            wanted.entry(node).or_default().push(PodPowerLimit { pod, watts });
+        }
+    }
+}
+
+/// A node's limits with those of pods that outlive their jobs.
+fn complete(
+    index: &ClusterIndex,
+    gpu_node: &SlimGpuNode,
+    mut limits: Vec<PodPowerLimit>,
+) -> Vec<PodPowerLimit> {
     let outlives_its_job = |limit: &&PodPowerLimit| {
         let (namespace, name) = limit.pod.split_once('/')?;
         let pod = index.pods().get(&ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() })?;
@@ -83,17 +131,10 @@ fn limits(index: &ClusterIndex) -> Vec<(String, Vec<PodPowerLimit>)> {
         takes(pod)?;
         (!index.jobs().get(&job).is_some_and(|job| is_member(pod, job))).then_some(())
     };
-    let mut news = Vec::new();
-    for (key, gpu_node) in index.gpu_nodes().iter() {
-        let mut limits = wanted.remove(key.name.as_str()).unwrap_or_default();
-        limits.extend(gpu_node.spec.limits.iter().filter(|l| outlives_its_job(l).is_some()).cloned());
-        limits.sort_by(|a, b| a.pod.cmp(&b.pod));
-        limits.truncate(MAX_LIMITS);
-        if gpu_node.spec.limits != limits {
-            news.push((key.name.clone(), limits));
-        }
-    }
-    news
+    limits.extend(gpu_node.spec.limits.iter().filter(|l| outlives_its_job(l).is_some()).cloned());
+    limits.sort_by(|a, b| a.pod.cmp(&b.pod));
+    limits.truncate(MAX_LIMITS);
+    limits
 }
 
 async fn set_limits(shared: &Arc<Shared>) {
@@ -243,7 +284,6 @@ fn power_known(
 
 #[cfg(test)]
 mod tests {
-    use andreas_api::slim::SlimGpuNode;
     use andreas_runtime::watch::Index;
 
     use super::*;

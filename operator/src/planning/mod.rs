@@ -11,12 +11,14 @@
 //! |---|---|
 //! | [`decision`] | a plan's decision for one job, in the lifecycle's types |
 //! | [`figures`] | the figures of a plan for the metrics |
+//! | [`guards`] | power limits of runs that nobody has measured |
 //! | [`last`] | the last plan with its input, for `/snapshot` and the query API |
 //!
 //! **Never here**: writes; the executor, which this loop meets in the ledger only.
 
 mod decision;
 mod figures;
+mod guards;
 pub mod last;
 
 use std::collections::BTreeMap;
@@ -28,7 +30,7 @@ use andreas_api::slim::SlimNode;
 use andreas_cluster::energy::inventory::largest_node;
 use andreas_cluster::index::{ClusterIndex, gpu_memory, whole_gpus};
 use andreas_lifecycle::{DecisionFor, Planned, Settings};
-use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
+use andreas_planner::{IntendedChange, Options, Placement, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
@@ -44,6 +46,7 @@ use crate::predict::sampled::Forecasts;
 use crate::shared::Shared;
 use crate::snapshot::{self, Built, Caches, Expected, job_key};
 use decision::{host_watts, planned_of};
+use guards::Guards;
 use last::{Latest, LatestPlan};
 
 /// Timing of plans.
@@ -313,6 +316,7 @@ pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &P
     let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
     let nodes: BTreeMap<_, _> = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
     let of_memory = memory_unknown(index);
+    let mut guards = Guards::new(index, built, plan);
     let mut changed = Vec::new();
     for (id, job_plan) in &plan.jobs {
         let (Some(key), Some(job)) = (job_key(id), jobs.get(id)) else { continue };
@@ -321,7 +325,8 @@ pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &P
         let notes = [built.excluded.as_ref(), of_memory.as_ref().filter(|_| asks_memory)];
         let notes = notes.into_iter().flatten().cloned().collect::<Vec<_>>().join("; ");
         let notes = Some(notes.as_str()).filter(|notes| !notes.is_empty());
-        let Some(planned) = planned_of(job_plan, job, notes) else { continue };
+        let guard = |placement: &Placement| guards.of(index.jobs().get(&key), job, placement);
+        let Some(planned) = planned_of(job_plan, job, notes, guard) else { continue };
         let after = job_plan.after.iter().filter_map(|id| holder(index, ledger, job_key(id)?)).collect();
         if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
             // Beside the decision: a new reading of a host makes no new decision.

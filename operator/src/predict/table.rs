@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use andreas_cluster::energy::Types;
+use andreas_cluster::energy::{TypeDraw, Types};
 use andreas_model::{GpuCount, GpuType, Seconds, Watts};
 use andreas_planner as planner;
 use andreas_predictor::estimates::{self, PredictionContext};
@@ -58,25 +58,29 @@ impl Table {
     }
 }
 
-/// The table of a job for `asked` types and totals, of the `allowed` types, on up to `max_nodes` nodes.
+/// The table of a job for `asked` types and totals, of the `allowed` types, on up to `max_nodes` nodes. `guarded`: its starts have
+/// guards where its GPUs take limits.
 pub(super) fn predicted(
     context: PredictionContext<'_>,
     allowed: &[&GpuType],
     asked: &[(&GpuType, i32)],
     max_nodes: u32,
-    types: &Types,
+    (types, guarded): (&Types, bool),
 ) -> Table {
     let asked = asked.iter().map(|(name, total)| (*name, GpuCount(count(*total))));
     let predicted = context.on_one_node(asked);
-    let with_draw = |row: planner::Estimate| {
+    let row = |prediction: &Prediction| {
+        let row = estimates::planner_estimate(prediction);
         let draw = types.get(&row.gpu_type).and_then(|facts| facts.draw);
         let most = draw.map_or(f64::INFINITY, |draw| draw.max * f64::from(row.gpus.0));
         let power = Watts(row.power.0.min(most));
-        let draw = draw.map(|draw| Watts(draw.of_predicted(power.0, row.gpus.0)));
-        planner::Estimate { power, draw, ..row }
+        let counted = |draw: TypeDraw| match guarded {
+            true => draw.of_start(prediction.power.median, prediction.power.p90(), power.0, row.gpus.0),
+            false => draw.of_predicted(power.0, row.gpus.0),
+        };
+        planner::Estimate { power, draw: draw.map(counted).map(Watts), ..row }
     };
-    let rows: Vec<planner::Estimate> =
-        predicted.iter().map(estimates::planner_estimate).map(with_draw).collect();
+    let rows: Vec<planner::Estimate> = predicted.iter().map(row).collect();
     let limits = |name: &&GpuType| {
         let levels = types.get(*name).map(|facts| facts.levels.as_slice()).unwrap_or_default();
         let levels: Vec<Watts> = levels.iter().map(|watts| Watts(f64::from(*watts))).collect();

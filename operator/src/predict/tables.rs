@@ -6,7 +6,7 @@ use std::sync::Arc;
 use andreas_api::EnergyPolicySpec;
 use andreas_api::slim::{SlimTrainingJob, SlimTrainingProfile};
 use andreas_api::training_job::Allocation;
-use andreas_cluster::energy::{TypeFacts, Types};
+use andreas_cluster::energy::{TypeDraw, TypeFacts, Types};
 use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::policy::boards::board;
 use andreas_cluster::profiles::bars_gpus;
@@ -188,13 +188,14 @@ impl Tables {
         });
         // The namespace's run times matter only if the model is unknown or no type fits.
         let otherwise = (!known || allowed.is_empty()).then_some(run_time.0);
-        let draws: Vec<Option<f64>> =
-            allowed.iter().map(|name| Some(types.get(*name)?.draw?.unmeasured)).collect();
+        let draws: Vec<Option<TypeDraw>> = allowed.iter().map(|name| types.get(*name)?.draw).collect();
+        // Pods of others may be there before their names are known.
+        let guarded = job.spec.adopts.is_none();
         let (nodes, epochs) = (gpus.max_nodes, job.spec.epochs);
         // Without a profile, all jobs of the namespace with the same options share a table.
         let subject = if profile.is_some() { key.to_string() } else { format!("{}/", key.namespace) };
         let cache_key = format!(
-            "{subject} {version} {asked:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?}"
+            "{subject} {version} {asked:?} {levels:?} {nodes} {epochs} {otherwise:?} {seen:?} {draws:?} {guarded}"
         );
         let used = self.refreshes;
         if let Some(cached) = self.tables.get_mut(&cache_key) {
@@ -214,7 +215,8 @@ impl Tables {
             gpus: GpuCount(u32::try_from(least).unwrap_or(1)),
         };
         let context = PredictionContext { predictor, profile: &input, prior: &prior };
-        let table = Arc::new(table::predicted(context, &allowed, &asked, count(gpus.max_nodes), types));
+        let table =
+            Arc::new(table::predicted(context, &allowed, &asked, count(gpus.max_nodes), (types, guarded)));
         self.tables.insert(cache_key, CachedTable { table: Arc::clone(&table), used });
         Some(table)
     }

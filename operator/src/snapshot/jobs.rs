@@ -18,7 +18,8 @@ use andreas_lifecycle::pods;
 use andreas_lifecycle::{Admitted, Claim, largest_admitted};
 use andreas_model::{GpuCount, GpuType, NamespaceName, NodeName, Seconds, Time, Watts};
 use andreas_planner::{
-    Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption, RefusedWorkers, Worker,
+    Estimate, Job, JobState, LimitEffect, LimitsCount, MultiNodeEffect, Placement, Preemption,
+    RefusedWorkers, Worker,
 };
 use andreas_predictor::estimates::{RunFacts, unknown_rule};
 use andreas_predictor::mean_over_median;
@@ -300,17 +301,8 @@ pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, admissions: &mut Ad
     let limits = if given.limits.is_some() && unknown.limits { table.limits.clone() } else { Vec::new() };
     only_offered_limits(&mut state, &limits);
     let allocation = status.and_then(|status| status.allocation.as_ref());
-    let known = given.measured.zip(allocation).and_then(|(each, allocation)| {
-        let name = GpuType::new(allocation.gpu_type.as_str());
-        let draw = cluster.types.get(&name)?.draw?;
-        Some((name, u32::try_from(allocation.gpus).ok()?, draw, each))
-    });
-    let estimates = match known {
-        Some((name, count, draw, each)) => {
-            draws::with_measured(&estimates, (&name, GpuCount(count)), draw, each).into()
-        }
-        None => estimates,
-    };
+    let estimates =
+        allocation.and_then(|held| as_held(&estimates, held, cluster, given.measured)).unwrap_or(estimates);
     let mut worker = worker::worker(index, key, specs, given.admitted);
     if spec.adopts.is_some() || has_service(given) {
         // Its controller makes what its pods need; a Service that was made counts as used wherever the job runs.
@@ -356,6 +348,25 @@ pub(super) fn job(given: &JobFacts<'_>, mut state: JobState, admissions: &mut Ad
         promised: given.promised,
         state,
     }
+}
+
+/// Rows of a run with what it counts for where it is. On another number of GPUs it would be a new run, which counts as one that nobody has
+/// measured: otherwise it would grow by its measured draw, count for more once it has, and shrink again. `None`: as they are.
+fn as_held(
+    rows: &Arc<[Estimate]>,
+    held: &Allocation,
+    cluster: &Cluster,
+    measured: Option<f64>,
+) -> Option<Arc<[Estimate]>> {
+    let draw = cluster.types.get(&GpuType::new(held.gpu_type.as_str()))?.draw?;
+    if measured.is_none() && held.guard_watts.is_none() && draw.guards.is_none() {
+        return None;
+    }
+    let gpus = u32::try_from(held.gpus).ok()?;
+    let mut rows = rows.to_vec();
+    let row = rows.iter_mut().find(|row| row.gpu_type.as_str() == held.gpu_type && row.gpus.0 == gpus)?;
+    row.draw = Some(Watts(draws::of_held(draw, row.power.0, gpus, measured, held.guard_watts)));
+    Some(rows.into())
 }
 
 /// Whether a job has its Service: it is made before the pods of its first gang, and stays as long as the job. After a restart

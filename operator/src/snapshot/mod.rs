@@ -38,7 +38,7 @@ use std::sync::Arc;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Phase, TrainingJobStatus};
-use andreas_cluster::energy::{Inventory, draws, inventory};
+use andreas_cluster::energy::{Inventory, TypeDraw, draws, inventory};
 use andreas_cluster::index::ClusterIndex;
 use andreas_cluster::policy::rules;
 use andreas_lifecycle::{Admitted, Claim};
@@ -92,6 +92,10 @@ pub struct Built {
     pub excluded: Option<String>,
     /// What was seen of the runs that there are, until now.
     pub draws: draws::MeasuredDraws,
+    /// Measured draw of one GPU of runs, W.
+    pub measured: BTreeMap<ObjectKey, f64>,
+    /// What GPUs of each type count for.
+    pub types: BTreeMap<GpuType, TypeDraw>,
 }
 
 /// What is kept between plans; all of it can be lost.
@@ -316,6 +320,8 @@ pub fn build(
         not_before,
         excluded: inventory::summary(&cluster.excluded, policy),
         draws: seen.of_runs(index),
+        measured: measured.into_iter().map(|(key, (_, each))| (key, each)).collect(),
+        types: cluster.types.iter().filter_map(|(name, facts)| Some((name.clone(), facts.draw?))).collect(),
     }
 }
 

@@ -178,9 +178,9 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         }
     }
     for (gpu_type, range) in ranges {
-        let levels = limits::levels(gpu_type.as_str(), range, policy);
+        let range = limits::allowed(gpu_type.as_str(), range, policy);
         if let Some(facts) = cluster.types.get_mut(&gpu_type) {
-            facts.levels = levels;
+            (facts.limits, facts.levels) = (range, limits::levels(range, policy));
         }
     }
     cluster

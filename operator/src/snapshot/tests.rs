@@ -16,6 +16,7 @@ use crate::testing::{at, boards as all_boards, gpu_node, key, owner};
 mod admission;
 mod boards;
 mod draws;
+mod guards;
 mod held;
 mod jobs;
 mod labels;
@@ -438,6 +439,7 @@ fn a_move_keeps_its_target_from_the_stop_to_the_start() {
         gpus_per_worker: 4,
         limit_watts: None,
         watts: 1_000,
+        guard: andreas_lifecycle::Guard::default(),
     };
     ledger.decide(&key, "moves", andreas_lifecycle::DecisionFor { basis: 4, planned }, Vec::new());
     let stopping = Claim::Stopping { gone_by: Some(at(160)), goes_on: true };
@@ -477,6 +479,7 @@ fn a_job_that_stops_for_another_reason_than_a_move_has_no_target() {
         gpus_per_worker: 2,
         limit_watts: None,
         watts: 600,
+        guard: andreas_lifecycle::Guard::default(),
     };
     // The last plan's decision was to continue there.
     ledger.decide(&key, "edited", andreas_lifecycle::DecisionFor { basis: 4, planned }, Vec::new());

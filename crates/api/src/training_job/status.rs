@@ -212,6 +212,13 @@ pub struct Allocation {
     /// The limit was changed while it ran: its pace is of no one limit, and teaches nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limit_changed: bool,
+    /// Its guard: the power limit of each GPU, W, until its draw is measured. None when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub guard_watts: Option<i32>,
+    /// It drew as much as its guard allows: it may have been slower than it could be, and teaches nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guard_reached: bool,
     /// When it was decided.
     pub since: Time,
     /// When all members were bound.

@@ -146,6 +146,7 @@ fn of_run(
     let least = if limited { power.idle.0 } else { profiles.highest(&allocation.gpu_type, &power) };
     let predicted = f64::from(allocation.watts.max(0)).min(power.max.0 * gpus);
     let expected = predicted.max(least * gpus);
+    let expected = allocation.guard_watts.map_or(expected, |guard| expected.min(f64::from(guard) * gpus));
     match reported {
         Some(watts) if draws::settled(index, key, allocation, now) => watts,
         Some(watts) => watts.max(expected),

@@ -1,9 +1,10 @@
 //! Watts that jobs count for against the power budget.
 //!
 //! A user's own watts, and predictions from them, decide the cost of a run only. They never decide what fits
-//! the budget: it protects a real breaker. An unmeasured run counts for at least what measured profiles on its
-//! GPU type count for, and half of the board's maximum. With too few of those it counts for the board's
-//! maximum. A measured run counts for its measurement and a margin.
+//! the budget: it protects a real breaker. Where every agent of a type sets power limits, an unmeasured run has one
+//! that is near its prediction, and counts for it: its *guard* ([`TypeDraw::guard`]). Elsewhere it counts for at least what measured
+//! profiles on its GPU type count for, and half of the board's maximum; with too few of those, for the board's maximum. A
+//! measured run counts for its measurement and a margin.
 //!
 //! **In**: the index, the policy. **Out**: a bound per GPU type ([`TypeDraw`]), the measured draw of a run
 //! ([`measured`]), and whether a run's power limit is in force ([`limit_in_force`]).
@@ -16,8 +17,8 @@ use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
-use andreas_model::{GpuCount, GpuType, ObjectKey, Watts};
-use andreas_planner::{Estimate, LimitsCount};
+use andreas_model::{ObjectKey, Watts};
+use andreas_planner::LimitsCount;
 use jiff::{SignedDuration, Timestamp};
 
 use super::inventory::Inventory;
@@ -41,6 +42,8 @@ const LEAST: f64 = 0.5;
 const STEP: f64 = 0.05;
 /// A power limit that is not in force after this time is not offered again during the attempt.
 const SET_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+/// A GPU that draws this part of its power limit is held back by it: drivers keep the mean just below it.
+const AT_GUARD: f64 = 0.95;
 /// Maximum remembered runs; beyond that all are dropped.
 const MAX_REMEMBERED_RUNS: usize = 50_000;
 
@@ -54,7 +57,9 @@ pub fn fill(index: &ClusterIndex, inventory: &Inventory<'_>, running: &[(&str, f
         let now = running.iter().filter(|(of, _)| *of == name.as_str()).map(|(_, each)| *each);
         let highest = now.map(|each| each * REPORT_MARGIN).fold(highest, f64::max);
         let unmeasured = ((highest / max / STEP).ceil() * STEP * max).clamp(idle.min(max), max);
-        facts.draw = Some(TypeDraw { idle, max, unmeasured });
+        let range = facts.limits.filter(|_| inventory.policy().power_budget.limits_power());
+        let guards = range.map(|(low, high)| (f64::from(low), f64::from(high)));
+        facts.draw = Some(TypeDraw { idle, max, unmeasured, guards });
     }
 }
 
@@ -99,19 +104,20 @@ fn lasted(row: &Observation) -> bool {
     !row.claimed && SignedDuration::from_millis(observed) >= SETTLED_WITHOUT_PROGRESS
 }
 
-/// A run's rows with its measured draw of `each` watts per GPU where it is `held`. On another number of GPUs it would be a new run, which
-/// counts as one that nobody has measured: otherwise it would grow by its measured draw, count for more once it has, and shrink again.
-pub fn with_measured(
-    rows: &[Estimate],
-    held: (&GpuType, GpuCount),
-    draw: TypeDraw,
-    each: f64,
-) -> Vec<Estimate> {
-    let row = |row: &Estimate| match (&row.gpu_type, row.gpus) == held {
-        true => Estimate { draw: Some(Watts(draw.of_measured(each, row.gpus.0))), ..row.clone() },
-        false => row.clone(),
+/// What a run counts for that holds its GPUs: for its measured draw of `each` watts per GPU, if there is one, and for no more than its
+/// guard.
+pub fn of_held(draw: TypeDraw, predicted: f64, gpus: u32, each: Option<f64>, guard: Option<i32>) -> f64 {
+    let counted = match (each, guard) {
+        (Some(each), _) => draw.of_measured(each, gpus),
+        (None, Some(_)) => f64::INFINITY,
+        (None, None) => draw.of_predicted(predicted, gpus),
     };
-    rows.iter().map(row).collect()
+    guard.map_or(counted, |guard| counted.min(f64::from(guard) * f64::from(gpus)))
+}
+
+/// Whether a GPU that draws `each` watts under this guard would draw more without it.
+pub fn is_at_guard(each: f64, guard: i32) -> bool {
+    each >= AT_GUARD * f64::from(guard)
 }
 
 /// Draw of all GPUs of a run, W, by its agents' last reports; `None` if one of them reports nothing, or no longer.
@@ -168,7 +174,8 @@ pub fn limit_in_force(
         let node = node_key(node);
         let gpu_node = index.gpu_nodes().get(&node)?;
         let status = reporting_agent(index, &node)?;
-        let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == *pod && limit.watts == watts);
+        // Its guard may be lower.
+        let known = gpu_node.spec.limits.iter().any(|limit| limit.pod == *pod && limit.watts <= watts);
         let carried_out = gpu_node.metadata.generation.is_some_and(|g| status.observed_generation >= Some(g));
         let mut held = status.gpus.iter().filter(|gpu| gpu.holder.as_ref() == Some(pod)).peekable();
         let taken = held.peek().is_some()
@@ -289,8 +296,12 @@ impl MeasuredDraws {
         // Draw under a limit is no evidence for the run without one.
         let unlimited = allocation.power_limit_watts.is_none();
         let watts = measured(index, key, allocation, now).filter(|_| unlimited && allocation.gpus > 0)?;
+        let each = watts / f64::from(allocation.gpus);
+        if allocation.guard_watts.is_some_and(|guard| is_at_guard(each, guard)) {
+            return None;
+        }
         let peak = self.peaks.entry(run(job, allocation)?).or_insert(0.0);
-        *peak = peak.max(watts / f64::from(allocation.gpus));
+        *peak = peak.max(each);
         Some(*peak)
     }
 

@@ -48,13 +48,19 @@ pub fn shared(one: (i32, i32), other: (i32, i32)) -> Option<(i32, i32)> {
     (both.0 < both.1).then_some(both)
 }
 
-/// Limits to offer for a type with this `range`, lowest first; none if the policy says `Off`.
-pub fn levels(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySpec) -> Vec<i32> {
-    let Some((low, high)) = range.filter(|_| policy.limits == Limits::On) else { return Vec::new() };
+/// The limits of a type's `range` that are used at all; none if the policy says `Off`.
+pub fn allowed(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySpec) -> Option<(i32, i32)> {
+    let (low, high) = range.filter(|_| policy.limits != Limits::Off)?;
     let row = policy.gpu_types.iter().find(|row| row.name == gpu_type);
-    let least = f64::from(row.and_then(|row| row.min_limit_watts).unwrap_or(0));
-    let high = f64::from(high);
-    let low = f64::from(low).max(least).max(MIN_PART * high);
+    let least = row.and_then(|row| row.min_limit_watts).unwrap_or(0);
+    let low = low.max(least).max((MIN_PART * f64::from(high)).ceil() as i32);
+    (low < high).then_some((low, high))
+}
+
+/// Limits to offer for a type with this `range`, lowest first; none unless the policy says `On`.
+pub fn levels(range: Option<(i32, i32)>, policy: &EnergyPolicySpec) -> Vec<i32> {
+    let Some((low, high)) = range.filter(|_| policy.limits == Limits::On) else { return Vec::new() };
+    let (low, high) = (f64::from(low), f64::from(high));
     let level = |k: u32| {
         let watts = low + (high - low) * f64::from(k) / f64::from(LEVELS);
         let stepped = (watts / STEP).ceil() * STEP;
@@ -103,9 +109,10 @@ mod tests {
     #[test]
     fn limits_are_offered_as_the_policy_says_and_not_below_what_is_sane() {
         let mut policy = EnergyPolicySpec { limits: Limits::On, ..EnergyPolicySpec::default() };
-        assert_eq!(levels("A", Some((100, 400)), &policy), [160, 220, 280, 340]);
-        assert_eq!(levels("T", Some((60, 70)), &policy), [60, 65]);
-        assert_eq!(levels("A", None, &policy), [0; 0]);
+        let offered = |range, policy: &EnergyPolicySpec| levels(allowed("A", range, policy), policy);
+        assert_eq!(offered(Some((100, 400)), &policy), [160, 220, 280, 340]);
+        assert_eq!(offered(Some((60, 70)), &policy), [60, 65]);
+        assert_eq!(offered(None, &policy), [0; 0]);
         policy.gpu_types.push(GpuTypePower {
             name: "A".into(),
             idle_watts: 50,
@@ -114,8 +121,11 @@ mod tests {
             host_busy_watts: None,
             min_limit_watts: Some(300),
         });
-        assert_eq!(levels("A", Some((100, 400)), &policy), [300, 325, 350, 375]);
+        assert_eq!(offered(Some((100, 400)), &policy), [300, 325, 350, 375]);
+        policy.limits = Limits::Guard;
+        assert_eq!(allowed("A", Some((100, 400)), &policy), Some((300, 400)));
+        assert_eq!(offered(Some((100, 400)), &policy), [0; 0], "for guards alone");
         policy.limits = Limits::Off;
-        assert_eq!(levels("A", Some((100, 400)), &policy), [0; 0]);
+        assert_eq!(allowed("A", Some((100, 400)), &policy), None);
     }
 }

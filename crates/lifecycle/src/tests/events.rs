@@ -27,12 +27,17 @@ impl World {
     }
 
     pub fn plan_run(&mut self, nodes: &[&str], gpus: i32) -> &mut Self {
+        self.plan_guarded(nodes, gpus, Guard::default())
+    }
+
+    pub fn plan_guarded(&mut self, nodes: &[&str], gpus: i32, guard: Guard) -> &mut Self {
         self.plan(Planned::Run {
             gpu_type: "A100".into(),
             nodes: nodes.iter().map(|n| (*n).into()).collect(),
             gpus_per_worker: gpus,
             limit_watts: None,
             watts: 300,
+            guard,
         })
     }
 

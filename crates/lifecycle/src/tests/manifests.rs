@@ -16,6 +16,8 @@ fn allocation(nodes: &[&str], gpus: i32) -> Allocation {
         nodes: nodes.iter().map(|n| (*n).into()).collect(),
         power_limit_watts: None,
         limit_changed: false,
+        guard_watts: None,
+        guard_reached: false,
         since: Time(at(0)),
         bound_time: None,
         running_time: None,

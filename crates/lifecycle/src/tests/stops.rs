@@ -114,6 +114,7 @@ fn a_new_power_limit_needs_no_restart() {
         gpus_per_worker: 1,
         limit_watts: Some(250),
         watts: 240,
+        guard: Guard::default(),
     });
     let allocation = world.status().allocation.unwrap();
     assert_eq!(

@@ -52,6 +52,7 @@ fn the_intent_comes_before_the_pod() {
             gpus_per_worker: 1,
             limit_watts: None,
             watts: 0,
+            guard: Guard::default(),
         },
     });
     let step = world.preview();
@@ -97,6 +98,63 @@ fn gpus_are_awake_and_free_before_the_pod_is_made() {
     world.nodes.get_mut("n1").unwrap().agent.as_mut().unwrap().awake = asked;
     world.wait(1);
     assert_eq!((world.members().len(), world.reason().as_str()), (1, "PodsStarting"));
+}
+
+/// Given a start with a guard; then no pod is made before the agent has it in force, and none at all where it does not come.
+#[test]
+fn a_pod_is_made_once_the_guard_of_its_gpus_is_in_force() {
+    let world = |agent: Option<AgentFact>| {
+        let mut world = World::new(json!({"gpus": {"max": 2}}));
+        world.nodes.get_mut("n1").unwrap().agent = agent;
+        world.plan_guarded(&["n1"], 2, Guard { watts: Some(250), reached: false });
+        world
+    };
+    let mut guarded = world(Some(AgentFact { sets_limits: true, ..AgentFact::default() }));
+    guarded.wait(1);
+    assert_eq!(guarded.members().len(), 0);
+    let fact = |world: &mut World, change: fn(&mut AgentFact)| {
+        let agent = world.nodes.get_mut("n1").and_then(|node| node.agent.as_mut()).unwrap();
+        agent.awake = agent.wake;
+        change(agent);
+        world.wait(1);
+        world.members().len()
+    };
+    assert_eq!(fact(&mut guarded, |_| ()), 0, "awake, and not limited");
+    assert_eq!(
+        fact(&mut guarded, |agent| agent.limits = [("team/bert-1-0".into(), 300)].into()),
+        0,
+        "to more"
+    );
+    assert_eq!(fact(&mut guarded, |agent| agent.limits = [("team/bert-1-0".into(), 250)].into()), 1);
+    // It would draw more than the budget counts.
+    let mut silent = world(Some(AgentFact::default()));
+    silent.wait(60);
+    assert_eq!((silent.phase(), silent.members().len()), (Phase::Pending, 0));
+    assert_eq!(silent.status().excluded_nodes[0].node, "n1");
+    assert_eq!(world(None).wait(1).phase(), Phase::Pending, "nobody there to set it");
+}
+
+/// Given a run with a guard; then plans raise and lift it, and an older plan's figure does neither.
+#[test]
+fn a_guard_is_raised_and_lifted_and_never_lowered() {
+    let mut world = World::new(json!({"gpus": {"max": 2}}));
+    let limits = [("team/bert-1-0".to_owned(), 250)].into();
+    world.nodes.get_mut("n1").unwrap().agent =
+        Some(AgentFact { sets_limits: true, limits, ..AgentFact::default() });
+    world.plan_guarded(&["n1"], 2, Guard { watts: Some(250), reached: false });
+    let agent = world.nodes.get_mut("n1").and_then(|node| node.agent.as_mut()).unwrap();
+    agent.awake = agent.wake;
+    world.wait(1).bind_all().run_all();
+    let mut guard = |watts: Option<i32>, reached: bool| {
+        world.plan_guarded(&["n1"], 2, Guard { watts, reached });
+        let held = world.status().allocation.unwrap();
+        (held.guard_watts, held.guard_reached)
+    };
+    assert_eq!(guard(Some(250), false), (Some(250), false));
+    assert_eq!(guard(Some(310), true), (Some(310), true));
+    assert_eq!(guard(Some(250), false), (Some(310), true));
+    assert_eq!(guard(None, false), (None, true));
+    assert_eq!(guard(Some(250), false), (None, true));
 }
 
 /// Given a node with an agent whose GPUs rest; when a job is started there; then its three writes are those of a node without one.

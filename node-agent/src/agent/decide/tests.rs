@@ -73,6 +73,29 @@ fn an_unheld_gpu_rests_after_a_while_and_a_held_one_has_its_limit() {
 }
 
 #[test]
+fn the_limit_of_a_pod_that_is_to_come_is_on_every_gpu_that_it_may_get() {
+    let mut node = idle_node();
+    let on_a =
+        |node: &Observed| after(Memory::default(), node, 0).1.wanted.get("a").and_then(|set| set.limit_mw);
+    assert_eq!(on_a(&node), None);
+    node.desired.as_mut().unwrap().limits.extend([("soon".to_owned(), 300), ("also".to_owned(), 220)]);
+    assert_eq!(on_a(&node), Some(220_000), "whichever of the two gets it");
+    assert!(after(Memory::default(), &node, 0).1.resting.is_empty());
+    let holder = |node: &Observed, pod: &str| {
+        let mut node = node.clone();
+        node.gpus.get_mut("a").unwrap().holder = Holder::Pod(pod.to_owned());
+        node
+    };
+    assert_eq!(on_a(&holder(&node, "soon")), Some(300_000), "its own");
+    assert_eq!(on_a(&holder(&node, "foreign")), None, "others have none");
+    let mut off = node.clone();
+    off.policy.limits = false;
+    assert_eq!(on_a(&off), None);
+    node.gpus.get_mut("a").unwrap().healthy = false;
+    assert_eq!(on_a(&node), None, "nobody gets a broken one");
+}
+
+#[test]
 fn a_wake_holds_until_the_pod_has_had_time_to_come() {
     let mut node = idle_node();
     let (memory, _) = after(Memory::default(), &node, 0);
@@ -228,7 +251,10 @@ proptest! {
                     prop_assert!(now - unused[uuid] >= observed.policy.rest_after);
                     prop_assert!(now - wake.1 >= observed.policy.awake_for);
                 } else {
-                    prop_assert!(gpu.holder == Holder::Pod("p".to_owned()) && observed.policy.limits);
+                    let p = Holder::Pod("p".to_owned());
+                    let to_come = observed.gpus.values().all(|gpu| gpu.holder != p);
+                    prop_assert!(gpu.holder == p || gpu.holder == Holder::Nobody && to_come);
+                    prop_assert!(observed.policy.limits);
                     prop_assert!(setting.clock_mhz.is_none());
                 }
             }

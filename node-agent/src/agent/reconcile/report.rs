@@ -56,10 +56,14 @@ impl ReconcileLoop {
                 match holder {
                     Some(_) => GpuCondition::Held,
                     None if shared => GpuCondition::Held,
-                    None if actual == Some(Setting::default()) => GpuCondition::Free,
                     None => {
-                        woken = false;
-                        GpuCondition::Resting
+                        let (rests, untouched) = (decision.resting.contains(uuid), Some(Setting::default()));
+                        woken &= if rests { actual == untouched } else { actual == Some(wanted) || for_good };
+                        // The limit of a pod that is to come is no rest.
+                        match actual == untouched || !rests && actual == Some(wanted) {
+                            true => GpuCondition::Free,
+                            false => GpuCondition::Resting,
+                        }
                     }
                 }
             };

@@ -38,6 +38,7 @@ fn what_is_planned_for_its_gpu_memory_is_what_a_step_allows_node_by_node() {
         gpus_per_worker: 1,
         limit_watts: None,
         watts: 70,
+        guard: andreas_lifecycle::Guard::default(),
     };
     let mut memory = ledger.entry(&key("bert"), "j1").clone();
     memory.decide(DecisionFor { basis: 0, planned }, Vec::new(), at(100));

@@ -18,7 +18,9 @@ fn world(status: Value, watts: i64) -> World {
         "metadata": {"name": "a", "namespace": "team", "resourceVersion": world.version()}, "spec": claimed}))
     .expect("a profile");
     world.index.apply(profile);
-    world.node("n1", json!({}), json!({})).policy(json!({"powerBudget": {"watts": 100_000}, "limits": "On"}));
+    world
+        .node("n1", json!({}), json!({}))
+        .policy(json!({"powerBudget": {"watts": 100_000}, "limits": "Off"}));
     let mut status = status;
     if !status.is_null() && status["progress"].is_null() {
         status["progress"] = at_work();
@@ -184,7 +186,7 @@ fn families_that_slept_make_nobody_count_for_less_than_half_of_a_boards_maximum(
 
 #[test]
 fn a_bound_stays_between_idle_and_maximum() {
-    let draw = TypeDraw { idle: 50.0, max: 400.0, unmeasured: 300.0 };
+    let draw = TypeDraw { idle: 50.0, max: 400.0, unmeasured: 300.0, guards: None };
     assert_eq!(draw.of_predicted(1.0, 2), 600.0);
     assert_eq!(draw.of_predicted(700.0, 2), 700.0);
     assert_eq!(draw.of_predicted(1e9, 2), 800.0);
@@ -356,6 +358,7 @@ fn measured_run(watts: i64, limit: Value) -> World {
     let seen = json!({"observations": [
         {"run": "x-1", "gpuType": GPU, "gpus": 8, "nodes": 1, "millisPerEpoch": 60_000, "milliEpochs": 9_000, "watts": 2_400, "at": at(0)}]});
     let mut runs = world(status, watts);
+    runs.policy(json!({"powerBudget": {"watts": 100_000}, "limits": "On"}));
     runs.profile("a", seen);
     runs
 }

@@ -154,6 +154,7 @@ fn a_target_whose_gpus_nobody_gives_up_is_no_commitment_any_more() {
             gpus_per_worker: per_worker,
             limit_watts: None,
             watts: 1_000,
+            guard: andreas_lifecycle::Guard::default(),
         };
         let after = vec![(key("stays"), 4)];
         ledger.decide(&key("waits"), "waits", andreas_lifecycle::DecisionFor { basis: 4, planned }, after);
