@@ -113,9 +113,19 @@ pub(super) fn limit(d: &mut Draft<'_>) {
         allocation.watts = watts.max(0);
     }
     // A guard is raised or lifted; what started without one has none.
-    let raised = allocation.guard_watts.zip(guard.watts).map(|(old, new)| old.max(new));
-    allocation.guard_watts = raised;
+    let before = (allocation.guard_watts, allocation.guard_reached);
+    allocation.guard_watts = allocation.guard_watts.zip(guard.watts).map(|(old, new)| old.max(new));
     allocation.guard_reached |= guard.reached;
+    if before == (allocation.guard_watts, allocation.guard_reached) || !allocation.guard_reached {
+        return;
+    }
+    let text = match allocation.guard_watts {
+        Some(watts) => {
+            format!("all workers run, held back by a power limit of {watts} W until the budget has more")
+        }
+        None => "all workers run, no longer held back by a power limit".to_owned(),
+    };
+    d.set_condition(condition::RUNNING, ConditionValue::True, Reason::Running, &text);
 }
 
 fn running_since(allocation: &Allocation) -> Timestamp {

@@ -19,6 +19,8 @@ andreas_runtime::metrics! {
     JOBS = gauge("andreas_jobs", &["phase", "reason"], "TrainingJobs that exist, by phase and its reason");
     OLDEST_WAITING = gauge("andreas_oldest_waiting_job_seconds", &[],
         "For how long the TrainingJob that has waited longest since it was made or last stopped has waited; 0 when none waits");
+    HELD_BACK = gauge("andreas_jobs_held_back", &[],
+        "TrainingJobs that run under a power limit which slows them, because the power budget has no room for what they would draw");
     UNFINISHED = gauge("andreas_unfinished_jobs", &["risk"],
         "TrainingJobs that have not ended, by the risk of missing their deadline: None without deadline, Late when it has passed");
     ENDED = counter("andreas_jobs_ended_total", &["phase", "deadline"],

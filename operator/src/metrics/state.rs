@@ -82,6 +82,8 @@ pub struct View {
     pub risks: BTreeMap<&'static str, u64>,
     /// How long the job that has waited longest has waited, s.
     pub oldest_waiting: f64,
+    /// Jobs whose guard holds them back.
+    pub held_back: u64,
     /// GPUs by type and state, in the order of [`STATES`].
     pub gpus: BTreeMap<String, [u64; STATES.len()]>,
     /// Planned nodes that take workers now.
@@ -149,6 +151,7 @@ impl View {
             })
         })?;
         list::OLDEST_WAITING.encode(encoder, |values| values.plain(self.oldest_waiting))?;
+        list::HELD_BACK.encode(encoder, |values| values.plain(self.held_back as f64))?;
         list::DRAW.encode(encoder, |values| values.plain(self.draw))
     }
 }

@@ -101,6 +101,7 @@ fn add_job(
             since.map_or(0.0, |since| instants::since(since, now).0).max(view.oldest_waiting);
     }
     if let Some(allocation) = &status.allocation {
+        view.held_back += u64::from(allocation.guard_reached && allocation.guard_watts.is_some());
         let attempt = Attempt {
             uid: job.uid().unwrap_or_default(),
             attempt: allocation.attempt,

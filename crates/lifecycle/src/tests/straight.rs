@@ -145,16 +145,18 @@ fn a_guard_is_raised_and_lifted_and_never_lowered() {
     let agent = world.nodes.get_mut("n1").and_then(|node| node.agent.as_mut()).unwrap();
     agent.awake = agent.wake;
     world.wait(1).bind_all().run_all();
-    let mut guard = |watts: Option<i32>, reached: bool| {
+    let guard = |world: &mut World, watts: Option<i32>, reached: bool| {
         world.plan_guarded(&["n1"], 2, Guard { watts, reached });
         let held = world.status().allocation.unwrap();
         (held.guard_watts, held.guard_reached)
     };
-    assert_eq!(guard(Some(250), false), (Some(250), false));
-    assert_eq!(guard(Some(310), true), (Some(310), true));
-    assert_eq!(guard(Some(250), false), (Some(310), true));
-    assert_eq!(guard(None, false), (None, true));
-    assert_eq!(guard(Some(250), false), (None, true));
+    assert_eq!(guard(&mut world, Some(250), false), (Some(250), false));
+    assert_eq!(guard(&mut world, Some(310), true), (Some(310), true));
+    assert_eq!(guard(&mut world, Some(250), false), (Some(310), true));
+    let words = "all workers run, held back by a power limit of 310 W until the budget has more";
+    assert_eq!(world.condition("Running").message, words);
+    assert_eq!(guard(&mut world, None, false), (None, true));
+    assert_eq!(guard(&mut world, Some(250), false), (None, true));
 }
 
 /// Given a node with an agent whose GPUs rest; when a job is started there; then its three writes are those of a node without one.

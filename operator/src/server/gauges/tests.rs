@@ -54,7 +54,7 @@ fn job(namespace: &str, name: &str, status: Value) -> SlimTrainingJob {
 }
 
 fn running(gpu: &str, nodes: &[&str], phase: &str) -> Value {
-    json!({"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": gpu, "gpus": 2, "gpusPerWorker": 2,
+    json!({"phase": phase, "allocation": {"attempt": 1, "generation": 1, "gpuType": gpu, "gpus": 2, "gpusPerWorker": 2, "guardWatts": 250, "guardReached": true,
         "nodes": nodes, "since": at(10), "runningTime": at(20), "watts": 700, "hostWatts": 100},
         "prediction": {"risk": "Low", "source": "Prior", "joules": 1}})
 }
@@ -174,6 +174,7 @@ fn a_scrape_tells_what_there_is_now() {
         // An hour after their creation all three are late.
         r#"andreas_unfinished_jobs{risk="Late"} 3"#,
         "andreas_oldest_waiting_job_seconds 4000.0",
+        "andreas_jobs_held_back 1.0",
         r#"andreas_gpus{gpu_type="A",state="held"} 2"#,
         r#"andreas_gpus{gpu_type="A",state="free"} 2"#,
         r#"andreas_gpus{gpu_type="A",state="unavailable"} 4"#,

@@ -87,8 +87,8 @@ async fn all_succeed(cluster: &mut Cluster, jobs: &[Job]) -> Result<()> {
     Ok(())
 }
 
-/// Given a budget for one job of eight GPUs at work, and four jobs whose user says that they draw 1 W; when all have run, then the
-/// GPUs have never drawn more than the budget.
+/// Given a budget for one job of eight GPUs at work, and four jobs whose user says that they draw 1 W; when all have run, then each
+/// began under a guard that its boards kept, and the GPUs have never drawn more than the budget.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_who_understate_their_draw_do_not_break_the_power_budget() -> Result<()> {
     const BUDGET: f64 = 5_500.0;
@@ -117,6 +117,10 @@ async fn users_who_understate_their_draw_do_not_break_the_power_budget() -> Resu
             c.submit(&tj).await?;
             jobs.push(tj);
         }
+        c.wait_for_phase(&jobs[0], Phase::Running).await?;
+        let held = c.observer.seen().status(&jobs[0].key()).allocation;
+        // Four tenths of the maximum: below that nobody knows how slow a board is.
+        ensure!(held.as_ref().is_some_and(|held| held.guard_watts == Some(160)), "{held:?}");
         all_succeed(c, &jobs).await?;
         let highest = draw.highest();
         println!("highest draw {highest:.0} W of {BUDGET} W in {} looks", draw.looks());
