@@ -77,12 +77,9 @@ pub struct RunArgs {
     /// Maximum candidate plans that a randomised method constructs for one plan.
     #[arg(long, env = "ANDREAS_TRIALS", default_value_t = 1000, value_name = "N")]
     pub trials: u64,
-    /// A plan starts after this many milliseconds without a further event.
-    #[arg(long, env = "ANDREAS_PLAN_QUIET_MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=60_000), value_name = "MS")]
-    pub plan_quiet_ms: u64,
-    /// Maximum delay of a plan after the first event, milliseconds.
-    #[arg(long, env = "ANDREAS_PLAN_WITHIN_MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=60_000), value_name = "MS")]
-    pub plan_within_ms: u64,
+    /// Milliseconds that a plan for new jobs waits for more of them, while others run. What frees or takes GPUs is planned at once.
+    #[arg(long, env = "ANDREAS_PLAN_SETTLE_MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(..=10_000), value_name = "MS")]
+    pub plan_settle_ms: u64,
     /// Seconds between plans without any event. The alert AndreasNoPlans fires where there was none for 900.
     #[arg(long, env = "ANDREAS_PLAN_EVERY", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600), value_name = "SECONDS")]
     pub plan_every: u64,

@@ -157,7 +157,7 @@ fn request_plan(shared: &Shared, key: &ObjectKey, seen: &JobInput) -> Option<Tim
     let (planned_s, seen_s) = (planned.epoch.median, found.epoch.median);
     tracing::info!(job = %key, planned_s, seen_s, "an epoch takes another time than planned with: plans again");
     shared.metrics.steps.deviations.inc();
-    shared.index.lock().replan();
+    shared.index.lock().replan_soon();
     None
 }
 
@@ -347,8 +347,8 @@ fn written(
     memory.written(clock::now());
     let first_sampled = memory.plan().predictions.first_sampled;
     executor.rate_limits.written(key);
-    if claims.is_none_or(|(before, after)| differs(&before, &after)) {
-        claim_changed(&mut index, &ledger, key);
+    if claims.as_ref().is_none_or(|(before, after)| differs(before, after)) {
+        claim_changed(&mut index, &ledger, key, (claims.as_ref().map(|(before, _)| before), &step.claim));
     } else if is_edited(job, &step.status) && step.claim != Claim::Nothing {
         // No plan has a job that claims nothing, and an edit gives nothing to those that wait for the job.
         index.replan();
@@ -419,14 +419,24 @@ fn store_claim(shared: &Shared, key: &ObjectKey, job: &SlimTrainingJob, claim: C
     let mut ledger = shared.ledger.lock();
     let Some(memory) = ledger.get_mut(key, uid(job)) else { return };
     let before = memory.claim_by_step(claim.clone(), held(job), clock::now());
-    if before.is_none_or(|before| differs(&before, &claim)) {
-        claim_changed(&mut index, &ledger, key);
+    if before.as_ref().is_none_or(|before| differs(before, &claim)) {
+        claim_changed(&mut index, &ledger, key, (before.as_ref(), &claim));
     }
 }
 
 /// The job's claim changed: requests a plan and requeues jobs that may wait for it.
-fn claim_changed(index: &mut ClusterIndex, ledger: &Ledger, key: &ObjectKey) {
-    index.replan();
+fn claim_changed(
+    index: &mut ClusterIndex,
+    ledger: &Ledger,
+    key: &ObjectKey,
+    (before, after): (Option<&Claim>, &Claim),
+) {
+    // A new job comes alone or with others, and a start goes as planned.
+    match (before, after) {
+        (None | Some(Claim::Nothing), Claim::Waiting { .. })
+        | (_, Claim::Starting { .. } | Claim::Running { .. }) => index.replan_soon(),
+        _ => index.replan(),
+    }
     for waits in ledger.waiting_for(key) {
         index.mark(waits);
     }

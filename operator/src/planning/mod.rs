@@ -26,14 +26,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::Reason;
-use andreas_api::slim::SlimNode;
+use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_cluster::energy::inventory::largest_node;
-use andreas_cluster::index::{ClusterIndex, gpu_memory, whole_gpus};
+use andreas_cluster::index::{ClusterIndex, Signals, gpu_memory, whole_gpus};
 use andreas_lifecycle::{DecisionFor, Planned, Settings};
 use andreas_planner::{IntendedChange, Options, Placement, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -52,14 +53,16 @@ use last::{Latest, LatestPlan};
 /// Timing of plans.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanCadence {
-    /// Plan after this time without a further event.
-    pub quiet: Duration,
-    /// Plan at most this long after the first event.
-    pub within: Duration,
+    /// How long a plan for new jobs waits for more of them, while others run.
+    pub settle: Duration,
     /// Interval of plans without any event.
     pub every: Duration,
 }
 
+/// A plan is made after this time without a further event.
+const QUIET: Duration = Duration::from_millis(100);
+/// Maximum delay of a plan after the first of several events.
+const WITHIN: Duration = Duration::from_secs(1);
 /// How long a plan waits until steps have read the previous plan's decisions.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(3);
 /// Minimum delay of a plan requested only by a job's expected end, s.
@@ -99,12 +102,14 @@ pub async fn run(
         let tick = Instant::now() + pace.every;
         let until = wake.map_or(tick, |wake| wake.min(tick));
         tokio::select! {
-            () = signals.plan.notified() => debounce(&signals.plan, pace).await,
+            () = events(&signals, pace.settle, || is_idle(&shared.index.lock())) => {}
             () = sleep_until(until) => {}
             () = shutdown.cancelled() => return,
         }
         wait_until(&shared, DELIVERED_WITHIN, |_, ledger| ledger.is_delivered()).await;
         number += 1;
+        // What has asked for a plan until here is in this one.
+        signals.soon.notified().now_or_never();
         // Everything logged before this line is in the plan.
         tracing::debug!(plan = number, "takes a snapshot");
         let (index, ledger) = copy_state(&shared);
@@ -214,10 +219,31 @@ pub fn plan_valid(snapshot: &mut Snapshot, options: &Options) -> Result<Plan, Sn
     }
 }
 
-async fn debounce(signal: &tokio::sync::Notify, pace: PlanCadence) {
-    let end = Instant::now() + pace.within;
+/// Waits for events that call for a plan, and for more that the same plan can answer. The first job of an idle cluster waits for no
+/// others.
+async fn events(signals: &Signals, settle: Duration, idle: impl Fn() -> bool) {
+    tokio::select! {
+        () = signals.plan.notified() => debounce(&signals.plan).await,
+        () = signals.soon.notified() => {
+            if idle() {
+                debounce(&signals.soon).await;
+            } else if timeout(settle, signals.plan.notified()).await.is_ok() {
+                debounce(&signals.plan).await;
+            }
+        }
+    }
+}
+
+/// Whether no job holds GPUs.
+fn is_idle(index: &ClusterIndex) -> bool {
+    let holds = |job: &SlimTrainingJob| job.status.as_ref().is_some_and(|status| status.allocation.is_some());
+    !index.jobs().iter().any(|(_, job)| holds(job))
+}
+
+async fn debounce(signal: &tokio::sync::Notify) {
+    let end = Instant::now() + WITHIN;
     loop {
-        let quiet = Instant::now() + pace.quiet;
+        let quiet = Instant::now() + QUIET;
         if timeout(quiet.min(end).duration_since(Instant::now()), signal.notified()).await.is_err()
             || Instant::now() >= end
         {

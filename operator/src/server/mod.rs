@@ -355,8 +355,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let heartbeat = with.health.heartbeat("executor", Duration::from_secs(60));
     loops.spawn(executor::run(executor, heartbeat, loops_end.clone()));
     let pace = PlanCadence {
-        quiet: Duration::from_millis(args.plan_quiet_ms),
-        within: Duration::from_millis(args.plan_within_ms),
+        settle: Duration::from_millis(args.plan_settle_ms),
         every: Duration::from_secs(args.plan_every),
     };
     let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));

@@ -126,7 +126,7 @@ impl ClusterIndex {
             self.by_node.agents.reported.insert(key.name.clone(), Instant::now());
         }
         if !same_power(before, new) && self.limits_power() {
-            self.replan();
+            self.replan_soon();
         }
     }
 

@@ -68,8 +68,10 @@ pub use workloads::Workloads;
 pub struct Signals {
     /// There are dirty jobs.
     pub dirty: Notify,
-    /// An input of the plan changed.
+    /// An input of the plan changed that frees or takes GPUs.
     pub plan: Notify,
+    /// Another input of the plan changed: more like it may follow, and one plan is enough for all.
+    pub soon: Notify,
     /// Steps have read every decision, or no job waits for its step.
     pub stepped: Notify,
     /// The API server went back to an older state: cached data is invalid.
@@ -273,6 +275,11 @@ impl ClusterIndex {
     /// Requests a new plan.
     pub fn replan(&self) {
         self.changes.signals.plan.notify_one();
+    }
+
+    /// Requests a new plan once nothing of the kind has come for a while: for what takes and frees no GPUs.
+    pub fn replan_soon(&self) {
+        self.changes.signals.soon.notify_one();
     }
 
     /// The pods with the job's name in our label, by name. Older UIDs and forged ones are included.
