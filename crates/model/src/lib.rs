@@ -22,6 +22,7 @@
 mod boards;
 mod closed_set;
 mod configuration;
+mod draw;
 mod hosts;
 mod names;
 mod nodes;
@@ -36,6 +37,7 @@ pub mod windows;
 pub use boards::board_power;
 pub use closed_set::UnknownName;
 pub use configuration::Configuration;
+pub use draw::{LOWEST_LIMIT, REPORT_MARGIN, TypeDraw};
 pub use hosts::HostPower;
 pub use names::{GpuType, JobId, NamespaceName, NodeName};
 pub use nodes::same_nodes;

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
-use andreas_cluster::energy::TypeDraw;
 use andreas_cluster::energy::draws::{is_at_guard, reported};
 use andreas_cluster::index::ClusterIndex;
 use andreas_lifecycle::Guard;
-use andreas_model::{GpuType, ObjectKey};
+use andreas_model::{GpuType, ObjectKey, TypeDraw};
 use andreas_planner::{Job, Placement, Plan};
 
 use crate::snapshot::{Built, job_key};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use andreas_cluster::energy::{TypeDraw, Types};
-use andreas_model::{GpuCount, GpuType, Seconds, Watts};
+use andreas_cluster::energy::Types;
+use andreas_model::{GpuCount, GpuType, Seconds, TypeDraw, Watts};
 use andreas_planner as planner;
 use andreas_predictor::estimates::{self, PredictionContext};
 use andreas_predictor::{LogNormal, Prediction, Prior, Source};

@@ -17,12 +17,12 @@ use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_api::training_job::Allocation;
 use andreas_api::training_profile::Observation;
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
-use andreas_model::{ObjectKey, Watts};
+use andreas_model::{ObjectKey, REPORT_MARGIN, TypeDraw, Watts};
 use andreas_planner::LimitsCount;
 use jiff::{SignedDuration, Timestamp};
 
 use super::inventory::Inventory;
-use super::types::{REPORT_MARGIN, TypeDraw, Types};
+use super::types::Types;
 use crate::index::{
     ClusterIndex, MOST_GPUS, agent_status, is_worker, name_of, pods_of, reporting_agent, whole_gpus,
 };

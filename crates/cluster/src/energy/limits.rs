@@ -6,13 +6,11 @@
 use andreas_api::energy_policy::Limits;
 use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::{EnergyPolicySpec, GpuNodeStatus};
+use andreas_model::LOWEST_LIMIT;
 
 /// Limits offered per type, besides none. A job's draw is a smooth function of them; more would only slow
 /// down plans.
 const LEVELS: u32 = 4;
-/// Lowest limit, as a part of the highest. Below it GPUs are very slow and too few data exist (Zeus, NSDI
-/// 2023, measured V100 at 40 to 100 %).
-const MIN_PART: f64 = 0.4;
 /// Limits are multiples of this, W.
 const STEP: f64 = 5.0;
 /// Lowest and highest limit that all healthy GPUs of a node support, W; `None` if one supports none or no agent
@@ -53,7 +51,7 @@ pub fn allowed(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicyS
     let (low, high) = range.filter(|_| policy.limits != Limits::Off)?;
     let row = policy.gpu_types.iter().find(|row| row.name == gpu_type);
     let least = row.and_then(|row| row.min_limit_watts).unwrap_or(0);
-    let low = low.max(least).max((MIN_PART * f64::from(high)).ceil() as i32);
+    let low = low.max(least).max((LOWEST_LIMIT * f64::from(high)).ceil() as i32);
     (low < high).then_some((low, high))
 }
 

@@ -29,4 +29,4 @@ pub mod weight;
 pub use exclusion::Exclusion;
 pub use inventory::{Inventory, NodeUse};
 pub use measured::LateEnergy;
-pub use types::{TypeDraw, TypeFacts, Types};
+pub use types::{TypeFacts, Types};

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use andreas_model::{Configuration, GpuCount, GpuType, Seconds, Time, Watts};
+use andreas_model::{Configuration, GpuCount, GpuType, LOWEST_LIMIT, Seconds, Time, TypeDraw, Watts};
 use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
 use andreas_predictor::estimates::{PredictionContext, RunFacts, unknown_rule};
 use andreas_predictor::{
-    Features, GpuModel, Observation, Prediction, Predictor, Prior, Profile, TableRow, prior_run_time,
+    Features, GpuModel, LogNormal, Observation, Prediction, Predictor, Prior, Profile, TableRow,
+    prior_run_time,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -173,6 +174,8 @@ pub(super) struct Learner {
     models: Vec<GpuModel>,
     /// GPUs of each type.
     counts: BTreeMap<GpuType, u32>,
+    /// What GPUs of each type count for where power is limited: agents set limits on all of them.
+    draws: BTreeMap<GpuType, TypeDraw>,
     predictor: Predictor,
     ended: Vec<Profile>,
     /// Observations of ended jobs that share a profile.
@@ -204,7 +207,14 @@ impl Learner {
             *counts.entry(gpu_type.clone()).or_default() += gpus.0;
         }
         let predictor = Predictor::fit(&models, &[]);
+        let draw = |model: &GpuModel| {
+            let (idle, max) = (model.idle.0, model.max.0);
+            let guards = Some((LOWEST_LIMIT * max, max));
+            (model.gpu_type.clone(), TypeDraw { idle, max, unmeasured: max, guards })
+        };
+        let limited = scenario.budget.is_some();
         Some(Self {
+            draws: models.iter().filter(|_| limited).map(draw).collect(),
             learning,
             models,
             counts,
@@ -304,10 +314,13 @@ impl Learner {
         let prior = self.prior(truth, evidence.epochs);
         let context = PredictionContext { predictor: &self.predictor, profile: &profile, prior: &prior };
         let predicted = context.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
-        // What a run counts for in the budget is not learnt here.
-        let row = |(prediction, truth): (&Prediction, &Estimate)| Estimate {
-            draw: truth.draw,
-            ..andreas_predictor::estimates::planner_estimate(prediction)
+        let row = |(prediction, truth): (&Prediction, &Estimate)| {
+            let row = andreas_predictor::estimates::planner_estimate(prediction);
+            let draw = self.draws.get(&row.gpu_type).map(|draw| {
+                let LogNormal { median, .. } = prediction.power;
+                Watts(draw.of_start(median, prediction.power.p90(), row.power.0, row.gpus.0))
+            });
+            Estimate { draw: truth.draw.or(draw), ..row }
         };
         let rows: Vec<Estimate> = predicted.iter().zip(truth.estimates.iter()).map(row).collect();
         let alike = |s: &MultiNodeEffect| MultiNodeEffect { nodes: s.nodes, time_factor: 1.0 };

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use andreas_cluster::energy::TypeDraw;
 use andreas_cluster::energy::draws::{limit_in_force, measured, reported};
-use andreas_model::{GpuType, Watts};
+use andreas_model::{GpuType, TypeDraw, Watts};
 use andreas_planner::{Decision, LimitsCount, Options};
 
 use super::*;
