@@ -356,6 +356,24 @@ async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_ru
 }
 
 #[tokio::test]
+async fn each_size_that_is_tried_for_a_refused_worker_counts_in_its_namespace() {
+    let refused = || (Method::POST, "/pods", 403, failure(403, "no account"));
+    // Given a job of which every size of a worker is refused; when the largest accepted one is looked for without end,
+    let world = World::new((0..200).map(|_| refused()).collect());
+    let dry = || {
+        let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");
+        vec![Action::DryRun { gpus: 8, pod: Box::new(pod), smaller: vec![4, 2, 1] }]
+    };
+    let mut rounds = 0;
+    while world.do_all(dry()).await.is_ok() && rounds < 200 {
+        rounds += 1;
+    }
+    // then the API server is asked a hundred times at once, in which both the worker and its smallest size count.
+    let asked = world.sent(Method::POST).len();
+    assert!((90..=110).contains(&asked), "asked {asked} times in {rounds} rounds");
+}
+
+#[tokio::test]
 async fn what_jobs_of_one_profile_teach_is_one_write_and_takes_nothing_from_who_wrote_before() {
     let row = |run: &str| {
         json!({"run": run, "gpuType": "A", "gpus": 1, "nodes": 1, "millisPerEpoch": 5_000, "milliEpochs": 3_000,
