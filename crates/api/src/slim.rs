@@ -168,6 +168,9 @@ pub struct SlimPodSpec {
     pub node_name: Option<String>,
     /// Scheduler responsible.
     pub scheduler_name: Option<String>,
+    /// Its PriorityClass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
     /// What must be taken away before it is scheduled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scheduling_gates: Vec<SlimGate>,

@@ -46,9 +46,11 @@ pub(super) fn suspended_by(workload: &Workload) -> String {
 /// Whether a field manager that owns the switch has undone the last two releases at once: it will undo the next one too. GPUs are taken
 /// again when it gives the field up, or after an hour.
 fn undone_each_time(d: &mut Draft<'_>, workload: &Workload) -> bool {
+    let words = suspended_by(workload);
     let undone = |record: &&AttemptRecord| {
         let ran = record.started.as_ref().map_or(0, |started| seconds_between(started.0, record.ended.0));
-        record.reason == Reason::NotAdopted.as_str() && ran < UNDONE
+        // What people did, or another manager, has other words.
+        record.message == words && ran < UNDONE
     };
     let undone = d.status.history.iter().rev().take_while(undone).count();
     let last = d.status.history.last().map(|record| record.ended.0);
@@ -60,7 +62,7 @@ fn undone_each_time(d: &mut Draft<'_>, workload: &Workload) -> bool {
     }
     d.not_plannable = true;
     d.requeue_at(until);
-    d.wait_for(Reason::NotAdopted, &suspended_by(workload));
+    d.wait_for(Reason::NotAdopted, &words);
     true
 }
 

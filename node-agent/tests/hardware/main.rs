@@ -106,12 +106,15 @@ fn phase(gpu: &mut dyn Gpu, name: &'static str, length: Duration) -> Phase {
     let since = Instant::now();
     let mut phase =
         Phase { name, seconds: 0.0, counter: None, power: 0.0, last: first.clone(), reported: String::new() };
+    let mut draw_mw = first.power_mw;
     while since.elapsed() < length {
         std::thread::sleep(READING);
         phase.last = gpu.sample().expect("a sample");
         let seconds = since.elapsed().as_secs_f64();
-        phase.power +=
-            f64::from(phase.last.power_mw.unwrap_or_default()) / 1000.0 * (seconds - phase.seconds);
+        // Where one reading lacks the draw, the one before holds: missing is not 0 W.
+        draw_mw = phase.last.power_mw.or(draw_mw);
+        let draw = f64::from(draw_mw.expect("a draw that was read")) / 1000.0;
+        phase.power += draw * (seconds - phase.seconds);
         phase.seconds = seconds;
     }
     let ends = first.energy_mj.zip(phase.last.energy_mj);

@@ -426,6 +426,7 @@ async fn largest_accepted(
     let settings = Arc::clone(&executor.shared.settings.lock());
     let attempt = job.status.as_ref().map_or(0, |status| status.attempts).saturating_add(1);
     let ask = async |gpus: i32| {
+        executor.rate_limits.count_dry_run(&key.namespace);
         let pod = unplaced_worker(job, attempt, gpus, &settings);
         let answer = try_worker(executor, key, job, gpus, &pod).await.ok()?;
         // Quota comes last in admission: all else was accepted.

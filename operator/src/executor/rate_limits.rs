@@ -174,6 +174,12 @@ impl RateLimits {
         self.0.lock().buckets(namespace, now).dry_runs.take(now).map_err(|wait| wait.max(DRY_RUNS_APART))
     }
 
+    /// Another size of a refused template is dry-run at once in this namespace: what comes later waits for it.
+    pub fn count_dry_run(&self, namespace: &str) {
+        let now = Instant::now();
+        self.0.lock().buckets(namespace, now).dry_runs.take_in_advance(now, DRY_RUNS_APART);
+    }
+
     /// Whether an event about a wait or a prediction may be sent now for a job of this namespace.
     pub fn may_notify(&self, namespace: &str) -> bool {
         let now = Instant::now();

@@ -21,6 +21,7 @@ mod edits;
 mod memory;
 mod room;
 mod services;
+mod tried;
 
 struct World {
     shared: Arc<Shared>,
@@ -326,33 +327,6 @@ async fn a_status_whose_answer_was_lost_counts_as_written_until_the_job_has_been
         assert_eq!(work::step(&world.executor, &key("bert")).await == Requeue::Now, again);
         assert_eq!(pending(&world), None);
     }
-}
-
-#[tokio::test]
-async fn a_worker_that_was_accepted_a_moment_ago_is_not_tried_again_until_the_rules_change() {
-    let world = World::new(vec![
-        (Method::POST, "/pods", 201, pod(0, 20, "j1")),
-        (Method::POST, "/pods", 403, failure(403, "no account")),
-    ]);
-    let dry = || {
-        let pod = serde_json::from_value::<Pod>(pod(0, 1, "j1")).expect("a pod");
-        vec![Action::DryRun { gpus: 1, pod: Box::new(pod), smaller: Vec::new() }]
-    };
-    let refusal = || {
-        let ledger = world.shared.ledger.lock();
-        ledger
-            .get(&key("bert"))
-            .and_then(|memory| memory.admission().dry_run.clone())
-            .map(|dry_run| dry_run.refusal)
-    };
-    for _ in 0..2 {
-        assert_eq!(world.do_all(dry()).await, Ok(()));
-        assert_eq!(refusal(), Some(None));
-    }
-    assert_eq!(world.sent(Method::POST).len(), 1);
-    world.executor.dry_runs.forget("team");
-    assert_eq!(world.do_all(dry()).await, Ok(()));
-    assert_eq!(refusal(), Some(Some((Reason::TemplateRejected, "no account".into()))));
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use andreas_api::names::PRIORITY_CLASS;
 use andreas_api::quantity::{thousandths, units};
 use andreas_api::slim::{SlimPodSpec, SlimQuota, SlimResources, SlimScopeExpression};
 use andreas_cluster::index::ClusterIndex;
@@ -41,9 +40,9 @@ fn read(resource: &str, quantity: &Quantity) -> u64 {
     }
 }
 
-/// Whether a quota counts our pods. They never have `activeDeadlineSeconds`, have the training PriorityClass,
-/// and request GPUs. Extended resources do not count for `BestEffort`, which depends on CPU and memory.
-fn counts(quota: &SlimQuota, best_effort: bool) -> bool {
+/// Whether a quota counts a pod of ours. It never has `activeDeadlineSeconds`, and requests GPUs. Extended resources
+/// do not count for `BestEffort`, which depends on CPU and memory.
+fn counts(quota: &SlimQuota, best_effort: bool, class: Option<&str>) -> bool {
     let plain = quota.spec.scopes.iter().all(|scope| match scope.as_str() {
         "Terminating" => false,
         "NotTerminating" => true,
@@ -54,7 +53,7 @@ fn counts(quota: &SlimQuota, best_effort: bool) -> bool {
     let selected =
         quota.spec.scope_selector.iter().flat_map(|s| &s.match_expressions).all(
             |expression| match expression.scope_name.as_str() {
-                "PriorityClass" => selects(expression, PRIORITY_CLASS),
+                "PriorityClass" => selects(expression, class),
                 "Terminating" => false,
                 "NotTerminating" => true,
                 "BestEffort" => best_effort,
@@ -65,12 +64,13 @@ fn counts(quota: &SlimQuota, best_effort: bool) -> bool {
     plain && selected
 }
 
-fn selects(expression: &SlimScopeExpression, value: &str) -> bool {
-    let listed = expression.values.iter().any(|v| v == value);
+fn selects(expression: &SlimScopeExpression, value: Option<&str>) -> bool {
+    let listed = expression.values.iter().any(|v| Some(v.as_str()) == value);
     match expression.operator.as_str() {
         "In" => listed,
         "NotIn" => !listed,
-        "Exists" => true,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
         _ => false,
     }
 }
@@ -117,9 +117,9 @@ pub fn more(quotas: &[&SlimQuota], sent: &SlimPodSpec, kept: &SlimPodSpec) -> Am
 
 /// Use of a namespace's quotas by one pod with this spec.
 pub fn pod_takes(quotas: &[&SlimQuota], spec: &SlimPodSpec) -> Amounts {
-    let best_effort = best_effort(spec);
+    let (best_effort, class) = (best_effort(spec), spec.priority_class_name.as_deref());
     take(quotas, |quota, resource| {
-        if !counts(quota, best_effort) {
+        if !counts(quota, best_effort, class) {
             return 0;
         }
         match (resource, named(resource)) {
@@ -201,6 +201,7 @@ mod tests {
 
     fn worker() -> SlimPodSpec {
         serde_json::from_value(json!({
+            "priorityClassName": "andreas-training",
             "containers": [{"name": "a", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": "2"}, "limits": {"memory": "8Gi", "nvidia.com/gpu": "2"}}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}],
         }))

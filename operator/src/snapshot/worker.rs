@@ -176,13 +176,21 @@ pub fn admitted(sent: Option<&PodSpec>, kept: SlimPodSpec) -> Option<Arc<Admitte
     };
     let same = amounts::pod(&sent) == amounts::pod(&kept)
         && limits(&sent) == limits(&kept)
+        && sent.priority_class_name == kept.priority_class_name
         && (&sent.node_selector, sent.required_nodes(), &sent.tolerations, &sent.claims)
             == (&kept.node_selector, kept.required_nodes(), &kept.tolerations, &kept.claims);
     (!same).then(|| {
         let added = sent.required_nodes() != kept.required_nodes();
-        let affinity = kept.affinity.filter(|_| added);
-        Arc::new(Admitted { sent: without_places(sent), kept: SlimPodSpec { affinity, ..kept } })
+        let affinity = kept.affinity.clone().filter(|_| added);
+        // The class decides which quotas count a worker, not how much more it asks for.
+        let sent = of_class(without_places(sent), &kept);
+        Arc::new(Admitted { sent, kept: SlimPodSpec { affinity, ..kept } })
     })
+}
+
+/// A worker with the PriorityClass that admission gives it.
+fn of_class(spec: SlimPodSpec, kept: &SlimPodSpec) -> SlimPodSpec {
+    SlimPodSpec { priority_class_name: kept.priority_class_name.clone(), ..spec }
 }
 
 /// A worker's use, with what admission adds to it. The addition is the same for every number of GPUs:
@@ -194,7 +202,13 @@ pub(super) fn worker(
     admitted: Option<&Admitted>,
 ) -> Worker {
     let quotas = quota::of_namespace(index, &key.namespace);
-    let (first, last) = (quota::pod_takes(&quotas, &specs.few), quota::pod_takes(&quotas, &specs.many));
+    let takes = |spec: &SlimPodSpec| match admitted {
+        Some(admitted) if !quotas.is_empty() => {
+            quota::pod_takes(&quotas, &of_class(spec.clone(), &admitted.kept))
+        }
+        _ => quota::pod_takes(&quotas, spec),
+    };
+    let (first, last) = (takes(&specs.few), takes(&specs.many));
     let of = |amounts: &quota::Amounts, key: &Arc<str>| amounts.get(key).copied().unwrap_or(0);
     let some = |(_, amount): &(Arc<str>, u64)| *amount > 0;
     // Keys are `<quota>/requests.<device>`.
@@ -249,7 +263,12 @@ pub fn quotas_have_room<'a>(
     let quotas = quota::of_namespace(index, namespace);
     let mut needed = quota::Amounts::new();
     for pod in pods {
-        let takes = quota::pod_takes(&quotas, &slim(pod));
+        let sent = slim(pod);
+        let sent = match admitted {
+            Some(admitted) => of_class(sent, &admitted.kept),
+            None => sent,
+        };
+        let takes = quota::pod_takes(&quotas, &sent);
         let more = admitted.map(|admitted| quota::more(&quotas, &admitted.sent, &admitted.kept));
         for (key, amount) in takes.into_iter().chain(more.into_iter().flatten()) {
             let sum = needed.entry(key).or_default();
@@ -296,6 +315,7 @@ pub fn slim(spec: &PodSpec) -> SlimPodSpec {
         ports: ports(container),
     };
     SlimPodSpec {
+        priority_class_name: spec.priority_class_name.clone(),
         containers: spec.containers.iter().map(container).collect(),
         init_containers: spec.init_containers.iter().flatten().map(container).collect(),
         resources: spec.resources.as_ref().map(resources),
@@ -370,5 +390,38 @@ mod tests {
         assert_eq!(more.fixed.others.get("rdma/hca"), Some(&1));
         assert_eq!(more.quota_fixed.get("q/requests.cpu"), Some(&4_500));
         assert_eq!(more.quota_fixed.get("q/requests.memory"), Some(&memory));
+    }
+
+    #[test]
+    fn a_worker_counts_in_the_quotas_of_the_class_that_admission_gives_it() {
+        let with = |class: &str| {
+            json!({"priorityClassName": class, "containers": [{"name": "train",
+            "resources": {"requests": {"nvidia.com/gpu": "8"}, "limits": {"nvidia.com/gpu": "8"}}}]})
+        };
+        let read = |class: &str| serde_json::from_value(with(class)).expect("a spec");
+        let sent: PodSpec = serde_json::from_value(with("andreas-training")).expect("a spec");
+        assert_eq!(admitted(Some(&sent), read("andreas-training")), None);
+        let admitted = admitted(Some(&sent), read("team-low")).expect("another class");
+        let job: SlimTrainingJob =
+            serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "team"},
+            "spec": {"gpus": {"max": 8}, "template": {"spec": {"containers": [{"name": "train"}]}}}}))
+            .expect("a job");
+        let mut index = ClusterIndex::new();
+        for class in ["andreas-training", "team-low"] {
+            let scope = json!({"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [class]}]});
+            let quota: SlimQuota = serde_json::from_value(json!({
+                "metadata": {"name": class, "namespace": "team", "resourceVersion": "1"}, "spec": {"scopeSelector": scope},
+                "status": {"hard": {"requests.nvidia.com/gpu": "8"}, "used": {}}}))
+            .expect("a quota");
+            index.apply(quota);
+        }
+        let key = ObjectKey { namespace: "team".into(), name: "a".into() };
+        let specs = WorkerSpecs::from_job(&job);
+        for (admitted, class) in [(None, "andreas-training"), (Some(&*admitted), "team-low")] {
+            let worker = worker(&index, &key, &specs, admitted);
+            let expected = (Arc::from(format!("{class}/requests.nvidia.com/gpu")), 1);
+            assert_eq!(worker.quota_per_gpu, [expected].into());
+            assert!(worker.quota_fixed.is_empty());
+        }
     }
 }

@@ -24,7 +24,7 @@ pub async fn take(options: &Options) -> Result<(Testbed, Inventory)> {
     let testbed =
         Testbed::builder().name("shared").node_monitor_grace_period(options.node_monitor_grace_period);
     let testbed = testbed.start().await.context("starting the control plane")?;
-    chart::install(&testbed, &[("policies.maxWeight", chart::MAX_WEIGHT)])
+    chart::install(&testbed, &[("policies.maxWeight", &chart::MAX_WEIGHT.to_string())])
         .await
         .context("installing the chart's objects")?;
     let inventory = testbed.inventory().await?;

@@ -20,8 +20,8 @@ pub const SYSTEM: &str = "andreas-system";
 /// Namespace of the node agents.
 pub const AGENTS: &str = "andreas-node";
 
-/// Scenarios tell jobs apart by any weight that there is.
-pub const MAX_WEIGHT: &str = "1000";
+/// The weights that scenarios may give their jobs, where they do not say otherwise: all.
+pub const MAX_WEIGHT: u16 = 1_000;
 
 /// ServiceAccount of the operator.
 pub fn operator_account() -> &'static str {

@@ -132,10 +132,11 @@ impl Cluster {
                 install::upgrade_to(&testbed, &chart, values).await?;
             }
         } else if inventory.is_none() {
+            let max_weight = options.max_weight.to_string();
             let kinds = format!("{{{}}}", options.adopt.join(","));
             let adopts = (!options.adopt.is_empty()).then_some(("adoption.kinds", kinds.as_str()));
             let values: Vec<_> =
-                adopts.into_iter().chain([("policies.maxWeight", chart::MAX_WEIGHT)]).collect();
+                adopts.into_iter().chain([("policies.maxWeight", max_weight.as_str())]).collect();
             chart::install(&testbed, &values).await.context("installing the chart's objects")?;
         }
         let machines: Arc<dyn Machines> = match &real_nodes {
@@ -271,7 +272,7 @@ impl Cluster {
             .args(["--namespace", SYSTEM, "--log-format", "text", "--log", self.options.operator_log])
             .env("NO_COLOR", "1")
             .args(["--identity", &format!("operator-{index}")])
-            .args(["--max-weight", chart::MAX_WEIGHT])
+            .args(["--max-weight", &self.options.max_weight.to_string()])
             .args(["--admin-listen", &admin.to_string()])
             .args(["--probe-listen", &probes.to_string()])
             .args(["--progress-listen", &progress.to_string()])

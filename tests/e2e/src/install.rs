@@ -71,7 +71,7 @@ pub fn upgrade_args(testbed: &Testbed, chart: &Path, values: &Value) -> Result<V
     let mut given = json!({"monitoring": {"authentication": false}});
     // An older chart does not know it.
     if chart == crate::chart::folder() {
-        given["policies"] = json!({"maxWeight": crate::chart::MAX_WEIGHT.parse::<u16>()?});
+        given["policies"] = json!({"maxWeight": crate::chart::MAX_WEIGHT});
     }
     crate::api::merge(&mut given, values);
     std::fs::write(&file, serde_json::to_vec_pretty(&given)?)?;

@@ -7,6 +7,7 @@ use andreas_kubelets::{DefaultRuntime, Gpus};
 use andreas_testbed::Component;
 use serde_json::{Value, json};
 
+use crate::chart;
 use crate::older::Older;
 
 /// Equal GPU nodes.
@@ -96,6 +97,8 @@ pub struct Options {
     pub gpus_kept_busy: bool,
     /// Kinds of jobs that are adopted, beside their controllers; see [`crate::adoption`].
     pub adopt: &'static [&'static str],
+    /// The largest weight that counts: scenarios tell jobs apart by any there is.
+    pub max_weight: u16,
     /// Keeps the machine busy: takes places of several, so that no other such scenario and few of the usual ones run beside it.
     pub heavy: bool,
 }
@@ -109,6 +112,7 @@ impl Options {
             && self.control_plane_args.is_empty()
             && self.node_monitor_grace_period == usual.node_monitor_grace_period
             && self.adopt.is_empty()
+            && self.max_weight == usual.max_weight
             && !(self.simulated || self.heavy)
     }
 }
@@ -140,6 +144,7 @@ impl Default for Options {
             agents: false,
             gpus_kept_busy: false,
             adopt: &[],
+            max_weight: chart::MAX_WEIGHT,
             heavy: false,
         }
     }

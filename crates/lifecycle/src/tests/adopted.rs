@@ -260,6 +260,28 @@ fn what_others_start_or_stop_is_left_alone_for_a_while() {
 }
 
 #[test]
+fn what_people_stop_or_start_themselves_is_not_counted_as_undone_by_a_field_manager() {
+    let mut world = adopted(1);
+    let argo = Some("argocd-controller".to_owned());
+    // One release is stopped by hand, the next is started by hand before us, and one is undone by a manager.
+    for (attempt, manager, by_hand) in [(1, None, true), (2, None, false), (3, argo, true)] {
+        world.wait(400).plan_run(&["n1"], 1);
+        assert_eq!(world.phase(), Phase::Starting, "{attempt}");
+        let workload = world.workload.as_mut().unwrap();
+        workload.switched_by = manager;
+        workload.suspended = by_hand;
+        if !by_hand {
+            workload.metadata.annotations.as_mut().unwrap().clear();
+        }
+        world.step_until_stable();
+        assert_eq!(world.last(), (Outcome::Withdrawn, "NotAdopted".into()), "{attempt}");
+        world.workload.as_mut().unwrap().suspended = true;
+    }
+    world.wait(400).plan_run(&["n1"], 1);
+    assert_eq!(world.phase(), Phase::Starting);
+}
+
+#[test]
 fn a_field_manager_that_undoes_each_release_is_named_and_gpus_are_not_taken_for_it_again_and_again() {
     let mut world = adopted(1);
     world.workload.as_mut().unwrap().switched_by = Some("argocd-controller".into());

@@ -361,7 +361,8 @@ fn who_owns_the_switch_besides_us_is_read_from_the_managed_fields() {
             ours,
         ]);
         assert_eq!(workload(kind, &one).switched_by.as_deref(), Some("argocd-controller"));
-        one["metadata"]["managedFields"] = json!([ours, null, 7]);
+        let edited = entry("kubectl-edit", "2026-01-04T00:00:00Z", &fields);
+        one["metadata"]["managedFields"] = json!([ours, edited, null, 7]);
         assert_eq!(workload(kind, &one).switched_by, None);
     }
 }

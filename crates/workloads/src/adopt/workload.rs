@@ -94,10 +94,12 @@ impl Workload {
     }
 }
 
+/// Who owns the switch beside us. Not `kubectl`, `kubectl-patch`...: behind those are people, who do not undo what we do by themselves.
 fn switched_by(kind: Kind, object: &Value) -> Option<String> {
     let path = format!("/fieldsV1{}/f:suspend", kind.suspend_parent().replace('/', "/f:"));
     let managers = object["metadata"]["managedFields"].as_array()?;
-    let others = managers.iter().filter(|entry| entry["manager"] != FIELD_MANAGER);
+    let is_other = |name: &str| name != FIELD_MANAGER && !name.starts_with("kubectl");
+    let others = managers.iter().filter(|entry| entry["manager"].as_str().is_some_and(is_other));
     let owner =
         others.filter(|entry| entry.pointer(&path).is_some()).max_by_key(|entry| entry["time"].as_str())?;
     owner["manager"].as_str().map(str::to_owned)

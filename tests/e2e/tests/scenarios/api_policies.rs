@@ -1,6 +1,6 @@
 //! The chart's admission policies on the real API server, each with what passes and what does not.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::api_kubectl;
@@ -109,6 +109,7 @@ async fn each_policy_accepts_and_refuses() {
     deadlines_lie_after_creation(&stage).await.context("deadline").unwrap();
     a_namespace_bounds_weights(&stage).await.context("max-weight").unwrap();
     only_those_who_may_make_pods_submit(&stage).await.context("creator").unwrap();
+    a_rule_about_who_asks_holds_for_what_users_make(&stage).await.context("a rule of one's own").unwrap();
     only_the_operator_makes_our_pods(&stage).await.context("pods, create").unwrap();
     nobody_else_says_whose_pod_it_is(&stage).await.context("pods, update").unwrap();
     only_training_pods_use_our_scheduler(&stage).await.context("scheduling").unwrap();
@@ -164,6 +165,29 @@ async fn only_those_who_may_make_pods_submit(s: &Stage) -> Result<()> {
     create(&s.tenant, &job("team", "mine", "")?, true).await?.accepted()?;
     let words = "submitter may not create pods in namespace team";
     refused_with(create(&s.submitter, &job("team", "mine", "")?, true).await?, words)
+}
+
+/// The rule of the page on security: it asks who makes a job, as none about pods can.
+async fn a_rule_about_who_asks_holds_for_what_users_make(s: &Stage) -> Result<()> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
+    let page = std::fs::read_to_string(page)?;
+    let rule = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).context("a rule")?;
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "own"},
+        "spec": {"policyName": yaml(rule)?["metadata"]["name"], "validationActions": ["Deny"]},
+    });
+    for object in [rule, &binding.to_string()] {
+        s.bed.kubectl_apply(object).await?.checked()?;
+    }
+    let with_account = job("team", "release", "spec: {template: {spec: {serviceAccountName: release}}}")?;
+    until("the rule is in force", Duration::from_secs(60), async || {
+        Ok(matches!(create(&s.tenant, &with_account, true).await?, Verdict::Refused(_)))
+    })
+    .await?;
+    create(&s.tenant, &job("team", "ordinary", "")?, true).await?.accepted()?;
+    s.bed.kubectl(["delete", "validatingadmissionpolicybinding", "own"]).await?.checked()?;
+    Ok(())
 }
 
 /// Labels under `andreas.dev/` that say whose a pod is.

@@ -41,7 +41,7 @@ macro_rules! no_foreign_devices {
             kind: KIND,
             path: concat!("spec.template.", $field),
             rule: $rule,
-            message: "NVIDIA_VISIBLE_DEVICES (but void and none), mounts below /var/run/nvidia-container-devices and annotations under \
+            message: "NVIDIA_VISIBLE_DEVICES (but void, none and empty), mounts below /var/run/nvidia-container-devices and annotations under \
                       cdi.k8s.io/ would give a container GPUs that are others': remove them, and use spec.gpus",
             field_path: None,
         }
@@ -78,8 +78,8 @@ macro_rules! not_ours {
     };
 }
 
-const VISIBLE: &str =
-    "!self.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES' && !(has(e.value) && e.value in ['void', 'none']))";
+const VISIBLE: &str = "!self.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES' && (has(e.valueFrom) || has(e.value) && \
+                       !(e.value in ['', 'void', 'none'])))";
 const MOUNTS: &str = "!self.exists(m, m.mountPath.contains('nvidia-container-devices'))";
 
 pub(super) const RULES: &[Rule] = &[

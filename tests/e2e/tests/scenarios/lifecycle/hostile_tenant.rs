@@ -8,19 +8,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use andreas_api::names::progress_audience;
+use andreas_api::names::{ANNOTATION_MAX_WEIGHT, progress_audience};
 use andreas_api::phase::{Outcome, Phase, Reason};
+use andreas_api::query::path;
 use andreas_e2e::api;
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
 use andreas_e2e::job::{Job, TRAINER_IMAGE, job, measured, profile};
 use andreas_e2e::keeper::{at_full_length, full_or, peak_mib};
 use andreas_e2e::pages;
 use andreas_e2e::scenario::{DEFAULT_TIMEOUT, scenario};
+use andreas_e2e::seen::ClusterHistory;
 use andreas_e2e::tenant::{Tenant, at_least, silent_connections};
 use andreas_testbed::wait::until;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+
+mod templates;
+
+use templates::{
+    jobs_that_each_demand_other_nodes, jobs_that_fit_nowhere_in_many_ways,
+    names_of_resources_that_nobody_has, templates_just_below_the_limit_of_size,
+};
 
 /// Within this time another namespace's job runs.
 const RUNS_WITHIN: Duration = Duration::from_secs(60);
@@ -28,6 +37,9 @@ const RUNS_WITHIN: Duration = Duration::from_secs(60);
 const FINALIZER: &str = "example.com/never-removed";
 /// The namespace that is left in peace, as far as our programs can help it.
 const OTHER: &str = "calm";
+
+/// The chart's bound on weights: five times a job's default.
+const BOUND: u16 = 50;
 
 /// What goes on until it is dropped.
 type Ongoing = JoinSet<()>;
@@ -37,7 +49,9 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
     let mut policy = short_runs();
     // At full length an installation's default.
     policy["placementTimeout"] = json!(full_or("2m", "80s"));
-    scenario(Options { groups: vec![a100(2)], policy, heavy: true, ..Options::default() }, async |c| {
+    let options =
+        Options { groups: vec![a100(2)], policy, max_weight: BOUND, heavy: true, ..Options::default() };
+    scenario(options, async |c| {
         c.collect_garbage().await?;
         c.make_namespace(OTHER).await?;
         let mut tenants = Tenants(0);
@@ -60,11 +74,13 @@ async fn whatever_a_tenant_does_another_namespaces_job_runs_within_a_minute() ->
             finalizers_on_jobs_and_pods,
             an_affinity_that_nothing_meets,
             watts_of_one,
+            weights_and_near_deadlines,
             lies_about_progress,
             labels_of_other_systems,
             pods_for_our_scheduler,
             pages_of_all_namespaces,
             tokens_of_a_bystander,
+            forged_tokens_and_many_accounts,
             a_storm_of_edits,
             labels_that_change_all_the_time,
             silence_on_every_port,
@@ -96,7 +112,7 @@ impl Tenants {
     }
 }
 
-/// A job on the four GPUs of a node, of the weight of the long runs that hold them, with a deadline that is near.
+/// A job on the four GPUs of a node, of default weight like most of the attackers, with a deadline that is near.
 async fn anothers_job_runs(c: &mut Cluster, attack: &str) -> Result<()> {
     let name = format!("beside-{}", attack.replace('_', "-"));
     let tj = job(&name).namespace(OTHER).gpus(4, 1).epochs(4, 0.3).spec("deadlineAfter", json!("30s"));
@@ -178,6 +194,35 @@ async fn watts_of_one(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let refused = tenant.create_all(std::iter::once(modest)).await?;
     ensure!(refused.is_empty(), "{refused:?}");
     hold_all(c, tenant, |tj| tj.profile("modest")).await?;
+    Ok(Ongoing::new())
+}
+
+/// Many jobs of the largest weight, with deadlines that cannot be met, in a namespace whose quota is half of the GPUs. More weight is to
+/// be had neither for a job nor for the namespace.
+async fn weights_and_near_deadlines(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    c.kubectl(&format!("create quota half --hard=requests.nvidia.com/gpu=4 -n {}", tenant.namespace)).await?;
+    let read = format!("get quota half -o jsonpath={{.status.hard}} -n {}", tenant.namespace);
+    until("the quota is in force", DEFAULT_TIMEOUT, async || Ok(!c.kubectl(&read).await?.is_empty())).await?;
+    let heavier = (0..50).map(|n| {
+        let tj = job(&format!("heavier-{n}")).namespace(&tenant.namespace).spec("weight", json!(1_000));
+        tj.spec("deadlineAfter", json!("30s")).build()
+    });
+    let refused = tenant.create_all(heavier).await?;
+    let words = format!("above {BOUND}");
+    let by_the_bound = refused.iter().filter(|status| status.message.contains(&words)).count();
+    ensure!(by_the_bound == 50, "{by_the_bound} of 50 are refused: {:?}", refused.first());
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": tenant.namespace}});
+    let more = json!({"metadata": {"annotations": {ANNOTATION_MAX_WEIGHT: "1000"}}});
+    api::patch(&tenant.client, &namespace, &more, false).await?.refused()?;
+    let urgent = |n: usize| {
+        let tj = job(&format!("urgent-{n}")).namespace(&tenant.namespace).gpus(4, 1).epochs(2_000, 0.5);
+        tj.spec("weight", json!(BOUND)).spec("deadlineAfter", json!("30s"))
+    };
+    let jobs: Vec<Job> = (0..20).map(urgent).collect();
+    let refused = tenant.create_all(jobs.iter().map(Job::build)).await?;
+    ensure!(refused.is_empty(), "{refused:?}");
+    let one_runs = |seen: &ClusterHistory| jobs.iter().any(|tj| seen.phase(&tj.key()) == Phase::Running);
+    c.observer.until("one of them runs", DEFAULT_TIMEOUT, one_runs).await?;
     Ok(Ongoing::new())
 }
 
@@ -314,6 +359,45 @@ async fn tokens_of_a_bystander(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoi
     Ok(posting)
 }
 
+/// Forged tokens, and good ones of as many accounts as the tenant likes to make, ask about its jobs without end, all from one address as
+/// through the API server's proxy. The first question of somebody else about another namespace is answered all the same.
+async fn forged_tokens_and_many_accounts(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
+    let names: Vec<String> = (0..40).map(|n| format!("account-{n}")).collect();
+    let account = |name: &String| {
+        let metadata = json!({"name": name, "namespace": tenant.namespace});
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    };
+    let refused = tenant.create_all(names.iter().map(account)).await?;
+    ensure!(refused.is_empty(), "{refused:?}");
+    let url = format!("{}{}", pages::url(c)?, path::queue(&tenant.namespace));
+    let (mut asking, asked) = (Ongoing::new(), Arc::new(AtomicUsize::new(0)));
+    for name in names {
+        let token = pages::token(c, &tenant.namespace, &name).await?;
+        let (agent, url, asked) = (pages::agent(c.testbed.pki().ca_file())?, url.clone(), Arc::clone(&asked));
+        asking.spawn(async move {
+            for count in 0_u64.. {
+                let forged = format!("{name}-{count}");
+                let shown = format!("Bearer {}", if count % 4 == 0 { &token } else { &forged });
+                let request = agent.get(&url).header("Authorization", shown);
+                drop(tokio::task::spawn_blocking(move || request.call()).await);
+                asked.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+        });
+    }
+    // More than the operator has reviewed for one address.
+    at_least(&asked, 1_000, "questions", DEFAULT_TIMEOUT).await?;
+    c.kubectl(&format!("create serviceaccount asks -n {OTHER}")).await?;
+    c.kubectl(&format!(
+        "create rolebinding asks -n {OTHER} --clusterrole=view --serviceaccount={OTHER}:asks"
+    ))
+    .await?;
+    let token = pages::token(c, OTHER, "asks").await?;
+    let (code, text) = pages::get(c, &path::queue(OTHER), Some(&token)).await?;
+    ensure!(code == 200, "{code}: {text}");
+    Ok(asking)
+}
+
 /// Jobs that are edited as fast as the API server takes it.
 async fn a_storm_of_edits(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     let waits = |n: usize| {
@@ -328,7 +412,7 @@ async fn a_storm_of_edits(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
     for tj in &jobs {
         let (client, object) = (tenant.client.clone(), tj.build());
         storm.spawn(async move {
-            for weight in (1..1_000).cycle() {
+            for weight in (1..=BOUND).cycle() {
                 drop(api::patch(&client, &object, &json!({"spec": {"weight": weight}}), false).await);
             }
         });
@@ -412,74 +496,4 @@ async fn objects_at_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Resul
     let refused = tenant.create_all(jobs.chain(pods)).await?;
     ensure!(refused.is_empty(), "{} of {}: {}", refused.len(), 2 * many, refused[0].message);
     Ok(Ongoing::new())
-}
-
-/// Creates these jobs; none is refused by the API server.
-async fn create(tenant: &Tenant, jobs: impl Iterator<Item = Job>) -> Result<Ongoing> {
-    let refused = tenant.create_all(jobs.map(|tj| tj.build())).await?;
-    ensure!(refused.is_empty(), "{}: {}", refused.len(), refused[0].message);
-    Ok(Ongoing::new())
-}
-
-/// Required node affinity with these expressions.
-fn affinity(expressions: Value) -> Value {
-    let terms = json!({"nodeSelectorTerms": [{"matchExpressions": expressions}]});
-    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
-}
-
-/// Jobs with templates of 58 kB that are all different, and that no node meets: they wait, and are all held in memory.
-async fn templates_just_below_the_limit_of_size(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
-    let large = |n: usize| {
-        let values = |e: usize| (0..256).map(|v| format!("{n:04}-{e:02}-{v:03}")).collect::<Vec<_>>();
-        let expressions: Vec<Value> =
-            (0..16).map(|e| json!({"key": "x", "operator": "In", "values": values(e)})).collect();
-        job(&format!("below-{n}")).namespace(&tenant.namespace).pod("affinity", affinity(json!(expressions)))
-    };
-    create(tenant, (0..full_or(2_000, 400)).map(large)).await
-}
-
-/// Jobs that ask for thousands of resources by name, and others for as many as are allowed, each for names of its own.
-async fn names_of_resources_that_nobody_has(c: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
-    let asking = |name: &str, n: usize, containers: usize, each: usize| {
-        let container = |at: usize| {
-            let limits: serde_json::Map<String, Value> =
-                (0..each).map(|name| (format!("a.b/{n}-{at}-{name}"), json!("1"))).collect();
-            json!({"name": format!("c{at}"), "image": TRAINER_IMAGE, "resources": {"limits": limits}})
-        };
-        let containers: Vec<Value> = (0..containers).map(container).collect();
-        job(&format!("{name}-{n}")).namespace(&tenant.namespace).pod("containers", json!(containers))
-    };
-    let many = (0..full_or(60, 6)).map(|n| asking("names", n, 32, 64));
-    drop(create(tenant, many.chain((0..full_or(500, 20)).map(|n| asking("allowed", n, 1, 32)))).await?);
-    c.wait_for_reason(&asking("names", 0, 1, 1), Reason::TemplateRejected).await?;
-    c.wait_for_reason(&asking("allowed", 0, 1, 1), Reason::NoFeasibleNode).await?;
-    Ok(Ongoing::new())
-}
-
-/// Jobs whose demands on nodes all differ. Each has the least weight: they take the planner's time, and are not preferred to a job of
-/// four GPUs as that many ordinary ones may be.
-async fn jobs_that_each_demand_other_nodes(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
-    let other = |n: usize| {
-        let expressions = json!([{"key": "x", "operator": "NotIn", "values": [n.to_string()]}]);
-        job(&format!("other-{n}"))
-            .namespace(&tenant.namespace)
-            .spec("weight", json!(1))
-            .pod("affinity", affinity(expressions))
-    };
-    create(tenant, (0..full_or(5_000, 200)).map(other)).await
-}
-
-/// Jobs with as many configurations as there can be and more memory than any node has, each with another amount.
-async fn jobs_that_fit_nowhere_in_many_ways(_: &mut Cluster, tenant: &Tenant) -> Result<Ongoing> {
-    let counts: Vec<i32> = (1..=64).collect();
-    let gpus = json!({"min": 1, "max": 64, "maxNodes": 64, "counts": counts});
-    let large = |n: usize| {
-        let requests = json!({"memory": (1_u64 << 50) + n as u64});
-        let container =
-            json!({"name": "trainer", "image": TRAINER_IMAGE, "resources": {"requests": requests}});
-        let tj =
-            job(&format!("nowhere-{n}")).namespace(&tenant.namespace).pod("containers", json!([container]));
-        tj.spec("gpus", gpus.clone())
-    };
-    create(tenant, (0..full_or(3_000, 100)).map(large)).await
 }
