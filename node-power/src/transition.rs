@@ -56,7 +56,7 @@ pub struct Settings {
 }
 
 /// A Node as it was just read.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SeenNode {
     /// Its UID.
     pub uid: String,
@@ -173,7 +173,14 @@ impl Machine<'_> {
 
     fn quarantine(&self, why: &str) -> NodePowerStatus {
         let mut status = self.to(PowerState::Quarantined);
-        conditions::set(&mut status.conditions, conditions::QUARANTINED, true, "NeedsAttention", why, self.now);
+        conditions::set(
+            &mut status.conditions,
+            conditions::QUARANTINED,
+            true,
+            "NeedsAttention",
+            why,
+            self.now,
+        );
         status
     }
 
@@ -199,6 +206,10 @@ impl Machine<'_> {
         if seen.node.as_ref().is_some_and(|node| node.going_off.as_ref() == Some(&seen.uid)) {
             return (self.same(), Some(Act::Uncordon));
         }
+        // It was asked and did not follow in time, but did later: proven as ever, then started if it is wanted on.
+        if self.before.asked.is_some() && seen.power == PowerReading::Off && seen.lease_still >= LEASE_STILL {
+            return (NodePowerStatus { asked: Some(Time(self.now)), ..self.to(PowerState::GoingOff) }, None);
+        }
         if !self.wants_off() {
             let mut status = self.same();
             status.kept_on_by.clear();
@@ -209,7 +220,7 @@ impl Machine<'_> {
         }
         match self.reason_to_stay_on() {
             Some(reason) => (self.kept(self.same(), reason), None),
-            None => (NodePowerStatus { machine: None, ..self.to(PowerState::GoingOff) }, None),
+            None => (NodePowerStatus { machine: None, asked: None, ..self.to(PowerState::GoingOff) }, None),
         }
     }
 
@@ -218,7 +229,8 @@ impl Machine<'_> {
         let Some(node) = &seen.node else { return Some("NoNode".into()) };
         let by_hand = seen.mode == PowerMode::Off;
         let in_last_day = |time: &&Time| self.since(Some(time)) < Duration::from_secs(86_400);
-        let pause = Duration::from_secs(3600) * 2_u32.pow(self.before.failed_offs.clamp(1, 6).unsigned_abs() - 1);
+        let pause =
+            Duration::from_secs(3600) * 2_u32.pow(self.before.failed_offs.clamp(1, 6).unsigned_abs() - 1);
         let pause = pause.min(Duration::from_secs(86_400));
         let reason = if node.control_plane {
             "ControlPlane"
@@ -249,7 +261,12 @@ impl Machine<'_> {
         let Some(node) = &seen.node else { return self.going_off_without_node() };
         let ours = node.going_off.as_ref() == Some(&seen.uid);
         if let Some(asked) = &self.before.asked {
-            if seen.power == PowerReading::Off && seen.off_for >= OFF_READINGS && seen.lease_still >= LEASE_STILL
+            if self.is_another(node) {
+                return (self.to(PowerState::Starting), None);
+            }
+            if seen.power == PowerReading::Off
+                && seen.off_for >= OFF_READINGS
+                && seen.lease_still >= LEASE_STILL
             {
                 // The mark is what allows the deletion.
                 return (self.same(), Some(if ours { Act::DeleteNode } else { Act::Cordon }));
@@ -289,7 +306,9 @@ impl Machine<'_> {
 
     /// Its Node was deleted: by us, once it was proven off, or by somebody else.
     fn going_off_without_node(&self) -> Step {
-        let Some(asked) = &self.before.asked else { return (self.to(PowerState::On), None) };
+        if self.before.asked.is_none() {
+            return (self.to(PowerState::On), None);
+        }
         match self.seen.power {
             PowerReading::Off => {
                 let mut status = self.to(PowerState::Off);
@@ -299,26 +318,34 @@ impl Machine<'_> {
                 status.off_times.drain(..excess);
                 (status, None)
             }
-            _ if self.since(Some(asked)) < self.settings.off_timeout => (self.same(), None),
-            // It did not go off, and a kubelet registers its Node when it starts.
-            _ => (self.quarantine("its Node was deleted while the machine stayed on: restart the kubelet"), None),
+            PowerReading::Unknown if self.wants_off() => (self.same(), None),
+            // It was started since; a kubelet that never ended registers no Node, and the start fails.
+            _ => (self.to(PowerState::Starting), None),
         }
+    }
+
+    /// Whether this Node is another one than the one that is remembered: the machine was off since.
+    fn is_another(&self, node: &SeenNode) -> bool {
+        self.before.machine.as_ref().is_some_and(|machine| machine.node_uid != node.uid)
     }
 
     fn not_off_in_time(&self, node: &SeenNode) -> Step {
         if !node.ready {
-            return (self.quarantine("it was asked to shut down: its node is not ready, and it is not proven off"), None);
+            return (
+                self.quarantine("it was asked to shut down: its node is not ready, and it is not proven off"),
+                None,
+            );
         }
         let mut status = self.to(PowerState::On);
+        status.asked.clone_from(&self.before.asked);
         status.failed_offs = status.failed_offs.saturating_add(1).min(1000);
         (self.kept(status, "OffTimeout"), None)
     }
 
     fn off(&self) -> Step {
-        let remembered = self.before.machine.as_ref();
         match &self.seen.node {
             // The Node that we deleted is back, from a backup: proven and deleted again.
-            Some(node) if remembered.is_some_and(|machine| machine.node_uid == node.uid) => {
+            Some(node) if !self.is_another(node) => {
                 let status = self.to(PowerState::GoingOff);
                 (NodePowerStatus { asked: Some(Time(self.now)), ..status }, None)
             }
@@ -357,7 +384,11 @@ impl Machine<'_> {
     }
 
     fn started(&self) -> NodePowerStatus {
-        let mut status = self.to(PowerState::On);
+        let mut status = NodePowerStatus { failed_starts: 0, ..self.to(PowerState::On) };
+        // Somebody else started it, and nobody knows when.
+        if self.seen.since_request.is_none() {
+            return status;
+        }
         let took = self.since(self.before.since.as_ref()).as_secs();
         status.boots.push(i32::try_from(took).unwrap_or(i32::MAX).min(1_000_000));
         let excess = status.boots.len().saturating_sub(MAX_BOOTS);
@@ -365,7 +396,6 @@ impl Machine<'_> {
         let mut sorted = status.boots.clone();
         sorted.sort_unstable();
         status.boot_seconds = sorted.get((sorted.len() * 9).div_ceil(10) - 1).copied();
-        status.failed_starts = 0;
         status
     }
 
@@ -396,10 +426,10 @@ impl Machine<'_> {
         if self.seen.mode != PowerMode::On {
             return (self.same(), None);
         }
-        let next = if self.seen.node.is_some() { PowerState::On } else { PowerState::Starting };
+        let on = self.seen.node.as_ref().is_some_and(|node| !self.is_another(node));
+        let next = if on { PowerState::On } else { PowerState::Starting };
         let mut status = NodePowerStatus { failed_starts: 0, failed_offs: 0, ..self.to(next) };
         conditions::set(&mut status.conditions, conditions::QUARANTINED, false, "ModeOn", "", self.now);
         (status, None)
     }
 }
-

@@ -1,0 +1,99 @@
+//! Metrics of node-power.
+
+use andreas_api::node_power::{NodePowerStatus, PowerState};
+use andreas_runtime::metrics::{Labels, Metric, PROCESS, register_process};
+use andreas_runtime::watch::WATCHES;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::world::World;
+
+andreas_runtime::metrics! {
+    /// The program's own.
+    const OWN;
+
+    MACHINES = gauge("andreas_node_power_machines", &["state"],
+        "Machines with a NodePower, by state: On, GoingOff, Off, Starting, Quarantined");
+    STARTS = counter("andreas_node_power_starts_total", &["result"],
+        "Starts of machines, by result: ready, failed");
+    LEADER = gauge("andreas_node_power_leader", &[], "1 while this replica leads");
+}
+
+/// All metrics of node-power.
+#[must_use]
+pub fn all() -> Vec<Metric> {
+    [OWN, WATCHES, PROCESS].concat()
+}
+
+const STATES: [(PowerState, &str); 5] = [
+    (PowerState::On, "On"),
+    (PowerState::GoingOff, "GoingOff"),
+    (PowerState::Off, "Off"),
+    (PowerState::Starting, "Starting"),
+    (PowerState::Quarantined, "Quarantined"),
+];
+
+/// All metrics. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    machines: Family<Labels<1>, Gauge>,
+    starts: Family<Labels<1>, Counter>,
+    /// 1 while this replica leads.
+    pub leader: Gauge,
+}
+
+impl Metrics {
+    /// Creates the metrics and adds them to `registry`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let this = Self {
+            machines: MACHINES.create(registry),
+            starts: STARTS.create(registry),
+            leader: LEADER.create(registry),
+        };
+        for result in ["ready", "failed"] {
+            let _ = this.starts.get_or_create(&[("result", result)]);
+        }
+        for (_, state) in STATES {
+            let _ = this.machines.get_or_create(&[("state", state)]);
+        }
+        register_process(registry, env!("CARGO_PKG_VERSION"));
+        this
+    }
+
+    /// Counts machines by state.
+    pub fn states(&self, world: &World) {
+        for (state, name) in STATES {
+            let count = i64::try_from(world.count(state)).unwrap_or(i64::MAX);
+            self.machines.get_or_create(&[("state", name)]).set(count);
+        }
+    }
+
+    /// Counts a start that ended between these two.
+    pub fn moved(&self, before: &NodePowerStatus, next: &NodePowerStatus) {
+        let result = match (before.state, next.state) {
+            (PowerState::Starting, PowerState::On) => "ready",
+            _ if next.failed_starts > before.failed_starts => "failed",
+            _ => return,
+        };
+        self.starts.get_or_create(&[("result", result)]).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use andreas_runtime::testing::{classic, deviations, ill_named};
+
+    #[test]
+    fn the_list_holds_what_is_exposed_and_nothing_else() {
+        let mut registry = Registry::default();
+        let _ = Metrics::register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let own: Vec<_> = all().into_iter().filter(|metric| !WATCHES.contains(metric)).collect();
+        assert_eq!(deviations(&classic(&text), &own), Vec::<String>::new());
+        assert_eq!(ill_named(&all()), Vec::<String>::new());
+    }
+}
