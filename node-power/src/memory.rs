@@ -56,6 +56,8 @@ impl SeenLease {
 pub struct Memory {
     /// The last reading and its time.
     pub reading: Option<(Result<PowerReading, Trouble>, Instant)>,
+    /// Whether something has happened since that reading.
+    expired: bool,
     off_since: Option<Instant>,
     /// The kubelet's Lease.
     pub lease: SeenLease,
@@ -68,7 +70,12 @@ pub struct Memory {
 impl Memory {
     /// Whether the last reading is older than this.
     pub fn is_stale(&self, age: Duration) -> bool {
-        self.reading.as_ref().is_none_or(|(_, at)| at.elapsed() >= age)
+        self.expired || self.reading.as_ref().is_none_or(|(_, at)| at.elapsed() >= age)
+    }
+
+    /// Something happened that may have changed the power.
+    pub fn expire(&mut self) {
+        self.expired = true;
     }
 
     /// Takes in a reading.
@@ -79,6 +86,7 @@ impl Memory {
             _ => None,
         };
         self.reading = Some((reading, now));
+        self.expired = false;
     }
 
     /// The last reading; a failed one is unknown.
@@ -112,5 +120,6 @@ impl Memory {
     pub fn requested(&mut self, state: PowerState, result: Result<(), Trouble>) {
         self.request = Some((state, Instant::now()));
         self.refusal = result.err();
+        self.expire();
     }
 }

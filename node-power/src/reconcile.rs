@@ -155,6 +155,7 @@ impl Reconciler {
             }
             self.metrics.moved(&before, &next);
             if next.state != before.state {
+                task.memory.expire();
                 tracing::info!(node = name, from = ?before.state, to = ?next.state, kept_on_by = next.kept_on_by, "state");
             }
         }
