@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::slim::SlimNodePower;
+use andreas_api::NodePower;
 use andreas_node_power::USER_AGENT;
 use andreas_node_power::args::Args;
 use andreas_node_power::cluster::Cluster;
@@ -41,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
     let admin = tokio::spawn(served);
 
     let world = Arc::new(Mutex::new(World::default()));
-    let powers: Watcher<SlimNodePower> = Watcher::new(client.clone(), WatchConfig::default(), &watches);
+    let powers: Watcher<NodePower> = Watcher::new(client.clone(), WatchConfig::default(), &watches);
     tokio::spawn(feed(powers, Arc::clone(&world), cached[0].clone(), stop.clone()));
     let nodes: Watcher<NodeMark> = Watcher::new(client.clone(), WatchConfig::default(), &watches);
     tokio::spawn(feed(nodes, Arc::clone(&world), cached[1].clone(), stop.clone()));
@@ -54,11 +54,10 @@ async fn main() -> anyhow::Result<()> {
     };
     let mut lost = false;
     if let Some(Held { leadership, renewing, .. }) = won {
-        metrics.leader.set(1);
         let cluster = Cluster::new(client.clone(), leadership.clone());
         let secrets = Secrets::new(client, &args.namespace);
         let (settings, operator) = (args.settings(), args.operator());
-        let reconciler = Reconciler::new(cluster, secrets, settings, operator, metrics.clone(), world);
+        let reconciler = Reconciler::new(cluster, secrets, settings, operator, metrics, world);
         let end = CancellationToken::new();
         let heartbeat = health.heartbeat("reconciler", Duration::from_secs(180));
         let working = tokio::spawn(Arc::new(reconciler).run(heartbeat, end.clone()));
@@ -69,7 +68,6 @@ async fn main() -> anyhow::Result<()> {
         end.cancel();
         // A request to a BMC may take its time; what it came to is read again.
         let _ = tokio::time::timeout(Duration::from_secs(8), working).await;
-        metrics.leader.set(0);
         lease_end.cancel();
         let _ = tokio::time::timeout(Duration::from_secs(5), renewing).await;
     }

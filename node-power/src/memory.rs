@@ -4,14 +4,15 @@
 use std::time::Duration;
 
 use andreas_api::node_power::{PowerReading, PowerState};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::driver::Trouble;
 
-/// Since when a text is the same.
+/// Since when a renewal is the same.
 #[derive(Clone, Debug)]
 struct Still {
-    text: String,
+    renewal: Timestamp,
     first: Instant,
     last: Instant,
 }
@@ -25,13 +26,13 @@ pub struct SeenLease {
 
 impl SeenLease {
     /// Takes in a renewal that was read now; `None` where there is no Lease.
-    pub fn read(&mut self, renewal: Option<String>) {
+    pub fn read(&mut self, renewal: Option<Timestamp>) {
         let now = Instant::now();
         match (&mut self.still, renewal) {
-            (Some(still), Some(text)) if still.text == text => still.last = now,
-            (before, Some(text)) => {
+            (Some(still), Some(renewal)) if still.renewal == renewal => still.last = now,
+            (before, Some(renewal)) => {
                 self.moved |= before.is_some();
-                *before = Some(Still { text, first: now, last: now });
+                *before = Some(Still { renewal, first: now, last: now });
             }
             (before, None) => *before = None,
         }

@@ -1,9 +1,8 @@
 //! Metrics of node-power.
 
-use andreas_api::node_power::{NodePowerStatus, PowerState};
+use andreas_api::node_power::PowerState;
 use andreas_runtime::metrics::{Labels, Metric, PROCESS, register_process};
 use andreas_runtime::watch::WATCHES;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -15,10 +14,7 @@ andreas_runtime::metrics! {
     const OWN;
 
     MACHINES = gauge("andreas_node_power_machines", &["state"],
-        "Machines with a NodePower, by state: On, GoingOff, Off, Starting, Quarantined");
-    STARTS = counter("andreas_node_power_starts_total", &["result"],
-        "Starts of machines, by result: ready, failed");
-    LEADER = gauge("andreas_node_power_leader", &[], "1 while this replica leads");
+        "Machines with a NodePower, by state: On, GoingOff, Off, Starting, Quarantined; 0 where another replica leads");
 }
 
 /// All metrics of node-power.
@@ -39,25 +35,13 @@ const STATES: [(PowerState, &str); 5] = [
 #[derive(Clone, Debug)]
 pub struct Metrics {
     machines: Family<Labels<1>, Gauge>,
-    starts: Family<Labels<1>, Counter>,
-    /// 1 while this replica leads.
-    pub leader: Gauge,
 }
 
 impl Metrics {
     /// Creates the metrics and adds them to `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        let this = Self {
-            machines: MACHINES.create(registry),
-            starts: STARTS.create(registry),
-            leader: LEADER.create(registry),
-        };
-        for result in ["ready", "failed"] {
-            let _ = this.starts.get_or_create(&[("result", result)]);
-        }
-        for (_, state) in STATES {
-            let _ = this.machines.get_or_create(&[("state", state)]);
-        }
+        let this = Self { machines: MACHINES.create(registry) };
+        this.states(&World::default());
         register_process(registry, env!("CARGO_PKG_VERSION"));
         this
     }
@@ -68,16 +52,6 @@ impl Metrics {
             let count = i64::try_from(world.count(state)).unwrap_or(i64::MAX);
             self.machines.get_or_create(&[("state", name)]).set(count);
         }
-    }
-
-    /// Counts a start that ended between these two.
-    pub fn moved(&self, before: &NodePowerStatus, next: &NodePowerStatus) {
-        let result = match (before.state, next.state) {
-            (PowerState::Starting, PowerState::On) => "ready",
-            _ if next.failed_starts > before.failed_starts => "failed",
-            _ => return,
-        };
-        self.starts.get_or_create(&[("result", result)]).inc();
     }
 }
 

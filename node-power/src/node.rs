@@ -9,10 +9,7 @@ use std::collections::BTreeMap;
 use andreas_api::names::{ANNOTATION_GOING_OFF, ANNOTATION_KEEP, ANNOTATION_WAS_CORDONED, GPU_RESOURCE};
 use andreas_api::node_power::{RememberedMachine, RememberedTaint};
 use andreas_api::quantity;
-use andreas_api::slim::{SlimNodeInfo, SlimPodCondition, metadata};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, Taint};
 use serde_json::{Map, Value, json};
 
 use crate::transition::SeenNode;
@@ -33,44 +30,9 @@ const FOREIGN_LABELS: [&str; 6] = [
 /// Annotations by which other controllers know the machine.
 const KEPT_ANNOTATIONS: [&str; 3] = ["cluster.x-k8s.io/", "machine.openshift.io/", "metal3.io/"];
 
-/// A Node, with the fields that count here.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LiveNode {
-    /// Name, UID, version, labels, annotations.
-    #[serde(deserialize_with = "metadata")]
-    pub metadata: ObjectMeta,
-    /// Cordon, taints, identity at the provider.
-    #[serde(default)]
-    pub spec: LiveNodeSpec,
-    /// Health and resources.
-    #[serde(default)]
-    pub status: LiveNodeStatus,
-}
-
-/// `spec` of a Node.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LiveNodeSpec {
-    /// Cordoned.
-    pub unschedulable: bool,
-    /// Identity at the provider.
-    #[serde(rename = "providerID")]
-    pub provider_id: Option<String>,
-    /// Taints, as they are written.
-    pub taints: Vec<Map<String, Value>>,
-}
-
-/// `status` of a Node.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LiveNodeStatus {
-    /// What pods may ask for.
-    pub allocatable: BTreeMap<String, Quantity>,
-    /// `Ready` and others.
-    pub conditions: Vec<SlimPodCondition>,
-    /// Identity of the boot.
-    pub node_info: SlimNodeInfo,
-}
+/// A Node that was just read.
+#[derive(Clone, Debug)]
+pub struct LiveNode(pub Node);
 
 fn starts_with_any(text: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| text.starts_with(start))
@@ -78,24 +40,32 @@ fn starts_with_any(text: &str, starts: &[&str]) -> bool {
 
 impl LiveNode {
     fn annotation(&self, name: &str) -> Option<&String> {
-        self.metadata.annotations.as_ref()?.get(name)
+        self.0.metadata.annotations.as_ref()?.get(name)
+    }
+
+    fn spec(&self) -> NodeSpec {
+        self.0.spec.clone().unwrap_or_default()
+    }
+
+    fn status(&self) -> NodeStatus {
+        self.0.status.clone().unwrap_or_default()
     }
 
     /// What the state machine needs; `remembered` is what a restored Node must have.
     pub fn seen(&self, remembered: Option<&RememberedMachine>) -> SeenNode {
-        let labels = self.metadata.labels.clone().unwrap_or_default();
-        let control_plane = ["control-plane", "master"]
-            .iter()
-            .any(|role| labels.contains_key(&format!("node-role.kubernetes.io/{role}")));
-        let ready = |condition: &SlimPodCondition| condition.type_ == "Ready" && condition.status == "True";
+        let (meta, status) = (&self.0.metadata, self.status());
+        let has = |role: &str| {
+            let label = format!("node-role.kubernetes.io/{role}");
+            meta.labels.as_ref().is_some_and(|labels| labels.contains_key(&label))
+        };
+        let mut conditions = status.conditions.into_iter().flatten();
         SeenNode {
-            uid: self.metadata.uid.clone().unwrap_or_default(),
-            version: self.metadata.resource_version.clone().unwrap_or_default(),
-            ready: self.status.conditions.iter().any(ready),
-            cordoned: self.spec.unschedulable,
+            uid: meta.uid.clone().unwrap_or_default(),
+            ready: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+            cordoned: self.spec().unschedulable == Some(true),
             going_off: self.annotation(ANNOTATION_GOING_OFF).cloned(),
-            control_plane,
-            boot_id: self.status.node_info.boot_id.clone(),
+            control_plane: has("control-plane") || has("master"),
+            boot_id: status.node_info.map(|info| info.boot_id).unwrap_or_default(),
             gpus: self.gpus(),
             restored: remembered.is_none_or(|machine| self.missing(machine).is_none()),
             machine: self.remembered(),
@@ -103,44 +73,38 @@ impl LiveNode {
     }
 
     fn gpus(&self) -> i32 {
-        let gpus = self.status.allocatable.get(GPU_RESOURCE).map_or(0, quantity::units);
+        let allocatable = self.status().allocatable.unwrap_or_default();
+        let gpus = allocatable.get(GPU_RESOURCE).map_or(0, quantity::units);
         i32::try_from(gpus).unwrap_or(i32::MAX).min(64)
     }
 
     fn remembered(&self) -> Result<RememberedMachine, String> {
-        let meta = &self.metadata;
+        let (meta, spec, status) = (&self.0.metadata, self.spec(), self.status());
         let named = self.annotation(ANNOTATION_KEEP).cloned().unwrap_or_default();
         let named: Vec<&str> = named.split(',').map(str::trim).collect();
         let mut annotations = meta.annotations.clone().unwrap_or_default();
         annotations.retain(|key, _| {
-            key == ANNOTATION_KEEP
-                || starts_with_any(key, &KEPT_ANNOTATIONS)
-                || named.contains(&key.as_str())
-                    && key != ANNOTATION_GOING_OFF
-                    && key != ANNOTATION_WAS_CORDONED
+            let kept = starts_with_any(key, &KEPT_ANNOTATIONS) || named.contains(&key.as_str());
+            (kept || key == ANNOTATION_KEEP) && key != ANNOTATION_GOING_OFF && key != ANNOTATION_WAS_CORDONED
         });
-        let text = |taint: &Map<String, Value>, field: &str| {
-            taint.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
-        let taints = self.spec.taints.iter().map(|taint| RememberedTaint {
-            key: text(taint, "key"),
-            value: text(taint, "value"),
-            effect: text(taint, "effect"),
-        });
+        let taints = spec.taints.into_iter().flatten();
+        let taints = taints.filter(|taint| !starts_with_any(&taint.key, &FOREIGN_TAINTS));
+        let allocatable = status.allocatable.into_iter().flatten();
         let machine = RememberedMachine {
             node_uid: meta.uid.clone().unwrap_or_default(),
-            boot_id: self.status.node_info.boot_id.clone(),
-            provider_id: self.spec.provider_id.clone().filter(|id| !id.is_empty()),
+            boot_id: status.node_info.map(|info| info.boot_id).unwrap_or_default(),
+            provider_id: spec.provider_id.filter(|id| !id.is_empty()),
             cordoned: self.annotation(ANNOTATION_WAS_CORDONED).is_some(),
             labels: meta.labels.clone().unwrap_or_default(),
             annotations,
-            taints: taints.filter(|taint| !starts_with_any(&taint.key, &FOREIGN_TAINTS)).collect(),
-            allocatable: self
-                .status
-                .allocatable
-                .iter()
-                .map(|(key, value)| (key.clone(), value.0.clone()))
+            taints: taints
+                .map(|taint| RememberedTaint {
+                    key: taint.key,
+                    value: taint.value.unwrap_or_default(),
+                    effect: taint.effect,
+                })
                 .collect(),
+            allocatable: allocatable.map(|(key, value)| (key, value.0)).collect(),
             gpus: self.gpus(),
         };
         let size = serde_json::to_string(&machine).map_or(usize::MAX, |text| text.len());
@@ -166,38 +130,35 @@ impl LiveNode {
             let missing = want.iter().filter(|(key, _)| !has(key));
             missing.map(|(key, value)| (key.clone(), json!(value))).collect::<Map<_, _>>()
         };
-        let mut labels = of(&self.metadata.labels, &machine.labels);
+        let meta = &self.0.metadata;
+        let mut labels = of(&meta.labels, &machine.labels);
         labels.retain(|key, _| !starts_with_any(key, &FOREIGN_LABELS));
-        let annotations = of(&self.metadata.annotations, &machine.annotations);
-        let has = |wanted: &RememberedTaint| {
-            let same = |taint: &Map<String, Value>| {
-                taint.get("key").and_then(Value::as_str) == Some(&wanted.key)
-                    && taint.get("effect").and_then(Value::as_str) == Some(&wanted.effect)
-            };
-            self.spec.taints.iter().any(same)
-        };
-        let taints: Vec<_> = machine.taints.iter().filter(|taint| !has(taint)).collect();
-        let mut spec = Map::new();
-        if !taints.is_empty() {
-            let all = self
-                .spec
-                .taints
-                .iter()
-                .map(|taint| json!(taint))
-                .chain(taints.iter().map(|taint| json!(taint)));
-            spec.insert("taints".into(), all.collect());
+        let annotations = of(&meta.annotations, &machine.annotations);
+        let present = self.spec();
+        let mut taints = present.taints.unwrap_or_default();
+        let before = taints.len();
+        for wanted in &machine.taints {
+            if !taints.iter().any(|taint| taint.key == wanted.key && taint.effect == wanted.effect) {
+                let value = (!wanted.value.is_empty()).then(|| wanted.value.clone());
+                let (key, effect) = (wanted.key.clone(), wanted.effect.clone());
+                taints.push(Taint { key, value, effect, time_added: None });
+            }
         }
-        let without_provider = self.spec.provider_id.as_ref().is_none_or(String::is_empty);
+        let mut spec = Map::new();
+        if taints.len() > before {
+            spec.insert("taints".into(), json!(taints));
+        }
+        let without_provider = present.provider_id.is_none_or(|id| id.is_empty());
         if let Some(id) = machine.provider_id.as_ref().filter(|_| without_provider) {
             spec.insert("providerID".into(), json!(id));
         }
-        if machine.cordoned && !self.spec.unschedulable {
+        if machine.cordoned && present.unschedulable != Some(true) {
             spec.insert("unschedulable".into(), json!(true));
         }
         if labels.is_empty() && annotations.is_empty() && spec.is_empty() {
             return None;
         }
-        let version = &self.metadata.resource_version;
+        let version = &meta.resource_version;
         Some(json!({
             "metadata": {"resourceVersion": version, "labels": labels, "annotations": annotations},
             "spec": spec,
@@ -207,11 +168,11 @@ impl LiveNode {
     /// The merge patch that cordons the Node for the NodePower with this UID.
     pub fn cordon(&self, uid: &str) -> Value {
         let mut annotations = json!({ANNOTATION_GOING_OFF: uid});
-        if self.spec.unschedulable && self.annotation(ANNOTATION_GOING_OFF).is_none() {
+        if self.spec().unschedulable == Some(true) && self.annotation(ANNOTATION_GOING_OFF).is_none() {
             annotations[ANNOTATION_WAS_CORDONED] = json!("true");
         }
         json!({
-            "metadata": {"resourceVersion": self.metadata.resource_version, "annotations": annotations},
+            "metadata": {"resourceVersion": self.0.metadata.resource_version, "annotations": annotations},
             "spec": {"unschedulable": true},
         })
     }
@@ -220,7 +181,7 @@ impl LiveNode {
     pub fn uncordon(&self) -> Value {
         let stays = self.annotation(ANNOTATION_WAS_CORDONED).map(|_| true);
         json!({
-            "metadata": {"resourceVersion": self.metadata.resource_version,
+            "metadata": {"resourceVersion": self.0.metadata.resource_version,
                 "annotations": {ANNOTATION_GOING_OFF: null, ANNOTATION_WAS_CORDONED: null}},
             "spec": {"unschedulable": stays},
         })
@@ -232,10 +193,12 @@ mod tests {
     use super::*;
 
     fn node(value: Value) -> LiveNode {
-        serde_json::from_value(value).unwrap()
+        LiveNode(serde_json::from_value(value).unwrap())
     }
 
     fn before() -> LiveNode {
+        let info = NodeStatus::default().node_info.unwrap_or_default();
+        let info = json!(k8s_openapi::api::core::v1::NodeSystemInfo { boot_id: "a".into(), ..info });
         node(json!({
             "metadata": {"name": "n", "uid": "1", "resourceVersion": "7",
                 "labels": {"team": "vision", "nvidia.com/gpu.product": "A100", "kubernetes.io/hostname": "n"},
@@ -245,8 +208,8 @@ mod tests {
                 {"key": "vip", "value": "yes", "effect": "NoSchedule"},
                 {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]},
             "status": {"allocatable": {"nvidia.com/gpu": "8", "cpu": "64"},
-                "conditions": [{"type": "Ready", "status": "True", "reason": "", "message": ""}],
-                "nodeInfo": {"bootID": "a"}},
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": null}],
+                "nodeInfo": info},
         }))
     }
 
@@ -274,10 +237,10 @@ mod tests {
     #[test]
     fn a_cordon_of_before_outlives_ours() {
         let mut cordoned = before();
-        cordoned.spec.unschedulable = true;
+        cordoned.0.spec.as_mut().unwrap().unschedulable = Some(true);
         assert_eq!(cordoned.cordon("u")["metadata"]["annotations"][ANNOTATION_WAS_CORDONED], "true");
         assert_eq!(before().cordon("u")["metadata"]["annotations"].get(ANNOTATION_WAS_CORDONED), None);
-        let annotations = cordoned.metadata.annotations.as_mut().unwrap();
+        let annotations = cordoned.0.metadata.annotations.as_mut().unwrap();
         annotations.insert(ANNOTATION_WAS_CORDONED.into(), "true".into());
         assert_eq!(cordoned.uncordon()["spec"]["unschedulable"], true);
         assert_eq!(before().uncordon()["spec"]["unschedulable"], Value::Null);
@@ -286,7 +249,7 @@ mod tests {
     #[test]
     fn what_is_too_large_to_remember_keeps_the_machine_on() {
         let mut large = before();
-        let labels = large.metadata.labels.get_or_insert_default();
+        let labels = large.0.metadata.labels.get_or_insert_default();
         (0..200).for_each(|i| drop(labels.insert(format!("l{i}"), "x".into())));
         assert!(large.remembered().unwrap_err().starts_with("TooLarge"));
     }

@@ -1,7 +1,9 @@
 //! What on a node forbids to switch its machine off. Pure.
 
 use andreas_api::gpu_node::GpuCondition;
+use andreas_api::resource_like;
 use andreas_api::slim::{SlimGpuNode, metadata};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,8 @@ pub struct LivePod {
     #[serde(default)]
     pub status: LivePodStatus,
 }
+
+resource_like!(LivePod, Pod);
 
 /// `status` of a pod.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

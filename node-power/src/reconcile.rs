@@ -27,6 +27,8 @@ use crate::world::{Task, World};
 const RETRY: Duration = Duration::from_secs(2);
 /// The time of a reading is written at most so often.
 const READ_TIME: Duration = Duration::from_secs(300);
+/// Namespace of the kubelets' Leases.
+const KUBELETS: &str = "kube-node-lease";
 /// How often the operator's Lease is read.
 const OPERATOR: Duration = Duration::from_secs(5);
 
@@ -109,7 +111,7 @@ impl Reconciler {
             }
         };
         let mut world = self.world.lock();
-        world.done(&name, task.memory, after);
+        world.done(&name, task, after);
         self.metrics.states(&world);
     }
 
@@ -120,7 +122,8 @@ impl Reconciler {
             PowerMode::Off => true,
             PowerMode::Auto => task.object.spec.wanted == WantedPower::Off,
         };
-        let pace = Pace::of(before.state, wishes_off);
+        // One that did not go off in time may do so late.
+        let pace = Pace::of(before.state, wishes_off || before.asked.is_some());
         if task.memory.is_stale(pace.readings) {
             task.memory.read(self.read_power(name, task).await);
         }
@@ -153,7 +156,6 @@ impl Reconciler {
                     return Err(error);
                 }
             }
-            self.metrics.moved(&before, &next);
             if next.state != before.state {
                 task.memory.expire();
                 tracing::info!(node = name, from = ?before.state, to = ?next.state, kept_on_by = next.kept_on_by, "state");
@@ -170,7 +172,7 @@ impl Reconciler {
         if let Some(other) = &task.double {
             return Err(Trouble::Misconfigured(format!("spec: NodePower {other} names the same machine")));
         }
-        let client = self.cluster.client();
+        let client = &self.cluster.client;
         Driver::open(name, &task.object.spec, &self.secrets, client).await?.read().await
     }
 
@@ -185,7 +187,7 @@ impl Reconciler {
         let uid = task.object.metadata.uid.clone().unwrap_or_default();
         let memory = &mut task.memory;
         if before.asked.is_some() || before.state == PowerState::GoingOff {
-            memory.lease.read(self.cluster.kubelet_renewal(name).await?);
+            memory.lease.read(self.cluster.renewal(KUBELETS, name).await?);
         }
         let may_go_off = wishes_off && matches!(before.state, PowerState::On | PowerState::GoingOff);
         let obstacle = match node {
@@ -271,17 +273,13 @@ impl Reconciler {
                     None => Ok(()),
                 }
             }
-            (Act::DeleteNode, Some(node)) => {
-                let meta = &node.metadata;
-                let text = |part: &Option<String>| part.clone().unwrap_or_default();
-                self.cluster.delete_node(name, &text(&meta.uid), &text(&meta.resource_version)).await
-            }
+            (Act::DeleteNode, Some(node)) => self.cluster.delete_node(name, node).await,
             (_, None) => Ok(()),
         }
     }
 
     async fn ask(&self, name: &str, task: &Task, on: bool) -> Result<(), Trouble> {
-        let driver = Driver::open(name, &task.object.spec, &self.secrets, self.cluster.client()).await?;
+        let driver = Driver::open(name, &task.object.spec, &self.secrets, &self.cluster.client).await?;
         if !self.cluster.leads() {
             return Err(Trouble::Unreachable("another replica leads".into()));
         }
@@ -298,9 +296,9 @@ struct Pace {
 }
 
 impl Pace {
-    fn of(state: PowerState, wishes_off: bool) -> Self {
+    fn of(state: PowerState, watched: bool) -> Self {
         let (readings, again) = match state {
-            PowerState::On if wishes_off => (30, 30),
+            PowerState::On if watched => (30, 30),
             PowerState::On => (300, 300),
             PowerState::GoingOff => (5, 2),
             // A Node that appears wakes it, too.

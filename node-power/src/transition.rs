@@ -33,6 +33,8 @@ const REPEAT: Duration = Duration::from_secs(60);
 const OPERATOR_FRESH: Duration = Duration::from_secs(60);
 /// After this time without the operator all that it wanted off is started: pods of others may need it.
 const OPERATOR_GONE: Duration = Duration::from_secs(3600);
+/// After the first attempt to go off that failed; doubled by each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(3600);
 /// Starts in a row that fail before a person must look.
 const MAX_FAILED_STARTS: i32 = 3;
 /// Starts that are remembered.
@@ -60,8 +62,6 @@ pub struct Settings {
 pub struct SeenNode {
     /// Its UID.
     pub uid: String,
-    /// Its version, the precondition of writes.
-    pub version: String,
     /// Condition `Ready`.
     pub ready: bool,
     /// Whether it is cordoned.
@@ -213,6 +213,8 @@ impl Machine<'_> {
         if !self.wants_off() {
             let mut status = self.same();
             status.kept_on_by.clear();
+            // It was late by so much that it will not come.
+            status.asked = status.asked.filter(|asked| self.since(Some(asked)) < FIRST_PAUSE);
             if seen.mode == PowerMode::On {
                 status.failed_offs = 0;
             }
@@ -229,8 +231,8 @@ impl Machine<'_> {
         let Some(node) = &seen.node else { return Some("NoNode".into()) };
         let by_hand = seen.mode == PowerMode::Off;
         let in_last_day = |time: &&Time| self.since(Some(time)) < Duration::from_secs(86_400);
-        let pause =
-            Duration::from_secs(3600) * 2_u32.pow(self.before.failed_offs.clamp(1, 6).unsigned_abs() - 1);
+        let doubled = self.before.failed_offs.clamp(1, 6).unsigned_abs() - 1;
+        let pause = FIRST_PAUSE * 2_u32.pow(doubled);
         let pause = pause.min(Duration::from_secs(86_400));
         let reason = if node.control_plane {
             "ControlPlane"

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use andreas_api::key_of;
 use andreas_api::node_power::{NodePowerStatus, PowerState};
 use andreas_api::resource_like;
-use andreas_api::slim::{SlimNodePower, metadata};
+use andreas_api::slim::metadata;
+use andreas_api::{NodePower, key_of};
 use andreas_runtime::watch::{Index, ObjectKey};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -36,7 +36,7 @@ pub struct NodeMark {
 resource_like!(NodeMark, Node);
 
 struct Entry {
-    object: SlimNodePower,
+    object: NodePower,
     memory: Memory,
     due: Instant,
     running: bool,
@@ -53,7 +53,7 @@ pub struct World {
 /// One machine that is due: worked on until [`World::done`].
 pub struct Task {
     /// The object as it was last seen.
-    pub object: SlimNodePower,
+    pub object: NodePower,
     /// What this process remembers.
     pub memory: Memory,
     /// Another NodePower that names the same machine.
@@ -99,10 +99,13 @@ impl World {
     }
 
     /// Ends a task; the machine is due again after this time, or at once if it changed meanwhile.
-    pub fn done(&mut self, name: &str, memory: Memory, after: Duration) {
+    pub fn done(&mut self, name: &str, task: Task, after: Duration) {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.running = false;
-            entry.memory = memory;
+            // What was seen of the switch that an older spec names proves nothing.
+            if entry.object.metadata.generation == task.object.metadata.generation {
+                entry.memory = task.memory;
+            }
             entry.due = entry.due.min(Instant::now() + after);
         }
         self.changed.notify_one();
@@ -141,7 +144,7 @@ impl World {
     }
 
     /// The object as it was written.
-    pub fn written(&mut self, name: &str, object: SlimNodePower) {
+    pub fn written(&mut self, name: &str, object: NodePower) {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.object = object;
         }
@@ -155,13 +158,13 @@ impl World {
     }
 }
 
-impl Index<SlimNodePower> for World {
-    fn apply(&mut self, object: SlimNodePower) {
+impl Index<NodePower> for World {
+    fn apply(&mut self, object: NodePower) {
         let name = key_of(&object).name;
         if let Some(entry) = self.entries.get_mut(&name) {
             // Our own writes come back.
             let same = entry.object.metadata.resource_version == object.metadata.resource_version;
-            if entry.object.metadata.uid != object.metadata.uid || entry.object.spec != object.spec {
+            if entry.object.metadata.generation != object.metadata.generation {
                 entry.memory = Memory::default();
             }
             entry.object = object;
@@ -179,7 +182,7 @@ impl Index<SlimNodePower> for World {
         self.changed.notify_one();
     }
 
-    fn delete(&mut self, key: &ObjectKey, _: Option<SlimNodePower>) {
+    fn delete(&mut self, key: &ObjectKey, _: Option<NodePower>) {
         self.entries.remove(&key.name);
     }
 

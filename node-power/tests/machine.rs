@@ -197,7 +197,6 @@ impl World {
         let ready = self.on && self.since(self.switched) >= Duration::from_secs(50);
         let node = self.node.as_ref().map(|node| SeenNode {
             uid: node.uid.to_string(),
-            version: "1".into(),
             ready,
             cordoned: node.cordoned,
             going_off: node.mark.then(|| UID.into()),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use andreas_api::crd::{self, bounds, rules};
-use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimNodePower, SlimTrainingJob, SlimTrainingProfile};
+use andreas_api::slim::{SlimEnergyPolicy, SlimGpuNode, SlimTrainingJob, SlimTrainingProfile};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
@@ -181,7 +181,7 @@ fn whatever_the_schema_admits_can_be_read() {
     read::<SlimTrainingProfile>("TrainingProfile");
     read::<SlimEnergyPolicy>("EnergyPolicy");
     read::<SlimGpuNode>("GpuNode");
-    read::<SlimNodePower>("NodePower");
+    read::<andreas_api::NodePower>("NodePower");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A BMC with Redfish over TLS, in the test's own process: one machine, with faults that are switched on and off.
+//! A BMC with Redfish over TLS, in the test's own process: one machine, with faults that are switched on and off. The same
+//! machine answers as a webhook of node-power below `/hook`, with its password as the token.
 //!
 //! What flows in: Redfish requests, and faults from the test. What flows out: the machine's power as a watch, on which a test
 //! hangs what stands for the operating system. What must never be here: knowledge of the program under test.
@@ -59,7 +60,30 @@ struct Shared {
     faults: Mutex<Faults>,
     calls: Mutex<Vec<Call>>,
     power: watch::Sender<bool>,
-    authorization: String,
+    authorizations: [String; 2],
+}
+
+/// A certificate of the loopback address, as BMCs make them.
+pub struct SelfSigned {
+    /// PEM.
+    pub certificate: String,
+    /// PEM.
+    pub key: String,
+    /// SHA-256 of the certificate, in hexadecimal.
+    pub fingerprint: String,
+}
+
+/// Makes one.
+///
+/// # Panics
+/// When no key can be made.
+#[must_use]
+pub fn self_signed() -> SelfSigned {
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let pair = rcgen::generate_simple_self_signed(names).expect("a key can be made");
+    let digest = ring::digest::digest(&ring::digest::SHA256, pair.cert.der());
+    let fingerprint = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    SelfSigned { certificate: pair.cert.pem(), key: pair.signing_key.serialize_pem(), fingerprint }
 }
 
 /// A BMC that serves until it is dropped.
@@ -83,19 +107,17 @@ impl Bmc {
     /// # Panics
     /// When no port or key can be had.
     pub async fn start(password: &str) -> Self {
-        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])
-            .expect("a key can be made");
-        let certificate = pair.cert.pem();
-        let digest = ring::digest::digest(&ring::digest::SHA256, pair.cert.der());
-        let fingerprint = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        let key = pair.signing_key.serialize_pem().into_bytes();
-        let tls = Tls::from_pem(TlsPem { certificate: certificate.clone().into_bytes(), key })
-            .expect("it was just made");
+        let SelfSigned { certificate, key, fingerprint } = self_signed();
+        let pem = TlsPem { certificate: certificate.clone().into_bytes(), key: key.into_bytes() };
+        let tls = Tls::from_pem(pem).expect("it was just made");
         let shared = Arc::new(Shared {
             faults: Mutex::default(),
             calls: Mutex::default(),
             power: watch::Sender::new(true),
-            authorization: format!("Basic {}", STANDARD.encode(format!("root:{password}"))),
+            authorizations: [
+                format!("Basic {}", STANDARD.encode(format!("root:{password}"))),
+                format!("Bearer {password}"),
+            ],
         });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
@@ -164,6 +186,7 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/redfish/v1/Systems/{system}", get(system))
         .route("/redfish/v1/Systems/{system}/ResetActionInfo", get(action_info))
         .route("/redfish/v1/Systems/{system}/Actions/ComputerSystem.Reset", post(reset))
+        .route("/hook/{node}", get(hook_read).post(hook_set))
         .layer(middleware::from_fn_with_state(Arc::clone(shared), faulty))
         .with_state(Arc::clone(shared))
 }
@@ -179,7 +202,8 @@ async fn faulty(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     shared.calls.lock().push(Call { what, reset: None });
     tokio::time::sleep(faults.delay).await;
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if given != Some(&shared.authorization) || faults.forgets > 0 {
+    let wanted = &shared.authorizations[usize::from(request.uri().path().starts_with("/hook/"))];
+    if given != Some(wanted) || faults.forgets > 0 {
         return StatusCode::UNAUTHORIZED.into_response();
     }
     if let Some(status) = faults.answers.and_then(|status| StatusCode::from_u16(status).ok()) {
@@ -243,4 +267,12 @@ async fn reset(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> St
         _ => return StatusCode::BAD_REQUEST,
     }
     StatusCode::NO_CONTENT
+}
+
+async fn hook_read(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(json!({"power": if *shared.power.borrow() { "On" } else { "Off" }}))
+}
+
+async fn hook_set(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) {
+    shared.power.send_replace(body["power"] == "On");
 }

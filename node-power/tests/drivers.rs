@@ -1,10 +1,11 @@
-//! The Redfish driver against a BMC of this process, with what BMCs do.
+//! The drivers: Redfish against a BMC of this process, with what BMCs do; the webhook; Metal3 against a scripted API server.
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use andreas_api::node_power::{NodePowerSpec, PowerReading, RedfishSpec};
+use andreas_api::node_power::{BareMetalHostSpec, NodePowerSpec, PowerReading, RedfishSpec, WebhookSpec};
 use andreas_bmc_sim::Bmc;
 use andreas_node_power::driver::{Driver, PowerSwitch as _, Trouble};
 use andreas_node_power::secrets::Secrets;
@@ -47,6 +48,7 @@ impl World {
         let client = secrets(json!({
             "bmc": {"username": text("root"), "password": text("secret\n")},
             "wrong": {"username": text("root"), "password": text("other")},
+            "hook": {"token": text("secret")},
             "half": {"username": text("root")},
             "ca": {"ca.crt": text(bmc.certificate())},
             "noca": {"ca.crt": text("no PEM")},
@@ -164,4 +166,120 @@ async fn without_a_graceful_shutdown_nothing_is_asked() {
     world.bmc.set(|faults| faults.no_graceful_off = false);
     driver.off().await.unwrap();
     assert!(!world.bmc.is_on());
+}
+
+#[tokio::test]
+async fn a_webhook_is_read_and_set() {
+    let world = World::start().await;
+    let url = format!("{}/hook", world.bmc.endpoint());
+    let hook = |ca: Option<&str>| WebhookSpec {
+        url: url.clone(),
+        credentials: "hook".into(),
+        ca_secret: ca.map(str::to_owned),
+    };
+    let open = async |hook| {
+        let spec = NodePowerSpec { webhook: Some(hook), ..NodePowerSpec::default() };
+        Driver::open("gpu-1", &spec, &Secrets::new(world.client.clone(), "power"), &world.client)
+            .await
+            .unwrap()
+    };
+    let driver = open(hook(Some("ca"))).await;
+    assert_eq!(driver.read().await, Ok(PowerReading::On));
+    driver.off().await.unwrap();
+    assert_eq!(driver.read().await, Ok(PowerReading::Off));
+    driver.on().await.unwrap();
+    assert!(world.bmc.is_on());
+    assert!(world.bmc.calls().iter().all(|call| call.what.ends_with("/hook/gpu-1")));
+}
+
+#[tokio::test]
+async fn a_bare_metal_host_is_set_online_unless_it_forbids_that() {
+    let host = Arc::new(Mutex::new(json!({"apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
+        "metadata": {"name": "h", "namespace": "metal3"}, "spec": {"online": true}, "status": {"poweredOn": true}})));
+    let shared = Arc::clone(&host);
+    let service = service_fn(move |request: Request<Body>| {
+        let host = Arc::clone(&shared);
+        async move {
+            assert_eq!(request.uri().path(), "/apis/metal3.io/v1alpha1/namespaces/metal3/baremetalhosts/h");
+            let patches = request.method() == "PATCH";
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let mut host = host.lock().unwrap();
+            if patches {
+                let patch: Value = serde_json::from_slice(&body).unwrap();
+                host["spec"]["online"] = patch["spec"]["online"].clone();
+                host["status"]["poweredOn"] = patch["spec"]["online"].clone();
+            }
+            let response = Response::builder().body(Body::from(host.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
+    });
+    let client = Client::new(service, "power");
+    let spec = BareMetalHostSpec { namespace: "metal3".into(), name: "h".into() };
+    let spec = NodePowerSpec { bare_metal_host: Some(spec), ..NodePowerSpec::default() };
+    let driver = Driver::open("gpu-1", &spec, &Secrets::new(client.clone(), "power"), &client).await.unwrap();
+    assert_eq!(driver.read().await, Ok(PowerReading::On));
+    driver.off().await.unwrap();
+    assert_eq!(driver.read().await, Ok(PowerReading::Off));
+    driver.on().await.unwrap();
+    host.lock().unwrap()["spec"]["disablePowerOff"] = json!(true);
+    assert!(matches!(driver.off().await, Err(Trouble::Refused(_))));
+    assert_eq!(driver.read().await, Ok(PowerReading::On));
+}
+
+/// Users of the emulator: `root` with the password `secret`.
+const EMULATOR_USERS: &str = "root:$2b$04$3O0j69vieSm55.D0e7oshudnnLYm.tAhXobCx64kulRmrIWIykO3W\n";
+
+#[tokio::test]
+#[ignore = "needs sushy-emulator from PyPI: make long WHAT=redfish"]
+async fn an_emulator_that_others_wrote_is_switched_off_and_on() {
+    let program = std::env::var_os("SUSHY_EMULATOR").expect("SUSHY_EMULATOR names the program");
+    let port = andreas_testbed::PortLease::take().unwrap();
+    let own = andreas_bmc_sim::self_signed();
+    let folder = std::env::temp_dir().join(format!("andreas-sushy-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (at, number) = (folder.display(), port.port());
+    let config = format!(
+        "SUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'\nSUSHY_EMULATOR_LISTEN_PORT = {number}\n\
+         SUSHY_EMULATOR_SSL_CERT = '{at}/cert.pem'\nSUSHY_EMULATOR_SSL_KEY = '{at}/key.pem'\n\
+         SUSHY_EMULATOR_AUTH_FILE = '{at}/users'\n\
+         SUSHY_EMULATOR_FAKE_SYSTEMS = [{{'uuid': '7', 'name': 'gpu-1', 'power_state': 'On', 'nics': []}}]\n"
+    );
+    for (file, text) in [
+        ("cert.pem", &own.certificate),
+        ("key.pem", &own.key),
+        ("users", &EMULATOR_USERS.into()),
+        ("conf.py", &config),
+    ] {
+        std::fs::write(folder.join(file), text).unwrap();
+    }
+    let mut emulator = tokio::process::Command::new(program)
+        .args(["--fake", "--config"])
+        .arg(folder.join("conf.py"))
+        // It keeps the power of its systems there.
+        .env("TMPDIR", &folder)
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let world = World::start().await;
+    let driver = world
+        .open(|spec| {
+            spec.endpoint = format!("https://127.0.0.1:{number}");
+            spec.fingerprint = Some(own.fingerprint.clone());
+        })
+        .await
+        .unwrap();
+    let reads = async |power: PowerReading| {
+        andreas_testbed::wait::until(&format!("{power:?} is read"), Duration::from_secs(60), async || {
+            Ok(driver.read().await == Ok(power))
+        })
+        .await
+        .unwrap();
+    };
+    reads(PowerReading::On).await;
+    driver.off().await.unwrap();
+    reads(PowerReading::Off).await;
+    driver.on().await.unwrap();
+    reads(PowerReading::On).await;
+    emulator.kill().await.unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
 }
