@@ -49,7 +49,7 @@ impl Metrics {
     /// Counts machines by state.
     pub fn states(&self, world: &World) {
         for (state, name) in STATES {
-            let count = i64::try_from(world.count(state)).unwrap_or(i64::MAX);
+            let count = i64::try_from(world.others_in("", state)).unwrap_or(i64::MAX);
             self.machines.get_or_create(&[("state", name)]).set(count);
         }
     }

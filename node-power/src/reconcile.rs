@@ -87,7 +87,7 @@ impl Reconciler {
         let changed = Arc::clone(&self.world.lock().changed);
         while !end.is_cancelled() {
             heartbeat.beat();
-            let next = self.world.lock().next();
+            let next = self.world.lock().take_due();
             match next {
                 Ok(task) => drop(tasks.spawn(Arc::clone(&self).work(task))),
                 Err(wait) => tokio::select! {
@@ -146,16 +146,10 @@ impl Reconciler {
         };
         self.note_reading(&mut next, &task.memory, now);
         if next != before || task.object.status.is_none() {
-            match self.cluster.write_status(&task.object, &next).await {
-                Ok(object) => {
-                    task.object = object.clone();
-                    self.world.lock().written(name, object);
-                }
-                Err(error) => {
-                    self.world.lock().expect(name, &before);
-                    return Err(error);
-                }
-            }
+            let written = self.cluster.write_status(&task.object, &next).await;
+            let object = written.as_ref().unwrap_or(&task.object).clone();
+            self.world.lock().settle(name, &task.object, object);
+            task.object = written?;
             if next.state != before.state {
                 task.memory.expire();
                 tracing::info!(node = name, from = ?before.state, to = ?next.state, kept_on_by = next.kept_on_by, "state");

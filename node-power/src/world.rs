@@ -62,7 +62,7 @@ pub struct Task {
 
 impl World {
     /// The next machine that is due and whose server is idle, or how long to wait for one.
-    pub fn next(&mut self) -> Result<Task, Duration> {
+    pub fn take_due(&mut self) -> Result<Task, Duration> {
         let running: Vec<&Entry> = self.entries.values().filter(|entry| entry.running).collect();
         let long = Duration::from_secs(60);
         if running.len() >= AT_ONCE {
@@ -90,10 +90,13 @@ impl World {
     }
 
     fn double(&self, name: &str) -> Option<String> {
-        let own = address(name, &self.entries.get(name)?.object.spec);
+        let (server, machine) = address(name, &self.entries.get(name)?.object.spec);
         let same = |(other, entry): &(&String, &Entry)| {
-            let other = other.as_str();
-            other != name && address(other, &entry.object.spec) == own
+            let (at, named) = address(other, &entry.object.spec);
+            // Without a name it is the only one there.
+            other.as_str() != name
+                && at == server
+                && (named == machine || named.is_empty() || machine.is_empty())
         };
         self.entries.iter().find(same).map(|(other, _)| other.clone())
     }
@@ -103,7 +106,7 @@ impl World {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.running = false;
             // What was seen of the switch that an older spec names proves nothing.
-            if entry.object.metadata.generation == task.object.metadata.generation {
+            if is_of_one_spec(&entry.object, &task.object) {
                 entry.memory = task.memory;
             }
             entry.due = entry.due.min(Instant::now() + after);
@@ -127,11 +130,6 @@ impl World {
         failed >= BREAKER || self.statuses().filter(unreachable).count() >= BREAKER
     }
 
-    /// Machines by state.
-    pub fn count(&self, state: PowerState) -> usize {
-        self.others_in("", state)
-    }
-
     fn statuses(&self) -> impl Iterator<Item = (&str, &NodePowerStatus)> {
         self.entries.iter().filter_map(|(name, entry)| Some((name.as_str(), entry.object.status.as_ref()?)))
     }
@@ -143,9 +141,11 @@ impl World {
         }
     }
 
-    /// The object as it was written.
-    pub fn written(&mut self, name: &str, object: NodePower) {
-        if let Some(entry) = self.entries.get_mut(name) {
+    /// The object after a write that succeeded, or as it was. What a watch has shown since is newer.
+    pub fn settle(&mut self, name: &str, read: &NodePower, object: NodePower) {
+        if let Some(entry) = self.entries.get_mut(name)
+            && entry.object.metadata.resource_version == read.metadata.resource_version
+        {
             entry.object = object;
         }
     }
@@ -158,13 +158,18 @@ impl World {
     }
 }
 
+/// Whether two states of an object name the same power switch.
+fn is_of_one_spec(a: &NodePower, b: &NodePower) -> bool {
+    a.metadata.uid == b.metadata.uid && a.metadata.generation == b.metadata.generation
+}
+
 impl Index<NodePower> for World {
     fn apply(&mut self, object: NodePower) {
         let name = key_of(&object).name;
         if let Some(entry) = self.entries.get_mut(&name) {
             // Our own writes come back.
             let same = entry.object.metadata.resource_version == object.metadata.resource_version;
-            if entry.object.metadata.generation != object.metadata.generation {
+            if !is_of_one_spec(&entry.object, &object) {
                 entry.memory = Memory::default();
             }
             entry.object = object;
@@ -202,4 +207,61 @@ impl Index<NodeMark> for World {
     }
 
     fn reset(&mut self, _: &HashSet<ObjectKey>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(name: &str, endpoint: &str, system: Option<&str>, version: &str) -> NodePower {
+        let redfish = json!({"endpoint": endpoint, "system": system, "credentials": "bmc"});
+        serde_json::from_value(json!({
+            "apiVersion": "andreas.dev/v1alpha1", "kind": "NodePower",
+            "metadata": {"name": name, "uid": name, "generation": 1, "resourceVersion": version},
+            "spec": {"redfish": redfish},
+        }))
+        .unwrap()
+    }
+
+    fn name(task: &Task) -> String {
+        key_of(&task.object).name
+    }
+
+    #[tokio::test]
+    async fn one_request_per_server_and_both_of_two_names_for_a_machine_are_told() {
+        let mut world = World::default();
+        for (node, endpoint, system) in
+            [("a", "https://one", Some("x")), ("b", "https://ONE", Some("y")), ("c", "https://two", None)]
+        {
+            world.apply(object(node, endpoint, system, "1"));
+        }
+        let tasks = [world.take_due().ok().unwrap(), world.take_due().ok().unwrap()];
+        assert!(world.take_due().is_err(), "the third one's server is busy, or all are done");
+        assert!(tasks.iter().all(|task| task.double.is_none()));
+        for task in tasks {
+            world.done(&name(&task), task, Duration::from_secs(60));
+        }
+        world.apply(object("d", "https://two", Some("z"), "1"));
+        world.touch("c");
+        let mut doubles: Vec<_> = std::iter::from_fn(|| world.take_due().ok())
+            .filter_map(|task| Some((name(&task), task.double?)))
+            .collect();
+        doubles.extend(world.double("d").map(|other| ("d".to_owned(), other)));
+        assert!(doubles.contains(&("c".into(), "d".into())) || doubles.contains(&("d".into(), "c".into())));
+    }
+
+    #[tokio::test]
+    async fn what_a_watch_has_shown_during_a_write_stays() {
+        let mut world = World::default();
+        let read = object("a", "https://one", None, "1");
+        world.apply(read.clone());
+        let task = world.take_due().ok().unwrap();
+        world.apply(object("a", "https://one", None, "3"));
+        world.settle("a", &read, object("a", "https://one", None, "2"));
+        world.done("a", task, Duration::from_secs(60));
+        // It changed, so it is due.
+        let task = world.take_due().ok().unwrap();
+        assert_eq!(task.object.metadata.resource_version.as_deref(), Some("3"));
+    }
 }

@@ -70,6 +70,14 @@ struct Node {
     boot: u32,
 }
 
+/// Where in a step the program dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dies {
+    Never,
+    BeforeTheWrite,
+    BeforeTheAct,
+}
+
 struct World {
     now: Timestamp,
     status: NodePowerStatus,
@@ -231,12 +239,15 @@ impl World {
         }
     }
 
-    /// One step; `dies` before the act. What must hold is checked where it could break.
-    fn step(&mut self, dies: bool) {
+    /// One step, of a program that may die in it. What must hold is checked where it could break.
+    fn step(&mut self, dies: Dies) {
         let seen = self.see();
         let (next, act) = decide(&self.status, &seen, &SETTINGS, self.now);
+        if dies == Dies::BeforeTheWrite {
+            return;
+        }
         self.status = next;
-        let Some(act) = act.filter(|_| !dies) else { return };
+        let Some(act) = act.filter(|_| dies == Dies::Never) else { return };
         match act {
             Act::AskOff => {
                 assert_eq!(self.pods, 0, "asked to shut down with a pod on it");
@@ -278,7 +289,7 @@ impl World {
 
     fn run(&mut self, seconds: i64) {
         for _ in 0..seconds / 5 {
-            self.step(false);
+            self.step(Dies::Never);
             self.wait(5);
         }
     }
@@ -348,7 +359,7 @@ fn a_boot_that_never_ends_is_quarantined_after_three_and_a_person_clears_it() {
     world.run(120);
     world.wanted = WantedPower::On;
     for _ in 0..3 * 190 {
-        world.step(false);
+        world.step(Dies::Never);
         world.now += SignedDuration::from_secs(5);
     }
     assert_eq!((world.status.state, world.status.failed_starts), (PowerState::Quarantined, 3));
@@ -367,10 +378,13 @@ proptest! {
         let mut world = World::new();
         for (event, chance) in events {
             world.happens(event);
-            // Each act is lost now and then, as by a death between the write and the act.
-            let dies = chance.index(8) == 0;
+            let dies = match chance.index(10) {
+                0 => Dies::BeforeTheWrite,
+                1 => Dies::BeforeTheAct,
+                _ => Dies::Never,
+            };
             world.step(dies);
-            if dies {
+            if dies != Dies::Never {
                 world.kill();
             }
         }

@@ -54,7 +54,7 @@ pub enum Driver {
     /// A BMC.
     Redfish(redfish::Redfish),
     /// A host of Metal3.
-    BareMetalHost(bare_metal_host::BareMetalHost),
+    BareMetalHost(Box<bare_metal_host::BareMetalHost>),
     /// A server of the site.
     Webhook(webhook::Webhook),
 }
@@ -73,7 +73,7 @@ impl Driver {
         match (&spec.redfish, &spec.bare_metal_host, &spec.webhook) {
             (Some(spec), None, None) => Ok(Self::Redfish(redfish::Redfish::open(spec, secrets).await?)),
             (None, Some(host), None) => {
-                Ok(Self::BareMetalHost(bare_metal_host::BareMetalHost::new(client.clone(), host)))
+                Ok(Self::BareMetalHost(Box::new(bare_metal_host::BareMetalHost::new(client.clone(), host))))
             }
             (None, None, Some(hook)) => Ok(Self::Webhook(webhook::Webhook::open(node, hook, secrets).await?)),
             _ => Err(Trouble::Misconfigured(
