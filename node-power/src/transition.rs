@@ -200,6 +200,12 @@ impl Machine<'_> {
         }
     }
 
+    /// The operator wanted it off, and may no longer be there to want it on.
+    fn is_wish_stale(&self) -> bool {
+        let still = self.seen.operator_still.is_some_and(|still| still > OPERATOR_FRESH);
+        still && self.seen.mode == PowerMode::Auto
+    }
+
     fn on(&self) -> Step {
         let seen = self.seen;
         // Also the end of each way back: whoever died before is followed by this.
@@ -242,7 +248,7 @@ impl Machine<'_> {
             "Unreachable"
         } else if !by_hand && node.cordoned {
             "Cordoned"
-        } else if !by_hand && seen.operator_still.is_some_and(|still| still > OPERATOR_FRESH) {
+        } else if self.is_wish_stale() {
             "OperatorStale"
         } else if self.before.failed_offs > 0 && self.since(self.before.since.as_ref()) < pause {
             "OffTimeout"
@@ -277,17 +283,18 @@ impl Machine<'_> {
             if self.since(Some(asked)) >= self.settings.off_timeout {
                 return self.not_off_in_time(node);
             }
-            let ask = again && seen.power == PowerReading::On && self.wants_off() && seen.obstacle.is_none();
+            let may = self.wants_off() && !self.is_wish_stale() && seen.obstacle.is_none();
+            let ask = again && may && seen.power == PowerReading::On;
             return (self.same(), ask.then_some(Act::AskOff));
         }
         if !self.wants_off() {
             return (self.to(PowerState::On), None);
         }
-        if let Some(obstacle) = &seen.obstacle {
-            return (self.kept(self.to(PowerState::On), obstacle), None);
-        }
-        if seen.power == PowerReading::Unknown {
-            return (self.kept(self.to(PowerState::On), "Unreachable"), None);
+        let unreachable = seen.power == PowerReading::Unknown;
+        let obstacle = seen.obstacle.as_deref();
+        let obstacle = obstacle.or(self.is_wish_stale().then_some("OperatorStale"));
+        if let Some(reason) = obstacle.or(unreachable.then_some("Unreachable")) {
+            return (self.kept(self.to(PowerState::On), reason), None);
         }
         if !ours {
             return (self.same(), Some(Act::Cordon));

@@ -251,6 +251,9 @@ impl World {
         match act {
             Act::AskOff => {
                 assert_eq!(self.pods, 0, "asked to shut down with a pod on it");
+                let fresh =
+                    self.operator_gone.is_none_or(|since| self.since(since) <= Duration::from_secs(60));
+                assert!(fresh || self.mode == PowerMode::Off, "the operator is away");
                 let node = self.node.as_ref().expect("asked without a Node");
                 assert!(self.status.asked.is_some() && node.mark);
                 assert_eq!(
