@@ -40,7 +40,7 @@ build_tests() {
 
 build_release() {
   local program programs=()
-  for program in operator extender node-agent node-setter trainer; do programs+=(--bin "andreas-$program"); done
+  for program in operator extender node-agent node-setter node-power trainer; do programs+=(--bin "andreas-$program"); done
   cargo build --release --workspace --locked "${programs[@]}"
 }
 

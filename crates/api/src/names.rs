@@ -111,6 +111,13 @@ pub const ANNOTATION_PROGRAM: &str = "andreas.dev/program";
 /// TrainingProfile label: the program that made it. Those that the operator made are removed when no job has used them for long.
 pub const LABEL_MADE_BY: &str = "andreas.dev/made-by";
 
+/// Node annotation: UID of the NodePower by which the node's machine goes off. Without it node-power may not delete the Node.
+pub const ANNOTATION_GOING_OFF: &str = "andreas.dev/going-off";
+/// Node annotation: names of annotations, separated by commas, that are restored when its machine was off.
+pub const ANNOTATION_KEEP: &str = "andreas.dev/keep-annotations";
+/// Node annotation: the node was cordoned before its machine went off, and stays so.
+pub const ANNOTATION_WAS_CORDONED: &str = "andreas.dev/was-cordoned";
+
 /// Annotation written with the Binding: generation of the allocation.
 pub const ANNOTATION_ALLOCATION: &str = "andreas.dev/allocation";
 /// Pod annotation that carries the operator's CA certificate (PEM) to the container by a downward-API volume.

@@ -126,6 +126,12 @@ fn filled(schema: &JSONSchemaProps, largest: bool) -> Value {
             }
             Some(pattern) if pattern.contains("[0-5][0-9]") => json!(if largest { "23:59" } else { "00:00" }),
             Some("^/") => json!("/"),
+            Some(pattern) if pattern.contains("^https://") => json!("https://bmc.example.com"),
+            Some(pattern) if pattern.contains("[0-9a-f]{64}") => json!("a".repeat(64)),
+            // Names of objects and of members of a collection.
+            Some(pattern) if pattern.starts_with("^[a-z0-9](") || pattern.starts_with("^[A-Za-z0-9]") => {
+                json!("a")
+            }
             Some(pattern) if pattern.contains("[.]") => json!(if largest { "999999999.999999" } else { "0" }),
             Some(pattern) if pattern.contains("_+/-") => {
                 json!(if largest { "America/Argentina/ComodRivadavia" } else { "z" })
@@ -175,6 +181,7 @@ fn whatever_the_schema_admits_can_be_read() {
     read::<SlimTrainingProfile>("TrainingProfile");
     read::<SlimEnergyPolicy>("EnergyPolicy");
     read::<SlimGpuNode>("GpuNode");
+    read::<andreas_api::NodePower>("NodePower");
 }
 
 #[test]

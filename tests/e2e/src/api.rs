@@ -99,7 +99,7 @@ pub fn endpoint(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     if kind == "EnergyPolicy" {
         resource.plural = "energypolicies".into();
     }
-    Ok(if matches!(kind, "EnergyPolicy" | "GpuNode" | "Node" | "Namespace") {
+    Ok(if matches!(kind, "EnergyPolicy" | "GpuNode" | "NodePower" | "Node" | "Namespace") {
         Api::all_with(client.clone(), &resource)
     } else {
         Api::namespaced_with(

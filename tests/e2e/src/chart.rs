@@ -87,7 +87,7 @@ pub async fn install(testbed: &Testbed, values: &[(&str, &str)]) -> Result<()> {
 
 /// A definition is Established a moment before its kind is served everywhere.
 async fn wait_until_served(testbed: &Testbed) -> Result<()> {
-    for kind in ["trainingjobs", "trainingprofiles", "energypolicies", "gpunodes"] {
+    for kind in ["trainingjobs", "trainingprofiles", "energypolicies", "gpunodes", "nodepowers"] {
         let served = async || Ok(testbed.kubectl(["get", kind, "--all-namespaces"]).await?.success());
         until(&format!("{kind} are served"), Duration::from_secs(120), served).await?;
     }

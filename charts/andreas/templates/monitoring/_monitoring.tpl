@@ -31,6 +31,9 @@
 {{- if .Values.agent.enabled }}
 - {component: agent, program: andreas-node-agent, namespace: {{ include "andreas.agentNamespace" . }}}
 {{- end }}
+{{- if .Values.nodePower.enabled }}
+- {component: node-power, program: andreas-node-power, namespace: {{ include "andreas.powerNamespace" . }}}
+{{- end }}
 {{- end -}}
 
 {{/* Labels that dashboards count on, whatever the names of release and Services. */}}

@@ -104,6 +104,23 @@ const GPU_NODE: &[Column] = &[
     ("Agent", "string", ".status.agentVersion", true, "Version of the node's agent"),
 ];
 
+const NODE_POWER: &[Column] = &[
+    ("Mode", "string", ".spec.mode", false, "Who decides: Auto, or On and Off by hand"),
+    ("Wanted", "string", ".spec.wanted", false, "What is wanted with mode Auto"),
+    ("State", "string", ".status.state", false, "Where the machine is on its way"),
+    ("Since", "date", ".status.since", false, "Since when it is in that state"),
+    ("Boot", "integer", ".status.bootSeconds", false, "How long a start takes, s (90th percentile)"),
+    (
+        "Kept-on-by",
+        "string",
+        ".status.keptOnBy",
+        false,
+        "Why it is on though it should be off; empty where it should not",
+    ),
+    ("Age", "date", ".metadata.creationTimestamp", false, "Since it was made"),
+    ("Power", "string", ".status.power", true, "Last reading of its power"),
+];
+
 /// The columns of a kind, in order.
 pub fn printed(kind: &str) -> Vec<CustomResourceColumnDefinition> {
     let columns = match kind {
@@ -111,6 +128,7 @@ pub fn printed(kind: &str) -> Vec<CustomResourceColumnDefinition> {
         "TrainingProfile" => TRAINING_PROFILE,
         "EnergyPolicy" => ENERGY_POLICY,
         "GpuNode" => GPU_NODE,
+        "NodePower" => NODE_POWER,
         _ => &[],
     };
     columns

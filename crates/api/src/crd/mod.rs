@@ -23,13 +23,14 @@ use kube::CustomResourceExt;
 /// annotation, and the API server refuses annotations above 256 KiB in total.
 pub const MAX_APPLIED_BYTES: usize = 262_144;
 
-/// The four definitions, complete: bounds, rules, columns.
+/// The definitions, complete: bounds, rules, columns.
 pub fn all() -> Vec<CustomResourceDefinition> {
     [
         crate::TrainingJob::crd(),
         crate::TrainingProfile::crd(),
         crate::EnergyPolicy::crd(),
         crate::GpuNode::crd(),
+        crate::NodePower::crd(),
     ]
     .into_iter()
     .map(complete)

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// A name, and what it is rendered with: the chart's files of values for a platform, and single values.
-pub(super) const SETS: [(&str, &[&str]); 17] = [
+pub(super) const SETS: [(&str, &[&str]); 18] = [
     ("default", &[]),
     ("gke", &["values-gke.yaml"]),
     ("eks", &["values-eks.yaml"]),
@@ -64,6 +64,7 @@ pub(super) const SETS: [(&str, &[&str]); 17] = [
             "agent.hostPID=false",
         ],
     ),
+    ("node-power", &["nodePower.enabled=true", "nodePower.metal3=true"]),
     (
         "cert-manager",
         &[
@@ -112,7 +113,7 @@ pub(super) const SETS: [(&str, &[&str]); 17] = [
 ];
 
 /// The sets whose objects are kept in files.
-const KEPT: [&str; 6] = ["default", "gke", "openshift", "argocd", "affinity", "cert-manager"];
+const KEPT: [&str; 7] = ["default", "node-power", "gke", "openshift", "argocd", "affinity", "cert-manager"];
 
 /// What helm prints, without a cluster: as Argo CD and others render it.
 async fn template(values: &[&str]) -> Result<String> {

@@ -35,7 +35,8 @@ fn pods(objects: &[Value]) -> Vec<(&str, &Value)> {
 
 /// Pods of the namespace that has nothing of the node agents, or those of the agents.
 fn pods_of(objects: &[Value], agents: bool) -> Vec<&Value> {
-    let pods = pods(objects).into_iter().filter(|(namespace, _)| (*namespace == SYSTEM) != agents);
+    let restricted = [SYSTEM, "andreas-power"];
+    let pods = pods(objects).into_iter().filter(|(namespace, _)| restricted.contains(namespace) != agents);
     pods.map(|(_, pod)| pod).collect()
 }
 

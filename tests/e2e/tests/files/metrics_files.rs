@@ -20,7 +20,7 @@ fn root() -> PathBuf {
 }
 
 /// The programs and the metrics that only they have.
-fn programs() -> [(&'static str, &'static str, Vec<Metric>); 3] {
+fn programs() -> [(&'static str, &'static str, Vec<Metric>); 4] {
     let own = |all: Vec<Metric>| {
         all.into_iter()
             .filter(|metric| ![WATCHES, CERTIFICATES, PROCESS].iter().any(|shared| shared.contains(metric)))
@@ -41,6 +41,11 @@ fn programs() -> [(&'static str, &'static str, Vec<Metric>); 3] {
             "Node agent",
             "`andreas-node-agent`, on each GPU node, port `metrics` (9090)",
             own(andreas_node_agent::agent::metrics::all()),
+        ),
+        (
+            "Node power",
+            "`andreas-node-power`, port `metrics` (9090)",
+            own(andreas_node_power::metrics::all()),
         ),
     ]
 }
@@ -275,9 +280,9 @@ async fn the_chart_carries_dashboards_and_alerts() -> Result<()> {
     let done = done?;
     ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let said = String::from_utf8(done.stdout)?;
-    // All alerts, without one and without the three of the extender.
+    // All alerts, without one, the three of the extender and that of node-power.
     let alerts = std::fs::read_to_string(scrape::alerts())?.matches("- alert: ").count();
-    ensure!(said.contains(&format!("{} rules found", alerts - 4)), "{said}");
+    ensure!(said.contains(&format!("{} rules found", alerts - 5)), "{said}");
     // Without an operator nobody would lead, for ever.
     let values = "monitoring.rules.enabled=true,operator.enabled=false";
     let rules = rendered("templates/monitoring/rules.yaml", values).await?;

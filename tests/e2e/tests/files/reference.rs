@@ -10,11 +10,12 @@ use anyhow::{Context as _, Result, ensure};
 use clap::CommandFactory as _;
 use serde_json::Value;
 
-const KINDS: [(&str, &str); 4] = [
+const KINDS: [(&str, &str); 5] = [
     ("TrainingJob", "trainingjobs"),
     ("TrainingProfile", "trainingprofiles"),
     ("EnergyPolicy", "energypolicies"),
     ("GpuNode", "gpunodes"),
+    ("NodePower", "nodepowers"),
 ];
 /// Fields that Kubernetes' own reference describes.
 const KUBERNETES: [&str; 1] = [".spec.template"];

@@ -183,7 +183,7 @@ async fn plain_manifests_hold_the_definitions_and_no_pods() -> Result<()> {
         let kind = |object: &Value| object["kind"].as_str().map(str::to_owned).context("a kind");
         objects.iter().filter(|object| object.is_object()).map(kind).collect()
     };
-    assert_eq!(kinds("crds.yaml")?, ["CustomResourceDefinition"; 4]);
+    assert_eq!(kinds("crds.yaml")?, ["CustomResourceDefinition"; 5]);
     let of_cluster = kinds("cluster.yaml")?;
     assert_eq!(of_cluster[0], "Namespace");
     for kind in ["PriorityClass", "ClusterRole", "ValidatingAdmissionPolicy"] {

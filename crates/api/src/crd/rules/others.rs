@@ -101,4 +101,18 @@ pub(super) const RULES: &[Rule] = &[
         message: "gpus is the total over all nodes and the same on each: it must be a multiple of nodes",
         field_path: Some(".nodes"),
     },
+    Rule {
+        kind: "NodePower",
+        path: "spec",
+        rule: "[has(self.redfish), has(self.bareMetalHost), has(self.webhook)].filter(given, given).size() == 1",
+        message: "exactly one of redfish, bareMetalHost and webhook must be given",
+        field_path: None,
+    },
+    Rule {
+        kind: "NodePower",
+        path: "spec.redfish",
+        rule: "!has(self.caSecret) || !has(self.fingerprint)",
+        message: "caSecret and fingerprint exclude each other: a fingerprint accepts one certificate alone",
+        field_path: Some(".fingerprint"),
+    },
 ];
