@@ -55,7 +55,6 @@ pub struct EnergyPolicySpec {
     pub rest: Rest,
     /// Power limits of GPUs that train. `Off`: none. `Guard`: where there is a power budget, each run has one until its draw is measured.
     /// `On`: as `Guard`, and lower ones are planned and set. Default: `Guard`.
-    #[serde(deserialize_with = "crate::known::or_default")]
     pub limits: Limits,
     /// Power of GPU types and nodes, where the built-in values do not fit. Default: none. A type that neither this list nor the built-in
     /// table has counts with the highest power limit that its driver reports.
@@ -339,13 +338,14 @@ pub enum Switch {
 /// Power limits of GPUs that train.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Limits {
-    /// None are set.
-    Off,
     /// Where power is limited, a run has one until its draw is measured: its guard.
     #[default]
     Guard,
     /// As `Guard`, and lower ones are planned where they pay.
     On,
+    /// None are set. A word of another release counts as this one.
+    #[serde(other)]
+    Off,
 }
 
 /// Power of a GPU type.

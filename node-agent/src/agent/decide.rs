@@ -100,6 +100,8 @@ pub struct Memory {
     resting: BTreeSet<Uuid>,
     /// Time since which each GPU has been unused.
     unused_since: BTreeMap<Uuid, Duration>,
+    /// Pods with a limit that have held a GPU.
+    came: BTreeSet<String>,
     /// The last value of `spec.wakeGeneration` that was seen.
     wake: Option<i64>,
     /// When that value was first seen. No GPU rests for the policy's wake time after it.
@@ -132,9 +134,15 @@ pub fn decide(memory: Memory, observed: &Observed, now: Duration) -> (Memory, De
     }
     let carries_out = observed.desired.as_ref().map(|desired| (desired.generation, desired.wake));
     let mut decision = Decision { carries_out, ..Decision::default() };
+    let limits = || observed.desired.iter().flat_map(|desired| &desired.limits);
     let is_there = |pod: &String| observed.gpus.values().any(|gpu| gpu.holder == Holder::Pod(pod.clone()));
-    let to_come = observed.desired.iter().flat_map(|desired| &desired.limits);
-    let to_come = to_come.filter(|(pod, _)| !is_there(pod)).map(|(_, watts)| *watts).min();
+    // The limit of a pod that has left is there until the operator has seen that.
+    memory.came = limits()
+        .map(|(pod, _)| pod)
+        .filter(|pod| is_there(pod) || memory.came.contains(*pod))
+        .cloned()
+        .collect();
+    let to_come = limits().filter(|(pod, _)| !memory.came.contains(*pod)).map(|(_, watts)| *watts).min();
     for (uuid, gpu) in &observed.gpus {
         let unused = gpu.holder == Holder::Nobody && (gpu.processes == Some(0) || policy.rest_parked);
         if !unused {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use andreas_api::energy_policy::Limits;
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_cluster::energy::draws::{is_at_guard, reported};
@@ -26,6 +27,8 @@ pub struct Guards<'a> {
     /// What the budget leaves, W, in its scope.
     left: f64,
     scope: f64,
+    /// Whether the policy has guards now.
+    wanted: bool,
 }
 
 impl<'a> Guards<'a> {
@@ -33,7 +36,10 @@ impl<'a> Guards<'a> {
     pub fn new(index: &'a ClusterIndex, built: &'a Built, plan: &Plan) -> Self {
         let left = plan.allowed_power.map_or(f64::INFINITY, |allowed| allowed.0 - plan.budgeted_power.0);
         let scope = built.snapshot.budget.as_ref().map_or(1.0, |budget| budget.scope_factor);
-        Self { index, measured: &built.measured, types: &built.types, left, scope }
+        let policy = index.policy().map(|policy| &policy.spec);
+        let wanted =
+            policy.is_some_and(|policy| policy.limits != Limits::Off && policy.power_budget.limits_power());
+        Self { index, measured: &built.measured, types: &built.types, left, scope, wanted }
     }
 
     /// The guard of a job that the plan runs here.
@@ -67,7 +73,9 @@ impl<'a> Guards<'a> {
 
     fn of_run(&mut self, planned: &Job, held: &Allocation) -> Guard {
         let reached = held.guard_reached;
-        let Some(guard) = held.guard_watts else { return Guard { watts: None, reached } };
+        let Some(guard) = held.guard_watts.filter(|_| self.wanted) else {
+            return Guard { watts: None, reached };
+        };
         let Some(draw) = self.types.get(&GpuType::new(held.gpu_type.as_str())) else {
             return Guard { watts: Some(guard), reached };
         };

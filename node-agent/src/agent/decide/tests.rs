@@ -88,6 +88,9 @@ fn the_limit_of_a_pod_that_is_to_come_is_on_every_gpu_that_it_may_get() {
     };
     assert_eq!(on_a(&holder(&node, "soon")), Some(300_000), "its own");
     assert_eq!(on_a(&holder(&node, "foreign")), None, "others have none");
+    let (memory, _) = after(Memory::default(), &holder(&node, "also"), 0);
+    let without = after(memory, &node, 1).1.wanted.get("a").and_then(|set| set.limit_mw);
+    assert_eq!(without, Some(300_000), "one of them has been there and has left");
     let mut off = node.clone();
     off.policy.limits = false;
     assert_eq!(on_a(&off), None);
@@ -252,8 +255,8 @@ proptest! {
                     prop_assert!(now - wake.1 >= observed.policy.awake_for);
                 } else {
                     let p = Holder::Pod("p".to_owned());
-                    let to_come = observed.gpus.values().all(|gpu| gpu.holder != p);
-                    prop_assert!(gpu.holder == p || gpu.holder == Holder::Nobody && to_come);
+                    let is_there = observed.gpus.values().any(|gpu| gpu.holder == p);
+                    prop_assert!(gpu.holder == p || gpu.holder == Holder::Nobody && !is_there);
                     prop_assert!(observed.policy.limits);
                     prop_assert!(setting.clock_mhz.is_none());
                 }

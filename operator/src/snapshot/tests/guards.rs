@@ -111,6 +111,8 @@ fn a_guard_that_holds_a_run_back_is_raised_as_far_as_the_budget_has_room() {
     assert_eq!(held_back.drawing(236).planned(), (1_920.0, reached(Some(300))));
     let mut full = world(runs(240, 150), 220, budget(1_920 + 200 + 400));
     assert_eq!(full.drawing(236).planned(), (1_920.0, reached(Some(240))), "400 W are left");
+    full.policy(json!({"powerBudget": {"watts": 100_000}, "limits": "Off"}));
+    assert_eq!(full.planned().1.and_then(|guard| guard.watts), None, "the administrator wants none any more");
     let mut last = world(runs(340, 150), 220, 100_000);
     assert_eq!(last.drawing(339).planned(), (2_720.0, reached(None)));
 }

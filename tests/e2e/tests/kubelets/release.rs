@@ -38,6 +38,7 @@ fn pins() -> Result<Vec<String>> {
         ("operator", "image"),
         ("extender", "image"),
         ("agent", "image"),
+        ("nodePower", "image"),
         ("test", "image"),
         ("test", "trainer"),
     ];
@@ -226,7 +227,7 @@ fn every_image_has_the_user_that_the_page_on_builds_names() -> Result<()> {
 }
 
 /// Every image.
-const PARTS: [&str; 5] = ["cli", "extender", "node-agent", "operator", "trainer"];
+const PARTS: [&str; 6] = ["cli", "extender", "node-agent", "node-power", "operator", "trainer"];
 
 #[test]
 fn images_made_twice_have_the_same_digests() -> Result<()> {
