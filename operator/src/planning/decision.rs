@@ -9,13 +9,8 @@ use andreas_planner::{Decision, Job, JobPlan, Node, Placement, WaitReason};
 
 use crate::snapshot::job_key;
 
-/// The plan's decision for one job in the lifecycle's types.
-pub fn planned_of(
-    job_plan: &JobPlan,
-    job: &Job,
-    excluded: Option<&str>,
-    guard: impl FnOnce(&Placement) -> Guard,
-) -> Option<Planned> {
+/// The plan's decision for one job in the lifecycle's types, without a guard.
+pub fn planned_of(job_plan: &JobPlan, job: &Job, excluded: Option<&str>) -> Option<Planned> {
     match &job_plan.decision {
         Decision::Run(placement) => Some(Planned::Run {
             gpu_type: placement.gpu_type.as_str().to_owned(),
@@ -23,7 +18,7 @@ pub fn planned_of(
             gpus_per_worker: i32::try_from(placement.gpus_per_node.0).ok()?,
             limit_watts: placement.limit.map(|watts| watts.0.round() as i32),
             watts: draw(placement, job),
-            guard: guard(placement),
+            guard: Guard::default(),
         }),
         Decision::Wait { reason, message, blockers } => {
             let reason = condition_reason(*reason);

@@ -6,15 +6,14 @@
 use std::collections::BTreeMap;
 
 use andreas_api::energy_policy::Limits;
-use andreas_api::slim::SlimTrainingJob;
 use andreas_api::training_job::Allocation;
 use andreas_cluster::energy::draws::{is_at_guard, reported};
 use andreas_cluster::index::ClusterIndex;
-use andreas_lifecycle::Guard;
+use andreas_lifecycle::{Guard, Planned};
 use andreas_model::{GpuType, ObjectKey, TypeDraw};
-use andreas_planner::{Job, Placement, Plan};
+use andreas_planner::{Estimate, Job, Plan};
 
-use crate::snapshot::{Built, job_key};
+use crate::snapshot::Built;
 
 /// How much more a run gets that is held back.
 const RAISE: f64 = 1.25;
@@ -42,36 +41,39 @@ impl<'a> Guards<'a> {
         Self { index, measured: &built.measured, types: &built.types, left, scope, wanted }
     }
 
-    /// The guard of a job that the plan runs here.
-    pub fn of(
-        &mut self,
-        job: Option<&std::sync::Arc<SlimTrainingJob>>,
-        planned: &Job,
-        place: &Placement,
-    ) -> Guard {
-        let held = job.and_then(|job| job.status.as_ref()?.allocation.as_ref());
-        let nodes: Vec<String> = place.nodes.iter().map(|node| node.as_str().to_owned()).collect();
-        let goes_on = |held: &&Allocation| {
-            let each = u32::try_from(held.gpus_per_worker).unwrap_or(0);
-            each == place.gpus_per_node.0 && same(&held.nodes, &nodes)
+    /// The decision for a job, with the guard of its run.
+    pub fn guarded(&mut self, planned: Planned, key: &ObjectKey, input: &Job) -> Planned {
+        let Some(job) = self.index.jobs().get(key) else { return planned };
+        let held = job.status.as_ref().and_then(|status| status.allocation.as_ref());
+        let held = held.filter(|held| planned.runs_on(&held.nodes, held.gpus_per_worker));
+        let chosen = match held {
+            Some(held) => self.of_run(key, held),
+            // Nobody knows the names of its pods before they are there.
+            None if job.spec.adopts.is_some() => Guard::default(),
+            None => self.of_start(&planned, input),
         };
-        match held.filter(goes_on) {
-            Some(held) => self.of_run(planned, held),
-            None if job.is_some_and(|job| job.spec.adopts.is_none()) => self.of_start(planned, place),
-            None => Guard::default(),
+        match planned {
+            Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts, .. } => {
+                Planned::Run { gpu_type, nodes, gpus_per_worker, limit_watts, watts, guard: chosen }
+            }
+            waits @ Planned::Wait { .. } => waits,
         }
     }
 
-    fn of_start(&self, planned: &Job, place: &Placement) -> Guard {
-        let total = place.total_gpus();
-        let row = planned.estimates.iter().find(|row| row.gpu_type == place.gpu_type && row.gpus == total);
-        let each = row.and_then(|row| Some(row.draw?.0 / f64::from(total.0)));
-        let guards = self.types.get(&place.gpu_type).and_then(|draw| draw.guards);
+    fn of_start(&self, planned: &Planned, input: &Job) -> Guard {
+        let Planned::Run { gpu_type, nodes, gpus_per_worker, .. } = planned else { return Guard::default() };
+        let gpus = nodes.len().saturating_mul(usize::try_from(*gpus_per_worker).unwrap_or(0));
+        let is_its = |row: &&Estimate| {
+            row.gpu_type.as_str() == gpu_type && usize::try_from(row.gpus.0).is_ok_and(|of| of == gpus)
+        };
+        let each =
+            input.estimates.iter().find(is_its).and_then(|row| Some(row.draw?.0 / f64::from(row.gpus.0)));
+        let guards = self.types.get(&GpuType::new(gpu_type.as_str())).and_then(|draw| draw.guards);
         let watts = each.zip(guards).filter(|(each, (_, highest))| each < highest);
         Guard { watts: watts.map(|(each, _)| each.round() as i32), reached: false }
     }
 
-    fn of_run(&mut self, planned: &Job, held: &Allocation) -> Guard {
+    fn of_run(&mut self, key: &ObjectKey, held: &Allocation) -> Guard {
         let reached = held.guard_reached;
         let Some(guard) = held.guard_watts.filter(|_| self.wanted) else {
             return Guard { watts: None, reached };
@@ -79,12 +81,11 @@ impl<'a> Guards<'a> {
         let Some(draw) = self.types.get(&GpuType::new(held.gpu_type.as_str())) else {
             return Guard { watts: Some(guard), reached };
         };
-        let key = job_key(&planned.id);
         let gpus = u32::try_from(held.gpus).unwrap_or(0);
         let counted = f64::from(guard) * f64::from(gpus);
-        let each = key.as_ref().and_then(|key| Some(reported(self.index, key, held)? / f64::from(gpus)));
+        let each = reported(self.index, key, held).map(|watts| watts / f64::from(gpus));
         let held_back = each.is_some_and(|each| is_at_guard(each, guard));
-        let measured = key.and_then(|key| self.measured.get(&key).copied()).filter(|_| !held_back);
+        let measured = self.measured.get(key).copied().filter(|_| !held_back);
         let (watts, counts) = match (held_back, measured) {
             (true, _) => {
                 let more = (f64::from(guard) * RAISE).round();
@@ -105,9 +106,4 @@ impl<'a> Guards<'a> {
         self.left -= more;
         Guard { watts, reached }
     }
-}
-
-/// The same nodes, in any order.
-fn same(one: &[String], other: &[String]) -> bool {
-    one.len() == other.len() && one.iter().all(|node| other.contains(node))
 }

@@ -30,7 +30,7 @@ use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_cluster::energy::inventory::largest_node;
 use andreas_cluster::index::{ClusterIndex, Signals, gpu_memory, whole_gpus};
 use andreas_lifecycle::{DecisionFor, Planned, Settings};
-use andreas_planner::{IntendedChange, Options, Placement, Plan, Prices, Snapshot, SnapshotError};
+use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
@@ -351,8 +351,8 @@ pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &P
         let notes = [built.excluded.as_ref(), of_memory.as_ref().filter(|_| asks_memory)];
         let notes = notes.into_iter().flatten().cloned().collect::<Vec<_>>().join("; ");
         let notes = Some(notes.as_str()).filter(|notes| !notes.is_empty());
-        let guard = |placement: &Placement| guards.of(index.jobs().get(&key), job, placement);
-        let Some(planned) = planned_of(job_plan, job, notes, guard) else { continue };
+        let Some(planned) = planned_of(job_plan, job, notes) else { continue };
+        let planned = guards.guarded(planned, &key, job);
         let after = job_plan.after.iter().filter_map(|id| holder(index, ledger, job_key(id)?)).collect();
         if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
             // Beside the decision: a new reading of a host makes no new decision.

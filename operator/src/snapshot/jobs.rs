@@ -359,13 +359,13 @@ fn as_held(
     measured: Option<f64>,
 ) -> Option<Arc<[Estimate]>> {
     let draw = cluster.types.get(&GpuType::new(held.gpu_type.as_str()))?.draw?;
-    if measured.is_none() && held.guard_watts.is_none() && draw.guards.is_none() {
+    if measured.is_none() && held.guard_watts.is_none() && !held.guard_reached && draw.guards.is_none() {
         return None;
     }
     let gpus = u32::try_from(held.gpus).ok()?;
     let mut rows = rows.to_vec();
     let row = rows.iter_mut().find(|row| row.gpu_type.as_str() == held.gpu_type && row.gpus.0 == gpus)?;
-    row.draw = Some(Watts(draws::of_held(draw, row.power.0, gpus, measured, held.guard_watts)));
+    row.draw = Some(Watts(draws::of_held(draw, row.power.0, measured, held)));
     Some(rows.into())
 }
 

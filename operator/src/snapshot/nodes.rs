@@ -178,7 +178,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         }
     }
     for (gpu_type, range) in ranges {
-        let range = limits::allowed(gpu_type.as_str(), range, policy);
+        let range = limits::usable_range(gpu_type.as_str(), range, policy);
         if let Some(facts) = cluster.types.get_mut(&gpu_type) {
             (facts.limits, facts.levels) = (range, limits::levels(range, policy));
         }

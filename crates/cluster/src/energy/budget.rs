@@ -143,7 +143,12 @@ fn of_run(
     // An agent that has set a limit reports as well.
     let limited =
         allocation.power_limit_watts.is_some() && draws::limit_in_force(index, key, allocation, policy);
-    let least = if limited { power.idle.0 } else { profiles.highest(&allocation.gpu_type, &power) };
+    let least = match limited {
+        true => power.idle.0,
+        // It drew all that a guard allowed, and nothing is known of it without one.
+        false if allocation.guard_reached => power.max.0,
+        false => profiles.highest(&allocation.gpu_type, &power),
+    };
     let predicted = f64::from(allocation.watts.max(0)).min(power.max.0 * gpus);
     let expected = predicted.max(least * gpus);
     let expected = allocation.guard_watts.map_or(expected, |guard| expected.min(f64::from(guard) * gpus));

@@ -104,15 +104,18 @@ fn lasted(row: &Observation) -> bool {
     !row.claimed && SignedDuration::from_millis(observed) >= SETTLED_WITHOUT_PROGRESS
 }
 
-/// What a run counts for that holds its GPUs: for its measured draw of `each` watts per GPU, if there is one, and for no more than its
-/// guard.
-pub fn of_held(draw: TypeDraw, predicted: f64, gpus: u32, each: Option<f64>, guard: Option<i32>) -> f64 {
-    let counted = match (each, guard) {
+/// What a run counts for that holds its GPUs and is `predicted` to draw so much: for its measured draw of `each` watts per GPU, if there
+/// is one, and for no more than its guard. One that was held back by its guard may draw the boards' maximum without it.
+pub fn of_held(draw: TypeDraw, predicted: f64, each: Option<f64>, held: &Allocation) -> f64 {
+    let gpus = u32::try_from(held.gpus).unwrap_or(0);
+    let all = |watts: f64| watts * f64::from(gpus);
+    let counted = match (each, held.guard_watts) {
         (Some(each), _) => draw.of_measured(each, gpus),
         (None, Some(_)) => f64::INFINITY,
+        (None, None) if held.guard_reached => all(draw.max),
         (None, None) => draw.of_predicted(predicted, gpus),
     };
-    guard.map_or(counted, |guard| counted.min(f64::from(guard) * f64::from(gpus)))
+    held.guard_watts.map_or(counted, |guard| counted.min(all(f64::from(guard))))
 }
 
 /// Whether a GPU that draws `each` watts under this guard would draw more without it.

@@ -47,7 +47,11 @@ pub fn shared(one: (i32, i32), other: (i32, i32)) -> Option<(i32, i32)> {
 }
 
 /// The limits of a type's `range` that are used at all; none if the policy says `Off`.
-pub fn allowed(gpu_type: &str, range: Option<(i32, i32)>, policy: &EnergyPolicySpec) -> Option<(i32, i32)> {
+pub fn usable_range(
+    gpu_type: &str,
+    range: Option<(i32, i32)>,
+    policy: &EnergyPolicySpec,
+) -> Option<(i32, i32)> {
     let (low, high) = range.filter(|_| policy.limits != Limits::Off)?;
     let row = policy.gpu_types.iter().find(|row| row.name == gpu_type);
     let least = row.and_then(|row| row.min_limit_watts).unwrap_or(0);
@@ -107,7 +111,7 @@ mod tests {
     #[test]
     fn limits_are_offered_as_the_policy_says_and_not_below_what_is_sane() {
         let mut policy = EnergyPolicySpec { limits: Limits::On, ..EnergyPolicySpec::default() };
-        let offered = |range, policy: &EnergyPolicySpec| levels(allowed("A", range, policy), policy);
+        let offered = |range, policy: &EnergyPolicySpec| levels(usable_range("A", range, policy), policy);
         assert_eq!(offered(Some((100, 400)), &policy), [160, 220, 280, 340]);
         assert_eq!(offered(Some((60, 70)), &policy), [60, 65]);
         assert_eq!(offered(None, &policy), [0; 0]);
@@ -121,9 +125,9 @@ mod tests {
         });
         assert_eq!(offered(Some((100, 400)), &policy), [300, 325, 350, 375]);
         policy.limits = Limits::Guard;
-        assert_eq!(allowed("A", Some((100, 400)), &policy), Some((300, 400)));
+        assert_eq!(usable_range("A", Some((100, 400)), &policy), Some((300, 400)));
         assert_eq!(offered(Some((100, 400)), &policy), [0; 0], "for guards alone");
         policy.limits = Limits::Off;
-        assert_eq!(allowed("A", Some((100, 400)), &policy), None);
+        assert_eq!(usable_range("A", Some((100, 400)), &policy), None);
     }
 }

@@ -115,6 +115,16 @@ fn a_guard_that_holds_a_run_back_is_raised_as_far_as_the_budget_has_room() {
     assert_eq!(full.planned().1.and_then(|guard| guard.watts), None, "the administrator wants none any more");
     let mut last = world(runs(340, 150), 220, 100_000);
     assert_eq!(last.drawing(339).planned(), (2_720.0, reached(None)));
+    // Measured profiles draw little, and it may draw the boards' maximum until it is measured.
+    let mut status = runs(340, 150);
+    status["allocation"].as_object_mut().expect("an object").remove("guardWatts");
+    status["allocation"]["guardReached"] = true.into();
+    let mut lifted = world(status, 220, 100_000);
+    for name in ["f1", "f2", "f3"] {
+        lifted.profile(name, json!({"observations": [{"run": "x-1", "gpuType": GPU, "gpus": 4, "nodes": 1, "millisPerEpoch": 60_000,
+            "milliEpochs": 20_000, "watts": 800, "at": at(0)}]}));
+    }
+    assert_eq!(lifted.drawing(390).planned().0, 3_200.0);
 }
 
 #[test]
