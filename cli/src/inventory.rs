@@ -10,7 +10,8 @@ mod node;
 pub mod testing;
 
 use andreas_api::names::{GPU_RESOURCE, LABEL_ADOPTED, LABEL_JOB};
-use andreas_api::slim::{SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob};
+use andreas_api::node_power::PowerState;
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimNodePower, SlimPod, SlimTrainingJob};
 
 pub use node::{GpuView, NO_GPU_NODE, NodeView};
 
@@ -25,6 +26,8 @@ pub struct Objects {
     pub nodes: Option<Vec<SlimNode>>,
     /// TrainingJobs of all namespaces; none where they may not be listed.
     pub jobs: Option<Vec<SlimTrainingJob>>,
+    /// NodePowers: machines that may be off.
+    pub powers: Vec<SlimNodePower>,
     /// Pods of adopted jobs. Their names do not say whose they are.
     pub adopted: Vec<SlimPod>,
     /// What is missing, and why.
@@ -47,6 +50,9 @@ impl Objects {
             &mut notes,
         )?;
         let jobs = allowed(cluster.list::<SlimTrainingJob>(None, &all).await, "names of jobs", &mut notes)?;
+        let powers =
+            allowed(cluster.list::<SlimNodePower>(None, &all).await, "machines that are off", &mut notes)?;
+        let powers = powers.map(|list| list.items).unwrap_or_default();
         let (nodes, jobs) = (nodes.map(|list| list.items), jobs.map(|list| list.items));
         let adopts = |jobs: &Vec<SlimTrainingJob>| jobs.iter().any(|job| job.spec.adopts.is_some());
         let adopted = match jobs.as_ref().is_some_and(adopts) {
@@ -56,16 +62,28 @@ impl Objects {
             }
             false => None,
         };
-        Ok(Self { gpu_nodes, nodes, jobs, adopted: adopted.unwrap_or_default(), notes })
+        Ok(Self { gpu_nodes, nodes, jobs, powers, adopted: adopted.unwrap_or_default(), notes })
     }
 
-    /// All nodes with GPUs, by name.
+    /// All nodes with GPUs, by name; among them those of machines that are off.
     pub fn views(&self) -> Vec<NodeView> {
         let mut views: Vec<NodeView> = self.gpu_nodes.iter().map(|node| NodeView::new(node, self)).collect();
         for node in self.nodes.iter().flatten() {
             let name = node.metadata.name.clone().unwrap_or_default();
             if gpus(node) > 0 && views.iter().all(|view| view.name != name) {
                 views.push(NodeView::without_agent(node));
+            }
+        }
+        for power in &self.powers {
+            let state = power.status.as_ref().map(|status| status.state).unwrap_or_default();
+            let name = power.metadata.name.as_deref();
+            match views.iter_mut().find(|view| Some(view.name.as_str()) == name) {
+                _ if state == PowerState::On => {}
+                Some(view) => {
+                    view.health = format!("{state:?}");
+                    view.healthy &= state != PowerState::Quarantined;
+                }
+                None => views.extend(NodeView::off(power)),
             }
         }
         views.sort_by(|a, b| a.name.cmp(&b.name));

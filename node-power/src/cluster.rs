@@ -65,11 +65,15 @@ impl Cluster {
         Ok(lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0))
     }
 
-    /// The first thing on a node that forbids to switch its machine off.
-    pub async fn obstacle(&self, node: &str) -> Result<Option<String>, ClusterError> {
+    /// The pods on a node.
+    pub async fn pods(&self, node: &str) -> Result<Vec<LivePod>, ClusterError> {
         let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = Api::<LivePod>::all(self.client.clone()).list(&here).await?;
-        if let Some(obstacle) = obstacles::of_pods(&pods.items) {
+        Ok(Api::<LivePod>::all(self.client.clone()).list(&here).await?.items)
+    }
+
+    /// The first thing on a node with these pods that forbids to switch its machine off.
+    pub async fn obstacle(&self, node: &str, pods: &[LivePod]) -> Result<Option<String>, ClusterError> {
+        if let Some(obstacle) = obstacles::of_pods(pods) {
             return Ok(Some(obstacle));
         }
         let gpus = Api::<SlimGpuNode>::all(self.client.clone()).get_opt(node).await?;

@@ -51,8 +51,12 @@ impl LiveNode {
         self.0.status.clone().unwrap_or_default()
     }
 
-    /// What the state machine needs; `remembered` is what a restored Node must have.
-    pub fn seen(&self, remembered: Option<&RememberedMachine>) -> SeenNode {
+    /// What the state machine needs; `remembered` is what a restored Node must have, `requests` what its own pods ask for.
+    pub fn seen(
+        &self,
+        remembered: Option<&RememberedMachine>,
+        requests: BTreeMap<String, String>,
+    ) -> SeenNode {
         let (meta, status) = (&self.0.metadata, self.status());
         let has = |role: &str| {
             let label = format!("node-role.kubernetes.io/{role}");
@@ -68,7 +72,7 @@ impl LiveNode {
             boot_id: status.node_info.map(|info| info.boot_id).unwrap_or_default(),
             gpus: self.gpus(),
             restored: remembered.is_none_or(|machine| self.missing(machine).is_none()),
-            machine: self.remembered(),
+            machine: self.remembered(requests),
         }
     }
 
@@ -78,7 +82,7 @@ impl LiveNode {
         i32::try_from(gpus).unwrap_or(i32::MAX).min(64)
     }
 
-    fn remembered(&self) -> Result<RememberedMachine, String> {
+    fn remembered(&self, requests: BTreeMap<String, String>) -> Result<RememberedMachine, String> {
         let (meta, spec, status) = (&self.0.metadata, self.spec(), self.status());
         let named = self.annotation(ANNOTATION_KEEP).cloned().unwrap_or_default();
         let named: Vec<&str> = named.split(',').map(str::trim).collect();
@@ -105,6 +109,7 @@ impl LiveNode {
                 })
                 .collect(),
             allocatable: allocatable.map(|(key, value)| (key, value.0)).collect(),
+            daemon_set_requests: requests,
             gpus: self.gpus(),
         };
         let size = serde_json::to_string(&machine).map_or(usize::MAX, |text| text.len());
@@ -215,11 +220,11 @@ mod tests {
 
     #[test]
     fn a_node_that_registers_anew_gets_back_what_people_gave_it() {
-        let machine = before().remembered().unwrap();
+        let machine = before().remembered(BTreeMap::new()).unwrap();
         assert_eq!((machine.gpus, machine.taints.len()), (8, 1));
         let fresh = node(json!({"metadata": {"name": "n", "uid": "2", "resourceVersion": "9"},
             "spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}}));
-        assert!(!fresh.seen(Some(&machine)).restored);
+        assert!(!fresh.seen(Some(&machine), BTreeMap::new()).restored);
         let patch = fresh.missing(&machine).unwrap();
         assert_eq!(
             patch,
@@ -231,7 +236,10 @@ mod tests {
                     {"key": "vip", "value": "yes", "effect": "NoSchedule"}]},
             })
         );
-        assert!(before().seen(Some(&machine)).restored, "nothing is missing on the Node itself");
+        assert!(
+            before().seen(Some(&machine), BTreeMap::new()).restored,
+            "nothing is missing on the Node itself"
+        );
     }
 
     #[test]
@@ -251,6 +259,6 @@ mod tests {
         let mut large = before();
         let labels = large.0.metadata.labels.get_or_insert_default();
         (0..200).for_each(|i| drop(labels.insert(format!("l{i}"), "x".into())));
-        assert!(large.remembered().unwrap_err().starts_with("TooLarge"));
+        assert!(large.remembered(BTreeMap::new()).unwrap_err().starts_with("TooLarge"));
     }
 }

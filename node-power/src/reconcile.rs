@@ -1,5 +1,6 @@
 //! One machine after the other: read what counts, decide, write the status, act.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::driver::{Driver, PowerSwitch as _, Trouble};
 use crate::memory::{Memory, SeenLease};
 use crate::metrics::Metrics;
 use crate::node::LiveNode;
+use crate::obstacles;
 use crate::secrets::Secrets;
 use crate::transition::{Act, Seen, Settings, decide};
 use crate::world::{Task, World};
@@ -184,11 +186,13 @@ impl Reconciler {
             memory.lease.read(self.cluster.renewal(KUBELETS, name).await?);
         }
         let may_go_off = wishes_off && matches!(before.state, PowerState::On | PowerState::GoingOff);
-        let obstacle = match node {
-            Some(_) if may_go_off => self.cluster.obstacle(name).await?,
-            _ => None,
-        };
-        let node = node.map(|node| node.seen(before.machine.as_ref()));
+        let (mut obstacle, mut requests) = (None, BTreeMap::new());
+        if may_go_off && node.is_some() {
+            let pods = self.cluster.pods(name).await?;
+            obstacle = self.cluster.obstacle(name, &pods).await?;
+            requests = obstacles::requests_of_node(&pods);
+        }
+        let node = node.map(|node| node.seen(before.machine.as_ref(), requests));
         let marked = node.as_ref().filter(|node| node.going_off.as_ref() == Some(&uid));
         Ok(Seen {
             mode: task.object.spec.mode,

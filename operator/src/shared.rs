@@ -2,8 +2,10 @@
 //!
 //! **Never here**: what a single loop needs.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use andreas_api::node_power::WantedPower;
 use andreas_cluster::index::ClusterIndex;
 use andreas_lifecycle::Settings;
 use parking_lot::Mutex;
@@ -24,6 +26,8 @@ pub struct Shared {
     pub settings: Mutex<Arc<Settings>>,
     /// Counters.
     pub metrics: Metrics,
+    /// What the last plan wants of each machine that may be switched off, by node.
+    pub wanted_power: Mutex<BTreeMap<String, WantedPower>>,
 }
 
 /// What the leader's loops share, for those who serve before this process leads. Clones are one handle.

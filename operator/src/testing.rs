@@ -38,6 +38,7 @@ pub fn shared(index: Arc<Mutex<ClusterIndex>>, client: &Client, now: Timestamp) 
         writer: Writer::new(client.clone(), 4, always_leading(), metrics.clone()),
         settings: Mutex::default(),
         metrics,
+        wanted_power: Mutex::default(),
     })
 }
 

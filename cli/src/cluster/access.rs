@@ -71,7 +71,7 @@ impl Right {
     pub fn granted_by(&self) -> &'static str {
         let reads = matches!(self.verb, "get" | "list" | "watch");
         match (self.group.as_str(), self.resource.as_str()) {
-            (andreas_api::names::GROUP, "gpunodes" | "energypolicies") => {
+            (andreas_api::names::GROUP, "gpunodes" | "energypolicies" | "nodepowers") => {
                 "the chart's ClusterRole andreas-power-admin"
             }
             (_, "nodes" | "namespaces" | "customresourcedefinitions" | "leases") => {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use andreas_api::gpu_node::{GpuCondition, GpuNodeStatus, GpuState};
-use andreas_api::slim::{SlimGpuNode, SlimNode};
+use andreas_api::names::LABEL_GPU_PRODUCT;
+use andreas_api::node_power::PowerState;
+use andreas_api::slim::{SlimGpuNode, SlimNode, SlimNodePower};
 use serde::Serialize;
 
 use super::{Objects, gpus};
@@ -118,6 +120,20 @@ impl NodeView {
             empty_since: status.empty_since.as_ref().map(|at| at.0),
             devices,
         }
+    }
+
+    /// A machine that is off or starts, as it was.
+    pub(super) fn off(power: &SlimNodePower) -> Option<Self> {
+        let status = power.status.as_ref()?;
+        let machine = status.machine.as_ref()?;
+        Some(Self {
+            name: power.metadata.name.clone().unwrap_or_default(),
+            gpu_type: machine.labels.get(LABEL_GPU_PRODUCT).cloned(),
+            gpus: u64::from(machine.gpus.unsigned_abs()),
+            health: format!("{:?}", status.state),
+            healthy: status.state != PowerState::Quarantined,
+            ..Self::default()
+        })
     }
 
     /// A node with GPUs and without an agent's report.

@@ -60,6 +60,12 @@ pub fn nodes() -> Value {
     ])
 }
 
+/// A machine that is off.
+pub fn powers() -> Value {
+    let machine = json!({"nodeUid": "n5", "labels": {"nvidia.com/gpu.product": "Tesla-T4"}, "gpus": 4});
+    json!([{"metadata": {"name": "gpu-5"}, "spec": {"wanted": "Off"}, "status": {"state": "Off", "machine": machine}}])
+}
+
 /// A pod template that every job may have.
 pub fn template() -> Value {
     json!({"spec": {"containers": [{"name": "train", "image": "example.org/train"}]}})
@@ -133,6 +139,7 @@ pub fn objects() -> Objects {
         gpu_nodes: serde_json::from_value(gpu_nodes()).unwrap(),
         nodes: Some(serde_json::from_value(nodes()).unwrap()),
         jobs: Some(serde_json::from_value(jobs()).unwrap()),
+        powers: serde_json::from_value(powers()).unwrap(),
         adopted: Vec::new(),
         notes: Vec::new(),
     }

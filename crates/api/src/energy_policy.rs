@@ -53,6 +53,8 @@ pub struct EnergyPolicySpec {
     pub node_loss: NodeLoss,
     /// When GPUs that hold no job rest. Default: that of each of its fields.
     pub rest: Rest,
+    /// When machines with a NodePower that no job needs are switched off. Default: that of each of its fields.
+    pub node_sleep: NodeSleep,
     /// Power limits of GPUs that train. `Off`: none. `Guard`: where there is a power budget, each run has one until its draw is measured.
     /// `On`: as `Guard`, and lower ones are planned and set. Default: `Guard`.
     pub limits: Limits,
@@ -83,6 +85,7 @@ impl Default for EnergyPolicySpec {
             .into(),
             node_loss: NodeLoss::default(),
             rest: Rest::default(),
+            node_sleep: NodeSleep::default(),
             limits: Limits::default(),
             gpu_types: Vec::new(),
         }
@@ -324,6 +327,52 @@ impl Default for Rest {
     }
 }
 
+/// When machines that no job needs are switched off. Each needs a NodePower with `mode: Auto`, and node-power must run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSleep {
+    /// `Off`: they are on. `Observe`: they are on, and what sleep would have saved is counted. `On`: the plan decides. Default: `Off`.
+    pub mode: SleepMode,
+    /// How long a node must be empty at least; where its start costs more than it draws in that time, until it has drawn that much.
+    /// Default: `10m`. The operator must have run six times as long before the first node goes off.
+    pub idle_after: DurationText,
+    /// Empty nodes that stay on beside the demand to be expected. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub ready_nodes: Vec<ReadyNodes>,
+}
+
+impl Default for NodeSleep {
+    fn default() -> Self {
+        Self { mode: SleepMode::Off, idle_after: DurationText("10m".into()), ready_nodes: Vec::new() }
+    }
+}
+
+/// Whether machines are switched off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SleepMode {
+    /// The plan decides.
+    On,
+    /// They are on; what sleep would have saved is counted.
+    Observe,
+    /// They are on. A word of another release counts as this one.
+    #[default]
+    #[serde(other)]
+    Off,
+}
+
+/// Empty nodes of a GPU type that stay on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReadyNodes {
+    /// GPU type: the value of the node's type label.
+    #[schemars(length(min = 1, max = 253))]
+    pub gpu_type: String,
+    /// How many of each size.
+    #[schemars(range(min = 0, max = 1000))]
+    pub nodes: i32,
+}
+
 /// On or off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Switch {
@@ -369,6 +418,10 @@ pub struct GpuTypePower {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub host_busy_watts: Option<i32>,
+    /// Draw of a node that is switched off, W: its BMC and power supplies. Default: 15.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub host_off_watts: Option<i32>,
     /// Lowest power limit that may be planned for one GPU, W. Default: the driver's own, and never below four tenths of the highest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]

@@ -226,6 +226,10 @@ pub struct RememberedMachine {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(inner(length(max = 64)))]
     pub allocatable: BTreeMap<String, String>,
+    /// What the pods of its DaemonSets ask for of it, by resource; `pods` is their number.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(inner(length(max = 64)))]
+    pub daemon_set_requests: BTreeMap<String, String>,
     /// Whole GPUs.
     #[schemars(range(min = 0, max = 64))]
     pub gpus: i32,

@@ -44,6 +44,8 @@ andreas_model::names! {
         WaitingForCapacity,
         /// Starts later because energy is cheaper then, or the power budget higher.
         DeferredForEnergy,
+        /// A machine that it needs was off and starts.
+        NodeStarting,
         /// The power budget leaves no room.
         PowerBudget,
         /// The budget is below what the cluster draws at idle.

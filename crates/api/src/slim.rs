@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{energy_policy, gpu_node, training_job, training_profile};
+use crate::{energy_policy, gpu_node, node_power, training_job, training_profile};
 
 /// Implements [`kube::Resource`] for a slim view with a field `metadata: ObjectMeta`, as the full type has it:
 /// `resource_like!(SlimPod, Pod)`. For views beside those of this module.
@@ -99,6 +99,14 @@ slim_custom_resource!(
     gpu_node::GpuNode,
     gpu_node::GpuNodeSpec,
     gpu_node::GpuNodeStatus
+);
+
+slim_custom_resource!(
+    /// A NodePower without `managedFields`.
+    SlimNodePower,
+    node_power::NodePower,
+    node_power::NodePowerSpec,
+    node_power::NodePowerStatus
 );
 
 /// A TrainingJob as the extender needs it: its identity and allocation.

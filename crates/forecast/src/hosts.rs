@@ -1,9 +1,9 @@
-//! What jobs are billed for of their hosts' draw in a future.
+//! What jobs are billed for of their hosts' draw in a future, and when hosts that are off are on.
 
 use std::collections::BTreeMap;
 
-use andreas_model::{GpuType, NodeName, Watts};
-use andreas_planner::{Node, Placement, Snapshot};
+use andreas_model::{GpuType, NodeName, Time, Watts};
+use andreas_planner::{Node, NodePower, Placement, Snapshot};
 
 /// The hosts of a snapshot.
 pub(crate) struct Hosts<'a> {
@@ -31,6 +31,17 @@ impl<'a> Hosts<'a> {
     pub fn share(&self, place: &Placement) -> Watts {
         let its = place.nodes.iter().filter_map(|name| self.nodes.get(name));
         its.map(|node| node.host_share(place.gpus_per_node)).sum()
+    }
+
+    /// When all these nodes are on, if those that are off now start at `now`: one that is woken in a future may be off again later.
+    pub fn on_from(&self, place: &Placement, now: Time) -> Time {
+        let sleeping = place.nodes.iter().filter_map(|name| self.nodes.get(name)?.sleep);
+        let on = sleeping.map(|sleep| match sleep.state {
+            NodePower::On => now,
+            NodePower::Waking { until } => until,
+            NodePower::Asleep => now + sleep.wake,
+        });
+        on.fold(now, Time::max)
     }
 
     /// The share of a job with so many GPUs of a type, on whatever nodes.

@@ -116,9 +116,11 @@ impl<'a> Live<'a> {
                 return;
             }
             self.stop();
-            return self.begin(place.clone(), now, now + self.job.restart.unwrap_or(restart), hosts);
+            let ready = hosts.on_from(place, now) + self.job.restart.unwrap_or(restart);
+            return self.begin(place.clone(), now, ready, hosts);
         }
         let free_at = self.leaving.as_ref().map_or(now, |(_, until)| until.max(now));
+        let free_at = free_at.max(hosts.on_from(place, now));
         let again =
             !matches!(self.job.state, JobState::Waiting | JobState::Starting { .. }) || self.start.is_some();
         let ready = free_at + if again { self.job.restart.unwrap_or(restart) } else { Seconds::ZERO };

@@ -75,6 +75,20 @@ fn exact_lengths_give_exact_ends_with_and_without_plans() {
 }
 
 #[test]
+fn a_job_on_a_node_that_is_off_starts_when_it_is_on() {
+    let mut snapshot = snapshot(&[job("first", 4, 5.0)]);
+    let start = |snapshot: &Snapshot| of(&forecast(snapshot, 50), "first").start.p50;
+    assert_eq!(start(&snapshot), Time(100.0));
+    for (state, on) in
+        [(json!("Asleep"), 160.0), (json!({"Waking": {"until": 130.0}}), 130.0), (json!("On"), 100.0)]
+    {
+        let sleep = json!({"state": state, "wake": 60.0});
+        snapshot.nodes[0].sleep = Some(serde_json::from_value(sleep).expect("a state"));
+        assert_eq!(start(&snapshot), Time(on), "{state}");
+    }
+}
+
+#[test]
 fn jobs_cost_their_share_of_their_hosts_with_and_without_plans() {
     let runs = Asked { state: runs(3), ..job("runs", 3, 30.0) };
     let mut snapshot = snapshot(&[runs, job("later", 4, 5.0)]);

@@ -59,6 +59,7 @@ pub(crate) fn assemble(
         jobs: std::collections::BTreeMap::new(),
         prices: outcome.prices.clone(),
         intended: intended(instance, &outcome.intended),
+        deferred: intended(instance, &outcome.deferred),
     };
     let mut total = Money::ZERO;
     let mut jobs = Vec::with_capacity(assignments.len());

@@ -1,7 +1,7 @@
 //! When empty nodes go to sleep, and which are woken ahead of demand.
 //!
-//! **In**: the nodes of each class with their state, the demand to come, the instant. **Out**: the nodes to send to
-//! sleep and to wake. A pure function, for a simulator and an operator alike. A job that is placed on a sleeping node
+//! **In**: the nodes of each class with their state, the demand to come, the starts that a plan expects later, the instant. **Out**:
+//! the nodes to send to sleep and to wake. A pure function, for a simulator and an operator alike. A job that is placed on a sleeping node
 //! wakes it; that is the plan's decision, not this rule's.
 //!
 //! The rule is that of ski rental: a node sleeps once it has been empty for as long as its wake-up costs in idle
@@ -12,6 +12,11 @@ use std::collections::BTreeMap;
 
 use andreas_model::{Joules, Seconds, Time, Watts};
 use serde::{Deserialize, Serialize};
+
+use crate::snapshot::IntendedChange;
+
+/// A node for a start that is expected later is woken so much before it must begin to start up.
+const AHEAD: Seconds = Seconds(30.0);
 
 /// Settings of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,6 +59,8 @@ pub enum NodeUse {
 pub struct SleepNode<'a> {
     /// Nodes of a class replace each other: same GPU type, same number of GPUs.
     pub class: &'a str,
+    /// Its GPU type.
+    pub gpu_type: &'a str,
     /// Its GPUs, > 0.
     pub gpus: u32,
     /// What it does.
@@ -62,6 +69,8 @@ pub struct SleepNode<'a> {
     pub saved: Watts,
     /// Energy of one sleep and wake.
     pub wake: Joules,
+    /// How long it takes to start up.
+    pub start: Seconds,
 }
 
 /// What the rule wants.
@@ -82,10 +91,11 @@ fn break_even(node: &SleepNode<'_>, rule: &SleepRule) -> Seconds {
     Seconds(even.max(rule.idle_s))
 }
 
-/// Applies the rule. `coming` gives GPUs that will be asked for within the horizon, by class; none where unknown.
+/// Applies the rule. `coming` gives GPUs that will be asked for within the horizon, by class; none where unknown. `deferred` are starts
+/// that the plan expects later on nodes that are off ([`Plan::deferred`](crate::Plan::deferred)): these are on by then.
 pub fn decide(
     nodes: &[SleepNode<'_>],
-    coming: &BTreeMap<&str, f64>,
+    (coming, deferred): (&BTreeMap<&str, f64>, &[IntendedChange]),
     rule: &SleepRule,
     now: Time,
 ) -> SleepDecision {
@@ -130,6 +140,31 @@ pub fn decide(
         let asleep = of_class.iter().filter(|i| nodes[**i].state == NodeUse::Asleep);
         decision.wake.extend(asleep.take(kept.saturating_sub(ready)).copied());
     }
+    let mut taken = vec![false; nodes.len()];
+    for start in deferred {
+        let fits = |i: &usize| {
+            let node = &nodes[*i];
+            node.gpu_type == start.gpu_type.as_str() && node.gpus >= start.gpus_per_node.0 && !taken[*i]
+        };
+        // One that is empty or on its way serves as well.
+        let (asleep, awake): (Vec<usize>, Vec<usize>) = (0..nodes.len())
+            .filter(|i| fits(i) && nodes[*i].state != NodeUse::Busy)
+            .partition(|i| nodes[*i].state == NodeUse::Asleep && !decision.wake.contains(i));
+        let chosen: Vec<usize> = awake.into_iter().chain(asleep).take(start.nodes as usize).collect();
+        chosen.iter().for_each(|i| taken[*i] = true);
+        let asleep = |i: &&usize| nodes[**i].state == NodeUse::Asleep;
+        let Some(slowest) = chosen.iter().filter(asleep).map(|i| nodes[*i].start).reduce(Seconds::max) else {
+            continue;
+        };
+        let due = start.at - slowest - AHEAD;
+        if due <= now {
+            decision.wake.extend(chosen.iter().filter(asleep));
+        } else {
+            decision.next = Some(decision.next.map_or(due, |next| next.min(due)));
+        }
+    }
+    decision.wake.sort_unstable();
+    decision.wake.dedup();
     decision
 }
 
@@ -209,7 +244,8 @@ mod tests {
     use super::*;
 
     fn node(state: NodeUse) -> SleepNode<'static> {
-        SleepNode { class: "A", gpus: 8, state, saved: Watts(1000.0), wake: Joules(900_000.0) }
+        let (saved, wake) = (Watts(1000.0), Joules(900_000.0));
+        SleepNode { class: "A", gpu_type: "A", gpus: 8, state, saved, wake, start: Seconds(300.0) }
     }
 
     fn empty(since: f64) -> SleepNode<'static> {
@@ -220,7 +256,7 @@ mod tests {
     fn a_node_sleeps_once_its_idle_draw_has_cost_a_wake_up() {
         let rule = SleepRule::default();
         let nodes = [empty(0.0), node(NodeUse::Busy)];
-        let at = |now| decide(&nodes, &BTreeMap::new(), &rule, Time(now));
+        let at = |now| decide(&nodes, (&BTreeMap::new(), &[]), &rule, Time(now));
         assert_eq!(at(899.0), SleepDecision { next: Some(Time(900.0)), ..SleepDecision::default() });
         assert_eq!(at(900.0).sleep, [0]);
     }
@@ -229,7 +265,7 @@ mod tests {
     fn the_buffer_and_the_demand_to_come_stay_awake() {
         let rule = SleepRule { buffer: 1, ..SleepRule::default() };
         let nodes = [empty(0.0), empty(10.0), empty(5.0), node(NodeUse::Asleep)];
-        let sleeps = |gpus: f64| decide(&nodes, &BTreeMap::from([("A", gpus)]), &rule, Time(1e6));
+        let sleeps = |gpus: f64| decide(&nodes, (&BTreeMap::from([("A", gpus)]), &[]), &rule, Time(1e6));
         // The one that became empty last is kept.
         assert_eq!(sleeps(0.0).sleep, [2, 0]);
         assert_eq!(sleeps(8.0).sleep, [0]);
@@ -241,15 +277,40 @@ mod tests {
     fn nodes_kept_awake_by_demand_are_looked_at_again_when_it_may_be_past() {
         let rule = SleepRule { buffer: 1, horizon_s: 300.0, ..SleepRule::default() };
         let nodes = [empty(0.0), empty(0.0)];
-        let next = |gpus: f64| decide(&nodes, &BTreeMap::from([("A", gpus)]), &rule, Time(1e6)).next;
+        let next = |gpus: f64| decide(&nodes, (&BTreeMap::from([("A", gpus)]), &[]), &rule, Time(1e6)).next;
         // One node is the buffer, the other one is for the demand.
         assert_eq!(next(8.0), Some(Time(1e6 + 300.0)));
         // The buffer alone waits for nothing, as nothing but another job ends it.
-        assert_eq!(decide(&nodes[..1], &BTreeMap::new(), &rule, Time(1e6)), SleepDecision::default());
+        assert_eq!(decide(&nodes[..1], (&BTreeMap::new(), &[]), &rule, Time(1e6)), SleepDecision::default());
         // A node that is due earlier comes first.
         let nodes = [empty(0.0), empty(0.0), empty(-600.0)];
-        let decision = decide(&nodes, &BTreeMap::from([("A", 8.0)]), &rule, Time(100.0));
+        let decision = decide(&nodes, (&BTreeMap::from([("A", 8.0)]), &[]), &rule, Time(100.0));
         assert_eq!(decision.next, Some(Time(300.0)));
+    }
+
+    #[test]
+    fn a_node_is_on_by_the_time_that_a_later_start_needs_it() {
+        let nodes = [node(NodeUse::Asleep), node(NodeUse::Asleep), node(NodeUse::Asleep)];
+        let start = |at: f64, nodes: u32, gpu_type: &str| IntendedChange {
+            job: "team/a".into(),
+            at: Time(at),
+            gpu_type: gpu_type.into(),
+            nodes,
+            gpus_per_node: andreas_model::GpuCount(8),
+        };
+        let decision = |deferred: &[IntendedChange]| {
+            decide(&nodes, (&BTreeMap::new(), deferred), &SleepRule::default(), Time(0.0))
+        };
+        // 300 s to start up, and 30 s more.
+        let early = decision(&[start(3_600.0, 1, "A")]);
+        assert_eq!((early.wake, early.next), (vec![], Some(Time(3_270.0))));
+        assert_eq!(decision(&[start(330.0, 1, "A"), start(10.0, 1, "A")]).wake, [0, 1], "one each");
+        assert_eq!(decision(&[start(330.0, 9, "A"), start(0.0, 1, "B")]).wake, [0, 1, 2]);
+        // The one that is on its way is for it.
+        let nodes = [node(NodeUse::Asleep), node(NodeUse::Waking)];
+        let again =
+            decide(&nodes, (&BTreeMap::new(), &[start(10.0, 1, "A")]), &SleepRule::default(), Time(0.0));
+        assert_eq!(again, SleepDecision::default());
     }
 
     #[test]

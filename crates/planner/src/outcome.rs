@@ -22,6 +22,8 @@ pub struct Outcome {
     pub waiting_cost: Option<f64>,
     /// Intended changes: job, seconds from now, configuration from then on.
     pub intended: Vec<(usize, f64, usize)>,
+    /// Starts meant for later on nodes that are off: job, seconds from now, configuration.
+    pub deferred: Vec<(usize, f64, usize)>,
     /// Shadow prices for the next decision.
     pub prices: Option<Prices>,
     /// What jobs ask for at these prices, as a part of what is there, of the resource of which most is asked for.

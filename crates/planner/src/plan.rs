@@ -57,6 +57,9 @@ pub struct Plan {
     /// Changes of running jobs that make this plan worth its cost, with their instants, for the next snapshot.
     #[serde(default)]
     pub intended: Vec<IntendedChange>,
+    /// Starts of waiting jobs that the plan expects later on nodes that are off now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deferred: Vec<IntendedChange>,
 }
 
 /// The decision about one job and its forecast.

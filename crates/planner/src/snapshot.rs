@@ -67,7 +67,7 @@ fn default_wear() -> Seconds {
 /// A change of configuration that a plan expects to make later.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntendedChange {
-    /// The running job.
+    /// The job.
     pub job: JobId,
     /// When.
     pub at: Time,

@@ -53,6 +53,8 @@ andreas_runtime::metrics! {
         "Planned nodes that are ready and have no node agent, or one that has been silent for three minutes while a pod held a GPU: their GPUs neither rest nor take power limits, and their energy is not measured");
     DRAW = gauge("andreas_power_watts", &[],
         "Draw of the cluster as budgets count it: jobs that start or run (measured where agents report), idle GPUs, nodes with a job, GPUs of others");
+    SAVED = counter("andreas_node_saved_joules_total", &[],
+        "Energy that machines saved while they were off, less what their starts cost; with nodeSleep.mode Observe, would have saved");
     BUDGETED = gauge("andreas_budgeted_power_watts", &[], "Budgeted power of the last plan");
     ALLOWED = gauge("andreas_allowed_power_watts", &[], "What the power budget allows; not there without budget");
     BUDGET_MET = gauge("andreas_budget_met", &[],

@@ -81,6 +81,7 @@ pub struct PlanMetrics {
     /// Duration of planning.
     pub seconds: Histogram,
     violations: Counter,
+    saved: Counter,
     last: Arc<Mutex<LastValues>>,
 }
 
@@ -126,9 +127,9 @@ pub struct Metrics {
 }
 
 /// Kinds of writes to the API server.
-const WRITES: [&str; 13] = [
+const WRITES: [&str; 14] = [
     "status", "pod", "delete", "service", "secret", "wake", "dry_run", "progress", "profile", "node",
-    "policy", "adopt", "adopted",
+    "power", "policy", "adopt", "adopted",
 ];
 /// What becomes of a write.
 const WRITTEN: [&str; 6] = ["ok", "conflict", "refused", "gone", "busy", "failed"];
@@ -165,6 +166,7 @@ impl Metrics {
                 errors: list::PLAN_ERRORS.create(registry),
                 seconds: list::PLAN_TIME.register(registry, planning_seconds()),
                 violations: list::VIOLATIONS.create(registry),
+                saved: list::SAVED.create(registry),
                 last,
             },
             predictor: PredictorMetrics {
@@ -243,6 +245,11 @@ impl Metrics {
             self.planning.violations.inc();
         }
         self.planning.last.lock().plan = Some(plan);
+    }
+
+    /// Machines that are off have saved this much more, J.
+    pub fn saved(&self, joules: f64) {
+        self.planning.saved.inc_by(joules.max(0.0).round() as u64);
     }
 
     /// Records whether the power budget counts as met.

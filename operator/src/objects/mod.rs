@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`nodes`] | a GpuNode per GPU node, its power limits and exclusion; the policy's status |
+//! | [`nodes`] | a GpuNode per GPU node, its power limits and exclusion; the policy's status; which machines are wanted on |
 //! | [`profiles`] | TrainingProfiles: observations merged in, unused ones removed |
 //!
 //! **In**: the index, and updates of profiles from ended attempts. **Out**: writes.
@@ -10,6 +10,7 @@
 //! **Never here**: jobs and their pods (executor).
 
 mod gpu_nodes;
+mod node_powers;
 pub mod nodes;
 mod patches;
 pub mod profiles;

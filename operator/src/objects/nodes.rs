@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::gpu_nodes;
+use super::node_powers;
 use super::patches::{AT_ONCE, patch_specs};
 use crate::shared::Shared;
 use crate::writes::patch;
@@ -50,9 +51,11 @@ pub async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         request_holders(&shared).await;
         read_templates(&shared).await;
         write_policy_status(&shared, &mut enforcement).await;
+        node_powers::want(&shared).await;
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
             () = signals.holders.notified() => {}
+            () = signals.power.notified() => {}
             () = shutdown.cancelled() => return,
         }
     }

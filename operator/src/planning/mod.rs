@@ -13,6 +13,7 @@
 //! | [`figures`] | the figures of a plan for the metrics |
 //! | [`guards`] | power limits of runs that nobody has measured |
 //! | [`last`] | the last plan with its input, for `/snapshot` and the query API |
+//! | [`sleep`](mod@sleep) | which machines are wanted on |
 //!
 //! **Never here**: writes; the executor, which this loop meets in the ledger only.
 
@@ -20,6 +21,7 @@ mod decision;
 mod figures;
 mod guards;
 pub mod last;
+mod sleep;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,15 +30,16 @@ use std::time::Duration;
 use andreas_api::Reason;
 use andreas_api::slim::{SlimNode, SlimTrainingJob};
 use andreas_cluster::energy::inventory::largest_node;
-use andreas_cluster::index::{ClusterIndex, Signals, gpu_memory, whole_gpus};
+use andreas_cluster::index::{ClusterIndex, Signals, WaitingPod, gpu_memory, whole_gpus};
 use andreas_lifecycle::{DecisionFor, Planned, Settings};
+use andreas_model::Time;
 use andreas_planner::{IntendedChange, Options, Plan, Prices, Snapshot, SnapshotError};
 use andreas_runtime::clock;
 use andreas_runtime::health::Heartbeat;
 use andreas_runtime::watch::ObjectKey;
 use futures::FutureExt as _;
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{self, Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::ledger::Ledger;
@@ -49,6 +52,7 @@ use crate::snapshot::{self, Built, Caches, Expected, job_key};
 use decision::{host_watts, planned_of};
 use guards::Guards;
 use last::{Latest, LatestPlan};
+use sleep::Sleep;
 
 /// Timing of plans.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +94,7 @@ pub async fn run(
     let mut caches = empty();
     // The last plan's prices and intended changes.
     let mut left = FromLastPlan::default();
+    let mut machines = Sleep::new(clock::now());
     let mut wake: Option<Instant> = None;
     let mut number: u64 = 0;
     wait_until(&shared, FIRST_WITHIN, |index, ledger| {
@@ -112,7 +117,7 @@ pub async fn run(
         signals.soon.notified().now_or_never();
         // Everything logged before this line is in the plan.
         tracing::debug!(plan = number, "takes a snapshot");
-        let (index, ledger) = copy_state(&shared);
+        let (index, ledger, waiting) = copy_state(&shared);
         let with = std::mem::replace(&mut caches, empty());
         let (last, wanted) = (std::mem::take(&mut left), options.clone());
         let work = move || {
@@ -124,7 +129,7 @@ pub async fn run(
             // Snapshot and planner are pure and total; a panic is a bug that a restart does not fix.
             shared.metrics.planning.errors.inc();
             tracing::error!("planning failed");
-            sleep(Duration::from_secs(5)).await;
+            time::sleep(Duration::from_secs(5)).await;
             continue;
         };
         caches = with;
@@ -146,6 +151,9 @@ pub async fn run(
                     );
                 }
                 wake = deliver(&shared, &built, &plan, number, &sampled);
+                let wanted = machines.after(&index, (&built.snapshot, &plan), &waiting, at);
+                wake = wake.into_iter().chain(wanted.next.map(from_now)).min();
+                want(&shared, wanted);
                 left = FromLastPlan { prices: plan.prices.clone(), intended: plan.intended.clone() };
                 latest.keep(Latest {
                     at,
@@ -160,9 +168,19 @@ pub async fn run(
             Err(error) => {
                 shared.metrics.planning.errors.inc();
                 tracing::error!(%error, "the snapshot cannot be planned");
-                sleep(Duration::from_secs(1)).await;
+                time::sleep(Duration::from_secs(1)).await;
             }
         }
+    }
+}
+
+/// Makes known what is wanted of machines.
+fn want(shared: &Shared, wanted: sleep::Wanted) {
+    shared.metrics.saved(wanted.saved.0);
+    let mut known = shared.wanted_power.lock();
+    if *known != wanted.power {
+        *known = wanted.power;
+        shared.index.lock().signals().power.notify_one();
     }
 }
 
@@ -271,7 +289,7 @@ async fn wait_until(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIn
 
 /// A consistent copy of index and ledger, so that nothing waits for the plan. Grants of the last plan are
 /// void from here on.
-fn copy_state(shared: &Shared) -> (ClusterIndex, Ledger) {
+fn copy_state(shared: &Shared) -> (ClusterIndex, Ledger, Vec<WaitingPod>) {
     let index = shared.index.lock();
     let mut ledger = shared.ledger.lock();
     ledger.revoke_grants(|key, planned| {
@@ -279,7 +297,7 @@ fn copy_state(shared: &Shared) -> (ClusterIndex, Ledger) {
         let Some(held) = status.and_then(|status| status.allocation.as_ref()) else { return false };
         planned.runs_on(&held.nodes, held.gpus_per_worker)
     });
-    let copies = (index.for_plan(), ledger.clone());
+    let copies = (index.for_plan(), ledger.clone(), index.waiting_pods());
     drop(ledger);
     drop(index);
     update_settings(shared, &copies.0);
@@ -341,6 +359,7 @@ fn memory_unknown(index: &ClusterIndex) -> Option<String> {
 pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &Plan) -> Vec<ObjectKey> {
     let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
     let nodes: BTreeMap<_, _> = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
+    let at = Timestamp::from_second(built.snapshot.now.0 as i64).unwrap_or_default();
     let of_memory = memory_unknown(index);
     let mut guards = Guards::new(index, built, plan);
     let mut changed = Vec::new();
@@ -352,6 +371,8 @@ pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &P
         let notes = notes.into_iter().flatten().cloned().collect::<Vec<_>>().join("; ");
         let notes = Some(notes.as_str()).filter(|notes| !notes.is_empty());
         let Some(planned) = planned_of(job_plan, job, notes) else { continue };
+        let about = (index, &job.state);
+        let Some(planned) = sleep::wish(&job_plan.decision, planned, about, &nodes, at) else { continue };
         let planned = guards.guarded(planned, &key, job);
         let after = job_plan.after.iter().filter_map(|id| holder(index, ledger, job_key(id)?)).collect();
         if let Some(memory) = ledger.get_mut(&key, &basis.uid) {
@@ -397,7 +418,13 @@ fn next_plan_at(built: &Built, plan: &Plan) -> Option<Instant> {
         .chain(overdue)
         .filter(|at| at.is_finite())
         .min_by(f64::total_cmp)?;
-    Some(Instant::now() + Duration::from_secs_f64((first - now).clamp(0.1, 3_600.0)))
+    Some(from_now(Time(first)))
+}
+
+/// When that is, an hour from now at most.
+fn from_now(at: Time) -> Instant {
+    let now = clock::now().as_millisecond() as f64 / 1_000.0;
+    Instant::now() + Duration::from_secs_f64((at.0 - now).clamp(0.1, 3_600.0))
 }
 
 /// Stores every job's predictions for its next steps.

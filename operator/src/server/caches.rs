@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use andreas_api::names::LABEL_JOB;
 use andreas_api::slim::{
-    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
-    SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimNodePower, SlimPersistentVolume, SlimPersistentVolumeClaim,
+    SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_cluster::index::{ClusterIndex, ForeignPod, SlimNamespace};
 use andreas_runtime::health::{Health, ReadyHandle};
@@ -42,6 +42,7 @@ pub fn start_watches(
     let mut with = WatchStarter { client, index, metrics, health, tasks, end, ready: Vec::new() };
     with.feed::<SlimNode>("nodes", WatchConfig::default());
     with.feed::<SlimGpuNode>("gpunodes", WatchConfig::default());
+    with.feed::<SlimNodePower>("nodepowers", WatchConfig::default());
     with.feed::<SlimEnergyPolicy>("energypolicies", WatchConfig::default());
     with.feed::<SlimTrainingProfile>("trainingprofiles", WatchConfig::default());
     with.feed::<SlimQuota>("resourcequotas", WatchConfig::default());

@@ -327,6 +327,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
         writer,
         settings: Mutex::new(Arc::new(settings)),
         metrics: with.metrics.clone(),
+        wanted_power: Mutex::default(),
     });
     let profile_updates = Arc::<ProfileUpdates>::default();
     let executor = Arc::new(Executor {

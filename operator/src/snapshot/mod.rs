@@ -208,7 +208,7 @@ pub fn build(
     let claims = claims_of(index, ledger);
 
     let holders = holders::holders(&claims, index);
-    let mut cluster = nodes::gather(index, &inventory, &holders);
+    let mut cluster = nodes::gather(index, &inventory, &holders, now);
     let measured = measured_runs(&claims, index, seen, now);
     let by_type: Vec<(&str, f64)> =
         measured.values().map(|(gpu_type, each)| (gpu_type.as_str(), *each)).collect();

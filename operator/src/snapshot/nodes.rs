@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use andreas_api::energy_policy::SleepMode;
 use andreas_cluster::energy::draws::foreign_power;
 use andreas_cluster::energy::{Exclusion, Inventory, Types, limits};
 use andreas_cluster::index::amounts::HOST_PORT;
+use andreas_cluster::index::machines::{self, Machine};
 use andreas_cluster::index::{
     ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, usable, whole_gpus,
 };
 use andreas_cluster::policy::boards::Board;
-use andreas_model::{GpuType, Watts};
-use andreas_planner::{Node, Resources, Worker};
+use andreas_model::{GpuType, HostPower, Joules, ObjectKey, Seconds, Time, Watts};
+use andreas_planner::{Node, NodePower, NodeSleep, Resources, Worker};
+use jiff::Timestamp;
 
 use super::holders::Holders;
 use super::{gpus, node_name, worker};
@@ -84,7 +87,7 @@ impl Cluster {
 }
 
 /// Collects the managed nodes and any others with jobs of ours; under a power budget also those that are closed to workers.
-pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders) -> Cluster {
+pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders, now: Timestamp) -> Cluster {
     let policy = inventory.policy();
     let mut cluster = Cluster::default();
     let mut powers: BTreeMap<&str, Board> = BTreeMap::new();
@@ -130,7 +133,10 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
             facts.memory_mib = facts.memory_mib.max(gpu_memory(node));
         }
         let agent = agent_status(index, key);
-        if serves && !limits::all_broken(agent) {
+        let machine = index.machine(&key.name, now);
+        // The agent of one that is off says nothing of limits, and will.
+        let is_on = matches!(machine, None | Some(Machine::On));
+        if serves && is_on && !limits::all_broken(agent) {
             let takes = limits::of_node(agent);
             ranges
                 .entry(gpu_type.clone())
@@ -162,7 +168,7 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
             free_gpus: gpus(free_gpus),
             host_idle: host.idle,
             host_busy: host.busy,
-            sleep: None,
+            sleep: machine.and_then(|machine| sleep(index, &key.name, machine, host, now)),
             foreign_power: foreign,
             gang_class: 0,
             free: Resources {
@@ -184,4 +190,26 @@ pub fn gather(index: &ClusterIndex, inventory: &Inventory<'_>, holders: &Holders
         }
     }
     cluster
+}
+
+/// Whether a machine may be off, for the plan: those that are on may be once the policy says so.
+fn sleep(
+    index: &ClusterIndex,
+    node: &str,
+    machine: Machine,
+    host: HostPower,
+    now: Timestamp,
+) -> Option<NodeSleep> {
+    let key = ObjectKey { namespace: String::new(), name: node.to_owned() };
+    let wake = Seconds(machines::start_time(index.node_powers().get(&key)?).as_secs_f64());
+    let state = match machine {
+        Machine::On => NodePower::On,
+        Machine::Starting { until } => {
+            NodePower::Waking { until: Time((until.as_second().max(now.as_second())) as f64) }
+        }
+        Machine::Off => NodePower::Asleep,
+    };
+    let mode = index.policy().map(|policy| policy.spec.node_sleep.mode).unwrap_or_default();
+    let wake_energy = Joules(host.busy.0.max(host.idle.0) * wake.0);
+    (state != NodePower::On || mode == SleepMode::On).then_some(NodeSleep { state, wake, wake_energy })
 }

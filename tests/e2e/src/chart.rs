@@ -20,6 +20,9 @@ pub const SYSTEM: &str = "andreas-system";
 /// Namespace of the node agents.
 pub const AGENTS: &str = "andreas-node";
 
+/// Namespace of node-power.
+pub const POWER: &str = "andreas-power";
+
 /// The weights that scenarios may give their jobs, where they do not say otherwise: all.
 pub const MAX_WEIGHT: u16 = 1_000;
 
@@ -69,6 +72,9 @@ async fn render(testbed: &Testbed, templates: &[&str], values: &[(&str, &str)]) 
 /// When the chart does not render or the API server refuses an object.
 pub async fn install(testbed: &Testbed, values: &[(&str, &str)]) -> Result<()> {
     testbed.kubectl(["create", "namespace", SYSTEM]).await?.checked()?;
+    if values.contains(&("nodePower.enabled", "true")) {
+        testbed.kubectl(["create", "namespace", POWER]).await?.checked()?;
+    }
     let definitions = render(testbed, &["templates/crds.yaml"], &[]).await?;
     testbed.kubectl_apply(&definitions).await?.checked()?;
     let rest = render(

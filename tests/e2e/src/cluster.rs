@@ -135,8 +135,9 @@ impl Cluster {
             let max_weight = options.max_weight.to_string();
             let kinds = format!("{{{}}}", options.adopt.join(","));
             let adopts = (!options.adopt.is_empty()).then_some(("adoption.kinds", kinds.as_str()));
-            let values: Vec<_> =
-                adopts.into_iter().chain([("policies.maxWeight", max_weight.as_str())]).collect();
+            let powers = options.node_power.then_some(("nodePower.enabled", "true"));
+            let weight = ("policies.maxWeight", max_weight.as_str());
+            let values: Vec<_> = adopts.into_iter().chain(powers).chain([weight]).collect();
             chart::install(&testbed, &values).await.context("installing the chart's objects")?;
         }
         let machines: Arc<dyn Machines> = match &real_nodes {

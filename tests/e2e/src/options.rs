@@ -99,6 +99,8 @@ pub struct Options {
     pub adopt: &'static [&'static str],
     /// The largest weight that counts: scenarios tell jobs apart by any there is.
     pub max_weight: u16,
+    /// With the rights and policies of node-power.
+    pub node_power: bool,
     /// Keeps the machine busy: takes places of several, so that no other such scenario and few of the usual ones run beside it.
     pub heavy: bool,
 }
@@ -113,7 +115,7 @@ impl Options {
             && self.node_monitor_grace_period == usual.node_monitor_grace_period
             && self.adopt.is_empty()
             && self.max_weight == usual.max_weight
-            && !(self.simulated || self.heavy)
+            && !(self.simulated || self.heavy || self.node_power)
     }
 }
 
@@ -145,6 +147,7 @@ impl Default for Options {
             gpus_kept_busy: false,
             adopt: &[],
             max_weight: chart::MAX_WEIGHT,
+            node_power: false,
             heavy: false,
         }
     }

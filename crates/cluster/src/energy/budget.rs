@@ -125,6 +125,13 @@ fn counted(inventory: &Inventory<'_>, now: Timestamp) -> (f64, f64) {
         whole += foreign + idle(ours) + if ours > 0 { host.busy.0 } else { host.idle.0 };
         floor += foreign + idle(0) + host.idle.0;
     }
+    // A machine that starts draws as if busy, and is no node yet.
+    for node in index.starting() {
+        let Some(product) = inventory.powered(&node) else { continue };
+        let (power, gpus) = (inventory.board(product), whole_gpus(&node).min(MOST_GPUS));
+        let watts = power.host(gpus).busy.0 + gpus as f64 * power.idle.0;
+        (whole, floor) = (whole + watts, floor + watts);
+    }
     (whole, floor)
 }
 

@@ -152,6 +152,7 @@ impl<'a> Inventory<'a> {
                 max_watts,
                 host_idle_watts: None,
                 host_busy_watts: None,
+                host_off_watts: None,
                 min_limit_watts: None,
             };
             policy.to_mut().gpu_types.push(row);

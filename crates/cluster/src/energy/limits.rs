@@ -121,6 +121,7 @@ mod tests {
             max_watts: 400,
             host_idle_watts: None,
             host_busy_watts: None,
+            host_off_watts: None,
             min_limit_watts: Some(300),
         });
         assert_eq!(offered(Some((100, 400)), &policy), [300, 325, 350, 375]);

@@ -21,6 +21,7 @@ mod agents;
 pub mod amounts;
 pub mod foreign;
 mod holding;
+pub mod machines;
 mod nodes;
 mod pods;
 mod profiles;
@@ -39,8 +40,8 @@ use std::time::Instant;
 
 use andreas_api::energy_policy::Limits;
 use andreas_api::slim::{
-    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
-    SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimNodePower, SlimPersistentVolume, SlimPersistentVolumeClaim,
+    SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_api::{TrainingJobStatus, key_of, names};
 use andreas_model::ObjectKey;
@@ -52,7 +53,7 @@ pub use adopted::{adopted_job, is_adopted};
 use agents::Agents;
 pub use agents::reporting_agent;
 pub use amounts::Amounts;
-pub use foreign::{ForeignPod, SlimNamespace};
+pub use foreign::{ForeignPod, SlimNamespace, WaitingPod};
 pub use nodes::{MOST_GPUS, agent_status, broken_gpus, gpu_memory, offered, ready, usable, whole_gpus};
 pub use pods::{
     beyond, containers_seen_ended, is_member, is_worker, job_label, name_of, number, owner, pods_of, takes,
@@ -80,6 +81,8 @@ pub struct Signals {
     pub holders: Notify,
     /// A job of another kind that asks for adoption changed, or one that stands for it.
     pub adoption: Notify,
+    /// Other machines are wanted on or off.
+    pub power: Notify,
 }
 
 /// The cluster's state.
@@ -91,6 +94,7 @@ pub struct ClusterIndex {
     nodes: Store<SlimNode>,
     profiles: Store<SlimTrainingProfile>,
     gpu_nodes: Store<SlimGpuNode>,
+    node_powers: Store<SlimNodePower>,
     rules: Rules,
     storage: Storage,
     workloads: Workloads,
@@ -202,10 +206,12 @@ impl ClusterIndex {
         self
     }
 
-    /// A copy for planning: objects are shared, foreign pods are included as sums only, and it sends no
-    /// signals.
+    /// A copy for planning: objects are shared, foreign pods are included as sums only, machines that are off are nodes, and it
+    /// sends no signals.
     pub fn for_plan(&self) -> Self {
-        self.with_jobs(self.jobs.clone())
+        let mut copy = self.with_jobs(self.jobs.clone());
+        copy.add_machines((self.clock.0)());
+        copy
     }
 
     /// A copy for planning with this job: new, or in the place of the one with its name.
@@ -224,6 +230,7 @@ impl ClusterIndex {
             nodes: self.nodes.clone(),
             profiles: self.profiles.clone(),
             gpu_nodes: self.gpu_nodes.clone(),
+            node_powers: self.node_powers.clone(),
             rules: self.rules.clone(),
             storage: self.storage.clone(),
             by_node: ByNode {

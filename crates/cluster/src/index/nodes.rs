@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use andreas_api::GpuNodeStatus;
 use andreas_api::gpu_node::{GpuCondition, GpuState};
 use andreas_api::names::{GPU_RESOURCE, LABEL_GPU_MEMORY};
+use andreas_api::node_power::PowerMode;
 use andreas_api::quantity;
 use andreas_api::slim::SlimNode;
 use andreas_model::ObjectKey;
@@ -16,12 +17,15 @@ use super::ClusterIndex;
 use super::amounts::Amounts;
 use super::{owner, takes};
 
-/// A worker may be placed there now: ready, not cordoned, not being deleted, and its agent, if it has one, reaches the driver. A kubelet
-/// offers GPUs for as long as the device plug-in runs, also where the kernel's driver no longer fits its library.
+/// A worker may be placed there now: ready, not cordoned, not being deleted, not to be switched off by hand, and its agent, if it has
+/// one, reaches the driver. A kubelet offers GPUs for as long as the device plug-in runs, also where the kernel's driver no longer fits its
+/// library.
 pub fn usable(index: &ClusterIndex, key: &ObjectKey, node: &SlimNode) -> bool {
     let conditions = agent_status(index, key).map(|status| status.conditions.as_slice()).unwrap_or_default();
     let no_driver = |c: &Condition| c.type_ == "Ready" && c.status == "False" && c.reason == "NoDriver";
+    let goes_off = index.node_powers.get(key).is_some_and(|power| power.spec.mode == PowerMode::Off);
     ready(node)
+        && !goes_off
         && !node.spec.unschedulable
         && node.metadata.deletion_timestamp.is_none()
         && !conditions.iter().any(no_driver)

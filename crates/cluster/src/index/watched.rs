@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use andreas_api::key_of;
 use andreas_api::slim::{
-    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPersistentVolume, SlimPersistentVolumeClaim, SlimPod,
-    SlimQuota, SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimNodePower, SlimPersistentVolume, SlimPersistentVolumeClaim,
+    SlimPod, SlimQuota, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_model::{Index, ObjectKey};
 
 use super::ClusterIndex;
 use super::foreign::{ForeignPod, SlimNamespace};
+use super::machines::same_machine;
 use super::nodes::same_node;
 use super::pods::name_of_key;
 use super::store::{Change, Origin};
@@ -73,6 +74,10 @@ impl Index<ForeignPod> for ClusterIndex {
         let name = name_of_key(&key);
         self.by_node.vanished.appeared(&name);
         let takes = |pod: &ForeignPod| pod.takes.clone();
+        let waits = |pod: &ForeignPod| pod.waits.clone();
+        if old.as_deref().and_then(waits) != new.as_deref().and_then(waits) && !self.node_powers.is_empty() {
+            self.replan_soon();
+        }
         let (before, after) = (old.as_deref().and_then(takes), new.as_deref().and_then(takes));
         if before == after {
             return;
@@ -217,6 +222,11 @@ planned_from!(
     |a: &SlimTrainingProfile, b: &SlimTrainingProfile| a.spec == b.spec && a.status == b.status,
     |_: &mut ClusterIndex, _: &ObjectKey| ()
 );
+planned_from!(SlimNodePower, node_powers, same_machine, |index: &mut ClusterIndex, _: &ObjectKey| index
+    .changes
+    .signals
+    .power
+    .notify_one());
 planned_from!(
     SlimPersistentVolumeClaim,
     storage.claims,

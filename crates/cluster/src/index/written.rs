@@ -5,7 +5,7 @@ use std::time::Duration;
 use andreas_api::key_of;
 use andreas_api::shared_template::MAX_TEMPLATE;
 use andreas_api::slim::{
-    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimPod, SlimTrainingJob, SlimTrainingProfile,
+    SlimEnergyPolicy, SlimGpuNode, SlimNode, SlimNodePower, SlimPod, SlimTrainingJob, SlimTrainingProfile,
 };
 use andreas_model::ObjectKey;
 
@@ -80,6 +80,11 @@ impl ClusterIndex {
     /// Stores the response to our own write.
     pub fn wrote_gpu_node(&mut self, node: SlimGpuNode) {
         self.apply_gpu_node(node, Origin::Written);
+    }
+
+    /// Stores the response to our own write.
+    pub fn wrote_node_power(&mut self, power: SlimNodePower) {
+        self.node_powers.apply(power, Origin::Written);
     }
 
     /// Marks the job dirty when an agent reports the energy of one of these pods, named by [`super::name_of`].

@@ -17,7 +17,12 @@ pub struct Board {
     full: Watts,
     /// Draw of a node besides its GPUs, without and with a job, where the administrator says so.
     host: [Option<Watts>; 2],
+    /// Draw of a node that is switched off.
+    pub off: Watts,
 }
+
+/// Draw of a machine that is off: its BMC and its power supplies.
+const OFF: i32 = 15;
 
 impl Board {
     /// The board where no GPU of the type draws more than its ceiling, W. Its host is the same.
@@ -58,10 +63,11 @@ pub fn board(gpu_type: &str, policy: &EnergyPolicySpec) -> Board {
             full: max,
             host: [row.host_idle_watts, row.host_busy_watts]
                 .map(|watts| watts.map(|watts| Watts(f64::from(watts.max(0))))),
+            off: Watts(f64::from(row.host_off_watts.unwrap_or(OFF).max(0))),
         };
     }
     let (idle, max) = andreas_model::board_power(gpu_type).unwrap_or(ASSUMED);
-    Board { idle, max, full: max, host: [None; 2] }
+    Board { idle, max, full: max, host: [None; 2], off: Watts(OFF.into()) }
 }
 
 #[cfg(test)]
@@ -91,6 +97,7 @@ mod tests {
             max_watts: max,
             host_idle_watts: None,
             host_busy_watts: Some(80),
+            host_off_watts: None,
             min_limit_watts: None,
         };
         let policy = EnergyPolicySpec { gpu_types: vec![row(80, 20)], ..EnergyPolicySpec::default() };

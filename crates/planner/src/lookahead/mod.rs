@@ -174,13 +174,13 @@ fn decide_at(
         (bound, waiting_cost) = context.bound_with_aged(aged_at_last);
     }
     // The bound is of the first prices, so the cost is as well. What is meant for later is of the last.
-    let PricedFromTheStart { cost, mut wake, mut intended } =
+    let PricedFromTheStart { cost, mut wake, mut intended, mut deferred } =
         context.priced_from_the_start(&last.assignments);
     let shadow_prices = prices_again.as_ref().unwrap_or(&first_prices);
     if prices_again.is_some() {
         let priced = Priced::new(instance, tables, shadow_prices, &present(instance).0);
         let again = Context { priced: &priced, ..context }.priced_from_the_start(&last.assignments);
-        (wake, intended) = (again.wake, again.intended);
+        (wake, intended, deferred) = (again.wake, again.intended, again.deferred);
     }
     Outcome {
         assignments: last.assignments,
@@ -191,6 +191,7 @@ fn decide_at(
         bound: Some(bound),
         waiting_cost: Some(waiting_cost),
         intended,
+        deferred,
         prices: Some(shadow_prices.publish(instance, classes)),
         asked: shadow_prices.asked,
         wake,
@@ -214,6 +215,8 @@ struct PricedFromTheStart {
     wake: Option<f64>,
     /// Intended changes: job, seconds from now, configuration.
     intended: Vec<(usize, f64, usize)>,
+    /// Deferred starts on nodes that are off: likewise.
+    deferred: Vec<(usize, f64, usize)>,
 }
 
 /// Result of one round.
@@ -257,6 +260,7 @@ impl<'b> Context<'_, 'b> {
         PricedFromTheStart {
             wake: step.wake(assignments),
             intended: (0..assignments.len()).filter_map(change).collect(),
+            deferred: step.deferred_to_nodes_off(assignments),
             cost: SearchState::new(&step, partial, &open).total(),
         }
     }

@@ -179,6 +179,18 @@ impl<'a, 'b> Step<'a, 'b> {
         (0..assignments.len()).filter_map(begin).reduce(f64::min)
     }
 
+    /// Starts of waiting jobs that are meant for later, on nodes that are off now: job, seconds from now, configuration.
+    pub fn deferred_to_nodes_off(&self, assignments: &[Option<Assignment>]) -> Vec<(usize, f64, usize)> {
+        let waiting = (0..assignments.len()).filter(|job| assignments[*job].is_none());
+        let later = waiting.filter_map(|job| {
+            let later = self.deferred.later[job].as_ref()?;
+            let off = self.classes.list[later.class].wake.0 > 0.0;
+            let config = later.item - self.cost_table.columns_of(job).start;
+            off.then(|| (job, self.begin(job, later.start), config))
+        });
+        later.collect()
+    }
+
     fn begin(&self, job: usize, start: usize) -> f64 {
         self.cost_table.periods.starts()[start].max(self.cost_table.delay[job])
     }

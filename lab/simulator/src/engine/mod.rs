@@ -310,6 +310,7 @@ impl<'a> Replay<'a> {
         }
         self.snapshot.prices = plan.prices;
         self.snapshot.intended = plan.intended;
+        self.nodes.expect(plan.deferred);
         Ok(plan.next_event)
     }
 

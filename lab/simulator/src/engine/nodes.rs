@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use andreas_model::{GpuType, Joules, NodeName, Seconds, Time, Watts};
 use andreas_planner::node_sleep::{self, NodeUse, RecentDemand, SleepNode};
-use andreas_planner::{Node, NodePower, NodeSleep};
+use andreas_planner::{IntendedChange, Node, NodePower, NodeSleep};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -78,6 +78,8 @@ pub(super) struct NodeStates {
     /// Draw that sleeping saves, by node.
     saved: Vec<Watts>,
     demand: RecentDemand,
+    /// Starts that the last plan expects later on nodes that are off.
+    deferred: Vec<IntendedChange>,
     /// When the next node may sleep.
     due: Option<Time>,
     rng: ChaCha8Rng,
@@ -109,6 +111,7 @@ impl NodeStates {
                 .map(|n| n.host_idle + Watts(idle(&n.gpu_type) * f64::from(n.free_gpus.0)))
                 .collect(),
             demand: RecentDemand::default(),
+            deferred: Vec::new(),
             due: None,
             rng: ChaCha8Rng::seed_from_u64(seed ^ 0x5EE9),
         })
@@ -174,14 +177,16 @@ impl NodeStates {
         };
         let node = |(i, node): (usize, &Node)| SleepNode {
             class: self.classes[i].as_str(),
+            gpu_type: node.gpu_type.as_str(),
             gpus: node.gpus.0.max(1),
             state: state(i),
             saved: self.saved[i],
             wake: wake_energy(scenario, node),
+            start: Seconds(scenario.sleep.wake_s),
         };
         let nodes: Vec<SleepNode<'_>> = scenario.nodes.iter().enumerate().map(node).collect();
         let coming = self.demand.coming(&scenario.sleep.rule, now);
-        let decision = node_sleep::decide(&nodes, &coming, &scenario.sleep.rule, now);
+        let decision = node_sleep::decide(&nodes, (&coming, &self.deferred), &scenario.sleep.rule, now);
         drop(nodes);
         self.due = decision.next;
         let slept = decision.sleep.len();
@@ -209,6 +214,11 @@ impl NodeStates {
                 until
             }
         }
+    }
+
+    /// Nodes for these starts are to be on by then.
+    pub fn expect(&mut self, deferred: Vec<IntendedChange>) {
+        self.deferred = deferred;
     }
 
     /// Remembers the demand of a job that was given GPUs.

@@ -20,3 +20,4 @@ mod lifecycle;
 mod metrics;
 mod power;
 mod python;
+mod sleep;

@@ -1,0 +1,393 @@
+//! Which machines are wanted on, after each plan.
+//!
+//! **In**: the plan and its input, where machines are. **Out**: what is wanted of each that may be switched off, and what a job waits for
+//! that was given one which is off. The rule for empty machines is the planner's ([`node_sleep`]), the same as in the simulator.
+//!
+//! What is remembered here can be lost: a new operator lets nothing go off before it has seen the demand of some time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use andreas_api::EnergyPolicySpec;
+use andreas_api::energy_policy::SleepMode;
+use andreas_api::node_power::{PowerMode, WantedPower};
+use andreas_api::slim::SlimNodePower;
+use andreas_cluster::index::machines::{Machine, start_time};
+use andreas_cluster::index::{ClusterIndex, WaitingPod};
+use andreas_cluster::policy::boards;
+use andreas_lifecycle::Planned;
+use andreas_model::{JobId, Joules, ObjectKey, Seconds, Time, Watts};
+use andreas_planner::node_sleep::{NodeUse, RecentDemand, SleepNode, SleepRule, decide};
+use andreas_planner::{Decision, JobState, Node, NodePower, Placement, Plan, Snapshot};
+use jiff::Timestamp;
+
+/// So many times `idleAfter` the demand must have been seen before a machine goes off.
+const SEEN_FOR: f64 = 6.0;
+
+/// What is wanted of machines.
+#[derive(Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// By node.
+    pub power: BTreeMap<String, WantedPower>,
+    /// What machines that were off have saved since the last call, or with `Observe` those that would have been; less what a start
+    /// costs.
+    pub saved: Joules,
+    /// When to look again, if nothing happens.
+    pub next: Option<Time>,
+}
+
+/// What is remembered from plan to plan.
+#[derive(Debug)]
+pub struct Sleep {
+    began: Time,
+    last: Time,
+    /// Since when each machine that is on is empty.
+    empty: BTreeMap<String, Time>,
+    demand: RecentDemand,
+    /// Waiting jobs to which the last plan gave GPUs: they are counted once.
+    given: BTreeSet<JobId>,
+}
+
+/// A machine that may be switched off.
+struct Sleeper<'a> {
+    name: &'a str,
+    power: &'a SlimNodePower,
+    machine: Machine,
+    class: String,
+    node: &'a Node,
+    /// Draw that is saved while it is off.
+    saved: Watts,
+    wake: Joules,
+}
+
+impl Sleeper<'_> {
+    /// Time that it must be off to have saved what its start costs.
+    fn pays_after(&self) -> Seconds {
+        Seconds(if self.saved.0 > 0.0 { self.wake.0 / self.saved.0 } else { f64::INFINITY })
+    }
+}
+
+fn time(at: Timestamp) -> Time {
+    Time(at.as_millisecond() as f64 / 1_000.0)
+}
+
+impl Sleep {
+    /// Nothing is known yet.
+    pub fn new(now: Timestamp) -> Self {
+        let now = time(now);
+        Self {
+            began: now,
+            last: now,
+            empty: BTreeMap::new(),
+            demand: RecentDemand::default(),
+            given: BTreeSet::new(),
+        }
+    }
+
+    /// What is wanted after a plan; `waiting` are pods of others for which the scheduler finds no GPUs.
+    pub fn after(
+        &mut self,
+        index: &ClusterIndex,
+        (snapshot, plan): (&Snapshot, &Plan),
+        waiting: &[WaitingPod],
+        at: Timestamp,
+    ) -> Wanted {
+        if index.node_powers().is_empty() {
+            return Wanted::default();
+        }
+        let (now, default) = (time(at), EnergyPolicySpec::default());
+        let policy = index.policy().map_or(&default, |policy| &policy.spec);
+        let rule = rule(policy);
+        let sleepers = sleepers(index, snapshot, policy, at);
+        let used = self.note_use(index, &sleepers, (snapshot, plan), now);
+        self.note_demand(&sleepers, (snapshot, plan), &rule, now);
+
+        let mut wanted = Wanted::default();
+        let uses: Vec<NodeUse> = sleepers.iter().map(|one| self.use_of(one, &used)).collect();
+        let nodes: Vec<SleepNode<'_>> = sleepers
+            .iter()
+            .zip(&uses)
+            .map(|(one, state)| SleepNode {
+                class: &one.class,
+                gpu_type: one.node.gpu_type.as_str(),
+                gpus: one.node.gpus.0.max(1),
+                state: *state,
+                saved: one.saved,
+                wake: one.wake,
+                start: Seconds(start_time(one.power).as_secs_f64()),
+            })
+            .collect();
+        let mut coming = self.demand.coming(&rule, now);
+        for (class, gpus) in kept_ready(policy, &sleepers) {
+            *coming.entry(class).or_default() += gpus;
+        }
+        let mut decision = decide(&nodes, (&coming, &plan.deferred), &rule, now);
+        let warm = self.warm(&rule);
+        if now < warm {
+            decision.sleep.clear();
+            decision.next = decision.next.into_iter().chain([warm]).reduce(Time::min);
+        }
+        wanted.next = decision.next;
+        let sleep: BTreeSet<usize> = decision.sleep.into_iter().collect();
+        wanted.saved = self.saved(policy.node_sleep.mode, (&sleepers, &uses), (&sleep, &rule), now);
+        self.last = now;
+
+        let mut started = decision.wake;
+        started.extend(of_others(waiting, &sleepers));
+        let started = affordable(started, &sleepers, (snapshot, plan));
+        for (i, one) in sleepers.iter().enumerate() {
+            let on = policy.node_sleep.mode != SleepMode::On
+                || used.contains(one.name)
+                || started.contains(&i)
+                || match one.machine {
+                    Machine::On => !sleep.contains(&i),
+                    Machine::Starting { .. } => true,
+                    Machine::Off => false,
+                };
+            wanted.power.insert(one.name.to_owned(), if on { WantedPower::On } else { WantedPower::Off });
+        }
+        wanted
+    }
+
+    /// From when on machines go off.
+    fn warm(&self, rule: &SleepRule) -> Time {
+        self.began + Seconds(rule.idle_s * SEEN_FOR)
+    }
+
+    /// Notes which machines are empty. Returns those that jobs or pods of others have, or that the plan gives.
+    fn note_use(
+        &mut self,
+        index: &ClusterIndex,
+        sleepers: &[Sleeper<'_>],
+        (snapshot, plan): (&Snapshot, &Plan),
+        now: Time,
+    ) -> BTreeSet<String> {
+        let given = plan.jobs.values().filter_map(|job| job.decision.placement());
+        let held = snapshot.jobs.iter().filter_map(|job| match &job.state {
+            JobState::Waiting => None,
+            JobState::Starting { target: held, .. }
+            | JobState::Running { placement: held, .. }
+            | JobState::Stopping { holds: held, .. } => Some(held),
+        });
+        let nodes = given.chain(held).flat_map(|placement| &placement.nodes);
+        let mut used: BTreeSet<String> = nodes.map(|node| node.as_str().to_owned()).collect();
+        let holds =
+            |name: &str| index.pods_on(name).any(|pod| !pod.has_ended()) || index.foreign_use(name).gpus > 0;
+        used.extend(sleepers.iter().filter(|one| holds(one.name)).map(|one| one.name.to_owned()));
+        let empty = sleepers.iter().filter(|one| one.machine == Machine::On && !used.contains(one.name));
+        self.empty = empty
+            .map(|one| (one.name.to_owned(), self.empty.get(one.name).copied().unwrap_or(now)))
+            .collect();
+        used
+    }
+
+    /// Counts the GPUs that waiting jobs were given.
+    fn note_demand(
+        &mut self,
+        sleepers: &[Sleeper<'_>],
+        (snapshot, plan): (&Snapshot, &Plan),
+        rule: &SleepRule,
+        now: Time,
+    ) {
+        let classes: BTreeMap<&str, &str> =
+            sleepers.iter().map(|one| (one.name, one.class.as_str())).collect();
+        let mut given = BTreeSet::new();
+        for job in snapshot.jobs.iter().filter(|job| matches!(job.state, JobState::Waiting)) {
+            let Some(placement) = plan.jobs.get(&job.id).and_then(|plan| plan.decision.placement()) else {
+                continue;
+            };
+            given.insert(job.id.clone());
+            if self.given.contains(&job.id) {
+                continue;
+            }
+            for class in placement.nodes.iter().filter_map(|node| classes.get(node.as_str())) {
+                self.demand.started(class, placement.gpus_per_node.0, rule, now);
+            }
+        }
+        self.given = given;
+    }
+
+    fn use_of(&self, one: &Sleeper<'_>, used: &BTreeSet<String>) -> NodeUse {
+        match one.machine {
+            Machine::Off if used.contains(one.name) => NodeUse::Waking,
+            Machine::Off => NodeUse::Asleep,
+            Machine::Starting { .. } => NodeUse::Waking,
+            Machine::On => {
+                self.empty.get(one.name).map_or(NodeUse::Busy, |since| NodeUse::Empty { since: *since })
+            }
+        }
+    }
+
+    /// Joules saved since the last call.
+    fn saved(
+        &self,
+        mode: SleepMode,
+        (sleepers, uses): (&[Sleeper<'_>], &[NodeUse]),
+        (sleep, rule): (&BTreeSet<usize>, &SleepRule),
+        now: Time,
+    ) -> Joules {
+        let off_since = |i: usize| match (mode, uses[i]) {
+            (SleepMode::On, _) if sleepers[i].machine == Machine::Off => {
+                sleepers[i].power.status.as_ref()?.since.as_ref().map(|since| time(since.0))
+            }
+            (SleepMode::Observe, NodeUse::Empty { since }) if sleep.contains(&i) => {
+                let due = since + Seconds(sleepers[i].pays_after().0.max(rule.idle_s));
+                Some(due.max(self.warm(rule)))
+            }
+            _ => None,
+        };
+        let saves = (0..sleepers.len()).filter_map(|i| {
+            let from = (off_since(i)? + sleepers[i].pays_after()).0.max(self.last.0);
+            Some(sleepers[i].saved.0 * (now.0 - from).max(0.0))
+        });
+        Joules(saves.sum())
+    }
+}
+
+fn rule(policy: &EnergyPolicySpec) -> SleepRule {
+    let idle_s = policy.seconds(|policy| &policy.node_sleep.idle_after).max(1) as f64;
+    SleepRule { idle_s, horizon_s: idle_s, buffer: 0, ..SleepRule::default() }
+}
+
+fn sleepers<'a>(
+    index: &'a ClusterIndex,
+    snapshot: &'a Snapshot,
+    policy: &EnergyPolicySpec,
+    now: Timestamp,
+) -> Vec<Sleeper<'a>> {
+    let idle: BTreeMap<_, _> = snapshot.gpu_types.iter().map(|info| (&info.name, info.idle.0)).collect();
+    let of = |node: &'a Node| {
+        let key = ObjectKey { namespace: String::new(), name: node.name.as_str().to_owned() };
+        let power = index.node_powers().get(&key).filter(|power| power.spec.mode == PowerMode::Auto)?;
+        let machine = index.machine(&key.name, now)?;
+        let gpus = idle.get(&node.gpu_type).copied().unwrap_or(0.0) * f64::from(node.gpus.0);
+        let off = boards::board(node.gpu_type.as_str(), policy).off.0;
+        let busy = node.host_busy.0.max(node.host_idle.0);
+        Some(Sleeper {
+            name: node.name.as_str(),
+            power,
+            machine,
+            class: format!("{}/{}", node.gpu_type, node.gpus.0),
+            node,
+            saved: Watts((node.host_idle.0 + gpus - off).max(0.0)),
+            wake: Joules(busy * start_time(power).as_secs_f64()),
+        })
+    };
+    snapshot.nodes.iter().filter_map(of).collect()
+}
+
+/// GPUs of nodes that the administrator keeps ready, by class.
+fn kept_ready<'s>(policy: &EnergyPolicySpec, sleepers: &'s [Sleeper<'_>]) -> BTreeMap<&'s str, f64> {
+    let ready = |one: &'s Sleeper<'_>| {
+        let mut all = policy.node_sleep.ready_nodes.iter();
+        let of_type = all.find(|ready| ready.gpu_type == one.node.gpu_type.as_str())?;
+        Some((one.class.as_str(), f64::from(of_type.nodes.max(0)) * f64::from(one.node.gpus.0)))
+    };
+    sleepers.iter().filter_map(ready).collect()
+}
+
+/// Machines that pods of others need, for which the scheduler found no GPUs: as many of each class that has the labels they ask for as
+/// hold them all, less those that start already.
+fn of_others(waiting: &[WaitingPod], sleepers: &[Sleeper<'_>]) -> Vec<usize> {
+    let mut asked: BTreeMap<&str, (u64, Vec<usize>)> = BTreeMap::new();
+    for pod in waiting {
+        let mut classes = BTreeSet::new();
+        for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| one.machine != Machine::On) {
+            let status = one.power.status.as_ref();
+            let labels = status.and_then(|status| status.machine.as_ref()).map(|machine| &machine.labels);
+            let has =
+                |(key, value): (&String, &String)| labels.and_then(|labels| labels.get(key)) == Some(value);
+            if u64::from(one.node.gpus.0) >= pod.gpus && pod.node_selector.iter().all(has) {
+                let (gpus, machines) = asked.entry(&one.class).or_default();
+                if classes.insert(one.class.as_str()) {
+                    *gpus = gpus.saturating_add(pod.gpus);
+                }
+                machines.push(i);
+            }
+        }
+    }
+    let mut chosen = Vec::new();
+    for (gpus, mut machines) in asked.into_values() {
+        machines.sort_unstable();
+        machines.dedup();
+        let size = machines.first().map_or(1, |i| u64::from(sleepers[*i].node.gpus.0.max(1)));
+        let (off, starting): (Vec<usize>, Vec<usize>) =
+            machines.into_iter().partition(|i| sleepers[*i].machine == Machine::Off);
+        let needed = usize::try_from(gpus.div_ceil(size)).unwrap_or(usize::MAX);
+        chosen.extend(off.into_iter().take(needed.saturating_sub(starting.len())));
+    }
+    chosen
+}
+
+/// Of machines to be started for no job that the plan starts, those for which the power budget has room.
+fn affordable(
+    mut wake: Vec<usize>,
+    sleepers: &[Sleeper<'_>],
+    (snapshot, plan): (&Snapshot, &Plan),
+) -> BTreeSet<usize> {
+    wake.sort_unstable();
+    wake.dedup();
+    let scope = snapshot.budget.as_ref().map_or(1.0, |budget| budget.scope_factor);
+    let mut left = plan.allowed_power.map_or(f64::INFINITY, |allowed| allowed.0 - plan.budgeted_power.0);
+    let room = |i: &usize| {
+        let one = &sleepers[*i];
+        let watts = (one.node.host_busy.0.max(one.node.host_idle.0) + one.saved.0) * scope;
+        let fits = watts <= left;
+        left -= if fits { watts } else { 0.0 };
+        fits
+    };
+    wake.into_iter().filter(room).collect()
+}
+
+/// Nodes of a placement that are not on.
+fn not_on<'p>(placement: &'p Placement, nodes: &BTreeMap<&andreas_model::NodeName, &Node>) -> Vec<&'p str> {
+    let is_on = |node: &Node| node.sleep.is_none_or(|sleep| sleep.state == NodePower::On);
+    let off = placement.nodes.iter().filter(|name| nodes.get(name).is_some_and(|node| !is_on(node)));
+    off.map(|name| name.as_str()).collect()
+}
+
+/// What becomes of a decision for machines that are not on: a waiting job waits for them, and one that runs stays where it is until
+/// they are on (`None`: nothing is decided for it). A decision for nodes that are on is `planned`.
+pub fn wish(
+    decision: &Decision,
+    planned: Planned,
+    (index, state): (&ClusterIndex, &JobState),
+    nodes: &BTreeMap<&andreas_model::NodeName, &Node>,
+    now: Timestamp,
+) -> Option<Planned> {
+    let off = decision.placement().map(|placement| not_on(placement, nodes)).unwrap_or_default();
+    let Some(first) = off.first() else { return Some(planned) };
+    if !matches!(state, JobState::Waiting) && !matches!(state, JobState::Stopping { .. }) {
+        return None;
+    }
+    let started = off.iter().filter_map(|name| match index.machine(name, now) {
+        Some(Machine::Starting { until }) => Some((until, *name)),
+        _ => None,
+    });
+    let others = match off.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = match started.max() {
+        Some((until, name)) if started_for(index, name) => {
+            let until = until.strftime("%H:%M");
+            format!("{name}{others} starts, expected at {until} UTC")
+        }
+        _ => {
+            let key = ObjectKey { namespace: String::new(), name: (*first).to_owned() };
+            let takes =
+                index.node_powers().get(&key).map_or(0, |power| start_time(power).as_secs().div_ceil(60));
+            format!("{first}{others} is off and starts, which takes about {} min", takes.max(1))
+        }
+    };
+    Some(Planned::Wait { reason: andreas_api::Reason::NodeStarting, message })
+}
+
+/// Whether the machine has been asked to start: from then on the expected end stands.
+fn started_for(index: &ClusterIndex, name: &str) -> bool {
+    let key = ObjectKey { namespace: String::new(), name: name.to_owned() };
+    let status = index.node_powers().get(&key).and_then(|power| power.status.as_ref());
+    status.is_some_and(|status| status.state == andreas_api::node_power::PowerState::Starting)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Given machines that may be switched off; when plans are made over time; then those that nobody needs go off, and a job that needs one
+//! waits for it by name.
+
+use std::cell::Cell;
+
+use andreas_api::Reason;
+use andreas_api::slim::{SlimEnergyPolicy, SlimNode, SlimNodePower, SlimTrainingJob};
+use andreas_cluster::index::ForeignPod;
+use andreas_planner::Options;
+use andreas_runtime::watch::Index;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::planning::{FromLastPlan, make, record};
+use crate::snapshot::Caches;
+use crate::testing::{at, gpu_node, key, stepped};
+
+const GPU: &str = "NVIDIA-A100-SXM4-80GB";
+
+thread_local! {
+    /// The second of this test's clock.
+    static NOW: Cell<i64> = const { Cell::new(0) };
+}
+
+struct World {
+    index: ClusterIndex,
+    sleep: Sleep,
+    version: u64,
+    second: i64,
+    /// State, what is wanted, and since when, by name.
+    machines: BTreeMap<String, (String, String, i64)>,
+}
+
+impl World {
+    fn new(policy: Value) -> Self {
+        let board = json!({"name": GPU, "idleWatts": 50, "maxWatts": 400, "hostIdleWatts": 600, "hostBusyWatts": 1000, "hostOffWatts": 20});
+        let mut policy = policy;
+        policy["gpuTypes"] = json!([board]);
+        let mut world = Self {
+            index: ClusterIndex::with_clock(clock),
+            sleep: Sleep::new(at(0)),
+            version: 1,
+            second: 0,
+            machines: BTreeMap::new(),
+        };
+        let object = json!({"metadata": {"name": "default", "resourceVersion": "1"}, "spec": policy});
+        world.index.apply(serde_json::from_value::<SlimEnergyPolicy>(object).expect("a policy"));
+        world
+    }
+
+    fn version(&mut self) -> String {
+        self.version += 1;
+        self.version.to_string()
+    }
+
+    fn node(&mut self, name: &str) -> &mut Self {
+        let mut node = gpu_node(name, GPU, 8);
+        node["metadata"]["resourceVersion"] = json!(self.version());
+        self.index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+        self
+    }
+
+    /// A NodePower in this state from now on.
+    fn machine(&mut self, name: &str, state: &str, wanted: &str) -> &mut Self {
+        self.machines.insert(name.to_owned(), (state.to_owned(), wanted.to_owned(), self.second));
+        self
+    }
+
+    /// node-power reads the power of all machines.
+    fn read(&mut self) {
+        for (name, (state, wanted, since)) in self.machines.clone() {
+            let node = gpu_node(&name, GPU, 8);
+            let remembered = json!({"nodeUid": "u", "labels": node["metadata"]["labels"], "gpus": 8,
+                "allocatable": node["status"]["allocatable"]});
+            let power = json!({
+                "metadata": {"name": name, "uid": name, "resourceVersion": self.version()},
+                "spec": {"wanted": wanted},
+                "status": {"state": state, "since": at(since), "readTime": at(self.second), "bootSeconds": 360,
+                    "machine": remembered}});
+            self.index.apply(serde_json::from_value::<SlimNodePower>(power).expect("a NodePower"));
+        }
+    }
+
+    fn job(&mut self, name: &str, gpus: i32, status: Value) -> &mut Self {
+        let version = self.version();
+        let object = json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": version, "generation": 1,
+                "creationTimestamp": at(0)},
+            "spec": {"epochs": 10, "deadlineAfter": "1h", "weight": 50, "gpus": {"min": gpus, "max": gpus},
+                "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}},
+            "status": status});
+        self.index.apply(serde_json::from_value::<SlimTrainingJob>(object).expect("a job"));
+        self
+    }
+
+    /// The plan at that second: what is wanted, and what is decided for the job `a`.
+    fn plan(&mut self, second: i64) -> (Wanted, Option<Planned>) {
+        self.second = second;
+        NOW.set(second);
+        self.read();
+        let waiting = self.index.waiting_pods();
+        let index = self.index.for_plan();
+        let mut ledger = stepped(&index, at(second));
+        let last = (FromLastPlan::default(), at(second));
+        let (_, built, made) = make(&index, &ledger, Caches::default(), last, &Options::default());
+        let (plan, _) = made.expect("a plan");
+        record(&index, &mut ledger, &built, &plan);
+        let wanted = self.sleep.after(&index, (&built.snapshot, &plan), &waiting, at(second));
+        let decision = ledger.get(&key("a")).and_then(|memory| memory.plan().decision.clone());
+        (wanted, decision.map(|decision| decision.planned))
+    }
+
+    fn off(&mut self, second: i64) -> Vec<String> {
+        let (wanted, _) = self.plan(second);
+        let off = wanted.power.into_iter().filter(|(_, power)| *power == WantedPower::Off);
+        off.map(|(name, _)| name).collect()
+    }
+}
+
+fn clock() -> Timestamp {
+    at(NOW.get())
+}
+
+/// It runs on all GPUs of a node.
+fn holds_all(node: &str) -> Value {
+    json!({"phase": "Running", "decisions": 4, "allocation": {"attempt": 1, "generation": 4, "gpuType": GPU, "gpus": 8,
+        "gpusPerWorker": 8, "nodes": [node], "since": at(0), "runningTime": at(1), "watts": 2000}})
+}
+
+fn on() -> Value {
+    json!({"nodeSleep": {"mode": "On", "idleAfter": "10m"}})
+}
+
+#[test]
+fn empty_machines_go_off_once_their_idle_draw_has_cost_a_start_and_demand_was_seen() {
+    let mut world = World::new(on());
+    world.node("n1").node("n2").node("n3").machine("n1", "On", "On").machine("n2", "On", "On");
+    world.job("a", 8, holds_all("n1"));
+    // A new operator has seen no demand yet.
+    assert_eq!(world.off(10), Vec::<String>::new());
+    let (wanted, _) = world.plan(3_000);
+    assert_eq!(wanted.next, Some(Time(1_800_003_600.0)), "and looks again then");
+    // The busy one and the one without a NodePower are not asked to.
+    assert_eq!(world.off(3_600), ["n2"]);
+    // Its GPUs and host draw 1000 W less without it: a start of 360 s at 1000 W has paid 360 s after it went off.
+    world.machine("n2", "Off", "Off");
+    let (wanted, _) = world.plan(3_700);
+    assert_eq!(wanted.saved, Joules(0.0));
+    let (wanted, _) = world.plan(4_060);
+    let expected = 980.0 * (460.0 - 360_000.0 / 980.0);
+    assert!((wanted.saved.0 - expected).abs() < 1.0, "{:?} {expected}", wanted.saved);
+    assert_eq!(wanted.power["n2"], WantedPower::Off, "it stays off");
+}
+
+#[test]
+fn a_job_that_needs_a_machine_which_is_off_waits_for_it_by_name() {
+    let mut world = World::new(on());
+    world.node("n1").machine("n1", "On", "On").machine("n2", "Off", "Off");
+    world.job("b", 8, holds_all("n1")).job("a", 8, json!(null));
+    let (wanted, planned) = world.plan(20);
+    assert_eq!(wanted.power["n2"], WantedPower::On);
+    let waits = |message: &str| Some(Planned::Wait { reason: Reason::NodeStarting, message: message.into() });
+    assert_eq!(planned, waits("n2 is off and starts, which takes about 6 min"));
+    // node-power starts it: the expected end stands.
+    world.machine("n2", "Starting", "On");
+    for second in [25, 100] {
+        let (wanted, planned) = world.plan(second);
+        assert_eq!(wanted.power["n2"], WantedPower::On);
+        assert_eq!(planned, waits("n2 starts, expected at 08:06 UTC"), "{second}");
+    }
+    // It is there: the job gets it.
+    world.node("n2").machine("n2", "On", "On");
+    let (wanted, planned) = world.plan(400);
+    assert_eq!(wanted.power["n2"], WantedPower::On);
+    assert!(matches!(planned, Some(Planned::Run { nodes, .. }) if nodes == ["n2"]));
+}
+
+#[test]
+fn what_nobody_can_start_is_waited_for_by_nobody() {
+    let mut world = World::new(on());
+    world.machine("n2", "Quarantined", "Off").job("a", 8, json!(null));
+    let (wanted, planned) = world.plan(30);
+    assert_eq!(wanted.power, BTreeMap::new());
+    assert!(matches!(planned, Some(Planned::Wait { reason: Reason::NoFeasibleGpuType, .. })), "{planned:?}");
+}
+
+#[test]
+fn a_run_stays_where_it_is_until_a_better_machine_is_on() {
+    let mut world = World::new(on());
+    world.node("n1").machine("n1", "On", "On").machine("n2", "Off", "Off").job("a", 8, holds_all("n1"));
+    world.read();
+    let index = world.index.for_plan();
+    let ledger = stepped(&index, at(0));
+    let last = (FromLastPlan::default(), at(0));
+    let (_, built, _) = make(&index, &ledger, Caches::default(), last, &Options::default());
+    let nodes = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
+    let runs_on = |node: &str| {
+        let placement = json!({"gpu_type": GPU, "nodes": [node], "gpus_per_node": 8});
+        let decision = Decision::Run(serde_json::from_value(placement).expect("a placement"));
+        let planned = Planned::Wait { reason: Reason::Preempted, message: String::new() };
+        wish(&decision, planned, (&index, &built.snapshot.jobs[0].state), &nodes, at(0))
+    };
+    assert!(runs_on("n1").is_some(), "decided as ever");
+    assert_eq!(runs_on("n2"), None, "nothing is decided for it");
+}
+
+#[test]
+fn pods_of_others_without_a_node_start_a_machine_that_has_what_they_ask_for() {
+    let mut world = World::new(on());
+    world.node("n1").machine("n1", "On", "On").machine("n2", "Off", "Off").machine("n3", "Off", "Off");
+    let pod = |name: &str, reason: &str, selector: Value, version: &str| -> ForeignPod {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "others", "uid": name, "resourceVersion": version, "creationTimestamp": at(0)},
+            "spec": {"nodeSelector": selector, "containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "4"}}}]},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": reason}]}}))
+        .expect("a pod")
+    };
+    let starts = |world: &mut World, second: i64| {
+        let (wanted, _) = world.plan(second);
+        wanted.power.values().filter(|power| **power == WantedPower::On).count() - 1
+    };
+    world.index.apply(pod("gated", "SchedulingGated", json!({}), "100"));
+    world.index.apply(pod("elsewhere", "Unschedulable", json!({"zone": "b"}), "101"));
+    assert_eq!(starts(&mut world, 40), 0);
+    world.index.apply(pod("one", "Unschedulable", json!({"nvidia.com/gpu.product": GPU}), "102"));
+    world.index.apply(pod("two", "Unschedulable", json!({}), "103"));
+    assert_eq!(starts(&mut world, 41), 1, "both fit one");
+    world.machine("n2", "Starting", "On");
+    assert_eq!(starts(&mut world, 42), 1, "it is on its way");
+    world.index.apply(pod("three", "Unschedulable", json!({}), "104"));
+    assert_eq!(starts(&mut world, 43), 2);
+}
+
+#[test]
+fn nodes_kept_ready_stay_on_and_off_means_all_on() {
+    let ready = json!({"nodeSleep": {"mode": "On", "readyNodes": [{"gpuType": GPU, "nodes": 1}]}});
+    let mut world = World::new(ready);
+    world.node("n1").node("n2").machine("n1", "On", "On").machine("n2", "On", "On");
+    world.plan(10);
+    assert_eq!(world.off(3_600).len(), 1);
+    for mode in ["Off", "Observe"] {
+        let mut world = World::new(json!({"nodeSleep": {"mode": mode}}));
+        world.node("n1").machine("n1", "On", "Off").machine("n2", "Off", "Off");
+        world.plan(10);
+        assert_eq!(world.off(3_600), Vec::<String>::new(), "{mode}");
+        world.plan(4_000);
+        let (wanted, _) = world.plan(4_100);
+        // It would have been off from an hour on, and have paid its start after six minutes.
+        let expected = if mode == "Observe" { 980.0 * 100.0 } else { 0.0 };
+        assert!((wanted.saved.0 - expected).abs() < 1.0, "{mode}: {:?}", wanted.saved);
+    }
+}
