@@ -101,7 +101,7 @@ async fn are_in(cluster: &Cluster, names: &[&str], state: &str, count: usize) ->
         Ok(last.iter().filter(|power| power["status"]["state"] == state).count() == count)
     });
     let waited = looks.await;
-    waited.with_context(|| format!("{last:#?}"))
+    waited.map(drop).with_context(|| format!("{last:#?}"))
 }
 
 /// Given two machines that nobody needs, once the operator has seen the demand of half a minute; when jobs come, then both go off, one
