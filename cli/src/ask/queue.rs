@@ -127,7 +127,10 @@ pub fn run(args: &QueueArgs) -> Result<()> {
         return output::print(&svg::svg(&Timeline::new(queue, &told(jobs), now), &TimeZone::system()));
     };
     let rows: Vec<Row> = queue.jobs.into_iter().map(|job| Row { job, now }).collect();
-    output::print(&output::list(OutputArgs { format, no_headers: args.no_headers }, &COLUMNS, &rows, |row| {
-        format!("trainingjob/{}", row.job.name)
-    })?)
+    output::print(&output::list(
+        OutputArgs { format, no_headers: args.no_headers },
+        &COLUMNS,
+        &rows,
+        |row| format!("trainingjob/{}", row.job.name),
+    )?)
 }

@@ -21,11 +21,11 @@ const TICKS: i64 = 7;
 const STYLE: &str = "<style>\
 svg{background:#fff;color:#1d2733;font:13px system-ui,sans-serif}\
 text{fill:currentColor}.dim{fill:#5c6b7a}.line{stroke:#e4e8ec}.now{stroke:#1d2733}.past{fill:#b9c2cb}\
-.late,.high{fill:#c43c2e;stroke:#c43c2e}.medium{fill:#b86e00;stroke:#b86e00}.low{fill:#1b7f63;stroke:#1b7f63}\
-.none{fill:#4a6f9c;stroke:#4a6f9c}.t{stroke:none}.run{fill-opacity:.55}.tail{fill-opacity:.2}.due{fill:#1d2733}\
+.late,.high{fill:#c43c2e;stroke:#c43c2e}.medium{fill:#a86400;stroke:#a86400}.low{fill:#1b7f63;stroke:#1b7f63}\
+.none{fill:#4a6f9c;stroke:#4a6f9c}.t{stroke:none}.run{fill-opacity:.55}.tail{fill-opacity:.2}path{fill:none}.due{fill:#1d2733;stroke:#1d2733}\
 @media(prefers-color-scheme:dark){svg{background:#12181f;color:#dfe6ec}.dim{fill:#93a1af}.line{stroke:#26303a}\
 .now{stroke:#dfe6ec}.past{fill:#4a5763}.late,.high{fill:#f0705f;stroke:#f0705f}.medium{fill:#e2a33c;stroke:#e2a33c}\
-.low{fill:#45bf98;stroke:#45bf98}.none{fill:#7fa6d6;stroke:#7fa6d6}.due{fill:#dfe6ec}}</style>\n";
+.low{fill:#45bf98;stroke:#45bf98}.none{fill:#7fa6d6;stroke:#7fa6d6}.due{fill:#dfe6ec;stroke:#dfe6ec}}</style>\n";
 
 /// The picture. Times of day are those of `zone`.
 pub fn svg(timeline: &Timeline, zone: &TimeZone) -> String {
@@ -172,7 +172,10 @@ impl Axis {
                 out,
                 "<rect x=\"{from}\" y=\"8\" width=\"{width}\" height=\"12\" class=\"t {class}\"/>"
             ),
-            Kind::Start | Kind::End => write!(out, "<path d=\"M{from} 14H{to}\" class=\"{class}\"/>"),
+            Kind::Start => {
+                write!(out, "<path d=\"M{from} 14H{to}\" stroke-dasharray=\"2 2\" class=\"{class}\"/>")
+            }
+            Kind::End => write!(out, "<path d=\"M{from} 11v6m0-3H{to}m0-3v6\" class=\"{class}\"/>"),
             Kind::Median => {
                 write!(
                     out,
@@ -229,7 +232,9 @@ mod tests {
 
     #[test]
     fn a_timeline_is_drawn_with_a_row_for_each_job() {
-        insta::assert_snapshot!(svg(&timeline(), &TimeZone::UTC));
+        let svg = svg(&timeline(), &TimeZone::UTC);
+        insta::assert_snapshot!(svg);
+        assert_eq!(svg, include_str!("../../../docs/images/queue.svg"), "the picture of docs/ask.md");
     }
 
     #[test]

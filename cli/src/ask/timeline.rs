@@ -278,7 +278,7 @@ pub mod tests {
         };
         let queue = json!({"namespace": "team-a", "at": at(0), "waiting": 9, "open": 6, "jobs": [
             job("llama", "Running", json!({"deadline": at(239), "gpuType": "NVIDIA-A100-SXM4-80GB", "gpus": "32",
-                "expected": expected([-40, -40, -40], [35, 59, 104], Some(100))})),
+                "expected": expected([-15, -15, -15], [35, 59, 104], Some(100))})),
             job("bert", "Pending", json!({"deadline": at(119), "position": 1, "reason": "WaitingForCapacity",
                 "expected": expected([35, 59, 104], [68, 94, 138], Some(83))})),
             job("vision", "Running", json!({"gpuType": "Tesla-T4", "gpus": "4",
@@ -291,9 +291,9 @@ pub mod tests {
         let jobs = json!([{"metadata": {"name": "llama"}, "spec": {"template": {"spec": {"containers": []}}, "gpus": {"min": 8, "max": 32}},
             "status": {"phase": "Running", "history": [
                 {"attempt": 1, "outcome": "Stopped", "reason": "Preempted", "gpuType": "T4", "gpus": 4, "placement": "n",
-                 "started": at(-58), "ended": at(-50)},
+                 "started": at(-38), "ended": at(-22)},
                 {"attempt": 2, "outcome": "Stopped", "reason": "Preempted", "gpuType": "T4", "gpus": 4, "placement": "n",
-                 "ended": at(-45)}]}}]);
+                 "ended": at(-18)}]}}]);
         let told = told(serde_json::from_value(jobs).unwrap());
         Timeline::new(serde_json::from_value(queue).unwrap(), &told, NOW.parse().unwrap())
     }

@@ -81,7 +81,10 @@ mod tests {
         assert_eq!(in_hours(&view.budget), [(0, Some(3_000)), (5, Some(4_000)), (19, Some(3_000))]);
         assert_eq!(view.planned[0].1, Some(2_850));
         assert_eq!(in_hours(&view.price), [(0, Some(300_000))]);
-        assert_eq!((view.met.map(|met| met.0), view.state.map(|state| state.drawn_watts)), (Some(true), Some(1_740)));
+        assert_eq!(
+            (view.met.map(|met| met.0), view.state.map(|state| state.drawn_watts)),
+            (Some(true), Some(1_740))
+        );
     }
 
     #[test]

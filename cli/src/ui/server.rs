@@ -92,7 +92,8 @@ async fn of_this_page(State(guard): State<Arc<Guard>>, request: Request, next: N
 /// Questions: only by the page itself, with the secret.
 async fn secret_only(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let is = |name: &HeaderName, value: &[u8]| headers.get(name).is_none_or(|found| found.as_bytes() == value);
+    let is =
+        |name: &HeaderName, value: &[u8]| headers.get(name).is_none_or(|found| found.as_bytes() == value);
     let origin = format!("http://{}", guard.host);
     let same_site = is(&HeaderName::from_static("sec-fetch-site"), b"same-origin");
     if !same_site || !is(&header::ORIGIN, origin.as_bytes()) {
@@ -126,7 +127,8 @@ async fn explained(session: &Session, job: &str, changes: bool) -> Result<impl S
 
 async fn what_if(State(session): Asked, body: Bytes) -> Response {
     let asked = async {
-        let question: WhatIfRequest = serde_json::from_slice(&body).map_err(|error| Usage(format!("body: {error}")))?;
+        let question: WhatIfRequest =
+            serde_json::from_slice(&body).map_err(|error| Usage(format!("body: {error}")))?;
         // A manifest is judged by the API server, which the command asks; the page has none.
         if question.job.is_some() {
             return Err(Usage("job: ask about manifests by kubectl andreas whatif -f".to_owned()).into());
@@ -151,8 +153,11 @@ fn refused(error: &Error) -> Response {
             let missing = error.chain().any(|cause| {
                 matches!(cause.downcast_ref::<ClusterError>(), Some(ClusterError::Forbidden { .. }))
             });
-            let (code, kind) =
-                if missing { (StatusCode::FORBIDDEN, "right") } else { (StatusCode::FORBIDDEN, "credentials") };
+            let (code, kind) = if missing {
+                (StatusCode::FORBIDDEN, "right")
+            } else {
+                (StatusCode::FORBIDDEN, "credentials")
+            };
             refusal(code, kind, &message)
         }
         exit::NOT_FOUND => refusal(StatusCode::NOT_FOUND, "notFound", &message),

@@ -17,7 +17,7 @@ use super::power;
 use crate::ask::AskArgs;
 use crate::ask::timeline::{Timeline, Told, told};
 use crate::ask::transport::Operator;
-use crate::exit;
+use crate::cluster::ClusterError;
 use crate::inventory::Objects;
 
 /// A connection is used so long: tokens of plug-ins and of service accounts are valid for ten minutes or more.
@@ -88,7 +88,10 @@ impl Session {
 
     /// After a refusal of the credentials: the next question makes a new connection.
     async fn renew<T>(&self, answer: Result<T>) -> Result<T> {
-        if answer.as_ref().is_err_and(|error| exit::code(error) == exit::NO_RIGHT) {
+        let refuses = |cause: &(dyn std::error::Error + 'static)| {
+            matches!(cause.downcast_ref::<ClusterError>(), Some(ClusterError::Unauthorized(_)))
+        };
+        if answer.as_ref().is_err_and(|error| error.chain().any(refuses)) {
             let mut last = self.operator.lock().await;
             if let Some(long_ago) = last.0.checked_sub(TOKEN_FOR) {
                 last.0 = long_ago;
@@ -101,7 +104,7 @@ impl Session {
     pub async fn timeline(&self) -> Result<Arc<Value>> {
         let ask = async {
             let operator = self.operator().await?;
-            let queue: Queue = operator.get(&path::queue_of(&operator.namespace, self.limit)).await?;
+            let path = path::queue_of(&operator.namespace, self.limit);
             let told = self.told.or(OBJECTS_FRESH, async {
                 // The figures ahead do not need them.
                 Ok(match operator.jobs().await {
@@ -109,7 +112,8 @@ impl Session {
                     Err(error) => (HashMap::new(), Some(format!("without past attempts: {error}"))),
                 })
             });
-            let told = told.await?;
+            let (queue, told) = tokio::join!(operator.get::<Queue>(&path), told);
+            let (queue, told) = (queue?, told?);
             let mut timeline = Timeline::new(queue, &told.0, clock::now());
             timeline.notes.extend(told.1.clone());
             Ok(serde_json::to_value(&timeline)?)

@@ -28,14 +28,28 @@ impl Browser {
     /// Starts it with an empty page.
     pub fn start() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let found = NAMES.iter().find(|name| std::env::split_paths(&path).any(|folder| folder.join(name).exists()));
-        let program = found.expect("no chromium on the PATH: `hack/prepare browser` installs Debian's package chromium");
+        let found =
+            NAMES.iter().find(|name| std::env::split_paths(&path).any(|folder| folder.join(name).exists()));
+        let program = found
+            .expect("no chromium on the PATH: `hack/prepare browser` installs Debian's package chromium");
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         // The protocol's file descriptors are 3 and 4.
         command.args(["-c", "exec \"$@\" 3<&0 4>&1 0</dev/null 1>&2", "sh", program]);
-        command.args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
-        command.args(["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]);
+        command.args([
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+        ]);
+        command.args([
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-dev-shm-usage",
+        ]);
         command.arg(format!("--user-data-dir={}", folder.path().display()));
         let mut process =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -79,7 +93,9 @@ impl Browser {
                 return message["result"].clone();
             }
             match message["method"].as_str() {
-                Some("Runtime.exceptionThrown") => self.console.push(message["params"]["exceptionDetails"].to_string()),
+                Some("Runtime.exceptionThrown") => {
+                    self.console.push(message["params"]["exceptionDetails"].to_string())
+                }
                 Some("Log.entryAdded") => self.console.push(message["params"]["entry"]["text"].to_string()),
                 _ => {}
             }
@@ -88,7 +104,10 @@ impl Browser {
 
     /// Sets the size of the window.
     pub fn size(&mut self, width: u32, height: u32) {
-        self.call("Emulation.setDeviceMetricsOverride", json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}));
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}),
+        );
     }
 
     /// Light or dark, as the reader prefers.
@@ -113,7 +132,10 @@ impl Browser {
     /// Waits until the expression is true.
     pub fn until(&mut self, expression: &str) {
         let begin = Instant::now();
-        while self.value(&format!("Boolean({expression})")) != true {
+        while self.value(&format!(
+            "(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()"
+        )) != true
+        {
             let text = self.value("document.body?.innerText");
             assert!(begin.elapsed() < WITHIN, "never: {expression}\n{text}\n{:?}", self.console);
             std::thread::sleep(Duration::from_millis(20));
@@ -129,7 +151,10 @@ impl Browser {
         let place = self.value(&place);
         for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
             let button = if kind == "mouseMoved" { "none" } else { "left" };
-            self.call("Input.dispatchMouseEvent", json!({"type": kind, "x": place[0], "y": place[1], "button": button, "clickCount": 1}));
+            self.call(
+                "Input.dispatchMouseEvent",
+                json!({"type": kind, "x": place[0], "y": place[1], "button": button, "clickCount": 1}),
+            );
         }
     }
 
@@ -142,8 +167,14 @@ impl Browser {
             "ArrowDown" => 40,
             _ => 0,
         };
-        self.call("Input.dispatchKeyEvent", json!({"type": "keyDown", "key": key, "text": text, "windowsVirtualKeyCode": code}));
-        self.call("Input.dispatchKeyEvent", json!({"type": "keyUp", "key": key, "windowsVirtualKeyCode": code}));
+        self.call(
+            "Input.dispatchKeyEvent",
+            json!({"type": "keyDown", "key": key, "text": text, "windowsVirtualKeyCode": code}),
+        );
+        self.call(
+            "Input.dispatchKeyEvent",
+            json!({"type": "keyUp", "key": key, "windowsVirtualKeyCode": code}),
+        );
     }
 
     /// Types into what has the focus.

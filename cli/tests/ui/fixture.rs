@@ -62,7 +62,11 @@ async fn checked(State(cluster): State<Arc<Cluster>>, request: Request, next: Ne
     let by = request.headers().get(TOKEN_HEADER).or(request.headers().get(http::header::AUTHORIZATION));
     assert_eq!(by.unwrap(), &format!("Bearer {TOKEN}"));
     if cluster.is_away.load(Ordering::Relaxed) {
-        return failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", "the API server is shutting down");
+        return failure(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            "the API server is shutting down",
+        );
     }
     next.run(request).await
 }
@@ -97,7 +101,12 @@ fn expected(n: i64, earlier: i64) -> Value {
     let length = 20 + drawn(n, 3, 600);
     let end = (start + length).max(8);
     let spread = if runs { 0 } else { 5 + start / 4 };
-    let percent = [100, 99, 96, 83, 97, 91, 55, 98, 12, 94][(n % 10) as usize];
+    let percent = match n {
+        n if n % 97 == 7 => 12,
+        n if n % 53 == 3 => 55,
+        n if n % 31 == 4 => 83,
+        n => 91 + n % 10,
+    };
     let cost = json!({"energyCostMicros": 420_000 + n * 900, "latenessCostMicros": 1_000 * (100 - percent) * 9, "turnaroundCostMicros": 170_000});
     let mut e = json!({"start": interval(start - spread, start, start + spread), "gpuType": TYPES[(n % 3) as usize].0, "gpus": 1 << (n % 4),
         "finish": interval((end - length / 5 - spread).max(4), end, end + length / 3 + spread), "cost": cost});
@@ -110,7 +119,7 @@ fn expected(n: i64, earlier: i64) -> Value {
 fn queued(n: i64) -> Value {
     let runs = n % 5 == 0;
     let mut job = json!({"name": name(n), "phase": if runs { "Running" } else { "Pending" }, "weight": 10 + n % 40, "created": at(-400),
-        "gpus": if runs { (1 << (n % 4)).to_string() } else { format!("1-{}", 1 << (n % 4)) }, "expected": expected(n, 0)});
+        "gpus": if runs { (1 << (n % 4)).to_string() } else { ["1", "1-2", "1-4", "1-8"][(n % 4) as usize].to_owned() }, "expected": expected(n, 0)});
     if runs {
         job["gpuType"] = TYPES[(n % 3) as usize].0.into();
     } else {
@@ -123,7 +132,8 @@ fn queued(n: i64) -> Value {
         let finish: Timestamp = job["expected"]["finish"]["p50"].as_str().unwrap().parse().unwrap();
         let percent = job["expected"]["onTimePercent"].as_i64().unwrap();
         let room = if percent >= 90 { 90 + drawn(n, 4, 400) } else { (percent - 50) * 2 };
-        job["deadline"] = json!(finish + SignedDuration::from_mins(room));
+        job["deadline"] =
+            json!(if n % 400 == 26 { at(-25) } else { finish + SignedDuration::from_mins(room) });
     }
     job
 }
@@ -131,10 +141,15 @@ fn queued(n: i64) -> Value {
 async fn queue(State(cluster): State<Arc<Cluster>>, Path(namespace): Path<String>) -> Response {
     cluster.queues.fetch_add(1, Ordering::Relaxed);
     if cluster.forbids.load(Ordering::Relaxed) {
-        return failure(StatusCode::FORBIDDEN, "Forbidden", "ada may not list trainingjobs.andreas.dev in namespace team-a");
+        return failure(
+            StatusCode::FORBIDDEN,
+            "Forbidden",
+            "ada may not list trainingjobs.andreas.dev in namespace team-a",
+        );
     }
     let jobs: Vec<Value> = (0..JOBS).map(queued).collect();
-    let queue = json!({"namespace": namespace, "at": at(0), "waiting": JOBS * 4 / 5, "open": JOBS, "jobs": jobs});
+    let queue =
+        json!({"namespace": namespace, "at": at(0), "waiting": JOBS * 4 / 5, "open": JOBS, "jobs": jobs});
     Json(serde_json::from_value::<Queue>(queue).unwrap()).into_response()
 }
 
@@ -149,11 +164,12 @@ async fn explain(Path((namespace, job)): Path<(String, String)>) -> Json<Explana
         json!({"gpuType": TYPES[0].0, "gpus": gpus, "nodes": 1, "seconds": seconds, "watts": 300 * gpus, "onTimePercent": 97 - late / 9_000,
             "cost": cost(energy, late), "obstacle": if gpus > 2 { "Nodes" } else { "Power" }})
     };
-    let candidates =
-        [candidate(8, 2_043, 410_000, 0), candidate(4, 3_620, 420_000, 8_000), candidate(2, 7_300, 450_000, 190_000)];
-    let change = |kind: &str, text: &str, patch: Value, added: i64| {
-        json!({"kind": kind, "text": text, "patch": {"spec": patch}, "expected": expected(n, 90), "soonerSeconds": 5_400, "addedCostMicros": added})
-    };
+    let candidates = [
+        candidate(8, 2_043, 410_000, 0),
+        candidate(4, 3_620, 420_000, 8_000),
+        candidate(2, 7_300, 450_000, 190_000),
+    ];
+    let change = |kind: &str, text: &str, patch: Value, added: i64| json!({"kind": kind, "text": text, "patch": {"spec": patch}, "expected": expected(n, 90), "soonerSeconds": 5_400, "addedCostMicros": added});
     let changes = [
         change("Minimum", "from 2 GPUs on instead of 4", json!({"gpus": {"min": 2}}), -120_000),
         change("Weight", "weight 40 instead of 10", json!({"weight": 40}), 310_000),
@@ -208,13 +224,15 @@ fn gpu_nodes() -> Json<Value> {
             _ => ("Held", Some(format!("team-a/{}-1-0", name(node * 5)))),
         };
         let watts = if state == "Held" { TYPES[(node % 3) as usize].1 } else { 40 };
-        let mut gpu = json!({"uuid": format!("GPU-{n:08x}-aaaa"), "state": state, "watts": watts, "joules": 1});
+        let mut gpu =
+            json!({"uuid": format!("GPU-{n:08x}-aaaa"), "state": state, "watts": watts, "joules": 1});
         if let Some(holder) = holder {
             gpu["holder"] = holder.into();
             gpu["heldSince"] = json!(at(-90));
         }
         if state == "Unhealthy" {
-            gpu["problems"] = json!([{"reason": "Xid", "fatal": true, "xid": 79, "message": "fell off the bus"}]);
+            gpu["problems"] =
+                json!([{"reason": "Xid", "fatal": true, "xid": 79, "message": "fell off the bus"}]);
         }
         gpu
     };
@@ -230,10 +248,12 @@ fn gpu_nodes() -> Json<Value> {
 fn policy() -> Json<Value> {
     let met = json!({"type": "BudgetMet", "status": "True", "reason": "AsExpected", "message": "what runs is within the budget",
         "lastTransitionTime": at(-900)});
-    Json(json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "default"},
+    Json(
+        json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "default"},
         "spec": {"powerBudget": {"watts": 620_000, "windows": [{"from": "07:00", "to": "19:00", "watts": 480_000}]}, "pue": "1.3",
             "prices": {"energyPerKWh": "0.22", "tariff": {"windows": [{"from": "22:00", "to": "06:00", "energyPerKWh": "0.11"},
                 {"from": "17:00", "to": "20:00", "energyPerKWh": "0.31"}]}}},
         "status": {"power": {"time": at(-1), "budgetWatts": 620_000, "drawnWatts": 431_000, "idleWatts": 118_000, "kwhCostMicros": 143_000},
-            "conditions": [met]}}))
+            "conditions": [met]}}),
+    )
 }

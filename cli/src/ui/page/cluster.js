@@ -25,7 +25,7 @@ export function showPower(root, of) {
 
 function chart(of, over, width) {
   const { state, now } = of;
-  const [left, top, bottom, low] = [64, 24, 236, 340];
+  const [left, top, bottom, low] = [70, 24, 316, 440];
   const axis = new Axis(now, DAY, width - left - 20);
   // All of it lies ahead.
   axis.begin = now;
@@ -42,7 +42,7 @@ function chart(of, over, width) {
     svg("text.label", { x: x(now + DAY) - 6, y: y(value) + (below ? 16 : -7), "text-anchor": "end" }, words)];
   const budget = ends(of.budget);
   const near = state && budget.length && Math.abs(y(state.drawnWatts) - y(budget.at(-1)[2])) < 18;
-  return svg("svg", { viewBox: `0 0 ${width} 380`, role: "img", "aria-label": "Power budget and price of energy over the coming day" },
+  return svg("svg", { viewBox: `0 0 ${width} 480`, role: "img", "aria-label": "Power budget and price of energy over the coming day" },
     Array.from({ length: Math.round(most / step) + 1 }, (_, n) => n * step).map((value) => [
       svg("path.tick", { d: `M${left} ${y(value)}H${width - 20}` }), svg("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, power(value))]),
     ends(of.planned).map(([a, b, value]) => svg("rect.planned", { x: x(a), y: y(value), width: x(b) - x(a), height: bottom - y(value) })),

@@ -1,6 +1,6 @@
 // The panel: why a job waits or runs, what would help it, and what a change would do.
 
-import { ask, costs, duration, el, interval, money, names, power, problem, second, short, svg } from "./lib.js";
+import { ask, costs, duration, el, interval, jobs, money, names, power, problem, second, short, svg } from "./lib.js";
 import { Axis, draw } from "./jobs.js";
 
 const SHOWN = 6;
@@ -30,7 +30,7 @@ export class Detail {
     this.root.hidden = false;
     this.root.replaceChildren(
       el("header", {}, el("div", {}, el("h2", {}, title), el("span.dim", {}, note)), el("button", { "aria-label": "Close", onclick: () => this.close() }, "×")),
-      ...blocks);
+      ...blocks.filter(Boolean));
     this.root.scrollTop = 0;
   }
 
@@ -86,11 +86,13 @@ export class Detail {
     const shown = candidates.filter((one, n) => n < SHOWN || one.current);
     if (!shown.length) return [];
     const total = (cost) => cost.energyCostMicros + cost.latenessCostMicros + cost.turnaroundCostMicros;
-    const head = ["GPUs", "Nodes", "Limit", "Time", `Cost, ${currency}`, "On time", "Now"];
-    const rows = shown.map((one) => el(one.current ? "tr.chosen" : "tr", {}, [
-      el("td", {}, `${one.gpus} × ${short(one.gpuType)}`), el("td.r", {}, String(one.nodes)), el("td.r", {}, power(one.limitWatts)),
-      el("td.r", {}, duration(one.seconds)), el("td.r", {}, money(total(one.cost))), el("td.r", {}, one.onTimePercent == null ? "–" : `${one.onTimePercent} %`),
-      el("td", {}, one.current ? "planned" : one.obstacle ? `no: ${one.obstacle.toLowerCase()}` : "fits")]));
+    // Columns that say the same of all are left out.
+    const columns = [["GPUs", (one) => `${one.gpus} × ${short(one.gpuType)}`], shown.some((one) => one.nodes > 1) && ["Nodes", (one) => String(one.nodes), "r"],
+      shown.some((one) => one.limitWatts) && ["Limit", (one) => power(one.limitWatts), "r"], ["Time", (one) => duration(one.seconds), "r"],
+      [`Cost, ${currency}`, (one) => money(total(one.cost)), "r"], ["On time", (one) => (one.onTimePercent == null ? "–" : `${one.onTimePercent} %`), "r"],
+      ["Now", (one) => (one.current ? "planned" : one.obstacle ? `no: ${one.obstacle.toLowerCase()}` : "fits")]].filter(Boolean);
+    const head = columns.map(([name]) => name);
+    const rows = shown.map((one) => el(one.current ? "tr.chosen" : "tr", {}, columns.map(([, words, kind]) => el(kind ? "td.r" : "td", {}, words(one)))));
     const more = candidates.length - shown.length;
     return [el("h3", {}, "Configurations, cheapest first, if it started now"), table(head, rows),
       more > 0 && el("p.dim", {}, `and ${more} more: kubectl andreas explain -o wide`)];
@@ -187,11 +189,11 @@ export class Detail {
     }
     const percent = (p) => (p == null ? "–" : `${p} %`);
     const rows = of.affected.map((job) => el("tr", {}, el("td.wrap", {}, job.name), el("td", {}, shift(job.laterSeconds)), el("td.r", {}, percent(job.onTimeBeforePercent)), el("td.r", {}, percent(job.onTimePercent))));
-    if (rows.length) blocks.push(el("h3", {}, "Jobs of this namespace whose end moves"), table(["Job", "Ends", "On time before", "After"], rows));
+    if (rows.length) blocks.push(el("h3", {}, "Jobs whose end moves"), table(["Job", "Ends", "On time before", "After"], rows));
     const more = of.own - of.affected.length;
     const { later, never = 0, sooner, meanLaterSeconds } = of.others;
-    const lines = [more > 0 && `and ${more} more of this namespace`, later > 0 && `${later} jobs of other namespaces end later, by ${duration(meanLaterSeconds)} on average`,
-      never > 0 && `${never} jobs of other namespaces never end`, sooner > 0 && `${sooner} jobs of other namespaces end sooner`,
+    const lines = [more > 0 && `and ${more} more of this namespace`, later > 0 && `Of other namespaces ${jobs(later)} later, by ${duration(meanLaterSeconds)} on average`,
+      never > 0 && `Of other namespaces ${jobs(never)} never`, sooner > 0 && `Of other namespaces ${jobs(sooner)} sooner`,
       !of.own && !later && !never && !sooner && "No job moves by a minute or more."].filter(Boolean);
     blocks.push(...lines.map((words) => el("p", {}, words)), el("p", {}, "All jobs: ", el("b", {}, costs(of.addedCostMicros, of.currency))));
     return blocks;
@@ -202,7 +204,7 @@ export class Detail {
     const both = [of.before, of.job.expected];
     const ends = both.filter(Boolean).map((e) => second(e.finish.p90 ?? e.finish.p50) - now);
     const due = of.job.deadline && second(of.job.deadline);
-    const axis = new Axis(now, Math.max(600, ...ends, due && !of.before ? due - now : 0) * 1.05, 330);
+    const axis = new Axis(now, Math.max(600, ...ends, due ? Math.min(due - now, 2 * Math.max(...ends)) : 0) * 1.05, 330);
     const marks = (e) => e ? [
       { kind: "tail", from: second(e.finish.p50), to: e.finish.p90 && second(e.finish.p90) }, { kind: "run", from: second(e.start.p50), to: second(e.finish.p50) },
       { kind: "end", from: second(e.finish.p10), to: e.finish.p90 && second(e.finish.p90) }, { kind: "median", from: second(e.finish.p50), to: second(e.finish.p50) }] : [];

@@ -38,6 +38,7 @@ export function draw(marks, risk, axis, middle = 16) {
       case "tail": case "run": case "done": return rect(kind, a, b, 12);
       case "median": return rect("median", a - 1, a + 2, 18);
       case "due": return svg("path.due", { d: `M${a} ${middle - 12}v24m-4-24h8l-4 6z` });
+      case "start": return svg(`path.range.start.${risk}`, { d: `M${a} ${middle}H${b}` });
       default: return svg(`path.range.${risk}`, { d: `M${a} ${middle}H${b}M${a} ${middle - 3}v6M${b} ${middle - 3}v6` });
     }
   });
@@ -58,7 +59,9 @@ export class Jobs {
     });
     const zoom = document.getElementById("zoom");
     HOURS.forEach(([name], n) => zoom.append(el("button", { onclick: () => this.ahead(n), "aria-pressed": n === 0 }, name)));
-    new ResizeObserver(() => this.show()).observe(document.getElementById("axis"));
+    const sizes = new ResizeObserver(() => this.show());
+    sizes.observe(document.getElementById("axis"));
+    sizes.observe(root);
   }
 
   /** Shows so much time ahead. */

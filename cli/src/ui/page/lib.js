@@ -52,7 +52,7 @@ function fill(node, attributes, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value != null && value !== false) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child != null && child !== false));
+  node.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
   return node;
 }
 
@@ -76,6 +76,8 @@ export function money(micros) {
   const amount = micros / 1e6;
   return amount.toFixed(Math.abs(amount) < 0.095 && micros !== 0 ? 4 : 2);
 }
+/** `1 job`, `3 jobs`. */
+export const jobs = (n) => `${n} ${n === 1 ? "job" : "jobs"}`;
 /** `costs 0.10 EUR`, or `saves`. */
 export const costs = (micros, currency) => `${micros < 0 ? "saves" : "costs"} ${money(Math.abs(micros))} ${currency}`;
 /** `NVIDIA-A100-SXM4-80GB` as `A100`. */
