@@ -20,15 +20,15 @@ use crate::output::{self, Column, Format, OutputArgs, duration, short_gpu_type};
 pub struct QueueArgs {
     #[command(flatten)]
     ask: AskArgs,
-    /// Maximum jobs in the answer.
-    #[arg(long, default_value_t = DEFAULT_QUEUE as u32, value_parser = clap::value_parser!(u32).range(1..=MAX_QUEUE as i64), value_name = "N")]
-    limit: u32,
     /// How to print; svg: the jobs over time as a picture
     #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t, help_heading = "Output")]
     output: QueueFormat,
     /// Leave the headings of tables out
     #[arg(long, help_heading = "Output")]
     no_headers: bool,
+    /// Maximum jobs in the answer.
+    #[arg(long, default_value_t = DEFAULT_QUEUE as u32, value_parser = clap::value_parser!(u32).range(1..=MAX_QUEUE as i64), value_name = "N", help_heading = "Output")]
+    limit: u32,
 }
 
 /// How `queue` prints.

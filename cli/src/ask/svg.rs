@@ -36,16 +36,11 @@ pub fn svg(timeline: &Timeline, zone: &TimeZone) -> String {
          aria-label=\"{title}: when each starts and ends, and its deadline\">\n{STYLE}"
     );
     let now = Timestamp::from_second(timeline.now).unwrap_or_default().to_zoned(zone.clone());
-    let _ = writeln!(
-        out,
-        "<text x=\"20\" y=\"24\" font-size=\"16\" font-weight=\"600\">{title}</text>\
-         <text x=\"{RIGHT}\" y=\"24\" text-anchor=\"end\" class=\"dim\">{}</text>",
-        now.strftime("%Y-%m-%d %H:%M %Z")
-    );
+    out += &format!("<text x=\"20\" y=\"24\" font-size=\"16\" font-weight=\"600\">{title}</text>");
+    out += &words(RIGHT, 24, "end", &now.strftime("%Y-%m-%d %H:%M %Z"));
     let axis = Axis { now: timeline.now, horizon: timeline.horizon };
     for (x, name, anchor) in [(20, "Job", "start"), (200, "GPUs", "end"), (280, "On time", "end")] {
-        let _ =
-            writeln!(out, "<text x=\"{x}\" y=\"52\" text-anchor=\"{anchor}\" class=\"dim\">{name}</text>");
+        out += &words(x, 52, anchor, &name);
     }
     axis.ticks(zone, height, &mut out);
     for (number, row) in timeline.rows.iter().enumerate() {
@@ -94,18 +89,13 @@ fn cells(row: &Row, out: &mut String) {
         (_, Some(percent)) => format!("{percent} %"),
         (_, None) => "no end".to_owned(),
     };
-    let name: String = row.job.name.chars().take(16).collect();
-    let _ = write!(
-        out,
-        "<title>{}: {}, ends {}</title><text x=\"20\" y=\"18\">{}</text><text x=\"200\" y=\"18\" text-anchor=\"end\" class=\"dim\">{}</text>\
-         <text x=\"280\" y=\"18\" text-anchor=\"end\" class=\"t {}\">{on_time}</text>",
-        text(&row.job.name),
-        row.job.phase.as_str(),
-        if row.end_text.is_empty() { "never as planned" } else { &row.end_text },
-        text(&name),
-        text(&gpus),
-        class(row.risk)
-    );
+    let ends = if row.end_text.is_empty() { "never as planned" } else { &row.end_text };
+    let (name, class) = (text(&row.job.name), class(row.risk));
+    *out += &format!("<title>{name}: {}, ends {ends}</title>", row.job.phase.as_str());
+    let short: String = row.job.name.chars().take(16).collect();
+    *out += &format!("<text x=\"20\" y=\"18\">{}</text>", text(&short));
+    *out += &words(200, 18, "end", &text(&gpus));
+    *out += &format!("<text x=\"280\" y=\"18\" text-anchor=\"end\" class=\"t {class}\">{on_time}</text>");
 }
 
 /// From instants to pixels.
@@ -134,14 +124,7 @@ impl Axis {
             let x = self.x(at);
             let time = Timestamp::from_second(at).unwrap_or_default().to_zoned(zone.clone());
             let _ = write!(out, "<path d=\"M{x} 58V{}\" class=\"line\"/>", height - FOOT);
-            // Now has its own words.
-            if (x - self.x(self.now)).abs() > 30 || step < 86_400 {
-                let _ = write!(
-                    out,
-                    "<text x=\"{x}\" y=\"52\" text-anchor=\"middle\" class=\"dim\">{}</text>",
-                    time.strftime(format)
-                );
-            }
+            *out += &words(x, 52, "middle", &time.strftime(format));
             at += step;
         }
         out.push('\n');
@@ -149,78 +132,55 @@ impl Axis {
 
     fn mark(&self, mark: &Mark, risk: Risk, out: &mut String) {
         let end = self.now + self.horizon;
-        let (from, to) = (self.x(mark.from), self.x(mark.to.unwrap_or(end)));
-        let class = class(risk);
         // What lies beyond the axis has no place on it.
         if mark.from > end || mark.to.is_some_and(|to| to < self.begin()) {
             return;
         }
-        let width = (to - from).max(1);
-        let _ = match mark.kind {
-            Kind::Past => {
-                write!(out, "<rect x=\"{from}\" y=\"11\" width=\"{width}\" height=\"6\" class=\"past\"/>")
-            }
-            Kind::Tail => write!(
-                out,
-                "<rect x=\"{from}\" y=\"8\" width=\"{width}\" height=\"12\" class=\"t tail {class}\"/>"
-            ),
-            Kind::Run => write!(
-                out,
-                "<rect x=\"{from}\" y=\"8\" width=\"{width}\" height=\"12\" class=\"t run {class}\"/>"
-            ),
-            Kind::Done => write!(
-                out,
-                "<rect x=\"{from}\" y=\"8\" width=\"{width}\" height=\"12\" class=\"t {class}\"/>"
-            ),
+        let (from, to, class) = (self.x(mark.from), self.x(mark.to.unwrap_or(end)), class(risk));
+        *out += &match mark.kind {
+            Kind::Past => rect(from, 11, to - from, 6, "past"),
+            Kind::Tail => rect(from, 8, to - from, 12, &format!("t tail {class}")),
+            Kind::Run => rect(from, 8, to - from, 12, &format!("t run {class}")),
+            Kind::Done => rect(from, 8, to - from, 12, &format!("t {class}")),
             Kind::Start => {
-                write!(out, "<path d=\"M{from} 14H{to}\" stroke-dasharray=\"2 2\" class=\"{class}\"/>")
+                format!("<path d=\"M{from} 14H{to}\" stroke-dasharray=\"2 2\" class=\"{class}\"/>")
             }
-            Kind::End => write!(out, "<path d=\"M{from} 11v6m0-3H{to}m0-3v6\" class=\"{class}\"/>"),
-            Kind::Median => {
-                write!(
-                    out,
-                    "<rect x=\"{}\" y=\"5\" width=\"3\" height=\"18\" class=\"t {class}\"/>",
-                    from - 1
-                )
-            }
-            Kind::Due => write!(out, "<path d=\"M{from} 3v22m-4-22h8l-4 6z\" class=\"due\"/>"),
+            Kind::End => format!("<path d=\"M{from} 11v6m0-3H{to}m0-3v6\" class=\"{class}\"/>"),
+            Kind::Median => rect(from - 1, 5, 3, 18, &format!("t {class}")),
+            Kind::Due => format!("<path d=\"M{from} 3v22m-4-22h8l-4 6z\" class=\"due\"/>"),
         };
     }
 }
 
+fn rect(x: i64, y: i64, width: i64, height: i64, class: &str) -> String {
+    let width = width.max(1);
+    format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" class=\"{class}\"/>")
+}
+
+/// Dim words. `anchor`: where they begin or end.
+fn words(x: i64, y: i64, anchor: &str, words: &dyn std::fmt::Display) -> String {
+    format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"dim\">{words}</text>")
+}
+
 fn legend(y: i64, out: &mut String) {
     let parts = [
-        ("past", "attempt that ended"),
-        ("t low", "run until now"),
-        ("t run low", "to the median end"),
-        ("t tail low", "to the 90 % quantile"),
+        ("past", 18, "attempt that ended"),
+        ("t low", 18, "run until now"),
+        ("t run low", 18, "to the median end"),
+        ("t tail low", 18, "to the 90 % quantile"),
+        ("due", 8, "deadline"),
+        ("t low", 10, "≥ 90 %"),
+        ("t medium", 10, "≥ 50 %"),
+        ("t high", 10, "less"),
     ];
     let mut x = 20;
-    for (class, words) in parts {
-        let _ = write!(
-            out,
-            "<rect x=\"{x}\" y=\"{}\" width=\"18\" height=\"10\" class=\"{class}\"/><text x=\"{}\" y=\"{y}\" class=\"dim\">{words}</text>",
-            y - 9,
-            x + 24
-        );
-        x += 40 + words.chars().count() as i64 * 7;
-    }
-    let _ = write!(
-        out,
-        "<path d=\"M{} {}h8l-4 6z\" class=\"due\"/><text x=\"{}\" y=\"{y}\" class=\"dim\">deadline</text>",
-        x,
-        y - 9,
-        x + 14
-    );
-    x += 84;
-    for (class, words) in [("low", "≥ 90 %"), ("medium", "≥ 50 %"), ("high", "less")] {
-        let _ = write!(
-            out,
-            "<rect x=\"{x}\" y=\"{}\" width=\"10\" height=\"10\" class=\"t {class}\"/><text x=\"{}\" y=\"{y}\" class=\"dim\">{words}</text>",
-            y - 9,
-            x + 16
-        );
-        x += 74;
+    for (class, width, text) in parts {
+        *out += &match class {
+            "due" => format!("<path d=\"M{x} {}h8l-4 6z\" class=\"due\"/>", y - 8),
+            class => rect(x, y - 9, width, 10, class),
+        };
+        *out += &words(x + width + 6, y, "start", &text);
+        x += width + 22 + text.chars().count() as i64 * 7;
     }
     out.push('\n');
 }

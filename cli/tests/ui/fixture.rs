@@ -102,6 +102,7 @@ fn expected(n: i64, earlier: i64) -> Value {
     let end = (start + length).max(8);
     let spread = if runs { 0 } else { 5 + start / 4 };
     let percent = match n {
+        n if n % 400 == 26 => 0,
         n if n % 97 == 7 => 12,
         n if n % 53 == 3 => 55,
         n if n % 31 == 4 => 83,

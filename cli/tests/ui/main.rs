@@ -128,7 +128,7 @@ fn a_person_finds_a_job_has_it_explained_and_asks_what_would_help() {
         "Before",
         "After",
         "whose end moves",
-        "Of other namespaces 3 jobs later, by 12m00s",
+        "3 jobs of other namespaces end later, by 12m00s",
         "saves 0.19 EUR",
     ] {
         assert!(text.contains(part), "{part}: {text}");

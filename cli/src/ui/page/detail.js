@@ -1,6 +1,6 @@
 // The panel: why a job waits or runs, what would help it, and what a change would do.
 
-import { ask, costs, duration, el, interval, jobs, money, names, power, problem, second, short, svg } from "./lib.js";
+import { ask, costs, duration, el, interval, money, names, power, problem, second, short, svg } from "./lib.js";
 import { Axis, draw } from "./jobs.js";
 
 const SHOWN = 6;
@@ -192,8 +192,9 @@ export class Detail {
     if (rows.length) blocks.push(el("h3", {}, "Jobs whose end moves"), table(["Job", "Ends", "On time before", "After"], rows));
     const more = of.own - of.affected.length;
     const { later, never = 0, sooner, meanLaterSeconds } = of.others;
-    const lines = [more > 0 && `and ${more} more of this namespace`, later > 0 && `Of other namespaces ${jobs(later)} later, by ${duration(meanLaterSeconds)} on average`,
-      never > 0 && `Of other namespaces ${jobs(never)} never`, sooner > 0 && `Of other namespaces ${jobs(sooner)} sooner`,
+    const others = (n, when) => n > 0 && `${n} ${n === 1 ? "job of another namespace ends" : "jobs of other namespaces end"} ${when}.`;
+    const lines = [more > 0 && `And ${more} more of this namespace.`, others(later, `later, by ${duration(meanLaterSeconds)} on average`),
+      others(never, "never"), others(sooner, "sooner"),
       !of.own && !later && !never && !sooner && "No job moves by a minute or more."].filter(Boolean);
     blocks.push(...lines.map((words) => el("p", {}, words)), el("p", {}, "All jobs: ", el("b", {}, costs(of.addedCostMicros, of.currency))));
     return blocks;
@@ -225,5 +226,5 @@ export const list = (facts) => el("dl", {}, facts.filter(Boolean).flatMap(([term
 /** A table that scrolls by itself where it is too wide. */
 export function table(head, rows, kind) {
   if (kind) rows.forEach((row) => row.querySelectorAll("td").forEach((cell) => cell.classList.add(kind)));
-  return el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, head.map((words) => el("th", { scope: "col" }, words)))), el("tbody", {}, rows)));
+  return el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, head.map((words, n) => el(rows[0]?.children[n]?.classList.contains("r") ? "th.r" : "th", { scope: "col" }, words)))), el("tbody", {}, rows)));
 }

@@ -76,8 +76,6 @@ export function money(micros) {
   const amount = micros / 1e6;
   return amount.toFixed(Math.abs(amount) < 0.095 && micros !== 0 ? 4 : 2);
 }
-/** `1 job`, `3 jobs`. */
-export const jobs = (n) => `${n} ${n === 1 ? "job" : "jobs"}`;
 /** `costs 0.10 EUR`, or `saves`. */
 export const costs = (micros, currency) => `${micros < 0 ? "saves" : "costs"} ${money(Math.abs(micros))} ${currency}`;
 /** `NVIDIA-A100-SXM4-80GB` as `A100`. */
