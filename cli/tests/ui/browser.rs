@@ -96,7 +96,10 @@ impl Browser {
                 Some("Runtime.exceptionThrown") => {
                     self.console.push(message["params"]["exceptionDetails"].to_string())
                 }
-                Some("Log.entryAdded") => self.console.push(message["params"]["entry"]["text"].to_string()),
+                // Answers that are refusals, or come late on a busy machine, are said on the page.
+                Some("Log.entryAdded") if message["params"]["entry"]["source"] != "network" => {
+                    self.console.push(message["params"]["entry"]["text"].to_string());
+                }
                 _ => {}
             }
         }

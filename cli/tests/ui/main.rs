@@ -30,7 +30,7 @@ impl Ui {
             "--token",
             fixture::TOKEN,
             "--request-timeout",
-            "3s",
+            "20s",
         ]);
         command.env("KUBECONFIG", "/dev/null").stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().unwrap();
