@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::timeline::{Timeline, told};
+use super::timeline::{Timeline, records};
 use super::transport::Operator;
 use super::{AskArgs, svg, text};
 use crate::cluster::block_on;
@@ -124,7 +124,7 @@ pub fn run(args: &QueueArgs) -> Result<()> {
     }
     let now = Timestamp::now();
     let Some(format) = format else {
-        return output::print(&svg::svg(&Timeline::new(queue, &told(jobs), now), &TimeZone::system()));
+        return output::print(&svg::svg(&Timeline::new(queue, &records(jobs), now), &TimeZone::system()));
     };
     let rows: Vec<Row> = queue.jobs.into_iter().map(|job| Row { job, now }).collect();
     output::print(&output::list(

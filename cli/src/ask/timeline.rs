@@ -117,37 +117,37 @@ pub struct Timeline {
     pub notes: Vec<String>,
 }
 
-/// What a TrainingJob adds to its row.
+/// What a TrainingJob says beside the queue.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct JobRecord {
     attempts: Vec<(i64, i64)>,
     gpus: (i32, i32),
     adopted: bool,
 }
 
 /// The same of each TrainingJob, by name.
-pub fn told(jobs: Vec<SlimTrainingJob>) -> HashMap<String, Told> {
+pub fn records(jobs: Vec<SlimTrainingJob>) -> HashMap<String, JobRecord> {
     let of_job = |job: SlimTrainingJob| {
         let history = job.status.map(|status| status.history).unwrap_or_default();
         // An attempt that never ran has no length.
         let ran = |attempt: &andreas_api::training_job::AttemptRecord| {
             Some((attempt.started.as_ref()?.0.as_second(), attempt.ended.0.as_second()))
         };
-        let told = Told {
+        let record = JobRecord {
             attempts: history.iter().filter_map(ran).collect(),
             gpus: (job.spec.gpus.min, job.spec.gpus.max_total()),
             adopted: job.spec.adopts.is_some(),
         };
-        Some((job.metadata.name?, told))
+        Some((job.metadata.name?, record))
     };
     jobs.into_iter().filter_map(of_job).collect()
 }
 
 impl Timeline {
     /// The rows of a queue.
-    pub fn new(queue: Queue, told: &HashMap<String, Told>, now: Timestamp) -> Self {
+    pub fn new(queue: Queue, records: &HashMap<String, JobRecord>, now: Timestamp) -> Self {
         let mut rows: Vec<Row> =
-            queue.jobs.into_iter().map(|job| row(told.get(&job.name), job, now)).collect();
+            queue.jobs.into_iter().map(|job| row(records.get(&job.name), job, now)).collect();
         let second = |at: Option<i64>| at.unwrap_or(i64::MAX);
         rows.sort_by_cached_key(|row| {
             let expected = row.job.expected.as_ref();
@@ -169,18 +169,18 @@ impl Timeline {
     }
 }
 
-fn row(told: Option<&Told>, job: QueuedJob, now: Timestamp) -> Row {
+fn row(record: Option<&JobRecord>, job: QueuedJob, now: Timestamp) -> Row {
     let words = |of: fn(&andreas_api::query::Expected) -> &andreas_api::query::Interval| {
         job.expected.as_ref().map(|e| text::interval(of(e), now)).unwrap_or_default()
     };
     Row {
         risk: risk(&job, now),
-        marks: marks(&job, told, now.as_second()),
+        marks: marks(&job, record, now.as_second()),
         start_text: words(|e| &e.start),
         end_text: words(|e| &e.finish),
         due_text: job.deadline.as_ref().map(|at| text::from_now(at, now)).unwrap_or_default(),
-        allowed_gpus: told.map(|told| told.gpus),
-        adopted: told.is_some_and(|told| told.adopted),
+        allowed_gpus: record.map(|record| record.gpus),
+        adopted: record.is_some_and(|record| record.adopted),
         job,
     }
 }
@@ -197,8 +197,8 @@ fn risk(job: &QueuedJob, now: Timestamp) -> Risk {
     }
 }
 
-fn marks(job: &QueuedJob, told: Option<&Told>, now: i64) -> Vec<Mark> {
-    let attempts = told.map(|told| told.attempts.as_slice()).unwrap_or_default();
+fn marks(job: &QueuedJob, record: Option<&JobRecord>, now: i64) -> Vec<Mark> {
+    let attempts = record.map(|record| record.attempts.as_slice()).unwrap_or_default();
     let mut marks: Vec<Mark> =
         attempts.iter().map(|(from, to)| Mark { kind: Kind::Past, from: *from, to: Some(*to) }).collect();
     let mut mark = |kind, from, to| marks.push(Mark { kind, from, to });
@@ -294,8 +294,8 @@ pub mod tests {
                  "started": at(-38), "ended": at(-22)},
                 {"attempt": 2, "outcome": "Stopped", "reason": "Preempted", "gpuType": "T4", "gpus": 4, "placement": "n",
                  "ended": at(-18)}]}}]);
-        let told = told(serde_json::from_value(jobs).unwrap());
-        Timeline::new(serde_json::from_value(queue).unwrap(), &told, NOW.parse().unwrap())
+        let records = records(serde_json::from_value(jobs).unwrap());
+        Timeline::new(serde_json::from_value(queue).unwrap(), &records, NOW.parse().unwrap())
     }
 
     #[test]

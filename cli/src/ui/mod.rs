@@ -88,7 +88,9 @@ struct Link(PathBuf);
 
 impl Link {
     fn open(address: &str) -> Result<Self> {
-        let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let own =
+            std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let folder = own.unwrap_or_else(std::env::temp_dir);
         let folder = folder.join(format!("andreas-ui-{}", secret()?));
         DirBuilder::new().mode(0o700).create(&folder).with_context(|| folder.display().to_string())?;
         let link = Self(folder);

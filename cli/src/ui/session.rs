@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::power;
 use crate::ask::AskArgs;
-use crate::ask::timeline::{Timeline, Told, told};
+use crate::ask::timeline::{JobRecord, Timeline, records};
 use crate::ask::transport::Operator;
 use crate::cluster::ClusterError;
 use crate::inventory::Objects;
@@ -33,7 +33,7 @@ pub struct Session {
     limit: usize,
     operator: Mutex<(Instant, Arc<Operator>)>,
     timeline: Kept<Value>,
-    told: Kept<(HashMap<String, Told>, Option<String>)>,
+    records: Kept<(HashMap<String, JobRecord>, Option<String>)>,
     nodes: Kept<Value>,
     power: Kept<Value>,
 }
@@ -73,9 +73,9 @@ impl Session {
     /// With this connection.
     pub fn new(ask: AskArgs, operator: Operator, limit: usize) -> Self {
         let operator = Mutex::new((Instant::now(), Arc::new(operator)));
-        let (timeline, told, nodes, power) =
+        let (timeline, records, nodes, power) =
             (Kept::default(), Kept::default(), Kept::default(), Kept::default());
-        Self { ask, limit, operator, timeline, told, nodes, power }
+        Self { ask, limit, operator, timeline, records, nodes, power }
     }
 
     async fn operator(&self) -> Result<Arc<Operator>> {
@@ -105,17 +105,17 @@ impl Session {
         let ask = async {
             let operator = self.operator().await?;
             let path = path::queue_of(&operator.namespace, self.limit);
-            let told = self.told.or(OBJECTS_FRESH, async {
+            let records = self.records.or(OBJECTS_FRESH, async {
                 // The figures ahead do not need them.
                 Ok(match operator.jobs().await {
-                    Ok(jobs) => (told(jobs), None),
+                    Ok(jobs) => (records(jobs), None),
                     Err(error) => (HashMap::new(), Some(format!("without past attempts: {error}"))),
                 })
             });
-            let (queue, told) = tokio::join!(operator.get::<Queue>(&path), told);
-            let (queue, told) = (queue?, told?);
-            let mut timeline = Timeline::new(queue, &told.0, clock::now());
-            timeline.notes.extend(told.1.clone());
+            let (queue, records) = tokio::join!(operator.get::<Queue>(&path), records);
+            let (queue, records) = (queue?, records?);
+            let mut timeline = Timeline::new(queue, &records.0, clock::now());
+            timeline.notes.extend(records.1.clone());
             Ok(serde_json::to_value(&timeline)?)
         };
         self.renew(self.timeline.or(FRESH, ask).await).await
