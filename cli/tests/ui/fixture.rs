@@ -43,6 +43,7 @@ pub fn serve() -> (String, Arc<Cluster>) {
         .route("/apis/andreas.dev/v1alpha1/trainingjobs", get(async || jobs()))
         .route("/apis/andreas.dev/v1alpha1/gpunodes", get(async || gpu_nodes()))
         .route("/apis/andreas.dev/v1alpha1/energypolicies/default", get(async || policy()))
+        .route("/apis/andreas.dev/v1alpha1/nodepowers", get(async || list(Vec::new())))
         .route("/api/v1/nodes", get(async || list(Vec::new())))
         .layer(middleware::from_fn_with_state(Arc::clone(&cluster), checked))
         .with_state(Arc::clone(&cluster));

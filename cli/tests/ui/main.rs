@@ -153,6 +153,7 @@ fn a_person_finds_a_job_has_it_explained_and_asks_what_would_help() {
     page.until("document.querySelector('#nodelist .item .g')");
     let text = page.value("document.querySelector('#nodesummary').innerText");
     assert!(text.as_str().unwrap().starts_with("1600 GPUs on 200 nodes: "), "{text}");
+    assert_eq!(page.value("document.querySelector('#alert').hidden"), true);
     page.screenshot("nodes-light");
     page.prefer("dark");
     page.screenshot("nodes-dark");

@@ -72,11 +72,11 @@ export class Nodes {
 
   show() {
     if (!this.data || document.getElementById("nodes").hidden) return;
-    const { items, notes } = this.data;
+    const { items } = this.data;
     const text = (node) => [node.name, node.gpuType, node.health, ...node.holders.map((one) => one.job ?? one.pod)].join(" ").toLowerCase();
     this.list.set(this.words ? items.filter((node) => text(node).includes(this.words)) : items);
     const sum = (of) => items.reduce((all, node) => all + (of(node) ?? 0), 0);
-    document.getElementById("nodesummary").textContent = [`${sum((n) => n.gpus)} GPUs on ${items.length} nodes: ${sum((n) => n.held)} held, ${sum((n) => n.free)} free, ${sum((n) => n.resting)} resting, ${sum((n) => n.unhealthy)} unhealthy; they draw ${power(sum((n) => n.gpuWatts))}`, ...notes].join(" · ");
+    document.getElementById("nodesummary").textContent = `${sum((n) => n.gpus)} GPUs on ${items.length} nodes: ${sum((n) => n.held)} held, ${sum((n) => n.free)} free, ${sum((n) => n.resting)} resting, ${sum((n) => n.unhealthy)} unhealthy; they draw ${power(sum((n) => n.gpuWatts))}`;
   }
 
   kind(gpu) { return gpu.state === "Held" && gpu.holder?.startsWith(`${this.namespace()}/`) ? "held own" : gpu.state.toLowerCase(); }
@@ -86,6 +86,8 @@ export class Nodes {
       [node.holders.map((one) => `${one.job ?? one.pod} (${one.gpus})`).join(", "), "dim"]]);
     const box = el("span.gpus", { role: "img", "aria-label": `${node.held} of ${node.gpus} GPUs held` });
     for (const gpu of node.devices) box.append(Object.assign(el("i"), { className: `g ${this.kind(gpu)}`, gpu }));
+    // A machine that is off reports none.
+    if (!node.devices.length) box.append(`${node.gpus} GPUs`);
     row.children[2].replaceChildren(box);
   }
 

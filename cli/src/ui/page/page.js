@@ -53,12 +53,13 @@ function status() {
   state.className = error ? "gone" : old ? "old" : "";
   const words = !seen ? (error ? "no figures" : "asking…") : error || old ? `figures are ${duration(age)} old` : `as of ${new Date(Date.now() - age * 1000).toLocaleTimeString("en", { hour12: false })}`;
   if (state.textContent !== words) state.textContent = words;
-  const notes = view === "jobs" && jobs.data?.notes.length ? jobs.data.notes.join("\n") : "";
+  const notes = { jobs, nodes }[view]?.data?.notes.join("\n") ?? "";
   const alert = at("alert");
   const text = error ? error.kind + error.message : notes;
   if (alert.dataset.text === text) return;
   alert.dataset.text = text;
   alert.hidden = !text;
+  alert.className = error ? "" : "note";
   alert.replaceChildren(error ? problem(error) : notes);
 }
 
