@@ -5,6 +5,7 @@
 //! | commands | where their answers come from |
 //! |---|---|
 //! | `queue`, `explain`, `whatif`, `can` | the operator's query API (`ask`) |
+//! | `ui` | the same and objects of the API server, as a page on this machine (`ui`) |
 //! | `nodes`, `budget`, `acct`, `doctor` | objects of the API server (`inventory`, `account`, `doctor`) |
 //! | `submit`, `logs`, `suspend`, `resume`, `cancel` | they read and write TrainingJobs and their pods (`jobs`) |
 //! | `convert` | files ([`convert`]) |
@@ -34,6 +35,7 @@ pub mod output;
 pub mod profile;
 mod shell;
 mod snapshot;
+mod ui;
 mod when;
 
 use std::ffi::OsString;
@@ -61,6 +63,7 @@ enum Command {
     Explain(ask::ExplainArgs),
     Whatif(ask::WhatIfArgs),
     Can(ask::CanArgs),
+    Ui(ui::UiArgs),
     Submit(Box<jobs::SubmitArgs>),
     Logs(jobs::LogsArgs),
     Wait(jobs::WaitArgs),
@@ -148,6 +151,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Explain(args) => ask::explain(&args),
         Command::Whatif(args) => ask::what_if(&args),
         Command::Can(args) => ask::can(&args),
+        Command::Ui(args) => ui::run(&args),
         Command::Submit(args) => jobs::submit(&args),
         Command::Logs(args) => jobs::logs(&args),
         Command::Wait(args) => jobs::wait(&args),

@@ -12,7 +12,7 @@ use super::transport::Operator;
 use super::{AskArgs, job_file, text};
 use crate::cluster::block_on;
 use crate::exit::{NotGood, Usage};
-use crate::output;
+use crate::output::{self, OutputArgs};
 use crate::when::{self, Deadline};
 
 /// Can: the probability that a job submitted now would meet a deadline. Nothing is created.
@@ -32,6 +32,8 @@ pub struct CanArgs {
     at_least: Option<i32>,
     #[command(flatten)]
     ask: AskArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Runs the subcommand.
@@ -64,7 +66,7 @@ pub fn run(args: &CanArgs) -> Result<()> {
         operator.post(&path::can(&operator.namespace), &question).await
     })?;
     let text = |answer: &Can| text_of(answer, Timestamp::now());
-    output::print(&output::object(ask.output, &answer, text, |answer| {
+    output::print(&output::object(args.output, &answer, text, |answer| {
         format!("trainingjob/{}", answer.job.name)
     })?)?;
     match args.at_least {

@@ -9,7 +9,7 @@ use super::transport::Operator;
 use super::{AskArgs, text};
 use crate::cluster::block_on;
 use crate::name;
-use crate::output::{self, Column, duration, money, plain, power};
+use crate::output::{self, Column, OutputArgs, duration, money, plain, power};
 
 /// Explain: why a job waits or runs where it does, what each configuration would cost, and what would help.
 ///
@@ -25,6 +25,8 @@ pub struct ExplainArgs {
     changes: bool,
     #[command(flatten)]
     ask: AskArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Cheapest configurations shown without `-o wide`.
@@ -62,9 +64,9 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
         let path = if args.changes { path::explain_with_changes } else { path::explain };
         operator.get(&path(&operator.namespace, &args.job)).await
     })?;
-    let wide = args.ask.output.format == output::Format::Wide;
+    let wide = args.output.format == output::Format::Wide;
     let text = |e: &Explanation| text_of(e, wide, Timestamp::now());
-    output::print(&output::object(args.ask.output, &explanation, text, |e| {
+    output::print(&output::object(args.output, &explanation, text, |e| {
         format!("trainingjob/{}", e.job.name)
     })?)
 }

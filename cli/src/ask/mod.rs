@@ -7,8 +7,10 @@ mod can;
 mod explain;
 mod job_file;
 mod queue;
+mod svg;
 mod text;
-mod transport;
+pub(crate) mod timeline;
+pub(crate) mod transport;
 mod what_if;
 
 use clap::Args;
@@ -21,7 +23,6 @@ pub use what_if::{WhatIfArgs, run as what_if};
 use crate::cluster::ConnectArgs;
 use crate::exit::Usage;
 use crate::name;
-use crate::output::OutputArgs;
 
 /// Flags of every question.
 #[derive(Clone, Debug, Args)]
@@ -43,8 +44,6 @@ pub struct AskArgs {
     /// Service account of the namespace to ask as, if the kubeconfig has a client certificate and no token
     #[arg(long, value_name = "NAME", help_heading = "Operator", value_parser = name::object)]
     service_account: Option<String>,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 impl AskArgs {

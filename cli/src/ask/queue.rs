@@ -2,13 +2,15 @@
 
 use andreas_api::query::{DEFAULT_QUEUE, MAX_QUEUE, Queue, QueuedJob, path};
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
+use super::timeline::{Timeline, records};
 use super::transport::Operator;
-use super::{AskArgs, text};
+use super::{AskArgs, svg, text};
 use crate::cluster::block_on;
-use crate::output::{self, Column, duration, short_gpu_type};
+use crate::output::{self, Column, Format, OutputArgs, duration, short_gpu_type};
 
 /// Queue: the jobs of a namespace, when they are expected to start and end, and why they wait.
 ///
@@ -18,9 +20,47 @@ use crate::output::{self, Column, duration, short_gpu_type};
 pub struct QueueArgs {
     #[command(flatten)]
     ask: AskArgs,
+    /// How to print; svg: the jobs over time as a picture
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t, help_heading = "Output")]
+    output: QueueFormat,
+    /// Leave the headings of tables out
+    #[arg(long, help_heading = "Output")]
+    no_headers: bool,
     /// Maximum jobs in the answer.
-    #[arg(long, default_value_t = DEFAULT_QUEUE as u32, value_parser = clap::value_parser!(u32).range(1..=MAX_QUEUE as i64), value_name = "N")]
+    #[arg(long, default_value_t = DEFAULT_QUEUE as u32, value_parser = clap::value_parser!(u32).range(1..=MAX_QUEUE as i64), value_name = "N", help_heading = "Output")]
     limit: u32,
+}
+
+/// How `queue` prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum QueueFormat {
+    /// A table.
+    #[default]
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+    /// `kind/name`, one a line.
+    Name,
+    /// A picture.
+    Svg,
+}
+
+impl QueueFormat {
+    /// As lists are printed; none: it is no list.
+    fn of_list(self) -> Option<Format> {
+        match self {
+            Self::Table => Some(Format::Table),
+            Self::Wide => Some(Format::Wide),
+            Self::Json => Some(Format::Json),
+            Self::Yaml => Some(Format::Yaml),
+            Self::Name => Some(Format::Name),
+            Self::Svg => None,
+        }
+    }
 }
 
 /// A row, with the instant that times count from.
@@ -64,9 +104,13 @@ const COLUMNS: [Column<Row>; 13] = [
 /// # Errors
 /// When the cluster or the operator refuses.
 pub fn run(args: &QueueArgs) -> Result<()> {
-    let queue: Queue = block_on(async {
+    let format = args.output.of_list();
+    let (queue, jobs): (Queue, _) = block_on(async {
         let operator = Operator::connect(&args.ask).await?;
-        operator.get(&path::queue_of(&operator.namespace, args.limit as usize)).await
+        let queue = operator.get(&path::queue_of(&operator.namespace, args.limit as usize)).await?;
+        // They know the attempts that ended.
+        let jobs = if format.is_none() { operator.jobs().await? } else { Vec::new() };
+        Ok((queue, jobs))
     })?;
     if queue.jobs.is_empty() {
         output::print_error(&format!(
@@ -79,8 +123,14 @@ pub fn run(args: &QueueArgs) -> Result<()> {
         output::print_error(&format!("{more} more open jobs are not shown: use --limit"));
     }
     let now = Timestamp::now();
+    let Some(format) = format else {
+        return output::print(&svg::svg(&Timeline::new(queue, &records(jobs), now), &TimeZone::system()));
+    };
     let rows: Vec<Row> = queue.jobs.into_iter().map(|job| Row { job, now }).collect();
-    output::print(&output::list(args.ask.output, &COLUMNS, &rows, |row| {
-        format!("trainingjob/{}", row.job.name)
-    })?)
+    output::print(&output::list(
+        OutputArgs { format, no_headers: args.no_headers },
+        &COLUMNS,
+        &rows,
+        |row| format!("trainingjob/{}", row.job.name),
+    )?)
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use andreas_api::query::{Failure, JobObject, NOT_LEADING, TOKEN_HEADER};
+use andreas_api::slim::SlimTrainingJob;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -35,20 +36,20 @@ const OPERATOR: &str = "app.kubernetes.io/name=andreas,app.kubernetes.io/compone
 const READER: &str = "andreas-plan-reader";
 
 /// A connection to the operator, and the namespace that is asked about.
-pub struct Operator<'a> {
-    args: &'a AskArgs,
+pub struct Operator {
+    args: AskArgs,
     cluster: Cluster,
     token: String,
     /// The namespace that is asked about.
     pub namespace: String,
 }
 
-impl<'a> Operator<'a> {
+impl Operator {
     /// Finds the cluster and a token.
     ///
     /// # Errors
     /// When the kubeconfig cannot be used, or no token can be had.
-    pub async fn connect(args: &'a AskArgs) -> anyhow::Result<Self> {
+    pub async fn connect(args: &AskArgs) -> anyhow::Result<Self> {
         let cluster = Cluster::connect(&args.cluster).await?;
         let namespace = cluster.namespace_or(args.namespace.as_deref());
         let own = match &args.service_account {
@@ -59,7 +60,7 @@ impl<'a> Operator<'a> {
             Some(token) => token,
             None => account_token(&cluster, args, &namespace).await?,
         };
-        Ok(Self { args, cluster, token, namespace })
+        Ok(Self { args: args.clone(), cluster, token, namespace })
     }
 
     /// The job of a question, judged by the API server.
@@ -68,6 +69,25 @@ impl<'a> Operator<'a> {
     /// What it refuses.
     pub async fn checked(&self, job: JobObject) -> anyhow::Result<JobObject> {
         job_file::checked(&self.cluster, &self.namespace, job).await
+    }
+
+    /// With this cluster and token, for tests.
+    #[cfg(test)]
+    pub fn with_token(args: &AskArgs, cluster: Cluster, token: String, namespace: String) -> Self {
+        Self { args: args.clone(), cluster, token, namespace }
+    }
+
+    /// The cluster that is asked.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The TrainingJobs of the namespace, by the API server.
+    ///
+    /// # Errors
+    /// When they may not be listed.
+    pub async fn jobs(&self) -> Result<Vec<SlimTrainingJob>, ClusterError> {
+        Ok(self.cluster.list(Some(&self.namespace), &Selection::default()).await?.items)
     }
 
     /// Asks for `path`.
@@ -164,7 +184,7 @@ impl<'a> Operator<'a> {
     }
 
     async fn by_proxy(&self, method: &Method, path: &str, body: Vec<u8>) -> Result<Reply, ClusterError> {
-        let AskArgs { operator_namespace, operator_service, operator_port, .. } = self.args;
+        let AskArgs { operator_namespace, operator_service, operator_port, .. } = &self.args;
         let proxy = format!(
             "/api/v1/namespaces/{operator_namespace}/services/https:{operator_service}:{operator_port}/proxy{path}"
         );
@@ -244,7 +264,7 @@ impl<'a> Operator<'a> {
             404 => match message.strip_prefix("there is no ") {
                 Some(object) => ClusterError::NotFound(object.to_owned()),
                 None => {
-                    let AskArgs { operator_namespace, operator_service, .. } = self.args;
+                    let AskArgs { operator_namespace, operator_service, .. } = &self.args;
                     ClusterError::NotServed(format!(
                         "questions at the Service {operator_service} in namespace {operator_namespace} (--operator-service, \
                          --operator-namespace)"
@@ -306,7 +326,7 @@ mod tests {
         let line = Line::try_parse_from(["ask", "--request-timeout", "1"]).unwrap();
         let asked = block_on(async {
             let (cluster, token, namespace) = (cluster(), "t".to_owned(), "team-a".to_owned());
-            let operator = Operator { args: &line.ask, cluster, token, namespace };
+            let operator = Operator::with_token(&line.ask, cluster, token, namespace);
             Ok(operator.get::<Value>("/queue").await)
         });
         let error = asked.unwrap().expect_err("no operator answers");

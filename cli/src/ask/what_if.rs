@@ -11,7 +11,7 @@ use super::transport::Operator;
 use super::{AskArgs, job_file, text};
 use crate::cluster::block_on;
 use crate::name;
-use crate::output::{self, money, plain};
+use crate::output::{self, OutputArgs, money, plain};
 
 /// What if: when a job would start and end, and which jobs a change would delay. Nothing is created.
 ///
@@ -34,6 +34,8 @@ pub struct WhatIfArgs {
     without: Option<String>,
     #[command(flatten)]
     ask: AskArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// `+1xA100x8`.
@@ -67,6 +69,7 @@ pub fn run(args: &WhatIfArgs) -> Result<()> {
     let ask = args.ask.of_manifest(namespace.flatten())?;
     let mut question = WhatIfRequest {
         job,
+        changed: None,
         nodes: args.nodes.clone(),
         budget_watts: args.budget,
         without: args.without.clone(),
@@ -84,7 +87,7 @@ pub fn run(args: &WhatIfArgs) -> Result<()> {
             .as_ref()
             .map_or_else(|| answer.namespace.clone(), |job| format!("trainingjob/{}", job.name))
     };
-    output::print(&output::object(ask.output, &answer, |answer| text_of(answer, Timestamp::now()), name)?)
+    output::print(&output::object(args.output, &answer, |answer| text_of(answer, Timestamp::now()), name)?)
 }
 
 fn text_of(answer: &WhatIf, now: Timestamp) -> String {

@@ -8,6 +8,7 @@ use andreas_runtime::client::{self, ClientError};
 use andreas_runtime::kubeconfig::{self, Choice, innermost};
 use anyhow::{Context, Result};
 use clap::Args;
+use futures::FutureExt as _;
 use http::{Request, Response, header};
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{AuthInfo, Kubeconfig};
@@ -215,7 +216,8 @@ pub async fn bearer_token(args: &ConnectArgs) -> Result<Option<String>> {
     let service = layer.layer(service_fn(|request: Request<Body>| async move {
         Ok::<_, BoxError>(Response::new(request.headers().get(header::AUTHORIZATION).cloned()))
     }));
-    let sent = service.oneshot(Request::new(Body::empty())).await;
+    // In a box: else the compiler does not see that this may move between threads, as what a server awaits must.
+    let sent = service.oneshot(Request::new(Body::empty())).boxed().await;
     let sent = sent.map_err(|error| unusable(error.as_ref()))?;
     let text = sent.into_body().and_then(|value| value.to_str().ok().map(str::to_owned));
     Ok(text.and_then(|text| text.strip_prefix("Bearer ").map(str::to_owned)))

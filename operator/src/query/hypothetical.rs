@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use andreas_api::names::{LABEL_PROFILE, is_job_name};
-use andreas_api::query::{AddedNodes, JobObject};
+use andreas_api::query::{AddedNodes, ChangedJob, JobObject};
 use andreas_api::slim::SlimTrainingJob;
 use andreas_api::{TrainingJobSpec, key_of};
 use andreas_cluster::energy::draws::MeasuredDraws;
@@ -21,6 +21,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::QueryError;
+use super::explain::merge;
 use super::live::State;
 use super::view::{View, options_of_question};
 use crate::ledger::Ledger;
@@ -36,6 +37,10 @@ const MAX_ADDED: u32 = 256;
 const MAX_GPUS: i32 = 4_096;
 const MAX_COUNTS: usize = 64;
 const MAX_TYPES: usize = 32;
+/// Largest weight, as in the definition.
+const MAX_WEIGHT: i32 = 1_000;
+/// Fields of a spec that a change may name.
+const CHANGEABLE: [&str; 4] = ["deadline", "deadlineAfter", "weight", "gpus"];
 
 /// Plans of a cluster that does not exist, by the same code as the operator's.
 pub struct Hypothetical {
@@ -144,6 +149,40 @@ impl Hypothetical {
         caches.draws = seen.clone();
         snapshot::build(index, ledger, &mut caches, prices, at)
     }
+}
+
+/// A job of the cluster with another spec.
+///
+/// # Errors
+/// [`QueryError::Invalid`] with the field.
+pub fn changed(job: &SlimTrainingJob, asked: &ChangedJob) -> Result<SlimTrainingJob, QueryError> {
+    let invalid =
+        |field: &str, problem: &str| QueryError::invalid(format!("changed.patch{field}"), problem.to_owned());
+    let patch = asked.patch.as_object().ok_or_else(|| invalid("", "is no object"))?;
+    if let Some(field) = patch.keys().find(|field| !CHANGEABLE.contains(&field.as_str())) {
+        return Err(invalid(&format!(".{field}"), "cannot be asked about"));
+    }
+    // The pods of a workload are its own: with another number of GPUs its plan would not fit them.
+    if job.spec.adopts.is_some() && patch.contains_key("gpus") {
+        return Err(invalid(".gpus", "the pods of an adopted job are its workload's"));
+    }
+    let of_spec = |error: serde_json::Error| QueryError::invalid("spec", error.to_string());
+    let mut posted = serde_json::to_value(&job.spec).map_err(of_spec)?;
+    merge(&mut posted, &asked.patch);
+    let new = spec(&posted)?;
+    if !(1..=MAX_WEIGHT).contains(&new.weight) {
+        return Err(QueryError::invalid("spec.weight", format!("is not from 1 to {MAX_WEIGHT}")));
+    }
+    let mut changed = job.clone();
+    // The template stays the shared one.
+    let parts = (new.deadline, new.deadline_after, new.weight, new.gpus);
+    let spec = &mut changed.spec;
+    (spec.deadline, spec.deadline_after, spec.weight, spec.gpus) = parts;
+    if let Some(status) = &mut changed.status {
+        // That of the old spec.
+        status.deadline = None;
+    }
+    Ok(changed)
 }
 
 /// The spec of a posted job. The API server judges manifests, and the command asks it; here only what a plan could not bear is refused.

@@ -15,6 +15,7 @@ use super::*;
 use crate::snapshot::Caches;
 use crate::testing::{at, gpu_node, planned, stepped};
 
+mod changed;
 mod explained;
 mod live;
 mod submitted;

@@ -75,17 +75,24 @@ fn outcome(view: &View, changed: &Changed, job: &SlimTrainingJob) -> QueuedJob {
     QueuedJob {
         position: place.and_then(|n| u32::try_from(n + 1).ok()),
         ahead: place.map(|n| visible(&order[..n], &key.namespace, andreas_api::query::MAX_NAMES)),
-        phase: Phase::Pending,
+        phase: job.status.as_ref().map_or(Phase::Pending, |status| status.phase),
         reason,
         message,
         weight: bounded_weight(&view.latest.index, &key.namespace, job.spec.weight),
         gpus: range(&job.spec.gpus),
         gpu_type: decision.and_then(|d| d.placement()).map(|place| place.gpu_type.as_str().to_owned()),
-        created: Time(view.instant()),
+        created: job.metadata.creation_timestamp.clone().unwrap_or_else(|| Time(view.instant())),
         expected: changed.forecast.job(&id).and_then(|found| expected(found, due.is_some())),
         deadline: due,
         name: key.name,
     }
+}
+
+/// A job of the namespace.
+fn existing<'a>(view: &'a View, namespace: &str, name: &str) -> Result<&'a SlimTrainingJob, QueryError> {
+    let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
+    let job = view.latest.index.jobs().get(&key);
+    job.map(AsRef::as_ref).ok_or_else(|| QueryError::NoSuchJob(name.to_owned()))
 }
 
 /// Answers a what-if question, from the instant of `view` on.
@@ -101,23 +108,28 @@ pub fn what_if(
     if asked.is_empty() {
         return Err(QueryError::invalid(
             "job",
-            "nodes, budgetWatts and without are all absent: nothing would change",
+            "changed, nodes, budgetWatts and without are all absent: nothing would change",
         ));
     }
     let posted = match &asked.job {
         Some(job) => Some(hypothetical.posted(namespace, job, view.instant())?),
         None => None,
     };
-    let mut snapshot = match &posted {
+    let other = match &asked.changed {
+        Some(_) if posted.is_some() => {
+            return Err(QueryError::invalid("changed", "and job exclude each other"));
+        }
+        Some(asked) => Some(hypothetical::changed(existing(view, namespace, &asked.name)?, asked)?),
+        None => None,
+    };
+    let job = posted.as_ref().or(other.as_ref());
+    let mut snapshot = match job {
         Some(job) => hypothetical.with_job(view, job.clone())?,
         None => view.snapshot().clone(),
     };
     if let Some(name) = &asked.without {
-        let key = ObjectKey { namespace: namespace.to_owned(), name: name.clone() };
-        if view.latest.index.jobs().get(&key).is_none() {
-            return Err(QueryError::NoSuchJob(name.clone()));
-        }
-        snapshot.jobs.retain(|job| job.id != job_id(&key));
+        let removed = job_id(&key_of(existing(view, namespace, name)?));
+        snapshot.jobs.retain(|job| job.id != removed);
     }
     hypothetical::add_nodes(&mut snapshot, &asked.nodes)?;
     if let Some(watts) = asked.budget_watts {
@@ -132,7 +144,12 @@ pub fn what_if(
     Ok(WhatIf {
         namespace: namespace.to_owned(),
         at: Time(view.instant()),
-        job: posted.as_ref().map(|job| outcome(view, &changed, job)),
+        job: job.map(|job| outcome(view, &changed, job)),
+        before: other.as_ref().and_then(|job| {
+            let id = job_id(&key_of(job));
+            let had_deadline = view.snapshot().jobs.iter().any(|job| job.id == id && job.deadline.is_some());
+            expected(view.forecast.job(&id)?, had_deadline)
+        }),
         affected,
         own,
         others,

@@ -272,9 +272,12 @@ pub struct WhatIf {
     pub namespace: String,
     /// Instant that the forecast starts from.
     pub at: Time,
-    /// The posted job; absent without one.
+    /// The posted or changed job; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<QueuedJob>,
+    /// What is expected of the changed job without any change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Expected>,
     /// Jobs of the namespace whose median end moves by a minute or more; at most 32, largest first.
     pub affected: Vec<Affected>,
     /// Jobs of the namespace that are affected, those beyond `affected` included.

@@ -18,7 +18,7 @@ pub use answer::{
     Affected, Ahead, Can, Candidate, Change, ChangeKind, CostParts, Decided, Expected, Explanation, Failure,
     Interval, NEVER_SECONDS, NotTried, Obstacle, OthersAffected, Queue, QueuedJob, WhatIf,
 };
-pub use request::{AddedNodes, CanRequest, JobObject, WhatIfRequest};
+pub use request::{AddedNodes, CanRequest, ChangedJob, JobObject, WhatIfRequest};
 
 /// API group in the paths.
 pub const GROUP: &str = "query.andreas.dev";

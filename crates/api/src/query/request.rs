@@ -40,6 +40,16 @@ pub struct AddedNodes {
     pub gpus: u32,
 }
 
+/// Another spec of a job of the namespace. It keeps what it has done, and what it holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChangedJob {
+    /// Its name.
+    pub name: String,
+    /// Merge patch of its `spec`: of `deadline`, `deadlineAfter`, `weight` and `gpus`.
+    pub patch: serde_json::Value,
+}
+
 /// Changes that are not made. At least one is needed; all of them together are one change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -47,6 +57,9 @@ pub struct WhatIfRequest {
     /// A job that is submitted now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobObject>,
+    /// A job whose spec is changed; not together with `job`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<ChangedJob>,
     /// Nodes that are added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<AddedNodes>,
@@ -62,7 +75,7 @@ impl WhatIfRequest {
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.job.is_none() && self.nodes.is_empty() && self.budget_watts.is_none() && self.without.is_none()
+        *self == Self::default()
     }
 }
 

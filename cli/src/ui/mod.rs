@@ -1,0 +1,118 @@
+//! `kubectl-andreas ui`: a page on this machine that shows when jobs start and end.
+//!
+//! **Flows**: the page's questions in, by HTTP on 127.0.0.1; the operator's answers and the API server's objects out, as
+//! [`Session`] reads them with the kubeconfig's credentials, which stay in this process. **Never here**: a write to the cluster; a
+//! listener on any other address; an answer to who does not show the secret of this run ([`server`]).
+
+mod power;
+mod server;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::fs::DirBuilder;
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use andreas_api::query::MAX_QUEUE;
+use anyhow::{Context as _, Result, anyhow};
+use clap::Args;
+use tokio::net::TcpListener;
+
+use crate::ask::AskArgs;
+use crate::cluster::block_on;
+use crate::output;
+use session::Session;
+
+/// Programs that open a browser: of Linux, of macOS.
+const OPENERS: [&str; 2] = ["xdg-open", "open"];
+
+/// Ui: a page in your browser with the jobs of a namespace over time, power, nodes, and what if.
+///
+/// Serves the page on 127.0.0.1 until Ctrl-C, and prints its address. The address holds a secret: who has it reads what you may
+/// read. Asks as queue, explain and whatif do, with the rights that these need. Power and nodes need the rights of budget and nodes.
+#[derive(Clone, Debug, Args)]
+pub struct UiArgs {
+    /// Port of the page; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    port: u16,
+    /// Open the page in the browser
+    #[arg(long)]
+    open: bool,
+    /// Maximum jobs on the page
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=MAX_QUEUE as i64), value_name = "N")]
+    limit: u32,
+    #[command(flatten)]
+    ask: AskArgs,
+}
+
+/// Runs the subcommand until Ctrl-C.
+///
+/// # Errors
+/// When the kubeconfig cannot be used, no token can be had, or the port is taken.
+pub fn run(args: &UiArgs) -> Result<()> {
+    block_on(async {
+        let session = Session::connect(args.ask.clone(), args.limit as usize).await?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port))
+            .await
+            .with_context(|| format!("--port {}", args.port))?;
+        let port = listener.local_addr()?.port();
+        let secret = secret()?;
+        let address = format!("http://127.0.0.1:{port}/#{secret}");
+        output::print(&format!("{address}\n"))?;
+        output::print_error("the page is for you alone: its address holds a secret; Ctrl-C ends it");
+        let link = if args.open { Some(Link::open(&address)?) } else { None };
+        let served = axum::serve(listener, server::router(session, port, secret));
+        tokio::select! {
+            served = served.into_future() => served?,
+            stopped = tokio::signal::ctrl_c() => stopped?,
+        }
+        drop(link);
+        Ok(())
+    })
+}
+
+/// 128 random bits as text.
+fn secret() -> Result<String> {
+    let mut bytes = [0; 16];
+    let random = rustls::crypto::ring::default_provider().secure_random;
+    random.fill(&mut bytes).map_err(|_| anyhow!("the machine gives no random numbers"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A file that leads the browser to the page. Other users of the machine see the arguments of its program, but cannot read this file.
+struct Link(PathBuf);
+
+impl Link {
+    fn open(address: &str) -> Result<Self> {
+        let own =
+            std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let folder = own.unwrap_or_else(std::env::temp_dir);
+        let folder = folder.join(format!("andreas-ui-{}", secret()?));
+        DirBuilder::new().mode(0o700).create(&folder).with_context(|| folder.display().to_string())?;
+        let link = Self(folder);
+        let file = link.0.join("open.html");
+        let mut options = std::fs::OpenOptions::new();
+        let mut page = options.write(true).create_new(true).mode(0o600).open(&file)?;
+        write!(page, "<meta charset=utf-8><meta http-equiv=refresh content=\"0;url={address}\">")?;
+        let started = OPENERS.iter().any(|program| {
+            let mut command = Command::new(program);
+            command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().is_ok()
+        });
+        if !started {
+            output::print_error("note: no program opens a browser here: open the address yourself");
+        }
+        Ok(link)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A file that stays leads nowhere: the secret ends with this process.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
