@@ -362,8 +362,8 @@ pub enum SleepMode {
 }
 
 /// Empty nodes of a GPU type that stay on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ReadyNodes {
     /// GPU type: the value of the node's type label.
     #[schemars(length(min = 1, max = 253))]

@@ -93,7 +93,8 @@ async fn power(cluster: &Cluster, name: &str) -> Result<Value> {
 /// Waits until so many of the machines are in a state.
 async fn are_in(cluster: &Cluster, names: &[&str], state: &str, count: usize) -> Result<()> {
     let mut last = Vec::new();
-    let looks = until(&format!("{count} machines are {state}"), LONG, async || {
+    let what = format!("{count} machines are {state}");
+    let looks = until(&what, LONG, async || {
         last.clear();
         for name in names {
             last.push(power(cluster, name).await?);
