@@ -190,6 +190,10 @@ impl Sleep {
     ) {
         let classes: BTreeMap<&str, &str> =
             sleepers.iter().map(|one| (one.name, one.class.as_str())).collect();
+        // Windows without demand count from the first plan on.
+        for class in classes.values() {
+            self.demand.started(class, 0, rule, now);
+        }
         let mut given = BTreeSet::new();
         for job in snapshot.jobs.iter().filter(|job| matches!(job.state, JobState::Waiting)) {
             let Some(placement) = plan.jobs.get(&job.id).and_then(|plan| plan.decision.placement()) else {

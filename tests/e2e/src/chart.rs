@@ -74,6 +74,7 @@ pub async fn install(testbed: &Testbed, values: &[(&str, &str)]) -> Result<()> {
     testbed.kubectl(["create", "namespace", SYSTEM]).await?.checked()?;
     if values.contains(&("nodePower.enabled", "true")) {
         testbed.kubectl(["create", "namespace", POWER]).await?.checked()?;
+        testbed.kubectl(["create", "serviceaccount", "andreas-node-power", "-n", POWER]).await?.checked()?;
     }
     let definitions = render(testbed, &["templates/crds.yaml"], &[]).await?;
     testbed.kubectl_apply(&definitions).await?.checked()?;

@@ -4,24 +4,29 @@
 //! decides anew. What nobody can start is no node: one whose power cannot be read, or while node-power is silent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::node_power::{NodePowerStatus, PowerMode, PowerState, RememberedMachine, WantedPower};
 use andreas_api::slim::{SlimNode, SlimNodePower, SlimNodeSpec, SlimNodeStatus, SlimPodCondition, SlimTaint};
 use andreas_model::ObjectKey;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ObjectMeta;
 
 use super::ClusterIndex;
 use super::amounts::Amounts;
+use super::nodes::ready;
 use super::store::{Origin, Store};
 
 /// Time of a start where none was seen yet: a server with eight GPUs tests its memory for minutes.
 const UNSEEN_START: Duration = Duration::from_secs(300);
-/// A start that takes longer than expected is expected to end after this time, again and again.
+/// A start that takes longer than expected is expected to end after this time, again and again; no later than one that begins now.
 const LATE_START: Duration = Duration::from_secs(30);
+/// A machine that node-power has seen on for less than this may not be seen ready yet.
+const JUST_ON: SignedDuration = SignedDuration::from_secs(30);
 /// node-power writes the time of its last reading each 5 minutes: after two that are missing it does not act.
 const SILENT: Duration = Duration::from_secs(660);
 
@@ -49,12 +54,13 @@ pub fn start_time(power: &SlimNodePower) -> Duration {
 pub fn machine(power: &SlimNodePower, now: Timestamp) -> Option<Machine> {
     let status = power.status.as_ref().filter(|status| is_read(status, now))?;
     let known = status.machine.is_some();
-    let late = now + LATE_START;
+    let late = now + LATE_START.min(start_time(power));
     match (status.state, power.spec.mode) {
         (PowerState::On, PowerMode::Auto) => Some(Machine::On),
         (PowerState::Starting, _) if known => {
             let begun = status.since.as_ref().map_or(now, |since| since.0);
-            Some(Machine::Starting { until: (begun + start_time(power)).max(late) })
+            let until = begun + start_time(power);
+            Some(Machine::Starting { until: if until > now { until } else { late } })
         }
         (PowerState::Off | PowerState::GoingOff, PowerMode::Auto | PowerMode::On) if known => {
             let wanted = power.spec.mode == PowerMode::On || power.spec.wanted == WantedPower::On;
@@ -140,6 +146,21 @@ impl ClusterIndex {
     pub(super) fn add_machines(&mut self, now: Timestamp) {
         if self.node_powers.is_empty() {
             return;
+        }
+        // Whose Node this process has not seen ready yet still starts: node-power may have seen it a moment earlier.
+        let early = |(key, power): (&ObjectKey, &Arc<SlimNodePower>)| {
+            let status = power.status.as_ref().filter(|status| status.state == PowerState::On)?;
+            let young = status.since.as_ref().is_some_and(|since| now.duration_since(since.0) < JUST_ON);
+            (young && !self.nodes.get(key).is_some_and(|node| ready(node))).then(|| key.clone())
+        };
+        let early: Vec<ObjectKey> = self.node_powers.iter().filter_map(early).collect();
+        for key in early {
+            self.node_powers.change(&key, |power| {
+                let begun = now - start_time(power);
+                if let Some(status) = &mut power.status {
+                    (status.state, status.since) = (PowerState::Starting, Some(Time(begun)));
+                }
+            });
         }
         // They take their places whatever their versions.
         self.nodes.rewound();
@@ -238,5 +259,12 @@ mod tests {
         let node = copy.nodes().iter().next().expect("one").1;
         assert_eq!(super::super::offered(node).gpus, 8);
         assert_eq!(index.starting().count(), 0, "its Node counts as it is");
+        // node-power has seen it ready, and the watch of Nodes has not.
+        let mut on = power(&json!({}), &status("On"));
+        on.metadata.resource_version = Some("3".into());
+        index.apply(on);
+        let copy = index.for_plan();
+        assert_eq!(super::super::offered(copy.nodes().iter().next().expect("one").1).gpus, 8);
+        assert!(matches!(copy.machine("n1", at(10)), Some(Machine::Starting { .. })));
     }
 }

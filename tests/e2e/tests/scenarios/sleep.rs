@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use andreas_api::phase::{Phase, Reason};
+use andreas_api::slim::SlimNodePower;
 use andreas_bmc_sim::Bmc;
 use andreas_e2e::chart::{POWER, SYSTEM};
 use andreas_e2e::cluster::{A100, Cluster, Options, a100, short_runs};
@@ -13,6 +14,7 @@ use andreas_e2e::scenario::scenario;
 use andreas_testbed::wait::until;
 use andreas_testbed::{PortLease, Process, ProcessSpec, workspace_binary};
 use anyhow::{Context as _, Result, ensure};
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -125,10 +127,11 @@ async fn machines_that_nobody_needs_go_off_and_the_one_that_a_job_needs_starts()
         let machines = Machines::start(c, &NAMES).await?;
         // the account of the operator writes nothing else
         let operator = c.testbed.kubeconfig_for_service_account(SYSTEM, "andreas-operator").await?;
-        let forged = r#"{"spec":{"mode":"On"}}"#;
-        let forge = ["patch", "nodepower", NAMES[0], "--type=merge", "--dry-run=server", "-p", forged];
-        let said = c.testbed.kubectl_as(&operator, forge).await?;
-        ensure!(said.stderr.contains("nothing of a NodePower but spec.wanted"), "{said:?}");
+        let powers = Api::<SlimNodePower>::all(c.testbed.client_for(&operator).await?);
+        let forged = Patch::Merge(json!({"spec": {"mode": "On"}}));
+        let said = powers.patch(NAMES[0], &PatchParams::default(), &forged).await.map(drop);
+        let said = said.expect_err("the operator decides nothing but what is wanted").to_string();
+        ensure!(said.contains("nothing of a NodePower but spec.wanted"), "{said}");
 
         are_in(c, &NAMES, "Off", 2).await?;
         ensure!(machines.on() == 0, "{:?}", machines.resets());
