@@ -25,6 +25,8 @@ use super::store::{Origin, Store};
 const UNSEEN_START: Duration = Duration::from_secs(300);
 /// A start that takes longer than expected is expected to end after this time, again and again; no later than one that begins now.
 const LATE_START: Duration = Duration::from_secs(30);
+/// A machine that is wanted on is ahead of one that is not, if only by this: a job that waits for the one is not given the other.
+const AHEAD: Duration = Duration::from_secs(1);
 /// A machine that node-power has seen on for less than this may not be seen ready yet.
 const JUST_ON: SignedDuration = SignedDuration::from_secs(30);
 /// node-power writes the time of its last reading each 5 minutes: after two that are missing it does not act.
@@ -54,17 +56,19 @@ pub fn start_time(power: &SlimNodePower) -> Duration {
 pub fn machine(power: &SlimNodePower, now: Timestamp) -> Option<Machine> {
     let status = power.status.as_ref().filter(|status| is_read(status, now))?;
     let known = status.machine.is_some();
-    let late = now + LATE_START.min(start_time(power));
+    let whole = start_time(power);
+    let within = |time: Duration| now + time.saturating_sub(AHEAD);
     match (status.state, power.spec.mode) {
         (PowerState::On, PowerMode::Auto) => Some(Machine::On),
         (PowerState::Starting, _) if known => {
             let begun = status.since.as_ref().map_or(now, |since| since.0);
-            let until = begun + start_time(power);
+            let until = begun + whole;
+            let late = within(LATE_START.min(whole));
             Some(Machine::Starting { until: if until > now { until } else { late } })
         }
         (PowerState::Off | PowerState::GoingOff, PowerMode::Auto | PowerMode::On) if known => {
             let wanted = power.spec.mode == PowerMode::On || power.spec.wanted == WantedPower::On;
-            Some(if wanted { Machine::Starting { until: now + start_time(power) } } else { Machine::Off })
+            Some(if wanted { Machine::Starting { until: within(whole) } } else { Machine::Off })
         }
         _ => None,
     }
@@ -156,7 +160,7 @@ impl ClusterIndex {
         let early: Vec<ObjectKey> = self.node_powers.iter().filter_map(early).collect();
         for key in early {
             self.node_powers.change(&key, |power| {
-                let begun = now - start_time(power);
+                let begun = now - start_time(power) + AHEAD;
                 if let Some(status) = &mut power.status {
                     (status.state, status.since) = (PowerState::Starting, Some(Time(begun)));
                 }
@@ -223,9 +227,9 @@ mod tests {
         assert_eq!(seen(&off, &json!(null), 10), None, "node-power has not seen it");
         // What is wanted on will be on, started or not.
         let until = |second: i64| Some(Machine::Starting { until: at(second) });
-        assert_eq!(seen(&json!({}), &status("Off"), 10), until(130));
+        assert_eq!(seen(&json!({}), &status("Off"), 10), until(129));
         assert_eq!(seen(&off, &status("Starting"), 10), until(120));
-        assert_eq!(seen(&off, &status("Starting"), 200), until(230), "a late start ends soon");
+        assert_eq!(seen(&off, &status("Starting"), 200), until(229), "a late start ends soon");
         // Nobody would start it.
         assert_eq!(seen(&off, &status("Off"), 660), None, "node-power is silent");
         let mut unreachable = status("Off");

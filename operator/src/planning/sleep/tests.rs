@@ -155,24 +155,29 @@ fn empty_machines_go_off_once_their_idle_draw_has_cost_a_start_and_demand_was_se
 #[test]
 fn a_job_that_needs_a_machine_which_is_off_waits_for_it_by_name() {
     let mut world = World::new(on());
-    world.node("n1").machine("n1", "On", "On").machine("n2", "Off", "Off");
+    world.node("n1").machine("n1", "On", "On").machine("n2", "Off", "Off").machine("n3", "Off", "Off");
     world.job("b", 8, holds_all("n1")).job("a", 8, json!(null));
     let (wanted, planned) = world.plan(20);
-    assert_eq!(wanted.power["n2"], WantedPower::On);
+    assert_eq!([wanted.power["n2"], wanted.power["n3"]], [WantedPower::On, WantedPower::Off]);
+    world.machine("n2", "Off", "On");
+    assert_eq!(world.off(21), ["n3"]);
     let waits = |message: &str| Some(Planned::Wait { reason: Reason::NodeStarting, message: message.into() });
     assert_eq!(planned, waits("n2 is off and starts, which takes about 6 min"));
     // node-power starts it: the expected end stands.
     world.machine("n2", "Starting", "On");
     for second in [25, 100] {
         let (wanted, planned) = world.plan(second);
-        assert_eq!(wanted.power["n2"], WantedPower::On);
+        assert_eq!([wanted.power["n2"], wanted.power["n3"]], [WantedPower::On, WantedPower::Off]);
         assert_eq!(planned, waits("n2 starts, expected at 08:06 UTC"), "{second}");
     }
     // It is there: the job gets it.
     world.node("n2").machine("n2", "On", "On");
     let (wanted, planned) = world.plan(400);
     assert_eq!(wanted.power["n2"], WantedPower::On);
+    assert_eq!(wanted.power["n3"], WantedPower::Off);
     assert!(matches!(planned, Some(Planned::Run { nodes, .. }) if nodes == ["n2"]));
+    world.job("a", 8, holds_all("n2"));
+    assert_eq!(world.off(401), ["n3"]);
 }
 
 #[test]
