@@ -62,7 +62,8 @@ pub fn machine(power: &SlimNodePower, now: Timestamp) -> Option<Machine> {
         (PowerState::On, PowerMode::Auto) => Some(Machine::On),
         (PowerState::Starting, _) if known => {
             let begun = status.since.as_ref().map_or(now, |since| since.0);
-            let until = begun + whole;
+            // `since` is written in whole seconds.
+            let until = (begun + whole).min(within(whole));
             let late = within(LATE_START.min(whole));
             Some(Machine::Starting { until: if until > now { until } else { late } })
         }

@@ -175,16 +175,18 @@ impl NodeStates {
             (NodePower::On, Some(since)) => NodeUse::Empty { since },
             (NodePower::On, None) => NodeUse::Busy,
         };
-        let node = |(i, node): (usize, &Node)| SleepNode {
-            class: self.classes[i].as_str(),
-            gpu_type: node.gpu_type.as_str(),
-            gpus: node.gpus.0.max(1),
-            state: state(i),
-            saved: self.saved[i],
-            wake: wake_energy(scenario, node),
-            start: Seconds(scenario.sleep.wake_s),
-        };
-        let nodes: Vec<SleepNode<'_>> = scenario.nodes.iter().enumerate().map(node).collect();
+        let numbered = scenario.nodes.iter().enumerate();
+        let nodes: Vec<SleepNode<'_>> = numbered
+            .map(|(i, node)| SleepNode {
+                class: self.classes[i].as_str(),
+                gpu_type: node.gpu_type.as_str(),
+                gpus: node.gpus.0.max(1),
+                state: state(i),
+                saved: self.saved[i],
+                wake: wake_energy(scenario, node),
+                start: Seconds(scenario.sleep.wake_s),
+            })
+            .collect();
         let coming = self.demand.coming(&scenario.sleep.rule, now);
         let decision = node_sleep::decide(&nodes, (&coming, &self.deferred), &scenario.sleep.rule, now);
         drop(nodes);
