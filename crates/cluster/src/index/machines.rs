@@ -27,8 +27,9 @@ const UNSEEN_START: Duration = Duration::from_secs(300);
 const LATE_START: Duration = Duration::from_secs(30);
 /// A machine that is wanted on is ahead of one that is not, if only by this: a job that waits for the one is not given the other.
 const AHEAD: Duration = Duration::from_secs(1);
-/// A machine that node-power has seen on for less than this may not be seen ready yet.
-const JUST_ON: SignedDuration = SignedDuration::from_secs(30);
+/// For this long a machine that is on still starts, where its Node is not seen ready or has taints that it did not have: those of a start
+/// are taken away once its network and drivers are up.
+const JUST_ON: SignedDuration = SignedDuration::from_secs(120);
 /// node-power writes the time of its last reading each 5 minutes: after two that are missing it does not act.
 const SILENT: Duration = Duration::from_secs(660);
 
@@ -152,11 +153,12 @@ impl ClusterIndex {
         if self.node_powers.is_empty() {
             return;
         }
-        // Whose Node this process has not seen ready yet still starts: node-power may have seen it a moment earlier.
         let early = |(key, power): (&ObjectKey, &Arc<SlimNodePower>)| {
             let status = power.status.as_ref().filter(|status| status.state == PowerState::On)?;
             let young = status.since.as_ref().is_some_and(|since| now.duration_since(since.0) < JUST_ON);
-            (young && !self.nodes.get(key).is_some_and(|node| ready(node))).then(|| key.clone())
+            let remembered = status.machine.as_ref()?;
+            let is_up = self.nodes.get(key).is_some_and(|node| is_up(node, remembered));
+            (young && !is_up).then(|| key.clone())
         };
         let early: Vec<ObjectKey> = self.node_powers.iter().filter_map(early).collect();
         for key in early {
@@ -184,6 +186,14 @@ impl ClusterIndex {
             }
         }
     }
+}
+
+/// Whether a node takes pods as it did before.
+fn is_up(node: &SlimNode, before: &RememberedMachine) -> bool {
+    let known = |taint: &SlimTaint| {
+        before.taints.iter().any(|old| old.key == taint.key && old.effect == taint.effect)
+    };
+    ready(node) && node.spec.taints.iter().all(|taint| taint.effect == "PreferNoSchedule" || known(taint))
 }
 
 /// The key of an object named like a node.
@@ -271,5 +281,16 @@ mod tests {
         let copy = index.for_plan();
         assert_eq!(super::super::offered(copy.nodes().iter().next().expect("one").1).gpus, 8);
         assert!(matches!(copy.machine("n1", at(10)), Some(Machine::Starting { .. })));
+        // It is ready, and has a taint of its start; then it has none but its own.
+        let mut node = |version: &str, taints: Value| {
+            let node = json!({"metadata": {"name": "n1", "uid": "u2", "resourceVersion": version}, "spec": {"taints": taints},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+            index.apply(serde_json::from_value::<SlimNode>(node).expect("a Node"));
+            index.for_plan().machine("n1", at(10))
+        };
+        let own = json!({"key": "team", "value": "a", "effect": "NoSchedule"});
+        let of_start = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+        assert!(matches!(node("901", json!([own, of_start])), Some(Machine::Starting { .. })));
+        assert_eq!(node("902", json!([own])), Some(Machine::On));
     }
 }
