@@ -12,6 +12,8 @@ use crate::instance::{Config, Instance, JobData, NodeData, TypeData};
 
 /// A stop of a run that has not run as long as its restart takes wears as so many restarts more.
 const YOUNG: f64 = 2.0;
+/// A newly opened node is assumed to stay fragmented for this part of the first period.
+const FRAGMENTED_PART: f64 = 1.0 / 3.0;
 
 /// A configuration of a job.
 #[derive(Clone, Debug)]
@@ -34,6 +36,10 @@ pub(super) struct Column {
     pub watts: f64,
     /// Watts billed: draw and share of the nodes' overhead.
     pub billed: f64,
+    /// Fragmentation cost of the nodes it would open, as money.
+    pub fragmentation: f64,
+    /// Fill bonus: the most it could save by filling fragmented nodes.
+    pub fills: f64,
 }
 
 impl Column {
@@ -110,10 +116,14 @@ pub(super) struct CostTable {
     /// Whether a later start never costs less, prices aside; true with a flat tariff.
     pub rising: bool,
     pub periods: Periods,
+    /// Fragmentation cost: money per unused watt in a partly used node.
+    fragmentation: f64,
     /// By type: overhead of nodes per GPU that jobs are billed for, watts.
     share: Vec<f64>,
     /// The same as counted against the budget.
     budgeted_share: Vec<f64>,
+    /// By type: maximum overhead of one of its nodes, watts.
+    most: Vec<f64>,
     phi: Phi,
 }
 
@@ -121,10 +131,16 @@ impl CostTable {
     pub fn new(instance: &Instance<'_>, classes: &Classes) -> Self {
         let share = per_gpu(instance, |node| node.overhead);
         let budgeted_share = per_gpu(instance, |node| node.overhead_mw as f64 / 1e3);
+        let most = |kind: &TypeData| {
+            let overheads = kind.nodes.iter().map(|n| instance.nodes[*n as usize].overhead);
+            overheads.fold(0.0, f64::max)
+        };
+        let most = instance.types.iter().map(most).collect();
         let periods = Periods::for_instance(instance);
         let count = instance.jobs.iter().map(|j| j.configs.len()).sum();
         let mut sets = Sets::new();
         let mut cost_table = Self {
+            fragmentation: instance.prices.integral(periods.unit() * FRAGMENTED_PART),
             periods,
             items: Vec::with_capacity(count),
             sets: Vec::new(),
@@ -135,6 +151,7 @@ impl CostTable {
             rising: instance.snapshot.tariff.windows().len() == 1,
             share,
             budgeted_share,
+            most,
             phi: Phi::new(),
         };
         let periods = cost_table.periods;
@@ -172,6 +189,8 @@ impl CostTable {
         let kind = &instance.types[config.kind];
         let gpus = config.total_gpus() as f64;
         let per_gpu = self.share[config.kind];
+        let size = kind.max_node_gpus.max(config.gpus) as f64 * f64::from(config.nodes);
+        let most = self.most[config.kind];
         if self.spreads.last().is_none_or(|last| last.rel_std != config.rel_std) {
             let tail = libm::exp(5.0 * config.rel_std);
             self.spreads.push(Spread { rel_std: config.rel_std, tail });
@@ -186,6 +205,8 @@ impl CostTable {
             slowed: 0.0,
             watts: config.draw + (self.budgeted_share[config.kind] - kind.idle) * gpus,
             billed: config.power + per_gpu * gpus,
+            fragmentation: per_gpu * (size - gpus) * self.fragmentation,
+            fills: most * f64::from(config.nodes) * self.fragmentation,
         }
     }
 
@@ -325,6 +346,16 @@ impl CostTable {
         let late = if instance.now + data.fastest > data.deadline { 1.0 } else { 0.0 };
         let delay = data.weight * (data.waiting + late) * seconds;
         delay + joules * instance.prices.integral(seconds.max(1.0)) / seconds.max(1.0)
+    }
+
+    /// Fragmentation cost of a node on which our jobs use some GPUs.
+    pub fn fragmentation(&self, instance: &Instance<'_>, node: u32, used: i64) -> f64 {
+        let data = &instance.nodes[node as usize];
+        if used <= 0 || used >= data.free_gpus {
+            return 0.0;
+        }
+        let empty = (data.free_gpus - used) as f64 / data.free_gpus as f64;
+        data.overhead * empty * self.fragmentation
     }
 }
 

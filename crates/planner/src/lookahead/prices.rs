@@ -116,13 +116,15 @@ impl ShadowPrices {
                 continue;
             }
             // A deferred start costs no less than a start now.
-            if cost_table.rising && best.as_ref().is_some_and(|best| cost_table.now(i) >= best.cost) {
+            if cost_table.rising
+                && best.as_ref().is_some_and(|best| cost_table.now(i) + item.fragmentation >= best.cost)
+            {
                 continue;
             }
             let config = &instance.jobs[job].configs[i - cost_table.columns_of(job).start];
             let room = room.cost(item, config);
             for (s, begin) in cost_table.periods.starts().iter().enumerate().skip(1) {
-                let base = cost_table.cost_at(instance, job, i, s);
+                let base = cost_table.cost_at(instance, job, i, s) + item.fragmentation;
                 if best.as_ref().is_some_and(|best| base >= best.cost) {
                     if cost_table.rising {
                         break;

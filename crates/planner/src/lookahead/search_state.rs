@@ -53,19 +53,39 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
             Some(assignment) => self.step.cost(job, assignment),
             None => self.step.wait[job],
         };
-        jobs.map(of).sum()
+        let nodes = (0_u32..).take(self.step.instance.nodes.len());
+        jobs.map(of).sum::<f64>() + nodes.map(|n| self.fragmentation(n)).sum::<f64>()
+    }
+
+    fn fragmentation(&self, node: u32) -> f64 {
+        let instance = self.step.instance;
+        let used = instance.nodes[node as usize].free_gpus - self.partial.ledger.free_gpus(node);
+        self.step.cost_table.fragmentation(instance, node, used)
+    }
+
+    /// Fragmentation cost of the nodes of an assignment.
+    fn fragmentation_at(&self, assignment: &Assignment) -> f64 {
+        assignment.nodes.as_slice().iter().map(|n| self.fragmentation(*n)).sum()
     }
 
     pub fn assign(&mut self, job: usize, assignment: Assignment) {
-        self.cost += self.delta(job, &assignment);
+        let before = self.fragmentation_at(&assignment);
+        self.cost += self.step.cost(job, &assignment) - self.step.wait[job] - before;
         self.partial.assign(self.step.instance, job, assignment);
         self.enter(job);
+        if let Some(assignment) = &self.partial.assignments[job] {
+            self.cost += self.fragmentation_at(assignment);
+        }
         self.journal.push((job, None));
     }
 
     pub fn unassign(&mut self, job: usize) {
+        let Some(assignment) = &self.partial.assignments[job] else { return };
+        let before = self.fragmentation_at(assignment);
         if let Some(assignment) = self.partial.unassign(self.step.instance, job) {
-            self.cost -= self.delta(job, &assignment);
+            self.cost += self.step.wait[job] - self.step.cost(job, &assignment)
+                + self.fragmentation_at(&assignment)
+                - before;
             for &node in assignment.nodes.as_slice() {
                 self.on[node as usize].retain(|j| *j != job);
             }
@@ -75,7 +95,15 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
 
     /// Cost that an assignment would add.
     fn delta(&self, job: usize, assignment: &Assignment) -> f64 {
-        self.step.cost(job, assignment) - self.step.wait[job]
+        let instance = self.step.instance;
+        let gpus = instance.jobs[job].configs[assignment.config].gpus;
+        let mut delta = self.step.cost(job, assignment) - self.step.wait[job];
+        for &node in assignment.nodes.as_slice() {
+            let used = instance.nodes[node as usize].free_gpus - self.partial.ledger.free_gpus(node);
+            delta += self.step.cost_table.fragmentation(instance, node, used + gpus)
+                - self.step.cost_table.fragmentation(instance, node, used);
+        }
+        delta
     }
 
     /// A place for an option: the present one if it matches, else the best fit.
@@ -109,7 +137,8 @@ impl<'s, 'a, 'b> SearchState<'s, 'a, 'b> {
             }
             last = option.config;
             let limit = best.as_ref().map_or(0.0, |(d, _)| *d);
-            if option.cost - step.wait[job] >= limit && !step.instance.jobs[job].fully_aged {
+            let fills = step.cost_table.items[step.cost_table.columns_of(job).start + option.config].fills;
+            if option.cost - step.wait[job] - fills >= limit && !step.instance.jobs[job].fully_aged {
                 continue;
             }
             if let Some(assignment) = self.place(job, option.config) {

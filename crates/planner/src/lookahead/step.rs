@@ -273,7 +273,7 @@ impl<'a, 'b> Step<'a, 'b> {
                 continue;
             }
             let courses = self.stay_and_change_costs(job, config, moved);
-            let limit = self.wait[job];
+            let limit = self.wait[job] + item.fills;
             if courses[0].cost.min(courses[1].cost) >= limit && !data.fully_aged {
                 continue;
             }

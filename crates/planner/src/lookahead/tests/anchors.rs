@@ -45,8 +45,11 @@ fn problem(jobs: usize, nodes: usize, seed: u64) -> Value {
     assert!(base.assignments.iter().all(Option::is_none), "every job may move");
     let step = context.step(&current, &base);
     let class = |n: usize| {
+        let first = classes.of_node.iter().position(|of| *of == n).expect("a node");
         let of = &classes.list[n];
-        json!({ "name": of.name, "size": of.size, "gpus": of.gpus })
+        json!({ "name": of.name, "size": of.size, "gpus": of.gpus,
+            // Money for each GPU that is free on a node in use.
+            "free": cost_table.fragmentation(&prepared, first as u32, 1) / (of.size as f64 - 1.0) })
     };
     let job = |job: usize| {
         let data = &prepared.jobs[job];

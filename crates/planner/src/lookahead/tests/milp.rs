@@ -77,6 +77,16 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
     for way in &ways {
         cost += way.taken * (scale * (step.cost(way.job, &way.assignment) - step.wait[way.job]));
     }
+    for (n, node) in instance.nodes.iter().enumerate().filter(|(_, node)| node.free_gpus > 1) {
+        // A used node costs its empty part: the whole node less its used part.
+        let (one, all) =
+            (step.cost_table.fragmentation(instance, n as u32, 1) * scale, node.free_gpus as f64);
+        let whole = one * all / (all - 1.0);
+        cost += busy[n] * whole;
+        for way in &ways {
+            cost -= way.taken * (whole / all * on(&way.assignment, n) * gpus(way.job, &way.assignment));
+        }
+    }
     let mut model = vars.minimise(cost).using(microlp);
     for job in 0..instance.jobs.len() {
         let one: Expression = ways.iter().filter(|w| w.job == job).map(|w| w.taken).sum();
@@ -87,6 +97,12 @@ fn solve(step: &Step<'_, '_>, base: &[Option<Assignment>]) -> Vec<Option<Assignm
         let here = || ways.iter().filter(|w| on(&w.assignment, n) > 0.0);
         let more: Expression = here().map(|w| w.taken * gpus(w.job, &w.assignment)).sum();
         model = model.with(constraint!(more <= node.free_gpus as f64 - used));
+        for way in here() {
+            model = model.with(constraint!(busy[n] >= way.taken));
+        }
+        if used > 0.0 {
+            model = model.with(constraint!(busy[n] >= 1.0));
+        }
         for what in 0..instance.kinds {
             let of = |job: usize, assignment: &Assignment| -> f64 {
                 let demand = instance.jobs[job].node_demand.iter().filter(|d| d.what == what);
