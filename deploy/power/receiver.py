@@ -76,6 +76,9 @@ class Maas:
         self.call("power_on", b"")
 
 
+KINDS = {"ipmitool": Ipmitool, "wakeonlan": Wakeonlan, "maas": Maas}
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     timeout = 30
 
@@ -95,19 +98,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if machine is None:
             return self.answer(404, {"error": "no such machine"})
         try:
-            self.answer(200, act({"ipmitool": Ipmitool, "wakeonlan": Wakeonlan, "maas": Maas}[machine["by"]](machine)))
+            self.answer(200, act(KINDS[machine["by"]](machine)))
         except Exception as error:  # Whatever it is, node-power shows it and asks again.
-            self.answer(502, {"error": str(error)})
+            self.answer(502, {"error": f"{type(error).__name__}: {error}"})
 
     def do_GET(self):
         self.serve(lambda machine: {"power": machine.read()})
 
     def do_POST(self):
-        length = min(int(self.headers.get("Content-Length") or 0), 1024)
-        wanted = json.loads(self.rfile.read(length) or b"{}").get("power")
-        if wanted not in ("On", "Off"):
-            return self.answer(400, {"error": "power is On or Off"})
-        self.serve(lambda machine: (machine.on() if wanted == "On" else machine.off()) or {})
+        self.serve(self.switch)
+
+    def switch(self, machine):
+        body = self.rfile.read(min(int(self.headers["Content-Length"]), 1024))
+        {"On": machine.on, "Off": machine.off}[json.loads(body)["power"]]()
+        return {}
 
 
 if __name__ == "__main__":
@@ -117,8 +121,13 @@ if __name__ == "__main__":
     parser.add_argument("--key", required=True)
     parser.add_argument("--listen", default=":8443", help="address and port (default: all, 8443)")
     given = parser.parse_args()
-    os.environ["TOKEN"]  # Without one nobody may ask.
-    MACHINES = json.load(open(given.machines))
+    if not os.environ.get("TOKEN"):
+        parser.error("the environment has no TOKEN: without one everybody might ask")
+    with open(given.machines) as file:
+        MACHINES = json.load(file)
+    for name, machine in MACHINES.items():
+        if machine.get("by") not in KINDS:
+            parser.error(f"{given.machines}: {name}: by is one of {', '.join(KINDS)}")
     host, port = given.listen.rsplit(":", 1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(given.certificate, given.key)

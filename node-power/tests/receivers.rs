@@ -193,5 +193,20 @@ async fn each_kind_of_machine_is_read_switched_off_gracefully_and_on() {
             "{read:?}"
         );
     }
+    // What it cannot work with is said before it listens.
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/power/receiver.py");
+    let refused = |token: &str, machines: &str| {
+        std::fs::write(folder.join("bad.json"), machines).unwrap();
+        let mut command = Command::new("python3");
+        command.arg(&program).args(["bad.json", "--certificate", "cert.pem", "--key", "key.pem"]);
+        let output = command.current_dir(&folder).env("TOKEN", token).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused("", "{}").contains("no TOKEN"));
+    assert!(
+        refused("t", r#"{"gpu-7": {"by": "ipmi"}}"#)
+            .contains("gpu-7: by is one of ipmitool, wakeonlan, maas")
+    );
     let _ = std::fs::remove_dir_all(&folder);
 }

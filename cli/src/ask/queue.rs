@@ -2,6 +2,7 @@
 
 use andreas_api::query::{DEFAULT_QUEUE, MAX_QUEUE, Queue, QueuedJob, path};
 use anyhow::Result;
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -21,7 +22,7 @@ pub struct QueueArgs {
     #[command(flatten)]
     ask: AskArgs,
     /// How to print; svg: the jobs over time as a picture
-    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t, help_heading = "Output")]
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value = "table", help_heading = "Output")]
     output: QueueFormat,
     /// Leave the headings of tables out
     #[arg(long, help_heading = "Output")]
@@ -31,35 +32,26 @@ pub struct QueueArgs {
     limit: u32,
 }
 
-/// How `queue` prints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum QueueFormat {
-    /// A table.
-    #[default]
-    Table,
-    /// A table with more columns.
-    Wide,
-    /// JSON.
-    Json,
-    /// YAML.
-    Yaml,
-    /// `kind/name`, one a line.
-    Name,
-    /// A picture.
-    Svg,
-}
+/// How `queue` prints: as other lists, or as a picture.
+#[derive(Clone, Copy, Debug)]
+struct QueueFormat(Option<Format>);
 
-impl QueueFormat {
-    /// As lists are printed; none: it is no list.
-    fn of_list(self) -> Option<Format> {
-        match self {
-            Self::Table => Some(Format::Table),
-            Self::Wide => Some(Format::Wide),
-            Self::Json => Some(Format::Json),
-            Self::Yaml => Some(Format::Yaml),
-            Self::Name => Some(Format::Name),
-            Self::Svg => None,
-        }
+impl ValueEnum for QueueFormat {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [QueueFormat; 6] = [
+            QueueFormat(Some(Format::Table)),
+            QueueFormat(Some(Format::Wide)),
+            QueueFormat(Some(Format::Json)),
+            QueueFormat(Some(Format::Yaml)),
+            QueueFormat(Some(Format::Name)),
+            QueueFormat(None),
+        ];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let picture = || Some(PossibleValue::new("svg").help("A picture"));
+        self.0.map_or_else(picture, |format| format.to_possible_value())
     }
 }
 
@@ -104,7 +96,7 @@ const COLUMNS: [Column<Row>; 13] = [
 /// # Errors
 /// When the cluster or the operator refuses.
 pub fn run(args: &QueueArgs) -> Result<()> {
-    let format = args.output.of_list();
+    let format = args.output.0;
     let (queue, jobs): (Queue, _) = block_on(async {
         let operator = Operator::connect(&args.ask).await?;
         let queue = operator.get(&path::queue_of(&operator.namespace, args.limit as usize)).await?;

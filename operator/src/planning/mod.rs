@@ -1,7 +1,7 @@
 //! When to plan, and delivery of decisions.
 //!
 //! **In**: the index's signal, a slow tick, ends of backoffs, edges named by the last plan. **Out**:
-//! decisions in the ledger, forecasts, metrics.
+//! decisions in the ledger, forecasts, which machines are wanted on, metrics.
 //!
 //! A plan uses one snapshot of index and ledger. From the snapshot until its delivery, an older plan's
 //! decisions grant nothing ([`Ledger::revoke_grants`](crate::ledger::Ledger::revoke_grants)), so two plans never grant

@@ -6,16 +6,17 @@
 //! What is remembered here can be lost: a new operator lets nothing go off before it has seen the demand of some time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use andreas_api::EnergyPolicySpec;
 use andreas_api::energy_policy::SleepMode;
-use andreas_api::node_power::{PowerMode, WantedPower};
+use andreas_api::node_power::{PowerMode, PowerState, WantedPower};
 use andreas_api::slim::SlimNodePower;
+use andreas_api::{EnergyPolicySpec, Reason};
 use andreas_cluster::index::machines::{Machine, start_time};
 use andreas_cluster::index::{ClusterIndex, WaitingPod};
 use andreas_cluster::policy::boards;
 use andreas_lifecycle::Planned;
-use andreas_model::{JobId, Joules, ObjectKey, Seconds, Time, Watts};
+use andreas_model::{JobId, Joules, NodeName, ObjectKey, Seconds, Time, Watts};
 use andreas_planner::node_sleep::{NodeUse, RecentDemand, SleepNode, SleepRule, decide};
 use andreas_planner::{Decision, JobState, Node, NodePower, Placement, Plan, Snapshot};
 use jiff::Timestamp;
@@ -47,7 +48,7 @@ pub struct Sleep {
     given: BTreeSet<JobId>,
 }
 
-/// A machine that may be switched off.
+/// A machine that may be switched off, and the node of the plan that it is.
 struct Sleeper<'a> {
     name: &'a str,
     power: &'a SlimNodePower,
@@ -63,6 +64,10 @@ impl Sleeper<'_> {
     /// Time that it must be off to have saved what its start costs.
     fn pays_after(&self) -> Seconds {
         Seconds(if self.saved.0 > 0.0 { self.wake.0 / self.saved.0 } else { f64::INFINITY })
+    }
+
+    fn is_off(&self) -> bool {
+        matches!(self.machine, Machine::Off | Machine::GoingOff)
     }
 }
 
@@ -134,15 +139,12 @@ impl Sleep {
         let mut started = decision.wake;
         started.extend(of_others(waiting, &sleepers));
         let started = affordable(started, &sleepers, (snapshot, plan));
+        wanted.power = unplanned(index, policy, at);
         for (i, one) in sleepers.iter().enumerate() {
             let on = policy.node_sleep.mode != SleepMode::On
                 || used.contains(one.name)
                 || started.contains(&i)
-                || match one.machine {
-                    Machine::On => !sleep.contains(&i),
-                    Machine::Starting { .. } => true,
-                    Machine::Off => false,
-                };
+                || !(sleep.contains(&i) || one.is_off());
             wanted.power.insert(one.name.to_owned(), if on { WantedPower::On } else { WantedPower::Off });
         }
         wanted
@@ -212,8 +214,8 @@ impl Sleep {
 
     fn use_of(&self, one: &Sleeper<'_>, used: &BTreeSet<String>) -> NodeUse {
         match one.machine {
-            Machine::Off if used.contains(one.name) => NodeUse::Waking,
-            Machine::Off => NodeUse::Asleep,
+            Machine::Off | Machine::GoingOff if used.contains(one.name) => NodeUse::Waking,
+            Machine::Off | Machine::GoingOff => NodeUse::Asleep,
             Machine::Starting { .. } => NodeUse::Waking,
             Machine::On => {
                 self.empty.get(one.name).map_or(NodeUse::Busy, |since| NodeUse::Empty { since: *since })
@@ -247,6 +249,21 @@ impl Sleep {
     }
 }
 
+/// Machines that are wanted on whatever the plan says: all, where none may be off, and those that are off and of no use to a plan, so that
+/// their node is there to be seen. One that is on and in no plan stays as it is: it may be on its way off.
+fn unplanned(
+    index: &ClusterIndex,
+    policy: &EnergyPolicySpec,
+    now: Timestamp,
+) -> BTreeMap<String, WantedPower> {
+    let on = |(key, power): (&ObjectKey, &Arc<SlimNodePower>)| {
+        let off = matches!(index.machine(&key.name, now), Some(Machine::Off));
+        let wanted = policy.node_sleep.mode != SleepMode::On || off;
+        (power.spec.mode == PowerMode::Auto && wanted).then(|| (key.name.clone(), WantedPower::On))
+    };
+    index.node_powers().iter().filter_map(on).collect()
+}
+
 fn rule(policy: &EnergyPolicySpec) -> SleepRule {
     let idle_s = policy.seconds(|policy| &policy.node_sleep.idle_after).max(1) as f64;
     SleepRule { idle_s, horizon_s: idle_s, buffer: 0, ..SleepRule::default() }
@@ -260,14 +277,14 @@ fn sleepers<'a>(
 ) -> Vec<Sleeper<'a>> {
     let idle: BTreeMap<_, _> = snapshot.gpu_types.iter().map(|info| (&info.name, info.idle.0)).collect();
     let of = |node: &'a Node| {
-        let key = ObjectKey { namespace: String::new(), name: node.name.as_str().to_owned() };
-        let power = index.node_powers().get(&key).filter(|power| power.spec.mode == PowerMode::Auto)?;
-        let machine = index.machine(&key.name, now)?;
+        let name = node.name.as_str();
+        let power = index.node_power(name).filter(|power| power.spec.mode == PowerMode::Auto)?;
+        let machine = index.machine(name, now)?;
         let gpus = idle.get(&node.gpu_type).copied().unwrap_or(0.0) * f64::from(node.gpus.0);
         let off = boards::board(node.gpu_type.as_str(), policy).off.0;
         let busy = node.host_busy.0.max(node.host_idle.0);
         Some(Sleeper {
-            name: node.name.as_str(),
+            name,
             power,
             machine,
             class: format!("{}/{}", node.gpu_type, node.gpus.0),
@@ -315,7 +332,7 @@ fn of_others(waiting: &[WaitingPod], sleepers: &[Sleeper<'_>]) -> Vec<usize> {
         machines.dedup();
         let size = machines.first().map_or(1, |i| u64::from(sleepers[*i].node.gpus.0.max(1)));
         let (off, starting): (Vec<usize>, Vec<usize>) =
-            machines.into_iter().partition(|i| sleepers[*i].machine == Machine::Off);
+            machines.into_iter().partition(|i| sleepers[*i].is_off());
         let needed = usize::try_from(gpus.div_ceil(size)).unwrap_or(usize::MAX);
         chosen.extend(off.into_iter().take(needed.saturating_sub(starting.len())));
     }
@@ -343,7 +360,7 @@ fn affordable(
 }
 
 /// Nodes of a placement that are not on.
-fn not_on<'p>(placement: &'p Placement, nodes: &BTreeMap<&andreas_model::NodeName, &Node>) -> Vec<&'p str> {
+fn not_on<'p>(placement: &'p Placement, nodes: &BTreeMap<&NodeName, &Node>) -> Vec<&'p str> {
     let is_on = |node: &Node| node.sleep.is_none_or(|sleep| sleep.state == NodePower::On);
     let off = placement.nodes.iter().filter(|name| nodes.get(name).is_some_and(|node| !is_on(node)));
     off.map(|name| name.as_str()).collect()
@@ -355,7 +372,7 @@ pub fn wish(
     decision: &Decision,
     planned: Planned,
     (index, state): (&ClusterIndex, &JobState),
-    nodes: &BTreeMap<&andreas_model::NodeName, &Node>,
+    nodes: &BTreeMap<&NodeName, &Node>,
     now: Timestamp,
 ) -> Option<Planned> {
     let off = decision.placement().map(|placement| not_on(placement, nodes)).unwrap_or_default();
@@ -377,20 +394,17 @@ pub fn wish(
             format!("{name}{others} starts, expected at {until} UTC")
         }
         _ => {
-            let key = ObjectKey { namespace: String::new(), name: (*first).to_owned() };
-            let takes =
-                index.node_powers().get(&key).map_or(0, |power| start_time(power).as_secs().div_ceil(60));
+            let takes = index.node_power(first).map_or(0, |power| start_time(power).as_secs().div_ceil(60));
             format!("{first}{others} is off and starts, which takes about {} min", takes.max(1))
         }
     };
-    Some(Planned::Wait { reason: andreas_api::Reason::NodeStarting, message })
+    Some(Planned::Wait { reason: Reason::NodeStarting, message })
 }
 
 /// Whether the machine has been asked to start: from then on the expected end stands.
 fn started_for(index: &ClusterIndex, name: &str) -> bool {
-    let key = ObjectKey { namespace: String::new(), name: name.to_owned() };
-    let status = index.node_powers().get(&key).and_then(|power| power.status.as_ref());
-    status.is_some_and(|status| status.state == andreas_api::node_power::PowerState::Starting)
+    let status = index.node_power(name).and_then(|power| power.status.as_ref());
+    status.is_some_and(|status| status.state == PowerState::Starting)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use andreas_cluster::index::{
     ClusterIndex, MOST_GPUS, agent_status, broken_gpus, gpu_memory, name_of, offered, usable, whole_gpus,
 };
 use andreas_cluster::policy::boards::Board;
-use andreas_model::{GpuType, HostPower, Joules, ObjectKey, Seconds, Time, Watts};
+use andreas_model::{GpuType, HostPower, Joules, Seconds, Time, Watts};
 use andreas_planner::{Node, NodePower, NodeSleep, Resources, Worker};
 use jiff::Timestamp;
 
@@ -200,13 +200,14 @@ fn sleep(
     host: HostPower,
     now: Timestamp,
 ) -> Option<NodeSleep> {
-    let key = ObjectKey { namespace: String::new(), name: node.to_owned() };
-    let wake = Seconds(machines::start_time(index.node_powers().get(&key)?).as_secs_f64());
+    let wake = Seconds(machines::start_time(index.node_power(node)?).as_secs_f64());
     let state = match machine {
         Machine::On => NodePower::On,
         Machine::Starting { until } => {
             NodePower::Waking { until: Time((until.as_second().max(now.as_second())) as f64) }
         }
+        // It draws like one that starts, and any that is off is there earlier.
+        Machine::GoingOff => NodePower::Waking { until: Time(now.as_second() as f64) + wake * 2.0 },
         Machine::Off => NodePower::Asleep,
     };
     let mode = index.policy().map(|policy| policy.spec.node_sleep.mode).unwrap_or_default();

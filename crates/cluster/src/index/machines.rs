@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use andreas_api::names::GPU_RESOURCE;
-use andreas_api::node_power::{NodePowerStatus, PowerMode, PowerState, RememberedMachine, WantedPower};
+use andreas_api::node_power::{
+    NodePowerStatus, PowerMode, PowerState, RememberedMachine, RememberedTaint, WantedPower,
+};
 use andreas_api::slim::{SlimNode, SlimNodePower, SlimNodeSpec, SlimNodeStatus, SlimPodCondition, SlimTaint};
 use andreas_model::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
@@ -43,7 +45,9 @@ pub enum Machine {
         /// Expected end of the start.
         until: Timestamp,
     },
-    /// Off, or on its way off.
+    /// On its way off: it draws, and is ready again no earlier than after a start.
+    GoingOff,
+    /// Off.
     Off,
 }
 
@@ -54,7 +58,7 @@ pub fn start_time(power: &SlimNodePower) -> Duration {
 }
 
 /// Where a machine is; `None`: nobody switches it, or nothing is known of it.
-pub fn machine(power: &SlimNodePower, now: Timestamp) -> Option<Machine> {
+fn machine(power: &SlimNodePower, now: Timestamp) -> Option<Machine> {
     let status = power.status.as_ref().filter(|status| is_read(status, now))?;
     let known = status.machine.is_some();
     let whole = start_time(power);
@@ -70,7 +74,11 @@ pub fn machine(power: &SlimNodePower, now: Timestamp) -> Option<Machine> {
         }
         (PowerState::Off | PowerState::GoingOff, PowerMode::Auto | PowerMode::On) if known => {
             let wanted = power.spec.mode == PowerMode::On || power.spec.wanted == WantedPower::On;
-            Some(if wanted { Machine::Starting { until: within(whole) } } else { Machine::Off })
+            Some(match status.state {
+                _ if wanted => Machine::Starting { until: within(whole) },
+                PowerState::GoingOff => Machine::GoingOff,
+                _ => Machine::Off,
+            })
         }
         _ => None,
     }
@@ -93,14 +101,14 @@ pub(super) fn same_machine(a: &SlimNodePower, b: &SlimNodePower) -> bool {
 }
 
 /// The Node that a machine was.
-pub fn node_of(name: &str, machine: &RememberedMachine) -> SlimNode {
+fn node_of(name: &str, machine: &RememberedMachine) -> SlimNode {
     let amounts = |all: &BTreeMap<String, String>| -> BTreeMap<String, Quantity> {
         all.iter().map(|(resource, amount)| (resource.clone(), Quantity(amount.clone()))).collect()
     };
     let allocatable = amounts(&machine.allocatable);
     let mut capacity = allocatable.clone();
     capacity.retain(|resource, _| resource == GPU_RESOURCE);
-    let taint = |taint: &andreas_api::node_power::RememberedTaint| SlimTaint {
+    let taint = |taint: &RememberedTaint| SlimTaint {
         key: taint.key.clone(),
         value: taint.value.clone(),
         effect: taint.effect.clone(),
@@ -134,16 +142,22 @@ impl ClusterIndex {
         &self.node_powers
     }
 
-    /// Where the machine of a node is; `None`: nobody switches it.
-    pub fn machine(&self, node: &str, now: Timestamp) -> Option<Machine> {
-        machine(self.node_powers.get(&node_key(node))?, now)
+    /// The NodePower of a node.
+    pub fn node_power(&self, node: &str) -> Option<&Arc<SlimNodePower>> {
+        self.node_powers.get(&ObjectKey { namespace: String::new(), name: node.to_owned() })
     }
 
-    /// Machines that start, with the Node that each was and will be: they draw, and are no Nodes yet.
+    /// Where the machine of a node is; `None`: nobody switches it.
+    pub fn machine(&self, node: &str, now: Timestamp) -> Option<Machine> {
+        machine(self.node_power(node)?, now)
+    }
+
+    /// Machines that start, with the Node that each was and will be: they draw, and are no ready Nodes yet.
     pub fn starting(&self) -> impl Iterator<Item = SlimNode> {
         self.node_powers.iter().filter_map(|(key, power)| {
             let status = power.status.as_ref().filter(|status| status.state == PowerState::Starting)?;
-            let remembered = status.machine.as_ref().filter(|_| self.nodes.get(key).is_none())?;
+            let is_ready = self.nodes.get(key).is_some_and(|node| ready(node));
+            let remembered = status.machine.as_ref().filter(|_| !is_ready)?;
             Some(node_of(&key.name, remembered))
         })
     }
@@ -172,7 +186,9 @@ impl ClusterIndex {
         // They take their places whatever their versions.
         self.nodes.rewound();
         for (key, power) in self.node_powers.iter() {
-            let Some(Machine::Off | Machine::Starting { .. }) = machine(power, now) else { continue };
+            if matches!(machine(power, now), None | Some(Machine::On)) {
+                continue;
+            }
             let Some(status) = &power.status else { continue };
             let Some(remembered) = &status.machine else { continue };
             self.nodes.apply(node_of(&key.name, remembered), Origin::Watched);
@@ -194,11 +210,6 @@ fn is_up(node: &SlimNode, before: &RememberedMachine) -> bool {
         before.taints.iter().any(|old| old.key == taint.key && old.effect == taint.effect)
     };
     ready(node) && node.spec.taints.iter().all(|taint| taint.effect == "PreferNoSchedule" || known(taint))
-}
-
-/// The key of an object named like a node.
-fn node_key(name: &str) -> ObjectKey {
-    ObjectKey { namespace: String::new(), name: name.to_owned() }
 }
 
 #[cfg(test)]
@@ -230,7 +241,7 @@ mod tests {
         let off = json!({"wanted": "Off"});
         let seen = |spec: &Value, status: &Value, now: i64| machine(&power(spec, status), at(now));
         assert_eq!(seen(&off, &status("Off"), 10), Some(Machine::Off));
-        assert_eq!(seen(&off, &status("GoingOff"), 10), Some(Machine::Off));
+        assert_eq!(seen(&off, &status("GoingOff"), 10), Some(Machine::GoingOff));
         assert_eq!(seen(&json!({}), &status("On"), 10), Some(Machine::On));
         assert_eq!(seen(&json!({"mode": "On"}), &status("On"), 10), None, "it is never switched off");
         assert_eq!(seen(&json!({"mode": "Off"}), &status("Off"), 10), None, "it is kept off by hand");
@@ -273,7 +284,7 @@ mod tests {
         let copy = index.for_plan();
         let node = copy.nodes().iter().next().expect("one").1;
         assert_eq!(super::super::offered(node).gpus, 8);
-        assert_eq!(index.starting().count(), 0, "its Node counts as it is");
+        assert_eq!(index.starting().count(), 1, "it draws, and its Node does not count before it is ready");
         // node-power has seen it ready, and the watch of Nodes has not.
         let mut on = power(&json!({}), &status("On"));
         on.metadata.resource_version = Some("3".into());
@@ -292,5 +303,6 @@ mod tests {
         let of_start = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
         assert!(matches!(node("901", json!([own, of_start])), Some(Machine::Starting { .. })));
         assert_eq!(node("902", json!([own])), Some(Machine::On));
+        assert_eq!(index.starting().count(), 0, "its Node counts");
     }
 }

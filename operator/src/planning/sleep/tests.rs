@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 
-use andreas_api::Reason;
 use andreas_api::slim::{SlimEnergyPolicy, SlimNode, SlimNodePower, SlimTrainingJob};
 use andreas_cluster::index::ForeignPod;
 use andreas_planner::Options;
@@ -234,6 +233,32 @@ fn pods_of_others_without_a_node_start_a_machine_that_has_what_they_ask_for() {
     assert_eq!(starts(&mut world, 42), 1, "it is on its way");
     world.index.apply(pod("three", "Unschedulable", json!({}), "104"));
     assert_eq!(starts(&mut world, 43), 2);
+}
+
+#[test]
+fn a_machine_on_its_way_off_draws_and_one_that_no_plan_can_use_comes_on() {
+    let mut world = World::new(on());
+    world.node("n1").machine("n1", "On", "On").machine("n2", "GoingOff", "Off").machine("n3", "Off", "Off");
+    world.job("b", 8, holds_all("n1")).job("a", 8, json!(null));
+    world.read();
+    let index = world.index.for_plan();
+    let last = (FromLastPlan::default(), at(0));
+    let (_, built, _) = make(&index, &stepped(&index, at(0)), Caches::default(), last, &Options::default());
+    let state = |name: &str| {
+        let node = built.snapshot.nodes.iter().find(|node| node.name.as_str() == name);
+        node.and_then(|node| node.sleep).map(|sleep| sleep.state)
+    };
+    assert!(matches!(state("n2"), Some(NodePower::Waking { .. })), "{:?}", state("n2"));
+    assert_eq!(state("n3"), Some(NodePower::Asleep));
+    // The one that is off is there earlier, and the other goes on its way.
+    let (wanted, _) = world.plan(10);
+    assert_eq!([wanted.power["n2"], wanted.power["n3"]], [WantedPower::Off, WantedPower::On]);
+    // The administrator leaves all nodes of the type out: nobody would start them again.
+    let selector = json!({"nodeSelector": {"team": "training"}, "nodeSleep": {"mode": "On"}});
+    let mut world = World::new(selector);
+    world.machine("n3", "Off", "Off");
+    assert_eq!(world.off(20), Vec::<String>::new());
+    assert_eq!(world.plan(21).0.power["n3"], WantedPower::On);
 }
 
 #[test]
