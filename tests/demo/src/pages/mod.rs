@@ -169,7 +169,9 @@ mod tests {
             .get_subcommands()
             .map(|command| command.get_name().to_owned())
             .collect();
-        let missing: Vec<&String> = all.difference(&shown).collect();
+        // It prints an address and serves until it is stopped: a browser tests it (cli/tests/ui).
+        let serves = "ui".to_owned();
+        let missing: Vec<&String> = all.difference(&shown).filter(|name| **name != serves).collect();
         assert!(missing.is_empty(), "no page shows what these print: {missing:?}");
     }
 
