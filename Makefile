@@ -37,7 +37,7 @@ kubelets: ## Scenarios on real nodes: kubelet, containerd, NVIDIA's parts, the c
 	@hack/make/test kubelets
 
 .PHONY: long
-long: ## WHAT="adoption buildah certificates faults frameworks fuzz hardware hostile kills python-operator redfish soak upgrade versions" (5 min to 1 h each)
+long: ## WHAT="adoption autoscaler buildah certificates faults frameworks fuzz hardware hostile kills python-operator redfish soak upgrade versions" (5 min to 1 h each)
 	@hack/make/long $(WHAT)
 
 .PHONY: demo

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use andreas_api::node_power::{
-    NodePowerStatus, PowerMode, PowerReading, PowerState, RememberedMachine, WantedPower,
+    NodePowerStatus, PowerMode, PowerReading, PowerState, RememberedMachine, WantedPower, boot_seconds,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -402,9 +402,7 @@ impl Machine<'_> {
         status.boots.push(i32::try_from(took).unwrap_or(i32::MAX).min(1_000_000));
         let excess = status.boots.len().saturating_sub(MAX_BOOTS);
         status.boots.drain(..excess);
-        let mut sorted = status.boots.clone();
-        sorted.sort_unstable();
-        status.boot_seconds = sorted.get((sorted.len() * 9).div_ceil(10) - 1).copied();
+        status.boot_seconds = boot_seconds(&status.boots);
         status
     }
 

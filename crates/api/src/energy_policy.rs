@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decimal::Decimal;
 use crate::duration::DurationText;
+use crate::node_power::RememberedTaint;
 
 /// Prices, power budget and rules. What is absent has the default stated; without any object all defaults hold.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +56,10 @@ pub struct EnergyPolicySpec {
     pub rest: Rest,
     /// When machines with a NodePower that no job needs are switched off. Default: that of each of its fields.
     pub node_sleep: NodeSleep,
+    /// Nodes that an autoscaler adds once they are asked for, at most 16 kinds. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub capacity: Vec<Capacity>,
     /// Power limits of GPUs that train. `Off`: none. `Guard`: where there is a power budget, each run has one until its draw is measured.
     /// `On`: as `Guard`, and lower ones are planned and set. Default: `Guard`.
     pub limits: Limits,
@@ -86,6 +91,7 @@ impl Default for EnergyPolicySpec {
             node_loss: NodeLoss::default(),
             rest: Rest::default(),
             node_sleep: NodeSleep::default(),
+            capacity: Vec::new(),
             limits: Limits::default(),
             gpu_types: Vec::new(),
         }
@@ -373,6 +379,48 @@ pub struct ReadyNodes {
     pub nodes: i32,
 }
 
+/// Nodes of a kind that an autoscaler adds: plans count with them, and those that a plan uses are asked for by a CapacityBuffer
+/// (`autoscaling.x-k8s.io`) in the operator's namespace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Capacity {
+    /// Its name; that of the CapacityBuffer is `andreas-` and this name.
+    #[schemars(length(min = 1, max = 40), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
+    pub name: String,
+    /// GPU type of these nodes: the value of their type label.
+    #[schemars(length(min = 1, max = 253))]
+    pub gpu_type: String,
+    /// GPUs of each.
+    #[schemars(range(min = 1, max = 64))]
+    pub gpus: i32,
+    /// What pods can ask for on such a node beside GPUs, less what its DaemonSets take: `cpu`, `memory` and others.
+    #[schemars(length(min = 1, max = 16), inner(length(max = 64)))]
+    pub allocatable: BTreeMap<String, String>,
+    /// Labels by which the autoscaler finds the pool, for example `cloud.google.com/gke-nodepool: a100`; nodes that have them are of this
+    /// kind.
+    #[schemars(length(min = 1, max = 16), inner(length(max = 63)))]
+    pub node_selector: BTreeMap<String, String>,
+    /// Further labels that its nodes get, which jobs may ask for. Default: none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 63)))]
+    pub labels: BTreeMap<String, String>,
+    /// Taints that its nodes keep. Default: none. `nvidia.com/gpu` is tolerated by every worker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub taints: Vec<RememberedTaint>,
+    /// How many there may be.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_nodes: i32,
+    /// How long it takes until one can be used, until starts were seen. Default: `5m`. One that is not there after three times as long
+    /// counts as not to be had, at first for 10 min.
+    #[serde(default = "start_time")]
+    pub start_time: DurationText,
+}
+
+fn start_time() -> DurationText {
+    DurationText("5m".into())
+}
+
 /// On or off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Switch {
@@ -438,7 +486,7 @@ pub struct EnergyPolicyStatus {
     /// What is drawn against the power budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerState>,
-    /// `Ready`, `NodesExcluded`, `BudgetMet`, `PowerKnown`.
+    /// `Ready`, `NodesExcluded`, `BudgetMet`, `PowerKnown`, `CapacityAvailable`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub conditions: Vec<Condition>,

@@ -163,6 +163,13 @@ pub struct NodePowerStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// The 90th percentile of starts, s; `None` before the first.
+pub fn boot_seconds(boots: &[i32]) -> Option<i32> {
+    let mut sorted = boots.to_vec();
+    sorted.sort_unstable();
+    sorted.get((sorted.len() * 9).div_ceil(10).checked_sub(1)?).copied()
+}
+
 /// Where a machine is on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum PowerState {

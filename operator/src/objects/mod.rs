@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | [`capacity`] | how many nodes an autoscaler shall have ready; written by the planning loop, before its decisions |
 //! | [`nodes`] | a GpuNode per GPU node, its power limits and exclusion; the policy's status; which machines are wanted on |
 //! | [`profiles`] | TrainingProfiles: observations merged in, unused ones removed |
 //!
@@ -9,6 +10,7 @@
 //!
 //! **Never here**: jobs and their pods (executor).
 
+pub mod capacity;
 mod gpu_nodes;
 mod node_powers;
 pub mod nodes;

@@ -37,6 +37,8 @@ const NODES_EXCLUDED: &str = "NodesExcluded";
 
 /// Condition of the policy: the draw of the cluster's GPU types is known.
 const POWER_KNOWN: &str = "PowerKnown";
+/// Condition of the policy: an autoscaler adds the nodes that are asked for.
+const CAPACITY_AVAILABLE: &str = "CapacityAvailable";
 /// Maximum GPU types in one message.
 const TYPES_NAMED: usize = 5;
 
@@ -192,7 +194,10 @@ async fn write_policy_status(shared: &Arc<Shared>, enforcement: &mut Enforcement
         let power = budget::power_state(draw, inventory.policy(), now);
         let excluded = without_plan(&index, &inventory);
         let policy = index.policy();
-        policy.and_then(|policy| changes(policy, &excluded, inventory.unknown(), (&met, power), now))
+        let missing = index.missing_capacity();
+        policy.and_then(|policy| {
+            changes(policy, (&excluded, &missing), inventory.unknown(), (&met, power), now)
+        })
     }) else {
         return;
     };
@@ -214,7 +219,7 @@ fn without_plan(index: &ClusterIndex, inventory: &Inventory<'_>) -> Vec<(String,
 /// What changes in the policy's status; `None` if it is up to date.
 fn changes(
     policy: &SlimEnergyPolicy,
-    excluded: &[(String, Exclusion)],
+    (excluded, missing): (&[(String, Exclusion)], &str),
     unknown: &BTreeSet<String>,
     (met, power): (&BudgetState, PowerState),
     now: Timestamp,
@@ -245,7 +250,12 @@ fn changes(
         power_known(unknown, condition),
         condition("BudgetMet", met.met, met.reason, met.message.clone()),
     ];
-    let ours = ["Ready", NODES_EXCLUDED, POWER_KNOWN, "BudgetMet"];
+    if !policy.spec.capacity.is_empty() {
+        let reason = if missing.is_empty() { Reason::AsExpected } else { Reason::WaitingForCapacity };
+        let message = if missing.is_empty() { "nodes come as they are asked for" } else { missing };
+        conditions.push(condition(CAPACITY_AVAILABLE, missing.is_empty(), reason, message.into()));
+    }
+    let ours = ["Ready", NODES_EXCLUDED, POWER_KNOWN, "BudgetMet", CAPACITY_AVAILABLE];
     conditions.extend(status.conditions.iter().filter(|c| !ours.contains(&c.type_.as_str())).cloned());
     let power =
         if budget::is_news(status.power.as_ref(), &power) { Some(power) } else { status.power.clone() };
@@ -349,7 +359,7 @@ mod tests {
         let draw = budget::Draw { whole: 700.0, floor: 100.0, allowed: None };
         let changed = |policy: &SlimEnergyPolicy, excluded: &[(String, Exclusion)], met: &BudgetState| {
             let power = budget::power_state(draw, &policy.spec, now);
-            changes(policy, excluded, &none, (met, power), now)
+            changes(policy, (excluded, ""), &none, (met, power), now)
         };
         let news = changed(&policy, &mig, &met).expect("news");
         assert_eq!((&news["observedGeneration"], &news["power"]["drawnWatts"]), (&json!(3), &json!(700)));

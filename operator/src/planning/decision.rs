@@ -9,8 +9,13 @@ use andreas_planner::{Decision, Job, JobPlan, Node, Placement, WaitReason};
 
 use crate::snapshot::job_key;
 
-/// The plan's decision for one job in the lifecycle's types, without a guard.
-pub fn planned_of(job_plan: &JobPlan, job: &Job, excluded: Option<&str>) -> Option<Planned> {
+/// The plan's decision for one job in the lifecycle's types, without a guard. A job that waits for a GPU type gets the GPU nodes that are not
+/// planned in its message, and one that waits for GPUs those that no autoscaler adds.
+pub fn planned_of(
+    job_plan: &JobPlan,
+    job: &Job,
+    (excluded, missing): (Option<&str>, &str),
+) -> Option<Planned> {
     match &job_plan.decision {
         Decision::Run(placement) => Some(Planned::Run {
             gpu_type: placement.gpu_type.as_str().to_owned(),
@@ -23,12 +28,16 @@ pub fn planned_of(job_plan: &JobPlan, job: &Job, excluded: Option<&str>) -> Opti
         Decision::Wait { reason, message, blockers } => {
             let reason = condition_reason(*reason);
             let message = with_blockers(message, blockers, job.namespace.as_str());
-            // A job that waits for a GPU type gets the GPU nodes that are not planned in its message.
-            let message = match excluded.filter(|_| reason == Reason::NoFeasibleGpuType) {
-                Some(excluded) => format!("{message}; {excluded}"),
-                None => message,
-            };
-            Some(Planned::Wait { reason, message })
+            let of_gpus = matches!(
+                reason,
+                Reason::NoFeasibleGpuType | Reason::NoFeasibleNode | Reason::WaitingForCapacity
+            );
+            let notes = [
+                excluded.filter(|_| reason == Reason::NoFeasibleGpuType),
+                Some(missing).filter(|missing| of_gpus && !missing.is_empty()),
+            ];
+            let said = [Some(message.as_str())].into_iter().chain(notes).flatten();
+            Some(Planned::Wait { reason, message: said.collect::<Vec<_>>().join("; ") })
         }
     }
 }

@@ -15,7 +15,7 @@
 //! | [`last`] | the last plan with its input, for `/snapshot` and the query API |
 //! | [`sleep`](mod@sleep) | which machines are wanted on |
 //!
-//! **Never here**: writes; the executor, which this loop meets in the ledger only.
+//! **Never here**: writes, but of nodes that are asked for of an autoscaler; the executor, which this loop meets in the ledger only.
 
 mod decision;
 mod figures;
@@ -43,6 +43,7 @@ use tokio::time::{self, Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::ledger::Ledger;
+use crate::objects::capacity::Buffers;
 use crate::predict::Tables;
 use crate::predict::forecast::Waiting;
 use crate::predict::learner::Learner;
@@ -74,6 +75,8 @@ const EXPECTED_NOT_BEFORE: f64 = 5.0;
 /// Seconds until the next plan while a run is overdue. Its expected end is at least as far away as it is overdue: waiting for
 /// that would double the time between plans, and jobs that wait for its GPUs would become late unnoticed.
 const OVERDUE_WITHIN: f64 = 10.0;
+/// How long a plan waits until fewer or more nodes are asked for.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 /// A plan that takes longer is logged.
 const SLOW: Duration = Duration::from_secs(2);
 /// How long the first plan waits until every job has been stepped once.
@@ -82,7 +85,7 @@ const FIRST_WITHIN: Duration = Duration::from_secs(10);
 /// Plans until `shutdown`.
 pub async fn run(
     shared: Arc<Shared>,
-    options: Options,
+    (options, mut buffers): (Options, Buffers),
     learner: Learner,
     pace: PlanCadence,
     heartbeat: Heartbeat,
@@ -150,10 +153,12 @@ pub async fn run(
                         "a plan took long: fewer --trials make it faster"
                     );
                 }
-                wake = deliver(&shared, &built, &plan, number, &sampled);
                 let wanted = machines.after(&index, (&built.snapshot, &plan), &waiting, at);
-                wake = wake.into_iter().chain(wanted.next.map(from_now)).min();
-                want(&shared, wanted);
+                let next = wanted.next.map(from_now);
+                want(&shared, &mut buffers, wanted).await;
+                // After fewer nodes are asked for: a pod that takes one of them must not be followed by another node.
+                wake = deliver(&shared, &built, &plan, number, &sampled);
+                wake = wake.into_iter().chain(next).min();
                 left = FromLastPlan { prices: plan.prices.clone(), intended: plan.intended.clone() };
                 latest.keep(Latest {
                     at,
@@ -174,9 +179,18 @@ pub async fn run(
     }
 }
 
-/// Makes known what is wanted of machines.
-fn want(shared: &Shared, wanted: sleep::Wanted) {
+/// Makes known what is wanted of machines and of autoscalers.
+async fn want(shared: &Shared, buffers: &mut Buffers, wanted: sleep::Wanted) {
     shared.metrics.saved(wanted.saved.0);
+    let now = clock::now();
+    let more = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more)).collect();
+    shared.index.lock().ask_capacity(&more, now);
+    let all = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more + asked.kept)).collect();
+    let policy = shared.index.lock().policy().cloned();
+    let written = timeout(WRITTEN_WITHIN, buffers.write(&shared.writer, policy.as_deref(), &all));
+    for (kind, why) in written.await.unwrap_or_default() {
+        shared.index.lock().refuse_capacity(&kind, &why, now);
+    }
     let mut known = shared.wanted_power.lock();
     if *known != wanted.power {
         *known = wanted.power;
@@ -290,7 +304,8 @@ async fn wait_until(shared: &Shared, within: Duration, holds: impl Fn(&ClusterIn
 /// A consistent copy of index and ledger, so that nothing waits for the plan. Grants of the last plan are
 /// void from here on.
 fn copy_state(shared: &Shared) -> (ClusterIndex, Ledger, Vec<WaitingPod>) {
-    let index = shared.index.lock();
+    let mut index = shared.index.lock();
+    index.see_capacity(clock::now());
     let mut ledger = shared.ledger.lock();
     ledger.revoke_grants(|key, planned| {
         let status = index.jobs().get(key).and_then(|job| job.status.as_ref());
@@ -360,7 +375,7 @@ pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &P
     let jobs: BTreeMap<_, _> = built.snapshot.jobs.iter().map(|job| (&job.id, job)).collect();
     let nodes: BTreeMap<_, _> = built.snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
     let at = Timestamp::from_second(built.snapshot.now.0 as i64).unwrap_or_default();
-    let of_memory = memory_unknown(index);
+    let (of_memory, missing) = (memory_unknown(index), index.missing_capacity());
     let mut guards = Guards::new(index, built, plan);
     let mut changed = Vec::new();
     for (id, job_plan) in &plan.jobs {
@@ -370,7 +385,7 @@ pub fn record(index: &ClusterIndex, ledger: &mut Ledger, built: &Built, plan: &P
         let notes = [built.excluded.as_ref(), of_memory.as_ref().filter(|_| asks_memory)];
         let notes = notes.into_iter().flatten().cloned().collect::<Vec<_>>().join("; ");
         let notes = Some(notes.as_str()).filter(|notes| !notes.is_empty());
-        let Some(planned) = planned_of(job_plan, job, notes) else { continue };
+        let Some(planned) = planned_of(job_plan, job, (notes, &missing)) else { continue };
         let about = (index, &job.state);
         let Some(planned) = sleep::wish(&job_plan.decision, planned, about, &nodes, at) else { continue };
         let planned = guards.guarded(planned, &key, job);

@@ -32,8 +32,19 @@ pub struct Wanted {
     /// What machines that were off have saved since the last call, or with `Observe` those that would have been; less what a start
     /// costs.
     pub saved: Joules,
+    /// Nodes to be asked for of each kind that an autoscaler adds.
+    pub capacity: BTreeMap<String, AskedNodes>,
     /// When to look again, if nothing happens.
     pub next: Option<Time>,
+}
+
+/// Nodes of a kind that an autoscaler adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AskedNodes {
+    /// Those that are not there.
+    pub more: usize,
+    /// Those that are there and empty, and stay.
+    pub kept: usize,
 }
 
 /// What is remembered from plan to plan.
@@ -53,6 +64,8 @@ struct Sleeper<'a> {
     name: &'a str,
     power: &'a SlimNodePower,
     machine: Machine,
+    /// The kind of nodes that an autoscaler adds which it is one of.
+    kind: Option<&'a str>,
     class: String,
     node: &'a Node,
     /// Draw that is saved while it is off.
@@ -96,7 +109,7 @@ impl Sleep {
         waiting: &[WaitingPod],
         at: Timestamp,
     ) -> Wanted {
-        if index.node_powers().is_empty() {
+        if !index.has_machines() {
             return Wanted::default();
         }
         let (now, default) = (time(at), EnergyPolicySpec::default());
@@ -128,7 +141,8 @@ impl Sleep {
         let mut decision = decide(&nodes, (&coming, &plan.deferred), &rule, now);
         let warm = self.warm(&rule);
         if now < warm {
-            decision.sleep.clear();
+            // An autoscaler would take it away in any case.
+            decision.sleep.retain(|i| sleepers[*i].kind.is_some());
             decision.next = decision.next.into_iter().chain([warm]).reduce(Time::min);
         }
         wanted.next = decision.next;
@@ -140,7 +154,8 @@ impl Sleep {
         started.extend(of_others(waiting, &sleepers));
         let started = affordable(started, &sleepers, (snapshot, plan));
         wanted.power = unplanned(index, policy, at);
-        for (i, one) in sleepers.iter().enumerate() {
+        wanted.capacity = asked_nodes((&sleepers, &uses), (&started, &sleep));
+        for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| one.kind.is_none()) {
             let on = policy.node_sleep.mode != SleepMode::On
                 || used.contains(one.name)
                 || started.contains(&i)
@@ -214,6 +229,8 @@ impl Sleep {
 
     fn use_of(&self, one: &Sleeper<'_>, used: &BTreeSet<String>) -> NodeUse {
         match one.machine {
+            // What is no longer needed is no longer asked for.
+            Machine::Starting { .. } if one.kind.is_some() && !used.contains(one.name) => NodeUse::Asleep,
             Machine::Off | Machine::GoingOff if used.contains(one.name) => NodeUse::Waking,
             Machine::Off | Machine::GoingOff => NodeUse::Asleep,
             Machine::Starting { .. } => NodeUse::Waking,
@@ -232,6 +249,7 @@ impl Sleep {
         now: Time,
     ) -> Joules {
         let off_since = |i: usize| match (mode, uses[i]) {
+            _ if sleepers[i].kind.is_some() => None,
             (SleepMode::On, _) if sleepers[i].machine == Machine::Off => {
                 sleepers[i].power.status.as_ref()?.since.as_ref().map(|since| time(since.0))
             }
@@ -279,7 +297,7 @@ fn sleepers<'a>(
     let of = |node: &'a Node| {
         let name = node.name.as_str();
         let power = index.node_power(name).filter(|power| power.spec.mode == PowerMode::Auto)?;
-        let machine = index.machine(name, now)?;
+        let (machine, kind) = (index.machine(name, now)?, index.capacity_kind(name));
         let gpus = idle.get(&node.gpu_type).copied().unwrap_or(0.0) * f64::from(node.gpus.0);
         let off = boards::board(node.gpu_type.as_str(), policy).off.0;
         let busy = node.host_busy.0.max(node.host_idle.0);
@@ -287,7 +305,8 @@ fn sleepers<'a>(
             name,
             power,
             machine,
-            class: format!("{}/{}", node.gpu_type, node.gpus.0),
+            kind,
+            class: kind.map_or_else(|| format!("{}/{}", node.gpu_type, node.gpus.0), str::to_owned),
             node,
             saved: Watts((node.host_idle.0 + gpus - off).max(0.0)),
             wake: Joules(busy * start_time(power).as_secs_f64()),
@@ -312,7 +331,9 @@ fn of_others(waiting: &[WaitingPod], sleepers: &[Sleeper<'_>]) -> Vec<usize> {
     let mut asked: BTreeMap<&str, (u64, Vec<usize>)> = BTreeMap::new();
     for pod in waiting {
         let mut classes = BTreeSet::new();
-        for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| one.machine != Machine::On) {
+        // An autoscaler sees such pods itself.
+        let off = |one: &Sleeper<'_>| one.machine != Machine::On && one.kind.is_none();
+        for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| off(one)) {
             let status = one.power.status.as_ref();
             let labels = status.and_then(|status| status.machine.as_ref()).map(|machine| &machine.labels);
             let has =
@@ -359,6 +380,34 @@ fn affordable(
     wake.into_iter().filter(room).collect()
 }
 
+/// Nodes to be asked for. While more are to come, all that are empty are asked for too: they would be taken for those.
+fn asked_nodes(
+    (sleepers, uses): (&[Sleeper<'_>], &[NodeUse]),
+    (started, sleep): (&BTreeSet<usize>, &BTreeSet<usize>),
+) -> BTreeMap<String, AskedNodes> {
+    let mut asked: BTreeMap<String, AskedNodes> = BTreeMap::new();
+    let mut empty: BTreeMap<&str, usize> = BTreeMap::new();
+    for (i, one) in sleepers.iter().enumerate() {
+        let Some(kind) = one.kind else { continue };
+        let asked = asked.entry(kind.to_owned()).or_default();
+        match uses[i] {
+            NodeUse::Waking => asked.more += 1,
+            NodeUse::Asleep => asked.more += usize::from(started.contains(&i)),
+            NodeUse::Empty { .. } => {
+                *empty.entry(kind).or_default() += 1;
+                asked.kept += usize::from(!sleep.contains(&i));
+            }
+            NodeUse::Busy => {}
+        }
+    }
+    for (kind, asked) in &mut asked {
+        if asked.more > 0 {
+            asked.kept = empty.get(kind.as_str()).copied().unwrap_or(0);
+        }
+    }
+    asked
+}
+
 /// Nodes of a placement that are not on.
 fn not_on<'p>(placement: &'p Placement, nodes: &BTreeMap<&NodeName, &Node>) -> Vec<&'p str> {
     let is_on = |node: &Node| node.sleep.is_none_or(|sleep| sleep.state == NodePower::On);
@@ -388,14 +437,19 @@ pub fn wish(
         0 => String::new(),
         more => format!(" and {more} more"),
     };
+    let (called, is_off) = match index.capacity_kind(first) {
+        Some(kind) => (format!("a node of {kind}"), "is asked for"),
+        None => ((*first).to_owned(), "is off and starts"),
+    };
     let message = match started.max() {
         Some((until, name)) if started_for(index, name) => {
+            let called = index.capacity_kind(name).map_or(name, |_| called.as_str());
             let until = until.strftime("%H:%M");
-            format!("{name}{others} starts, expected at {until} UTC")
+            format!("{called}{others} starts, expected at {until} UTC")
         }
         _ => {
             let takes = index.node_power(first).map_or(0, |power| start_time(power).as_secs().div_ceil(60));
-            format!("{first}{others} is off and starts, which takes about {} min", takes.max(1))
+            format!("{called}{others} {is_off}, which takes about {} min", takes.max(1))
         }
     };
     Some(Planned::Wait { reason: Reason::NodeStarting, message })

@@ -261,7 +261,7 @@ impl Certificates {
         let current = if stored.chain.is_empty() { self.serving.last() } else { stored.clone() };
         let renewed = self.next(&current, from_files.transpose()?.as_ref())?;
         if renewed != stored {
-            writer.apply(namespace, name, &secret(&renewed, namespace, name, version)).await?;
+            writer.apply("secret", &url, name, &secret(&renewed, namespace, name, version)).await?;
             self.serving.replace(&renewed)?;
         }
         Ok(())

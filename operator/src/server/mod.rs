@@ -45,6 +45,7 @@ use crate::executor::rate_limits::RateLimits;
 use crate::executor::{self, Executor};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::objects::capacity::Buffers;
 use crate::objects::nodes;
 use crate::objects::profiles::{self, ProfileUpdates};
 use crate::planning::last::LatestPlan;
@@ -362,7 +363,7 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     let heartbeat = with.health.heartbeat("planning", pace.every * 2 + Duration::from_secs(120));
     loops.spawn(planning::run(
         Arc::clone(&shared),
-        with.options,
+        (with.options, Buffers::new(args.namespace.clone())),
         with.learner,
         pace,
         heartbeat,

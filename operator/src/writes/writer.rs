@@ -8,7 +8,7 @@ use andreas_runtime::client::DeadlineExceeded;
 use andreas_runtime::lease::Leadership;
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Error, Resource};
 use serde::Serialize;
@@ -244,21 +244,53 @@ impl Writer {
         self.send(kind, || Request::new(url.as_str()).create(&params, body.clone())).await
     }
 
-    /// Server-side apply of a namespaced object, with force; creates it if absent.
+    /// Server-side apply of an object at this URL, with force; creates it if absent.
     ///
     /// # Errors
     /// [`WriteError`]; a conflict if the object's version differs.
-    pub async fn apply<T>(&self, namespace: &str, name: &str, object: &T) -> Result<(), WriteError>
+    pub async fn apply<T>(
+        &self,
+        kind: &'static str,
+        url: &str,
+        name: &str,
+        object: &T,
+    ) -> Result<(), WriteError>
     where
-        T: Resource<DynamicType = ()> + Serialize + std::fmt::Debug,
+        T: Serialize + std::fmt::Debug,
     {
-        let url = T::url_path(&(), Some(namespace));
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        self.send::<serde::de::IgnoredAny>("secret", || {
-            Request::new(url.as_str()).patch(name, &params, &Patch::Apply(object))
-        })
-        .await
-        .map(drop)
+        let build = || Request::new(url).patch(name, &params, &Patch::Apply(object));
+        self.send::<serde::de::IgnoredAny>(kind, build).await.map(drop)
+    }
+
+    /// Deletes an object of any kind at this URL, if it has this UID.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a conflict if the UID differs.
+    pub async fn delete_object(&self, url: &str, name: &str, uid: &str) -> Result<(), WriteError> {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+        match self.send::<serde::de::IgnoredAny>("delete", || Request::new(url).delete(name, &params)).await {
+            Err(error) if error.refusal() != Refusal::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Objects of any kind at this URL with these labels; none where the cluster does not have the kind.
+    ///
+    /// # Errors
+    /// The API server's error.
+    pub async fn list<T: DeserializeOwned>(&self, url: &str, labels: &str) -> Result<Vec<T>, WriteError> {
+        #[derive(serde::Deserialize)]
+        struct List<T> {
+            items: Vec<T>,
+        }
+        let request = Request::new(url).list(&ListParams::default().labels(labels))?;
+        match self.client.request::<List<T>>(request).await {
+            Ok(list) => Ok(list.items),
+            Err(Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Deletes an object with this UID (and version, if given). `true`: it existed.

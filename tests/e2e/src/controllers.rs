@@ -291,3 +291,46 @@ pub async fn kueue(cluster: &Cluster, settings: Value) -> Result<Process> {
     setup.webhooks("kueue", |name| wanted.contains(&name)).await?;
     Ok(process)
 }
+
+/// Karpenter, for a cloud whose nodes have eight A100 and are made and deleted as objects only: somebody has to be their kubelets. At most
+/// `most` of them.
+///
+/// # Errors
+/// When it is not ready in time.
+pub async fn karpenter(cluster: &Cluster, most: u32, label: (&str, &str)) -> Result<Process> {
+    let setup = Setup::new(cluster, "karpenter").await?;
+    setup.definitions("karpenter").await?;
+    setup.definitions("kwok").await?;
+    let offering = json!({"Price": 20.0, "Requirements": [
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+        {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["zone-a"]},
+    ]});
+    let types = json!([{"name": "gpu.8x", "architecture": "amd64", "operatingSystems": ["linux"], "offerings": [offering],
+        "resources": {"cpu": "96", "memory": "1024Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "200Gi"}}]);
+    let path = cluster.testbed.data_dir().join("instance-types.json");
+    fs::write(&path, types.to_string())?;
+    let args = [
+        format!("--instance-types-file-path={}", path.display()),
+        format!("--health-probe-port={}", setup.port(0)),
+        format!("--metrics-port={}", setup.port(1)),
+        "--disable-leader-election=true".to_owned(),
+        "--feature-gates=CapacityBuffer=true".to_owned(),
+    ];
+    let process = setup.start("karpenter", &args, "/readyz").await?;
+    let class = json!({"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}});
+    cluster.apply(&class).await?;
+    let pool = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "a100"},
+        "spec": {
+            "limits": {"nvidia.com/gpu": (8 * most).to_string()},
+            "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "5s", "budgets": [{"nodes": "100%"}]},
+            "template": {"metadata": {"labels": {label.0: label.1}}, "spec": {
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+                "requirements": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}],
+                "expireAfter": "Never",
+            }},
+        },
+    });
+    cluster.apply(&pool).await?;
+    Ok(process)
+}

@@ -83,6 +83,9 @@ pub struct NodeGroup {
     pub name_prefix: String,
     /// How many.
     pub count: usize,
+    /// The name of its only node, whose object somebody else made: a cloud.
+    #[serde(default)]
+    pub name: Option<String>,
     /// A recorded label set by its name (a file of `labels`): its labels and GPU resources instead of the default ones.
     #[serde(default)]
     pub recorded: Option<String>,

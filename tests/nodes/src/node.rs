@@ -47,7 +47,7 @@ struct State {
 
 impl Node {
     pub fn new(group: &Arc<NodeGroup>, index: usize, number: usize) -> Self {
-        let name = format!("{}{index}", group.name_prefix);
+        let name = group.name.clone().unwrap_or_else(|| format!("{}{index}", group.name_prefix));
         let cpu = quantity(&group.cpu).unwrap_or(1.0);
         let memory = quantity(&group.memory).unwrap_or(1e9);
         let state =

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use andreas_api::key_of;
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::node_power::{
     NodePowerStatus, PowerMode, PowerState, RememberedMachine, RememberedTaint, WantedPower,
@@ -142,9 +143,25 @@ impl ClusterIndex {
         &self.node_powers
     }
 
-    /// The NodePower of a node.
+    /// The NodePower of a node, or of one that an autoscaler adds.
     pub fn node_power(&self, node: &str) -> Option<&Arc<SlimNodePower>> {
+        self.stored_node_power(node).or_else(|| self.capacity.machine(node))
+    }
+
+    /// The NodePower of a node, as somebody made it.
+    pub(super) fn stored_node_power(&self, node: &str) -> Option<&Arc<SlimNodePower>> {
         self.node_powers.get(&ObjectKey { namespace: String::new(), name: node.to_owned() })
+    }
+
+    /// Machines that may be off: those with a NodePower, and nodes that an autoscaler adds.
+    fn machines(&self) -> impl Iterator<Item = (&str, &Arc<SlimNodePower>)> {
+        let own = self.node_powers.iter().map(|(key, power)| (key.name.as_str(), power));
+        own.chain(self.capacity.machines())
+    }
+
+    /// Whether any machine may be off.
+    pub fn has_machines(&self) -> bool {
+        self.machines().next().is_some()
     }
 
     /// Where the machine of a node is; `None`: nobody switches it.
@@ -154,17 +171,17 @@ impl ClusterIndex {
 
     /// Machines that start, with the Node that each was and will be: they draw, and are no ready Nodes yet.
     pub fn starting(&self) -> impl Iterator<Item = SlimNode> {
-        self.node_powers.iter().filter_map(|(key, power)| {
+        self.machines().filter_map(|(name, power)| {
             let status = power.status.as_ref().filter(|status| status.state == PowerState::Starting)?;
-            let is_ready = self.nodes.get(key).is_some_and(|node| ready(node));
+            let is_ready = self.nodes.get(&key_of(&**power)).is_some_and(|node| ready(node));
             let remembered = status.machine.as_ref().filter(|_| !is_ready)?;
-            Some(node_of(&key.name, remembered))
+            Some(node_of(name, remembered))
         })
     }
 
     /// Puts the Nodes of machines that are off or on their way into this copy for a plan.
     pub(super) fn add_machines(&mut self, now: Timestamp) {
-        if self.node_powers.is_empty() {
+        if !self.has_machines() {
             return;
         }
         let early = |(key, power): (&ObjectKey, &Arc<SlimNodePower>)| {
@@ -185,20 +202,22 @@ impl ClusterIndex {
         }
         // They take their places whatever their versions.
         self.nodes.rewound();
-        for (key, power) in self.node_powers.iter() {
-            if matches!(machine(power, now), None | Some(Machine::On)) {
+        let machines: Vec<Arc<SlimNodePower>> = self.machines().map(|(_, power)| Arc::clone(power)).collect();
+        for power in machines {
+            if matches!(machine(&power, now), None | Some(Machine::On)) {
                 continue;
             }
+            let name = key_of(&*power).name;
             let Some(status) = &power.status else { continue };
             let Some(remembered) = &status.machine else { continue };
-            self.nodes.apply(node_of(&key.name, remembered), Origin::Watched);
+            self.nodes.apply(node_of(&name, remembered), Origin::Watched);
             // Until it goes off its own pods are there.
             if status.state != PowerState::GoingOff {
                 let amounts = remembered.daemon_set_requests.iter();
                 let amounts =
                     amounts.map(|(name, amount)| (name.clone(), Quantity(amount.clone()))).collect();
                 let taken = Amounts::from_resources(&amounts).bounded();
-                self.by_node.foreign_use.insert(key.name.clone(), taken);
+                self.by_node.foreign_use.insert(name, taken);
             }
         }
     }

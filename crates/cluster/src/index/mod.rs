@@ -19,6 +19,7 @@
 mod adopted;
 mod agents;
 pub mod amounts;
+mod capacity;
 pub mod foreign;
 mod holding;
 pub mod machines;
@@ -53,6 +54,7 @@ pub use adopted::{adopted_job, is_adopted};
 use agents::Agents;
 pub use agents::reporting_agent;
 pub use amounts::Amounts;
+use capacity::Capacity;
 pub use foreign::{ForeignPod, SlimNamespace, WaitingPod};
 pub use nodes::{MOST_GPUS, agent_status, broken_gpus, gpu_memory, offered, ready, usable, whole_gpus};
 pub use pods::{
@@ -95,6 +97,7 @@ pub struct ClusterIndex {
     profiles: Store<SlimTrainingProfile>,
     gpu_nodes: Store<SlimGpuNode>,
     node_powers: Store<SlimNodePower>,
+    capacity: Capacity,
     rules: Rules,
     storage: Storage,
     workloads: Workloads,
@@ -231,6 +234,7 @@ impl ClusterIndex {
             profiles: self.profiles.clone(),
             gpu_nodes: self.gpu_nodes.clone(),
             node_powers: self.node_powers.clone(),
+            capacity: self.capacity.clone(),
             rules: self.rules.clone(),
             storage: self.storage.clone(),
             by_node: ByNode {

@@ -59,6 +59,18 @@ impl World {
         self
     }
 
+    /// A node that an autoscaler added, ready or only registered.
+    fn added(&mut self, name: &str, ready: bool) -> &mut Self {
+        let mut node = gpu_node(name, GPU, 8);
+        node["metadata"]["resourceVersion"] = json!(self.version());
+        node["metadata"]["labels"]["pool"] = json!("a100");
+        if !ready {
+            node["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+        }
+        self.index.apply(serde_json::from_value::<SlimNode>(node).expect("a node"));
+        self
+    }
+
     /// A NodePower in this state from now on.
     fn machine(&mut self, name: &str, state: &str, wanted: &str) -> &mut Self {
         self.machines.insert(name.to_owned(), (state.to_owned(), wanted.to_owned(), self.second));
@@ -98,13 +110,16 @@ impl World {
         NOW.set(second);
         self.read();
         let waiting = self.index.waiting_pods();
+        self.index.see_capacity(at(second));
         let index = self.index.for_plan();
         let mut ledger = stepped(&index, at(second));
         let last = (FromLastPlan::default(), at(second));
         let (_, built, made) = make(&index, &ledger, Caches::default(), last, &Options::default());
         let (plan, _) = made.expect("a plan");
-        record(&index, &mut ledger, &built, &plan);
         let wanted = self.sleep.after(&index, (&built.snapshot, &plan), &waiting, at(second));
+        let more = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more)).collect();
+        self.index.ask_capacity(&more, at(second));
+        record(&self.index, &mut ledger, &built, &plan);
         let decision = ledger.get(&key("a")).and_then(|memory| memory.plan().decision.clone());
         (wanted, decision.map(|decision| decision.planned))
     }
@@ -279,4 +294,87 @@ fn nodes_kept_ready_stay_on_and_off_means_all_on() {
         let expected = if mode == "Observe" { 980.0 * 100.0 } else { 0.0 };
         assert!((wanted.saved.0 - expected).abs() < 1.0, "{mode}: {:?}", wanted.saved);
     }
+}
+
+fn cloud() -> Value {
+    json!({"nodeSleep": {"idleAfter": "10m"}, "capacity": [{"name": "a100", "gpuType": GPU, "gpus": 8, "maxNodes": 3,
+        "allocatable": {"cpu": "90", "memory": "900Gi", "pods": "100"}, "nodeSelector": {"pool": "a100"}}]})
+}
+
+/// What is asked for of the kind a100: more, and kept.
+fn asked(wanted: &Wanted) -> (usize, usize) {
+    wanted.capacity.get("a100").map_or((0, 0), |asked| (asked.more, asked.kept))
+}
+
+fn message(decision: Option<Planned>) -> String {
+    match decision {
+        Some(Planned::Wait { message, .. }) => message,
+        other => panic!("it does not wait: {other:?}"),
+    }
+}
+
+#[test]
+fn nodes_that_jobs_need_are_asked_for_of_an_autoscaler_and_given_back() {
+    let mut world = World::new(cloud());
+    let (wanted, _) = world.plan(1);
+    assert_eq!(asked(&wanted), (0, 0), "nobody needs one");
+    world.job("a", 8, Value::Null).job("b", 8, Value::Null);
+    let (wanted, decision) = world.plan(10);
+    assert_eq!(asked(&wanted), (2, 0));
+    assert_eq!(message(decision), "a node of a100 starts, expected at 08:05 UTC");
+    assert!(wanted.power.is_empty(), "nobody switches them");
+    // One has registered, and the other is ready.
+    world.added("n1", false).added("n2", true);
+    let (wanted, _) = world.plan(100);
+    assert_eq!(asked(&wanted), (1, 0), "one waits, and one runs on the node that is there");
+    world.added("n1", true).job("b", 8, holds_all("n2"));
+    let (wanted, decision) = world.plan(130);
+    assert_eq!(asked(&wanted), (0, 0));
+    assert!(matches!(decision, Some(Planned::Run { nodes, .. }) if nodes == ["n1"]));
+    // Both end: what is empty stays as long as it may be needed again soon, and then goes.
+    world.job("a", 8, json!({"phase": "Succeeded"})).job("b", 8, json!({"phase": "Succeeded"}));
+    let (wanted, _) = world.plan(200);
+    assert_eq!(asked(&wanted), (0, 2));
+    let (wanted, _) = world.plan(9_000);
+    assert_eq!(asked(&wanted), (0, 0));
+}
+
+#[test]
+fn what_a_job_needs_no_longer_is_no_longer_asked_for() {
+    let mut world = World::new(cloud());
+    world.job("a", 8, Value::Null);
+    assert_eq!(asked(&world.plan(10).0), (1, 0));
+    world.job("a", 8, json!({"phase": "Failed"}));
+    assert_eq!(asked(&world.plan(20).0), (0, 0));
+    // An empty node would be taken for the one that is needed besides.
+    world.added("n1", true).job("b", 8, holds_all("n1")).added("n2", true).job("c", 8, Value::Null);
+    world.job("d", 8, Value::Null);
+    world.plan(30);
+    assert_eq!(asked(&world.plan(40).0), (1, 0), "n2 is used");
+}
+
+#[test]
+fn a_kind_that_gives_no_nodes_is_named_and_asked_again_later() {
+    let mut world = World::new(cloud());
+    world.job("a", 8, Value::Null);
+    assert_eq!(asked(&world.plan(10).0), (1, 0));
+    assert_eq!(asked(&world.plan(900).0), (1, 0), "three times the time of a start");
+    let (wanted, decision) = world.plan(920);
+    assert_eq!(asked(&wanted), (0, 0));
+    let said = message(decision);
+    let missing = "a100: it gave no node within 15 min, and is asked again at 08:25 UTC";
+    assert!(said.ends_with(missing), "{said}");
+    assert_eq!(world.index.missing_capacity(), missing);
+    assert_eq!(asked(&world.plan(1_600).0), (1, 0));
+    world.plan(2_600);
+    assert!(world.index.missing_capacity().ends_with("09:03 UTC"), "{}", world.index.missing_capacity());
+    // What cannot be written is tried again soon.
+    assert_eq!(asked(&world.plan(4_000).0), (1, 0));
+    world.index.refuse_capacity("a100", "forbidden", at(4_000));
+    assert_eq!(
+        world.index.missing_capacity(),
+        "a100: its CapacityBuffer is not written: forbidden, and is asked again at 09:07 UTC"
+    );
+    world.added("n1", true);
+    assert!(matches!(world.plan(4_100).1, Some(Planned::Run { nodes, .. }) if nodes == ["n1"]));
 }

@@ -13,6 +13,7 @@ mod api_poison;
 mod api_policies;
 mod api_rights;
 mod api_rules;
+mod autoscaler;
 mod certificates;
 mod faults;
 mod install;

@@ -1,0 +1,165 @@
+//! CapacityBuffers: how many nodes of each kind an autoscaler shall have ready, each with the PodTemplate of a pod that fills a node.
+//!
+//! The autoscaler makes room for `replicas` such pods that are never made: on nodes that are there and empty, and on new ones.
+//! (`autoscaling.x-k8s.io`, SIG Autoscaling: Cluster Autoscaler with `--capacity-buffer-controller-enabled`, GKE, Karpenter with the
+//! feature gate `CapacityBuffer`.)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use andreas_api::energy_policy::Capacity;
+use andreas_api::names::GPU_RESOURCE;
+use andreas_api::slim::SlimEnergyPolicy;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::writes::{WriteError, Writer};
+
+/// What is as it should be is written again after this time: somebody may have changed it.
+const AGAIN: Duration = Duration::from_secs(300);
+/// Label of what this module makes.
+const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "andreas-operator");
+
+/// The CapacityBuffers in the operator's namespace.
+pub struct Buffers {
+    namespace: String,
+    /// By kind; `None`: those of an earlier operator are not known yet.
+    written: Option<BTreeMap<String, Written>>,
+}
+
+struct Written {
+    kind: Capacity,
+    replicas: usize,
+    at: Instant,
+}
+
+/// One of these objects as it is listed.
+#[derive(Deserialize)]
+struct Listed {
+    metadata: kube::api::ObjectMeta,
+}
+
+impl Buffers {
+    /// Nothing is known of those in this namespace.
+    pub fn new(namespace: String) -> Self {
+        Self { namespace, written: None }
+    }
+
+    /// Writes what changed. Returns the kinds of which it could not be written, with the reason.
+    pub async fn write(
+        &mut self,
+        writer: &Writer,
+        policy: Option<&SlimEnergyPolicy>,
+        replicas: &BTreeMap<String, usize>,
+    ) -> Vec<(String, String)> {
+        let kinds: &[Capacity] = policy.map(|policy| policy.spec.capacity.as_slice()).unwrap_or_default();
+        let named: BTreeSet<&str> = kinds.iter().map(|kind| kind.name.as_str()).collect();
+        let gone =
+            self.written.as_ref().is_none_or(|all| all.keys().any(|name| !named.contains(name.as_str())));
+        if gone {
+            match self.remove_others(writer, &named).await {
+                Ok(()) => {
+                    self.written.get_or_insert_default().retain(|name, _| named.contains(name.as_str()));
+                }
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "CapacityBuffers not removed");
+                }
+            }
+        }
+        let mut failed = Vec::new();
+        for kind in kinds {
+            let count = replicas.get(&kind.name).copied().unwrap_or(0);
+            let before = self.written.as_ref().and_then(|all| all.get(&kind.name));
+            if before.is_some_and(|w| w.kind == *kind && w.replicas == count && w.at.elapsed() < AGAIN) {
+                continue;
+            }
+            match self.write_one(writer, policy, kind, count).await {
+                Ok(()) => {
+                    if before.is_none_or(|before| before.replicas != count) {
+                        tracing::info!(kind = kind.name, nodes = count, "asked for");
+                    }
+                    let written = Written { kind: kind.clone(), replicas: count, at: Instant::now() };
+                    self.written.get_or_insert_default().insert(kind.name.clone(), written);
+                }
+                Err(error) => failed.push((kind.name.clone(), error.message())),
+            }
+        }
+        failed
+    }
+
+    async fn write_one(
+        &self,
+        writer: &Writer,
+        policy: Option<&SlimEnergyPolicy>,
+        kind: &Capacity,
+        replicas: usize,
+    ) -> Result<(), WriteError> {
+        let metadata = self.metadata(policy, kind);
+        let name = name_of(kind);
+        writer.apply("capacity", &self.templates(), &name, &template(kind, &metadata)).await?;
+        let buffer = json!({
+            "apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": metadata,
+            "spec": {"podTemplateRef": {"name": name}, "replicas": replicas},
+        });
+        writer.apply("capacity", &self.buffers(), &name, &buffer).await
+    }
+
+    /// Removes what an earlier policy asked for.
+    async fn remove_others(&self, writer: &Writer, named: &BTreeSet<&str>) -> Result<(), WriteError> {
+        for url in [self.buffers(), self.templates()] {
+            let listed: Vec<Listed> = writer.list(&url, &format!("{}={}", LABEL.0, LABEL.1)).await?;
+            for object in listed {
+                let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) else { continue };
+                let kind = name.strip_prefix(PREFIX).unwrap_or_default();
+                if !named.contains(kind) {
+                    writer.delete_object(&url, &name, &uid).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Owned by the policy: they go with it.
+    fn metadata(&self, policy: Option<&SlimEnergyPolicy>, kind: &Capacity) -> Value {
+        let owner = policy.map(|policy| {
+            json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy", "name": policy.metadata.name,
+                "uid": policy.metadata.uid}])
+        });
+        json!({"name": name_of(kind), "namespace": self.namespace, "labels": {LABEL.0: LABEL.1}, "ownerReferences": owner})
+    }
+
+    fn templates(&self) -> String {
+        format!("/api/v1/namespaces/{}/podtemplates", self.namespace)
+    }
+
+    fn buffers(&self) -> String {
+        format!("/apis/autoscaling.x-k8s.io/v1beta1/namespaces/{}/capacitybuffers", self.namespace)
+    }
+}
+
+const PREFIX: &str = "andreas-";
+
+fn name_of(kind: &Capacity) -> String {
+    format!("{PREFIX}{}", kind.name)
+}
+
+/// A pod that fills a node of this kind.
+fn template(kind: &Capacity, metadata: &Value) -> Value {
+    let mut requests = kind.allocatable.clone();
+    // The number of pods is no request.
+    requests.remove("pods");
+    requests.insert(GPU_RESOURCE.into(), kind.gpus.to_string());
+    let taints = kind.taints.iter();
+    let mut tolerations: Vec<Value> =
+        taints.map(|taint| json!({"key": taint.key, "operator": "Exists", "effect": taint.effect})).collect();
+    tolerations.push(json!({"key": GPU_RESOURCE, "operator": "Exists"}));
+    json!({
+        "apiVersion": "v1", "kind": "PodTemplate", "metadata": metadata,
+        "template": {"spec": {
+            "nodeSelector": kind.node_selector,
+            "tolerations": tolerations,
+            "containers": [{"name": "node", "image": "registry.k8s.io/pause:3.10",
+                "resources": {"requests": requests, "limits": {GPU_RESOURCE: kind.gpus.to_string()}}}],
+        }},
+    })
+}
