@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::decimal::Decimal;
 use crate::duration::DurationText;
-use crate::node_power::RememberedTaint;
 
 /// Prices, power budget and rules. What is absent has the default stated; without any object all defaults hold.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -407,7 +406,7 @@ pub struct Capacity {
     /// Taints that its nodes keep. Default: none. `nvidia.com/gpu` is tolerated by every worker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub taints: Vec<RememberedTaint>,
+    pub taints: Vec<NodeTaint>,
     /// How many there may be.
     #[schemars(range(min = 1, max = 1000))]
     pub max_nodes: i32,
@@ -415,6 +414,22 @@ pub struct Capacity {
     /// counts as not to be had, at first for 10 min.
     #[serde(default = "start_time")]
     pub start_time: DurationText,
+}
+
+/// A taint of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTaint {
+    /// Its key.
+    #[schemars(length(min = 1, max = 317))]
+    pub key: String,
+    /// Its value. Default: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 63))]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    #[schemars(extend("enum" = ["NoSchedule", "PreferNoSchedule", "NoExecute"]), length(max = 16))]
+    pub effect: String,
 }
 
 fn start_time() -> DurationText {

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::energy_policy::Capacity as Kind;
+use andreas_api::energy_policy::{Capacity as Kind, NodeTaint};
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::node_power::{
-    NodePowerSpec, NodePowerStatus, PowerState, RememberedMachine, WantedPower, boot_seconds,
+    NodePowerSpec, NodePowerStatus, PowerState, RememberedMachine, RememberedTaint, WantedPower, boot_seconds,
 };
 use andreas_api::slim::{SlimNode, SlimNodePower};
 use jiff::{SignedDuration, Timestamp};
@@ -198,6 +198,11 @@ impl ClusterIndex {
     }
 }
 
+fn taint(taint: &NodeTaint) -> RememberedTaint {
+    let NodeTaint { key, value, effect } = taint.clone();
+    RememberedTaint { key, value, effect }
+}
+
 /// What nodes of a kind will be.
 fn remembered(
     kind: &Kind,
@@ -212,7 +217,7 @@ fn remembered(
     allocatable.insert(GPU_RESOURCE.into(), kind.gpus.to_string());
     RememberedMachine {
         labels,
-        taints: kind.taints.clone(),
+        taints: kind.taints.iter().map(taint).collect(),
         allocatable,
         gpus: kind.gpus,
         ..RememberedMachine::default()
