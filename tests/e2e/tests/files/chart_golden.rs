@@ -278,6 +278,10 @@ async fn the_chart_renders_the_same_bytes_twice_and_asks_no_cluster() {
                 folders.push(path);
                 continue;
             }
+            // No object: what helm prints once, after an installation.
+            if path.ends_with("NOTES.txt") {
+                continue;
+            }
             let text = std::fs::read_to_string(&path).unwrap();
             let actions = text.split("{{").skip(1).filter_map(|rest| rest.split("}}").next());
             for word in actions.filter(|action| !action.contains("/*")).flat_map(str::split_whitespace) {
