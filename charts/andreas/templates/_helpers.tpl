@@ -65,12 +65,14 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- . | squote -}}
 {{- end -}}
 
-{{/* An image: (list . .Values.operator.image). */}}
+{{/* An image: (list . .Values.operator.image), or (list . image namespace). */}}
 {{- define "andreas.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
+{{- $namespace := gt (len .) 2 | ternary (last .) $root.Values.image.namespace -}}
+{{- $namespace = contains "/" $image.repository | ternary "" $namespace -}}
 {{- $registry := $image.registry | default $root.Values.image.registry -}}
-{{- $name := ternary (printf "%s/%s" $registry $image.repository) $image.repository (ne $registry "") -}}
+{{- $name := list $registry $namespace $image.repository | compact | join "/" -}}
 {{- if $image.digest -}}
 {{- printf "%s@%s" $name $image.digest -}}
 {{- else -}}
