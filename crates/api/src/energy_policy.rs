@@ -57,7 +57,7 @@ pub struct EnergyPolicySpec {
     pub node_sleep: NodeSleep,
     /// Nodes that an autoscaler adds once they are asked for, at most 16 kinds. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    #[schemars(length(max = 16))]
     pub capacity: Vec<Capacity>,
     /// Power limits of GPUs that train. `Off`: none. `Guard`: where there is a power budget, each run has one until its draw is measured.
     /// `On`: as `Guard`, and lower ones are planned and set. Default: `Guard`.

@@ -129,7 +129,7 @@ pub struct Metrics {
 /// Kinds of writes to the API server.
 const WRITES: [&str; 14] = [
     "status", "pod", "delete", "service", "secret", "wake", "dry_run", "progress", "profile", "node",
-    "power", "policy", "adopt", "adopted",
+    "power", "capacity", "policy", "adopt", "adopted",
 ];
 /// What becomes of a write.
 const WRITTEN: [&str; 6] = ["ok", "conflict", "refused", "gone", "busy", "failed"];

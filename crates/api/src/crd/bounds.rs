@@ -54,7 +54,7 @@ fn bound(schema: &mut JSONSchemaProps, name: &str, in_template: bool) {
             match name {
                 _ if in_template => {}
                 "conditions" => list_map(schema, &["type"]),
-                "gpuTypes" => list_map(schema, &["name"]),
+                "gpuTypes" | "capacity" => list_map(schema, &["name"]),
                 "limits" => list_map(schema, &["pod"]),
                 "excludedNodes" => list_map(schema, &["node"]),
                 "history" => list_map(schema, &["attempt"]),
