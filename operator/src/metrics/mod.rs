@@ -127,7 +127,7 @@ pub struct Metrics {
 }
 
 /// Kinds of writes to the API server.
-const WRITES: [&str; 14] = [
+const WRITES: [&str; 15] = [
     "status", "pod", "delete", "service", "secret", "wake", "dry_run", "progress", "profile", "node",
     "power", "capacity", "policy", "adopt", "adopted",
 ];
