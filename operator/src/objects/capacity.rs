@@ -51,7 +51,7 @@ impl Buffers {
         writer: &Writer,
         policy: Option<&SlimEnergyPolicy>,
         replicas: &BTreeMap<String, usize>,
-    ) -> Vec<(String, String)> {
+    ) -> BTreeMap<String, String> {
         let kinds: &[Capacity] = policy.map(|policy| policy.spec.capacity.as_slice()).unwrap_or_default();
         let named: BTreeSet<&str> = kinds.iter().map(|kind| kind.name.as_str()).collect();
         let gone =
@@ -66,7 +66,7 @@ impl Buffers {
                 }
             }
         }
-        let mut failed = Vec::new();
+        let mut failed = BTreeMap::new();
         for kind in kinds {
             let count = replicas.get(&kind.name).copied().unwrap_or(0);
             let before = self.written.as_ref().and_then(|all| all.get(&kind.name));
@@ -81,7 +81,9 @@ impl Buffers {
                     let written = Written { kind: kind.clone(), replicas: count, at: Instant::now() };
                     self.written.get_or_insert_default().insert(kind.name.clone(), written);
                 }
-                Err(error) => failed.push((kind.name.clone(), error.message())),
+                Err(error) => {
+                    failed.insert(kind.name.clone(), error.message());
+                }
             }
         }
         failed

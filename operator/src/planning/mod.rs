@@ -187,10 +187,9 @@ async fn want(shared: &Shared, buffers: &mut Buffers, wanted: sleep::Wanted) {
     shared.index.lock().ask_capacity(&more, now);
     let all = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more + asked.kept)).collect();
     let policy = shared.index.lock().policy().cloned();
-    let written = timeout(WRITTEN_WITHIN, buffers.write(&shared.writer, policy.as_deref(), &all));
-    for (kind, why) in written.await.unwrap_or_default() {
-        shared.index.lock().refuse_capacity(&kind, &why, now);
-    }
+    let written = timeout(WRITTEN_WITHIN, buffers.write(&shared.writer, policy.as_deref(), &all)).await;
+    let late = || all.keys().map(|kind| (kind.clone(), "the API server is slow".to_owned())).collect();
+    shared.index.lock().note_unwritten(&written.unwrap_or_else(|_| late()));
     let mut known = shared.wanted_power.lock();
     if *known != wanted.power {
         *known = wanted.power;

@@ -27,8 +27,6 @@ use crate::policy;
 const GIVEN_UP_AFTER: i32 = 3;
 /// For how long nothing more is asked of a kind that gave nothing; twice as long each time, up to the second figure.
 const PAUSE: [SignedDuration; 2] = [SignedDuration::from_mins(10), SignedDuration::from_hours(2)];
-/// For how long nothing is asked where it could not be written.
-const PAUSE_UNWRITTEN: SignedDuration = SignedDuration::from_mins(1);
 /// Starts that are remembered of a kind.
 const STARTS: usize = 20;
 
@@ -50,8 +48,10 @@ struct Pool {
     starts: Vec<i32>,
     /// Times in a row that nothing came.
     failures: u32,
-    /// Until when nothing is asked for, and why.
-    pause: Option<(Timestamp, String)>,
+    /// Until when nothing is asked for, since nothing came within so many minutes.
+    pause: Option<(Timestamp, i64)>,
+    /// Why what is asked for could not be written.
+    unwritten: Option<String>,
 }
 
 impl Pool {
@@ -72,21 +72,19 @@ impl Pool {
         if self.asked.first().is_some_and(|since| now.duration_since(*since) > longest) {
             let pause = PAUSE[0] * (1 << self.failures.min(4));
             self.failures += 1;
-            let minutes = (longest.as_secs() + 59) / 60;
-            self.pause_for(pause.min(PAUSE[1]), format!("it gave no node within {minutes} min"), now);
+            self.pause = Some((now + pause.min(PAUSE[1]), (longest.as_secs() + 59) / 60));
         }
-        self.pause = self.pause.take().filter(|(until, _)| *until > now);
-    }
-
-    fn pause_for(&mut self, pause: SignedDuration, why: String, now: Timestamp) {
-        self.asked.clear();
-        self.pause = Some((now + pause, why));
+        self.pause = self.pause.filter(|(until, _)| *until > now);
     }
 
     /// How many more there may be.
     fn may_come(&self, kind: &Kind) -> usize {
         let most = usize::try_from(kind.max_nodes).unwrap_or(0);
-        if self.pause.is_some() { 0 } else { most.saturating_sub(self.there.len()) }
+        if self.pause.is_some() || self.unwritten.is_some() {
+            0
+        } else {
+            most.saturating_sub(self.there.len())
+        }
     }
 }
 
@@ -111,8 +109,12 @@ impl ClusterIndex {
     /// Of which kinds no nodes are to be had, for people; empty: of none.
     pub fn missing_capacity(&self) -> String {
         let said = self.capacity.pools.iter().filter_map(|(kind, pool)| {
-            let (until, why) = pool.pause.as_ref()?;
-            Some(format!("{kind}: {why}, and is asked again at {} UTC", until.strftime("%H:%M")))
+            if let Some(why) = &pool.unwritten {
+                return Some(format!("{kind}: its CapacityBuffer is not written: {why}"));
+            }
+            let (until, minutes) = pool.pause?;
+            let until = until.strftime("%H:%M");
+            Some(format!("{kind}: it gave no node within {minutes} min, and is asked again at {until} UTC"))
         });
         said.collect::<Vec<_>>().join("; ")
     }
@@ -126,6 +128,7 @@ impl ClusterIndex {
             let there = self.nodes_of(kind);
             let pool = self.capacity.pools.entry(kind.name.clone()).or_default();
             pool.see(there, kind, now);
+            pool.asked.truncate(pool.may_come(kind));
             self.make_machines(kind, now);
         }
     }
@@ -134,17 +137,16 @@ impl ClusterIndex {
     pub fn ask_capacity(&mut self, asked: &BTreeMap<String, usize>, now: Timestamp) {
         for (name, pool) in &mut self.capacity.pools {
             let count = asked.get(name).copied().unwrap_or(0);
-            pool.asked.resize(if pool.pause.is_some() { 0 } else { count }, now);
+            pool.asked.resize(count, now);
         }
         self.see_capacity(now);
     }
 
-    /// What is asked for of this kind could not be written.
-    pub fn refuse_capacity(&mut self, kind: &str, why: &str, now: Timestamp) {
-        if let Some(pool) = self.capacity.pools.get_mut(kind) {
-            pool.pause_for(PAUSE_UNWRITTEN, format!("its CapacityBuffer is not written: {why}"), now);
+    /// Of which kinds what is asked for could not be written, with the reason; of others it was.
+    pub fn note_unwritten(&mut self, unwritten: &BTreeMap<String, String>) {
+        for (name, pool) in &mut self.capacity.pools {
+            pool.unwritten = unwritten.get(name).cloned();
         }
-        self.see_capacity(now);
     }
 
     /// Nodes of a kind that can be used. One that has only registered is still to come.

@@ -370,11 +370,11 @@ fn a_kind_that_gives_no_nodes_is_named_and_asked_again_later() {
     assert!(world.index.missing_capacity().ends_with("09:03 UTC"), "{}", world.index.missing_capacity());
     // What cannot be written is tried again soon.
     assert_eq!(asked(&world.plan(4_000).0), (1, 0));
-    world.index.refuse_capacity("a100", "forbidden", at(4_000));
-    assert_eq!(
-        world.index.missing_capacity(),
-        "a100: its CapacityBuffer is not written: forbidden, and is asked again at 09:07 UTC"
-    );
+    world.index.note_unwritten(&BTreeMap::from([("a100".to_owned(), "forbidden".to_owned())]));
+    let said = message(world.plan(4_001).1);
+    assert!(said.ends_with("; a100: its CapacityBuffer is not written: forbidden"), "{said}");
+    world.index.note_unwritten(&BTreeMap::new());
+    assert_eq!(asked(&world.plan(4_002).0), (1, 0));
     world.added("n1", true);
     assert!(matches!(world.plan(4_100).1, Some(Planned::Run { nodes, .. }) if nodes == ["n1"]));
 }
