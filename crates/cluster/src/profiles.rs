@@ -141,24 +141,10 @@ pub fn barred_sizes(all: &[Barred], now: Timestamp) -> impl Iterator<Item = (&st
         .filter_map(|barred| Some((barred.gpu_type.as_deref()?, barred.gpus_per_worker?)))
 }
 
-/// Restarts that must have been observed before their time counts.
-const MIN_RESTARTS: usize = 3;
-/// An observed restart counts for at most this many times the median.
-const MAX_OF_MEDIAN: i64 = 4;
-
-/// Seconds that a restart of runs with this profile takes: the upper quartile of those observed. `None` before
-/// there are three.
+/// Seconds that a restart of runs with this profile takes ([`andreas_predictor::restart_time`]).
 #[must_use]
 pub fn restart_time(status: &TrainingProfileStatus) -> Option<Seconds> {
-    let mut seconds: Vec<i64> =
-        status.restarts.iter().map(|restart| restart.seconds.clamp(1, 3_600)).collect();
-    if seconds.len() < MIN_RESTARTS {
-        return None;
-    }
-    seconds.sort_unstable();
-    let most = seconds[seconds.len() / 2] * MAX_OF_MEDIAN;
-    let upper = (seconds.len() * 3).div_ceil(4) - 1;
-    Some(Seconds(seconds[upper].min(most) as f64))
+    andreas_predictor::restart_time(status.restarts.iter().map(|restart| restart.seconds))
 }
 
 /// Number of GPUs or nodes: at least one.

@@ -105,6 +105,25 @@ pub struct Query {
     pub batch: Option<f64>,
 }
 
+/// Restarts that must have been observed before their time counts.
+const MIN_RESTARTS: usize = 3;
+/// An observed restart counts for at most this many times the median.
+const MAX_OF_MEDIAN: i64 = 4;
+
+/// Seconds that a restart of runs with one profile takes: the upper quartile of those observed. `None` before
+/// there are three.
+#[must_use]
+pub fn restart_time(observed: impl IntoIterator<Item = i64>) -> Option<Seconds> {
+    let mut seconds: Vec<i64> = observed.into_iter().map(|seconds| seconds.clamp(1, 3_600)).collect();
+    if seconds.len() < MIN_RESTARTS {
+        return None;
+    }
+    seconds.sort_unstable();
+    let most = seconds[seconds.len() / 2] * MAX_OF_MEDIAN;
+    let upper = (seconds.len() * 3).div_ceil(4) - 1;
+    Some(Seconds(seconds[upper].min(most) as f64))
+}
+
 /// Run time assumed for an unknown job: the median of the finished jobs' run times, else the
 /// policy's `unknownJobs.runTime`. Run times that are not positive and finite are ignored.
 pub fn prior_run_time(finished: &[Seconds], default: Seconds) -> Seconds {

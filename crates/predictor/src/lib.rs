@@ -67,7 +67,9 @@ mod table_trust;
 mod tenant;
 
 pub use estimate::{LogNormal, Source, WIDEST, mean_over_median, on_time_probability};
-pub use input::{Features, GpuModel, Observation, Prior, Profile, Query, TableRow, prior_run_time};
+pub use input::{
+    Features, GpuModel, Observation, Prior, Profile, Query, TableRow, prior_run_time, restart_time,
+};
 pub use linear::Cholesky;
 pub use predict::Predictor;
 pub use prediction::{LeaveOneOutErrors, Prediction};

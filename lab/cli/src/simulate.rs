@@ -9,7 +9,9 @@ use andreas_baselines::{Method, Options};
 use andreas_model::{Seconds, StepFunction};
 use andreas_simulator::readers::{self, Format, TraceRange, peak};
 use andreas_simulator::report::{self, Report};
-use andreas_simulator::{Knowledge, Outcome, PredictionError, Scenario, Setup, Sleep, Watch, run_all};
+use andreas_simulator::{
+    Delays, Knowledge, Outcome, PredictionError, ProductPolicy, Scenario, Setup, Sleep, Watch, run_all,
+};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,7 +21,8 @@ use crate::plan::method_parser;
 
 /// Simulate: replay a trace of jobs on a described cluster under several methods, side by side.
 ///
-/// Prints one table; --json writes everything. All methods see the same jobs, prices and failures.
+/// By default as the product runs them: it learns times and watts, starts and stops take their time, and work since a checkpoint is
+/// lost. Prints one table; --json writes everything. All methods see the same jobs, prices and failures.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
     /// Trace as FORMAT:PATH; formats: csv, andreas (a folder, with its own cluster), itp, philly, chronus, openb. Several
@@ -74,8 +77,11 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     delays: Option<PathBuf>,
     /// What the planner knows of times and watts, separated by commas
-    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "perfect")]
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "learning")]
     knowledge: Vec<Known>,
+    /// What replays leave out of what the product meets and does, separated by commas
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
+    without: Vec<LeftOut>,
     /// Power budgets as shares of the cluster's peak, separated by commas; instead of the cluster file's
     #[arg(long, value_name = "SHARES", value_delimiter = ',')]
     budget_share: Vec<f64>,
@@ -85,6 +91,9 @@ pub struct SimulateArgs {
     /// Longest time between decisions, in seconds; instead of the cluster file's
     #[arg(long, value_name = "S")]
     tick_s: Option<f64>,
+    /// How long a node that sleeps takes to wake, in seconds; instead of the cluster file's
+    #[arg(long, value_name = "S")]
+    wake_s: Option<f64>,
     /// What time in the system costs, as a share of lateness; instead of the cluster file's
     #[arg(long, value_name = "SHARE")]
     turnaround_share: Option<f64>,
@@ -115,13 +124,27 @@ enum Correction {
 enum Known {
     /// The true times, with the error of --mape, which --correction corrects
     Perfect,
-    /// Predicted: from model and batch, or from a table with the error of --mape; then from every epoch and every job, with the
-    /// operator's rule for unknown jobs. --correction has no effect
+    /// As the product: predicted from model and batch, or from a table with the error of --mape; then from every epoch and every
+    /// job, with the operator's rules. --correction has no effect
     Learning,
     /// The same without sharing between runs of one program
     LearningApart,
     /// The first prediction, without any observation
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum LeftOut {
+    /// First starts, stops and decisions take no time; restarts do
+    Delays,
+    /// Jobs save before they stop
+    LostWork,
+    /// Under a budget, runs count for what is predicted that they draw, measured or not
+    Guards,
+    /// Weights of waiting and late jobs do not grow
+    Aging,
+    /// Runs that have just started may be moved
+    MinRun,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -241,12 +264,13 @@ fn check(args: &SimulateArgs) -> Result<()> {
     if !(1..=1000).contains(&args.runs) {
         bail!(Usage(format!("--runs: {} is not between 1 and 1000", args.runs)));
     }
-    let bounds: [(&str, &[f64], f64, f64, &str); 6] = [
+    let bounds: [(&str, &[f64], f64, f64, &str); 7] = [
         ("moldable", args.moldable.as_slice(), 0.0, 1.0, "0 and 1"),
         ("mape", args.mape.as_slice(), 0.0, 2.0, "0 and 2"),
         ("budget-share", args.budget_share.as_slice(), 0.0, 10.0, "0 and 10"),
         ("restart-s", args.restart_s.as_slice(), 0.0, 1e9, "0 and 1e9"),
         ("tick-s", args.tick_s.as_slice(), 1.0, 1e9, "1 and 1e9"),
+        ("wake-s", args.wake_s.as_slice(), 0.0, 1e6, "0 and 1e6"),
         ("turnaround-share", args.turnaround_share.as_slice(), 0.0, 1e6, "0 and 1e6"),
     ];
     for (flag, values, lowest, highest, between) in bounds {
@@ -302,10 +326,30 @@ fn scenario(
     if let Some(tick) = args.tick_s {
         scenario.tick = Some(Seconds(tick));
     }
+    if let Some(wake) = args.wake_s {
+        scenario.sleep.wake_s = wake;
+    }
+    if args.without.contains(&LeftOut::Delays) {
+        scenario.delays = Delays::default();
+    }
+    if args.without.contains(&LeftOut::LostWork) {
+        scenario.checkpoint = Seconds::ZERO;
+    }
     if let Some(share) = args.turnaround_share {
         scenario.lateness.turnaround_share = share;
     }
     Ok(scenario)
+}
+
+/// The product's rules, without those that are left out.
+fn policy(args: &SimulateArgs) -> ProductPolicy {
+    let all = ProductPolicy::default();
+    let has = |part| !args.without.contains(&part);
+    ProductPolicy {
+        aging: all.aging.filter(|_| has(LeftOut::Aging)),
+        min_run: if has(LeftOut::MinRun) { all.min_run } else { Seconds::ZERO },
+        guards: has(LeftOut::Guards),
+    }
 }
 
 fn setups(args: &SimulateArgs) -> Vec<Setup> {
@@ -349,6 +393,7 @@ fn setups(args: &SimulateArgs) -> Vec<Setup> {
                         trials: args.trials,
                         error,
                         knowledge,
+                        policy: policy(args),
                         sleep,
                         label,
                     });

@@ -157,7 +157,11 @@ fn a_trace_is_replayed_under_several_methods_side_by_side() {
     let common = ["simulate", "--trace", &trace, "--cluster", cluster];
 
     let output = andreas(
-        &[&common[..], &["--methods", "fifo-fixed,edf", "--mape", "0,0.16", "--json", &json]].concat(),
+        &[
+            &common[..],
+            &["--methods", "fifo-fixed,edf", "--knowledge", "perfect", "--mape", "0,0.16", "--json", &json],
+        ]
+        .concat(),
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
@@ -173,6 +177,32 @@ fn a_trace_is_replayed_under_several_methods_side_by_side() {
     assert!(text(&output.stderr).starts_with("error: /nowhere: "), "{}", text(&output.stderr));
     let output = andreas(&["simulate", "--trace", "swf:x", "--cluster", cluster]);
     assert!(text(&output.stderr).contains("no trace format is called"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_replay_without_flags_is_what_the_product_does() {
+    let simulator = Path::new(env!("CARGO_MANIFEST_DIR")).join("../simulator");
+    let trace = format!("itp:{}/tests/fixtures/elasticflow/cluster02-first400.csv.gz", simulator.display());
+    let cluster = format!("{}/clusters/mixed.yaml", simulator.display());
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("o.json");
+    let outcome = |options: &[&str]| -> serde_json::Value {
+        let common = ["simulate", "--trace", &trace, "--cluster", &cluster, "--jobs", "40", "--trials", "5"];
+        let file = ["--json", json.to_str().unwrap()];
+        let output = andreas(&[&common[..], options, &file[..]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let all: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        all[0]["outcomes"][0].clone()
+    };
+    let jobs = |outcome: &serde_json::Value| outcome["jobs"].clone();
+    // Given no flag at all, the planner learns and starts and stops take their time.
+    let product = outcome(&[]);
+    assert_eq!(product["label"], "learning");
+    assert_eq!(jobs(&product), jobs(&outcome(&["--knowledge", "learning"])));
+    // Who knows all, or meets no delays, says so.
+    for explicit in [["--knowledge", "perfect"], ["--without", "delays"], ["--without", "lost-work"]] {
+        assert_ne!(jobs(&product), jobs(&outcome(&explicit)), "{explicit:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! How good forecasts at submission are, on replays: `cargo run -p andreas-simulator --example forecasts -- TRACE CLUSTER
-//! [jobs=300] [skip=0] [pace=0.5] [trials=100] [knowledge=tables|learning|learning-apart] [mape=0.16] [futures=24] [work=24000]
+//! [jobs=300] [skip=0] [pace=0.5] [trials=100] [knowledge=learning|learning-apart|tables] [mape=0] [futures=24] [work=24000]
 //! [seed=1] [programs=0] [vary=0] [calibrate=1]`, for example `itp:cluster02.csv.gz lab/simulator/clusters/mixed.yaml`.
 //!
 //! With `programs=1` jobs have generated names, and runs of one program share what was learnt. `vary` is by how much runs of one
@@ -17,7 +17,7 @@ use andreas_model::{JobId, Time};
 use andreas_planner::{Estimate, Job, Placement};
 use andreas_predictor::mean_over_median;
 use andreas_simulator::readers::{self, TraceRange};
-use andreas_simulator::{Conditions, JobOutcome, Knowledge, PredictionError, Scenario, Sleep, replay};
+use andreas_simulator::{Conditions, JobOutcome, Knowledge, PredictionError, Scenario, replay};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -45,15 +45,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seed = number("seed", 1.0) as u64;
     vary(&mut scenario, number("vary", 0.0), seed);
     let conditions = Conditions {
-        error: PredictionError { mape: number("mape", 0.16), corrected: true, stated: true, seed },
+        error: PredictionError { mape: number("mape", 0.0), corrected: true, stated: true, seed },
         knowledge: match text("knowledge") {
-            Some("learning") => Knowledge::Learning,
+            None | Some("learning") => Knowledge::Learning,
             Some("learning-apart") => Knowledge::LearningApart,
-            _ => Knowledge::Tables,
+            Some("tables") => Knowledge::Tables,
+            Some(other) => {
+                return Err(format!("knowledge={other}: wanted learning, learning-apart or tables").into());
+            }
         },
-        sleep: Sleep::Never,
-        memoryless: false,
-        saves_when_stopped: false,
+        ..Conditions::default()
     };
     let options = Options {
         method: Method::RandomizedGreedy,

@@ -1,6 +1,6 @@
 //! How far replays are from the best that anybody could have done who knew all jobs beforehand: `cargo run --release -p
 //! andreas-simulator --example hindsight -- TRACE CLUSTER [jobs=300] [skip=0] [pace=0.5] [trials=100]
-//! [knowledge=perfect|learning] [methods=...] [share=0.1] [fixed=900] [slice=900] [tail=400] [rounds=60,150]`, for example
+//! [knowledge=learning|perfect] [methods=...] [share=0.1] [fixed=900] [slice=900] [tail=400] [rounds=60,150]`, for example
 //! `itp:cluster02.csv.gz lab/simulator/clusters/mixed.yaml`.
 //!
 //! The bound is that of [`andreas_bounds`], after each of these rounds of its search. Both sides count the energy of
@@ -15,7 +15,7 @@ use andreas_bounds::{KnownJob, KnownJobs, RunOption};
 use andreas_model::{EnergyPrice, GpuCount, GpuType, Seconds, Time, Watts};
 use andreas_planner::{Job, MultiNodeEffect};
 use andreas_simulator::readers::{self, TraceRange};
-use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, Sleep, replay};
+use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, replay};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -49,13 +49,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let conditions = Conditions {
         error: PredictionError { mape: 0.0, corrected: true, stated: true, seed: 1 },
         knowledge: match text("knowledge") {
-            None | Some("perfect") => Knowledge::Tables,
-            Some("learning") => Knowledge::Learning,
+            None | Some("learning") => Knowledge::Learning,
+            Some("perfect") => Knowledge::Tables,
             Some(other) => return Err(format!("knowledge={other}: wanted perfect or learning").into()),
         },
-        sleep: Sleep::Never,
-        memoryless: false,
-        saves_when_stopped: false,
+        ..Conditions::default()
     };
     for method in text("methods").unwrap_or("randomized-greedy").split(',') {
         let options = Options {

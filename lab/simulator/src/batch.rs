@@ -4,7 +4,7 @@ use andreas_baselines::{Method, Options, Scheduler};
 use andreas_model::Seconds;
 use rayon::prelude::*;
 
-use crate::engine::{Conditions, Knowledge, PredictionError, SimulationError, Sleep, replay};
+use crate::engine::{Conditions, Knowledge, PredictionError, ProductPolicy, SimulationError, Sleep, replay};
 use crate::outcome::{DecisionTimes, Outcome};
 use crate::scenario::Scenario;
 
@@ -26,6 +26,8 @@ pub struct Setup {
     pub error: PredictionError,
     /// What the planner knows of times and watts.
     pub knowledge: Knowledge,
+    /// Rules that bind a planner which learns.
+    pub policy: ProductPolicy,
     /// Whether nodes without a job sleep.
     pub sleep: Sleep,
     /// Distinguishes variants of the same method; may be empty.
@@ -115,6 +117,7 @@ fn one_run(scenario: &Scenario, setup: &Setup, watch: &dyn Watch) -> Result<Outc
     let conditions = Conditions {
         error: setup.error,
         knowledge: setup.knowledge,
+        policy: setup.policy,
         sleep: setup.sleep,
         memoryless: scenario.catalogue.is_some() && setup.method == Method::Andreas,
         saves_when_stopped: setup.method.in_rounds(),

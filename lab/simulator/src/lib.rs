@@ -17,6 +17,8 @@ pub mod report;
 mod scenario;
 
 pub use batch::{Setup, Watch, run_all};
-pub use engine::{Conditions, Decider, Knowledge, PredictionError, SimulationError, Sleep, replay};
+pub use engine::{
+    Conditions, Decider, Knowledge, PredictionError, ProductPolicy, SimulationError, Sleep, replay,
+};
 pub use outcome::{DecisionTimes, JobOutcome, Outcome, PowerPoint, Replayed, Segment, Spread, Summary};
 pub use scenario::{Delays, Failure, Scenario, SleepModel};

@@ -10,8 +10,8 @@ use andreas_planner::{
 };
 use andreas_predictor::mean_over_median;
 use andreas_simulator::{
-    Conditions, DecisionTimes, Delays, Failure, Knowledge, Outcome, PredictionError, Replayed, Scenario,
-    Sleep, SleepModel, replay,
+    Conditions, DecisionTimes, Delays, Failure, Knowledge, Outcome, PredictionError, ProductPolicy, Replayed,
+    Scenario, Sleep, SleepModel, replay,
 };
 
 fn job(id: &str, submit: f64, deadline: Option<f64>, epochs: f64) -> Job {
@@ -74,7 +74,7 @@ fn energy_idle_and_lateness_are_counted_apart() {
     let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0), job("b", 500.0, Some(1200.0), 10.0)]);
     scenario.lateness = Lateness { turnaround_share: 0.1, late_fixed: Seconds(60.0), aging: None };
 
-    let sum = run(&scenario, Conditions::default()).summary;
+    let sum = run(&scenario, Conditions::all_known()).summary;
 
     assert_eq!(sum.makespan, Seconds(1500.0));
     assert_eq!(sum.job_energy, Joules(140.0 * 2000.0));
@@ -98,7 +98,7 @@ fn the_price_of_the_hour_counts() {
     scenario.window = Some((Time(0.0), Time(1e6)));
     let price = |p| EnergyPrice(p);
     scenario.tariff = StepFunction::new(vec![(Time(0.0), price(1.0)), (Time(400.0), price(3.0))]).unwrap();
-    let sum = run(&scenario, Conditions::default()).summary;
+    let sum = run(&scenario, Conditions::all_known()).summary;
     assert_eq!(sum.energy_cost.0, 240.0 * (400.0 + 3.0 * 600.0));
     assert_eq!(sum.idle_cost.0, 20.0 * (400.0 + 3.0 * 600.0));
 }
@@ -111,7 +111,7 @@ fn a_failing_node_costs_the_work_since_the_checkpoint_and_a_restart() {
     scenario.window = Some((Time(0.0), Time(1e6)));
     scenario.failures = vec![Failure { node: "n1".into(), at: Time(550.0), duration: Seconds(1000.0) }];
 
-    let replayed = run(&scenario, Conditions::default());
+    let replayed = run(&scenario, Conditions::all_known());
 
     // then 150 s are done again, after 50 s of restart: 400 s are saved, 600 s are left.
     assert_eq!(replayed.jobs[0].finish, Some(Time(1550.0 + 50.0 + 600.0)));
@@ -133,7 +133,7 @@ fn a_job_that_saves_when_the_plan_stops_it_repeats_nothing_but_after_a_failure()
         let windows =
             vec![(Time(0.0), Watts(380.0)), (Time(350.0), Watts(260.0)), (Time(2000.0), Watts(380.0))];
         scenario.budget = Some(StepFunction::new(windows).unwrap());
-        run(&scenario, Conditions { saves_when_stopped, ..Conditions::default() }).summary.lost_work
+        run(&scenario, Conditions { saves_when_stopped, ..Conditions::all_known() }).summary.lost_work
     };
     assert_eq!(lost(false, vec![]), Seconds(150.0));
     assert_eq!(lost(true, vec![]), Seconds::ZERO);
@@ -147,7 +147,7 @@ fn a_failure_that_lasts_no_time_ends_runs_and_is_over() {
     let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
     scenario.checkpoint = Seconds(200.0);
     scenario.failures = vec![Failure { node: "n1".into(), at: Time(550.0), duration: Seconds::ZERO }];
-    let replayed = run(&scenario, Conditions::default());
+    let replayed = run(&scenario, Conditions::all_known());
     assert_eq!(replayed.jobs[0].finish, Some(Time(550.0 + 50.0 + 600.0)));
     assert_eq!((replayed.summary.failures, replayed.summary.unfinished), (1, 0));
 }
@@ -157,7 +157,7 @@ fn only_restarts_by_the_plan_count_towards_those_of_a_day() {
     // Restarts, and the most that a decision was shown of a job.
     let counted = |scenario: &Scenario| {
         let mut most = 0;
-        let replayed = seen(scenario, Conditions::default(), |snapshot| {
+        let replayed = seen(scenario, Conditions::all_known(), |snapshot| {
             most = snapshot.jobs.iter().map(|job| job.restarts_last_day).fold(most, u32::max);
         });
         (replayed.summary.restarts, most)
@@ -199,13 +199,57 @@ fn an_unknown_run_is_taken_for_one_that_finished_by_its_time_on_gpus_and_what_it
 }
 
 #[test]
+fn what_a_stop_loses_is_not_known_before_one_was_seen() {
+    // Given a program that saves every 200 s, a node that fails after 550 s, and a plan a minute,
+    let mut scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
+    (scenario.checkpoint, scenario.tick) = (Seconds(200.0), Some(Seconds(60.0)));
+    scenario.failures = vec![Failure { node: "n1".into(), at: Time(550.0), duration: Seconds(100.0) }];
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let replayed = seen(&scenario, Conditions::default(), |snapshot| {
+        let Some(job) = snapshot.jobs.first() else { return };
+        let lost = job.usually_lost.unwrap().0 / job.estimates[0].epoch.0;
+        // It trains again from 700 s on, after 50 s of restart.
+        if snapshot.now < Time(701.0) { before.push(lost) } else { after.push(lost) }
+    });
+    // then no loss is assumed until it trains again, and from then on the epoch and a half that it lost.
+    assert!((replayed.summary.lost_work.0 - 150.0).abs() < 1e-6);
+    assert!(before.len() > 5 && before.iter().all(|lost| *lost == 0.0), "{before:?}");
+    assert!(after.len() > 5 && after.iter().all(|lost| (lost - 1.5).abs() < 1e-9), "{after:?}");
+}
+
+#[test]
+fn a_run_counts_for_its_guard_until_it_is_measured() {
+    // Given a job that draws 50 W on each of two boards of 70 W, a budget, and a plan a minute,
+    let mut quiet = job("a", 0.0, Some(9000.0), 10.0);
+    quiet.estimates = [Estimate::new("T4".into(), GpuCount(2), Seconds(100.0), Watts(100.0))].into();
+    let mut scenario = scenario(vec![quiet]);
+    (scenario.budget, scenario.tick) = (Some(StepFunction::flat(Watts(400.0))), Some(Seconds(60.0)));
+    let draws = |guards: bool| {
+        let policy = ProductPolicy { guards, ..ProductPolicy::default() };
+        let mut draws = Vec::new();
+        seen(&scenario, Conditions { policy, ..Conditions::default() }, |snapshot| {
+            draws.extend(snapshot.jobs.first().map(|job| job.estimates[0].draw));
+        });
+        draws
+    };
+    // then it counts for its guard at first, in steps of 5 W a board, and for its draw with a margin two minutes later;
+    let guarded = draws(true);
+    let of_guard = |watts: Watts| (56.0..=140.0).contains(&watts.0) && watts.0 % 10.0 == 0.0;
+    let measured = |watts: Watts| (watts.0 - 110.0).abs() < 1e-9;
+    assert!(guarded[0].is_some_and(of_guard), "{guarded:?}");
+    assert!(guarded.last().unwrap().is_some_and(measured), "{guarded:?}");
+    // without guards for what is predicted.
+    assert!(draws(false).iter().all(Option::is_none));
+}
+
+#[test]
 fn a_budget_that_falls_stops_jobs_and_is_never_broken() {
     // Given room for both jobs up to 300 s, and for one from then until 2,000 s,
     let mut scenario = scenario(vec![job("a", 0.0, Some(9000.0), 10.0), job("b", 0.0, Some(9000.0), 10.0)]);
     let windows = vec![(Time(0.0), Watts(380.0)), (Time(300.0), Watts(260.0)), (Time(2000.0), Watts(380.0))];
     scenario.budget = Some(StepFunction::new(windows).unwrap());
 
-    let replayed = run(&scenario, Conditions::default());
+    let replayed = run(&scenario, Conditions::all_known());
 
     let sum = &replayed.summary;
     assert_eq!((sum.planned_violations, sum.violation_time), (0, Seconds(0.0)));
@@ -218,7 +262,7 @@ fn a_budget_that_falls_stops_jobs_and_is_never_broken() {
 fn a_job_that_fits_nowhere_ends_the_replay_and_is_said() {
     let mut large = job("large", 0.0, None, 1.0);
     large.estimates = [Estimate { gpus: GpuCount(8), ..large.estimates[0].clone() }].into();
-    let replayed = run(&scenario(vec![large, job("a", 10.0, None, 1.0)]), Conditions::default());
+    let replayed = run(&scenario(vec![large, job("a", 10.0, None, 1.0)]), Conditions::all_known());
     assert_eq!((replayed.summary.unfinished, replayed.jobs[0].finish), (1, None));
     assert_eq!(replayed.jobs[1].finish, Some(Time(110.0)));
 }
@@ -227,11 +271,11 @@ fn a_job_that_fits_nowhere_ends_the_replay_and_is_said() {
 fn wrong_predictions_change_decisions_and_not_the_truth() {
     let error = PredictionError { mape: 0.4, corrected: true, stated: true, seed: 7 };
     let scenario = scenario(vec![job("a", 0.0, Some(5000.0), 10.0)]);
-    let replayed = run(&scenario, Conditions { error, ..Conditions::default() });
+    let replayed = run(&scenario, Conditions { error, ..Conditions::all_known() });
     assert_eq!(replayed.jobs[0].finish, Some(Time(1000.0)));
     // One decision at the submission, one when the first epoch has been measured.
     assert_eq!(replayed.summary.decisions, 2);
-    assert_eq!(replayed, run(&scenario, Conditions { error, ..Conditions::default() }));
+    assert_eq!(replayed, run(&scenario, Conditions { error, ..Conditions::all_known() }));
 }
 
 #[test]
@@ -240,7 +284,7 @@ fn hosts_that_are_on_draw_and_idle_draw_ends_with_the_last_submission() {
     let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 3000.0, None, 10.0)]);
     scenario.nodes[0].host_idle = Watts(40.0);
 
-    let sum = run(&scenario, Conditions::default()).summary;
+    let sum = run(&scenario, Conditions::all_known()).summary;
 
     assert_eq!(sum.host_energy, Joules(100.0 * 2000.0));
     assert_eq!(sum.empty_host_energy, Joules(40.0 * 2000.0));
@@ -259,7 +303,7 @@ fn a_sleeping_node_draws_nothing_and_its_next_job_waits() {
     scenario.sleep.wake_fails = 0.0;
     scenario.sleep.rule.idle_s = 500.0;
     scenario.sleep.rule.horizon_s = 100.0;
-    let sleeping = |sleep| run(&scenario, Conditions { sleep, ..Conditions::default() });
+    let sleeping = |sleep| run(&scenario, Conditions { sleep, ..Conditions::all_known() });
 
     let replayed = sleeping(Sleep::Rule);
 
@@ -291,7 +335,7 @@ fn a_wake_up_that_fails_takes_as_long_again() {
     scenario.sleep = SleepModel { wake_s: 100.0, wake_fails: 1.0, ..SleepModel::default() };
     scenario.sleep.rule.idle_s = 500.0;
     scenario.sleep.rule.horizon_s = 100.0;
-    let replayed = run(&scenario, Conditions { sleep: Sleep::Rule, ..Conditions::default() });
+    let replayed = run(&scenario, Conditions { sleep: Sleep::Rule, ..Conditions::all_known() });
     assert_eq!(replayed.jobs[1].finish, Some(Time(4400.0)), "three failures, then it is on");
 }
 
@@ -299,7 +343,7 @@ fn a_wake_up_that_fails_takes_as_long_again() {
 fn starts_and_decisions_take_the_time_that_was_measured() {
     let mut scenario = scenario(vec![job("a", 0.0, None, 10.0), job("b", 500.0, None, 10.0)]);
     scenario.delays = Delays { debounce_s: 10.0, bind_s: 5.0, first_start_s: 60.0, stop_s: 0.0 };
-    let replayed = run(&scenario, Conditions::default());
+    let replayed = run(&scenario, Conditions::all_known());
     // The first decision is made at once.
     assert_eq!(replayed.jobs[0].finish, Some(Time(1065.0)));
     assert_eq!(replayed.jobs[1].start, Some(Time(510.0)));
@@ -317,7 +361,7 @@ fn a_job_that_fails_announced_more_than_it_does() {
         announced.push(snapshot.jobs[0].epochs_left);
         plan(snapshot, &Options::default())
     };
-    let replayed = replay(&scenario, &Conditions::default(), &mut decide, &mut |_| {}).unwrap();
+    let replayed = replay(&scenario, &Conditions::all_known(), &mut decide, &mut |_| {}).unwrap();
     assert_eq!((announced[0], replayed.jobs[0].finish), (15.0, Some(Time(1000.0))));
 }
 
@@ -327,7 +371,7 @@ fn of_a_looped_trace_one_round_is_counted() {
     let jobs = (0..3).map(|i| job(&format!("j{i}"), f64::from(i) * 1000.0, None, 5.0)).collect();
     let mut scenario = scenario(jobs);
     scenario.window = Some((Time(1000.0), Time(2000.0)));
-    let replayed = run(&scenario, Conditions::default());
+    let replayed = run(&scenario, Conditions::all_known());
     let sum = &replayed.summary;
     assert_eq!((sum.jobs, sum.unfinished), (1, 0));
     assert_eq!(sum.job_energy, Joules(140.0 * 500.0));
@@ -354,7 +398,7 @@ fn the_error_of_a_looped_trace_is_that_of_its_round() {
     let outcome = |rounds: u32, part: f64, from: f64| {
         let mut scenario = scenario((0..rounds).flat_map(|n| round(n, part)).collect());
         scenario.window = Some((Time(from), Time(from + 4000.0)));
-        let replayed = run(&scenario, Conditions::default());
+        let replayed = run(&scenario, Conditions::all_known());
         Outcome {
             method: Method::Fifo,
             label: String::new(),

@@ -84,7 +84,7 @@ fn run(scenario: &Scenario, method: Method, error: PredictionError) -> Replayed 
     let options = Options { method, seed: 3, trials: 20, ..Options::default() };
     let mut scheduler = Scheduler::new(options);
     let mut decide = |snapshot: &Snapshot| scheduler.plan(snapshot);
-    let conditions = Conditions { error, ..Conditions::default() };
+    let conditions = Conditions { error, ..Conditions::all_known() };
     replay(scenario, &conditions, &mut decide, &mut |_| {}).unwrap_or_else(|e| panic!("{method}: {e}"))
 }
 

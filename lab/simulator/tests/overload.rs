@@ -6,9 +6,10 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use andreas_model::Seconds;
 use andreas_planner::{MethodName, Options, Snapshot, plan};
 use andreas_simulator::readers::{self, Format, TraceRange};
-use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, Summary, replay};
+use andreas_simulator::{Conditions, Knowledge, PredictionError, ProductPolicy, Scenario, Summary, replay};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -78,7 +79,9 @@ struct Run {
 fn run(scenario: &Scenario, knowledge: Knowledge, seed: u64) -> Run {
     let options = Options { method: MethodName::RandomizedGreedy, seed, trials: 50, ..Options::default() };
     let error = PredictionError { seed, ..PredictionError::default() };
-    let conditions = Conditions { error, knowledge, ..Conditions::default() };
+    // What learning costs by itself: without the product's rules, which all known does not have.
+    let policy = ProductPolicy { aging: None, min_run: Seconds::ZERO, ..ProductPolicy::default() };
+    let conditions = Conditions { error, knowledge, policy, ..Conditions::default() };
     let gpus: u32 = scenario.nodes.iter().map(|node| node.gpus.0).sum();
     // Under overload: when the last decision was made and the GPUs that it left idle; and GPU seconds so far.
     let (mut last, mut idle, mut total) = (None, 0.0, 0.0);

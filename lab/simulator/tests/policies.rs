@@ -27,6 +27,9 @@ fn scenario(trace: &str, nodes: u32) -> Scenario {
          nodes: [{{gpu_type: A100, gpus: 8, count: {nodes}}}]\n\
          tariff: {{per_kwh: 0.2}}\n\
          restart_s: 30\n\
+         checkpoint_s: 0\n\
+         delays: {{}}\n\
+         tick_s: null\n\
          jobs: {{gpus: [0.0625, 64], patience: 100, spread: {{2: 1, 4: 1, 8: 1}}}}\n\
          models: [{{format: own, file: {:?}}}]\n",
         fixtures().join("models.json")
@@ -39,7 +42,7 @@ fn run(scenario: &Scenario, method: Method) -> Replayed {
     let options = Options { method, ..Options::default() };
     let mut scheduler = Scheduler { tickets: scenario.tickets.clone(), ..Scheduler::new(options) };
     let mut decide = |snapshot: &Snapshot| scheduler.plan(snapshot);
-    let replayed = replay(scenario, &Conditions::default(), &mut decide, &mut |_| {}).unwrap();
+    let replayed = replay(scenario, &Conditions::all_known(), &mut decide, &mut |_| {}).unwrap();
     assert_eq!(replayed.summary.unfinished, 0, "{method}");
     replayed
 }

@@ -110,7 +110,7 @@ fn totals_are_within_a_thousandth_of_the_printed_ones() {
             let mut decide = |snapshot: &Snapshot| {
                 if memoryless { plan(snapshot, &options) } else { Ok(ties.plan(snapshot, &options)) }
             };
-            let conditions = Conditions { memoryless, ..Conditions::default() };
+            let conditions = Conditions { memoryless, ..Conditions::all_known() };
             let outcome = replay(&scenario, &conditions, &mut decide, &mut |_| {}).unwrap();
             let row = printed
                 .iter()
@@ -142,7 +142,8 @@ fn totals_are_within_a_thousandth_of_the_printed_ones() {
 fn beside_the_best(name: &str, trials: u64) -> (f64, f64) {
     let scenario = readers::andreas::read(&fixtures().join(name), Seconds::ZERO).unwrap();
     let options = Options { trials, ..Options::default() };
-    let outcome = replay(&scenario, &Conditions::default(), &mut |s| plan(s, &options), &mut |_| {}).unwrap();
+    let outcome =
+        replay(&scenario, &Conditions::all_known(), &mut |s| plan(s, &options), &mut |_| {}).unwrap();
     let of = |r: &&Printed| format!("N{}-J{}-{}-seed{}", r.N, r.J, r.dist, r.genseed) == name;
     let least = printed().iter().filter(of).map(|r| r.totalCost).fold(f64::INFINITY, f64::min);
     (outcome.summary.total.0, least)

@@ -194,6 +194,12 @@ models:
 ",
     );
     let (_, models) = ClusterFile::read(&cluster).unwrap();
+    // What the file does not say takes as long as in the product.
+    let trace = file(root, "itp.csv", ITP);
+    let scenario = readers::scenario(Format::Itp, &trace, &cluster, TraceRange::default()).unwrap();
+    let usual = readers::scenario(Format::Itp, &trace, &mixed(), TraceRange::default()).unwrap();
+    assert_eq!((scenario.restart, scenario.checkpoint), (usual.restart, usual.checkpoint));
+    assert_eq!((scenario.tick, scenario.delays), (usual.tick, usual.delays));
     let resnet = &models.families["resnet50-b128"];
     assert_eq!(resnet.seconds["A100"], [(1, 0.5), (2, 0.375)].into());
     // Later tables add to a model.
@@ -215,6 +221,7 @@ impl Watch for Silent {
 fn setup(method: Method) -> Setup {
     Setup {
         knowledge: Knowledge::Tables,
+        policy: andreas_simulator::ProductPolicy::default(),
         sleep: andreas_simulator::Sleep::Never,
         method,
         seed: 0,

@@ -7,7 +7,7 @@ use andreas_demo::nodes::Nodes;
 use andreas_e2e::workload::WorkloadJob;
 use andreas_model::{Seconds, Time};
 use andreas_planner::{Estimate, MethodName};
-use andreas_simulator::{Conditions, Knowledge, PredictionError, Scenario, replay as simulate};
+use andreas_simulator::{Conditions, PredictionError, ProductPolicy, Scenario, replay as simulate};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
@@ -76,8 +76,13 @@ pub fn replay(
     // As the operator: the user's table, what all runs of a profile showed, the rule for unknown jobs.
     let error = PredictionError { mape: EXACT, ..PredictionError::default() };
     let conditions = match left_out.predictions() {
-        true => Conditions::default(),
-        false => Conditions { error, knowledge: Knowledge::Learning, ..Conditions::default() },
+        true => Conditions::all_known(),
+        // The demo's jobs have their own shortest run.
+        false => Conditions {
+            error,
+            policy: ProductPolicy { min_run: Seconds::ZERO, ..ProductPolicy::default() },
+            ..Conditions::default()
+        },
     };
     let method: Method = method.as_str().parse().map_err(anyhow::Error::msg)?;
     let options = Options { method, accounting: scenario.accounting(), ..Options::default() };

@@ -151,6 +151,14 @@ fn from<T: serde::de::DeserializeOwned>(value: Value) -> Result<T> {
 mod tests {
     use super::*;
     use andreas_e2e::workload::{self, TimeScale};
+    use andreas_simulator::ProductPolicy;
+
+    #[test]
+    fn replays_have_the_rules_of_a_policy_that_says_nothing() {
+        let (spec, replays) = (EnergyPolicySpec::default(), ProductPolicy::default());
+        assert_eq!(replays.aging, rules::lateness(&spec).aging);
+        assert_eq!(replays.min_run.0, spec.seconds(|policy| &policy.preemption.min_run_time) as f64);
+    }
 
     #[test]
     fn a_miss_costs_by_the_weight_of_the_job() {

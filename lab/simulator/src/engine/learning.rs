@@ -5,6 +5,7 @@
 //! ([`Scenario::programs`]). Only whole epochs are observed; watts are as an agent measures them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use andreas_model::{Configuration, GpuCount, GpuType, LOWEST_LIMIT, Seconds, Time, TypeDraw, Watts};
 use andreas_planner::{Estimate, Job, MultiNodeEffect, Node, Placement};
@@ -17,7 +18,10 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
+use super::Conditions;
 use super::error::normal;
+use super::live::ActiveJob;
+use super::product::{Stops, measured_draw};
 use super::run::Run;
 use crate::scenario::Scenario;
 
@@ -36,14 +40,22 @@ const NEW_SHARE: f64 = 0.05;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Knowledge {
     /// Times with the errors of [`super::PredictionError`]; exact watts.
-    #[default]
     Tables,
     /// Predictions from the user's data at submission, never updated.
     Unlearned,
-    /// Predictions that learn from every epoch and every job, with the product's rule for unknown jobs.
+    /// As the product: predictions that learn from every epoch and every job, its rule for unknown jobs, and what stops lose and
+    /// restarts take as far as it was observed.
+    #[default]
     Learning,
     /// The same, but each job by itself: jobs of one program do not share a profile.
     LearningApart,
+}
+
+impl Knowledge {
+    /// Whether observations are used.
+    pub(super) const fn learns(self) -> bool {
+        matches!(self, Self::Learning | Self::LearningApart)
+    }
 }
 
 /// Observations of one job.
@@ -53,6 +65,8 @@ pub(super) struct JobEvidence {
     epochs: f64,
     given: Vec<TableRow>,
     features: Features,
+    /// Name of its profile if it has one of its own.
+    name: String,
     /// The profile that it shares with others.
     program: Option<String>,
     rows: Vec<Row>,
@@ -63,6 +77,8 @@ pub(super) struct JobEvidence {
     shown_at: Option<(usize, f64)>,
     /// The fit that the predictions are from.
     version: u32,
+    /// The table for the planner, as long as the run is not measured.
+    rows_shown: Option<Arc<[Estimate]>>,
 }
 
 /// Observations of one configuration.
@@ -99,13 +115,18 @@ impl JobEvidence {
         })
     }
 
+    /// Name of its profile.
+    pub fn profile_name(&self) -> &str {
+        self.program.as_deref().unwrap_or(&self.name)
+    }
+
     /// Its profile, with what `shared` has for its program.
-    fn profile(&self, job: &Job, shared: &Shared) -> Profile {
-        let of_program = self.program.as_ref().map(|program| (program, shared.get(program)));
-        let (name, observations) = match of_program {
-            Some((program, all)) => (program.clone(), all.cloned().unwrap_or_default()),
-            None => (format!("{}/{}", job.namespace, job.id), self.observations().collect()),
+    fn profile(&self, shared: &Shared) -> Profile {
+        let observations = match &self.program {
+            Some(program) => shared.get(program).cloned().unwrap_or_default(),
+            None => self.observations().collect(),
         };
+        let name = self.profile_name().to_owned();
         Profile { name, given: self.given.clone(), features: self.features.clone(), observations }
     }
 
@@ -171,6 +192,8 @@ fn configuration(place: &Placement) -> Configuration {
 pub(super) struct Learner {
     /// Whether observations are used.
     pub learning: bool,
+    /// What stops and restarts have shown.
+    pub stops: Stops,
     models: Vec<GpuModel>,
     /// GPUs of each type.
     counts: BTreeMap<GpuType, u32>,
@@ -191,12 +214,11 @@ pub(super) struct Learner {
 
 impl Learner {
     /// `None` where tables are known.
-    pub fn new(scenario: &Scenario, knowledge: Knowledge) -> Option<Self> {
-        let learning = match knowledge {
-            Knowledge::Tables => return None,
-            Knowledge::Unlearned => false,
-            Knowledge::Learning | Knowledge::LearningApart => true,
-        };
+    pub fn new(scenario: &Scenario, conditions: &Conditions) -> Option<Self> {
+        if conditions.knowledge == Knowledge::Tables {
+            return None;
+        }
+        let learning = conditions.knowledge.learns();
         let models: Vec<GpuModel> = scenario
             .gpu_types
             .iter()
@@ -212,10 +234,11 @@ impl Learner {
             let guards = Some((LOWEST_LIMIT * max, max));
             (model.gpu_type.clone(), TypeDraw { idle, max, unmeasured: max, guards })
         };
-        let limited = scenario.budget.is_some();
+        let limited = scenario.budget.is_some() && conditions.policy.guards;
         Some(Self {
             draws: models.iter().filter(|_| limited).map(draw).collect(),
             learning,
+            stops: Stops::default(),
             models,
             counts,
             predictor,
@@ -231,6 +254,7 @@ impl Learner {
     /// Evidence of a job that announces so many epochs, at its submission; `table` holds the user's times, if any, and
     /// `program` names the profile that it shares.
     pub fn evidence_at_submission(
+        job: &Job,
         epochs: f64,
         features: Option<&Features>,
         table: Option<&[Estimate]>,
@@ -245,6 +269,7 @@ impl Learner {
         });
         JobEvidence {
             epochs,
+            name: format!("{}/{}", job.namespace, job.id),
             given: given.collect(),
             features: features.cloned().unwrap_or_default(),
             program: program.cloned(),
@@ -271,7 +296,7 @@ impl Learner {
         if self.ended.len() >= REMEMBERED {
             self.ended.remove(0);
         }
-        self.ended.push(evidence.profile(job, &self.shared));
+        self.ended.push(evidence.profile(&self.shared));
     }
 
     /// Observations of all jobs that share a profile, with those of live ones.
@@ -284,14 +309,14 @@ impl Learner {
     }
 
     /// Fits again if enough data is new.
-    pub fn refresh<'a>(&mut self, live: impl Iterator<Item = (&'a Job, &'a JobEvidence)>, shared: &Shared) {
+    pub fn refresh<'a>(&mut self, live: impl Iterator<Item = &'a JobEvidence>, shared: &Shared) {
         let due = (NEW_SHARE * self.fitted_profiles as f64).max(1.0);
         if (self.new_profiles as f64) < due {
             return;
         }
         let mut population = self.ended.clone();
-        let alone = live.filter(|(_, l)| l.program.is_none() && !l.rows.is_empty());
-        population.extend(alone.map(|(job, l)| l.profile(job, shared)));
+        let alone = live.filter(|l| l.program.is_none() && !l.rows.is_empty());
+        population.extend(alone.map(|l| l.profile(shared)));
         let programs = shared.iter().filter(|(_, rows)| !rows.is_empty());
         population.extend(programs.map(|(name, rows)| Profile {
             name: name.clone(),
@@ -310,7 +335,7 @@ impl Learner {
             return;
         }
         evidence.shown_at = Some(evidence.seen(shared));
-        let profile = evidence.profile(truth, shared);
+        let profile = evidence.profile(shared);
         let prior = self.prior(truth, evidence.epochs);
         let context = PredictionContext { predictor: &self.predictor, profile: &profile, prior: &prior };
         let predicted = context.on_one_node(truth.estimates.iter().map(|row| (&row.gpu_type, row.gpus)));
@@ -329,6 +354,16 @@ impl Learner {
         evidence.usual_run = prior.run_time;
         evidence.predicted = predicted;
         shown.estimates = rows.into();
+        evidence.rows_shown = Some(Arc::clone(&shown.estimates));
+    }
+
+    /// Where power is limited, shows the planner what a measured run counts for.
+    pub fn count_measured(&self, live: &mut ActiveJob, now: Time, left: &mut f64, shown: &mut Job) {
+        let draw = live.run.as_ref().and_then(|run| self.draws.get(&run.place.gpu_type));
+        let rows = live.evidence.as_ref().and_then(|evidence| evidence.rows_shown.clone());
+        let Some(rows) = rows.filter(|_| !self.draws.is_empty()) else { return };
+        let measured = draw.and_then(|draw| measured_draw(live, &rows, *draw, now, left));
+        shown.estimates = measured.map_or(rows, Arc::from);
     }
 
     /// Applies the rule for unknown runs to the planner's view of a job that has run for this long.

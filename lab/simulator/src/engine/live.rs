@@ -27,6 +27,8 @@ pub(super) struct ActiveJob {
     pub unfinished: f64,
     /// Training time since the last checkpoint.
     pub unsaved: Seconds,
+    /// Epochs that its last stop lost, until its next run reports.
+    pub unheard_loss: Option<f64>,
     /// Its starts so far.
     pub starts: Starts,
     /// Time on its GPUs so far, without that in the queue.
@@ -53,6 +55,11 @@ pub(super) struct Starts {
 }
 
 impl Starts {
+    /// Whether the last run was stopped by the plan.
+    pub fn was_stopped(&self) -> bool {
+        self.first.is_some() && !self.node_failed
+    }
+
     /// Records a start. Returns whether it is a restart.
     pub fn record(&mut self, now: Time) -> bool {
         if self.first.is_none() {
@@ -153,6 +160,7 @@ impl ActiveJob {
         let run = self.run.take()?;
         let lost = std::mem::take(&mut self.unsaved);
         self.epochs_left += lost.0 / run.pace;
+        self.unheard_loss = Some(lost.0 / run.pace);
         Some((run, lost))
     }
 }

@@ -15,6 +15,7 @@ mod live;
 mod meter;
 mod nodes;
 mod observing;
+mod product;
 mod record;
 mod run;
 
@@ -32,6 +33,7 @@ use live::{ActiveJob, Starts};
 use meter::Meter;
 use nodes::NodeStates;
 pub use nodes::Sleep;
+pub use product::ProductPolicy;
 use record::Record;
 use run::Run;
 
@@ -53,19 +55,29 @@ const WAITING_INTERVAL: Seconds = Seconds(900.0);
 /// After this many such decisions in a row, the waiting jobs count as never running.
 const MAX_IDLE_DECISIONS: u32 = 200;
 
-/// Conditions of a replay.
+/// Conditions of a replay; by default those of the product, which learns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conditions {
     /// Prediction errors; with predicted times, errors of the users' tables.
     pub error: PredictionError,
     /// What the planner knows of times and watts.
     pub knowledge: Knowledge,
+    /// Rules that bind a planner which learns.
+    pub policy: ProductPolicy,
     /// Shows running jobs as waiting at every decision, like the published ANDREAS simulator.
     pub memoryless: bool,
     /// Jobs save before the plan stops them. Otherwise they repeat their work since the last checkpoint.
     pub saves_when_stopped: bool,
     /// Whether nodes without a job sleep.
     pub sleep: Sleep,
+}
+
+impl Conditions {
+    /// Those of a planner that knows all times and watts: the bound that the product is compared with.
+    #[must_use]
+    pub fn all_known() -> Self {
+        Self { knowledge: Knowledge::Tables, ..Self::default() }
+    }
 }
 
 /// Replays a scenario; `progress` gets the number of ended jobs.
@@ -96,6 +108,8 @@ struct Replay<'a> {
     snapshot: Snapshot,
     /// The learner, in replays with predicted times.
     learner: Option<Learner>,
+    /// Watts of the budget that the last plan left.
+    power_left: f64,
     record: Record,
     /// Decisions in a row while all jobs wait.
     waits: u32,
@@ -105,6 +119,10 @@ impl<'a> Replay<'a> {
     fn new(scenario: &'a Scenario, conditions: &'a Conditions) -> Result<Self, SimulationError> {
         let nodes = NodeStates::new(scenario, conditions.sleep, conditions.error.seed)?;
         let now = scenario.jobs.first().map_or(Time::ZERO, |j| j.submit);
+        let mut lateness = scenario.lateness.clone();
+        if conditions.knowledge.learns() {
+            lateness.aging = lateness.aging.or(conditions.policy.aging);
+        }
         let snapshot = Snapshot {
             now,
             tariff: scenario.tariff.clone(),
@@ -113,7 +131,7 @@ impl<'a> Replay<'a> {
                 margin: 0.0,
                 scope_factor: 1.0,
             }),
-            lateness: scenario.lateness.clone(),
+            lateness,
             restart: scenario.restart,
             wear: if scenario.restart > Seconds::ZERO { scenario.wear } else { Seconds::ZERO },
             gpu_types: scenario.gpu_types.clone(),
@@ -132,7 +150,8 @@ impl<'a> Replay<'a> {
             next_job: 0,
             live: Vec::new(),
             snapshot,
-            learner: Learner::new(scenario, conditions.knowledge),
+            learner: Learner::new(scenario, conditions),
+            power_left: f64::INFINITY,
             record: Record::new(scenario, Meter::new(scenario, conditions.sleep), now),
             waits: 0,
         })
@@ -206,16 +225,18 @@ impl<'a> Replay<'a> {
             if let Some(noisy) = &noisy {
                 seen.estimates = noisy.table(&job.estimates).into();
             }
+            if self.conditions.knowledge.learns() {
+                seen.min_run = seen.min_run.max(self.conditions.policy.min_run);
+            }
             let table = noisy.as_ref().map(|_| seen.estimates.clone());
             let features = self.scenario.features.get(&job.id);
             let shares = self.conditions.knowledge == Knowledge::Learning;
             let program = self.scenario.programs.get(&job.id).filter(|_| shares);
             let unfinished = self.scenario.unfinished.get(&job.id).copied().unwrap_or(0.0);
             let announced = job.epochs_left + unfinished;
-            let evidence = self
-                .learner
-                .as_ref()
-                .map(|_| Learner::evidence_at_submission(announced, features, table.as_deref(), program));
+            let evidence = self.learner.as_ref().map(|_| {
+                Learner::evidence_at_submission(job, announced, features, table.as_deref(), program)
+            });
             self.snapshot.jobs.push(seen);
             self.live.push(ActiveJob {
                 index: self.next_job,
@@ -224,6 +245,7 @@ impl<'a> Replay<'a> {
                 epochs_left: job.epochs_left,
                 unfinished,
                 unsaved: Seconds::ZERO,
+                unheard_loss: None,
                 starts: Starts::default(),
                 ran: Seconds::ZERO,
                 energy: andreas_model::Joules::ZERO,
@@ -262,8 +284,16 @@ impl<'a> Replay<'a> {
             if let Some(run) = live.run.as_ref().filter(|_| self.learner.is_some()) {
                 job.epochs_left += (run.ready - self.now).0.max(0.0) / run.pace;
             }
-            job.lost = live.unsaved;
-            job.usually_lost = Some(self.scenario.checkpoint * 0.5);
+            match self.learner.as_mut().filter(|learner| learner.learning) {
+                Some(learner) => {
+                    learner.stops.hear(live, self.now);
+                    learner.stops.show(live, self.now, job);
+                }
+                None => {
+                    job.lost = live.unsaved;
+                    job.usually_lost = Some(self.scenario.checkpoint * 0.5);
+                }
+            }
             // Free restarts, as in the published instances, are not limited either.
             let free = self.scenario.restart <= Seconds::ZERO;
             job.restarts_last_day = if free { 0 } else { live.starts.by_plan_last_day(self.now) };
@@ -277,6 +307,8 @@ impl<'a> Replay<'a> {
         let plan =
             decide(&self.snapshot).map_err(|source| SimulationError::Refused { at: self.now, source })?;
         self.record.decision(&plan);
+        self.power_left =
+            plan.allowed_power.map_or(f64::INFINITY, |allowed| (allowed - plan.budgeted_power).0);
         // Where each job goes, and whether it waits until others have stopped. A job that moves stops as long itself.
         let mut goes: Vec<Option<(Placement, bool)>> = Vec::new();
         for job in &self.snapshot.jobs {
@@ -331,6 +363,7 @@ impl<'a> Replay<'a> {
             (run.place, run.pace, run.watts) = (place, pace, watts);
             return Ok(());
         }
+        let after_stop = live.starts.was_stopped();
         let again = live.starts.record(self.now);
         self.record.sum.restarts += usize::from(again);
         let delays = &self.scenario.delays;
@@ -341,8 +374,19 @@ impl<'a> Replay<'a> {
         let load = if again { self.scenario.restart } else { Seconds(delays.first_start_s) };
         self.nodes.started(self.scenario, &nodes, place.gpus_per_node.0, self.now);
         let (since, ready) = (self.now, draws_from + load);
-        live.run =
-            Some(Run { place, nodes, since, draws_from, ready, pace, watts, epochs: 0.0, observed: 0 });
+        live.run = Some(Run {
+            place,
+            nodes,
+            since,
+            draws_from,
+            ready,
+            restart: after_stop.then(|| Seconds(delays.stop_s) + (ready - since)),
+            guard_lifted: false,
+            pace,
+            watts,
+            epochs: 0.0,
+            observed: 0,
+        });
         Ok(())
     }
 

@@ -11,14 +11,14 @@ impl Replay<'_> {
     pub(super) fn update_view(&mut self) {
         let Some(learner) = &mut self.learner else { return };
         let shared = learner.shared(self.live.iter().filter_map(|live| live.evidence.as_ref()));
-        let live = self.live.iter().filter_map(|l| Some((&*l.truth, l.evidence.as_ref()?)));
-        learner.refresh(live, &shared);
+        learner.refresh(self.live.iter().filter_map(|live| live.evidence.as_ref()), &shared);
         for (job, live) in self.snapshot.jobs.iter_mut().zip(&mut self.live) {
             if let Some(evidence) = &mut live.evidence {
                 learner.update_view(&live.truth, evidence, &shared, job);
                 let running_for = live.run.as_ref().map_or(0.0, |run| (self.now - run.ready).0.max(0.0));
                 Learner::apply_unknown_rule(&live.truth, evidence, Seconds(running_for), job);
             }
+            learner.count_measured(live, self.now, &mut self.power_left, job);
         }
     }
 

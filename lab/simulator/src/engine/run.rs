@@ -1,6 +1,6 @@
 //! A run: what a job has on its GPUs.
 
-use andreas_model::Time;
+use andreas_model::{Seconds, Time};
 use andreas_planner::Placement;
 
 /// A job on its GPUs.
@@ -15,6 +15,10 @@ pub(super) struct Run {
     pub draws_from: Time,
     /// Time at which it trains: after its start or restart.
     pub ready: Time,
+    /// What its restart takes, with the stop before it, until that was observed; `None` unless a stop by the plan was before it.
+    pub restart: Option<Seconds>,
+    /// It was measured, and the budget had room for what it draws.
+    pub guard_lifted: bool,
     /// True seconds per epoch.
     pub pace: f64,
     /// True watts.

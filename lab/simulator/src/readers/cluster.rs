@@ -33,18 +33,18 @@ pub struct ClusterFile {
     budget: Option<BudgetEntry>,
     #[serde(default)]
     lateness: LatenessEntry,
-    #[serde(default)]
+    #[serde(default = "default_restart_s")]
     restart_s: f64,
     #[serde(default = "default_wear_s")]
     wear_s: f64,
-    #[serde(default)]
+    #[serde(default = "default_checkpoint_s")]
     checkpoint_s: f64,
-    #[serde(default)]
+    #[serde(default = "default_tick_s")]
     tick_s: Option<f64>,
     #[serde(default)]
     failures: Option<FailureEntry>,
-    /// Times that starts, stops and decisions take.
-    #[serde(default)]
+    /// Times that starts, stops and decisions take; all of them, if there is one.
+    #[serde(default = "default_delays")]
     delays: Delays,
     /// How nodes sleep, in replays that let them.
     #[serde(default)]
@@ -116,6 +116,26 @@ struct TariffEntry {
 
 fn default_wear_s() -> f64 {
     DEFAULT_WEAR.0
+}
+
+/// The policy's `preemption.restartTime`.
+fn default_restart_s() -> f64 {
+    120.0
+}
+
+/// Programs save each half hour.
+fn default_checkpoint_s() -> f64 {
+    1800.0
+}
+
+/// Without any event the product decides again at least so often.
+fn default_tick_s() -> Option<f64> {
+    Some(900.0)
+}
+
+/// A minute from the binding to the first step, and most of a pod's usual grace until the GPUs are free.
+fn default_delays() -> Delays {
+    Delays { first_start_s: 60.0, stop_s: 45.0, ..Delays::default() }
 }
 
 fn unit() -> f64 {
