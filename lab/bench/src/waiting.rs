@@ -106,7 +106,7 @@ pub(super) async fn run(args: &WaitingArgs, out: &mut Output) -> Result<()> {
          every 30 s at least, and sooner where the last plan expected an end."
             .into(),
         "One plan: the mean of `andreas_plan_duration_seconds` over the plans at rest, or of the plan after start where there was none; \
-         start-up: from the process's start, after an orderly end of the one before, until `andreas_plans_total` is 1."
+         start-up: from the process's start, after an orderly end of the one before, until `andreas_plan_duration_seconds_count` is 1."
             .into(),
         format!("Writes at rest: {}.", words(&measured.writes)),
     ];

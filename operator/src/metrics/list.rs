@@ -61,7 +61,6 @@ andreas_runtime::metrics! {
         "0 when what runs draws more than the power budget for longer than enforceWithin, measured where agents report");
     VIOLATIONS = counter("andreas_planned_budget_violations_total", &[], "Plans above the power budget");
 
-    PLANS = counter("andreas_plans_total", &[], "Plans made");
     PLAN_ERRORS = counter("andreas_plan_errors_total", &[], "Snapshots that could not be planned");
     PLAN_TIME = histogram("andreas_plan_duration_seconds", &[], "Time to make a plan");
     PLAN_ASKED = gauge("andreas_plan_asked_over_available_ratio", &[],
@@ -81,10 +80,8 @@ andreas_runtime::metrics! {
     FIT_REFUSED_OF = gauge("andreas_predictor_refused_namespace_rows", &["job_namespace"],
         "Observations that the last fit did not pool, by namespace, because they cannot be true, are too many or rest on the program's word alone: the 20 namespaces with most of them, the rest together as _other");
 
-    FORECASTS_CHECKED = counter("andreas_forecasts_checked_total", &[],
-        "TrainingJobs that succeeded and had a sampled forecast while they waited");
-    FORECASTS_COVERED = counter("andreas_forecasts_covered_total", &[],
-        "Of these, those whose end lay between the first forecast's 10 % and 90 % quantiles: 80 of 100 where it is right");
+    FORECASTS_CHECKED = counter("andreas_forecasts_checked_total", &["covered"],
+        "TrainingJobs that succeeded and had a sampled forecast while they waited, by whether their end lay between its 10 % and 90 % quantiles: 80 of 100 where it is right");
     QUERIES = counter("andreas_queries_total", &["question", "result"],
         "Questions to the query API: queue, explain, whatif, can, by what became of them: answered, denied, busy, invalid, failed");
 

@@ -64,21 +64,12 @@ struct LastValues {
     budget_met: Option<bool>,
 }
 
-/// What came of sampled forecasts.
-#[derive(Clone, Debug)]
-struct ForecastMetrics {
-    checked: Counter,
-    covered: Counter,
-}
-
 /// Plans and the budget.
 #[derive(Clone, Debug)]
 pub struct PlanMetrics {
-    /// Plans made.
-    pub plans: Counter,
     /// Snapshots refused by the planner.
     pub errors: Counter,
-    /// Duration of planning.
+    /// Duration of planning, for each plan.
     pub seconds: Histogram,
     violations: Counter,
     saved: Counter,
@@ -109,7 +100,7 @@ pub struct Metrics {
     /// Attempts and ends of jobs, by the statuses that are written.
     jobs: JobMetrics,
     /// What came of sampled forecasts.
-    forecasts: ForecastMetrics,
+    forecasts: Family<Labels<1>, Counter>,
     /// Plans and the budget.
     pub planning: PlanMetrics,
     /// The last fit of the predictor and the accuracy of predictions.
@@ -131,6 +122,8 @@ const WRITES: [&str; 15] = [
     "status", "pod", "delete", "service", "secret", "wake", "dry_run", "progress", "profile", "node",
     "power", "capacity", "policy", "adopt", "adopted",
 ];
+/// Whether a forecast came true.
+const COVERED: [&str; 2] = ["false", "true"];
 /// What becomes of a write.
 const WRITTEN: [&str; 6] = ["ok", "conflict", "refused", "gone", "busy", "failed"];
 /// What becomes of a progress report.
@@ -157,12 +150,8 @@ impl Metrics {
         let state = State::new(Arc::clone(&last), Arc::clone(&totals), Arc::clone(&learning));
         let this = Self {
             jobs: JobMetrics::register(registry, totals),
-            forecasts: ForecastMetrics {
-                checked: list::FORECASTS_CHECKED.create(registry),
-                covered: list::FORECASTS_COVERED.create(registry),
-            },
+            forecasts: list::FORECASTS_CHECKED.create(registry),
             planning: PlanMetrics {
-                plans: list::PLANS.create(registry),
                 errors: list::PLAN_ERRORS.create(registry),
                 seconds: list::PLAN_TIME.register(registry, planning_seconds()),
                 violations: list::VIOLATIONS.create(registry),
@@ -206,6 +195,9 @@ impl Metrics {
                 let _ = self.queries.get_or_create(&[("question", question), ("result", result)]);
             }
         }
+        for covered in COVERED {
+            let _ = self.forecasts.get_or_create(&[("covered", covered)]);
+        }
         for source in [Source::UserGiven, Source::Observed, Source::Regression, Source::Prior] {
             let _ = self.predictor.prediction_error.get_or_create(&[("source", source.as_str())]);
         }
@@ -231,12 +223,9 @@ impl Metrics {
 
     /// Compares a job's success with its first sampled forecast.
     pub fn forecast_came_true(&self, first: &Sampled, end: Timestamp) {
-        self.forecasts.checked.inc();
         let after = first.finish.0.is_some_and(|p10| end >= p10);
         let before = first.finish.2.is_none_or(|p90| end <= p90);
-        if after && before {
-            self.forecasts.covered.inc();
-        }
+        self.forecasts.get_or_create(&[("covered", COVERED[usize::from(after && before)])]).inc();
     }
 
     /// Records a plan.

@@ -138,7 +138,6 @@ pub async fn run(
         caches = with;
         match planned {
             Ok((plan, took)) => {
-                shared.metrics.planning.plans.inc();
                 if plan.bound_invalid {
                     tracing::warn!(plan = number, "the bound of the plan is above its cost");
                 }
@@ -184,8 +183,12 @@ async fn want(shared: &Shared, buffers: &mut Buffers, wanted: sleep::Wanted) {
     shared.metrics.saved(wanted.saved.0);
     let now = clock::now();
     let more = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more)).collect();
-    shared.index.lock().ask_capacity(&more, now);
-    let all = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more + asked.kept)).collect();
+    let asked = shared.index.lock().ask_capacity(&more, now);
+    let replicas = |(kind, asked): (String, usize)| {
+        let of_kind = wanted.capacity.get(&kind).copied().unwrap_or_default();
+        (kind, of_kind.replicas(asked))
+    };
+    let all: BTreeMap<String, usize> = asked.into_iter().map(replicas).collect();
     let policy = shared.index.lock().policy().cloned();
     let written = timeout(WRITTEN_WITHIN, buffers.write(&shared.writer, policy.as_deref(), &all)).await;
     let late = || all.keys().map(|kind| (kind.clone(), "the API server is slow".to_owned())).collect();

@@ -43,8 +43,18 @@ pub struct Wanted {
 pub struct AskedNodes {
     /// Those that are not there.
     pub more: usize,
-    /// Those that are there and empty, and stay.
+    /// Those that are there and empty.
+    pub empty: usize,
+    /// Of these, those that stay.
     pub kept: usize,
+}
+
+impl AskedNodes {
+    /// How many pods that fill a node there shall be room for, if so many nodes are asked for. While some are to come, all that are empty
+    /// count: they would be taken for those.
+    pub fn replicas(&self, asked: usize) -> usize {
+        asked + if asked > 0 { self.empty } else { self.kept }
+    }
 }
 
 /// What is remembered from plan to plan.
@@ -380,13 +390,12 @@ fn affordable(
     wake.into_iter().filter(room).collect()
 }
 
-/// Nodes to be asked for. While more are to come, all that are empty are asked for too: they would be taken for those.
+/// Nodes to be asked for.
 fn asked_nodes(
     (sleepers, uses): (&[Sleeper<'_>], &[NodeUse]),
     (started, sleep): (&BTreeSet<usize>, &BTreeSet<usize>),
 ) -> BTreeMap<String, AskedNodes> {
     let mut asked: BTreeMap<String, AskedNodes> = BTreeMap::new();
-    let mut empty: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, one) in sleepers.iter().enumerate() {
         let Some(kind) = one.kind else { continue };
         let asked = asked.entry(kind.to_owned()).or_default();
@@ -394,15 +403,10 @@ fn asked_nodes(
             NodeUse::Waking => asked.more += 1,
             NodeUse::Asleep => asked.more += usize::from(started.contains(&i)),
             NodeUse::Empty { .. } => {
-                *empty.entry(kind).or_default() += 1;
+                asked.empty += 1;
                 asked.kept += usize::from(!sleep.contains(&i));
             }
             NodeUse::Busy => {}
-        }
-    }
-    for (kind, asked) in &mut asked {
-        if asked.more > 0 {
-            asked.kept = empty.get(kind.as_str()).copied().unwrap_or(0);
         }
     }
     asked

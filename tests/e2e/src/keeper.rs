@@ -28,7 +28,8 @@ impl Cluster {
         let started = Instant::now();
         operator.process.start_again()?;
         let planned = |text: &str| {
-            let count = text.lines().find_map(|line| line.strip_prefix("andreas_plans_total "));
+            let count =
+                text.lines().find_map(|line| line.strip_prefix("andreas_plan_duration_seconds_count "));
             count.is_some_and(|count| count != "0")
         };
         until("a plan after its start", 3 * DEFAULT_TIMEOUT, async || {

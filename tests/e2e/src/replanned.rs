@@ -108,7 +108,7 @@ async fn plans_made(c: &Cluster) -> Result<usize> {
     let operators = found.jobs.iter().filter(|job| job.name == "andreas-operator");
     for (place, _) in operators.flat_map(|job| &job.targets) {
         let text = scrape::text(*place).await?;
-        let count = text.lines().find_map(|line| line.strip_prefix("andreas_plans_total "));
+        let count = text.lines().find_map(|line| line.strip_prefix("andreas_plan_duration_seconds_count "));
         made += count.and_then(|count| count.trim().parse::<f64>().ok()).unwrap_or(0.0);
     }
     Ok(made as usize)

@@ -27,6 +27,9 @@ use crate::policy;
 const GIVEN_UP_AFTER: i32 = 3;
 /// For how long nothing more is asked of a kind that gave nothing; twice as long each time, up to the second figure.
 const PAUSE: [SignedDuration; 2] = [SignedDuration::from_mins(10), SignedDuration::from_hours(2)];
+/// What the last plan does not need stays asked for this long: plans change their mind while nodes start, and a node that was asked for
+/// anew would never be late.
+const STAYS_ASKED: SignedDuration = SignedDuration::from_secs(60);
 /// Starts that are remembered of a kind.
 const STARTS: usize = 20;
 
@@ -43,6 +46,8 @@ pub(super) struct Capacity {
 struct Pool {
     /// When each node was asked for that is not there yet, the oldest first.
     asked: Vec<Timestamp>,
+    /// Since when plans need fewer of them.
+    needs_fewer: Option<Timestamp>,
     there: BTreeSet<String>,
     /// How long starts took, s, the newest last.
     starts: Vec<i32>,
@@ -75,6 +80,17 @@ impl Pool {
             self.pause = Some((now + pause.min(PAUSE[1]), (longest.as_secs() + 59) / 60));
         }
         self.pause = self.pause.filter(|(until, _)| *until > now);
+    }
+
+    /// So many are needed that are not there.
+    fn ask(&mut self, count: usize, now: Timestamp) {
+        if count >= self.asked.len() {
+            self.needs_fewer = None;
+            self.asked.resize(count, now);
+        } else if now.duration_since(*self.needs_fewer.get_or_insert(now)) >= STAYS_ASKED {
+            self.needs_fewer = None;
+            self.asked.truncate(count);
+        }
     }
 
     /// How many more there may be.
@@ -133,13 +149,17 @@ impl ClusterIndex {
         }
     }
 
-    /// So many nodes of each kind are asked for beside those that are there.
-    pub fn ask_capacity(&mut self, asked: &BTreeMap<String, usize>, now: Timestamp) {
+    /// So many nodes of each kind are needed beside those that are there. Returns how many are asked for.
+    pub fn ask_capacity(
+        &mut self,
+        needed: &BTreeMap<String, usize>,
+        now: Timestamp,
+    ) -> BTreeMap<String, usize> {
         for (name, pool) in &mut self.capacity.pools {
-            let count = asked.get(name).copied().unwrap_or(0);
-            pool.asked.resize(count, now);
+            pool.ask(needed.get(name).copied().unwrap_or(0), now);
         }
         self.see_capacity(now);
+        self.capacity.pools.iter().map(|(name, pool)| (name.clone(), pool.asked.len())).collect()
     }
 
     /// Of which kinds what is asked for could not be written, with the reason; of others it was.
