@@ -23,11 +23,14 @@ const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "andreas-operator")
 /// The CapacityBuffers in the operator's namespace.
 pub struct Buffers {
     namespace: String,
-    /// By kind; `None`: those of an earlier operator are not known yet.
-    written: Option<BTreeMap<String, Written>>,
+    /// By kind.
+    written: BTreeMap<String, Written>,
+    /// Those of an earlier operator or policy are removed.
+    cleaned: bool,
 }
 
 struct Written {
+    policy: Option<String>,
     kind: Capacity,
     replicas: usize,
     at: Instant,
@@ -42,7 +45,7 @@ struct Listed {
 impl Buffers {
     /// Nothing is known of those in this namespace.
     pub fn new(namespace: String) -> Self {
-        Self { namespace, written: None }
+        Self { namespace, written: BTreeMap::new(), cleaned: false }
     }
 
     /// Writes what changed. Returns the kinds of which it could not be written, with the reason.
@@ -54,13 +57,12 @@ impl Buffers {
     ) -> BTreeMap<String, String> {
         let kinds: &[Capacity] = policy.map(|policy| policy.spec.capacity.as_slice()).unwrap_or_default();
         let named: BTreeSet<&str> = kinds.iter().map(|kind| kind.name.as_str()).collect();
-        let gone =
-            self.written.as_ref().is_none_or(|all| all.keys().any(|name| !named.contains(name.as_str())));
-        if gone {
+        let before = self.written.len();
+        self.written.retain(|name, _| named.contains(name.as_str()));
+        self.cleaned &= self.written.len() == before;
+        if !self.cleaned {
             match self.remove_others(writer, &named).await {
-                Ok(()) => {
-                    self.written.get_or_insert_default().retain(|name, _| named.contains(name.as_str()));
-                }
+                Ok(()) => self.cleaned = true,
                 Err(error) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "CapacityBuffers not removed");
                 }
@@ -69,17 +71,24 @@ impl Buffers {
         let mut failed = BTreeMap::new();
         for kind in kinds {
             let count = replicas.get(&kind.name).copied().unwrap_or(0);
-            let before = self.written.as_ref().and_then(|all| all.get(&kind.name));
-            if before.is_some_and(|w| w.kind == *kind && w.replicas == count && w.at.elapsed() < AGAIN) {
+            let new = Written {
+                policy: policy.and_then(|policy| policy.metadata.uid.clone()),
+                kind: kind.clone(),
+                replicas: count,
+                at: Instant::now(),
+            };
+            let same = |w: &Written| (&w.policy, &w.kind, w.replicas) == (&new.policy, &new.kind, new.replicas);
+            if self.written.get(&kind.name).is_some_and(|w| same(w) && w.at.elapsed() < AGAIN) {
                 continue;
             }
+            // A write that is given up may take effect all the same: it is not known what stands there.
+            let before = self.written.remove(&kind.name);
             match self.write_one(writer, policy, kind, count).await {
                 Ok(()) => {
                     if before.is_none_or(|before| before.replicas != count) {
                         tracing::info!(kind = kind.name, nodes = count, "asked for");
                     }
-                    let written = Written { kind: kind.clone(), replicas: count, at: Instant::now() };
-                    self.written.get_or_insert_default().insert(kind.name.clone(), written);
+                    self.written.insert(kind.name.clone(), new);
                 }
                 Err(error) => {
                     failed.insert(kind.name.clone(), error.message());

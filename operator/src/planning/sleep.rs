@@ -126,7 +126,7 @@ impl Sleep {
         let policy = index.policy().map_or(&default, |policy| &policy.spec);
         let rule = rule(policy);
         let sleepers = sleepers(index, snapshot, policy, at);
-        let used = self.note_use(index, &sleepers, (snapshot, plan), now);
+        let (used, waited_for) = self.note_use(index, &sleepers, (snapshot, plan), now);
         self.note_demand(&sleepers, (snapshot, plan), &rule, now);
 
         let mut wanted = Wanted::default();
@@ -164,7 +164,7 @@ impl Sleep {
         started.extend(of_others(waiting, &sleepers));
         let started = affordable(started, &sleepers, (snapshot, plan));
         wanted.power = unplanned(index, policy, at);
-        wanted.capacity = asked_nodes((&sleepers, &uses), (&started, &sleep));
+        wanted.capacity = asked_nodes(index, (&sleepers, &uses), (&started, &sleep, &waited_for));
         for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| one.kind.is_none()) {
             let on = policy.node_sleep.mode != SleepMode::On
                 || used.contains(one.name)
@@ -180,31 +180,40 @@ impl Sleep {
         self.began + Seconds(rule.idle_s * SEEN_FOR)
     }
 
-    /// Notes which machines are empty. Returns those that jobs or pods of others have, or that the plan gives.
+    /// Notes which machines are empty. Returns those that jobs or pods of others have, or that the plan gives; and of these those where
+    /// nobody is yet, and the job waits for others of its nodes.
     fn note_use(
         &mut self,
         index: &ClusterIndex,
         sleepers: &[Sleeper<'_>],
         (snapshot, plan): (&Snapshot, &Plan),
         now: Time,
-    ) -> BTreeSet<String> {
+    ) -> (BTreeSet<String>, BTreeSet<String>) {
+        let nodes: BTreeMap<_, _> = snapshot.nodes.iter().map(|node| (&node.name, node)).collect();
         let given = plan.jobs.values().filter_map(|job| job.decision.placement());
+        let (given, waiting): (Vec<_>, Vec<_>) =
+            given.partition(|placement| not_on(placement, &nodes).is_empty());
         let held = snapshot.jobs.iter().filter_map(|job| match &job.state {
             JobState::Waiting => None,
             JobState::Starting { target: held, .. }
             | JobState::Running { placement: held, .. }
             | JobState::Stopping { holds: held, .. } => Some(held),
         });
-        let nodes = given.chain(held).flat_map(|placement| &placement.nodes);
-        let mut used: BTreeSet<String> = nodes.map(|node| node.as_str().to_owned()).collect();
+        let names = |placement: &Placement| -> Vec<String> {
+            placement.nodes.iter().map(|node| node.as_str().to_owned()).collect()
+        };
+        let mut used: BTreeSet<String> = given.into_iter().chain(held).flat_map(names).collect();
         let holds =
             |name: &str| index.pods_on(name).any(|pod| !pod.has_ended()) || index.foreign_use(name).gpus > 0;
         used.extend(sleepers.iter().filter(|one| holds(one.name)).map(|one| one.name.to_owned()));
+        let mut waited_for: BTreeSet<String> = waiting.into_iter().flat_map(names).collect();
+        waited_for.retain(|name| !used.contains(name));
+        used.extend(waited_for.iter().cloned());
         let empty = sleepers.iter().filter(|one| one.machine == Machine::On && !used.contains(one.name));
         self.empty = empty
             .map(|one| (one.name.to_owned(), self.empty.get(one.name).copied().unwrap_or(now)))
             .collect();
-        used
+        (used, waited_for)
     }
 
     /// Counts the GPUs that waiting jobs were given.
@@ -327,7 +336,11 @@ fn sleepers<'a>(
 
 /// GPUs of nodes that the administrator keeps ready, by class.
 fn kept_ready<'s>(policy: &EnergyPolicySpec, sleepers: &'s [Sleeper<'_>]) -> BTreeMap<&'s str, f64> {
+    // A pool of an autoscaler has a least size of its own.
     let ready = |one: &'s Sleeper<'_>| {
+        if one.kind.is_some() {
+            return None;
+        }
         let mut all = policy.node_sleep.ready_nodes.iter();
         let of_type = all.find(|ready| ready.gpu_type == one.node.gpu_type.as_str())?;
         Some((one.class.as_str(), f64::from(of_type.nodes.max(0)) * f64::from(one.node.gpus.0)))
@@ -390,10 +403,11 @@ fn affordable(
     wake.into_iter().filter(room).collect()
 }
 
-/// Nodes to be asked for.
+/// Nodes to be asked for. Those that are there and empty count as far as they have room for the pod that stands for one.
 fn asked_nodes(
+    index: &ClusterIndex,
     (sleepers, uses): (&[Sleeper<'_>], &[NodeUse]),
-    (started, sleep): (&BTreeSet<usize>, &BTreeSet<usize>),
+    (started, sleep, waited_for): (&BTreeSet<usize>, &BTreeSet<usize>, &BTreeSet<String>),
 ) -> BTreeMap<String, AskedNodes> {
     let mut asked: BTreeMap<String, AskedNodes> = BTreeMap::new();
     for (i, one) in sleepers.iter().enumerate() {
@@ -402,9 +416,15 @@ fn asked_nodes(
         match uses[i] {
             NodeUse::Waking => asked.more += 1,
             NodeUse::Asleep => asked.more += usize::from(started.contains(&i)),
+            _ if !index.has_room_for_capacity(one.name) => {}
             NodeUse::Empty { .. } => {
                 asked.empty += 1;
                 asked.kept += usize::from(!sleep.contains(&i));
+            }
+            // Its job has no pods there before all of its nodes are on.
+            NodeUse::Busy if waited_for.contains(one.name) => {
+                asked.empty += 1;
+                asked.kept += 1;
             }
             NodeUse::Busy => {}
         }

@@ -100,7 +100,8 @@ impl World {
         let object = json!({
             "metadata": {"name": name, "namespace": "team", "uid": name, "resourceVersion": version, "generation": 1,
                 "creationTimestamp": at(0)},
-            "spec": {"epochs": 10, "deadlineAfter": "1h", "weight": 50, "gpus": {"min": gpus, "max": gpus},
+            "spec": {"epochs": 10, "deadlineAfter": "1h", "weight": 50,
+                "gpus": {"min": gpus, "max": gpus, "maxNodes": (gpus + 7) / 8},
                 "template": {"spec": {"containers": [{"name": "t", "image": "x"}]}}},
             "status": status});
         self.index.apply(serde_json::from_value::<SlimTrainingJob>(object).expect("a job"));
@@ -303,7 +304,7 @@ fn nodes_kept_ready_stay_on_and_off_means_all_on() {
 
 fn cloud() -> Value {
     json!({"nodeSleep": {"idleAfter": "10m"}, "capacity": [{"name": "a100", "gpuType": GPU, "gpus": 8, "maxNodes": 3,
-        "allocatable": {"cpu": "90", "memory": "900Gi", "pods": "100"}, "nodeSelector": {"pool": "a100"}}]})
+        "allocatable": {"cpu": "60", "memory": "500Gi", "pods": "100"}, "nodeSelector": {"pool": "a100"}}]})
 }
 
 /// What is asked for of the kind a100: more, and kept.
@@ -384,4 +385,54 @@ fn a_kind_that_gives_no_nodes_is_named_and_asked_again_later() {
     assert_eq!(asked(&world.plan(4_002).0), (1, 0));
     world.added("n1", true);
     assert!(matches!(world.plan(4_100).1, Some(Planned::Run { nodes, .. }) if nodes == ["n1"]));
+}
+
+#[test]
+fn nodes_of_a_gang_that_came_first_stay_until_the_last_is_there() {
+    let mut world = World::new(cloud());
+    world.added("n1", true).added("n2", true);
+    world.job("a", 24, Value::Null);
+    let (wanted, decision) = world.plan(10);
+    assert_eq!((asked(&wanted), world.replicas), ((1, 2), 3), "{:?}", message(decision));
+    // One that flaps did not come because it was asked for.
+    world.added("n1", false).plan(20);
+    world.added("n1", true).plan(30);
+    assert_eq!(world.replicas, 3);
+    assert_eq!(world.index.missing_capacity(), "");
+    world.added("n3", true);
+    assert!(matches!(world.plan(40).1, Some(Planned::Run { nodes, .. }) if nodes.len() == 3));
+    assert_eq!(world.replicas, 0);
+}
+
+#[test]
+fn a_pool_that_gives_a_part_again_and_again_is_asked_less_and_less_often() {
+    let mut world = World::new(cloud());
+    world.job("a", 16, Value::Null);
+    let mut named = BTreeSet::new();
+    let mut node = 0;
+    for second in (10..20_000).step_by(30) {
+        world.plan(second);
+        if world.replicas == 2 && node == 0 {
+            node = second;
+            world.added(&format!("n{second}"), true);
+        }
+        if world.replicas == 0 && node != 0 {
+            let gone = ObjectKey { namespace: String::new(), name: format!("n{node}") };
+            Index::<SlimNode>::delete(&mut world.index, &gone, None);
+            node = 0;
+        }
+        named.extend(Some(world.index.missing_capacity()).filter(|said| !said.is_empty()));
+    }
+    assert!((4..=7).contains(&named.len()), "{named:?}");
+}
+
+#[test]
+fn nodes_that_no_plan_would_use_are_not_asked_for() {
+    let mut policy = cloud();
+    policy["nodeSelector"] = json!({"team": "ml"});
+    let mut world = World::new(policy);
+    world.job("a", 8, Value::Null);
+    let (wanted, decision) = world.plan(10);
+    assert_eq!(asked(&wanted), (0, 0));
+    assert!(message(decision).contains("a100: its nodes lack labels that spec.nodeSelector asks for"));
 }
