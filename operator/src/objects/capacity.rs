@@ -77,7 +77,8 @@ impl Buffers {
                 replicas: count,
                 at: Instant::now(),
             };
-            let same = |w: &Written| (&w.policy, &w.kind, w.replicas) == (&new.policy, &new.kind, new.replicas);
+            let same =
+                |w: &Written| (&w.policy, &w.kind, w.replicas) == (&new.policy, &new.kind, new.replicas);
             if self.written.get(&kind.name).is_some_and(|w| same(w) && w.at.elapsed() < AGAIN) {
                 continue;
             }

@@ -285,7 +285,10 @@ impl ClusterIndex {
         needed.gpus <= free.gpus
             && needed.cpu_milli <= free.cpu_milli
             && needed.memory <= free.memory
-            && needed.others.iter().all(|(name, amount)| free.others.get(name).is_some_and(|has| has >= amount))
+            && needed
+                .others
+                .iter()
+                .all(|(name, amount)| free.others.get(name).is_some_and(|has| has >= amount))
     }
 }
 
