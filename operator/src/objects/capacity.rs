@@ -25,6 +25,8 @@ pub struct Buffers {
     namespace: String,
     /// By kind.
     written: BTreeMap<String, Written>,
+    /// Kinds of the last policy.
+    named: BTreeSet<String>,
     /// Those of an earlier operator or policy are removed.
     cleaned: bool,
 }
@@ -45,7 +47,7 @@ struct Listed {
 impl Buffers {
     /// Nothing is known of those in this namespace.
     pub fn new(namespace: String) -> Self {
-        Self { namespace, written: BTreeMap::new(), cleaned: false }
+        Self { namespace, written: BTreeMap::new(), named: BTreeSet::new(), cleaned: false }
     }
 
     /// Writes what changed. Returns the kinds of which it could not be written, with the reason.
@@ -57,9 +59,9 @@ impl Buffers {
     ) -> BTreeMap<String, String> {
         let kinds: &[Capacity] = policy.map(|policy| policy.spec.capacity.as_slice()).unwrap_or_default();
         let named: BTreeSet<&str> = kinds.iter().map(|kind| kind.name.as_str()).collect();
-        let before = self.written.len();
+        self.cleaned &= self.named.iter().all(|name| named.contains(name.as_str()));
+        self.named = named.iter().map(|name| (*name).to_owned()).collect();
         self.written.retain(|name, _| named.contains(name.as_str()));
-        self.cleaned &= self.written.len() == before;
         if !self.cleaned {
             match self.remove_others(writer, &named).await {
                 Ok(()) => self.cleaned = true,

@@ -35,8 +35,8 @@ pub struct ClusterFile {
     lateness: LatenessEntry,
     #[serde(default = "default_restart_s")]
     restart_s: f64,
-    #[serde(default = "default_wear_s")]
-    wear_s: f64,
+    #[serde(default)]
+    wear_s: Option<f64>,
     #[serde(default = "default_checkpoint_s")]
     checkpoint_s: f64,
     #[serde(default = "default_tick_s")]
@@ -112,10 +112,6 @@ struct TariffEntry {
     windows: Vec<(f64, f64)>,
     #[serde(default = "unit")]
     pue: f64,
-}
-
-fn default_wear_s() -> f64 {
-    DEFAULT_WEAR.0
 }
 
 /// The policy's `preemption.restartTime`.
@@ -232,7 +228,7 @@ impl ClusterFile {
         let l = &self.lateness;
         for (at, value) in [
             ("restart_s", self.restart_s),
-            ("wear_s", self.wear_s),
+            ("wear_s", self.wear_s.unwrap_or_default()),
             ("checkpoint_s", self.checkpoint_s),
             ("tick_s", self.tick_s.unwrap_or(1.0)),
             ("lateness.price_per_hour", l.price_per_hour),
@@ -314,7 +310,7 @@ impl ClusterFile {
                 aging: l.aging_h.map(|h| Seconds(h * 3600.0)),
             },
             restart: Seconds(self.restart_s),
-            wear: Seconds(self.wear_s),
+            wear: self.wear_s.map_or(DEFAULT_WEAR, Seconds),
             checkpoint: Seconds(self.checkpoint_s),
             tick: self.tick_s.map(Seconds),
             catalogue: None,

@@ -36,10 +36,13 @@ const ROLES: [(&str, &str, &str, &str); 6] = [
 ];
 
 /// Rights that this scenario does not use for certain, each with what needs it.
-const ELSEWHERE: [(&str, &str); 5] = [
+const ELSEWHERE: [(&str, &str); 8] = [
     ("update andreas.dev/trainingjobs/finalizers", "asked for by admission, not by a request: shown below"),
     ("get andreas.dev/trainingjobs", "a status that somebody else has written meanwhile is read again"),
     ("create secrets", "asked for beside the patch that makes the Secret of our certificates"),
+    ("create podtemplates", "asked for beside the patch that makes it"),
+    ("create autoscaling.x-k8s.io/capacitybuffers", "the same"),
+    ("delete autoscaling.x-k8s.io/capacitybuffers", "beside a real autoscaler, whose kind it is"),
     ("delete andreas.dev/trainingprofiles", "profiles that no job has used for three months go"),
     ("get services", "who owns a Service that is in the way: a unit test of the executor has one"),
 ];
@@ -106,6 +109,12 @@ fn role_api(c: &Cluster, kind: &str, namespace: &str) -> Api<DynamicObject> {
         "" => Api::all_with(c.testbed.client(), &resource),
         namespace => Api::namespaced_with(c.testbed.client(), namespace, &resource),
     }
+}
+
+/// An object with this spec.
+fn merged(mut object: Value, spec: Value) -> Value {
+    object["spec"] = spec;
+    object
 }
 
 /// Requests, as rights, by account.
@@ -179,6 +188,9 @@ async fn may(c: &Cluster, account: &str, namespace: &str, right: &Right) -> Resu
 async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result<()> {
     let mut policy = short_runs();
     policy["rest"] = json!({"mode": "On", "after": "1s"});
+    let without = policy.clone();
+    policy["capacity"] = json!([{"name": "more", "gpuType": "NVIDIA-A100-SXM4-80GB", "gpus": 4, "maxNodes": 1,
+        "allocatable": {"cpu": "8", "memory": "64Gi"}, "nodeSelector": {"pool": "more"}}]);
     let options = Options {
         name: "rights".into(),
         groups: vec![a100(2)],
@@ -191,6 +203,12 @@ async fn our_programs_have_the_rights_they_use_and_need_each_of_them() -> Result
             job("gang").gpus(8, 2).epochs(40, 0.5).spec("ttlSecondsAfterFinished", json!(1)).stays_at(0.9);
         c.submit(&tj).await?;
         c.wait_for_phase(&tj, Phase::Running).await?;
+        // What is asked for of an autoscaler goes with the policy that named it.
+        let policy = json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "default"}});
+        let of_pool = || c.kubectl("get podtemplates -n andreas-system -o name");
+        until("the pool's template is there", DENIED_WITHIN, async || Ok(!of_pool().await?.trim().is_empty())).await?;
+        c.apply(&merged(policy, without)).await?;
+        until("the pool's template is gone", DENIED_WITHIN, async || Ok(of_pool().await?.trim().is_empty())).await?;
         // Who reads about all namespaces is asked for a token and a right.
         pages::read_from_pod(c, "/snapshot").await?;
         c.edit(&tj.key(), &json!({"suspend": true})).await?;

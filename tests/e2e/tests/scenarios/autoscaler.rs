@@ -127,7 +127,7 @@ async fn a_gang_gets_the_nodes_it_needs_and_a_pool_without_them_is_named() -> Re
     let options = Options {
         name: "autoscaler".into(),
         groups: Vec::new(),
-        policy,
+        policy: policy.clone(),
         operator_log: "info,kube=warn,andreas_operator=debug",
         ..Options::default()
     };
@@ -161,7 +161,17 @@ async fn a_gang_gets_the_nodes_it_needs_and_a_pool_without_them_is_named() -> Re
             Ok(said.contains("a100: it gave no node within 1 min, and is asked again at"))
         });
         named.await?;
-        are_there(c, 0).await
+        are_there(c, 0).await?;
+
+        policy["capacity"] = json!([]);
+        c.apply(&json!({"apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "default"}, "spec": policy}))
+            .await?;
+        until("nothing is asked for", LONG, async || {
+            let of_policy = c.kubectl("get capacitybuffers,podtemplates -n andreas-system -o name").await?;
+            Ok(of_policy.trim().is_empty())
+        })
+        .await
+        .map(drop)
     })
     .await
 }
