@@ -476,6 +476,8 @@ pub fn wish(
             format!("{called}{others} {is_off}, which takes about {} min", takes.max(1))
         }
     };
+    let missing = index.capacity_kind(first).map(|_| index.missing_capacity()).unwrap_or_default();
+    let message = if missing.is_empty() { message } else { format!("{message}; {missing}") };
     Some(Planned::Wait { reason: Reason::NodeStarting, message })
 }
 

@@ -380,7 +380,10 @@ fn a_kind_that_gives_no_nodes_is_named_and_asked_again_later() {
     assert_eq!(asked(&world.plan(4_000).0), (1, 0));
     world.index.note_unwritten(&BTreeMap::from([("a100".to_owned(), "forbidden".to_owned())]));
     let said = message(world.plan(4_001).1);
-    assert!(said.ends_with("; a100: its CapacityBuffer is not written: forbidden"), "{said}");
+    assert_eq!(
+        said,
+        "a node of a100 starts, expected at 09:11 UTC; a100: its CapacityBuffer is not written: forbidden"
+    );
     world.index.note_unwritten(&BTreeMap::new());
     assert_eq!(asked(&world.plan(4_002).0), (1, 0));
     world.added("n1", true);
