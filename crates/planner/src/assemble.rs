@@ -73,7 +73,11 @@ pub(crate) fn assemble(
             }
             _ => waiting(instance, job, explainer.wait(job)),
         };
-        plan.next_event = plan.next_event.into_iter().chain(expected.finish).reduce(andreas_model::Time::min);
+        // A run that would be late as it is gets more GPUs as soon as it may be moved.
+        let late = expected.finish.is_some_and(|end| data.job.deadline.is_some_and(|due| end > due));
+        let settles = data.job.settles(instance.snapshot).filter(|_| late);
+        let events = plan.next_event.into_iter().chain(expected.finish).chain(settles);
+        plan.next_event = events.reduce(andreas_model::Time::min);
         total += expected.cost;
         jobs.push((data.job.id.clone(), expected));
     }

@@ -47,8 +47,8 @@ pub struct Plan {
     pub budgeted_power: Watts,
     /// What the budget allows now, less the margin.
     pub allowed_power: Option<Watts>,
-    /// Latest time of the next plan, as far as known: the next end of a job, edge of a window, or deferred
-    /// start or change.
+    /// Latest time of the next plan, as far as known: the next end of a job, edge of a window, deferred start or change, or the time
+    /// from which a young run that would be late as it is may be moved.
     pub next_event: Option<Time>,
     /// A decision for every job of the snapshot.
     pub jobs: BTreeMap<JobId, JobPlan>,
