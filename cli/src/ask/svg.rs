@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::timeline::{BEHIND, Mark, MarkKind, Risk, Row, Timeline, tick};
+use super::timeline::{BEHIND, Mark, MarkType, Risk, Row, Timeline, tick};
 use crate::output::{plain, short_gpu_type};
 
 const WIDTH: i64 = 960;
@@ -138,16 +138,16 @@ impl Axis {
         }
         let (from, to, class) = (self.x(mark.from), self.x(mark.to.unwrap_or(end)), class(risk));
         *out += &match mark.kind {
-            MarkKind::Past => rect(from, 11, to - from, 6, "past"),
-            MarkKind::Tail => rect(from, 8, to - from, 12, &format!("t tail {class}")),
-            MarkKind::Run => rect(from, 8, to - from, 12, &format!("t run {class}")),
-            MarkKind::Done => rect(from, 8, to - from, 12, &format!("t {class}")),
-            MarkKind::Start => {
+            MarkType::Past => rect(from, 11, to - from, 6, "past"),
+            MarkType::Tail => rect(from, 8, to - from, 12, &format!("t tail {class}")),
+            MarkType::Run => rect(from, 8, to - from, 12, &format!("t run {class}")),
+            MarkType::Done => rect(from, 8, to - from, 12, &format!("t {class}")),
+            MarkType::Start => {
                 format!("<path d=\"M{from} 14H{to}\" stroke-dasharray=\"2 2\" class=\"{class}\"/>")
             }
-            MarkKind::End => format!("<path d=\"M{from} 11v6m0-3H{to}m0-3v6\" class=\"{class}\"/>"),
-            MarkKind::Median => rect(from - 1, 5, 3, 18, &format!("t {class}")),
-            MarkKind::Due => format!("<path d=\"M{from} 3v22m-4-22h8l-4 6z\" class=\"due\"/>"),
+            MarkType::End => format!("<path d=\"M{from} 11v6m0-3H{to}m0-3v6\" class=\"{class}\"/>"),
+            MarkType::Median => rect(from - 1, 5, 3, 18, &format!("t {class}")),
+            MarkType::Due => format!("<path d=\"M{from} 3v22m-4-22h8l-4 6z\" class=\"due\"/>"),
         };
     }
 }

@@ -42,7 +42,7 @@ pub enum Risk {
 /// What a mark stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum MarkKind {
+pub enum MarkType {
     /// An attempt that ended.
     Past,
     /// From the median start to the median end.
@@ -65,7 +65,7 @@ pub enum MarkKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Mark {
     /// What it stands for.
-    pub kind: MarkKind,
+    pub kind: MarkType,
     /// Its begin, seconds since the epoch.
     pub from: i64,
     /// Its end; none: it has no end that is known.
@@ -200,23 +200,23 @@ fn risk(job: &QueuedJob, now: Timestamp) -> Risk {
 fn marks(job: &QueuedJob, record: Option<&JobRecord>, now: i64) -> Vec<Mark> {
     let attempts = record.map(|record| record.attempts.as_slice()).unwrap_or_default();
     let mut marks: Vec<Mark> =
-        attempts.iter().map(|(from, to)| Mark { kind: MarkKind::Past, from: *from, to: Some(*to) }).collect();
+        attempts.iter().map(|(from, to)| Mark { kind: MarkType::Past, from: *from, to: Some(*to) }).collect();
     let mut mark = |kind, from, to| marks.push(Mark { kind, from, to });
     if let Some(e) = &job.expected {
         let second = |at: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| at.0.as_second();
         let (start, end) = (second(&e.start.p50), second(&e.finish.p50));
-        mark(MarkKind::Tail, end, e.finish.p90.as_ref().map(second));
-        mark(MarkKind::Run, start, Some(end));
+        mark(MarkType::Tail, end, e.finish.p90.as_ref().map(second));
+        mark(MarkType::Run, start, Some(end));
         if start < now && matches!(job.phase, Phase::Running | Phase::Stopping) {
-            mark(MarkKind::Done, start, Some(now));
+            mark(MarkType::Done, start, Some(now));
         } else {
-            mark(MarkKind::Start, second(&e.start.p10), e.start.p90.as_ref().map(second));
+            mark(MarkType::Start, second(&e.start.p10), e.start.p90.as_ref().map(second));
         }
-        mark(MarkKind::End, second(&e.finish.p10), e.finish.p90.as_ref().map(second));
-        mark(MarkKind::Median, end, Some(end));
+        mark(MarkType::End, second(&e.finish.p10), e.finish.p90.as_ref().map(second));
+        mark(MarkType::Median, end, Some(end));
     }
     if let Some(at) = &job.deadline {
-        mark(MarkKind::Due, at.0.as_second(), Some(at.0.as_second()));
+        mark(MarkType::Due, at.0.as_second(), Some(at.0.as_second()));
     }
     marks
 }
@@ -323,15 +323,15 @@ pub mod tests {
             let row = timeline.rows.iter().find(|row| row.job.name == name).unwrap();
             row.marks.iter().map(|mark| mark.kind).collect::<Vec<_>>()
         };
-        let rest = [MarkKind::End, MarkKind::Median, MarkKind::Due];
+        let rest = [MarkType::End, MarkType::Median, MarkType::Due];
         assert_eq!(
             kinds("llama"),
-            [&[MarkKind::Past, MarkKind::Tail, MarkKind::Run, MarkKind::Done][..], &rest].concat()
+            [&[MarkType::Past, MarkType::Tail, MarkType::Run, MarkType::Done][..], &rest].concat()
         );
-        assert_eq!(kinds("bert"), [&[MarkKind::Tail, MarkKind::Run, MarkKind::Start][..], &rest].concat());
-        assert_eq!(kinds("huge"), [MarkKind::Due]);
+        assert_eq!(kinds("bert"), [&[MarkType::Tail, MarkType::Run, MarkType::Start][..], &rest].concat());
+        assert_eq!(kinds("huge"), [MarkType::Due]);
         let whisper = timeline.rows.iter().find(|row| row.job.name == "whisper").unwrap();
-        assert_eq!(whisper.marks[0], Mark { kind: MarkKind::Tail, from: now + 190 * 60, to: None });
+        assert_eq!(whisper.marks[0], Mark { kind: MarkType::Tail, from: now + 190 * 60, to: None });
         assert!(whisper.end_text.ends_with("to never)"), "{}", whisper.end_text);
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::decimal::Decimal;
 use crate::duration::DurationText;
 
-pub use capacity::{Capacity, NodeTaint};
+pub use capacity::{NodePool, NodeTaint};
 
 /// Prices, power budget and rules. What is absent has the default stated; without any object all defaults hold.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -59,10 +59,10 @@ pub struct EnergyPolicySpec {
     pub rest: Rest,
     /// When machines with a NodePower that no job needs are switched off. Default: that of each of its fields.
     pub node_sleep: NodeSleep,
-    /// Nodes that an autoscaler adds once they are asked for, at most 16 kinds. Default: none.
+    /// Pools whose nodes an autoscaler adds once they are asked for, at most 16. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
-    pub capacity: Vec<Capacity>,
+    pub capacity: Vec<NodePool>,
     /// Power limits of GPUs that train. `Off`: none. `Guard`: where there is a power budget, each run has one until its draw is measured.
     /// `On`: as `Guard`, and lower ones are planned and set. Default: `Guard`.
     pub limits: Limits,

@@ -1,4 +1,4 @@
-//! CapacityBuffers: how many nodes of each kind an autoscaler shall have ready, each with the PodTemplate of a pod that fills a node.
+//! CapacityBuffers: how many nodes of each pool an autoscaler shall have ready, each with the PodTemplate of a pod that fills a node.
 //!
 //! The autoscaler makes room for `replicas` such pods that are never made: on nodes that are there and empty, and on new ones.
 //! (`autoscaling.x-k8s.io`, SIG Autoscaling: Cluster Autoscaler with `--capacity-buffer-controller-enabled`, GKE, Karpenter with the
@@ -7,10 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use andreas_api::energy_policy::Capacity;
+use andreas_api::energy_policy::NodePool;
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::slim::SlimEnergyPolicy;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::writes::{WriteError, Writer};
@@ -23,7 +22,7 @@ const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "andreas-operator")
 /// The CapacityBuffers in the operator's namespace.
 pub struct Buffers {
     namespace: String,
-    /// By kind.
+    /// By pool.
     written: BTreeMap<String, Written>,
     /// Kinds of the last policy.
     named: BTreeSet<String>,
@@ -33,15 +32,9 @@ pub struct Buffers {
 
 struct Written {
     policy: Option<String>,
-    kind: Capacity,
+    pool: NodePool,
     replicas: usize,
     at: Instant,
-}
-
-/// One of these objects as it is listed.
-#[derive(Deserialize)]
-struct Listed {
-    metadata: kube::api::ObjectMeta,
 }
 
 impl Buffers {
@@ -50,15 +43,15 @@ impl Buffers {
         Self { namespace, written: BTreeMap::new(), named: BTreeSet::new(), cleaned: false }
     }
 
-    /// Writes what changed. Returns the kinds of which it could not be written, with the reason.
+    /// Writes what changed. Returns the pools of which it could not be written, with the reason.
     pub async fn write(
         &mut self,
         writer: &Writer,
         policy: Option<&SlimEnergyPolicy>,
         replicas: &BTreeMap<String, usize>,
     ) -> BTreeMap<String, String> {
-        let kinds: &[Capacity] = policy.map(|policy| policy.spec.capacity.as_slice()).unwrap_or_default();
-        let named: BTreeSet<&str> = kinds.iter().map(|kind| kind.name.as_str()).collect();
+        let pools: &[NodePool] = policy.map(|policy| policy.spec.capacity.as_slice()).unwrap_or_default();
+        let named: BTreeSet<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
         self.cleaned &= self.named.iter().all(|name| named.contains(name.as_str()));
         self.named = named.iter().map(|name| (*name).to_owned()).collect();
         self.written.retain(|name, _| named.contains(name.as_str()));
@@ -71,30 +64,30 @@ impl Buffers {
             }
         }
         let mut failed = BTreeMap::new();
-        for kind in kinds {
-            let count = replicas.get(&kind.name).copied().unwrap_or(0);
+        for pool in pools {
+            let count = replicas.get(&pool.name).copied().unwrap_or(0);
             let new = Written {
                 policy: policy.and_then(|policy| policy.metadata.uid.clone()),
-                kind: kind.clone(),
+                pool: pool.clone(),
                 replicas: count,
                 at: Instant::now(),
             };
             let same =
-                |w: &Written| (&w.policy, &w.kind, w.replicas) == (&new.policy, &new.kind, new.replicas);
-            if self.written.get(&kind.name).is_some_and(|w| same(w) && w.at.elapsed() < AGAIN) {
+                |w: &Written| (&w.policy, &w.pool, w.replicas) == (&new.policy, &new.pool, new.replicas);
+            if self.written.get(&pool.name).is_some_and(|w| same(w) && w.at.elapsed() < AGAIN) {
                 continue;
             }
             // A write that is given up may take effect all the same: it is not known what stands there.
-            let before = self.written.remove(&kind.name);
-            match self.write_one(writer, policy, kind, count).await {
+            let before = self.written.remove(&pool.name);
+            match self.write_one(writer, policy, pool, count).await {
                 Ok(()) => {
                     if before.is_none_or(|before| before.replicas != count) {
-                        tracing::info!(kind = kind.name, nodes = count, "asked for");
+                        tracing::info!(pool = pool.name, nodes = count, "asked for");
                     }
-                    self.written.insert(kind.name.clone(), new);
+                    self.written.insert(pool.name.clone(), new);
                 }
                 Err(error) => {
-                    failed.insert(kind.name.clone(), error.message());
+                    failed.insert(pool.name.clone(), error.message());
                 }
             }
         }
@@ -105,12 +98,12 @@ impl Buffers {
         &self,
         writer: &Writer,
         policy: Option<&SlimEnergyPolicy>,
-        kind: &Capacity,
+        pool: &NodePool,
         replicas: usize,
     ) -> Result<(), WriteError> {
-        let metadata = self.metadata(policy, kind);
-        let name = name_of(kind);
-        writer.apply("capacity", &self.templates(), &name, &template(kind, &metadata)).await?;
+        let metadata = self.metadata(policy, pool);
+        let name = name_of(pool);
+        writer.apply("capacity", &self.templates(), &name, &template(pool, &metadata)).await?;
         let buffer = json!({
             "apiVersion": "autoscaling.x-k8s.io/v1beta1", "kind": "CapacityBuffer", "metadata": metadata,
             "spec": {"podTemplateRef": {"name": name}, "replicas": replicas},
@@ -121,12 +114,11 @@ impl Buffers {
     /// Removes what an earlier policy asked for.
     async fn remove_others(&self, writer: &Writer, named: &BTreeSet<&str>) -> Result<(), WriteError> {
         for url in [self.buffers(), self.templates()] {
-            let listed: Vec<Listed> = writer.list(&url, &format!("{}={}", LABEL.0, LABEL.1)).await?;
-            for object in listed {
+            for object in writer.list(&url, &format!("{}={}", LABEL.0, LABEL.1)).await? {
                 let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) else { continue };
-                let kind = name.strip_prefix(PREFIX).unwrap_or_default();
-                if !named.contains(kind) {
-                    writer.delete_object(&url, &name, &uid).await?;
+                let pool = name.strip_prefix(PREFIX).unwrap_or_default();
+                if !named.contains(pool) {
+                    writer.delete_at(&url, &name, (&uid, None), None).await?;
                 }
             }
         }
@@ -134,12 +126,12 @@ impl Buffers {
     }
 
     /// Owned by the policy: they go with it.
-    fn metadata(&self, policy: Option<&SlimEnergyPolicy>, kind: &Capacity) -> Value {
+    fn metadata(&self, policy: Option<&SlimEnergyPolicy>, pool: &NodePool) -> Value {
         let owner = policy.map(|policy| {
             json!([{"apiVersion": "andreas.dev/v1alpha1", "kind": "EnergyPolicy", "name": policy.metadata.name,
                 "uid": policy.metadata.uid}])
         });
-        json!({"name": name_of(kind), "namespace": self.namespace, "labels": {LABEL.0: LABEL.1}, "ownerReferences": owner})
+        json!({"name": name_of(pool), "namespace": self.namespace, "labels": {LABEL.0: LABEL.1}, "ownerReferences": owner})
     }
 
     fn templates(&self) -> String {
@@ -153,27 +145,27 @@ impl Buffers {
 
 const PREFIX: &str = "andreas-";
 
-fn name_of(kind: &Capacity) -> String {
-    format!("{PREFIX}{}", kind.name)
+fn name_of(pool: &NodePool) -> String {
+    format!("{PREFIX}{}", pool.name)
 }
 
-/// A pod that fills a node of this kind.
-fn template(kind: &Capacity, metadata: &Value) -> Value {
-    let mut requests = kind.allocatable.clone();
+/// A pod that fills a node of this pool.
+fn template(pool: &NodePool, metadata: &Value) -> Value {
+    let mut requests = pool.allocatable.clone();
     // The number of pods is no request.
     requests.remove("pods");
-    requests.insert(GPU_RESOURCE.into(), kind.gpus.to_string());
-    let taints = kind.taints.iter();
+    requests.insert(GPU_RESOURCE.into(), pool.gpus.to_string());
+    let taints = pool.taints.iter();
     let mut tolerations: Vec<Value> =
         taints.map(|taint| json!({"key": taint.key, "operator": "Exists", "effect": taint.effect})).collect();
     tolerations.push(json!({"key": GPU_RESOURCE, "operator": "Exists"}));
     json!({
         "apiVersion": "v1", "kind": "PodTemplate", "metadata": metadata,
         "template": {"spec": {
-            "nodeSelector": kind.node_selector,
+            "nodeSelector": pool.node_selector,
             "tolerations": tolerations,
             "containers": [{"name": "node", "image": "registry.k8s.io/pause:3.10",
-                "resources": {"requests": requests, "limits": {GPU_RESOURCE: kind.gpus.to_string()}}}],
+                "resources": {"requests": requests, "limits": {GPU_RESOURCE: pool.gpus.to_string()}}}],
         }},
     })
 }

@@ -182,16 +182,16 @@ pub async fn run(
 async fn want(shared: &Shared, buffers: &mut Buffers, wanted: sleep::Wanted) {
     shared.metrics.saved(wanted.saved.0);
     let now = clock::now();
-    let more = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more)).collect();
+    let more = wanted.capacity.iter().map(|(pool, asked)| (pool.clone(), asked.more)).collect();
     let asked = shared.index.lock().ask_capacity(&more, now);
-    let replicas = |(kind, asked): (String, usize)| {
-        let of_kind = wanted.capacity.get(&kind).copied().unwrap_or_default();
-        (kind, of_kind.replicas(asked))
+    let replicas = |(pool, asked): (String, usize)| {
+        let of_kind = wanted.capacity.get(&pool).copied().unwrap_or_default();
+        (pool, of_kind.replicas(asked))
     };
     let all: BTreeMap<String, usize> = asked.into_iter().map(replicas).collect();
     let policy = shared.index.lock().policy().cloned();
     let written = timeout(WRITTEN_WITHIN, buffers.write(&shared.writer, policy.as_deref(), &all)).await;
-    let late = || all.keys().map(|kind| (kind.clone(), "the API server is slow".to_owned())).collect();
+    let late = || all.keys().map(|pool| (pool.clone(), "the API server is slow".to_owned())).collect();
     shared.index.lock().note_unwritten(&written.unwrap_or_else(|_| late()));
     let mut known = shared.wanted_power.lock();
     if *known != wanted.power {

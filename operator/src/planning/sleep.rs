@@ -32,13 +32,13 @@ pub struct Wanted {
     /// What machines that were off have saved since the last call, or with `Observe` those that would have been; less what a start
     /// costs.
     pub saved: Joules,
-    /// Nodes to be asked for of each kind that an autoscaler adds.
+    /// Nodes to be asked for of each pool that an autoscaler adds.
     pub capacity: BTreeMap<String, AskedNodes>,
     /// When to look again, if nothing happens.
     pub next: Option<Time>,
 }
 
-/// Nodes of a kind that an autoscaler adds.
+/// Nodes of a pool that an autoscaler adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AskedNodes {
     /// Those that are not there.
@@ -74,8 +74,8 @@ struct Sleeper<'a> {
     name: &'a str,
     power: &'a SlimNodePower,
     machine: Machine,
-    /// The kind of nodes that an autoscaler adds which it is one of.
-    kind: Option<&'a str>,
+    /// The pool of nodes that an autoscaler adds which it is one of.
+    pool: Option<&'a str>,
     class: String,
     node: &'a Node,
     /// Draw that is saved while it is off.
@@ -152,7 +152,7 @@ impl Sleep {
         let warm = self.warm(&rule);
         if now < warm {
             // An autoscaler would take it away in any case.
-            decision.sleep.retain(|i| sleepers[*i].kind.is_some());
+            decision.sleep.retain(|i| sleepers[*i].pool.is_some());
             decision.next = decision.next.into_iter().chain([warm]).reduce(Time::min);
         }
         wanted.next = decision.next;
@@ -165,7 +165,7 @@ impl Sleep {
         let started = affordable(started, &sleepers, (snapshot, plan));
         wanted.power = unplanned(index, policy, at);
         wanted.capacity = asked_nodes(index, (&sleepers, &uses), (&started, &sleep, &waited_for));
-        for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| one.kind.is_none()) {
+        for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| one.pool.is_none()) {
             let on = policy.node_sleep.mode != SleepMode::On
                 || used.contains(one.name)
                 || started.contains(&i)
@@ -249,7 +249,7 @@ impl Sleep {
     fn use_of(&self, one: &Sleeper<'_>, used: &BTreeSet<String>) -> NodeUse {
         match one.machine {
             // What is no longer needed is no longer asked for.
-            Machine::Starting { .. } if one.kind.is_some() && !used.contains(one.name) => NodeUse::Asleep,
+            Machine::Starting { .. } if one.pool.is_some() && !used.contains(one.name) => NodeUse::Asleep,
             Machine::Off | Machine::GoingOff if used.contains(one.name) => NodeUse::Waking,
             Machine::Off | Machine::GoingOff => NodeUse::Asleep,
             Machine::Starting { .. } => NodeUse::Waking,
@@ -268,7 +268,7 @@ impl Sleep {
         now: Time,
     ) -> Joules {
         let off_since = |i: usize| match (mode, uses[i]) {
-            _ if sleepers[i].kind.is_some() => None,
+            _ if sleepers[i].pool.is_some() => None,
             (SleepMode::On, _) if sleepers[i].machine == Machine::Off => {
                 sleepers[i].power.status.as_ref()?.since.as_ref().map(|since| time(since.0))
             }
@@ -316,7 +316,7 @@ fn sleepers<'a>(
     let of = |node: &'a Node| {
         let name = node.name.as_str();
         let power = index.node_power(name).filter(|power| power.spec.mode == PowerMode::Auto)?;
-        let (machine, kind) = (index.machine(name, now)?, index.capacity_kind(name));
+        let (machine, pool) = (index.machine(name, now)?, index.node_pool(name));
         let gpus = idle.get(&node.gpu_type).copied().unwrap_or(0.0) * f64::from(node.gpus.0);
         let off = boards::board(node.gpu_type.as_str(), policy).off.0;
         let busy = node.host_busy.0.max(node.host_idle.0);
@@ -324,8 +324,8 @@ fn sleepers<'a>(
             name,
             power,
             machine,
-            kind,
-            class: kind.map_or_else(|| format!("{}/{}", node.gpu_type, node.gpus.0), str::to_owned),
+            pool,
+            class: pool.map_or_else(|| format!("{}/{}", node.gpu_type, node.gpus.0), str::to_owned),
             node,
             saved: Watts((node.host_idle.0 + gpus - off).max(0.0)),
             wake: Joules(busy * start_time(power).as_secs_f64()),
@@ -338,7 +338,7 @@ fn sleepers<'a>(
 fn kept_ready<'s>(policy: &EnergyPolicySpec, sleepers: &'s [Sleeper<'_>]) -> BTreeMap<&'s str, f64> {
     // A pool of an autoscaler has a least size of its own.
     let ready = |one: &'s Sleeper<'_>| {
-        if one.kind.is_some() {
+        if one.pool.is_some() {
             return None;
         }
         let mut all = policy.node_sleep.ready_nodes.iter();
@@ -355,7 +355,7 @@ fn of_others(waiting: &[WaitingPod], sleepers: &[Sleeper<'_>]) -> Vec<usize> {
     for pod in waiting {
         let mut classes = BTreeSet::new();
         // An autoscaler sees such pods itself.
-        let off = |one: &Sleeper<'_>| one.machine != Machine::On && one.kind.is_none();
+        let off = |one: &Sleeper<'_>| one.machine != Machine::On && one.pool.is_none();
         for (i, one) in sleepers.iter().enumerate().filter(|(_, one)| off(one)) {
             let status = one.power.status.as_ref();
             let labels = status.and_then(|status| status.machine.as_ref()).map(|machine| &machine.labels);
@@ -411,8 +411,8 @@ fn asked_nodes(
 ) -> BTreeMap<String, AskedNodes> {
     let mut asked: BTreeMap<String, AskedNodes> = BTreeMap::new();
     for (i, one) in sleepers.iter().enumerate() {
-        let Some(kind) = one.kind else { continue };
-        let asked = asked.entry(kind.to_owned()).or_default();
+        let Some(pool) = one.pool else { continue };
+        let asked = asked.entry(pool.to_owned()).or_default();
         match uses[i] {
             NodeUse::Waking => asked.more += 1,
             NodeUse::Asleep => asked.more += usize::from(started.contains(&i)),
@@ -461,13 +461,13 @@ pub fn wish(
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let (called, is_off) = match index.capacity_kind(first) {
-        Some(kind) => (format!("a node of {kind}"), "is asked for"),
+    let (called, is_off) = match index.node_pool(first) {
+        Some(pool) => (format!("a node of {pool}"), "is asked for"),
         None => ((*first).to_owned(), "is off and starts"),
     };
     let message = match started.max() {
         Some((until, name)) if started_for(index, name) => {
-            let called = index.capacity_kind(name).map_or(name, |_| called.as_str());
+            let called = index.node_pool(name).map_or(name, |_| called.as_str());
             let until = until.strftime("%H:%M");
             format!("{called}{others} starts, expected at {until} UTC")
         }
@@ -476,7 +476,7 @@ pub fn wish(
             format!("{called}{others} {is_off}, which takes about {} min", takes.max(1))
         }
     };
-    let missing = index.capacity_kind(first).map(|_| index.missing_capacity()).unwrap_or_default();
+    let missing = index.node_pool(first).map(|_| index.missing_capacity()).unwrap_or_default();
     let message = if missing.is_empty() { message } else { format!("{message}; {missing}") };
     Some(Planned::Wait { reason: Reason::NodeStarting, message })
 }

@@ -211,7 +211,7 @@ fn sleep(
         Machine::Off => NodePower::Asleep,
     };
     let mode = index.policy().map(|policy| policy.spec.node_sleep.mode).unwrap_or_default();
-    let goes = mode == SleepMode::On || index.capacity_kind(node).is_some();
+    let goes = mode == SleepMode::On || index.node_pool(node).is_some();
     let wake_energy = Joules(host.busy.0.max(host.idle.0) * wake.0);
     (state != NodePower::On || goes).then_some(NodeSleep { state, wake, wake_energy })
 }

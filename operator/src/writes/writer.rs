@@ -8,7 +8,9 @@ use andreas_runtime::client::DeadlineExceeded;
 use andreas_runtime::lease::Leadership;
 use andreas_runtime::watch::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    DeleteParams, DynamicObject, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::core::Request;
 use kube::{Client, Error, Resource};
 use serde::Serialize;
@@ -263,30 +265,13 @@ impl Writer {
         self.send::<serde::de::IgnoredAny>(kind, build).await.map(drop)
     }
 
-    /// Deletes an object of any kind at this URL, if it has this UID.
-    ///
-    /// # Errors
-    /// [`WriteError`]; a conflict if the UID differs.
-    pub async fn delete_object(&self, url: &str, name: &str, uid: &str) -> Result<(), WriteError> {
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-        match self.send::<serde::de::IgnoredAny>("delete", || Request::new(url).delete(name, &params)).await {
-            Err(error) if error.refusal() != Refusal::NotFound => Err(error),
-            _ => Ok(()),
-        }
-    }
-
     /// Objects of any kind at this URL with these labels; none where the cluster does not have the kind.
     ///
     /// # Errors
     /// The API server's error.
-    pub async fn list<T: DeserializeOwned>(&self, url: &str, labels: &str) -> Result<Vec<T>, WriteError> {
-        #[derive(serde::Deserialize)]
-        struct List<T> {
-            items: Vec<T>,
-        }
+    pub async fn list(&self, url: &str, labels: &str) -> Result<Vec<DynamicObject>, WriteError> {
         let request = Request::new(url).list(&ListParams::default().labels(labels))?;
-        match self.client.request::<List<T>>(request).await {
+        match self.client.request::<ObjectList<DynamicObject>>(request).await {
             Ok(list) => Ok(list.items),
             Err(Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             Err(error) => Err(error.into()),
@@ -307,13 +292,26 @@ impl Writer {
     where
         T: Resource<DynamicType = ()>,
     {
-        let url = T::url_path(&(), namespace(key));
+        self.delete_at(&T::url_path(&(), namespace(key)), &key.name, (uid, version), grace).await
+    }
+
+    /// The same of an object of any kind at this URL.
+    ///
+    /// # Errors
+    /// [`WriteError`]; a conflict if the UID or version differs.
+    pub async fn delete_at(
+        &self,
+        url: &str,
+        name: &str,
+        (uid, version): (&str, Option<String>),
+        grace: Option<u32>,
+    ) -> Result<bool, WriteError> {
         let params = DeleteParams {
             grace_period_seconds: grace,
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: version }),
             ..DeleteParams::background()
         };
-        match self.send::<Value>("delete", || Request::new(url.as_str()).delete(&key.name, &params)).await {
+        match self.send::<Value>("delete", || Request::new(url).delete(name, &params)).await {
             Ok(_) => Ok(true),
             Err(error) if error.refusal() == Refusal::NotFound => Ok(false),
             Err(error) => Err(error),

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::DurationText;
 
-/// Nodes of a kind that an autoscaler adds: plans count with them, and those that a plan uses are asked for by a CapacityBuffer
+/// A pool whose nodes an autoscaler adds: plans count with them, and those that a plan uses are asked for by a CapacityBuffer
 /// (`autoscaling.x-k8s.io`) in the operator's namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Capacity {
+pub struct NodePool {
     /// Its name; that of the CapacityBuffer is `andreas-` and this name.
     #[schemars(length(min = 1, max = 40), regex(pattern = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"))]
     pub name: String,
@@ -25,7 +25,7 @@ pub struct Capacity {
     #[schemars(length(min = 1, max = 16), inner(length(max = 64)))]
     pub allocatable: BTreeMap<String, String>,
     /// Labels by which the autoscaler finds the pool, for example `cloud.google.com/gke-nodepool: a100`; nodes that have them are of this
-    /// kind.
+    /// pool.
     #[schemars(length(min = 1, max = 16), inner(length(max = 63)))]
     pub node_selector: BTreeMap<String, String>,
     /// Further labels that its nodes get, which jobs may ask for. Default: none.

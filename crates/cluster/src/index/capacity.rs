@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use andreas_api::energy_policy::{Capacity as Kind, NodeTaint};
+use andreas_api::energy_policy::{NodePool, NodeTaint};
 use andreas_api::names::GPU_RESOURCE;
 use andreas_api::node_power::{
     NodePowerSpec, NodePowerStatus, PowerState, RememberedMachine, RememberedTaint, WantedPower, boot_seconds,
@@ -28,12 +28,12 @@ use crate::policy;
 /// A node that is not there after so many times the time of a start is not to be had; at least after the second figure.
 const GIVEN_UP_AFTER: i32 = 3;
 const GIVEN_UP_AT_LEAST: SignedDuration = SignedDuration::from_mins(1);
-/// For how long nothing more is asked of a kind that gave nothing; twice as long each time, up to the second figure.
+/// For how long nothing more is asked of a pool that gave nothing; twice as long each time, up to the second figure.
 const PAUSE: [SignedDuration; 2] = [SignedDuration::from_mins(10), SignedDuration::from_hours(2)];
 /// What the last plan does not need stays asked for this long: plans change their mind while nodes start, and a node that was asked for
 /// anew would never be late.
 const STAYS_ASKED: SignedDuration = SignedDuration::from_secs(60);
-/// Starts that are remembered of a kind.
+/// Starts that are remembered of a pool.
 const STARTS: usize = 20;
 
 /// What is known of nodes that may be added.
@@ -46,13 +46,13 @@ pub(super) struct Capacity {
 
 #[derive(Clone)]
 struct PoolMachine {
-    kind: String,
+    pool: String,
     power: Arc<SlimNodePower>,
     /// The pod that stands for a node in the CapacityBuffer would find room on it, were it not for pods of ours.
     has_room: bool,
 }
 
-/// Nodes of one kind.
+/// A pool of nodes.
 #[derive(Clone, Default)]
 struct Pool {
     /// When each node was asked for that is not there yet, the oldest first.
@@ -69,15 +69,15 @@ struct Pool {
     failures: u32,
     /// Until when nothing is asked for, since nothing came within so many minutes.
     pause: Option<(Timestamp, i64)>,
-    /// Why nothing more is asked for: it could not be written, or would be of no use.
+    /// Why its nodes would be of no use: none are asked for.
     problem: Option<String>,
-    /// What is asked for could not be written.
+    /// Why what is asked for could not be written.
     unwritten: Option<String>,
 }
 
 impl Pool {
     /// Takes note of the nodes that exist, with whether each can be used, and of those that do not come.
-    fn see(&mut self, nodes: &BTreeMap<&str, (bool, &SlimNode)>, kind: &Kind, now: Timestamp) {
+    fn see(&mut self, nodes: &BTreeMap<&str, (bool, &SlimNode)>, node_pool: &NodePool, now: Timestamp) {
         self.there.retain(|name| nodes.contains_key(name.as_str()));
         for (name, (_, node)) in nodes.iter().filter(|(_, (usable, _))| *usable) {
             // One that is back after a silence did not come because it was asked for.
@@ -96,7 +96,7 @@ impl Pool {
         }
         let over = self.starts.len().saturating_sub(STARTS);
         self.starts.drain(..over);
-        let longest = SignedDuration::from_secs(kind.start_time.seconds().unwrap_or(0)) * GIVEN_UP_AFTER;
+        let longest = SignedDuration::from_secs(node_pool.start_time.seconds().unwrap_or(0)) * GIVEN_UP_AFTER;
         let longest = longest.max(GIVEN_UP_AT_LEAST);
         if self.asked.first().is_some_and(|since| now.duration_since(*since) > longest) {
             let pause = PAUSE[0] * (1 << self.failures.min(4));
@@ -118,8 +118,8 @@ impl Pool {
     }
 
     /// How many more there may be.
-    fn may_come(&self, kind: &Kind) -> usize {
-        let most = usize::try_from(kind.max_nodes).unwrap_or(0);
+    fn may_come(&self, node_pool: &NodePool) -> usize {
+        let most = usize::try_from(node_pool.max_nodes).unwrap_or(0);
         if self.pause.is_some() || self.problem.is_some() {
             return 0;
         }
@@ -142,9 +142,9 @@ impl Capacity {
 }
 
 impl ClusterIndex {
-    /// The kind of a node that an autoscaler adds, there or not.
-    pub fn capacity_kind(&self, node: &str) -> Option<&str> {
-        self.capacity.machines.get(node).map(|machine| machine.kind.as_str())
+    /// The pool of a node that an autoscaler adds, there or not.
+    pub fn node_pool(&self, node: &str) -> Option<&str> {
+        self.capacity.machines.get(node).map(|machine| machine.pool.as_str())
     }
 
     /// The pod that stands for such a node in its CapacityBuffer finds room on it.
@@ -152,44 +152,44 @@ impl ClusterIndex {
         self.capacity.machines.get(node).is_some_and(|machine| machine.has_room)
     }
 
-    /// Of which kinds no nodes are to be had, for people; empty: of none.
+    /// Of which pools no nodes are to be had, for people; empty: of none.
     pub fn missing_capacity(&self) -> String {
-        let said = self.capacity.pools.iter().filter_map(|(kind, pool)| {
+        let said = self.capacity.pools.iter().filter_map(|(name, pool)| {
             if let Some(why) = &pool.problem {
-                return Some(format!("{kind}: {why}"));
+                return Some(format!("{name}: {why}"));
             }
             if let Some(why) = &pool.unwritten {
-                return Some(format!("{kind}: its CapacityBuffer is not written: {why}"));
+                return Some(format!("{name}: its CapacityBuffer is not written: {why}"));
             }
             let (until, minutes) = pool.pause?;
             let until = until.strftime("%H:%M");
-            Some(format!("{kind}: it gave no node within {minutes} min, and is asked again at {until} UTC"))
+            Some(format!("{name}: it gave no node within {minutes} min, and is asked again at {until} UTC"))
         });
         said.collect::<Vec<_>>().join("; ")
     }
 
     /// Takes note of what the autoscaler has done; before each plan.
     pub fn see_capacity(&mut self, now: Timestamp) {
-        let kinds = self.policy().map(|policy| policy.spec.capacity.clone()).unwrap_or_default();
+        let policy = self.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
+        let node_pools = &policy.capacity;
         self.capacity.machines.clear();
-        self.capacity.pools.retain(|name, _| kinds.iter().any(|kind| kind.name == *name));
-        for kind in &kinds {
-            let mut pool = self.capacity.pools.remove(&kind.name).unwrap_or_default();
-            let nodes = self.nodes_of(kind);
-            pool.see(&nodes, kind, now);
-            let policy = self.policy().map(|policy| policy.spec.clone()).unwrap_or_default();
-            let machine = remembered(kind, policy.type_labels.first(), &pool.labels);
+        self.capacity.pools.retain(|name, _| node_pools.iter().any(|node_pool| node_pool.name == *name));
+        for node_pool in node_pools {
+            let mut pool = self.capacity.pools.remove(&node_pool.name).unwrap_or_default();
+            let nodes = self.nodes_of(node_pool);
+            pool.see(&nodes, node_pool, now);
+            let machine = remembered(node_pool, policy.type_labels.first(), &pool.labels);
             let selected =
                 policy.node_selector.iter().all(|(key, value)| machine.labels.get(key) == Some(value));
             pool.problem = (!selected).then(|| UNSELECTED.to_owned());
-            pool.asked.truncate(pool.may_come(kind));
-            let machines = self.make_machines(kind, (&pool, &nodes), &machine, now);
-            self.capacity.pools.insert(kind.name.clone(), pool);
+            pool.asked.truncate(pool.may_come(node_pool));
+            let machines = self.make_machines(node_pool, (&pool, &nodes), &machine, now);
+            self.capacity.pools.insert(node_pool.name.clone(), pool);
             self.capacity.machines.extend(machines);
         }
     }
 
-    /// So many nodes of each kind are needed beside those that are there. Returns how many are asked for.
+    /// So many nodes of each pool are needed beside those that are there. Returns how many are asked for.
     pub fn ask_capacity(
         &mut self,
         needed: &BTreeMap<String, usize>,
@@ -202,24 +202,25 @@ impl ClusterIndex {
         self.capacity.pools.iter().map(|(name, pool)| (name.clone(), pool.asked.len())).collect()
     }
 
-    /// Of which kinds what is asked for could not be written, with the reason; of others it was.
+    /// Of which pools what is asked for could not be written, with the reason; of others it was.
     pub fn note_unwritten(&mut self, unwritten: &BTreeMap<String, String>) {
         for (name, pool) in &mut self.capacity.pools {
             pool.unwritten = unwritten.get(name).cloned();
         }
     }
 
-    /// Nodes of a kind, with whether each can be used. One that has only registered, or that an autoscaler is about to remove, cannot.
-    fn nodes_of(&self, kind: &Kind) -> BTreeMap<&str, (bool, &SlimNode)> {
+    /// Nodes of a node_pool, with whether each can be used. One that has only registered, or that an autoscaler is about to remove, cannot.
+    fn nodes_of(&self, node_pool: &NodePool) -> BTreeMap<&str, (bool, &SlimNode)> {
         let default = Default::default();
         let policy = self.policy().map_or(&default, |policy| &policy.spec);
-        let gpus = u64::from(kind.gpus.unsigned_abs());
+        let gpus = u64::from(node_pool.gpus.unsigned_abs());
         let known = |taint: &SlimTaint| {
-            let own = || kind.taints.iter().any(|own| own.key == taint.key && own.effect == taint.effect);
+            let own =
+                || node_pool.taints.iter().any(|own| own.key == taint.key && own.effect == taint.effect);
             taint.effect == "PreferNoSchedule" || taint.key == GPU_RESOURCE || own()
         };
         let usable = |node: &SlimNode| {
-            policy::gpu_type(node, policy) == Some(kind.gpu_type.as_str())
+            policy::gpu_type(node, policy) == Some(node_pool.gpu_type.as_str())
                 && ready(node)
                 && offered(node).gpus >= gpus
                 && !node.spec.unschedulable
@@ -228,25 +229,25 @@ impl ClusterIndex {
         };
         let is_one = |name: &str, node: &SlimNode| {
             let labels = node.labels();
-            kind.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+            node_pool.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
                 && !self.capacity.machines.contains_key(name)
                 && self.stored_node_power(name).is_none()
         };
         let nodes = self.nodes.iter().map(|(key, node)| (key.name.as_str(), &**node));
-        let of_kind = nodes.filter(|(name, node)| is_one(name, node));
-        of_kind.map(|(name, node)| (name, (usable(node), node))).collect()
+        let of_pool = nodes.filter(|(name, node)| is_one(name, node));
+        of_pool.map(|(name, node)| (name, (usable(node), node))).collect()
     }
 
     fn make_machines(
         &self,
-        kind: &Kind,
+        node_pool: &NodePool,
         (pool, nodes): (&Pool, &BTreeMap<&str, (bool, &SlimNode)>),
         remembered: &RememberedMachine,
         now: Timestamp,
     ) -> Vec<(String, PoolMachine)> {
         let machine = |name: String, state: PowerState, since: Option<Timestamp>, has_room: bool| {
             let wanted = if state == PowerState::Off { WantedPower::Off } else { WantedPower::On };
-            let usual = || kind.start_time.seconds().and_then(|seconds| i32::try_from(seconds).ok());
+            let usual = || node_pool.start_time.seconds().and_then(|seconds| i32::try_from(seconds).ok());
             let status = NodePowerStatus {
                 state,
                 since: since.map(Time),
@@ -258,28 +259,28 @@ impl ClusterIndex {
             let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
             let spec = NodePowerSpec { wanted, ..NodePowerSpec::default() };
             let power = Arc::new(SlimNodePower { metadata, spec, status: Some(status) });
-            (name, PoolMachine { kind: kind.name.clone(), power, has_room })
+            (name, PoolMachine { pool: node_pool.name.clone(), power, has_room })
         };
         let usable = nodes.iter().filter(|(_, (usable, _))| *usable);
         let there = usable.map(|(name, (_, node))| {
-            let has_room = self.has_room(name, node, kind);
+            let has_room = self.has_room(name, node, node_pool);
             machine((*name).to_owned(), PowerState::On, None, has_room)
         });
-        let to_come = (0..pool.may_come(kind)).map(|i| {
+        let to_come = (0..pool.may_come(node_pool)).map(|i| {
             let since = pool.asked.get(i).copied();
             let state = if since.is_some() { PowerState::Starting } else { PowerState::Off };
             // No node has such a name.
-            machine(format!("{}:{}", kind.name, i + 1), state, since, false)
+            machine(format!("{}:{}", node_pool.name, i + 1), state, since, false)
         });
         there.chain(to_come).collect()
     }
 
-    /// Whether pods of others leave room for all that a node of the kind has for pods.
-    fn has_room(&self, name: &str, node: &SlimNode, kind: &Kind) -> bool {
-        let all = kind.allocatable.iter().filter(|(resource, _)| *resource != "pods");
+    /// Whether pods of others leave room for all that a node of the pool has for pods.
+    fn has_room(&self, name: &str, node: &SlimNode, node_pool: &NodePool) -> bool {
+        let all = node_pool.allocatable.iter().filter(|(resource, _)| *resource != "pods");
         let mut all: BTreeMap<String, Quantity> =
             all.map(|(resource, amount)| (resource.clone(), Quantity(amount.clone()))).collect();
-        all.insert(GPU_RESOURCE.into(), Quantity(kind.gpus.to_string()));
+        all.insert(GPU_RESOURCE.into(), Quantity(node_pool.gpus.to_string()));
         let needed = Amounts::from_resources(&all).bounded();
         let free = offered(node).minus(self.foreign_use(name));
         needed.gpus <= free.gpus
@@ -300,25 +301,25 @@ fn taint(taint: &NodeTaint) -> RememberedTaint {
     RememberedTaint { key, value, effect }
 }
 
-/// What nodes of a kind will be, as far as is known: like the last one that came.
+/// What nodes of a pool will be, as far as is known: like the last one that came.
 fn remembered(
-    kind: &Kind,
+    node_pool: &NodePool,
     type_label: Option<&String>,
     seen: &BTreeMap<String, String>,
 ) -> RememberedMachine {
     let mut labels = BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]);
     labels.extend(seen.clone());
     labels.remove("kubernetes.io/hostname");
-    labels.extend(type_label.map(|label| (label.clone(), kind.gpu_type.clone())));
-    labels.extend(kind.labels.clone());
-    labels.extend(kind.node_selector.clone());
-    let mut allocatable = kind.allocatable.clone();
-    allocatable.insert(GPU_RESOURCE.into(), kind.gpus.to_string());
+    labels.extend(type_label.map(|label| (label.clone(), node_pool.gpu_type.clone())));
+    labels.extend(node_pool.labels.clone());
+    labels.extend(node_pool.node_selector.clone());
+    let mut allocatable = node_pool.allocatable.clone();
+    allocatable.insert(GPU_RESOURCE.into(), node_pool.gpus.to_string());
     RememberedMachine {
         labels,
-        taints: kind.taints.iter().map(taint).collect(),
+        taints: node_pool.taints.iter().map(taint).collect(),
         allocatable,
-        gpus: kind.gpus,
+        gpus: node_pool.gpus,
         ..RememberedMachine::default()
     }
 }

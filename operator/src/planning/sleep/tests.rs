@@ -121,10 +121,10 @@ impl World {
         let (_, built, made) = make(&index, &ledger, Caches::default(), last, &Options::default());
         let (plan, _) = made.expect("a plan");
         let wanted = self.sleep.after(&index, (&built.snapshot, &plan), &waiting, at(second));
-        let more = wanted.capacity.iter().map(|(kind, asked)| (kind.clone(), asked.more)).collect();
+        let more = wanted.capacity.iter().map(|(pool, asked)| (pool.clone(), asked.more)).collect();
         let asked = self.index.ask_capacity(&more, at(second));
-        let of_kind = wanted.capacity.get("a100").copied().unwrap_or_default();
-        self.replicas = asked.get("a100").map_or(0, |asked| of_kind.replicas(*asked));
+        let of_pool = wanted.capacity.get("a100").copied().unwrap_or_default();
+        self.replicas = asked.get("a100").map_or(0, |asked| of_pool.replicas(*asked));
         record(&self.index, &mut ledger, &built, &plan);
         let decision = ledger.get(&key("a")).and_then(|memory| memory.plan().decision.clone());
         (wanted, decision.map(|decision| decision.planned))
@@ -307,7 +307,7 @@ fn cloud() -> Value {
         "allocatable": {"cpu": "60", "memory": "500Gi", "pods": "100"}, "nodeSelector": {"pool": "a100"}}]})
 }
 
-/// What is asked for of the kind a100: more, and kept.
+/// What is asked for of the pool a100: more, and kept.
 fn asked(wanted: &Wanted) -> (usize, usize) {
     wanted.capacity.get("a100").map_or((0, 0), |asked| (asked.more, asked.kept))
 }
@@ -362,7 +362,7 @@ fn what_a_job_needs_no_longer_is_no_longer_asked_for() {
 }
 
 #[test]
-fn a_kind_that_gives_no_nodes_is_named_and_asked_again_later() {
+fn a_pool_that_gives_no_nodes_is_named_and_asked_again_later() {
     let mut world = World::new(cloud());
     world.job("a", 8, Value::Null);
     assert_eq!(asked(&world.plan(10).0), (1, 0));
