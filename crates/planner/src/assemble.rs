@@ -1,6 +1,6 @@
 //! Converts a decision by indices into a [`Plan`] by names, with the forecast of every job.
 
-use andreas_model::{GpuCount, JobId, Joules, Money, Seconds};
+use andreas_model::{GpuCount, JobId, Joules, Money, Seconds, Time};
 
 use crate::budget;
 use crate::cost::Forecast;
@@ -10,7 +10,7 @@ use crate::order::{Execution, Order};
 use crate::outcome::Outcome;
 use crate::partial::PartialPlan;
 use crate::plan::{Decision, JobPlan, Plan};
-use crate::snapshot::IntendedChange;
+use crate::snapshot::{IntendedChange, Job, JobState, Snapshot};
 
 /// Costs that differ by less than this part are equal.
 const ROUNDING: f64 = 1e-9;
@@ -55,7 +55,7 @@ pub(crate) fn assemble(
         bound_invalid: false,
         budgeted_power: instance.in_scope(budgeted),
         allowed_power: instance.budget_mw.map(|mw| instance.in_scope(mw)),
-        next_event: next.reduce(andreas_model::Time::min),
+        next_event: next.reduce(Time::min),
         jobs: std::collections::BTreeMap::new(),
         prices: outcome.prices.clone(),
         intended: intended(instance, &outcome.intended),
@@ -75,9 +75,9 @@ pub(crate) fn assemble(
         };
         // A run that would be late as it is gets more GPUs as soon as it may be moved.
         let late = expected.finish.is_some_and(|end| data.job.deadline.is_some_and(|due| end > due));
-        let settles = data.job.settles(instance.snapshot).filter(|_| late);
+        let settles = settles(data.job, instance.snapshot).filter(|_| late);
         let events = plan.next_event.into_iter().chain(expected.finish).chain(settles);
-        plan.next_event = events.reduce(andreas_model::Time::min);
+        plan.next_event = events.reduce(Time::min);
         total += expected.cost;
         jobs.push((data.job.id.clone(), expected));
     }
@@ -119,6 +119,13 @@ fn budgeted_mw(
         }
     }
     budget::with_leaving(instance, &now).max(at_end)
+}
+
+/// From when on a run that has just started is moved like any other.
+fn settles(job: &Job, snapshot: &Snapshot) -> Option<Time> {
+    let JobState::Running { since, .. } = &job.state else { return None };
+    let at = *since + job.restart_time(snapshot).max(job.min_run);
+    (job.may_restart() && at > snapshot.now).then_some(at)
 }
 
 /// Intended changes by name. One that the last plan intended too keeps its instant until that has passed.

@@ -323,13 +323,6 @@ impl Job {
         matches!(&self.state, JobState::Running { since, .. } if *since + self.restart_time(snapshot) > snapshot.now)
     }
 
-    /// From when on a run that has just started is moved like any other.
-    pub(crate) fn settles(&self, snapshot: &Snapshot) -> Option<Time> {
-        let JobState::Running { since, .. } = &self.state else { return None };
-        let at = *since + self.restart_time(snapshot).max(self.min_run);
-        (self.may_restart() && at > snapshot.now).then_some(at)
-    }
-
     /// Whether a run of it may ever be stopped for another placement; a lower budget may stop it all the same.
     pub(crate) fn may_restart(&self) -> bool {
         self.movable
