@@ -22,7 +22,13 @@ pub struct NodePool {
     #[schemars(range(min = 1, max = 64))]
     pub gpus: i32,
     /// What pods can ask for on such a node beside GPUs, less what its DaemonSets take: `cpu`, `memory` and others.
-    #[schemars(length(min = 1, max = 16), inner(length(max = 64)))]
+    #[schemars(
+        length(min = 1, max = 16),
+        inner(
+            length(max = 64),
+            regex(pattern = r"^[0-9]{1,15}([.][0-9]{1,6})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")
+        )
+    )]
     pub allocatable: BTreeMap<String, String>,
     /// Labels by which the autoscaler finds the pool, for example `cloud.google.com/gke-nodepool: a100`; nodes that have them are of this
     /// pool.

@@ -127,10 +127,11 @@ async fn a_worker_that_its_kubelet_ends_for_its_own_sake_has_not_finished() -> R
         let probe = json!({"tcpSocket": {"port": 9}, "initialDelaySeconds": 5, "periodSeconds": 1, "failureThreshold": 2});
         let probed = leaves("probed", "8Mi").container("livenessProbe", probe);
         let full = leaves("full", "1Ki");
-        for (job, words) in [
-            (&probed, "Liveness probe failed: dial tcp"),
-            // Its kubelet measures volumes once a minute.
-            (&full, "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Ki\""),
+        for (job, words, codes) in [
+            (&probed, "Liveness probe failed: dial tcp", &[0][..]),
+            // Its kubelet measures volumes once a minute, and kills what it evicts for them after a second: on a busy machine that can be
+            // before the program has saved.
+            (&full, "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Ki\"", &[0, 137][..]),
         ] {
             c.submit(job).await?;
             let key = job.key();
@@ -140,8 +141,8 @@ async fn a_worker_that_its_kubelet_ends_for_its_own_sake_has_not_finished() -> R
             let first = status.history.first().context("an attempt")?;
             println!("{key} exited with {:?}: {}", first.exit_code, first.message);
             println!("{}", c.kubectl("get events -o custom-columns=AT:.firstTimestamp,N:.count,BY:.source.component,FOR:.involvedObject.fieldPath,WHY:.reason,SAYS:.message").await?);
-            let seen = (status.phase, first.outcome, first.exit_code);
-            ensure!(seen == (Phase::Failed, Outcome::UserFailure, Some(0)), "{status:?}");
+            ensure!((status.phase, first.outcome) == (Phase::Failed, Outcome::UserFailure), "{status:?}");
+            ensure!(first.exit_code.is_some_and(|code| codes.contains(&code)), "{first:?}");
             ensure!(first.message.contains(words), "{first:?}");
             ensure!(status.excluded_nodes.is_empty() && status.cluster_failures == 0, "{status:?}");
         }
