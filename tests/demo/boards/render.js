@@ -123,13 +123,15 @@ function timeseries(box, panel, series, width, height, annotations) {
     high = Math.max(high, point[3]); low = Math.min(low, point[3]);
   }
   if (!(high > low)) high = low + (Math.abs(low) || 1);
-  const pad = (high - low) * 0.08;
-  high += pad; if (field.min === undefined) low -= pad;
+  // Round ticks, as Grafana's.
+  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const tick = [1, 2, 2.5, 5, 10].map(one => one * power).find(one => one >= rough * 0.999);
+  low = Math.floor(low / tick) * tick; high = Math.ceil(high / tick + 0.05) * tick;
   const y = value => bottom - (value - low) / (high - low) * (bottom - 6);
-  for (let n = 0; n <= 4; n++) {
-    const value = low + (high - low) * n / 4;
+  for (let n = 0; n <= Math.round((high - low) / tick); n++) {
+    const value = low + n * tick;
     element("line", {x1: left, x2: width - right, y1: y(value), y2: y(value), stroke: "#eef0f1"}, svg);
-    element("text", {x: left - 5, y: y(value) + 3, "text-anchor": "end", text: shown(+value.toPrecision(3), {...field, mappings: []})}, svg);
+    element("text", {x: left - 5, y: y(value) + 3, "text-anchor": "end", text: shown(+value.toPrecision(4), {...field, mappings: []})}, svg);
   }
   for (const step of field.thresholds?.steps || []) if (step.value !== null && step.value < high && step.value > low) {
     element("line", {x1: left, x2: width - right, y1: y(step.value), y2: y(step.value), stroke: color(step.color), "stroke-dasharray": "6 4"}, svg);

@@ -105,11 +105,11 @@ async fn boards(cluster: &Cluster, out: &Path) -> Result<()> {
         let path = entry?.path();
         let board: Value = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
         let name = board["uid"].as_str().context("uid")?.to_owned();
-        let page = prometheus.page(cluster, &board, start, end)?;
+        let page = prometheus.page(cluster, &expanded(&board), start, end)?;
         let dom = browser(&["--dump-dom"], &page, 1000).await?;
         let states = states(&dom);
         ensure!(dom.contains("data-done=\"true\""), "{name} was not drawn");
-        for panel in board["panels"].as_array().into_iter().flatten().filter(|p| p["type"] != "row") {
+        for panel in scrape::panels(&board) {
             let title = panel["title"].as_str().unwrap_or_default();
             let queries = panel["targets"].to_string();
             let excused = NO_DATA_HERE.iter().any(|series| queries.contains(series));
@@ -119,10 +119,13 @@ async fn boards(cluster: &Cluster, out: &Path) -> Result<()> {
                 other => wrong.push(format!("{name}: {title}: {other:?}")),
             }
         }
+        // The picture is what one sees first: rows that are collapsed stay so.
+        let page = prometheus.page(cluster, &board, start, end)?;
+        let dom = browser(&["--dump-dom"], &page, 1000).await?;
         let height = dom.split("data-height=\"").nth(1).and_then(|rest| rest.split('"').next()?.parse().ok());
         let height = height.unwrap_or(MAX_HEIGHT).min(MAX_HEIGHT);
         shoot(&page, &out.join(format!("board-{}.png", name.trim_start_matches("andreas-"))), height).await?;
-        println!("{name}: {} panels", states.len());
+        println!("{name}: {} panels, {} in sight", states.len(), self::states(&dom).len());
     }
     prometheus.process.stop().await;
     state.process.stop().await;
@@ -145,6 +148,29 @@ fn ask((queue, what_if): &(Page, Page), until: Instant) -> [usize; 2] {
 
 fn now() -> f64 {
     jiff::Timestamp::now().as_millisecond() as f64 / 1000.0
+}
+
+/// The board with its collapsed rows opened, one below the other.
+fn expanded(board: &Value) -> Value {
+    let (mut board, mut down) = (board.clone(), 0);
+    let mut shown = Vec::new();
+    for mut panel in board["panels"].as_array().cloned().unwrap_or_default() {
+        let below = panel["panels"].take().as_array().cloned().unwrap_or_default();
+        let bottom = |one: &Value| {
+            one["gridPos"]["y"].as_i64().unwrap_or(0) + one["gridPos"]["h"].as_i64().unwrap_or(0)
+        };
+        let opened = below.iter().map(bottom).max().map_or(0, |lowest| lowest - bottom(&panel));
+        let lower = |mut one: Value| {
+            one["gridPos"]["y"] = json!(one["gridPos"]["y"].as_i64().unwrap_or(0) + down);
+            one
+        };
+        panel["panels"] = json!([]);
+        shown.push(lower(panel));
+        shown.extend(below.into_iter().map(lower));
+        down += opened;
+    }
+    board["panels"] = Value::Array(shown);
+    board
 }
 
 /// `data`, `none` or `error` by the panels' titles.

@@ -171,6 +171,16 @@ pub fn alerts() -> PathBuf {
     path.canonicalize().unwrap_or(path)
 }
 
+/// Panels of a dashboard that show data, also those in rows that are collapsed.
+pub fn panels(board: &Value) -> impl Iterator<Item = &Value> {
+    fn inside(one: &Value) -> std::slice::Iter<'_, Value> {
+        one["panels"].as_array().map_or(&[][..], Vec::as_slice).iter()
+    }
+    inside(board)
+        .flat_map(move |one| std::iter::once(one).chain(inside(one)))
+        .filter(|one| one["type"] != "row")
+}
+
 /// The folder with `prometheus` and `promtool`: built on first use (three minutes on two cores), found in the cache from then on.
 ///
 /// # Errors

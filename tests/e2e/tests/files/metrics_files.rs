@@ -154,16 +154,16 @@ fn dashboards_name_metrics_that_there_are_and_can_be_imported_anywhere() -> Resu
             board["tags"][0] == "andreas" && board["templating"]["list"][0]["type"] == "datasource",
             "{file}"
         );
-        let panels = board["panels"].as_array().context("no panels")?;
-        let ids: BTreeSet<i64> = panels.iter().filter_map(|panel| panel["id"].as_i64()).collect();
-        ensure!(ids.len() == panels.len(), "{file}: ids of panels are not unique");
+        let ids: Vec<i64> = scrape::panels(&board).filter_map(|panel| panel["id"].as_i64()).collect();
+        let different: BTreeSet<&i64> = ids.iter().collect();
+        ensure!(!ids.is_empty() && different.len() == ids.len(), "{file}: ids of panels are not unique");
         let variables: BTreeSet<&str> = board["templating"]["list"]
             .as_array()
             .into_iter()
             .flatten()
             .filter_map(|v| v["name"].as_str())
             .collect();
-        for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        for panel in scrape::panels(&board) {
             let title = panel["title"].as_str().unwrap_or_default();
             for target in panel["targets"].as_array().context("no targets")? {
                 let query = target["expr"].as_str().unwrap_or_default();

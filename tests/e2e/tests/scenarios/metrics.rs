@@ -195,7 +195,7 @@ async fn every_query_of_a_dashboard_is_answered(prometheus: &Prometheus) -> Resu
     for entry in std::fs::read_dir(chart::folder().join("files/dashboards"))? {
         let board: Value = serde_json::from_str(&std::fs::read_to_string(entry?.path())?)?;
         let values = variables(prometheus, &board).await?;
-        for panel in board["panels"].as_array().context("no panels")? {
+        for panel in scrape::panels(&board) {
             for target in panel["targets"].as_array().into_iter().flatten() {
                 let query = target["expr"].as_str().context("no query")?;
                 // A name may begin with another's: the longer one first.
