@@ -11,10 +11,8 @@ mod session;
 mod tests;
 
 use std::fs::DirBuilder;
-use std::io::Write as _;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use andreas_api::query::MAX_QUEUE;
@@ -27,8 +25,8 @@ use crate::cluster::block_on;
 use crate::output;
 use session::Session;
 
-/// Programs that open a browser: of Linux, of macOS.
-const OPENERS: [&str; 2] = ["xdg-open", "open"];
+/// Programs that open a browser: of Linux, of macOS, of Windows.
+const OPENERS: [&str; 3] = ["xdg-open", "open", "explorer"];
 
 /// Ui: a page in your browser with the jobs of a namespace over time, power, nodes, and what if.
 ///
@@ -92,12 +90,11 @@ impl Link {
             std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
         let folder = own.unwrap_or_else(std::env::temp_dir);
         let folder = folder.join(format!("andreas-ui-{}", secret()?));
-        DirBuilder::new().mode(0o700).create(&folder).with_context(|| folder.display().to_string())?;
+        create_private(&folder).with_context(|| folder.display().to_string())?;
         let link = Self(folder);
         let file = link.0.join("open.html");
-        let mut options = std::fs::OpenOptions::new();
-        let mut page = options.write(true).create_new(true).mode(0o600).open(&file)?;
-        write!(page, "<meta charset=utf-8><meta http-equiv=refresh content=\"0;url={address}\">")?;
+        let page = format!("<meta charset=utf-8><meta http-equiv=refresh content=\"0;url={address}\">");
+        std::fs::write(&file, page).with_context(|| file.display().to_string())?;
         let started = OPENERS.iter().any(|program| {
             let mut command = Command::new(program);
             command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -108,6 +105,14 @@ impl Link {
         }
         Ok(link)
     }
+}
+
+/// A folder that others cannot look into. On Windows the one for temporary files is the user's own.
+fn create_private(folder: &Path) -> std::io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
 }
 
 impl Drop for Link {

@@ -30,9 +30,10 @@
 //!
 //! # Not allowed
 //!
-//! Knowledge of `TrainingJob`s. Of the workspace, this crate uses the vocabulary alone.
+//! Knowledge of `TrainingJob`s. What the command line uses runs on Windows too; servers are for Linux. Of the workspace, this crate uses the vocabulary alone.
 
 pub mod access;
+#[cfg(unix)]
 pub mod admin;
 pub mod arguments;
 pub mod buckets;
@@ -42,11 +43,13 @@ pub mod clock;
 pub mod health;
 pub mod kubeconfig;
 pub mod lease;
+#[cfg(unix)]
 pub mod listen;
 pub mod metrics;
 pub mod proxy;
 pub mod remembered;
 pub mod server;
+#[cfg(unix)]
 pub mod shutdown;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

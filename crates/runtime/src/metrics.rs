@@ -221,6 +221,13 @@ impl Collector for Process {
 }
 
 /// CPU time in the scheduler's accounting (nanoseconds), including ended threads.
+#[cfg(not(unix))]
+fn cpu_time() -> Option<Duration> {
+    None
+}
+
+/// CPU time in the scheduler's accounting (nanoseconds), including ended threads.
+#[cfg(unix)]
 fn cpu_time() -> Option<Duration> {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Some(Duration::new(u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?))
