@@ -38,7 +38,7 @@ impl<T> Column<T> {
 pub fn table<T>(columns: &[Column<T>], rows: &[T], wide: bool, headers: bool) -> String {
     let shown: Vec<&Column<T>> = columns.iter().filter(|column| wide || !column.wide).collect();
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     if headers {
         table.set_header(shown.iter().map(|column| column.title));
     }

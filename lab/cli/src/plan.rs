@@ -166,7 +166,7 @@ fn read(file: &Path) -> Result<(Snapshot, Scheduler)> {
 
 fn table(snapshot: &Snapshot, plan: &Plan) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header([
         "JOB", "GPUS", "TYPE", "NODES", "LIMIT", "FINISH", "DEADLINE", "ON TIME", "ENERGY", "COST", "REASON",
     ]);

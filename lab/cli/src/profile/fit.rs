@@ -31,7 +31,7 @@ pub fn run(args: &FitArgs) -> Result<()> {
     let samples = read(&args.data, Purpose::Measurements)?.samples;
     let (predictor, profiles) = learned(&samples, &gpu_models(&samples));
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
     let mut header: Vec<String> =
         ["PROFILE", "TYPE", "ROWS", "BATCH", "W/GPU"].iter().map(ToString::to_string).collect();
     header.extend(COUNTS.iter().map(|g| format!("{g} GPU")));

@@ -124,7 +124,7 @@ pub fn matrix(reports: &[Report<'_>]) -> String {
 /// cells are means with standard deviations, GAP and MISSED means alone, and OVER BUDGET the most of any run.
 pub fn table(report: &Report<'_>) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(HEAD);
     for outcome in report.outcomes {
         table.add_row(cells(outcome, &report.outcomes[0]));
