@@ -96,6 +96,10 @@ pub struct RunArgs {
     /// cluster does not have are waited for.
     #[arg(long, env = "ANDREAS_ADOPT", value_delimiter = ',', value_parser = kind, value_name = "KINDS")]
     pub adopt: Vec<Kind>,
+    /// Hosts that namespaces may have notifications sent to, separated by commas: hooks.slack.com, or *.example.com for all below one.
+    /// Without any nobody is told, and no Secret is read.
+    #[arg(long, env = "ANDREAS_NOTIFY_HOSTS", value_delimiter = ',', value_name = "HOSTS", value_parser = arguments::non_empty)]
+    pub notify_hosts: Vec<String>,
 }
 
 fn kind(text: &str) -> Result<Kind, String> {

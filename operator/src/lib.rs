@@ -30,6 +30,7 @@
 //! | [`planning`] | one loop: when to plan, and delivery of decisions |
 //! | [`query`] | answers of the query API: when, why, what would help |
 //! | [`executor`] | the other loop: workers, actions, events |
+//! | [`notify`] | tells people of their runs by webhook, Slack and mail |
 //! | [`adoption`] | TrainingJobs that stand for adopted jobs of other kinds |
 //! | [`args`] | flags |
 //! | [`server`] | process setup: caches, endpoints, certificates, leader election, loops |
@@ -44,6 +45,7 @@ pub mod args;
 pub mod executor;
 pub mod ledger;
 pub mod metrics;
+pub mod notify;
 pub mod objects;
 pub mod planning;
 pub mod predict;

@@ -114,6 +114,8 @@ andreas_model::names! {
         FinishDelayed,
         /// The risk of missing the deadline is in another class. Only of events.
         RiskChanged,
+        /// A receiver of notifications did not take one. Only of events.
+        NotificationFailed,
         /// All is well.
         AsExpected,
     }

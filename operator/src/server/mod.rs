@@ -45,6 +45,7 @@ use crate::executor::rate_limits::RateLimits;
 use crate::executor::{self, Executor};
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::notify;
 use crate::objects::capacity::Buffers;
 use crate::objects::nodes;
 use crate::objects::profiles::{self, ProfileUpdates};
@@ -175,6 +176,7 @@ async fn start(args: RunArgs) -> anyhow::Result<()> {
                 client,
                 index,
                 metrics,
+                watch_metrics,
                 health,
                 settings,
                 identity,
@@ -270,6 +272,7 @@ struct Leading {
     client: kube::Client,
     index: Arc<Mutex<ClusterIndex>>,
     metrics: Metrics,
+    watch_metrics: WatchMetrics,
     health: Health,
     settings: Settings,
     identity: String,
@@ -372,6 +375,11 @@ async fn lead(args: &RunArgs, stop: &CancellationToken, with: Leading) -> anyhow
     ));
     loops.spawn(nodes::run(Arc::clone(&shared), loops_end.clone()));
     loops.spawn(adoption::run(Arc::clone(&shared), events.clone(), loops_end.clone()));
+    if !args.notify_hosts.is_empty() {
+        let (shared, events, hosts) = (Arc::clone(&shared), events.clone(), args.notify_hosts.clone());
+        let (metrics, end) = (with.watch_metrics, loops_end.clone());
+        loops.spawn(async move { notify::run(shared, events, &hosts, &metrics, end).await });
+    }
     loops.spawn(profiles::run(Arc::clone(&shared), profile_updates, loops_end.clone()));
     if let Some(certificates) = with.certificates {
         loops.spawn(certificates.lead(Arc::clone(&shared), loops_end.clone()));

@@ -137,7 +137,9 @@ impl Cluster {
             let adopts = (!options.adopt.is_empty()).then_some(("adoption.kinds", kinds.as_str()));
             let powers = options.node_power.then_some(("nodePower.enabled", "true"));
             let weight = ("policies.maxWeight", max_weight.as_str());
-            let values: Vec<_> = adopts.into_iter().chain(powers).chain([weight]).collect();
+            let hosts = format!("{{{}}}", options.notify_hosts.join(","));
+            let told = (!options.notify_hosts.is_empty()).then_some(("notifications.hosts", hosts.as_str()));
+            let values: Vec<_> = adopts.into_iter().chain(powers).chain(told).chain([weight]).collect();
             chart::install(&testbed, &values).await.context("installing the chart's objects")?;
         }
         let machines: Arc<dyn Machines> = match &real_nodes {
@@ -293,6 +295,9 @@ impl Cluster {
         spec = spec.args(&self.options.operator_args);
         if !self.options.adopt.is_empty() {
             spec = spec.args(["--adopt", &self.options.adopt.join(",")]);
+        }
+        if !self.options.notify_hosts.is_empty() {
+            spec = spec.args(["--notify-hosts", &self.options.notify_hosts.join(",")]);
         }
         for (name, value) in self.clock(Clock::Operator, self.options.operator_clock)? {
             spec = spec.env(name, value);

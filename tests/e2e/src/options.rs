@@ -101,6 +101,8 @@ pub struct Options {
     pub max_weight: u16,
     /// With the rights and policies of node-power.
     pub node_power: bool,
+    /// Hosts that namespaces may have notifications sent to.
+    pub notify_hosts: &'static [&'static str],
     /// Keeps the machine busy: takes places of several, so that no other such scenario and few of the usual ones run beside it.
     pub heavy: bool,
 }
@@ -115,6 +117,7 @@ impl Options {
             && self.node_monitor_grace_period == usual.node_monitor_grace_period
             && self.adopt.is_empty()
             && self.max_weight == usual.max_weight
+            && self.notify_hosts.is_empty()
             && !(self.simulated || self.heavy || self.node_power)
     }
 }
@@ -148,6 +151,7 @@ impl Default for Options {
             adopt: &[],
             max_weight: chart::MAX_WEIGHT,
             node_power: false,
+            notify_hosts: &[],
             heavy: false,
         }
     }

@@ -89,9 +89,27 @@ pub struct TrainingJobStatus {
     /// No new attempt before this instant (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
+    /// What was told by the addresses of its namespace. Absent where it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notified: Option<Notified>,
     /// Texts of columns. Programs read the fields that they are made of.
     #[serde(skip_serializing_if = "Display::is_empty")]
     pub display: Display,
+}
+
+/// What was told of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Notified {
+    /// What was told, and by which key of the Secret: `Started/slack`.
+    #[schemars(length(max = 16), inner(length(max = 32)))]
+    pub told: Vec<String>,
+    /// The predicted end from which a delay counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_time: Option<Time>,
+    /// When that was predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }
 
 /// Texts for people, as `kubectl get` shows them: its columns cannot divide, join or compare.

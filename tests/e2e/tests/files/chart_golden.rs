@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use andreas_e2e::chart;
 use andreas_testbed::Programs;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 /// A name, and what it is rendered with: the chart's files of values for a platform, and single values.
-pub(super) const SETS: [(&str, &[&str]); 19] = [
+pub(super) const SETS: [(&str, &[&str]); 20] = [
     ("default", &[]),
     ("gke", &["values-gke.yaml"]),
     ("eks", &["values-eks.yaml"]),
@@ -66,6 +66,7 @@ pub(super) const SETS: [(&str, &[&str]); 19] = [
         ],
     ),
     ("node-power", &["nodePower.enabled=true", "nodePower.metal3=true"]),
+    ("notifications", &["notifications.hosts={hooks.slack.com,*.ci.example.com}"]),
     (
         "cert-manager",
         &[
@@ -114,7 +115,8 @@ pub(super) const SETS: [(&str, &[&str]); 19] = [
 ];
 
 /// The sets whose objects are kept in files.
-const KEPT: [&str; 7] = ["default", "node-power", "gke", "openshift", "argocd", "affinity", "cert-manager"];
+const KEPT: [&str; 8] =
+    ["default", "node-power", "notifications", "gke", "openshift", "argocd", "affinity", "cert-manager"];
 
 /// What helm prints, without a cluster: as Argo CD and others render it.
 async fn template(values: &[&str]) -> Result<String> {
@@ -122,7 +124,11 @@ async fn template(values: &[&str]) -> Result<String> {
 }
 
 async fn template_for(version: &str, values: &[&str]) -> Result<String> {
-    let mut helm = Command::new(Programs::find().await?.path("helm"));
+    template_by(&Programs::find().await?.path("helm"), version, values).await
+}
+
+async fn template_by(helm: &Path, version: &str, values: &[&str]) -> Result<String> {
+    let mut helm = Command::new(helm);
     let home = std::env::temp_dir().join(format!("andreas-golden-{}", std::process::id()));
     for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
         helm.env(variable, &home);
@@ -191,6 +197,22 @@ async fn the_rendered_chart_is_the_one_that_was_looked_at() {
         }
     }
     assert!(stale.is_empty(), "stale; refresh with: make generate WHAT=crds\n{}", stale.join("\n"));
+}
+
+#[tokio::test]
+async fn helm_3_renders_the_same_bytes_as_helm_4() {
+    let (third, fourth) = (
+        andreas_testbed::built("helm3").await.unwrap().join("helm"),
+        Programs::find().await.unwrap().path("helm"),
+    );
+    for (name, values) in SETS {
+        let texts = [
+            template_by(&third, "v1.36.4", values).await.context(name).unwrap(),
+            template_by(&fourth, "v1.36.4", values).await.context(name).unwrap(),
+        ];
+        assert!(texts[0] == texts[1], "{name}");
+        assert!(texts[0].contains("kind: Deployment"), "{name}");
+    }
 }
 
 /// A setting ends when no request has come for its time: with one request in it, a late one would do.

@@ -19,6 +19,7 @@ mod faults;
 mod install;
 mod lifecycle;
 mod metrics;
+mod notifications;
 mod power;
 mod python;
 mod sleep;
