@@ -10,7 +10,6 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::fs::DirBuilder;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -107,12 +106,17 @@ impl Link {
     }
 }
 
-/// A folder that others cannot look into. On Windows the one for temporary files is the user's own.
+/// A folder that others cannot look into.
+#[cfg(unix)]
 fn create_private(folder: &Path) -> std::io::Result<()> {
-    let mut builder = DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().mode(0o700).create(folder)
+}
+
+/// The folder for temporary files is the user's own here.
+#[cfg(not(unix))]
+fn create_private(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(folder)
 }
 
 impl Drop for Link {

@@ -32,6 +32,7 @@
 //!
 //! Knowledge of `TrainingJob`s. What the command line uses runs on Windows too; servers are for Linux. Of the workspace, this crate uses the vocabulary alone.
 
+#[cfg(unix)]
 pub mod access;
 #[cfg(unix)]
 pub mod admin;
@@ -48,6 +49,7 @@ pub mod listen;
 pub mod metrics;
 pub mod proxy;
 pub mod remembered;
+#[cfg(unix)]
 pub mod server;
 #[cfg(unix)]
 pub mod shutdown;

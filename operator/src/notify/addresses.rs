@@ -121,9 +121,9 @@ impl Book {
         Self { hosts, ..Self::default() }
     }
 
-    /// Namespaces and what they asked for.
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &Arc<Addresses>)> {
-        self.by_namespace.iter()
+    /// What each namespace asked for.
+    pub fn all(&self) -> BTreeMap<String, Arc<Addresses>> {
+        self.by_namespace.clone()
     }
 
     /// What a namespace asked for.

@@ -42,15 +42,19 @@ use addresses::{Addresses, Book, Hosts, SECRET, SlimSecret};
 use notices::{Notice, due, message};
 use send::{Failure, send};
 
-/// Time between two looks at the jobs.
-const EVERY: Duration = Duration::from_secs(2);
+/// Time between two looks at the jobs: with [`AT_A_TIME`] also how many messages a channel gets.
+const EVERY: Duration = Duration::from_secs(1);
 /// Deliveries of one channel of one namespace at a time.
 const AT_A_TIME: usize = 4;
 /// A channel that fails is left alone for this long, then twice as long, up to the maximum.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const MAX_PAUSE: Duration = Duration::from_secs(300);
-/// A notice that its receiver has not taken for so long is given up.
+/// What is older is told to nobody: its receiver has not taken it, or was named only now.
 const GIVE_UP: SignedDuration = SignedDuration::from_hours(24);
+/// Time between two events about one channel.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+/// Time until a fault is said again.
+const REMIND_EVERY: Duration = Duration::from_secs(3_600);
 
 /// A channel of a namespace.
 type Way = (String, &'static str);
@@ -71,9 +75,10 @@ pub async fn run(
     let feeding = tokio::spawn(feed(watcher, Arc::clone(&book), ready, end.clone()));
     let mut notifier = Notifier::new(shared, events, book);
     let mut tick = tokio::time::interval(EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = tick.tick() => {}
+            _ = tick.tick() => notifier.step(clock::now()),
             Some(done) = notifier.working.join_next() => {
                 if let Ok(done) = done {
                     notifier.note(done);
@@ -81,7 +86,6 @@ pub async fn run(
             }
             () = end.cancelled() => break,
         }
-        notifier.step(clock::now());
     }
     // What a receiver has taken is written: else it gets it again.
     let _ = tokio::time::timeout(Duration::from_secs(5), notifier.finish()).await;
@@ -112,8 +116,8 @@ struct Pause {
     failures: u32,
     until: Option<Instant>,
     sending: usize,
-    /// The last fault that was said.
-    said: Option<String>,
+    /// The last fault that was said, and when.
+    said: Option<(String, Instant)>,
 }
 
 struct Notifier {
@@ -133,38 +137,35 @@ impl Notifier {
 
     /// Starts the deliveries and the writes that are due.
     fn step(&mut self, now: Timestamp) {
-        let (invalid, asked): (_, Vec<(String, Arc<Addresses>)>) = {
+        let (invalid, asked) = {
             let mut book = self.book.lock();
-            let invalid = book.take_invalid();
-            (invalid, book.iter().map(|(namespace, found)| (namespace.clone(), Arc::clone(found))).collect())
+            (book.take_invalid(), book.all())
         };
         for (namespace, uid, fault) in invalid {
-            self.complain(&namespace, &uid, Reason::Invalid, fault);
+            self.complain(&(namespace, SECRET), &uid, Reason::Invalid, fault);
         }
         let jobs: Vec<(ObjectKey, Arc<SlimTrainingJob>)> = if asked.is_empty() {
             Vec::new()
         } else {
             let index = self.shared.index.lock();
-            let wanted = |key: &ObjectKey| asked.iter().any(|(namespace, _)| *namespace == key.namespace);
-            let all = index.jobs().iter().filter(|(key, _)| wanted(key));
-            all.map(|(key, job)| (key.clone(), Arc::clone(job))).collect()
+            let wanted = index.jobs().iter().filter(|(key, _)| asked.contains_key(&key.namespace));
+            wanted.map(|(key, job)| (key.clone(), Arc::clone(job))).collect()
         };
         let present: BTreeSet<&str> =
             jobs.iter().filter_map(|(_, job)| job.metadata.uid.as_deref()).collect();
         self.jobs.retain(|uid, _| present.contains(uid.as_str()));
         for (key, job) in &jobs {
-            let Some((_, addresses)) = asked.iter().find(|(namespace, _)| *namespace == key.namespace) else {
-                continue;
-            };
-            self.tell(key, job, addresses, now);
-            self.write(key, job, addresses, now);
+            if let Some(addresses) = asked.get(&key.namespace) {
+                self.tell(key, job, addresses, now);
+                self.write(key, job, addresses, now);
+            }
         }
     }
 
     fn tell(&mut self, key: &ObjectKey, job: &SlimTrainingJob, addresses: &Arc<Addresses>, now: Timestamp) {
         let (Some(uid), Some(status)) = (job.metadata.uid.clone(), job.status.as_ref()) else { return };
         let written = status.notified.clone().unwrap_or_default().told;
-        for notice in due(status, addresses.since) {
+        for notice in due(status, addresses.since.max(now - GIVE_UP)) {
             if !addresses.notices.contains(&notice) {
                 continue;
             }
@@ -182,9 +183,7 @@ impl Notifier {
                 }
                 let way = (key.namespace.clone(), channel.name());
                 if now.duration_since(first) > GIVE_UP {
-                    telling.told.insert(entry.clone());
-                    let fault = format!("{}: given up: {} of {}", channel.name(), notice.as_str(), key.name);
-                    self.complain(&key.namespace, &addresses.uid, Reason::NotificationFailed, fault);
+                    telling.told.insert(entry);
                     continue;
                 }
                 let pause = self.ways.entry(way.clone()).or_default();
@@ -259,16 +258,26 @@ impl Notifier {
                 pause.sending = pause.sending.saturating_sub(1);
                 let fault = match result {
                     Ok(()) => {
-                        *pause = Pause { sending: pause.sending, ..Pause::default() };
+                        (pause.failures, pause.until) = (0, None);
                         None
                     }
                     Err(Failure::Refused(words)) => Some(format!("{}: refused: {words}", way.1)),
                     Err(Failure::Later(words, after)) => {
-                        let pauses = FIRST_PAUSE.saturating_mul(1 << pause.failures.min(10)).min(MAX_PAUSE);
-                        pause.failures += 1;
-                        pause.until = Some(Instant::now() + after.unwrap_or(pauses));
+                        let now = Instant::now();
+                        // Those that were on their way together fail together.
+                        if pause.until.is_none_or(|until| until <= now) {
+                            let longer =
+                                FIRST_PAUSE.saturating_mul(1 << pause.failures.min(10)).min(MAX_PAUSE);
+                            pause.failures += 1;
+                            pause.until = Some(now + after.unwrap_or(longer));
+                        }
                         self.telling(&job, |telling| telling.sending.remove(&entry));
-                        return self.complain_once(&way, &secret, format!("{}: {words}", way.1));
+                        return self.complain(
+                            &way,
+                            &secret,
+                            Reason::NotificationFailed,
+                            format!("{}: {words}", way.1),
+                        );
                     }
                 };
                 self.telling(&job, |telling| {
@@ -276,7 +285,7 @@ impl Notifier {
                     telling.told.insert(entry)
                 });
                 if let Some(fault) = fault {
-                    self.complain_once(&way, &secret, fault);
+                    self.complain(&way, &secret, Reason::NotificationFailed, fault);
                 }
             }
             Done::Written { job, entries, ok } => self.telling(&job, |telling| {
@@ -295,17 +304,16 @@ impl Notifier {
         }
     }
 
-    /// A fault of a channel, said once until the channel works or the fault is another.
-    fn complain_once(&mut self, way: &Way, secret: &str, fault: String) {
-        let pause = self.ways.entry(way.clone()).or_default();
-        if pause.said.as_ref() != Some(&fault) {
-            pause.said = Some(fault.clone());
-            self.complain(&way.0, secret, Reason::NotificationFailed, fault);
+    /// An event about the Secret: in its namespace, without any of its values, and not for each message that fails.
+    fn complain(&mut self, way: &Way, uid: &str, reason: Reason, fault: String) {
+        let (pause, now) = (self.ways.entry(way.clone()).or_default(), Instant::now());
+        if let Some((before, at)) = &pause.said
+            && now < *at + if *before == fault { REMIND_EVERY } else { COMPLAIN_EVERY }
+        {
+            return;
         }
-    }
-
-    /// An event about the Secret: in its namespace, without any of its values.
-    fn complain(&self, namespace: &str, uid: &str, reason: Reason, fault: String) {
+        pause.said = Some((fault.clone(), now));
+        let namespace = way.0.as_str();
         tracing::info!(namespace, fault, "notifications");
         let about = ObjectReference {
             api_version: Some("v1".into()),

@@ -39,7 +39,8 @@ pub async fn send(channel: &Channel, message: &Message) -> Result<(), Failure> {
             post(request, "application/cloudevents+json", &message.event).await
         }
         Channel::Slack { client, url } => {
-            post(client.post(url.clone()), "application/json", &json!({ "text": message.text })).await
+            post(client.post(url.clone()), "application/json", &json!({ "text": escaped(&message.text) }))
+                .await
         }
         Channel::Mail { server, from, to } => {
             let refused = |error: &dyn std::fmt::Display| Failure::Refused(error.to_string());
@@ -59,6 +60,11 @@ pub async fn send(channel: &Channel, message: &Message) -> Result<(), Failure> {
             }
         }
     }
+}
+
+/// Slack makes links and calls of what stands in angle brackets: <https://api.slack.com/reference/surfaces/formatting#escaping>.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 async fn post(request: reqwest::RequestBuilder, kind: &str, body: &Value) -> Result<(), Failure> {

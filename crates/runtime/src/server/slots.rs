@@ -80,12 +80,13 @@ impl ConnectionSlots {
         let mut held = self.held.lock();
         if held.connections.len() >= self.limit {
             let seen: Vec<ConnectionInfo> = held.connections.iter().map(|(id, c)| c.seen(*id)).collect();
-            let Some(id) = victim(&seen, self.limit) else {
+            let victims = victims(&seen, self.limit);
+            if victims.is_empty() {
                 drop(held);
                 self.overload.note();
                 return None;
-            };
-            if let Some(connection) = held.connections.remove(&id) {
+            }
+            for connection in victims.iter().filter_map(|id| held.connections.remove(id)) {
                 connection.evicted.cancel();
                 if connection.may_have_been_legitimate(now, self.fresh) {
                     self.overload.note();
@@ -189,29 +190,46 @@ impl ConnectionInfo {
     }
 }
 
-/// The connection to close for a new one.
-fn victim(seen: &[ConnectionInfo], limit: usize) -> Option<u64> {
+/// The connections to close for a new one. Finding them looks at all: where there are many, a few go at once, so that thousands of clients
+/// that come again and again cost no processor.
+fn victims(seen: &[ConnectionInfo], limit: usize) -> Vec<u64> {
+    let most = (limit / 32).max(1);
     let unknown = seen.iter().filter(|one| !one.known()).count();
-    let of_known = || of_largest_group(seen.iter().filter(|one| one.known()), |one| !one.busy);
-    let of_unknown = || of_largest_group(seen.iter().filter(|one| !one.known()), |_| true);
-    if unknown * 2 >= limit { of_unknown() } else { of_known().or_else(of_unknown) }
+    let of_known = || of_largest_group(seen.iter().filter(|one| one.known()), |one| !one.busy, most);
+    // No more than those above their half.
+    let above = (unknown + 1).saturating_sub(limit / 2).max(1);
+    let of_unknown = || of_largest_group(seen.iter().filter(|one| !one.known()), |_| true, most.min(above));
+    if unknown * 2 >= limit {
+        return of_unknown();
+    }
+    let found = of_known();
+    if found.is_empty() { of_unknown() } else { found }
 }
 
-/// Among those that `may` close: the largest group, idle before busy, longest idle first.
+/// Among those that `may` close: the largest group, idle before busy, longest idle first. At most `most`, and not so many that the group
+/// becomes smaller than the next one; a busy one alone.
 fn of_largest_group<'a>(
     all: impl Iterator<Item = &'a ConnectionInfo>,
     may: impl Fn(&ConnectionInfo) -> bool,
-) -> Option<u64> {
+    most: usize,
+) -> Vec<u64> {
     let all: Vec<&ConnectionInfo> = all.collect();
     let mut sizes: HashMap<&Group, usize> = HashMap::new();
     for one in &all {
         *sizes.entry(&one.group).or_default() += 1;
     }
-    let order = |one: &&ConnectionInfo| {
-        let size = sizes.get(&one.group).copied().unwrap_or(0);
-        (std::cmp::Reverse(size), one.busy, one.last, one.id)
-    };
-    all.iter().copied().filter(|one| may(one)).min_by_key(order).map(|one| one.id)
+    let size = |group: &Group| sizes.get(group).copied().unwrap_or(0);
+    let order = |one: &&ConnectionInfo| (std::cmp::Reverse(size(&one.group)), one.busy, one.last, one.id);
+    let Some(first) = all.iter().copied().filter(|one| may(one)).min_by_key(order) else { return Vec::new() };
+    if first.busy {
+        return vec![first.id];
+    }
+    let next = sizes.iter().filter(|(group, _)| ***group != first.group).map(|(_, size)| *size).max();
+    let most = size(&first.group).saturating_sub(next.unwrap_or(0)).clamp(1, most);
+    let mut idle: Vec<&ConnectionInfo> =
+        all.iter().copied().filter(|one| one.group == first.group && !one.busy && may(one)).collect();
+    idle.sort_unstable_by_key(|one| (one.last, one.id));
+    idle.iter().take(most).map(|one| one.id).collect()
 }
 
 #[cfg(test)]
@@ -295,6 +313,21 @@ mod tests {
         assert_eq!(overload.last(), None, "silent for six seconds: nothing was lost");
         let _more: Vec<ConnectionSlot> = (0..LIMIT).map(|_| slots.take(address(1)).unwrap()).collect();
         assert!(overload.last().is_some(), "cut off right after it was opened");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_flood_a_few_are_closed_at_once_and_of_nobody_else_any() {
+        let slots = ConnectionSlots::new(640, Duration::from_secs(5), Overload::default());
+        let known = slots.take(address(1)).unwrap();
+        known.connection.authenticated("team");
+        let others: Vec<ConnectionSlot> = (0..30).map(|_| slots.take(address(3)).unwrap()).collect();
+        pass(1).await;
+        let flood: Vec<ConnectionSlot> = (0..5_000).map(|_| slots.take(address(2)).unwrap()).collect();
+        assert!(open(&known) && others.iter().all(open));
+        let left = flood.iter().filter(|slot| open(slot)).count();
+        assert!((589..=609).contains(&left), "{left}");
+        // The longest idle ones.
+        assert!(flood[..5_000 - 609].iter().all(|slot| !open(slot)));
     }
 
     #[tokio::test(start_paused = true)]
