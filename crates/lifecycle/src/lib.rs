@@ -85,7 +85,7 @@ pub use end::ENDS;
 pub use ends::{AttemptEnds, attempt_ends};
 pub use first_seen::{FirstSeen, TimedFact};
 pub use member::pod_in_use;
-pub use notices::Announced;
+pub use notices::{Announced, is_delayed};
 pub use observed::{
     Admitted, AgentFact, Backoff, Creation, CreationOutcome, DecisionFor, DeletedPodView, DryRunResult,
     EnergyView, Guard, NodeFact, Observed, Planned, PolicyView, ProgressEndpoint, Settings,

@@ -99,7 +99,7 @@ impl Announced {
     fn risk(&mut self, known: Option<&Prediction>, new: &Prediction, now: Timestamp) -> Option<EventNote> {
         let announced = self.risk.clone().or_else(|| known.map(|known| known.risk.clone()));
         let announced = announced.filter(|risk| risk != "None");
-        let serious = matches!(new.risk.as_str(), "High" | "Late");
+        let serious = new.is_at_risk();
         let changed = match &announced {
             Some(announced) => *announced != new.risk,
             // The first prediction of a job is worth an event only if it is bad.
@@ -131,8 +131,7 @@ impl Announced {
             // Later slips count from the earlier end.
             self.end = Some(present);
         }
-        let remaining = seconds_between(base.at, base.finish);
-        if later < (remaining / SLIP_DIVISOR).max(MIN_SLIP) || !self.due(Kind::Slip, now) {
+        if !is_delayed(base.at, base.finish, finish) || !self.due(Kind::Slip, now) {
             return None;
         }
         self.end = Some(present);
@@ -143,6 +142,13 @@ impl Announced {
             &format!("predicted to end at {finish}, {by} later than {from}"),
         ))
     }
+}
+
+/// Whether an end that was predicted then for `before` is now so much later that people are told: by a quarter of the time that was left,
+/// and a minute.
+pub fn is_delayed(predicted_at: Timestamp, before: Timestamp, now: Timestamp) -> bool {
+    let left = seconds_between(predicted_at, before);
+    seconds_between(before, now) >= (left / SLIP_DIVISOR).max(MIN_SLIP)
 }
 
 /// The plan's reason for which a job waits.

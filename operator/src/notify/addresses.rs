@@ -66,7 +66,7 @@ impl Hosts {
     }
 }
 
-/// One way to tell people.
+/// One way to notify people.
 #[derive(Clone, Debug)]
 pub enum Channel {
     /// A CloudEvent by POST.
@@ -99,7 +99,7 @@ pub struct Addresses {
     pub notices: Vec<Notice>,
     /// The words.
     pub template: String,
-    /// The ways.
+    /// Where it is sent.
     pub channels: Vec<Channel>,
 }
 

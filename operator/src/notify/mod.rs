@@ -1,6 +1,6 @@
 //! Tells people of their runs: by webhook, Slack and mail, where their namespace has a Secret with addresses.
 //!
-//! **Nothing is queued.** What is due follows from each job's status; what was told is written there (`notified`). So nothing is lost with
+//! **Nothing is queued.** What is due follows from each job's status; what was sent is written there (`status.notifications`). So nothing is lost with
 //! this process, and a receiver that hangs costs no memory. **None twice**, unless this process dies between the receiver's answer and
 //! the write; then with the same `id`. **None of others**: a message is made from the job's own status, and sent to its own namespace.
 //!
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use andreas_api::Reason;
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::Notified;
+use andreas_api::training_job::Notifications;
 use andreas_lifecycle::EventNote;
 use andreas_runtime::clock;
 use andreas_runtime::health::Health;
@@ -49,15 +49,15 @@ const AT_A_TIME: usize = 4;
 /// A channel that fails is left alone for this long, then twice as long, up to the maximum.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const MAX_PAUSE: Duration = Duration::from_secs(300);
-/// What is older is told to nobody: its receiver has not taken it, or was named only now.
+/// What is older is sent to nobody: its receiver has not taken it, or was named only now.
 const GIVE_UP: SignedDuration = SignedDuration::from_hours(24);
 /// Time between two events about one channel.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Time until a fault is said again.
 const REMIND_EVERY: Duration = Duration::from_secs(3_600);
 
 /// A channel of a namespace.
-type Way = (String, &'static str);
+type ChannelKey = (String, &'static str);
 
 /// Tells people until `end`. `hosts` are those that the administrator allows.
 pub async fn run(
@@ -94,17 +94,17 @@ pub async fn run(
 
 /// What a task of the notifier came to.
 enum Done {
-    Sent { way: Way, job: String, entry: String, result: Result<(), Failure>, secret: String },
+    Sent { channel_key: ChannelKey, job: String, entry: String, result: Result<(), Failure>, secret: String },
     Written { job: String, entries: BTreeSet<String>, ok: bool },
 }
 
 /// One job, by its UID.
 #[derive(Default)]
-struct Telling {
-    /// On their way: `Started/slack`.
+struct Delivery {
+    /// On their channel_key: `Started/slack`.
     sending: BTreeSet<String>,
-    /// Told, or given up, and not yet in the status.
-    told: BTreeSet<String>,
+    /// Sent, or given up, and not yet in the status.
+    sent: BTreeSet<String>,
     /// A write of the status is on its way.
     writing: bool,
     /// When a notice was first due.
@@ -112,12 +112,12 @@ struct Telling {
 }
 
 #[derive(Default)]
-struct Pause {
+struct ChannelState {
     failures: u32,
     until: Option<Instant>,
     sending: usize,
-    /// The last fault that was said, and when.
-    said: Option<(String, Instant)>,
+    /// The last fault that was reported, and when.
+    reported: Option<(String, Instant)>,
 }
 
 struct Notifier {
@@ -125,14 +125,14 @@ struct Notifier {
     events: Events,
     book: Arc<Mutex<Book>>,
     working: JoinSet<Done>,
-    jobs: HashMap<String, Telling>,
-    ways: HashMap<Way, Pause>,
+    jobs: HashMap<String, Delivery>,
+    channels: HashMap<ChannelKey, ChannelState>,
 }
 
 impl Notifier {
     fn new(shared: Arc<Shared>, events: Events, book: Arc<Mutex<Book>>) -> Self {
-        let (jobs, ways) = (HashMap::new(), HashMap::new());
-        Self { shared, events, book, working: JoinSet::new(), jobs, ways }
+        let (jobs, channels) = (HashMap::new(), HashMap::new());
+        Self { shared, events, book, working: JoinSet::new(), jobs, channels }
     }
 
     /// Starts the deliveries and the writes that are due.
@@ -142,7 +142,7 @@ impl Notifier {
             (book.take_invalid(), book.all())
         };
         for (namespace, uid, fault) in invalid {
-            self.complain(&(namespace, SECRET), &uid, Reason::Invalid, fault);
+            self.report(&(namespace, SECRET), &uid, Reason::Invalid, fault);
         }
         let jobs: Vec<(ObjectKey, Arc<SlimTrainingJob>)> = if asked.is_empty() {
             Vec::new()
@@ -156,94 +156,103 @@ impl Notifier {
         self.jobs.retain(|uid, _| present.contains(uid.as_str()));
         for (key, job) in &jobs {
             if let Some(addresses) = asked.get(&key.namespace) {
-                self.tell(key, job, addresses, now);
+                self.send_due(key, job, addresses, now);
                 self.write(key, job, addresses, now);
             }
         }
     }
 
-    fn tell(&mut self, key: &ObjectKey, job: &SlimTrainingJob, addresses: &Arc<Addresses>, now: Timestamp) {
+    fn send_due(
+        &mut self,
+        key: &ObjectKey,
+        job: &SlimTrainingJob,
+        addresses: &Arc<Addresses>,
+        now: Timestamp,
+    ) {
         let (Some(uid), Some(status)) = (job.metadata.uid.clone(), job.status.as_ref()) else { return };
-        let written = status.notified.clone().unwrap_or_default().told;
+        let written = status.notifications.clone().unwrap_or_default().sent;
         for notice in due(status, addresses.since.max(now - GIVE_UP)) {
             if !addresses.notices.contains(&notice) {
                 continue;
             }
             for (at, channel) in addresses.channels.iter().enumerate() {
                 let entry = entry(notice, channel.name());
-                let telling = self.jobs.entry(uid.clone()).or_default();
-                if written.contains(&entry) || telling.told.contains(&entry) {
+                let delivery = self.jobs.entry(uid.clone()).or_default();
+                if written.contains(&entry) || delivery.sent.contains(&entry) {
                     continue;
                 }
-                let first = *telling.first.entry(entry.clone()).or_insert(now);
+                let first = *delivery.first.entry(entry.clone()).or_insert(now);
                 // One at a time for each job and channel: in order.
-                let busy = telling.sending.iter().any(|one| one.ends_with(&format!("/{}", channel.name())));
+                let busy = delivery.sending.iter().any(|one| one.ends_with(&format!("/{}", channel.name())));
                 if busy {
                     continue;
                 }
-                let way = (key.namespace.clone(), channel.name());
+                let channel_key = (key.namespace.clone(), channel.name());
                 if now.duration_since(first) > GIVE_UP {
-                    telling.told.insert(entry);
+                    delivery.sent.insert(entry);
                     continue;
                 }
-                let pause = self.ways.entry(way.clone()).or_default();
-                if pause.until.is_some_and(|until| Instant::now() < until) {
+                let state = self.channels.entry(channel_key.clone()).or_default();
+                if state.until.is_some_and(|until| Instant::now() < until) {
                     continue;
                 }
                 // A channel that failed is tried with one message.
-                if pause.sending >= if pause.failures == 0 { AT_A_TIME } else { 1 } {
+                if state.sending >= if state.failures == 0 { AT_A_TIME } else { 1 } {
                     continue;
                 }
-                pause.sending += 1;
-                telling.sending.insert(entry.clone());
+                state.sending += 1;
+                delivery.sending.insert(entry.clone());
                 let message = message(job, notice, &addresses.template, now);
                 let (addresses, job, secret) = (Arc::clone(addresses), uid.clone(), addresses.uid.clone());
                 self.working.spawn(async move {
                     let result = send(&addresses.channels[at], &message).await;
-                    Done::Sent { way, job, entry, result, secret }
+                    Done::Sent { channel_key, job, entry, result, secret }
                 });
             }
         }
     }
 
-    /// Writes what was told, once nothing of the job is on its way; and the predicted end from which delays count.
+    /// Writes what was sent, once nothing of the job is on its way; and the predicted end from which delays count.
     fn write(&mut self, key: &ObjectKey, job: &SlimTrainingJob, addresses: &Addresses, now: Timestamp) {
         let (Some(uid), Some(status)) = (job.metadata.uid.clone(), job.status.as_ref()) else { return };
-        let telling = self.jobs.entry(uid.clone()).or_default();
-        if telling.writing || !telling.sending.is_empty() {
+        let delivery = self.jobs.entry(uid.clone()).or_default();
+        if delivery.writing || !delivery.sending.is_empty() {
             return;
         }
-        let before = status.notified.clone();
-        telling.told.retain(|entry| before.as_ref().is_none_or(|before| !before.told.contains(entry)));
-        let entries = telling.told.clone();
-        let mut notified = before.clone().unwrap_or_default();
-        notified.told.extend(entries.iter().cloned());
-        notified.told.sort_unstable();
+        let before = status.notifications.clone();
+        delivery.sent.retain(|entry| before.as_ref().is_none_or(|before| !before.sent.contains(entry)));
+        let entries = delivery.sent.clone();
+        let mut notifications = before.clone().unwrap_or_default();
+        notifications.sent.extend(entries.iter().cloned());
+        notifications.sent.sort_unstable();
         let finish = status.prediction.as_ref().and_then(|known| known.finish_time.clone());
         let everywhere = |notice| {
-            addresses.channels.iter().all(|channel| notified.told.contains(&entry(notice, channel.name())))
+            addresses
+                .channels
+                .iter()
+                .all(|channel| notifications.sent.contains(&entry(notice, channel.name())))
         };
         let delayed = everywhere(Notice::Delayed);
         let watched = addresses.notices.contains(&Notice::Delayed) && !status.phase.is_terminal();
-        if watched && finish.is_some() && (delayed || notified.finish_time.is_none()) {
-            notified.told.retain(|entry| !entry.starts_with(Notice::Delayed.as_str()));
-            telling.first.retain(|entry, _| !entry.starts_with(Notice::Delayed.as_str()));
-            (notified.finish_time, notified.since) = (finish, Some(Time(now)));
+        if watched && finish.is_some() && (delayed || notifications.finish_time.is_none()) {
+            notifications.sent.retain(|entry| !entry.starts_with(Notice::Delayed.as_str()));
+            delivery.first.retain(|entry, _| !entry.starts_with(Notice::Delayed.as_str()));
+            (notifications.finish_time, notifications.since) = (finish, Some(Time(now)));
         }
-        if before.unwrap_or_default() == notified {
+        if before.unwrap_or_default() == notifications {
             return;
         }
-        telling.writing = true;
+        delivery.writing = true;
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
         self.working.spawn(async move {
-            let operations = operations(&uid, &notified);
+            let operations = operations(&uid, &notifications);
             let ok = match shared.writer.patch_job_status_by_operations(&key, &operations).await {
                 Ok(job) => {
                     shared.index.lock().wrote_job(job);
                     true
                 }
                 Err(error) => {
-                    tracing::debug!(job = %key, error = %error.message(), "what was told is not written yet");
+                    tracing::debug!(job = %key, error = %error.message(), "what was sent is not written yet");
                     false
                 }
             };
@@ -253,67 +262,67 @@ impl Notifier {
 
     fn note(&mut self, done: Done) {
         match done {
-            Done::Sent { way, job, entry, result, secret } => {
-                let pause = self.ways.entry(way.clone()).or_default();
-                pause.sending = pause.sending.saturating_sub(1);
+            Done::Sent { channel_key, job, entry, result, secret } => {
+                let state = self.channels.entry(channel_key.clone()).or_default();
+                state.sending = state.sending.saturating_sub(1);
                 let fault = match result {
                     Ok(()) => {
-                        (pause.failures, pause.until) = (0, None);
+                        (state.failures, state.until) = (0, None);
                         None
                     }
-                    Err(Failure::Refused(words)) => Some(format!("{}: refused: {words}", way.1)),
+                    Err(Failure::Refused(words)) => Some(format!("{}: refused: {words}", channel_key.1)),
                     Err(Failure::Later(words, after)) => {
                         let now = Instant::now();
                         // Those that were on their way together fail together.
-                        if pause.until.is_none_or(|until| until <= now) {
+                        if state.until.is_none_or(|until| until <= now) {
                             let longer =
-                                FIRST_PAUSE.saturating_mul(1 << pause.failures.min(10)).min(MAX_PAUSE);
-                            pause.failures += 1;
-                            pause.until = Some(now + after.unwrap_or(longer));
+                                FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(MAX_PAUSE);
+                            state.failures += 1;
+                            state.until = Some(now + after.unwrap_or(longer));
                         }
-                        self.telling(&job, |telling| telling.sending.remove(&entry));
-                        return self.complain(
-                            &way,
+                        self.delivery(&job, |delivery| delivery.sending.remove(&entry));
+                        return self.report(
+                            &channel_key,
                             &secret,
                             Reason::NotificationFailed,
-                            format!("{}: {words}", way.1),
+                            format!("{}: {words}", channel_key.1),
                         );
                     }
                 };
-                self.telling(&job, |telling| {
-                    telling.sending.remove(&entry);
-                    telling.told.insert(entry)
+                self.delivery(&job, |delivery| {
+                    delivery.sending.remove(&entry);
+                    delivery.sent.insert(entry)
                 });
                 if let Some(fault) = fault {
-                    self.complain(&way, &secret, Reason::NotificationFailed, fault);
+                    self.report(&channel_key, &secret, Reason::NotificationFailed, fault);
                 }
             }
-            Done::Written { job, entries, ok } => self.telling(&job, |telling| {
-                telling.writing = false;
+            Done::Written { job, entries, ok } => self.delivery(&job, |delivery| {
+                delivery.writing = false;
                 if ok {
-                    telling.told.retain(|entry| !entries.contains(entry));
+                    delivery.sent.retain(|entry| !entries.contains(entry));
                 }
                 ok
             }),
         }
     }
 
-    fn telling(&mut self, job: &str, change: impl FnOnce(&mut Telling) -> bool) {
-        if let Some(telling) = self.jobs.get_mut(job) {
-            change(telling);
+    fn delivery(&mut self, job: &str, change: impl FnOnce(&mut Delivery) -> bool) {
+        if let Some(delivery) = self.jobs.get_mut(job) {
+            change(delivery);
         }
     }
 
     /// An event about the Secret: in its namespace, without any of its values, and not for each message that fails.
-    fn complain(&mut self, way: &Way, uid: &str, reason: Reason, fault: String) {
-        let (pause, now) = (self.ways.entry(way.clone()).or_default(), Instant::now());
-        if let Some((before, at)) = &pause.said
-            && now < *at + if *before == fault { REMIND_EVERY } else { COMPLAIN_EVERY }
+    fn report(&mut self, channel_key: &ChannelKey, uid: &str, reason: Reason, fault: String) {
+        let (state, now) = (self.channels.entry(channel_key.clone()).or_default(), Instant::now());
+        if let Some((before, at)) = &state.reported
+            && now < *at + if *before == fault { REMIND_EVERY } else { REPORT_EVERY }
         {
             return;
         }
-        pause.said = Some((fault.clone(), now));
-        let namespace = way.0.as_str();
+        state.reported = Some((fault.clone(), now));
+        let namespace = channel_key.0.as_str();
         tracing::info!(namespace, fault, "notifications");
         let about = ObjectReference {
             api_version: Some("v1".into()),
@@ -326,17 +335,17 @@ impl Notifier {
         self.events.publish_about(about, &EventNote { warning: true, reason, message: fault });
     }
 
-    /// Waits for what is on its way, and writes what was told.
+    /// Waits for what is on its way, and writes what was sent.
     async fn finish(&mut self) {
         while let Some(done) = self.working.join_next().await {
             let Ok(done) = done else { continue };
             self.note(done);
             let index = self.shared.index.lock();
-            let told = |uid: &str| self.jobs.get(uid).is_some_and(|telling| !telling.told.is_empty());
+            let sent = |uid: &str| self.jobs.get(uid).is_some_and(|delivery| !delivery.sent.is_empty());
             let jobs: Vec<_> = index
                 .jobs()
                 .iter()
-                .filter(|(_, job)| job.metadata.uid.as_deref().is_some_and(told))
+                .filter(|(_, job)| job.metadata.uid.as_deref().is_some_and(sent))
                 .map(|(key, job)| (key.clone(), Arc::clone(job)))
                 .collect();
             drop(index);
@@ -355,10 +364,10 @@ fn entry(notice: Notice, channel: &str) -> String {
     format!("{}/{channel}", notice.as_str())
 }
 
-/// Sets what was told of the job with this UID. Nobody else writes that field.
-fn operations(uid: &str, notified: &Notified) -> Value {
+/// Sets what was sent of the job with this UID. Nobody else writes that field.
+fn operations(uid: &str, notifications: &Notifications) -> Value {
     json!([
         {"op": "test", "path": "/metadata/uid", "value": uid},
-        {"op": "add", "path": "/status/notified", "value": notified},
+        {"op": "add", "path": "/status/notifications", "value": notifications},
     ])
 }

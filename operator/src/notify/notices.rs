@@ -1,18 +1,15 @@
 //! What is to be told of a run, and in which words: from its status alone.
 
 use andreas_api::slim::SlimTrainingJob;
-use andreas_api::training_job::{AttemptRecord, Notified, Prediction};
+use andreas_api::training_job::{AttemptRecord, Notifications, Prediction};
 use andreas_api::{Phase, TrainingJobStatus};
 use andreas_cluster::instants::seconds_between;
+use andreas_lifecycle::is_delayed;
 use andreas_lifecycle::status::duration_text;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-/// A later end below this many seconds is told to nobody.
-const MIN_DELAY: i64 = 60;
-/// A later end is told if it is at least the time that was left, as it was told last, divided by this.
-const DELAY_DIVISOR: i64 = 4;
 /// Maximum text of a notice, characters.
 const MAX_TEXT: usize = 1_000;
 
@@ -47,22 +44,21 @@ pub fn due(status: &TrainingJobStatus, since: Timestamp) -> Vec<Notice> {
         return found;
     }
     let Some(prediction) = &status.prediction else { return found };
-    if matches!(prediction.risk.as_str(), "High" | "Late") {
+    if prediction.is_at_risk() {
         found.push(Notice::AtRisk);
     }
-    if status.notified.as_ref().is_some_and(|told| is_delayed(told, prediction)) {
+    if status.notifications.as_ref().is_some_and(|sent| delayed(sent, prediction)) {
         found.push(Notice::Delayed);
     }
     found
 }
 
-fn is_delayed(told: &Notified, prediction: &Prediction) -> bool {
-    let (Some(finish), Some(before), Some(at)) = (&prediction.finish_time, &told.finish_time, &told.since)
-    else {
-        return false;
-    };
-    let (later, left) = (seconds_between(before.0, finish.0), seconds_between(at.0, before.0));
-    later >= MIN_DELAY.max(left / DELAY_DIVISOR)
+/// The end is later than that of `sent` by as much as people are told of.
+fn delayed(sent: &Notifications, prediction: &Prediction) -> bool {
+    match (&prediction.finish_time, &sent.finish_time, &sent.since) {
+        (Some(now), Some(before), Some(at)) => is_delayed(at.0, before.0, now.0),
+        _ => false,
+    }
 }
 
 /// What a receiver gets.
@@ -81,13 +77,13 @@ pub fn message(job: &SlimTrainingJob, notice: Notice, template: &str, now: Times
     let meta = |field: &Option<String>| field.clone().unwrap_or_default();
     let (namespace, name) = (meta(&job.metadata.namespace), meta(&job.metadata.name));
     let status = job.status.clone().unwrap_or_default();
-    let told = status.notified.clone().unwrap_or_default();
+    let sent = status.notifications.clone().unwrap_or_default();
     let mut id = format!("{}/{}", meta(&job.metadata.uid), notice.as_str());
-    if let (Notice::Delayed, Some(since)) = (notice, &told.since) {
-        // It may be told more than once.
+    if let (Notice::Delayed, Some(since)) = (notice, &sent.since) {
+        // It may be sent more than once.
         id = format!("{id}/{}", since.0.as_second());
     }
-    let said = said(&status, &told, notice);
+    let words = words(&status, &sent, notice);
     let deadline = status.deadline.as_ref().map(|at| instant(at.0)).unwrap_or_default();
     let text: String = template
         .replace("{event}", notice.as_str())
@@ -95,7 +91,7 @@ pub fn message(job: &SlimTrainingJob, notice: Notice, template: &str, now: Times
         .replace("{name}", &name)
         .replace("{deadline}", &deadline)
         // Last: nothing in it is a placeholder.
-        .replace("{text}", &said)
+        .replace("{text}", &words)
         .chars()
         // One line: it is the subject of a mail.
         .map(|one| if one.is_control() { ' ' } else { one })
@@ -125,7 +121,7 @@ pub fn message(job: &SlimTrainingJob, notice: Notice, template: &str, now: Times
     Message { id, text, event }
 }
 
-fn said(status: &TrainingJobStatus, told: &Notified, notice: Notice) -> String {
+fn words(status: &TrainingJobStatus, sent: &Notifications, notice: Notice) -> String {
     let prediction = status.prediction.as_ref();
     let end = prediction.and_then(|known| known.finish_time.as_ref());
     let expected = end.map(|end| format!(", expected to end at {}", instant(end.0))).unwrap_or_default();
@@ -146,7 +142,7 @@ fn said(status: &TrainingJobStatus, told: &Notified, notice: Notice) -> String {
             _ => format!("has not ended by its deadline{expected}"),
         },
         Notice::Delayed => {
-            let before = told.finish_time.as_ref();
+            let before = sent.finish_time.as_ref();
             let later = before.zip(end).map(|(was, end)| seconds_between(was.0, end.0)).unwrap_or_default();
             format!("ends {} later than told before{expected}", duration_text(later))
         }

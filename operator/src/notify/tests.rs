@@ -14,19 +14,19 @@ fn status(value: Value) -> TrainingJobStatus {
     serde_json::from_value(value).expect("a status")
 }
 
-fn predicted(finish: i64, risk: &str, notified: Value) -> TrainingJobStatus {
+fn predicted(finish: i64, risk: &str, sent: Value) -> TrainingJobStatus {
     status(json!({
-        "phase": "Running", "attempts": 1, "notified": notified,
+        "phase": "Running", "attempts": 1, "notifications": sent,
         "prediction": {"finishTime": at(finish).to_string(), "risk": risk, "source": "Observed", "onTimePercent": 30},
     }))
 }
 
-fn told(finish: i64, since: i64) -> Value {
-    json!({"told": [], "finishTime": at(finish).to_string(), "since": at(since).to_string()})
+fn sent(finish: i64, since: i64) -> Value {
+    json!({"sent": [], "finishTime": at(finish).to_string(), "since": at(since).to_string()})
 }
 
 #[test]
-fn a_start_and_an_end_are_told_unless_they_were_before_somebody_asked() {
+fn starts_and_ends_are_due_unless_they_were_before_the_secret() {
     let ended = |phase: &str| {
         status(
             json!({"phase": phase, "startTime": at(100).to_string(), "completionTime": at(200).to_string()}),
@@ -39,7 +39,7 @@ fn a_start_and_an_end_are_told_unless_they_were_before_somebody_asked() {
 }
 
 #[test]
-fn a_risk_is_told_while_the_run_goes_on() {
+fn a_risk_is_due_until_the_end() {
     for (risk, expected) in
         [("Low", vec![]), ("Medium", vec![]), ("High", vec![Notice::AtRisk]), ("Late", vec![Notice::AtRisk])]
     {
@@ -51,16 +51,16 @@ fn a_risk_is_told_while_the_run_goes_on() {
 }
 
 #[test]
-fn a_later_end_is_told_from_a_quarter_of_the_time_that_was_left_and_a_minute_on() {
+fn a_delay_is_due_from_a_quarter_of_the_time_left_and_a_minute_on() {
     // Told at 0 that it ends at 1,000.
     for (finish, expected) in [(900, false), (1_249, false), (1_250, true)] {
-        let found = due(&predicted(finish, "Low", told(1_000, 0)), at(0));
+        let found = due(&predicted(finish, "Low", sent(1_000, 0)), at(0));
         assert_eq!(found.contains(&Notice::Delayed), expected, "{finish}");
     }
     // A quarter of 40 s is less than a minute.
     for (finish, expected) in [(99, false), (100, true)] {
         assert_eq!(
-            due(&predicted(finish, "Low", told(40, 0)), at(0)).contains(&Notice::Delayed),
+            due(&predicted(finish, "Low", sent(40, 0)), at(0)).contains(&Notice::Delayed),
             expected,
             "{finish}"
         );
@@ -68,7 +68,7 @@ fn a_later_end_is_told_from_a_quarter_of_the_time_that_was_left_and_a_minute_on(
     assert_eq!(due(&predicted(9_000, "Low", json!({})), at(0)), [], "nothing was told yet");
 }
 
-fn said(notice: Notice, status: &Value, template: &str) -> Message {
+fn message_of(notice: Notice, status: &Value, template: &str) -> Message {
     message(&slim_job(1, status), notice, template, at(0))
 }
 
@@ -80,25 +80,25 @@ fn a_message_is_of_the_run_alone_and_has_one_identity() {
         "history": [{"attempt": 2, "outcome": "UserFailure", "reason": "ContainerFailed", "message": "worker 0 exited with 1:\n{name} no data",
             "gpuType": "T4", "gpus": 1, "placement": "n", "ended": at(200).to_string()}],
     });
-    let first = said(Notice::Failed, &failed, "{event} {namespace}/{name}: {text}");
+    let first = message_of(Notice::Failed, &failed, "{event} {namespace}/{name}: {text}");
     assert_eq!(
         first.text,
         "Failed team/bert: failed after 2h5m, deadline missed, 1.24 kWh: ContainerFailed worker 0 exited with 1: {name} no data"
     );
     assert_eq!(first.event["data"]["text"], first.text.as_str());
     assert_eq!(first.event["type"], "dev.andreas.trainingjob.failed");
-    assert_eq!(said(Notice::Failed, &failed, "other").id, first.id);
+    assert_eq!(message_of(Notice::Failed, &failed, "other").id, first.id);
     // A delay may be told again, of the next one.
-    let delayed = |since| serde_json::to_value(predicted(2_000, "Low", told(1_000, since))).expect("JSON");
-    let ids = [0, 500].map(|since| said(Notice::Delayed, &delayed(since), "{text}").id);
+    let delayed = |since| serde_json::to_value(predicted(2_000, "Low", sent(1_000, since))).expect("JSON");
+    let ids = [0, 500].map(|since| message_of(Notice::Delayed, &delayed(since), "{text}").id);
     assert_ne!(ids[0], ids[1]);
     assert!(
-        said(Notice::Delayed, &delayed(0), "{text}")
+        message_of(Notice::Delayed, &delayed(0), "{text}")
             .text
             .starts_with("ends 16m40s later than told before, expected")
     );
     let long = "x".repeat(3_000);
-    assert_eq!(said(Notice::Failed, &failed, &long).text.len(), 1_000);
+    assert_eq!(message_of(Notice::Failed, &failed, &long).text.len(), 1_000);
 }
 
 fn secret(data: &[(&str, &str)]) -> SlimSecret {
@@ -114,7 +114,7 @@ fn parsed(data: &[(&str, &str)]) -> Result<Addresses, String> {
 }
 
 #[tokio::test]
-async fn a_secret_gives_the_ways_in_which_a_namespace_is_told() {
+async fn a_secret_names_the_channels_of_its_namespace() {
     let all = [
         ("webhook", "https://ci.example.com/hook\n"),
         ("webhookToken", "t"),
@@ -137,7 +137,7 @@ async fn a_secret_gives_the_ways_in_which_a_namespace_is_told() {
 }
 
 #[tokio::test]
-async fn a_secret_that_cannot_be_used_is_refused_by_its_key_and_never_by_its_value() {
+async fn an_invalid_secret_is_refused_by_key_without_its_values() {
     let slack = ("slack", "https://hooks.slack.com/secret");
     let long = "x".repeat(2_001);
     for (data, words) in [

@@ -60,7 +60,7 @@ fn bound(schema: &mut JSONSchemaProps, name: &str, in_template: bool) {
                 "history" => list_map(schema, &["attempt"]),
                 "measurements" => list_map(schema, &["gpuType", "gpus", "nodes"]),
                 "gpus" => list_map(schema, &["uuid"]),
-                "counts" | "types" | "told" => schema.x_kubernetes_list_type = Some("set".into()),
+                "counts" | "types" | "sent" => schema.x_kubernetes_list_type = Some("set".into()),
                 // Their order counts, or nothing names an item: whoever applies one applies all.
                 _ => schema.x_kubernetes_list_type = Some("atomic".into()),
             }

@@ -89,21 +89,21 @@ pub struct TrainingJobStatus {
     /// No new attempt before this instant (back-off).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
-    /// What was told by the addresses of its namespace. Absent where it has none.
+    /// Notifications that were sent to the receivers of its namespace. Absent where it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub notified: Option<Notified>,
+    pub notifications: Option<Notifications>,
     /// Texts of columns. Programs read the fields that they are made of.
     #[serde(skip_serializing_if = "Display::is_empty")]
     pub display: Display,
 }
 
-/// What was told of a run.
+/// Notifications of a run that were sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Notified {
-    /// What was told, and by which key of the Secret: `Started/slack`.
+pub struct Notifications {
+    /// Each with the key of the Secret that it was sent by: `Started/slack`.
     #[schemars(length(max = 16), inner(length(max = 32)))]
-    pub told: Vec<String>,
+    pub sent: Vec<String>,
     /// The predicted end from which a delay counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish_time: Option<Time>,
@@ -383,6 +383,13 @@ pub struct Prediction {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub joules: i64,
+}
+
+impl Prediction {
+    /// The deadline will rather be missed than kept, or has passed.
+    pub fn is_at_risk(&self) -> bool {
+        matches!(self.risk.as_str(), "High" | "Late")
+    }
 }
 
 /// Joules and money so far.

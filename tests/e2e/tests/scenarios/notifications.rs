@@ -158,11 +158,11 @@ async fn two_hundred_notices_of_two_namespaces_arrive_once_each_though_a_receive
         slack.hangs.store(false, Ordering::Relaxed);
         until("all of Slack", LONG, async || Ok(slack.counts().len() == JOBS)).await.with_context(|| format!("{}", slack.counts().len()))?;
         // and nothing is told again by an operator that starts anew
-        let told = async || {
-            let list = c.kubectl("get trainingjobs -n right -o jsonpath={.items[*].status.notified.told}").await?;
+        let written = async || {
+            let list = c.kubectl("get trainingjobs -n right -o jsonpath={.items[*].status.notifications.sent}").await?;
             Ok(list.matches("AtRisk/slack").count() == JOBS && list.matches("AtRisk/webhook").count() == JOBS)
         };
-        until("what was told is written", LONG, told).await?;
+        until("what was told is written", LONG, written).await?;
         c.operators[0].process.restart().await?;
         let last = late("right", JOBS);
         c.submit(&last).await?;
