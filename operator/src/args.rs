@@ -98,8 +98,21 @@ pub struct RunArgs {
     pub adopt: Vec<Kind>,
     /// Hosts that namespaces may have notifications sent to, separated by commas: hooks.slack.com, or *.example.com for all below one.
     /// Without any nobody is told, and no Secret is read.
-    #[arg(long, env = "ANDREAS_NOTIFY_HOSTS", value_delimiter = ',', value_name = "HOSTS", value_parser = arguments::non_empty)]
+    #[arg(long, env = "ANDREAS_NOTIFY_HOSTS", value_delimiter = ',', value_name = "HOSTS", value_parser = host)]
     pub notify_hosts: Vec<String>,
+}
+
+/// A name of a host, or `*.` and the end of some. An address of the Web would match nothing.
+fn host(text: &str) -> Result<String, String> {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let label = |label: &str| {
+        let allowed = label.chars().all(|one| one.is_ascii_alphanumeric() || one == '-');
+        allowed && !label.is_empty() && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if name.split('.').all(label) {
+        return Ok(text.to_owned());
+    }
+    Err("must be a host as hooks.slack.com, or *.example.com, without https:// and port".to_owned())
 }
 
 fn kind(text: &str) -> Result<Kind, String> {
@@ -173,6 +186,20 @@ mod tests {
         let parse = |seconds| Cli::try_parse_from(["andreas-operator", "--plan-every", seconds]);
         assert_eq!(parse("600").unwrap().run.plan_every, 600);
         assert!(parse("601").is_err() && parse("0").is_err());
+    }
+
+    #[test]
+    fn hosts_of_notifications_are_names() {
+        let parse =
+            |hosts: &str| Cli::try_parse_from(["andreas-operator", &format!("--notify-hosts={hosts}")]);
+        let hosts = parse("hooks.slack.com,*.example.com,localhost").expect("hosts").run.notify_hosts;
+        assert_eq!(hosts, ["hooks.slack.com", "*.example.com", "localhost"]);
+        for wrong in
+            ["https://hooks.slack.com", "a.b:443", "a.b/c", "*", "a..b", "*.", "a.*.b", "a,,b", "-a.b", ""]
+        {
+            let error = parse(wrong).expect_err(wrong).to_string();
+            assert!(error.contains("--notify-hosts") && error.contains("without https://"), "{error}");
+        }
     }
 
     #[test]

@@ -101,7 +101,7 @@ enum Done {
 /// One job, by its UID.
 #[derive(Default)]
 struct Delivery {
-    /// On their channel_key: `Started/slack`.
+    /// On their way: `Started/slack`.
     sending: BTreeSet<String>,
     /// Sent, or given up, and not yet in the status.
     sent: BTreeSet<String>,
