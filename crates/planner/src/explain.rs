@@ -165,7 +165,7 @@ impl<'a, 'b> Explainer<'a, 'b> {
         if !room.is_empty()
             && let Some(longest) = self.reserved_for
         {
-            let message = "room is kept for the job that has waited longest".to_owned();
+            let message = "room is kept for a larger job that has waited for it".to_owned();
             return (WaitReason::WaitingForCapacity, vec![longest], message);
         }
         let held = matches!(data.holding, Holding::Running { .. } | Holding::Committed { .. });

@@ -20,7 +20,7 @@ pub struct Outcome {
     pub bound: Option<f64>,
     /// Objective with every job waiting that may wait, money; with a bound.
     pub waiting_cost: Option<f64>,
-    /// Intended changes: job, seconds from now, configuration from then on.
+    /// Intended changes and promised starts: job, seconds from now, configuration from then on.
     pub intended: Vec<(usize, f64, usize)>,
     /// Starts meant for later on nodes that are off: job, seconds from now, configuration.
     pub deferred: Vec<(usize, f64, usize)>,

@@ -54,7 +54,8 @@ pub struct Plan {
     pub jobs: BTreeMap<JobId, JobPlan>,
     /// Shadow prices, for the next snapshot's warm start.
     pub prices: Option<Prices>,
-    /// Changes of running jobs that make this plan worth its cost, with their instants, for the next snapshot.
+    /// Changes of running jobs that make this plan worth its cost, and starts of waiting gangs, with their instants, for the next
+    /// snapshot.
     #[serde(default)]
     pub intended: Vec<IntendedChange>,
     /// Starts of waiting jobs that the plan expects later on nodes that are off now.

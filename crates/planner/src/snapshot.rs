@@ -64,12 +64,13 @@ fn default_wear() -> Seconds {
     DEFAULT_WEAR
 }
 
-/// A change of configuration that a plan expects to make later.
+/// A change of configuration, or the start of a waiting gang, that a plan expects to make later. A gang keeps its first one until it
+/// starts or would rather wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntendedChange {
     /// The job.
     pub job: JobId,
-    /// When.
+    /// When. In the past where a start is overdue.
     pub at: Time,
     /// GPU type from then on.
     pub gpu_type: GpuType,

@@ -150,3 +150,51 @@ fn learning_costs_about_a_seventh_more_than_knowing_all_and_stops_jobs_no_more_o
     let restarts = learning.each_ref().map(|sum| sum.restarts);
     assert!(restarts.iter().all(|of| *of <= 3 * 160), "{restarts:?}");
 }
+
+/// Eight GPUs on two nodes; 300 small jobs of one to four minutes, and now and then one of four minutes on the four GPUs of a node, of ten
+/// times the weight.
+#[test]
+fn a_gang_behind_small_jobs_that_nobody_stops_starts_once_a_few_of_them_have_ended() {
+    const CLUSTER: &str = "
+gpu_types: [{name: NVIDIA-A100-SXM4-80GB, idle_w: 50, max_w: 400}]
+nodes: [{gpu_type: NVIDIA-A100-SXM4-80GB, gpus: 4, count: 2}]
+tariff: {per_kwh: 0.20, pue: 1.3}
+lateness: {price_per_hour: 0.02, turnaround_share: 0.1, miss_s: 900}
+restart_s: 20
+delays: {first_start_s: 5, stop_s: 5}
+jobs: {reference: NVIDIA-A100-SXM4-80GB, epoch_s: 7, weight: 2, weight_by_gpus: {2: 20}, gpus: [1, 1], moldable: 0}
+models: [{format: own, file: MODELS}]
+";
+    for seed in 1..=3 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut trace = String::from(
+            "job,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n",
+        );
+        let mut rows: Vec<(f64, f64, u32)> =
+            (0..300).map(|i| (f64::from(i) * 0.1, rng.random_range(60.0..240.0), 1)).collect();
+        rows.extend((0..4).map(|i| (500.0 + 600.0 * f64::from(i), 240.0, 4)));
+        for (job, (submit, seconds, gpus)) in rows.into_iter().enumerate() {
+            let deadline = submit + 86_400.0;
+            writeln!(
+                trace,
+                "{job},{submit:.0},{:.0},resnet50,{deadline:.0},64,{gpus},{seconds:.0}",
+                seconds * 10.0
+            )
+            .unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (file, cluster) = (folder.path().join("gangs.csv"), folder.path().join("cluster.yaml"));
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("clusters/models.json");
+        std::fs::write(&file, trace).unwrap();
+        std::fs::write(&cluster, CLUSTER.replace("MODELS", models.to_str().unwrap())).unwrap();
+        let scenario = readers::scenario(Format::Itp, &file, &cluster, TraceRange::default()).unwrap();
+        let conditions = Conditions { knowledge: Knowledge::Learning, ..Conditions::default() };
+        let options = Options { method: MethodName::RandomizedGreedy, trials: 100, ..Options::default() };
+        let replayed =
+            replay(&scenario, &conditions, &mut |snapshot| plan(snapshot, &options), &mut |_| {}).unwrap();
+        let gangs = replayed.jobs.iter().filter(|job| job.submit.0 >= 500.0);
+        let waits: Vec<f64> = gangs.map(|job| job.start.unwrap().0 - job.submit.0).collect();
+        // At its turn by cost it would start within four minutes, if the nodes were in one piece.
+        assert!(waits.len() == 4 && waits.iter().all(|wait| *wait <= 600.0), "seed {seed}: {waits:?}");
+    }
+}

@@ -103,8 +103,8 @@ fn postponed_again(
         intended.at <= instance.snapshot.now && intended.config_is(instance, config)
     };
     match data.intended.filter(due) {
-        Some(_) => one_restart(instance, cost_table, job, change.item),
-        None => 0.0,
+        Some(_) if data.current().is_some() => one_restart(instance, cost_table, job, change.item),
+        _ => 0.0,
     }
 }
 

@@ -14,9 +14,10 @@
 //!
 //! **Stability.** Costs of running do not depend on where jobs are that may be moved; migrations are charged on top,
 //! against the present state. A later start pays for those who would have to leave for it ([`room`]). A plan must beat
-//! "continue and fill free capacity" by a threshold. The decision is repeated on its own outcome, with the room that it
-//! leaves, until it changes nothing, or [`ROUNDS`] times. Where one has started or stopped a job that may not be moved,
-//! prices are searched again first; a job is started so once.
+//! "continue and fill free capacity" by a threshold. A gang whose start is overdue is kept room for ([`promised`]). The
+//! decision is repeated on its own outcome, with the room that it leaves, until it changes nothing, or [`ROUNDS`] times.
+//! Where one has started or stopped a job that may not be moved, prices are searched again first; a job is started so
+//! once.
 
 mod aged;
 mod choosers;
@@ -29,6 +30,7 @@ mod improve;
 mod periods;
 mod price_search;
 mod prices;
+mod promised;
 mod room;
 mod search_state;
 mod step;
@@ -213,7 +215,7 @@ struct PricedFromTheStart {
     cost: f64,
     /// Seconds until the first deferred start or change.
     wake: Option<f64>,
-    /// Intended changes: job, seconds from now, configuration.
+    /// Intended changes and promised starts: job, seconds from now, configuration.
     intended: Vec<(usize, f64, usize)>,
     /// Deferred starts on nodes that are off: likewise.
     deferred: Vec<(usize, f64, usize)>,
@@ -259,7 +261,10 @@ impl<'b> Context<'_, 'b> {
         };
         PricedFromTheStart {
             wake: step.wake(assignments),
-            intended: (0..assignments.len()).filter_map(change).collect(),
+            intended: (0..assignments.len())
+                .filter_map(change)
+                .chain(promised::starts(&step, assignments))
+                .collect(),
             deferred: step.deferred_to_nodes_off(assignments),
             cost: SearchState::new(&step, partial, &open).total(),
         }
@@ -324,60 +329,68 @@ impl<'b> Context<'_, 'b> {
         if let Some(kept) = &kept {
             stay.ledger.take(instance, kept.job, &kept.assignment);
         }
+        let unmoved = (kept.is_none() && promised::any_is_due(instance)).then(|| stay.clone());
         let mut stay = SearchState::new(&step, stay, &open);
         stay.fill(&queue, kept.as_ref());
         // No plan is cheaper by more than the threshold: no search is needed.
         let near = HYSTERESIS.max(self.options.gap);
         let (bound, waiting_cost) = (step.bound, step.cost_of_waiting());
         let enough = |cost: f64| cost - bound <= near * cost.abs();
-        if enough(stay.cost) {
-            return RoundResult {
-                assignments: finished(instance, stay.partial, kept.as_ref()),
-                bound,
-                waiting_cost,
-                trials: 1,
-                reserved_for: kept.map(|k| k.job),
-                stopped,
-                options: step.into_options(),
-            };
-        }
-
-        let mut rng = Random::new(self.options.seed);
         let mut trials = 1;
-        let mut best = SearchState::new(&step, base.clone(), &open);
-        best.construct(&queue);
-        best.fill(&queue, kept.as_ref());
+        let mut chosen = match enough(stay.cost) {
+            true => stay,
+            false => self.search(&step, (stay, base), (&jobs, &queue, kept.as_ref()), &enough, &mut trials),
+        };
+        let kept = match unmoved {
+            Some(unmoved) => promised::keep_room(&mut chosen, unmoved, &queue),
+            None => kept,
+        };
+        RoundResult {
+            reserved_for: kept.as_ref().map(|k| k.job),
+            assignments: finished(instance, chosen.partial, kept.as_ref()),
+            bound,
+            waiting_cost,
+            trials,
+            stopped,
+            options: step.into_options(),
+        }
+    }
+
+    /// A plan that is cheaper than staying by more than the threshold, or else that one.
+    fn search<'s, 'a>(
+        &self,
+        step: &'s Step<'a, 'b>,
+        (stay, base): (SearchState<'s, 'a, 'b>, PartialPlan),
+        (jobs, queue, kept): (&[usize], &[usize], Option<&Reservation>),
+        enough: &impl Fn(f64) -> bool,
+        trials: &mut u64,
+    ) -> SearchState<'s, 'a, 'b> {
+        let open = stay.open;
+        let mut rng = Random::new(self.options.seed);
+        let mut best = SearchState::new(step, base.clone(), open);
+        best.construct(queue);
+        best.fill(queue, kept);
         for _ in 0..self.passes(jobs.len()) {
             if enough(best.cost) {
                 break;
             }
-            let mut search_state = SearchState::new(&step, base.clone(), &open);
-            search_state.construct(&perturbed(&step, &queue, &mut rng));
-            search_state.fill(&queue, kept.as_ref());
-            trials += 1;
+            let mut search_state = SearchState::new(step, base.clone(), open);
+            search_state.construct(&perturbed(step, queue, &mut rng));
+            search_state.fill(queue, kept);
+            *trials += 1;
             if search_state.cost < best.cost {
                 best = search_state;
             }
         }
         if stay.cost <= best.cost {
-            best = SearchState::new(&step, stay.partial.clone(), &open);
+            best = SearchState::new(step, stay.partial.clone(), open);
         }
         let moves = self.moves(jobs.len());
-        let improver = Improver { search_state: &mut best, rng: &mut rng, jobs: &jobs, waiting: Vec::new() };
-        trials += improver.run(moves, &enough);
-        best.fill(&queue, kept.as_ref());
+        let improver = Improver { search_state: &mut best, rng: &mut rng, jobs, waiting: Vec::new() };
+        *trials += improver.run(moves, enough);
+        best.fill(queue, kept);
         let better = best.cost < stay.cost - HYSTERESIS * stay.cost.abs();
-        let chosen = if better { best } else { stay };
-        let assignments = finished(instance, chosen.partial, kept.as_ref());
-        RoundResult {
-            assignments,
-            bound,
-            waiting_cost,
-            trials,
-            reserved_for: kept.map(|k| k.job),
-            stopped,
-            options: step.into_options(),
-        }
+        if better { best } else { stay }
     }
 
     /// Number of constructions with a perturbed order.

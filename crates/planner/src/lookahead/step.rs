@@ -41,7 +41,7 @@ pub(super) struct Step<'a, 'b> {
     pub cost_table: &'a CostTable,
     pub classes: &'a Classes,
     pub shadow_prices: &'a ShadowPrices,
-    deferred: &'a DeferredCosts,
+    pub deferred: &'a DeferredCosts,
     /// Current assignments; migrations are charged against them.
     pub current: &'a [Option<Assignment>],
     /// By job: cost of waiting.
@@ -191,7 +191,7 @@ impl<'a, 'b> Step<'a, 'b> {
         later.collect()
     }
 
-    fn begin(&self, job: usize, start: usize) -> f64 {
+    pub fn begin(&self, job: usize, start: usize) -> f64 {
         self.cost_table.periods.starts()[start].max(self.cost_table.delay[job])
     }
 
@@ -262,7 +262,7 @@ impl<'a, 'b> Step<'a, 'b> {
     }
 
     /// Options that are better than waiting.
-    fn options_better_than_waiting(&self, job: usize) -> Vec<Choice> {
+    pub fn options_better_than_waiting(&self, job: usize) -> Vec<Choice> {
         let mut options = Vec::new();
         let data = &self.instance.jobs[job];
         let moved = self.current[job].is_some();
