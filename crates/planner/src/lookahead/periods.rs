@@ -104,6 +104,11 @@ impl Periods {
         self.unit
     }
 
+    /// About the time of the median job in seconds; less where that is above two hours.
+    pub fn median(&self) -> f64 {
+        self.unit / PART
+    }
+
     /// Index of the period that starts after the first octave.
     pub fn second(&self) -> usize {
         self.first[1]

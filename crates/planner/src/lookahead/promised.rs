@@ -27,7 +27,7 @@ pub(super) fn any_is_due(instance: &Instance<'_>) -> bool {
 }
 
 /// The job that loses most by waiting beyond its promised start, though it would rather start than wait, and what it would cost to wait
-/// once more for as long as it has waited since then.
+/// once more for as long as it has waited since then; at most for as long as it or the median job runs.
 fn overdue(plan: &SearchState<'_, '_, '_>) -> Option<(usize, f64)> {
     let (instance, cost_table) = (plan.step.instance, plan.step.cost_table);
     let overdue = |job: usize| {
@@ -35,7 +35,8 @@ fn overdue(plan: &SearchState<'_, '_, '_>) -> Option<(usize, f64)> {
         let best = plan.step.options[job].first()?;
         let column = &cost_table.items[cost_table.columns_of(job).start + best.config];
         let at = |begin: f64| cost_table.cost(instance, &instance.jobs[job], column, begin, 0.0);
-        let cost = at(cost_table.delay[job] + since.min(column.time)) - at(cost_table.delay[job]);
+        let again = since.min(column.time.max(cost_table.periods.median()));
+        let cost = at(cost_table.delay[job] + again) - at(cost_table.delay[job]);
         (since > 0.0 && cost > 0.0).then_some((job, cost))
     };
     let waiting = (0..plan.open.len()).filter(|job| plan.partial.assignments[*job].is_none());
