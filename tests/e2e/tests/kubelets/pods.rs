@@ -128,10 +128,10 @@ async fn a_worker_that_its_kubelet_ends_for_its_own_sake_has_not_finished() -> R
         let probed = leaves("probed", "8Mi").container("livenessProbe", probe);
         let full = leaves("full", "1Ki");
         for (job, words, codes) in [
-            (&probed, "Liveness probe failed: dial tcp", &[0][..]),
+            (&probed, "Liveness probe failed: dial tcp", &[Some(0)][..]),
             // Its kubelet measures volumes once a minute, and kills what it evicts for them after a second: on a busy machine that can be
-            // before the program has saved.
-            (&full, "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Ki\"", &[0, 137][..]),
+            // before the program has saved, and the status of the pod that has failed may lack how its container ended.
+            (&full, "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Ki\"", &[Some(0), Some(137), None][..]),
         ] {
             c.submit(job).await?;
             let key = job.key();
@@ -142,7 +142,7 @@ async fn a_worker_that_its_kubelet_ends_for_its_own_sake_has_not_finished() -> R
             println!("{key} exited with {:?}: {}", first.exit_code, first.message);
             println!("{}", c.kubectl("get events -o custom-columns=AT:.firstTimestamp,N:.count,BY:.source.component,FOR:.involvedObject.fieldPath,WHY:.reason,SAYS:.message").await?);
             ensure!((status.phase, first.outcome) == (Phase::Failed, Outcome::UserFailure), "{status:?}");
-            ensure!(first.exit_code.is_some_and(|code| codes.contains(&code)), "{first:?}");
+            ensure!(codes.contains(&first.exit_code), "{first:?}");
             ensure!(first.message.contains(words), "{first:?}");
             ensure!(status.excluded_nodes.is_empty() && status.cluster_failures == 0, "{status:?}");
         }
