@@ -163,10 +163,10 @@ impl<'a, 'b> Explainer<'a, 'b> {
             }
         }
         if !room.is_empty()
-            && let Some(longest) = self.reserved_for
+            && let Some(kept_for) = self.reserved_for
         {
-            let message = "room is kept for a larger job that has waited for it".to_owned();
-            return (WaitReason::WaitingForCapacity, vec![longest], message);
+            let message = "room is kept for a job that has waited for it".to_owned();
+            return (WaitReason::WaitingForCapacity, vec![kept_for], message);
         }
         let held = matches!(data.holding, Holding::Running { .. } | Holding::Committed { .. });
         if !room.is_empty() && self.deferred {

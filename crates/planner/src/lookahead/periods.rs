@@ -104,7 +104,7 @@ impl Periods {
         self.unit
     }
 
-    /// About the time of the median job in seconds; less where that is above two hours.
+    /// Half to all of the time of the median job in seconds; at most two hours.
     pub fn median(&self) -> f64 {
         self.unit / PART
     }

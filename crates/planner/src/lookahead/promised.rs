@@ -1,9 +1,10 @@
-//! A gang's start that a plan has promised is kept room for once it is due.
+//! A gang's start that a plan has promised is kept room for once it is overdue.
 //!
 //! Prices know what is there in all in a period, not whether it is in one piece. So a gang may be about to start in the next
 //! period at every decision while each GPU that becomes free goes to a small job, until it has aged. The time at which a plan
-//! first meant to start it is remembered ([`IntendedChange`](crate::IntendedChange)). When it has come, and a start is still
-//! worth more than the GPUs cost others, the nodes that are free for it first are reserved.
+//! first meant to start it is remembered ([`IntendedChange`](crate::IntendedChange)). When that has passed and the gang would
+//! still rather start than wait, the nodes that are free for it first are reserved, as soon as its further waiting costs as much
+//! as that does.
 
 use andreas_model::Time;
 
@@ -92,4 +93,57 @@ pub(super) fn starts(
         Some((job, kept.map_or(begin, |at| begin.min(at)), config))
     };
     (0..assignments.len()).filter_map(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use andreas_model::JobId;
+    use serde_json::{Value, json};
+
+    use crate::{Options, Plan, Snapshot, plan};
+
+    /// Two nodes of two GPUs. On each a job that may not be moved holds one for another minute. A gang of two GPUs, which was to
+    /// start at `promised`, and two small jobs of ten minutes and this weight wait. In a minute there is room for all, but for the
+    /// gang not in one piece if both small ones start now.
+    fn decided(promised: Option<f64>, weight: f64) -> Plan {
+        let job = |name: &str, gpus: u32, weight: f64, epoch: f64, state: Value| {
+            json!({"id": name, "namespace": "team", "submit": 900.0, "weight": weight, "epochs_left": 1.0,
+                   "estimates": [{"gpu_type": "A", "gpus": gpus, "epoch": epoch, "power": 300.0 * f64::from(gpus)}],
+                   "movable": false, "worker": {}, "state": state})
+        };
+        let on = |node: &str| json!({"Running": {"since": 950.0, "placement": {"gpu_type": "A", "gpus_per_node": 1, "nodes": [node]}}});
+        let node = |name: &str| json!({"name": name, "gpu_type": "A", "gpus": 2, "free_gpus": 2, "free": {}});
+        let start =
+            |at: f64| json!({"job": "gang", "at": at, "gpu_type": "A", "nodes": 1, "gpus_per_node": 2});
+        let snapshot: Snapshot = serde_json::from_value(json!({
+            "now": 1_000.0, "tariff": [[0.0, 1e-8]], "gpu_types": [{"name": "A", "idle": 50.0, "max": 400.0}],
+            "lateness": {"turnaround_share": 0.1}, "nodes": [node("n1"), node("n2")],
+            "intended": promised.map(start).into_iter().collect::<Vec<_>>(),
+            "jobs": [job("first", 1, 1e-3, 60.0, on("n1")), job("second", 1, 1e-3, 60.0, on("n2")),
+                     job("gang", 2, 1e-2, 60.0, json!("Waiting")),
+                     job("small-1", 1, weight, 600.0, json!("Waiting")), job("small-2", 1, weight, 600.0, json!("Waiting"))]}))
+        .expect("a snapshot");
+        plan(&snapshot, &Options::default()).expect("a plan")
+    }
+
+    #[test]
+    fn small_jobs_start_on_every_node_until_a_gangs_promised_start_is_overdue() {
+        // Also then where their own wait would cost more than the gang's.
+        for (promised, weight, small) in
+            [(None, 1e-2, 2), (Some(1_030.0), 1e-2, 2), (Some(940.0), 1e-2, 1), (Some(940.0), 3e-2, 2)]
+        {
+            let plan = decided(promised, weight);
+            let runs = |name: &str| plan.jobs[&JobId::new(name)].decision.placement().is_some();
+            assert!(runs("first") && runs("second") && !runs("gang"), "{plan:?}");
+            let started = ["small-1", "small-2"].into_iter().filter(|name| runs(name)).count();
+            assert_eq!(started, small, "promised at {promised:?}, {weight}");
+            // The next plan knows of a promise that the gang still wants.
+            let start = plan.intended.iter().find(|start| start.job.as_str() == "gang").expect("promised");
+            let kept = promised.filter(|_| weight < 2e-2);
+            assert!(
+                kept.is_none_or(|at| start.at.0 == at) && (kept.is_some() || start.at > plan.now),
+                "{start:?}"
+            );
+        }
+    }
 }
