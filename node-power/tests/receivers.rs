@@ -4,7 +4,6 @@
 
 use std::convert::Infallible;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use andreas_api::node_power::{NodePowerSpec, PowerReading, WebhookSpec};
 use andreas_bmc_sim::self_signed;
 use andreas_node_power::driver::{Driver, PowerSwitch as _, Trouble};
 use andreas_node_power::secrets::Secrets;
+use andreas_testbed::write_executables;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{Request, Response};
@@ -78,11 +78,8 @@ impl Receiver {
         for (name, text) in files {
             std::fs::write(folder.join(name), text).unwrap();
         }
-        for (name, script) in PROGRAMS {
-            let path = folder.join(name);
-            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        }
+        let programs = PROGRAMS.map(|(name, script)| (name, format!("#!/bin/sh\n{script}\n")));
+        write_executables(folder, programs).unwrap();
         let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/power/receiver.py");
         let mut process = Command::new("python3")

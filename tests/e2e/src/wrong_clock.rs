@@ -1,8 +1,8 @@
 //! Programs whose wall clock is off, by libfaketime. Their monotonic clock is left alone, as it is on a machine whose time was set.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use andreas_testbed::write_executables;
 use anyhow::{Context as _, Result};
 
 /// Variables under which a program's wall clock is that many seconds ahead; none for 0.
@@ -62,10 +62,9 @@ pub fn wrapped(program: PathBuf, variables: &[(&'static str, String)], folder: &
         return Ok(program);
     }
     let set: String = variables.iter().map(|(name, value)| format!("export {name}='{value}'\n")).collect();
-    let script = folder.join("with-wrong-clock");
-    std::fs::write(&script, format!("#!/bin/sh\n{set}exec '{}' \"$@\"\n", program.display()))?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
-    Ok(script)
+    let script = format!("#!/bin/sh\n{set}exec '{}' \"$@\"\n", program.display());
+    write_executables(folder, [("with-wrong-clock", script)])?;
+    Ok(folder.join("with-wrong-clock"))
 }
 
 /// Where Debian has it.

@@ -3,10 +3,10 @@
 #![allow(dead_code)]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use andreas_testbed::write_executables;
 use andreas_workloads::slurm::{BATCH, PROGRAMS, Place, environment};
 use tempfile::TempDir;
 
@@ -65,13 +65,11 @@ impl Job {
         let image = folder.path().join("image");
         fs::create_dir(&programs).expect("a folder");
         fs::create_dir(&image).expect("a folder");
-        for program in PROGRAMS {
-            let text = program.text().replacen("#!/bin/sh", &format!("#!{shell}"), 1);
-            write(&programs.join(program.name), &text);
-        }
-        for name in STAND_INS {
-            write(&image.join(name), STAND_IN);
-        }
+        let texts = PROGRAMS
+            .iter()
+            .map(|program| (program.name, program.text().replacen("#!/bin/sh", &format!("#!{shell}"), 1)));
+        write_executables(&programs, texts).expect("programs");
+        write_executables(&image, STAND_INS.map(|name| (name, STAND_IN))).expect("programs");
         Self { folder, nodes, gpus, given: Vec::new() }
     }
 
@@ -135,9 +133,4 @@ impl Job {
     pub fn run(&self, text: &str) -> Vec<Ended> {
         self.run_command(&["/bin/bash", "-c", text].map(str::to_owned))
     }
-}
-
-fn write(path: &Path, text: &str) {
-    fs::write(path, text).expect("a program");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a program");
 }

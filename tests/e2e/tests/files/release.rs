@@ -2,12 +2,11 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use andreas_e2e::release::architecture;
-use andreas_testbed::Programs;
+use andreas_testbed::{Programs, write_executables};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -16,11 +15,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Writes a program in the shell's language.
-fn script(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, format!("#!/bin/sh\n{text}\n"))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
-    Ok(())
+/// Writes programs in the shell's language into a folder.
+fn scripts(folder: &Path, programs: &[(&str, &str)]) -> Result<()> {
+    Ok(write_executables(folder, programs.iter().map(|(name, text)| (name, format!("#!/bin/sh\n{text}\n"))))?)
+}
+
+/// Copies a program into a folder.
+fn copy(program: &Path, folder: &Path) -> Result<()> {
+    Ok(write_executables(folder, [(program.file_name().context("a program")?, fs::read(program)?)])?)
 }
 
 /// A folder whose programs come before the machine's.
@@ -36,9 +38,9 @@ impl StandIns {
              --compare-versions) [ \"$(printf '%s\\n' \"$2\" \"$4\" | sort -V | head -n 1)\" = \"$2\" ] ;; esac",
             andreas_e2e::release::architecture()
         );
-        for (name, text) in [("dpkg", dpkg.as_str()), ("dpkg-deb", "")].iter().chain(programs) {
-            script(&folder.path().join("bin").join(name), text)?;
-        }
+        let bin = folder.path().join("bin");
+        scripts(&bin, &[("dpkg", dpkg.as_str()), ("dpkg-deb", "")])?;
+        scripts(&bin, programs)?;
         Ok(Self(folder))
     }
 
@@ -75,7 +77,7 @@ fn a_release_whose_chart_has_another_version_is_not_made() -> Result<()> {
         let folder = TempDir::new()?;
         fs::create_dir(folder.path().join("hack"))?;
         fs::create_dir_all(folder.path().join("charts/andreas"))?;
-        fs::copy(root().join("hack/release"), folder.path().join("hack/release"))?;
+        copy(&root().join("hack/release"), &folder.path().join("hack"))?;
         fs::write(folder.path().join("Cargo.toml"), "[workspace.package]\nversion = \"1.2.3\"\n")?;
         fs::write(folder.path().join("charts/andreas/Chart.yaml"), chart)?;
         let made = Command::new(folder.path().join("hack/release")).output()?;
@@ -95,14 +97,14 @@ fn arguments_of_the_installer_name_files_of_the_callers_folder() -> Result<()> {
     let (release, programs) = (folder.path().join("release"), folder.path().join("programs"));
     fs::create_dir(&release)?;
     fs::create_dir(&programs)?;
-    fs::copy(root().join("deploy/install"), release.join("install"))?;
+    copy(&root().join("deploy/install"), &release)?;
     fs::write(release.join("andreas-1.2.3.tgz"), "a chart")?;
     fs::write(folder.path().join("my.yaml"), "{}")?;
     let sums = "sha256sum install andreas-1.2.3.tgz >SHA256SUMS";
     ensure!(Command::new("sh").args(["-c", sums]).current_dir(&release).status()?.success(), "sha256sum");
     // helm upgrade --install andreas CHART ...
-    script(&programs.join("helm"), "[ -s \"$4\" ] && [ -s my.yaml ] && echo \"$*\" >>said")?;
-    script(&programs.join("kubectl"), "")?;
+    let helm = "[ -s \"$4\" ] && [ -s my.yaml ] && echo \"$*\" >>said";
+    scripts(&programs, &[("helm", helm), ("kubectl", "")])?;
     let done = Command::new(release.join("install"))
         .args(["--values", "my.yaml"])
         .current_dir(folder.path())
@@ -145,7 +147,7 @@ fn what_an_older_command_line_prints_goes_into_no_release() -> Result<()> {
     ])?;
     for folder in ["release", "x86_64-unknown-linux-gnu/release", "aarch64-unknown-linux-gnu/release"] {
         fs::create_dir_all(machine.file(folder))?;
-        script(&machine.file(folder).join("kubectl-andreas"), "echo printed")?;
+        scripts(&machine.file(folder), &[("kubectl-andreas", "echo printed")])?;
     }
     let (here, other) = (architecture(), if architecture() == "amd64" { "arm64" } else { "amd64" });
     let made = |archs: &[&str]| -> Result<String> {
@@ -242,7 +244,7 @@ fn a_program_that_is_compared_has_the_libraries_of_its_image() -> Result<()> {
     }
     let found = Command::new("cc").arg("-print-file-name=libc.so.6").output().context("cc")?;
     fs::copy(printed(&found).0.trim(), libraries.join("libc.so.6"))?;
-    fs::copy("/lib64/ld-linux-x86-64.so.2", layer.join("usr/lib64/ld-linux-x86-64.so.2"))?;
+    copy(Path::new("/lib64/ld-linux-x86-64.so.2"), &layer.join("usr/lib64"))?;
     let source = machine.file("program.c");
     fs::write(
         &source,
