@@ -5,6 +5,7 @@
 //! replaced is no failure here.
 
 use andreas_api::names::{GATE_NODE, LABEL_ATTEMPT};
+use andreas_api::phase::condition;
 use andreas_api::slim::SlimPod;
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
@@ -21,6 +22,7 @@ use super::late::{self, unbound_condition};
 use super::member::{Member, Members, is_over, number};
 use super::observed::Observed;
 use super::readiness::{self, Readiness};
+use super::status::{self, ConditionValue};
 use super::workload::{judged, suspended_by};
 use super::{end, run, start, stop};
 
@@ -66,7 +68,10 @@ pub(super) fn starting(d: &mut Draft<'_>) {
     }
     place(d, &allocation, &members);
     if readiness::check(d, &allocation, &members) == Readiness::AllReady {
-        start::watch_start(d, &allocation, &members);
+        match late::unmade(d, &allocation, workload, &members) {
+            Some(judgement) => d.stop_judged(&judgement),
+            None => start::watch_start(d, &allocation, &members),
+        }
     }
 }
 
@@ -139,7 +144,31 @@ pub(super) fn stopping(d: &mut Draft<'_>) {
         let judgement = end.map(judged).or_else(decided).unwrap_or_else(|| case.stopped(&stop));
         return end::close_attempt(d, &allocation, &members, &judgement);
     }
+    if let Some(workload) = d.o.workload {
+        not_stopped(d, workload, &allocation, &members);
+    }
     readiness::check(d, &allocation, &members);
+}
+
+/// Tells of pods that run on although their workload is suspended: its controller does not stop them, and their GPUs stay in use.
+fn not_stopped(d: &mut Draft<'_>, workload: &Workload, allocation: &Allocation, members: &Members<'_>) {
+    let left = |pod: &SlimPod| !is_over(pod) && pod.metadata.deletion_timestamp.is_none();
+    let pods = members.gang.iter().filter(|member| member.live.is_some_and(left)).count();
+    if pods == 0 || !workload.suspended {
+        return;
+    }
+    let since = d.first_seen(TimedFact::NotStopped { attempt: allocation.attempt });
+    let due = after(since, d.o.policy.placement_timeout);
+    if d.o.now < due {
+        return d.requeue_at(due);
+    }
+    let words =
+        format!("the {} is suspended, and its controller has not stopped {pods} pods", workload.kind.name());
+    let running = status::condition(&d.status.conditions, condition::RUNNING);
+    if running.is_none_or(|condition| condition.message != words) {
+        d.event(true, Reason::Stopping, words.clone());
+        d.set_condition(condition::RUNNING, ConditionValue::False, Reason::Stopping, &words);
+    }
 }
 
 /// Whether the last pods of a workload that ended are still ending. For so long it stays in its phase: the end is then

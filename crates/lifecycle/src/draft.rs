@@ -326,11 +326,11 @@ impl<'a> Draft<'a> {
     /// last write at least a minute ago. Every plan changes forecasts; writing each change would be the
     /// largest load.
     fn forecast(&mut self) {
-        let terminal = self.status.phase.is_terminal();
+        let unplanned = self.status.phase.is_terminal() || self.is_held();
         let old = self.o.job.status.as_ref().and_then(|s| s.prediction.as_ref());
-        let wanted = if terminal { None } else { self.o.forecast };
+        let wanted = if unplanned { None } else { self.o.forecast };
         let Some(wanted) = wanted else {
-            if terminal && self.status.prediction.is_some() {
+            if unplanned {
                 self.status.prediction = None;
             }
             self.on_time();
@@ -346,6 +346,13 @@ impl<'a> Draft<'a> {
             self.requeue_at(throttled_until);
         }
         self.on_time();
+    }
+
+    /// Whether no plan has the job until somebody changes something: what was predicted holds no longer.
+    fn is_held(&self) -> bool {
+        let template = status::condition(&self.status.conditions, condition::TEMPLATE_ACCEPTED);
+        self.status.phase == Phase::Suspended
+            || self.status.phase == Phase::Pending && template.is_some_and(|c| c.status == "False")
     }
 
     /// Derives the condition `OnTime` and its text from the prediction in the status, or from the end.
@@ -367,7 +374,10 @@ impl<'a> Draft<'a> {
                 self.set_on_time(false, "failed");
             };
         }
-        let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else { return };
+        let Some(percent) = self.status.prediction.as_ref().and_then(|p| p.on_time_percent) else {
+            self.status.display.on_time = None;
+            return self.clear_condition(condition::ON_TIME);
+        };
         self.show_on_time(format!("{percent}%"));
         if percent >= KEPT_PERCENT {
             self.set_on_time(true, "the deadline is predicted to be kept");

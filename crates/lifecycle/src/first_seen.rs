@@ -20,6 +20,11 @@ pub enum TimedFact {
         /// The attempt.
         attempt: i64,
     },
+    /// All pods of an attempt that another controller makes are there.
+    Made {
+        /// The attempt.
+        attempt: i64,
+    },
     /// GPUs of an attempt are in use by others, so its pods cannot be made.
     InUse {
         /// The attempt.
@@ -64,6 +69,11 @@ pub enum TimedFact {
         attempt: i64,
         /// All are bound, and some have not started; else some are not there or not bound.
         bound: bool,
+    },
+    /// The workload of an attempt is suspended, and pods of it that nobody has deleted run on.
+    NotStopped {
+        /// The attempt.
+        attempt: i64,
     },
     /// The workload for which a running attempt stands has ended.
     WorkloadEnded {

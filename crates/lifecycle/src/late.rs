@@ -4,6 +4,7 @@ use andreas_api::slim::{SlimContainerStatus, SlimPodCondition};
 use andreas_api::training_job::Allocation;
 use andreas_api::{Outcome, Reason};
 use andreas_cluster::instants::after;
+use andreas_workloads::adopt::Workload;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
@@ -34,9 +35,47 @@ pub(super) fn released_since(d: &Draft<'_>, allocation: &Allocation) -> Option<T
 /// Whether `placementTimeout` is over; if not, requeues the job for that instant.
 pub(super) fn is_late(d: &mut Draft<'_>, allocation: &Allocation) -> bool {
     let since = released_since(d, allocation).unwrap_or(d.o.now);
-    let due = after(since, d.o.policy.placement_timeout);
+    is_over_since(d, since, d.o.policy.placement_timeout)
+}
+
+/// Whether so many seconds are over; if not, requeues the job for that instant.
+fn is_over_since(d: &mut Draft<'_>, since: Timestamp, seconds: i64) -> bool {
+    let due = after(since, seconds);
     d.requeue_at(due);
     due <= d.o.now
+}
+
+/// What becomes of a released workload whose controller makes no pods for too long. No node is at fault. Parts that start after others may
+/// take as long as a start.
+pub(super) fn unmade(
+    d: &mut Draft<'_>,
+    allocation: &Allocation,
+    workload: &Workload,
+    members: &Members<'_>,
+) -> Option<Judgement> {
+    let unmade = unmade_pods(members);
+    let seconds = if workload.parts_in_order { start_limit(d.o) } else { d.o.policy.placement_timeout };
+    let since = released_since(d, allocation).unwrap_or(d.o.now);
+    if unmade == 0 || !is_over_since(d, since, seconds) {
+        return None;
+    }
+    let (all, time) = (members.gang.len(), duration_text(seconds));
+    let message = format!("its controller has not made {unmade} of {all} pods within {time}");
+    Some(Judgement::new(Outcome::Withdrawn, Reason::PlacementTimeout, message))
+}
+
+/// Whether the pods of a released workload, all made, are not bound within `placementTimeout`; if not yet, requeues the job for that
+/// instant.
+pub(super) fn made_is_late(d: &mut Draft<'_>, allocation: &Allocation, members: &Members<'_>) -> bool {
+    if unmade_pods(members) > 0 {
+        return false;
+    }
+    let made = d.first_seen(TimedFact::Made { attempt: allocation.attempt });
+    is_over_since(d, made, d.o.policy.placement_timeout)
+}
+
+fn unmade_pods(members: &Members<'_>) -> usize {
+    members.gang.iter().filter(|member| member.pod().is_none()).count()
 }
 
 /// Whether what an attempt waits for, pods of others or earlier ones of the job, has gone on for longer than any grace period lasts: a

@@ -290,9 +290,23 @@ impl<'a> Members<'a> {
     pub fn new(o: &Observed<'a>, allocation: Option<&'a Allocation>) -> Self {
         if let Some(adopts) = &o.job.spec.adopts {
             let pods = allocation.map_or(adopts.pods, |held| adopts.pods_on(held.gpus));
+            let all = usize::try_from(pods).unwrap_or(1);
             let left = o.workload.and_then(|workload| usize::try_from(workload.pods_left?).ok());
-            let pods = usize::try_from(pods).unwrap_or(1).min(left.unwrap_or(usize::MAX));
-            return Self::of_adopted(o, allocation, pods);
+            let left = all.min(left.unwrap_or(usize::MAX));
+            // A pod that was deleted, as a stop does, may have ended with 0 and is made again.
+            let succeeded = |pod: &&&SlimPod| {
+                pod.status.phase == "Succeeded"
+                    && pod.metadata.deletion_timestamp.is_none()
+                    && is_member(pod, o.job)
+            };
+            let once = o.workload.is_some_and(|workload| workload.pods_succeed_once);
+            let succeeded = if once { o.pods.iter().filter(succeeded).count() } else { 0 };
+            // Those that its controller has counted are among them.
+            return Self::of_adopted(
+                o,
+                allocation,
+                left.saturating_sub(succeeded.saturating_sub(all - left)),
+            );
         }
         let nodes = allocation.map(|a| a.nodes.as_slice()).unwrap_or_default();
         let mut gang: Vec<Member<'a>> = nodes

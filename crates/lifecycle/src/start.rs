@@ -421,7 +421,11 @@ pub(super) fn watch_start(d: &mut Draft<'_>, allocation: &Allocation, members: &
     set_starting(d);
     let now = d.o.now;
     if !members.gang.iter().all(Member::bound) {
-        if late::is_late(d, allocation) {
+        let late = match d.o.workload {
+            Some(_) => late::made_is_late(d, allocation, members),
+            None => late::is_late(d, allocation),
+        };
+        if late {
             late::withdraw_unbound(d, members, d.o.policy.placement_timeout);
         } else if late::is_unschedulable(d, allocation, members) {
             late::withdraw_unbound(d, members, late::patience_with_scheduler(d));

@@ -10,7 +10,7 @@ use super::world::*;
 use crate::*;
 
 /// A suspended Job with so many pods of one GPU, and the TrainingJob that stands for it.
-fn adopted(pods: i32) -> World {
+pub fn adopted(pods: i32) -> World {
     let mut world = World::new(json!({
         "gpus": {"min": pods, "maxNodes": pods},
         "adopts": {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "w1", "pods": pods},
@@ -25,7 +25,7 @@ fn adopted(pods: i32) -> World {
 
 impl World {
     /// The Job's controller makes pods for the attempt in force, as the index reads them.
-    fn controller_makes(&mut self, names: &[&str], gated: bool) {
+    pub fn controller_makes(&mut self, names: &[&str], gated: bool) {
         let workload = self.workload.as_ref().unwrap();
         let attempt = workload.attempt().unwrap().to_string();
         for name in names {
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    fn run_on(&mut self, nodes: &[(&str, &str)]) {
+    pub fn run_on(&mut self, nodes: &[(&str, &str)]) {
         for (name, node) in nodes {
             let now = at(self.now);
             let pod = self.pods.get_mut(*name).unwrap();

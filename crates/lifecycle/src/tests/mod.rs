@@ -4,6 +4,7 @@ mod parts;
 mod world;
 
 mod adopted;
+mod adopted_parts;
 mod cancel;
 mod choices;
 mod clocks;

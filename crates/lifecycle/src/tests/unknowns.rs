@@ -49,6 +49,31 @@ fn on_time_is_what_the_forecast_says_and_in_the_end_what_happened() {
     assert_eq!(world.status().prediction, None);
 }
 
+/// No plan has it until somebody changes something.
+#[test]
+fn nothing_is_predicted_for_a_job_that_is_held_or_refused() {
+    let predicted = || {
+        let mut world = World::new(json!({"deadline": at(500).to_string()}));
+        world.forecast = Some(forecast(400, Some(95), "Low"));
+        world.plan_wait(Reason::WaitingForCapacity, "others need them more");
+        assert_eq!(world.status().display.on_time.as_deref(), Some("95%"));
+        world
+    };
+    let mut held = predicted();
+    held.edit(json!({"suspend": true}));
+    let mut refused = predicted();
+    refused.server_refuses = Some((Reason::TemplateRejected, "no".into()));
+    refused.dry_run = None;
+    refused.step_until_stable();
+    assert_eq!(refused.reason(), "TemplateRejected");
+    for mut world in [held, refused] {
+        world.wait(1_000);
+        let status = world.status();
+        assert_eq!((status.prediction, status.display.on_time), (None, None), "{:?}", status.phase);
+        assert!(!world.has_condition("OnTime"));
+    }
+}
+
 #[test]
 fn a_forecast_is_written_when_it_moves_by_a_tenth_and_at_most_once_a_minute() {
     let mut world = World::new(json!({}));

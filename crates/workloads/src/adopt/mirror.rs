@@ -1,5 +1,7 @@
 //! The TrainingJob that stands for a workload.
 
+use std::collections::BTreeSet;
+
 use andreas_api::names::{ANNOTATION_USER, GROUP, LABEL_PROFILE, MAX_JOB_NAME, VERSION};
 use serde_json::{Map, Value, json};
 
@@ -48,6 +50,7 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     let kind = workload.kind;
     let found = groups(kind.template_kind(), templates);
     let mut size = Size::from_groups(&found)?;
+    may_run_together(&templates["spec"], &found)?;
     let draft = crate::convert::object(templates, &[])?.map(|made| made.job).unwrap_or_default();
     let mut spec = Map::new();
     let mut gpus = json!({"min": size.gpus});
@@ -106,6 +109,34 @@ pub fn mirror(workload: &Workload, object: &Value, templates: &Value) -> Result<
     Ok(json!({
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "TrainingJob", "metadata": metadata, "spec": spec,
     }))
+}
+
+/// All parts with GPUs get them at once, and keep them until the last one ends: one that starts when another has ended would wait for
+/// GPUs that it holds.
+fn may_run_together(spec: &Value, groups: &[Group]) -> Result<(), AdoptError> {
+    let jobs = spec["replicatedJobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let prefix = |index: usize| format!("/spec/replicatedJobs/{index}/");
+    let has_gpus = |index: usize| groups.iter().any(|group| group.template.starts_with(&prefix(index)));
+    for (index, job) in jobs.iter().enumerate().filter(|(index, _)| has_gpus(*index)) {
+        let (mut seen, mut left) = (BTreeSet::from([index]), vec![index]);
+        while let Some(next) = left.pop() {
+            for after in jobs[next]["dependsOn"].as_array().into_iter().flatten() {
+                let Some(first) = jobs.iter().position(|other| other["name"] == after["name"]) else {
+                    continue;
+                };
+                if has_gpus(first) && after["status"] != "Ready" {
+                    return Err(AdoptError::Gpus(format!(
+                        "part {} starts when part {} has ended, and both ask for GPUs: make them two workloads",
+                        job["name"], jobs[first]["name"]
+                    )));
+                }
+                if seen.insert(first) {
+                    left.push(first);
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn may_be_adopted(workload: &Workload, object: &Value) -> Result<(), AdoptError> {

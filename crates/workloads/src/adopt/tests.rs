@@ -316,6 +316,69 @@ fn a_part_of_a_job_set_that_has_succeeded_makes_no_pods_again() {
 }
 
 #[test]
+fn parts_that_never_have_their_gpus_at_once_are_refused_by_name() {
+    let part = |name: &str, gpus: i64, after: Value| {
+        let spec = json!({"parallelism": 1, "completions": 1, "template": pod(gpus)});
+        json!({"name": name, "dependsOn": after, "template": {"spec": spec}})
+    };
+    let after = |name: &str, status: &str| json!([{"name": name, "status": status}]);
+    let made = |parts: &[Value]| {
+        let set = object(Kind::JobSet, json!({"suspend": true, "replicatedJobs": parts}));
+        mirror(&workload(Kind::JobSet, &set), &set, &set).map_err(|error| error.to_string())
+    };
+    let (none, first) = (json!(null), part("first", 1, json!(null)));
+    let words = r#"part "second" starts when part "first" has ended, and both ask for GPUs"#;
+    let refused = |parts: &[Value]| made(parts).is_err_and(|error| error.contains(words));
+    assert!(refused(&[first.clone(), part("second", 1, after("first", "Complete"))]));
+    let between = part("copy", 0, after("first", "Complete"));
+    assert!(refused(&[part("second", 1, after("copy", "Ready")), first.clone(), between]));
+    for parts in [
+        [first.clone(), part("second", 1, after("first", "Ready"))],
+        [part("data", 0, none), part("second", 1, after("data", "Complete"))],
+        [part("first", 1, after("second", "Ready")), part("second", 1, after("first", "Ready"))],
+        [first, part("second", 1, after("nowhere", "Complete"))],
+    ] {
+        assert!(made(&parts).is_ok(), "{:?}", made(&parts));
+    }
+}
+
+#[test]
+fn indexes_of_a_job_that_failed_for_good_make_no_pods_again() {
+    let mut job = job(1, 10);
+    job["spec"]["completions"] = json!(10);
+    for (failed, left) in
+        [("", 8), ("4", 7), ("1,3-5", 4), (" 1, 3 - 5", 4), ("x,5-3,-", 8), ("0-9223372036854775807", 1)]
+    {
+        job["status"] = json!({"succeeded": 2, "failedIndexes": failed});
+        assert_eq!(workload(Kind::Job, &job).pods_left, Some(left), "{failed}");
+    }
+}
+
+#[test]
+fn what_a_job_set_says_of_the_order_and_the_successes_of_its_parts_is_read() {
+    let part = |name: &str, completions: i64| json!({"name": name, "template": {"spec": {"parallelism": 2, "completions": completions, "template": pod(1)}}});
+    let read = |spec: Value| {
+        let workload = workload(Kind::JobSet, &object(Kind::JobSet, spec));
+        (workload.pods_succeed_once, workload.parts_in_order)
+    };
+    let mut after = part("b", 2);
+    after["dependsOn"] = json!([{"name": "a", "status": "Complete"}]);
+    assert_eq!(read(json!({"replicatedJobs": [part("a", 2), part("b", 2)]})), (true, false));
+    assert_eq!(
+        read(json!({"replicatedJobs": [part("a", 2), part("b", 5)]})),
+        (false, false),
+        "others follow"
+    );
+    assert_eq!(read(json!({"replicatedJobs": [part("a", 2), after]})), (true, true));
+    let in_order = json!({"startupPolicyOrder": "InOrder"});
+    assert_eq!(read(json!({"replicatedJobs": [part("a", 2)], "startupPolicy": in_order})), (true, true));
+    let train_job = workload(Kind::TrainJob, &object(Kind::TrainJob, json!({})));
+    assert_eq!((train_job.pods_succeed_once, train_job.parts_in_order), (true, true));
+    let job = workload(Kind::Job, &job(1, 1));
+    assert_eq!((job.pods_succeed_once, job.parts_in_order), (false, false));
+}
+
+#[test]
 fn the_end_of_each_kind_is_read() {
     let end = |kind: Kind, status: Value| {
         let mut object = object(kind, json!({}));

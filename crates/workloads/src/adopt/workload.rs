@@ -37,9 +37,13 @@ pub struct Workload {
     pub switched_by: Option<String>,
     /// Its end.
     pub end: Option<End>,
-    /// Pods of a Job that have not succeeded, or pods with GPUs of the child Jobs of a JobSet that have not: its controller makes no
-    /// more than these. `None` where it does not count them.
+    /// Pods of a Job that have neither succeeded nor failed for good, or pods with GPUs of the child Jobs of a JobSet that have not: its
+    /// controller makes no more than these. `None` where it does not count them.
     pub pods_left: Option<i64>,
+    /// Each of its pods succeeds once, and its controller does not count them one by one: a pod that has succeeded is one less.
+    pub pods_succeed_once: bool,
+    /// Parts of it start after others: pods with GPUs may come long after its release.
+    pub parts_in_order: bool,
     /// Pods of a Job that have failed. 0 where its controller does not count them.
     pub pods_failed: i64,
 }
@@ -59,6 +63,13 @@ impl Workload {
             switched_by: switched_by(kind, object),
             end: end(kind, &object["status"]),
             pods_left: pods_left(kind, object),
+            pods_succeed_once: pods_succeed_once(kind, object),
+            parts_in_order: match kind {
+                Kind::JobSet => depends(&object["spec"]),
+                // Its runtime says so, which is another object.
+                Kind::TrainJob => true,
+                Kind::Job | Kind::PyTorchJob | Kind::RayJob => false,
+            },
             pods_failed: if kind == Kind::Job { object["status"]["failed"].as_i64().unwrap_or(0) } else { 0 },
         })
     }
@@ -108,7 +119,11 @@ fn switched_by(kind: Kind, object: &Value) -> Option<String> {
 fn pods_left(kind: Kind, object: &Value) -> Option<i64> {
     let (spec, status) = (&object["spec"], &object["status"]);
     let left = match kind {
-        Kind::Job => spec["completions"].as_i64()?.saturating_sub(status["succeeded"].as_i64().unwrap_or(0)),
+        Kind::Job => {
+            let done = status["succeeded"].as_i64().unwrap_or(0);
+            let failed = status["failedIndexes"].as_str().map_or(0, indexes);
+            spec["completions"].as_i64()?.saturating_sub(done).saturating_sub(failed)
+        }
         Kind::JobSet => {
             let seen = status["replicatedJobsStatus"].as_array()?;
             let groups = groups(kind, object).into_iter().map(|group| {
@@ -123,6 +138,36 @@ fn pods_left(kind: Kind, object: &Value) -> Option<i64> {
         Kind::PyTorchJob | Kind::TrainJob | Kind::RayJob => return None,
     };
     Some(left.max(1))
+}
+
+/// Whether Jobs of a JobSet's `spec` start after others of it.
+fn depends(spec: &Value) -> bool {
+    let jobs = spec["replicatedJobs"].as_array().into_iter().flatten();
+    spec["startupPolicy"]["startupPolicyOrder"] == "InOrder"
+        || jobs.into_iter().any(|job| job["dependsOn"].as_array().is_some_and(|on| !on.is_empty()))
+}
+
+/// How many indexes a text of a Job's status names, as "1,3-5" (`batch/v1`, `failedIndexes`).
+fn indexes(text: &str) -> i64 {
+    let count = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (i64, i64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some(last.saturating_sub(first).saturating_add(1).max(0))
+    };
+    text.split(',').filter_map(count).fold(0, i64::saturating_add)
+}
+
+fn pods_succeed_once(kind: Kind, object: &Value) -> bool {
+    match kind {
+        Kind::Job => false,
+        // Others take the place of those that succeed in a Job with more completions than pods at once.
+        Kind::JobSet => groups(kind, object).iter().all(|group| {
+            let job = group.template.strip_suffix("/template").and_then(|path| object.pointer(path));
+            let number = |name: &str| job?[name].as_i64();
+            number("completions").unwrap_or(1) <= number("parallelism").unwrap_or(1)
+        }),
+        Kind::PyTorchJob | Kind::TrainJob | Kind::RayJob => true,
+    }
 }
 
 fn end(kind: Kind, status: &Value) -> Option<End> {
