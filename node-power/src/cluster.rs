@@ -14,6 +14,7 @@ use kube::{Client, Error};
 use serde_json::Value;
 use tokio::time::timeout_at;
 
+use crate::driver::Trouble;
 use crate::node::LiveNode;
 use crate::obstacles::{self, LivePod};
 
@@ -26,6 +27,9 @@ pub enum ClusterError {
     /// The API server's answer.
     #[error(transparent)]
     Api(#[from] Error),
+    /// The power switch's answer.
+    #[error("the power switch does not follow: {0}")]
+    Switch(#[from] Trouble),
 }
 
 /// The API server. Every error of a read or a write means: not now.

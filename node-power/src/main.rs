@@ -32,12 +32,8 @@ async fn main() -> anyhow::Result<()> {
     let health = Health::new();
     let cached = [health.register("NodePowers"), health.register("Nodes")];
     let admin_end = CancellationToken::new();
-    let served = admin::bind(&args.admin)?.serve(
-        Arc::new(registry),
-        health.clone(),
-        client.clone(),
-        admin_end.clone(),
-    );
+    let bound = admin::bind(&args.admin)?;
+    let served = bound.serve(Arc::new(registry), health.clone(), client.clone(), admin_end.clone());
     let admin = tokio::spawn(served);
 
     let world = Arc::new(Mutex::new(World::default()));

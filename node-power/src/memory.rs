@@ -7,7 +7,13 @@ use andreas_api::node_power::{PowerReading, PowerState};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::driver::Trouble;
+use crate::driver::{Request, Trouble};
+
+/// After a reading for which the credentials were not accepted; doubled by each further one. BMCs lock an account after some, and
+/// each further one prolongs that.
+const DENIED_PAUSE: Duration = Duration::from_secs(30);
+/// The longest such pause.
+const MAX_DENIED_PAUSE: Duration = Duration::from_secs(600);
 
 /// Since when a renewal is the same.
 #[derive(Clone, Debug)]
@@ -64,6 +70,10 @@ pub struct Memory {
     pub lease: SeenLease,
     cordon: Option<(String, Instant)>,
     request: Option<(PowerState, Instant)>,
+    /// Readings in a row for which the credentials were not accepted.
+    pub denied: u32,
+    /// Whether the switch knows, since it was last asked for `Off`, that the machine is to be on.
+    pub is_off_withdrawn: bool,
     /// What the driver said to the last request, where it failed.
     pub refusal: Option<Trouble>,
 }
@@ -71,7 +81,10 @@ pub struct Memory {
 impl Memory {
     /// Whether the last reading is older than this.
     pub fn is_stale(&self, age: Duration) -> bool {
-        self.expired || self.reading.as_ref().is_none_or(|(_, at)| at.elapsed() >= age)
+        let Some((_, at)) = &self.reading else { return true };
+        let age = if self.expired { Duration::ZERO } else { age };
+        let pause = DENIED_PAUSE * ((1 << self.denied.min(6)) >> 1);
+        at.elapsed() >= age.max(pause.min(MAX_DENIED_PAUSE))
     }
 
     /// Something happened that may have changed the power.
@@ -85,6 +98,11 @@ impl Memory {
         self.off_since = match reading {
             Ok(PowerReading::Off) => self.off_since.or(Some(now)),
             _ => None,
+        };
+        self.denied = match reading {
+            Ok(_) => 0,
+            Err(Trouble::Denied(_)) => self.denied.saturating_add(1),
+            Err(_) => self.denied,
         };
         self.reading = Some((reading, now));
         self.expired = false;
@@ -101,7 +119,7 @@ impl Memory {
         self.off_since.zip(last).map_or(Duration::ZERO, |(first, last)| last - first)
     }
 
-    /// For how long the mark of this Node was seen.
+    /// For how long this Node was seen with our mark and cordoned.
     pub fn cordoned_for(&mut self, node: Option<&str>) -> Duration {
         match (&self.cordon, node) {
             (Some((uid, since)), Some(node)) if uid == node => since.elapsed(),
@@ -112,15 +130,49 @@ impl Memory {
         }
     }
 
-    /// Since the last request to the driver in this state.
+    /// Since the last request for another power in this state.
     pub fn since_request(&self, state: PowerState) -> Option<Duration> {
         self.request.filter(|(of, _)| *of == state).map(|(_, at)| at.elapsed())
     }
 
     /// Takes in what a request came to.
-    pub fn requested(&mut self, state: PowerState, result: Result<(), Trouble>) {
-        self.request = Some((state, Instant::now()));
+    pub fn requested(&mut self, state: PowerState, request: Request, result: Result<(), Trouble>) {
+        if request != Request::StayOn {
+            self.request = Some((state, Instant::now()));
+        }
+        self.is_off_withdrawn = result.is_ok() && request != Request::Off;
         self.refusal = result.err();
         self.expire();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn readings_pause_for_longer_while_the_credentials_are_not_accepted() {
+        let (pace, denied) = (Duration::from_secs(5), || Err(Trouble::Denied("401".into())));
+        let mut memory = Memory::default();
+        for pause in [30, 60, 120, 240, 480, 600, 600] {
+            memory.read(denied());
+            memory.expire();
+            advance(Duration::from_secs(pause - 1)).await;
+            assert!(!memory.is_stale(pace), "{pause}");
+            advance(Duration::from_secs(1)).await;
+            assert!(memory.is_stale(pace), "{pause}");
+        }
+        // A time without an answer says nothing of the account; an answer does.
+        memory.read(Err(Trouble::Unreachable("no answer".into())));
+        advance(Duration::from_secs(300)).await;
+        assert!(!memory.is_stale(pace));
+        memory.read(Ok(PowerReading::On));
+        advance(pace).await;
+        assert!(memory.is_stale(pace) && memory.denied == 0);
+        // A stray one costs half a minute.
+        memory.read(denied());
+        advance(Duration::from_secs(30)).await;
+        assert!(memory.is_stale(pace));
     }
 }

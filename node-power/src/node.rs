@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use andreas_api::names::{ANNOTATION_GOING_OFF, ANNOTATION_KEEP, ANNOTATION_WAS_CORDONED, GPU_RESOURCE};
+use andreas_api::names::{
+    ANNOTATION_CHECKS_PAUSED, ANNOTATION_GOING_OFF, ANNOTATION_KEEP, ANNOTATION_WAS_CORDONED, GPU_RESOURCE,
+};
 use andreas_api::node_power::{RememberedMachine, RememberedTaint};
 use andreas_api::quantity;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, Taint};
@@ -27,8 +29,14 @@ const FOREIGN_LABELS: [&str; 6] = [
     "kubernetes.io/os",
     "kubernetes.io/hostname",
 ];
-/// Annotations by which other controllers know the machine.
-const KEPT_ANNOTATIONS: [&str; 3] = ["cluster.x-k8s.io/", "machine.openshift.io/", "metal3.io/"];
+/// Labels below `nvidia.com/` that people set.
+const LABELS_OF_PEOPLE: [&str; 3] =
+    ["nvidia.com/mig.config", "nvidia.com/device-plugin.config", "nvidia.com/gpu.workload.config"];
+/// Annotations of a Node that belongs to a Machine of Cluster API or OpenShift: health checks replace one whose Node is gone.
+const MACHINE_ANNOTATIONS: [&str; 2] = ["cluster.x-k8s.io/machine", "machine.openshift.io/machine"];
+/// Annotations by which other controllers know the machine, and what was said of them.
+const KEPT_ANNOTATIONS: [&str; 4] =
+    ["cluster.x-k8s.io/", "machine.openshift.io/", "metal3.io/", ANNOTATION_CHECKS_PAUSED];
 
 /// A Node that was just read.
 #[derive(Clone, Debug)]
@@ -62,13 +70,17 @@ impl LiveNode {
             let label = format!("node-role.kubernetes.io/{role}");
             meta.labels.as_ref().is_some_and(|labels| labels.contains_key(&label))
         };
+        let owned = MACHINE_ANNOTATIONS.iter().any(|name| self.annotation(name).is_some());
+        let paused = self.annotation(ANNOTATION_CHECKS_PAUSED).is_some_and(|value| value == "true");
+        let never_off = (has("control-plane") || has("master")).then_some("ControlPlane");
+        let never_off = never_off.or((owned && !paused).then_some("MachineOwned"));
         let mut conditions = status.conditions.into_iter().flatten();
         SeenNode {
             uid: meta.uid.clone().unwrap_or_default(),
             ready: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             cordoned: self.spec().unschedulable == Some(true),
             going_off: self.annotation(ANNOTATION_GOING_OFF).cloned(),
-            control_plane: has("control-plane") || has("master"),
+            never_off,
             boot_id: status.node_info.map(|info| info.boot_id).unwrap_or_default(),
             gpus: self.gpus(),
             restored: remembered.is_none_or(|machine| self.missing(machine).is_none()),
@@ -120,10 +132,7 @@ impl LiveNode {
         let texts = machine.annotations.values().all(|value| value.len() <= 4096)
             && machine.provider_id.as_ref().is_none_or(|id| id.len() <= 512);
         if size > MAX_MACHINE || !counts || !texts {
-            return Err(
-                "TooLarge: its labels, annotations, taints and resources are too many to be remembered"
-                    .into(),
-            );
+            return Err("TooLarge: its labels, annotations, taints and resources are too many".into());
         }
         Ok(machine)
     }
@@ -137,7 +146,12 @@ impl LiveNode {
         };
         let meta = &self.0.metadata;
         let mut labels = of(&meta.labels, &machine.labels);
-        labels.retain(|key, _| !starts_with_any(key, &FOREIGN_LABELS));
+        labels.retain(|key, value| {
+            // It keeps a part of the GPU operator off the node; other values are the operator's.
+            let disabled = key.starts_with("nvidia.com/gpu.deploy.") && value == "false";
+            let by_people = disabled || LABELS_OF_PEOPLE.contains(&key.as_str());
+            by_people || !starts_with_any(key, &FOREIGN_LABELS)
+        });
         let annotations = of(&meta.annotations, &machine.annotations);
         let present = self.spec();
         let mut taints = present.taints.unwrap_or_default();
@@ -170,10 +184,12 @@ impl LiveNode {
         }))
     }
 
-    /// The merge patch that cordons the Node for the NodePower with this UID.
+    /// The merge patch that cordons the Node for the NodePower with this UID, also where somebody took that back.
     pub fn cordon(&self, uid: &str) -> Value {
         let mut annotations = json!({ANNOTATION_GOING_OFF: uid});
-        if self.spec().unschedulable == Some(true) && self.annotation(ANNOTATION_GOING_OFF).is_none() {
+        if self.spec().unschedulable != Some(true) {
+            annotations[ANNOTATION_WAS_CORDONED] = Value::Null;
+        } else if self.annotation(ANNOTATION_GOING_OFF).is_none() {
             annotations[ANNOTATION_WAS_CORDONED] = json!("true");
         }
         json!({
@@ -206,7 +222,10 @@ mod tests {
         let info = json!(k8s_openapi::api::core::v1::NodeSystemInfo { boot_id: "a".into(), ..info });
         node(json!({
             "metadata": {"name": "n", "uid": "1", "resourceVersion": "7",
-                "labels": {"team": "vision", "nvidia.com/gpu.product": "A100", "kubernetes.io/hostname": "n"},
+                "labels": {"team": "vision", "nvidia.com/gpu.product": "A100", "kubernetes.io/hostname": "n",
+                    "nvidia.com/mig.config": "all-1g.10gb", "nvidia.com/mig.config.state": "success",
+                    "nvidia.com/gpu.deploy.dcgm": "false", "nvidia.com/gpu.deploy.driver": "true",
+                    "nvidia.com/gpu.deploy.client": "paused-for-mig-change"},
                 "annotations": {"cluster.x-k8s.io/machine": "m", "projectcalico.org/IPv4Address": "10.0.0.1",
                     "andreas.dev/keep-annotations": "rack", "rack": "r7"}},
             "spec": {"providerID": "metal://7", "taints": [
@@ -216,6 +235,10 @@ mod tests {
                 "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": null}],
                 "nodeInfo": info},
         }))
+    }
+
+    fn annotations_of(node: &mut LiveNode) -> &mut BTreeMap<String, String> {
+        node.0.metadata.annotations.get_or_insert_default()
     }
 
     #[test]
@@ -229,7 +252,8 @@ mod tests {
         assert_eq!(
             patch,
             json!({
-                "metadata": {"resourceVersion": "9", "labels": {"team": "vision"},
+                "metadata": {"resourceVersion": "9",
+                    "labels": {"team": "vision", "nvidia.com/mig.config": "all-1g.10gb", "nvidia.com/gpu.deploy.dcgm": "false"},
                     "annotations": {"cluster.x-k8s.io/machine": "m", "andreas.dev/keep-annotations": "rack", "rack": "r7"}},
                 "spec": {"providerID": "metal://7", "taints": [
                     {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
@@ -243,14 +267,33 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_health_checks_would_replace_never_goes_off_unless_they_are_paused() {
+        for owner in MACHINE_ANNOTATIONS {
+            let mut owned = before();
+            *annotations_of(&mut owned) = BTreeMap::from([(owner.to_owned(), "m".to_owned())]);
+            let never_off = |node: &LiveNode| node.seen(None, BTreeMap::new()).never_off;
+            assert_eq!(never_off(&owned), Some("MachineOwned"));
+            annotations_of(&mut owned).insert(ANNOTATION_CHECKS_PAUSED.into(), "true".into());
+            assert_eq!(never_off(&owned), None);
+            let kept = owned.remembered(BTreeMap::new()).unwrap().annotations;
+            assert!(kept.contains_key(ANNOTATION_CHECKS_PAUSED), "it may go off again");
+        }
+    }
+
+    #[test]
     fn a_cordon_of_before_outlives_ours() {
         let mut cordoned = before();
         cordoned.0.spec.as_mut().unwrap().unschedulable = Some(true);
         assert_eq!(cordoned.cordon("u")["metadata"]["annotations"][ANNOTATION_WAS_CORDONED], "true");
-        assert_eq!(before().cordon("u")["metadata"]["annotations"].get(ANNOTATION_WAS_CORDONED), None);
-        let annotations = cordoned.0.metadata.annotations.as_mut().unwrap();
-        annotations.insert(ANNOTATION_WAS_CORDONED.into(), "true".into());
+        let fresh = before().cordon("u");
+        assert_eq!(fresh["metadata"]["annotations"][ANNOTATION_WAS_CORDONED], Value::Null);
+        annotations_of(&mut cordoned).insert(ANNOTATION_WAS_CORDONED.into(), "true".into());
         assert_eq!(cordoned.uncordon()["spec"]["unschedulable"], true);
+        // Somebody takes the cordon back meanwhile: ours is made anew, and theirs is gone.
+        annotations_of(&mut cordoned).insert(ANNOTATION_GOING_OFF.into(), "u".into());
+        assert_eq!(cordoned.cordon("u")["metadata"]["annotations"].get(ANNOTATION_WAS_CORDONED), None);
+        cordoned.0.spec.as_mut().unwrap().unschedulable = None;
+        assert_eq!(cordoned.cordon("u")["metadata"]["annotations"][ANNOTATION_WAS_CORDONED], Value::Null);
         assert_eq!(before().uncordon()["spec"]["unschedulable"], Value::Null);
     }
 

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cluster::{Cluster, ClusterError};
 use crate::conditions;
-use crate::driver::{Driver, PowerSwitch as _, Trouble};
+use crate::driver::{Driver, PowerSwitch as _, Request, Trouble};
 use crate::memory::{Memory, SeenLease};
 use crate::metrics::Metrics;
 use crate::node::LiveNode;
@@ -69,18 +69,8 @@ impl Reconciler {
         metrics: Metrics,
         world: Arc<Mutex<World>>,
     ) -> Self {
-        let operator_seen = tokio::sync::Mutex::default();
-        Self {
-            cluster,
-            secrets,
-            settings,
-            limits,
-            operator,
-            operator_seen,
-            began: Instant::now(),
-            metrics,
-            world,
-        }
+        let (operator_seen, began) = (tokio::sync::Mutex::default(), Instant::now());
+        Self { cluster, secrets, settings, limits, operator, operator_seen, began, metrics, world }
     }
 
     /// Works until `end`.
@@ -119,23 +109,19 @@ impl Reconciler {
 
     async fn reconcile(&self, name: &str, task: &mut Task) -> Result<Duration, ClusterError> {
         let before = task.object.status.clone().unwrap_or_default();
-        let wishes_off = match task.object.spec.mode {
-            PowerMode::On => false,
-            PowerMode::Off => true,
-            PowerMode::Auto => task.object.spec.wanted == WantedPower::Off,
-        };
+        let (mode, wanted) = (task.object.spec.mode, task.object.spec.wanted);
+        let wishes_off = mode == PowerMode::Off || mode == PowerMode::Auto && wanted == WantedPower::Off;
         // One that did not go off in time may do so late.
-        let pace = Pace::of(before.state, wishes_off || before.asked.is_some());
-        if task.memory.is_stale(pace.readings) {
+        let watched = wishes_off || before.asked.is_some();
+        if task.memory.is_stale(pace(before.state, watched || task.memory.power() == PowerReading::Off).0) {
             task.memory.read(self.read_power(name, task).await);
         }
         let node = self.cluster.node(name).await?;
-        let seen = self.see(name, task, &before, node.as_ref(), wishes_off).await?;
+        let mut seen = self.see(name, task, &before, node.as_ref(), wishes_off).await?;
 
         let now = clock::now();
         let (mut next, act) = {
             let mut world = self.world.lock();
-            let mut seen = seen;
             if world.others_in(name, PowerState::GoingOff) >= self.limits.going_off {
                 seen.no_further_off = Some("Limit");
             } else if world.is_broken() {
@@ -161,7 +147,8 @@ impl Reconciler {
             self.act(name, task, node.as_ref(), &next, act).await?;
             return Ok(Duration::from_millis(200));
         }
-        Ok(if next.state == before.state { pace.again } else { Duration::ZERO })
+        let (_, again) = pace(before.state, watched || task.memory.power() == PowerReading::Off);
+        Ok(if next.state == before.state { again } else { Duration::ZERO })
     }
 
     async fn read_power(&self, name: &str, task: &Task) -> Result<PowerReading, Trouble> {
@@ -193,7 +180,7 @@ impl Reconciler {
             requests = obstacles::requests_of_node(&pods);
         }
         let node = node.map(|node| node.seen(before.machine.as_ref(), requests));
-        let marked = node.as_ref().filter(|node| node.going_off.as_ref() == Some(&uid));
+        let marked = node.as_ref().filter(|node| node.cordoned && node.going_off.as_ref() == Some(&uid));
         Ok(Seen {
             mode: task.object.spec.mode,
             wanted: task.object.spec.wanted,
@@ -202,6 +189,8 @@ impl Reconciler {
             lease_still: memory.lease.still_for(),
             cordoned_for: memory.cordoned_for(marked.map(|node| node.uid.as_str())),
             since_request: memory.since_request(before.state),
+            is_off_withdrawn: memory.is_off_withdrawn,
+            denied: memory.denied > 0,
             obstacle,
             no_further_off: None,
             may_start: false,
@@ -234,14 +223,8 @@ impl Reconciler {
         let trouble = reading.as_ref().err().or(memory.refusal.as_ref());
         let reason = trouble.map_or("Answers", Trouble::reason);
         let message = trouble.map(ToString::to_string).unwrap_or_default();
-        conditions::set(
-            &mut status.conditions,
-            conditions::REACHABLE,
-            reading.is_ok(),
-            reason,
-            &message,
-            now,
-        );
+        let all = &mut status.conditions;
+        conditions::set(all, conditions::REACHABLE, reading.is_ok(), reason, &message, now);
     }
 
     async fn act(
@@ -255,54 +238,45 @@ impl Reconciler {
         tracing::info!(node = name, ?act, "acts");
         let uid = task.object.metadata.uid.as_deref().unwrap_or_default();
         match (act, node) {
-            (Act::AskOff | Act::AskOn, _) => {
-                let result = self.ask(name, task, act == Act::AskOn).await;
-                if let Err(trouble) = &result {
-                    tracing::warn!(node = name, ?act, %trouble, "the power switch does not follow");
-                }
-                task.memory.requested(status.state, result);
-                Ok(())
+            (Act::Ask(request), _) => {
+                let result = self.ask(name, task, request).await;
+                task.memory.requested(status.state, request, result.clone());
+                Ok(result?)
             }
             (Act::Cordon, Some(node)) => self.cluster.patch_node(name, &node.cordon(uid)).await,
             (Act::Uncordon, Some(node)) => self.cluster.patch_node(name, &node.uncordon()).await,
-            (Act::Restore, Some(node)) => {
-                match status.machine.as_ref().and_then(|machine| node.missing(machine)) {
-                    Some(patch) => self.cluster.patch_node(name, &patch).await,
-                    None => Ok(()),
-                }
-            }
+            (Act::Restore, Some(node)) => match status.machine.as_ref().and_then(|it| node.missing(it)) {
+                Some(patch) => self.cluster.patch_node(name, &patch).await,
+                None => Ok(()),
+            },
             (Act::DeleteNode, Some(node)) => self.cluster.delete_node(name, node).await,
             (_, None) => Ok(()),
         }
     }
 
-    async fn ask(&self, name: &str, task: &Task, on: bool) -> Result<(), Trouble> {
+    async fn ask(&self, name: &str, task: &Task, request: Request) -> Result<(), Trouble> {
+        // The others keep no wish, and need not be reached.
+        if request == Request::StayOn && task.object.spec.bare_metal_host.is_none() {
+            return Ok(());
+        }
         let driver = Driver::open(name, &task.object.spec, &self.secrets, &self.cluster.client).await?;
         if !self.cluster.leads() {
             return Err(Trouble::Unreachable("another replica leads".into()));
         }
-        if on { driver.on().await } else { driver.off().await }
+        driver.ask(request).await
     }
 }
 
-/// How often a machine is looked at.
-struct Pace {
-    /// A reading older than this is made anew.
-    readings: Duration,
-    /// The next look.
-    again: Duration,
-}
-
-impl Pace {
-    fn of(state: PowerState, watched: bool) -> Self {
-        let (readings, again) = match state {
-            PowerState::On if watched => (30, 30),
-            PowerState::On => (300, 300),
-            PowerState::GoingOff => (5, 2),
-            // A Node that appears wakes it, too.
-            PowerState::Starting => (10, 2),
-            PowerState::Off | PowerState::Quarantined => (60, 60),
-        };
-        Self { readings: Duration::from_secs(readings), again: Duration::from_secs(again) }
-    }
+/// How often a machine is looked at: a reading older than the first time is made anew, and the second is the time until the next
+/// look.
+fn pace(state: PowerState, watched: bool) -> (Duration, Duration) {
+    let (readings, again) = match state {
+        PowerState::On if watched => (30, 30),
+        PowerState::On => (300, 300),
+        PowerState::GoingOff => (5, 2),
+        // A Node that appears wakes it, too.
+        PowerState::Starting => (10, 2),
+        PowerState::Off | PowerState::Quarantined => (60, 60),
+    };
+    (Duration::from_secs(readings), Duration::from_secs(again))
 }

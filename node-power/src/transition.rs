@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::conditions;
+use crate::driver::Request;
 
 /// Readings of `Off` prove nothing before they have been the same for this long.
 const OFF_READINGS: Duration = Duration::from_secs(5);
@@ -68,8 +69,8 @@ pub struct SeenNode {
     pub cordoned: bool,
     /// UID of the NodePower that cordoned it.
     pub going_off: Option<String>,
-    /// Whether it has a control plane.
-    pub control_plane: bool,
+    /// Why it may never go off, by what it is.
+    pub never_off: Option<&'static str>,
     /// Identity of its boot.
     pub boot_id: String,
     /// Whole GPUs that pods may ask for.
@@ -97,10 +98,14 @@ pub struct Seen {
     pub off_for: Duration,
     /// For how long the kubelet's Lease has not moved, by our own clock. Zero without a Lease.
     pub lease_still: Duration,
-    /// For how long this program has seen our cordon.
+    /// For how long this program has seen our mark and the cordon.
     pub cordoned_for: Duration,
-    /// Since our last request to the driver in this state; `None` if there was none.
+    /// Since we last asked the driver for another power in this state; `None` if we did not.
     pub since_request: Option<Duration>,
+    /// Whether the switch has accepted, since we last asked it for `Off`, that the machine is to be on.
+    pub is_off_withdrawn: bool,
+    /// Whether the switch does not accept the credentials: to ask it again may keep the account locked.
+    pub denied: bool,
     /// Why the machine may not go off now by what is on the node; `None` if it is empty.
     pub obstacle: Option<String>,
     /// Why no further machine may go off now.
@@ -118,10 +123,8 @@ pub enum Act {
     Cordon,
     /// Take both back.
     Uncordon,
-    /// Ask for a graceful shutdown.
-    AskOff,
-    /// Ask for power.
-    AskOn,
+    /// Ask the power switch.
+    Ask(Request),
     /// Delete the Node that was read, and no other.
     DeleteNode,
     /// Put what is remembered on the Node.
@@ -156,7 +159,8 @@ impl Machine<'_> {
     }
 
     fn to(&self, state: PowerState) -> NodePowerStatus {
-        let asked = self.before.asked.clone().filter(|_| state == PowerState::GoingOff);
+        let keeps = matches!(state, PowerState::GoingOff | PowerState::Quarantined);
+        let asked = self.before.asked.clone().filter(|_| keeps);
         NodePowerStatus {
             state,
             since: Some(Time(self.now)),
@@ -173,14 +177,8 @@ impl Machine<'_> {
 
     fn quarantine(&self, why: &str) -> NodePowerStatus {
         let mut status = self.to(PowerState::Quarantined);
-        conditions::set(
-            &mut status.conditions,
-            conditions::QUARANTINED,
-            true,
-            "NeedsAttention",
-            why,
-            self.now,
-        );
+        let all = &mut status.conditions;
+        conditions::set(all, conditions::QUARANTINED, true, "NeedsAttention", why, self.now);
         status
     }
 
@@ -208,15 +206,26 @@ impl Machine<'_> {
 
     fn on(&self) -> Step {
         let seen = self.seen;
+        let asked = self.before.asked.is_some();
+        let off = seen.power == PowerReading::Off && seen.off_for >= OFF_READINGS;
+        // It did not follow in time, but did later: proven as ever, then started if it is wanted on.
+        if asked && off && (seen.lease_still >= LEASE_STILL || seen.node.is_none()) {
+            return (NodePowerStatus { asked: Some(Time(self.now)), ..self.to(PowerState::GoingOff) }, None);
+        }
+        // Before pods come again.
+        if asked && !seen.is_off_withdrawn {
+            return (self.same(), Some(Act::Ask(Request::StayOn)));
+        }
         // Also the end of each way back: whoever died before is followed by this.
         if seen.node.as_ref().is_some_and(|node| node.going_off.as_ref() == Some(&seen.uid)) {
             return (self.same(), Some(Act::Uncordon));
         }
-        // It was asked and did not follow in time, but did later: proven as ever, then started if it is wanted on.
-        if self.before.asked.is_some() && seen.power == PowerReading::Off && seen.lease_still >= LEASE_STILL {
-            return (NodePowerStatus { asked: Some(Time(self.now)), ..self.to(PowerState::GoingOff) }, None);
-        }
         if !self.wants_off() {
+            // A person who shut it down after a cordon works on it.
+            let lost = |node: &SeenNode| !node.ready && (seen.mode == PowerMode::On || !node.cordoned);
+            if off && !asked && seen.node.as_ref().is_none_or(lost) && seen.may_start {
+                return (NodePowerStatus { machine: None, ..self.to(PowerState::Starting) }, None);
+            }
             let mut status = self.same();
             status.kept_on_by.clear();
             // It was late by so much that it will not come.
@@ -238,10 +247,9 @@ impl Machine<'_> {
         let by_hand = seen.mode == PowerMode::Off;
         let in_last_day = |time: &&Time| self.since(Some(time)) < Duration::from_secs(86_400);
         let doubled = self.before.failed_offs.clamp(1, 6).unsigned_abs() - 1;
-        let pause = FIRST_PAUSE * 2_u32.pow(doubled);
-        let pause = pause.min(Duration::from_secs(86_400));
-        let reason = if node.control_plane {
-            "ControlPlane"
+        let pause = (FIRST_PAUSE * 2_u32.pow(doubled)).min(Duration::from_secs(86_400));
+        let reason = if let Some(reason) = node.never_off {
+            reason
         } else if !node.ready {
             "NotReady"
         } else if seen.power != PowerReading::On {
@@ -268,6 +276,7 @@ impl Machine<'_> {
         let seen = self.seen;
         let Some(node) = &seen.node else { return self.going_off_without_node() };
         let ours = node.going_off.as_ref() == Some(&seen.uid);
+        let waited = seen.cordoned_for >= AFTER_CORDON;
         if let Some(asked) = &self.before.asked {
             if self.is_another(node) {
                 return (self.to(PowerState::Starting), None);
@@ -283,23 +292,29 @@ impl Machine<'_> {
             if self.since(Some(asked)) >= self.settings.off_timeout {
                 return self.not_off_in_time(node);
             }
+            if !(ours && node.cordoned) {
+                return (self.same(), Some(Act::Cordon));
+            }
             let may = self.wants_off() && !self.is_wish_stale() && seen.obstacle.is_none();
-            let ask = again && may && seen.power == PowerReading::On;
-            return (self.same(), ask.then_some(Act::AskOff));
+            let ask = waited && again && may && seen.power == PowerReading::On;
+            return (self.same(), ask.then_some(Act::Ask(Request::Off)));
         }
         if !self.wants_off() {
             return (self.to(PowerState::On), None);
         }
         let unreachable = seen.power == PowerReading::Unknown;
-        let obstacle = seen.obstacle.as_deref();
-        let obstacle = obstacle.or(self.is_wish_stale().then_some("OperatorStale"));
+        let obstacle = seen.obstacle.as_deref().or(self.is_wish_stale().then_some("OperatorStale"));
         if let Some(reason) = obstacle.or(unreachable.then_some("Unreachable")) {
             return (self.kept(self.to(PowerState::On), reason), None);
         }
-        if !ours {
+        if !(ours && node.cordoned) {
+            // Somebody takes it back each time.
+            if self.since(self.before.since.as_ref()) >= self.settings.off_timeout {
+                return (self.kept(self.to(PowerState::On), "Uncordoned"), None);
+            }
             return (self.same(), Some(Act::Cordon));
         }
-        if seen.cordoned_for < AFTER_CORDON {
+        if !waited {
             return (self.same(), None);
         }
         match &node.machine {
@@ -307,7 +322,7 @@ impl Machine<'_> {
             // It was written before and read back.
             Ok(machine) if self.before.machine.as_ref() == Some(machine) => {
                 let asked = NodePowerStatus { asked: Some(Time(self.now)), ..self.same() };
-                (asked, (seen.power == PowerReading::On).then_some(Act::AskOff))
+                (asked, (seen.power == PowerReading::On).then_some(Act::Ask(Request::Off)))
             }
             Ok(machine) => (NodePowerStatus { machine: Some(machine.clone()), ..self.same() }, None),
         }
@@ -340,10 +355,8 @@ impl Machine<'_> {
 
     fn not_off_in_time(&self, node: &SeenNode) -> Step {
         if !node.ready {
-            return (
-                self.quarantine("it was asked to shut down: its node is not ready, and it is not proven off"),
-                None,
-            );
+            let why = "it was asked to shut down: its node is not ready, and it is not proven off";
+            return (self.quarantine(why), None);
         }
         let mut status = self.to(PowerState::On);
         status.asked.clone_from(&self.before.asked);
@@ -373,23 +386,27 @@ impl Machine<'_> {
         let seen = self.seen;
         let default = RememberedMachine::default();
         let machine = self.before.machine.as_ref().unwrap_or(&default);
-        if let Some(node) = &seen.node {
-            if !node.restored {
-                return (self.same(), Some(Act::Restore));
-            }
-            if node.ready && node.boot_id != machine.boot_id && node.gpus >= machine.gpus {
-                return (self.started(), None);
-            }
+        if seen.node.as_ref().is_some_and(|node| !node.restored) {
+            return (self.same(), Some(Act::Restore));
+        }
+        let is_back =
+            |node: &SeenNode| node.ready && node.boot_id != machine.boot_id && node.gpus >= machine.gpus;
+        let back = seen.node.as_ref().is_some_and(is_back);
+        if back && seen.is_off_withdrawn {
+            return (self.started(), None);
         }
         let waited = self.since(self.before.since.as_ref());
         let usual = Duration::from_secs(self.before.boot_seconds.unwrap_or(0).unsigned_abs().into());
         if waited >= self.settings.boot_timeout.max(usual * 2) {
             return (self.start_failed(machine), None);
         }
-        let again = seen.since_request.is_none_or(|since| since >= REPEAT);
-        // Also where the power cannot be read: what is wanted on comes on.
-        let asks = again && matches!(seen.power, PowerReading::Off | PowerReading::Unknown);
-        (self.same(), asks.then_some(Act::AskOn))
+        let again = seen.since_request.is_none_or(|since| since >= REPEAT) && !seen.denied;
+        let request = match seen.power {
+            // Also where the power cannot be read: what is wanted on comes on.
+            PowerReading::Off | PowerReading::Unknown if !back => again.then_some(Request::On),
+            _ => (!seen.is_off_withdrawn).then_some(Request::StayOn),
+        };
+        (self.same(), request.map(Act::Ask))
     }
 
     fn started(&self) -> NodePowerStatus {
@@ -419,7 +436,7 @@ impl Machine<'_> {
         let why = match &self.seen.node {
             None => "it was started three times, and its Node did not appear".to_owned(),
             Some(node) if node.boot_id == machine.boot_id => {
-                "it was never off: the boot is the one that was asked to shut down".to_owned()
+                "it was never off: its boot is the same".to_owned()
             }
             Some(node) if node.gpus < machine.gpus => {
                 format!("it came back with {} GPUs instead of {}", node.gpus, machine.gpus)
@@ -433,9 +450,11 @@ impl Machine<'_> {
         if self.seen.mode != PowerMode::On {
             return (self.same(), None);
         }
+        // One that is off is found there, and started.
         let on = self.seen.node.as_ref().is_some_and(|node| !self.is_another(node));
         let next = if on { PowerState::On } else { PowerState::Starting };
-        let mut status = NodePowerStatus { failed_starts: 0, failed_offs: 0, ..self.to(next) };
+        let asked = self.before.asked.clone().filter(|_| on);
+        let mut status = NodePowerStatus { asked, failed_starts: 0, failed_offs: 0, ..self.to(next) };
         conditions::set(&mut status.conditions, conditions::QUARANTINED, false, "ModeOn", "", self.now);
         (status, None)
     }

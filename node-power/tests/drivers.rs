@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic where it fails")]
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use andreas_api::node_power::{BareMetalHostSpec, NodePowerSpec, PowerReading, RedfishSpec, WebhookSpec};
 use andreas_bmc_sim::Bmc;
-use andreas_node_power::driver::{Driver, PowerSwitch as _, Trouble};
+use andreas_node_power::driver::{Driver, PowerSwitch as _, Request as Ask, Trouble};
 use andreas_node_power::secrets::Secrets;
 use http::{Request, Response};
 use kube::Client;
@@ -82,10 +83,11 @@ async fn a_machine_is_read_shut_down_and_started() {
     let world = World::start().await;
     let driver = world.open(as_is).await.unwrap();
     assert_eq!(driver.read().await, Ok(PowerReading::On));
-    driver.off().await.unwrap();
+    driver.ask(Ask::Off).await.unwrap();
     assert_eq!(driver.read().await, Ok(PowerReading::Off));
-    driver.on().await.unwrap();
-    driver.on().await.unwrap();
+    driver.ask(Ask::On).await.unwrap();
+    driver.ask(Ask::On).await.unwrap();
+    driver.ask(Ask::StayOn).await.unwrap();
     assert!(world.bmc.is_on());
     assert_eq!(world.bmc.resets(), ["GracefulShutdown", "On", "On"], "nothing is forced");
 }
@@ -119,7 +121,11 @@ async fn what_a_person_must_change_is_named_by_its_field() {
     };
     assert!(message(|spec| spec.credentials = "none".into()).await.starts_with("spec.redfish.credentials"));
     assert!(message(|spec| spec.credentials = "half".into()).await.ends_with("has no key password"));
-    assert!(message(|spec| spec.credentials = "wrong".into()).await.starts_with("credentials: "));
+    let wrong = world.read(|spec| spec.credentials = "wrong".into()).await.unwrap_err();
+    assert!(
+        matches!(&wrong, Trouble::Denied(_)) && wrong.to_string().starts_with("credentials: "),
+        "{wrong}"
+    );
     world.bmc.set(|faults| faults.second_system = true);
     let several = message(as_is).await;
     assert!(several.starts_with("spec.redfish.system") && several.contains("HGX_Baseboard_0"), "{several}");
@@ -141,7 +147,7 @@ async fn a_bmc_that_fails_is_unreachable_and_recovers() {
     world.bmc.set(|faults| (faults.answers, faults.endless) = (None, true));
     assert!(unreachable().await, "an answer without end");
     world.bmc.set(|faults| (faults.endless, faults.forgets) = (false, 1));
-    assert!(matches!(driver.read().await, Err(Trouble::Misconfigured(_))), "its sessions are gone");
+    assert!(matches!(driver.read().await, Err(Trouble::Denied(_))), "its sessions are gone");
     assert_eq!(driver.read().await, Ok(PowerReading::On), "and back");
     world.bmc.set(|faults| faults.delay = Duration::from_millis(700));
     assert_eq!(driver.read().await, Ok(PowerReading::On), "slow is not broken");
@@ -155,16 +161,38 @@ async fn a_bmc_that_fails_is_unreachable_and_recovers() {
 }
 
 #[tokio::test]
+async fn a_bmc_that_moves_a_path_by_its_slash_is_followed_and_no_other_address_sees_credentials() {
+    let (world, elsewhere) = (World::start().await, Bmc::start("secret").await);
+    let driver = world.open(as_is).await.unwrap();
+    for (status, address) in [(301, String::new()), (307, world.bmc.endpoint()), (308, elsewhere.endpoint())]
+    {
+        world.bmc.set(|faults| faults.slashes = Some((status, address)));
+        assert_eq!(driver.read().await, Ok(PowerReading::On));
+        driver.ask(Ask::Off).await.unwrap();
+        assert_eq!(driver.read().await, Ok(PowerReading::Off));
+        driver.ask(Ask::On).await.unwrap();
+    }
+    let called = |path: &str| world.bmc.calls().iter().any(|call| call.what == format!("GET {path}"));
+    assert!(called("/redfish/v1/Systems/System.Embedded.1/"));
+    assert!(!called("/redfish/v1/Systems/System.Embedded.1"), "members are asked for as the BMC names them");
+    for (status, address) in [(302, ""), (308, "https://elsewhere.example"), (308, "/moved")] {
+        world.bmc.set(|faults| faults.slashes = Some((status, address.into())));
+        assert!(matches!(driver.read().await, Err(Trouble::Unreachable(_))), "{status} {address}");
+    }
+    assert!(elsewhere.calls().is_empty());
+}
+
+#[tokio::test]
 async fn without_a_graceful_shutdown_nothing_is_asked() {
     let world = World::start().await;
     let driver = world.open(as_is).await.unwrap();
     for action_info in [false, true] {
         world.bmc.set(|faults| (faults.no_graceful_off, faults.action_info) = (true, action_info));
-        assert!(matches!(driver.off().await, Err(Trouble::Refused(_))));
+        assert!(matches!(driver.ask(Ask::Off).await, Err(Trouble::Refused(_))));
         assert!(world.bmc.is_on() && world.bmc.resets().is_empty());
     }
     world.bmc.set(|faults| faults.no_graceful_off = false);
-    driver.off().await.unwrap();
+    driver.ask(Ask::Off).await.unwrap();
     assert!(!world.bmc.is_on());
 }
 
@@ -185,9 +213,9 @@ async fn a_webhook_is_read_and_set() {
     };
     let driver = open(hook(Some("ca"))).await;
     assert_eq!(driver.read().await, Ok(PowerReading::On));
-    driver.off().await.unwrap();
+    driver.ask(Ask::Off).await.unwrap();
     assert_eq!(driver.read().await, Ok(PowerReading::Off));
-    driver.on().await.unwrap();
+    driver.ask(Ask::On).await.unwrap();
     assert!(world.bmc.is_on());
     assert!(world.bmc.calls().iter().all(|call| call.what.ends_with("/hook/gpu-1")));
 }
@@ -197,9 +225,18 @@ async fn a_bare_metal_host_is_set_online_unless_it_forbids_that() {
     let host = Arc::new(Mutex::new(json!({"apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost",
         "metadata": {"name": "h", "namespace": "metal3"}, "spec": {"online": true}, "status": {"poweredOn": true}})));
     let shared = Arc::clone(&host);
+    let gone = Arc::new(AtomicBool::new(false));
+    let is_gone = Arc::clone(&gone);
     let service = service_fn(move |request: Request<Body>| {
-        let host = Arc::clone(&shared);
+        let (host, gone) = (Arc::clone(&shared), is_gone.load(Ordering::Relaxed));
         async move {
+            if gone {
+                let status =
+                    json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"});
+                let response =
+                    Response::builder().status(404).body(Body::from(status.to_string().into_bytes()));
+                return Ok::<_, Infallible>(response.unwrap());
+            }
             assert_eq!(request.uri().path(), "/apis/metal3.io/v1alpha1/namespaces/metal3/baremetalhosts/h");
             let patches = request.method() == "PATCH";
             let body = request.into_body().collect_bytes().await.unwrap();
@@ -210,7 +247,7 @@ async fn a_bare_metal_host_is_set_online_unless_it_forbids_that() {
                 host["status"]["poweredOn"] = patch["spec"]["online"].clone();
             }
             let response = Response::builder().body(Body::from(host.to_string().into_bytes()));
-            Ok::<_, Infallible>(response.unwrap())
+            Ok(response.unwrap())
         }
     });
     let client = Client::new(service, "power");
@@ -218,12 +255,19 @@ async fn a_bare_metal_host_is_set_online_unless_it_forbids_that() {
     let spec = NodePowerSpec { bare_metal_host: Some(spec), ..NodePowerSpec::default() };
     let driver = Driver::open("gpu-1", &spec, &Secrets::new(client.clone(), "power"), &client).await.unwrap();
     assert_eq!(driver.read().await, Ok(PowerReading::On));
-    driver.off().await.unwrap();
+    driver.ask(Ask::Off).await.unwrap();
     assert_eq!(driver.read().await, Ok(PowerReading::Off));
-    driver.on().await.unwrap();
+    driver.ask(Ask::On).await.unwrap();
+    // A wish that was not carried out does not stay.
+    driver.ask(Ask::Off).await.unwrap();
+    driver.ask(Ask::StayOn).await.unwrap();
+    assert_eq!(host.lock().unwrap()["spec"]["online"], true);
     host.lock().unwrap()["spec"]["disablePowerOff"] = json!(true);
-    assert!(matches!(driver.off().await, Err(Trouble::Refused(_))));
+    assert!(matches!(driver.ask(Ask::Off).await, Err(Trouble::Refused(_))));
     assert_eq!(driver.read().await, Ok(PowerReading::On));
+    gone.store(true, Ordering::Relaxed);
+    assert!(matches!(driver.ask(Ask::On).await, Err(Trouble::Misconfigured(_))));
+    assert_eq!(driver.ask(Ask::StayOn).await, Ok(()), "a host that is gone has no wish");
 }
 
 /// Users of the emulator: `root` with the password `secret`.
@@ -276,9 +320,9 @@ async fn an_emulator_that_others_wrote_is_switched_off_and_on() {
         .unwrap();
     };
     reads(PowerReading::On).await;
-    driver.off().await.unwrap();
+    driver.ask(Ask::Off).await.unwrap();
     reads(PowerReading::Off).await;
-    driver.on().await.unwrap();
+    driver.ask(Ask::On).await.unwrap();
     reads(PowerReading::On).await;
     emulator.kill().await.unwrap();
     std::fs::remove_dir_all(&folder).unwrap();

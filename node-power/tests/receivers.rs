@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use andreas_api::node_power::{NodePowerSpec, PowerReading, WebhookSpec};
 use andreas_bmc_sim::self_signed;
-use andreas_node_power::driver::{Driver, PowerSwitch as _, Trouble};
+use andreas_node_power::driver::{Driver, PowerSwitch as _, Request as Ask, Trouble};
 use andreas_node_power::secrets::Secrets;
 use andreas_testbed::write_executables;
 use base64::Engine as _;
@@ -172,9 +172,9 @@ async fn each_kind_of_machine_is_read_switched_off_gracefully_and_on() {
     for node in ["gpu-7", "gpu-8", "gpu-9"] {
         let driver = receiver.driver(node, "hook").await;
         assert_eq!(driver.read().await, Ok(PowerReading::On), "{node}");
-        driver.off().await.unwrap();
+        driver.ask(Ask::Off).await.unwrap();
         assert_eq!(driver.read().await, Ok(PowerReading::Off), "{node}");
-        driver.on().await.unwrap();
+        driver.ask(Ask::On).await.unwrap();
         assert_eq!(driver.read().await, Ok(PowerReading::On), "{node}");
     }
     let machine = "/MAAS/api/2.0/machines/4y3h7n/?op=";
@@ -186,7 +186,7 @@ async fn each_kind_of_machine_is_read_switched_off_gracefully_and_on() {
     for (node, credentials) in [("gpu-6", "hook"), ("gpu-7", "other")] {
         let read = receiver.driver(node, credentials).await.read().await;
         assert!(
-            matches!(read, Err(Trouble::Refused(_) | Trouble::Misconfigured(_) | Trouble::Unreachable(_))),
+            matches!(read, Err(Trouble::Refused(_) | Trouble::Denied(_) | Trouble::Unreachable(_))),
             "{read:?}"
         );
     }

@@ -115,6 +115,8 @@ pub const LABEL_MADE_BY: &str = "andreas.dev/made-by";
 pub const ANNOTATION_GOING_OFF: &str = "andreas.dev/going-off";
 /// Node annotation: names of annotations, separated by commas, that are restored when its machine was off.
 pub const ANNOTATION_KEEP: &str = "andreas.dev/keep-annotations";
+/// Node annotation, `true`: the health checks of the node's Machine are paused, so that the Node may be deleted.
+pub const ANNOTATION_CHECKS_PAUSED: &str = "andreas.dev/health-checks-paused";
 /// Node annotation: the node was cordoned before its machine went off, and stays so.
 pub const ANNOTATION_WAS_CORDONED: &str = "andreas.dev/was-cordoned";
 

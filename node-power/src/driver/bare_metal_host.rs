@@ -1,4 +1,6 @@
 //! Metal3: its operator switches the machine, softly by default; this writes `spec.online` and reads `status.poweredOn`.
+//!
+//! What was written stays the wish of that operator, which may carry it out at any later time.
 
 use andreas_api::node_power::{BareMetalHostSpec, PowerReading};
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
@@ -6,7 +8,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
 use serde_json::json;
 
-use super::{PowerSwitch, Trouble};
+use super::{PowerSwitch, Request, Trouble};
 
 /// One BareMetalHost.
 pub struct BareMetalHost {
@@ -45,18 +47,17 @@ fn trouble(error: Error) -> Trouble {
 impl PowerSwitch for BareMetalHost {
     async fn read(&self) -> Result<PowerReading, Trouble> {
         let host = self.api.get(&self.name).await.map_err(trouble)?;
-        let powered = host.data["status"]["poweredOn"].as_bool();
-        let Some(powered) = powered else {
+        let Some(powered) = host.data["status"]["poweredOn"].as_bool() else {
             return Err(Trouble::Unreachable("the BareMetalHost has no status.poweredOn".into()));
         };
         Ok(if powered { PowerReading::On } else { PowerReading::Off })
     }
 
-    async fn off(&self) -> Result<(), Trouble> {
-        self.set(false).await
-    }
-
-    async fn on(&self) -> Result<(), Trouble> {
-        self.set(true).await
+    async fn ask(&self, request: Request) -> Result<(), Trouble> {
+        match self.set(request != Request::Off).await {
+            // A host that is gone has no wish.
+            Err(Trouble::Misconfigured(_)) if request == Request::StayOn => Ok(()),
+            result => result,
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! One HTTPS request and its answer, with bounds: a BMC may be slow, talk without end, or be somebody else.
 //!
-//! Each request has a connection of its own; BMCs have few of them, and forget to close idle ones. Redirects are not followed:
-//! credentials go to the address of the object alone.
+//! Each request has a connection of its own; BMCs have few of them, and forget to close idle ones. Credentials go to the address
+//! of the object alone: of redirects only those are followed that add or remove a trailing slash.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::client::WebPkiServerVerifier;
@@ -27,6 +27,8 @@ use super::Trouble;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer.
 const MAX_BODY: usize = 256 * 1024;
+
+type Exchanged = Result<Response<Bytes>, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Whom to trust.
 pub enum Trust {
@@ -76,28 +78,42 @@ impl Server {
     async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Trouble> {
         let what = format!("{method} {path}");
         let unreachable = |why: String| Trouble::Unreachable(format!("{what}: {why}"));
-        let answer = timeout(TIMEOUT, self.exchange(method.clone(), path, body)).await;
-        let (status, body) = answer
+        let answer = timeout(TIMEOUT, self.exchange(method.clone(), path, body))
+            .await
             .map_err(|_| unreachable(format!("no answer within {} s", TIMEOUT.as_secs())))?
             .map_err(|error| unreachable(error.to_string()))?;
-        match status {
-            _ if status.is_success() => Ok(body),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Err(Trouble::Misconfigured(format!("credentials: {what} answers {status}")))
+        match answer.status() {
+            status if status.is_success() => Ok(answer.into_body()),
+            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+                Err(Trouble::Denied(format!("{what} answers {status}")))
             }
-            _ if status.is_client_error() && method == Method::POST => {
+            status if status.is_client_error() && method == Method::POST => {
                 Err(Trouble::Refused(format!("{what} answers {status}")))
             }
-            _ => Err(unreachable(format!("answers {status}"))),
+            status => Err(unreachable(format!("answers {status}"))),
         }
     }
 
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
+    async fn exchange(&self, method: Method, path: &str, body: Option<&Value>) -> Exchanged {
+        let answer = self.exchange_once(method.clone(), path, body).await?;
+        match self.moved(path, &answer) {
+            Some(path) => self.exchange_once(method, &path, body).await,
+            None => Ok(answer),
+        }
+    }
+
+    /// The path with its trailing slash added or removed, if that is where the answer points to. It is asked for at our address.
+    fn moved(&self, path: &str, answer: &Response<Bytes>) -> Option<String> {
+        let location = answer.headers().get(header::LOCATION)?.to_str().ok()?.parse::<Uri>().ok()?;
+        let moved = path.strip_suffix('/').map_or_else(|| format!("{path}/"), str::to_owned);
+        let here = format!("{}{moved}", self.base).parse::<Uri>().ok()?;
+        let same_host =
+            location.host().is_none_or(|host| here.host().unwrap_or("").eq_ignore_ascii_case(host));
+        let same = same_host && location.path() == here.path();
+        (same && matches!(answer.status().as_u16(), 301 | 307 | 308)).then_some(moved)
+    }
+
+    async fn exchange_once(&self, method: Method, path: &str, body: Option<&Value>) -> Exchanged {
         let uri: Uri = format!("{}{path}", self.base).parse()?;
         let host = uri.host().ok_or("no host in the address")?;
         let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -117,7 +133,7 @@ impl Server {
         let exchange = async {
             let (head, body) = sender.send_request(request).await?.into_parts();
             let body = Limited::new(body, MAX_BODY).collect().await?.to_bytes();
-            Ok((head.status, body))
+            Ok(Response::from_parts(head, body))
         };
         tokio::pin!(exchange);
         // The connection lives as long as the exchange, and ends with it.
@@ -190,12 +206,8 @@ impl ServerCertVerifier for Pinned {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signature,
-            &self.provider.signature_verification_algorithms,
-        )
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -204,12 +216,8 @@ impl ServerCertVerifier for Pinned {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signature,
-            &self.provider.signature_verification_algorithms,
-        )
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

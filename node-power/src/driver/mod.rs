@@ -13,15 +13,24 @@ use kube::Client;
 
 use crate::secrets::Secrets;
 
+/// What a power switch is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The operating system shuts down.
+    Off,
+    /// The power comes on; a machine that is on stays so.
+    On,
+    /// An `Off` that was asked for counts no longer. Only a switch that keeps a wish and carries it out later does something.
+    StayOn,
+}
+
 /// Switches one machine.
 #[allow(async_fn_in_trait, reason = "used in this crate alone")]
 pub trait PowerSwitch {
     /// Reads the power.
     async fn read(&self) -> Result<PowerReading, Trouble>;
-    /// Asks the operating system to shut down.
-    async fn off(&self) -> Result<(), Trouble>;
-    /// Switches the power on; a machine that is on stays so.
-    async fn on(&self) -> Result<(), Trouble>;
+    /// Asks for something.
+    async fn ask(&self, request: Request) -> Result<(), Trouble>;
 }
 
 /// Why a call of a driver failed.
@@ -33,6 +42,9 @@ pub enum Trouble {
     /// The switch refuses.
     #[error("{0}")]
     Refused(String),
+    /// The switch does not accept the credentials.
+    #[error("credentials: {0}")]
+    Denied(String),
     /// The object or a Secret must be changed; the text begins with the field.
     #[error("{0}")]
     Misconfigured(String),
@@ -44,7 +56,7 @@ impl Trouble {
         match self {
             Self::Unreachable(_) => "Unreachable",
             Self::Refused(_) => "Refused",
-            Self::Misconfigured(_) => "Misconfigured",
+            Self::Denied(_) | Self::Misconfigured(_) => "Misconfigured",
         }
     }
 }
@@ -76,9 +88,7 @@ impl Driver {
                 Ok(Self::BareMetalHost(Box::new(bare_metal_host::BareMetalHost::new(client.clone(), host))))
             }
             (None, None, Some(hook)) => Ok(Self::Webhook(webhook::Webhook::open(node, hook, secrets).await?)),
-            _ => Err(Trouble::Misconfigured(
-                "spec: exactly one of redfish, bareMetalHost and webhook must be given".into(),
-            )),
+            _ => Err(Trouble::Misconfigured("spec: give one of redfish, bareMetalHost and webhook".into())),
         }
     }
 }
@@ -92,19 +102,11 @@ impl PowerSwitch for Driver {
         }
     }
 
-    async fn off(&self) -> Result<(), Trouble> {
+    async fn ask(&self, request: Request) -> Result<(), Trouble> {
         match self {
-            Self::Redfish(driver) => driver.off().await,
-            Self::BareMetalHost(driver) => driver.off().await,
-            Self::Webhook(driver) => driver.off().await,
-        }
-    }
-
-    async fn on(&self) -> Result<(), Trouble> {
-        match self {
-            Self::Redfish(driver) => driver.on().await,
-            Self::BareMetalHost(driver) => driver.on().await,
-            Self::Webhook(driver) => driver.on().await,
+            Self::Redfish(driver) => driver.ask(request).await,
+            Self::BareMetalHost(driver) => driver.ask(request).await,
+            Self::Webhook(driver) => driver.ask(request).await,
         }
     }
 }

@@ -3,10 +3,11 @@
 use andreas_api::node_power::{PowerReading, RedfishSpec};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::http::{Server, Trust};
-use super::{PowerSwitch, Trouble};
+use super::{PowerSwitch, Request, Trouble};
 use crate::secrets::Secrets;
 
 const SYSTEMS: &str = "/redfish/v1/Systems";
@@ -38,7 +39,7 @@ impl Redfish {
         Ok(Self { server: Server::new(&spec.endpoint, authorization, trust)?, system: spec.system.clone() })
     }
 
-    /// Path of the system: the named one, or the only one.
+    /// Path of the system: the named one, or the only one, as the BMC writes it.
     async fn path(&self) -> Result<String, Trouble> {
         if let Some(system) = &self.system {
             return Ok(format!("{SYSTEMS}/{system}"));
@@ -52,13 +53,12 @@ impl Redfish {
             .filter(|path| path.starts_with("/redfish/"))
             .collect();
         match paths[..] {
-            [path] => Ok(path.trim_end_matches('/').to_owned()),
+            [path] => Ok(path.to_owned()),
             [] => Err(Trouble::Unreachable(format!("{SYSTEMS} has no members"))),
             _ => {
                 let names = paths.iter().filter_map(|path| path.trim_end_matches('/').rsplit('/').next());
-                let names: Vec<&str> = names.take(8).collect();
-                let message =
-                    format!("spec.redfish.system: the BMC has several, name one: {}", names.join(", "));
+                let names = names.take(8).collect::<Vec<_>>().join(", ");
+                let message = format!("spec.redfish.system: the BMC has several, name one: {names}");
                 Err(Trouble::Misconfigured(message))
             }
         }
@@ -72,28 +72,17 @@ impl Redfish {
         // Where the BMC does not say what it allows, the first is tried.
         let allows = |wanted: &&&str| allowed.is_empty() || allowed.iter().any(|one| one == **wanted);
         let Some(wanted) = types.iter().find(allows) else {
-            return Err(Trouble::Refused(format!(
-                "the BMC allows {}, not {}",
-                allowed.join(", "),
-                types.join(" or ")
-            )));
+            let (allowed, wanted) = (allowed.join(", "), types.join(" or "));
+            return Err(Trouble::Refused(format!("the BMC allows {allowed}, not {wanted}")));
         };
         let target = action["target"].as_str().filter(|target| target.starts_with("/redfish/"));
-        let usual = format!("{path}/Actions/ComputerSystem.Reset");
+        let usual = format!("{}/Actions/ComputerSystem.Reset", path.trim_end_matches('/'));
         self.server.post(target.unwrap_or(&usual), &json!({"ResetType": wanted})).await
     }
 
     /// Allowed kinds of reset, from the system or its ActionInfo; empty where neither says.
     async fn allowed(&self, action: &Value) -> Vec<String> {
-        let texts = |value: &Value| {
-            value
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
+        let texts = |value: &Value| Vec::<String>::deserialize(value).unwrap_or_default();
         let here = texts(&action["ResetType@Redfish.AllowableValues"]);
         let info = action["@Redfish.ActionInfo"].as_str().filter(|path| path.starts_with("/redfish/"));
         match info {
@@ -119,11 +108,11 @@ impl PowerSwitch for Redfish {
         }
     }
 
-    async fn off(&self) -> Result<(), Trouble> {
-        self.reset(&["GracefulShutdown"]).await
-    }
-
-    async fn on(&self) -> Result<(), Trouble> {
-        self.reset(&["On", "ForceOn"]).await
+    async fn ask(&self, request: Request) -> Result<(), Trouble> {
+        match request {
+            Request::Off => self.reset(&["GracefulShutdown"]).await,
+            Request::On => self.reset(&["On", "ForceOn"]).await,
+            Request::StayOn => Ok(()),
+        }
     }
 }

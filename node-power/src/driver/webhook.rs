@@ -4,7 +4,7 @@ use andreas_api::node_power::{PowerReading, WebhookSpec};
 use serde_json::json;
 
 use super::http::{Server, Trust};
-use super::{PowerSwitch, Trouble};
+use super::{PowerSwitch, Request, Trouble};
 use crate::secrets::Secrets;
 
 /// One machine behind a webhook.
@@ -43,11 +43,12 @@ impl PowerSwitch for Webhook {
         }
     }
 
-    async fn off(&self) -> Result<(), Trouble> {
-        self.server.post(&self.path, &json!({"power": "Off"})).await
-    }
-
-    async fn on(&self) -> Result<(), Trouble> {
-        self.server.post(&self.path, &json!({"power": "On"})).await
+    async fn ask(&self, request: Request) -> Result<(), Trouble> {
+        let power = match request {
+            Request::Off => "Off",
+            Request::On => "On",
+            Request::StayOn => return Ok(()),
+        };
+        self.server.post(&self.path, &json!({ "power": power })).await
     }
 }

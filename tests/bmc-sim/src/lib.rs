@@ -45,6 +45,8 @@ pub struct Faults {
     pub action_info: bool,
     /// The answer never ends.
     pub endless: bool,
+    /// Only paths with a trailing slash are served. Others are moved there by this status, at this address; empty: by path alone.
+    pub slashes: Option<(u16, String)>,
 }
 
 /// One request.
@@ -181,11 +183,16 @@ impl Bmc {
 }
 
 fn router(shared: &Arc<Shared>) -> Router {
-    Router::new()
-        .route("/redfish/v1/Systems", get(systems))
-        .route("/redfish/v1/Systems/{system}", get(system))
-        .route("/redfish/v1/Systems/{system}/ResetActionInfo", get(action_info))
-        .route("/redfish/v1/Systems/{system}/Actions/ComputerSystem.Reset", post(reset))
+    let mut router = Router::new();
+    for end in ["", "/"] {
+        let path = |path: &str| format!("/redfish/v1/Systems{path}{end}");
+        router = router
+            .route(&path(""), get(systems))
+            .route(&path("/{system}"), get(system))
+            .route(&path("/{system}/ResetActionInfo"), get(action_info))
+            .route(&path("/{system}/Actions/ComputerSystem.Reset"), post(reset));
+    }
+    router
         .route("/hook/{node}", get(hook_read).post(hook_set))
         .layer(middleware::from_fn_with_state(Arc::clone(shared), faulty))
         .with_state(Arc::clone(shared))
@@ -209,6 +216,13 @@ async fn faulty(State(shared): State<Arc<Shared>>, request: Request, next: Next)
     if let Some(status) = faults.answers.and_then(|status| StatusCode::from_u16(status).ok()) {
         return status.into_response();
     }
+    if let Some((status, address)) = faults.slashes
+        && !request.uri().path().ends_with('/')
+    {
+        let status = StatusCode::from_u16(status).unwrap_or_default();
+        let location = format!("{address}{}/", request.uri().path());
+        return (status, [(header::LOCATION, location)]).into_response();
+    }
     if faults.endless {
         return "x".repeat(1024 * 1024).into_response();
     }
@@ -216,8 +230,10 @@ async fn faulty(State(shared): State<Arc<Shared>>, request: Request, next: Next)
 }
 
 async fn systems(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let mut members = vec![json!({"@odata.id": "/redfish/v1/Systems/System.Embedded.1"})];
-    if shared.faults.lock().second_system {
+    let faults = shared.faults.lock().clone();
+    let end = if faults.slashes.is_some() { "/" } else { "" };
+    let mut members = vec![json!({"@odata.id": format!("/redfish/v1/Systems/System.Embedded.1{end}")})];
+    if faults.second_system {
         members.push(json!({"@odata.id": "/redfish/v1/Systems/HGX_Baseboard_0"}));
     }
     Json(json!({"Members@odata.count": members.len(), "Members": members}))
